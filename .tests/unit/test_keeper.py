@@ -1,0 +1,173 @@
+"""The keeper ends everything it started, whatever ends the run, and says why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from servemark import keeper, processes
+from servemark.keeper import DaemonRequest, KeeperSpec
+from servemark.processes import Identity
+
+# A daemon like vLLM's worst: a child that detached itself into a session of its own, and (by argument) deaf to TERM.
+DAEMON = """
+import os, signal, subprocess, sys, time
+if 'deaf' in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, '-c', 'import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)'], start_new_session=True)
+print('child', child.pid, os.environ.get('SECRET'), flush=True)
+time.sleep(300)
+"""
+
+
+def wait_for(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def master():
+    """Stands for the Snakemake that runs the rule."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def attempts(tmp_path, master):
+    started = []
+
+    def start(name="a", lock="machine.lock") -> Path:
+        attempt = tmp_path / name
+        token = tmp_path / f"{name}-ready.json"
+        token.write_text("{}")
+        scratch = tmp_path / f"{name}-scratch"
+        scratch.mkdir()
+        identity = Identity.of(master.pid)
+        spec = KeeperSpec(deployment=name, lifeline=str(identity), machine_lock=str(tmp_path / lock), tokens=(str(token),),
+                          scratch=str(scratch), stop_grace_s=1.0, orphan_grace_s=1.0)  # fmt: skip
+        keeper.launch(attempt, spec)
+        wait_for(lambda: keeper.read_state(attempt) is not None)
+        started.append(attempt)
+        return attempt
+
+    yield start
+    for attempt in started:
+        (attempt / "stop").touch()
+    for attempt in started:
+        wait_for(lambda attempt=attempt: not Identity.parse(keeper.read_state(attempt).identity).alive)
+        for left in processes.marked(str(attempt)):
+            left.kill()
+
+
+def daemon(attempt: Path, *arguments: str, name="server", secret: Path | None = None):
+    request = DaemonRequest(name=name, argv=(sys.executable, "-c", DAEMON, *arguments), env={}, log=str(attempt / f"{name}.log"),
+                            secret_env={"SECRET": str(secret)} if secret else {})  # fmt: skip
+    state = keeper.request(attempt, request)
+    wait_for(lambda: "child" in Path(state.log).read_text())
+    return state
+
+
+def assert_all_dead(attempt: Path):
+    assert [processes.describe(p) for p in processes.marked(str(attempt))] == []
+
+
+def test_stop_ends_the_tree_with_detached_children_and_removes_tokens(attempts, tmp_path):
+    attempt = attempts()
+    daemon(attempt)
+    state = keeper.stop(attempt, 10)
+    assert (state.state, state.why) == ("ended", "stop_requested")
+    assert len(state.leftovers) == 1, "the detached, deaf child is named"
+    assert_all_dead(attempt)
+    assert not (tmp_path / "a-ready.json").exists()
+    assert not (tmp_path / "a-scratch").exists()
+    (ended,) = keeper.read_daemons(attempt)
+    assert (ended.why, ended.signal) == ("stop_requested", signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_end_of_the_lifeline_ends_everything(attempts, master, number):
+    attempt = attempts()
+    daemon(attempt, "deaf")
+    master.send_signal(number)
+    master.wait()
+    begin = time.monotonic()
+    wait_for(lambda: keeper.read_state(attempt).state == "ended", 8)
+    assert time.monotonic() - begin < 6
+    assert keeper.read_state(attempt).why == "lifeline_ended"
+    assert_all_dead(attempt)
+
+
+def test_a_daemon_that_ends_by_itself_ends_its_siblings_and_is_named(attempts, tmp_path):
+    attempt = attempts()
+    daemon(attempt, name="ray-head")
+    server = daemon(attempt, name="server")
+    os.kill(server.pid, signal.SIGKILL)
+    wait_for(lambda: keeper.read_state(attempt).state == "ended")
+    assert keeper.read_state(attempt).why == "daemon_ended:server"
+    states = {d.name: d for d in keeper.read_daemons(attempt)}
+    assert states["server"].signal == signal.SIGKILL
+    assert states["ray-head"].why == "sibling_ended"
+    assert not (tmp_path / "a-ready.json").exists()
+    assert_all_dead(attempt)
+
+
+def test_a_command_that_does_not_exist_is_a_daemon_that_never_started(attempts):
+    attempt = attempts()
+    log = attempt / "server.log"
+    state = keeper.request(attempt, DaemonRequest(name="server", argv=("/no/such/program",), env={}, log=str(log)))
+    assert (state.why, state.exit_code) == ("never_started", 127)
+    assert "/no/such/program" in log.read_text()
+
+
+def test_two_deployments_never_hold_the_machine_at_once(attempts):
+    first = attempts("first")
+    second = attempts("second")
+    wait_for(lambda: keeper.read_state(first).state == "running" or keeper.read_state(second).state == "running")
+    holder, waiter = (first, second) if keeper.read_state(first).state == "running" else (second, first)
+    wait_for(lambda: keeper.read_state(waiter).state == "waiting")
+    assert f"deployment {holder.name}" in keeper.read_state(waiter).waiting_for
+    keeper.stop(holder, 10)
+    wait_for(lambda: keeper.read_state(waiter).state == "running")
+
+
+def test_a_waiting_keeper_can_be_stopped(attempts):
+    first = attempts("first")
+    wait_for(lambda: keeper.read_state(first).state == "running")
+    second = attempts("second")
+    assert keeper.stop(second, 5).why == "stop_requested"
+    assert keeper.is_alive(first)
+
+
+def test_secrets_come_from_a_file_and_are_in_no_record(attempts, tmp_path):
+    secret = tmp_path / "key"
+    secret.write_text("s3cr3t-value\n")
+    attempt = attempts()
+    state = daemon(attempt, secret=secret)
+    assert "s3cr3t-value" in Path(state.log).read_text(), "the daemon got it"
+    written = [p.read_text() for p in attempt.rglob("*.json")]
+    assert written and not any("s3cr3t" in text for text in written)
+
+
+def test_a_killed_keeper_takes_its_daemons_along_and_leaves_the_rest_findable(attempts):
+    attempt = attempts()
+    state = daemon(attempt)
+    Identity.parse(keeper.read_state(attempt).identity).signal(signal.SIGKILL)
+    wait_for(lambda: Identity.of(state.pid) is None)
+    (orphan,) = processes.marked(str(attempt))
+    orphan.kill()
+    assert not keeper.is_alive(attempt)
+
+
+def test_a_request_to_a_dead_keeper_fails_with_its_log_named(attempts):
+    attempt = attempts()
+    keeper.stop(attempt, 10)
+    with pytest.raises(TimeoutError, match=r"keeper\.log"):
+        keeper.request(attempt, DaemonRequest(name="late", argv=("true",), env={}, log=str(attempt / "late.log")))

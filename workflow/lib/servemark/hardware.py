@@ -1,0 +1,95 @@
+"""What the machine is: probed where the model will run, parsed by pure functions."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import platform
+import re
+import resource
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import psutil
+
+from servemark.records import Gpu, Hardware, Interface, utc_now
+
+QUERY = ["nvidia-smi", "--query-gpu=name,memory.total,uuid,driver_version", "--format=csv,noheader,nounits"]
+
+
+def parse_gpus(text: str) -> tuple[tuple[Gpu, ...], str | None]:
+    """GPUs and driver version from the output of :data:`QUERY` (memory in MiB)."""
+    gpus, driver = [], None
+    for row in csv.reader(io.StringIO(text), skipinitialspace=True):
+        if len(row) == 4:
+            name, memory, uuid, driver = (cell.strip() for cell in row)
+            gpus.append(Gpu(name=name, memory_mib=int(memory.split()[0]), uuid=uuid))
+    return tuple(gpus), driver
+
+
+def parse_cuda(text: str) -> str | None:
+    """The highest CUDA version the driver can do, from nvidia-smi's header."""
+    found = re.search(r"CUDA(?: UMD)? Version:\s*([\d.]+)", text)
+    return found.group(1) if found else None
+
+
+def parse_cpu_model(text: str) -> str:
+    """The CPU's name from /proc/cpuinfo; Arm has no name there, only part numbers."""
+    name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    if name:
+        return name.group(1).strip()
+    part = re.search(r"^CPU part\s*:\s*(.+)$", text, re.MULTILINE)
+    return f"{platform.machine()} part {part.group(1).strip()}" if part else platform.machine()
+
+
+def interfaces() -> tuple[Interface, ...]:
+    """IPv4 addresses of this machine, by interface, loopback included."""
+    found = [
+        Interface(name=name, address=address.address)
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if address.family == socket.AF_INET
+    ]
+    return tuple(sorted(found, key=lambda i: i.name))
+
+
+def _output(argv: list[str]) -> str:
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def probe() -> Hardware:
+    """Look at this machine.
+
+    Raises:
+        subprocess.CalledProcessError: nvidia-smi is there and fails, as with a broken driver: that is no CPU machine.
+    """
+    gpus: tuple[Gpu, ...] = ()
+    driver = cuda = topology = None
+    if shutil.which("nvidia-smi"):
+        gpus, driver = parse_gpus(_output(QUERY))
+        cuda = parse_cuda(_output(["nvidia-smi"]))
+        topology = _output(["nvidia-smi", "topo", "-m"])
+    release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
+    return Hardware(
+        accelerator="cuda" if gpus else "cpu",
+        host=socket.gethostname(),
+        cpu_model=parse_cpu_model(Path("/proc/cpuinfo").read_text()),
+        cpu_count=len(os.sched_getaffinity(0)),
+        memory_gib=round(psutil.virtual_memory().total / 2**30, 2),
+        shm_gib=round(shutil.disk_usage("/dev/shm").total / 2**30, 2) if Path("/dev/shm").exists() else 0.0,
+        architecture=platform.machine(),
+        kernel=platform.release(),
+        os=release.get("PRETTY_NAME", platform.system()),
+        glibc=platform.libc_ver()[1],
+        gpus=gpus,
+        driver=driver,
+        cuda=cuda,
+        gpu_topology=topology,
+        interfaces=interfaces(),
+        nofile=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        nproc=resource.getrlimit(resource.RLIMIT_NPROC)[0],
+        probed_at=utc_now(),
+    )

@@ -1,0 +1,50 @@
+"""What a signal to the main Snakemake does: an orderly, bounded end.
+
+Snakemake alone answers SIGTERM by waiting for its running jobs, SIGHUP by dying without a word to them, and SIGINT sent
+to it alone (not to the terminal's process group) by waiting, too. Here each of them interrupts the running rules' scripts;
+they end their tools, Snakemake removes incomplete outputs and its lock, and what the keepers hold ends with the lifeline.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+import psutil
+
+from servemark import processes
+
+BOUND_S = 8.0
+
+
+def install() -> None:
+    """Handle SIGINT, SIGTERM and SIGHUP in this process. Call it after Snakemake has set its own handler (onstart)."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, _: object) -> None:
+    for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(other, _enough)
+    name = signal.Signals(number).name
+    print(f"servemark: {name}: ending the running stages; finished measurements are kept, run again to go on.", file=sys.stderr, flush=True)
+    processes.signal_all(psutil.Process().children(), signal.SIGINT)
+    threading.Thread(target=_bound, name="bound", daemon=True).start()
+    raise KeyboardInterrupt
+
+
+def _enough(*_: object) -> None:
+    _end_now("again interrupted")
+
+
+def _bound() -> None:
+    threading.Event().wait(BOUND_S)
+    _end_now(f"the running stages did not end within {BOUND_S:.0f} s")
+
+
+def _end_now(why: str) -> None:
+    print(f"servemark: {why}; ending at once.", file=sys.stderr, flush=True)
+    processes.signal_all(processes.descendants(os.getpid()), signal.SIGKILL)
+    os._exit(130)

@@ -1,0 +1,283 @@
+"""The keeper: one small process per deployment that owns everything long-lived in it.
+
+``python -m servemark.keeper ATTEMPT`` reads ``ATTEMPT/keeper-spec.json``, takes the machine lock, then starts the
+daemons that appear as ``ATTEMPT/requests/NAME.json`` and records each in ``ATTEMPT/daemons/NAME.json``. It ends its whole
+tree (TERM, grace, KILL) when
+
+* the stop file ``ATTEMPT/stop`` appears,
+* the lifeline ends: the Snakemake that works on this deployment, whatever ended it (success, Ctrl-C, kill -9, wall time),
+* one of the daemons ends without having been asked: a server that died, a Ray node that was lost.
+
+Then it removes the deployment's tokens and its scratch folder, and says in ``ATTEMPT/keeper.json`` why. A token thus
+exists exactly while the thing it stands for lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from servemark import processes
+from servemark.processes import Identity
+from servemark.records import DaemonState, Strict, utc_now, write_atomically
+
+TICK_S = 0.1
+
+
+class KeeperSpec(Strict):
+    """What a keeper is started with."""
+
+    deployment: str
+    lifeline: str
+    machine_lock: str
+    tokens: tuple[str, ...]
+    scratch: str
+    stop_grace_s: float = 10.0
+    # After the lifeline has ended nobody waits for a graceful end, and nothing may be left 15 s later.
+    orphan_grace_s: float = 4.0
+
+
+class KeeperState(Strict):
+    """What a keeper says of itself."""
+
+    state: str  # waiting | running | ending | ended
+    identity: str
+    deployment: str
+    why: str | None = None
+    ended_at: str | None = None
+    leftovers: tuple[str, ...] = ()
+    waiting_for: str | None = None
+
+
+class DaemonRequest(Strict):
+    """One daemon to start. ``secret_env`` maps a variable to the 0600 file that holds its value."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    secret_env: dict[str, str] = {}
+    log: str
+
+
+class Keeper:
+    """State of one running keeper; :meth:`run` is its whole life."""
+
+    def __init__(self, attempt: Path):
+        self.attempt = attempt
+        self.spec = KeeperSpec.model_validate_json((attempt / "keeper-spec.json").read_text())
+        self.lifeline = Identity.parse(self.spec.lifeline)
+        self.daemons: dict[str, DaemonState] = {}
+        self.identities: dict[str, Identity] = {}
+        self.terminated = False
+
+    def say(self, state: str, **more: Any) -> None:
+        """Write keeper.json."""
+        text = KeeperState(state=state, identity=str(processes.myself()), deployment=self.spec.deployment, **more)
+        write_atomically(self.attempt / "keeper.json", text.model_dump_json(indent=2) + "\n")
+
+    def run(self) -> None:
+        """Take the lock, keep the daemons until there is a reason to end, end them, tell why."""
+        processes.become_subreaper()
+        signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        why = self._take_machine()
+        if why is None:
+            self.say("running")
+            while (why := self._reason_to_end()) is None:
+                self._start_requested()
+                time.sleep(TICK_S)
+        self.say("ending", why=why)
+        leftovers = self._end_tree(why)
+        for token in self.spec.tokens:
+            Path(token).unlink(missing_ok=True)
+        shutil.rmtree(self.spec.scratch, ignore_errors=True)
+        self.say("ended", why=why, ended_at=utc_now(), leftovers=tuple(leftovers))
+
+    def _on_term(self, *_: object) -> None:
+        self.terminated = True
+
+    def _take_machine(self) -> str | None:
+        lock = Path(self.spec.machine_lock)
+        lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = open(lock, "a+")  # noqa: SIM115 - held until this process ends, which is what releases it
+        said = None
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                self._lock.seek(0)
+                holder = self._lock.read().strip() or "another deployment"
+                if holder != said:
+                    self.say("waiting", waiting_for=holder)
+                    said = holder
+                if why := self._reason_to_end():
+                    return why
+                time.sleep(TICK_S)
+        self._lock.truncate(0)
+        self._lock.seek(0)
+        self._lock.write(f"deployment {self.spec.deployment} (keeper {os.getpid()}, since {utc_now()}, {self.attempt})")
+        self._lock.flush()
+        return None
+
+    def _reason_to_end(self) -> str | None:
+        self._reap()
+        if (self.attempt / "stop").exists() or self.terminated:
+            return "stop_requested"
+        if not self.lifeline.alive:
+            return "lifeline_ended"
+        ended = [name for name, daemon in self.daemons.items() if daemon.ended_at]
+        return f"daemon_ended:{ended[0]}" if ended else None
+
+    def _start_requested(self) -> None:
+        for path in sorted((self.attempt / "requests").glob("*.json")):
+            if path.stem not in self.daemons:
+                self._start(DaemonRequest.model_validate_json(path.read_text()))
+
+    def _start(self, request: DaemonRequest) -> None:
+        state = DaemonState(name=request.name, argv=request.argv, log=request.log, started_at=utc_now())
+        env = {**processes.clean_environment(request.env), processes.MARK_VARIABLE: str(self.attempt)}
+        try:
+            env |= {name: Path(file).read_text().strip() for name, file in request.secret_env.items()}
+            child = processes.start_child(request.argv, log=Path(request.log), env=env)
+        except OSError as error:
+            with open(request.log, "a") as log:
+                log.write(f"servemark: cannot start {request.argv[0]}: {error}\n")
+            self._record(state.model_copy(update={"ended_at": utc_now(), "exit_code": 127, "why": "never_started"}))
+            return
+        self.identities[request.name] = Identity.of(child.pid) or Identity(child.pid, 0)
+        child.returncode = 0  # _reap collects every child itself; the destructor of Popen must not try again
+        self._record(state.model_copy(update={"pid": child.pid}))
+
+    def _record(self, state: DaemonState) -> None:
+        self.daemons[state.name] = state
+        write_atomically(self.attempt / "daemons" / f"{state.name}.json", state.model_dump_json(indent=2) + "\n")
+
+    def _reap(self, why: str = "exited") -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for daemon in self.daemons.values():
+                if daemon.pid == pid and not daemon.ended_at:
+                    code = os.waitstatus_to_exitcode(status)
+                    ending = {"exit_code": code} if code >= 0 else {"signal": -code}
+                    self._record(daemon.model_copy(update={"ended_at": utc_now(), "why": why, **ending}))
+
+    def _end_tree(self, why: str) -> list[str]:
+        """End the daemons, the last started first, then whatever descendant is left; returns what had to be killed."""
+        grace_s = self.spec.orphan_grace_s if why == "lifeline_ended" else self.spec.stop_grace_s
+        label = "sibling_ended" if why.startswith("daemon_ended") else why
+        deadline = time.monotonic() + grace_s
+        for name in reversed(self.daemons):
+            self.identities[name].signal(signal.SIGTERM) if name in self.identities else None
+            while time.monotonic() < deadline and self.identities.get(name) and self.identities[name].alive:
+                self._reap(label)
+                time.sleep(0.02)
+        self._reap(label)
+        self._wait_until_gone(min(1.0, grace_s))
+        leftovers = processes.descendants(os.getpid())
+        named = [processes.describe(p) for p in leftovers]
+        while leftovers:
+            processes.signal_all(leftovers, signal.SIGKILL)
+            self._reap(label)
+            time.sleep(0.02)
+            leftovers = processes.descendants(os.getpid())
+        self._reap(label)
+        return named
+
+    def _wait_until_gone(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and processes.descendants(os.getpid()):
+            self._reap()
+            time.sleep(0.02)
+
+
+def read_state(attempt: Path) -> KeeperState | None:
+    """The keeper's own word, or None before its first."""
+    try:
+        return KeeperState.model_validate_json((attempt / "keeper.json").read_text())
+    except FileNotFoundError:
+        return None
+
+
+def read_daemons(attempt: Path) -> tuple[DaemonState, ...]:
+    """Every daemon the keeper has started, in the order of their start."""
+    found = [DaemonState.model_validate(json.loads(p.read_text())) for p in (attempt / "daemons").glob("*.json")]
+    return tuple(sorted(found, key=lambda d: (d.started_at or "", d.name)))
+
+
+def is_alive(attempt: Path) -> bool:
+    """Whether the keeper of this attempt runs and has not begun to end."""
+    state = read_state(attempt)
+    return bool(state and state.state in ("waiting", "running") and Identity.parse(state.identity).alive)
+
+
+def launch(attempt: Path, spec: KeeperSpec) -> None:
+    """Start a keeper in a session of its own; it outlives the caller and ends with the lifeline."""
+    attempt.mkdir(parents=True, exist_ok=True)
+    for folder in ("requests", "daemons"):
+        (attempt / folder).mkdir(exist_ok=True)
+    write_atomically(attempt / "keeper-spec.json", spec.model_dump_json(indent=2) + "\n")
+    env = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    with open(attempt / "keeper.log", "ab") as log, open(os.devnull, "rb") as nothing:
+        psutil.Popen(
+            [sys.executable, "-m", "servemark.keeper", str(attempt)], stdin=nothing, stdout=log, stderr=log, env=env, start_new_session=True
+        )  # fmt: skip
+
+
+def request(attempt: Path, daemon: DaemonRequest, timeout_s: float = 20.0) -> DaemonState:
+    """Ask the keeper for a daemon and wait until it has started it.
+
+    Raises:
+        TimeoutError: the keeper did not take it up; it has ended or is stuck.
+    """
+    write_atomically(attempt / "requests" / f"{daemon.name}.json", daemon.model_dump_json(indent=2) + "\n", mode=0o600)
+    path = attempt / "daemons" / f"{daemon.name}.json"
+    deadline = time.monotonic() + timeout_s
+    while not path.exists():
+        if time.monotonic() > deadline or not is_alive(attempt):
+            raise TimeoutError(f"the keeper did not start {daemon.name}; its own words are in {attempt / 'keeper.log'}")
+        time.sleep(0.02)
+    return DaemonState.model_validate_json(path.read_text())
+
+
+def stop(attempt: Path, timeout_s: float) -> KeeperState | None:
+    """Ask the keeper to end everything and wait for it.
+
+    Raises:
+        TimeoutError: it did not within ``timeout_s``.
+    """
+    (attempt / "stop").touch()
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        state = read_state(attempt)
+        if state is None or state.state == "ended" or not Identity.parse(state.identity).alive:
+            return state
+        time.sleep(0.05)
+    raise TimeoutError(f"the keeper of {attempt} did not end within {timeout_s:.0f} s")
+
+
+def main() -> None:
+    """Entry point of ``python -m servemark.keeper ATTEMPT``."""
+    keeper = Keeper(Path(sys.argv[1]))
+    with contextlib.suppress(KeyboardInterrupt):
+        keeper.run()
+
+
+if __name__ == "__main__":
+    main()

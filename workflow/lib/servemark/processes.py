@@ -1,0 +1,271 @@
+"""Processes: who is alive, a lifeline to the process we work for, children that cannot outlive us. Linux only.
+
+A process is named by its id *and* its start time, so that a reused id is never mistaken for the old process, and only
+processes that we started are ever signalled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+LIFELINE_VARIABLE = "SERVEMARK_LIFELINE"
+MARK_VARIABLE = "SERVEMARK_ATTEMPT"
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+# Variables of the workflow's own interpreter, which would lead another interpreter to the wrong modules, and
+# credentials that nothing long-lived may inherit (facts: vLLM copies HF_* to every Ray worker).
+_NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY",
+                  "OPENAI_API_KEY", "RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process: id and start time in clock ticks since boot (field 22 of /proc/PID/stat, see proc(5))."""
+
+    pid: int
+    start: int
+
+    @classmethod
+    def of(cls, pid: int) -> Identity | None:
+        """The identity of a process that exists now, zombies excluded; None if there is none."""
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except (OSError, ValueError):
+            return None
+        return None if fields[0] in "ZX" else cls(pid, int(fields[19]))
+
+    @classmethod
+    def parse(cls, text: str) -> Identity:
+        """Read ``PID:START``, the form that ``str`` gives."""
+        pid, start = text.split(":")
+        return cls(int(pid), int(start))
+
+    def __str__(self) -> str:
+        return f"{self.pid}:{self.start}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process still runs."""
+        return Identity.of(self.pid) == self
+
+    def signal(self, number: int) -> None:
+        """Send a signal, but only to this very process."""
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+def myself() -> Identity:
+    """This process."""
+    identity = Identity.of(os.getpid())
+    assert identity is not None, "a running process has an entry in /proc"
+    return identity
+
+
+def export_lifeline() -> None:
+    """Make this process the lifeline of everything started from here on."""
+    os.environ[LIFELINE_VARIABLE] = str(myself())
+
+
+def lifeline() -> Identity:
+    """The process we work for: the Snakemake that parsed the workflow, or our parent when run by hand."""
+    text = os.environ.get(LIFELINE_VARIABLE)
+    if text:
+        return Identity.parse(text)
+    return Identity.of(os.getppid()) or myself()
+
+
+def become_subreaper() -> None:
+    """Adopt orphaned descendants, so that a daemon that detaches itself is still found and ended."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def start_child(argv: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path | None = None) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own that dies when this thread dies; output is appended to ``log``.
+
+    Call from a thread that lives as long as the child is wanted: PR_SET_PDEATHSIG follows the creating thread (prctl(2)).
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab", buffering=0) as stream, open(os.devnull, "rb") as nothing:
+        return subprocess.Popen(
+            list(argv), stdin=nothing, stdout=stream, stderr=stream, env=dict(env), cwd=cwd, start_new_session=True, preexec_fn=_die_with_parent
+        )  # fmt: skip
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Our environment without what would mislead another interpreter or hand on credentials, plus ``extra``."""
+    kept = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    return {**kept, **(extra or {})}
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """Every living descendant of a process, zombies excluded."""
+    try:
+        found = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return [p for p in found if _running(p)]
+
+
+def _running(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def signal_all(processes: Iterable[psutil.Process], number: int) -> None:
+    """Signal each process that still is the one it was."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            process.send_signal(number)
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Our user's processes that carry ``mark`` in their environment: what an attempt started, wherever it hides."""
+    wanted = f"{MARK_VARIABLE}={mark}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(psutil.Process(int(entry.name)))
+        except (OSError, psutil.NoSuchProcess):
+            continue
+    return [p for p in found if _running(p)]
+
+
+def describe(process: psutil.Process) -> str:
+    """One line for messages: id and the start of the command, arguments cut because they may be long."""
+    try:
+        return f"{process.pid} {' '.join(process.cmdline())[:80] or process.name()}"
+    except psutil.Error:
+        return str(process.pid)
+
+
+def end_group(child: subprocess.Popen[bytes], grace_s: float = 3.0) -> None:
+    """End a child started by :func:`start_child` with all that it started: TERM, grace, KILL."""
+    tree = descendants(child.pid)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(grace_s)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    signal_all(tree, signal.SIGKILL)
+    child.wait()
+
+
+class LifelineWatch:
+    """Ends this process, and the children it registered, as soon as the lifeline ends. For rule scripts and their tools.
+
+    A script's own parent is a shell, so PR_SET_PDEATHSIG on the script would watch the wrong process.
+    """
+
+    def __init__(self, watched: Identity | None = None):
+        self._watched = watched or lifeline()
+        self._children: set[int] = set()
+        threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
+
+    def add(self, child: subprocess.Popen[bytes]) -> None:
+        """Kill this child's process group when the lifeline ends."""
+        self._children.add(child.pid)
+
+    def remove(self, child: subprocess.Popen[bytes]) -> None:
+        """The child has ended."""
+        self._children.discard(child.pid)
+
+    def _watch(self) -> None:
+        wait_for_end(self._watched)
+        for pid in self._children:
+            signal_all(descendants(pid), signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+        os._exit(130)
+
+
+def wait_for_end(watched: Identity, timeout_s: float | None = None) -> bool:
+    """Block until the process has ended (True) or the time is up (False)."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    try:
+        handle = os.pidfd_open(watched.pid)
+    except (OSError, AttributeError):
+        handle = None  # gone already, or a kernel without pidfd: poll
+    try:
+        while watched.alive:
+            left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
+            if left <= 0:
+                return False
+            if handle is None:
+                time.sleep(min(left, 0.2))
+            else:
+                select.select([handle], [], [], left)
+        return True
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """How a short-lived tool ended. ``exit_code`` is negative for a signal; ``stopped`` says why we ended it, if we did."""
+
+    exit_code: int
+    seconds: float
+    stopped: str | None = None
+
+
+def run_tool(
+    argv: Sequence[str],
+    *,
+    log: Path,
+    env: Mapping[str, str],
+    timeout_s: float,
+    watch: LifelineWatch | None = None,
+    check: Callable[[], str | None] = lambda: None,
+    interval_s: float = 0.2,
+) -> ToolResult:
+    """Run a short-lived tool to its end. It dies with us and with the lifeline.
+
+    Args:
+        check: called every ``interval_s``; a text ends the tool, and is returned as ``stopped``.
+    """
+    begin = time.monotonic()
+    child = start_child(argv, log=log, env=env)
+    if watch:
+        watch.add(child)
+    stopped = None
+    try:
+        while True:
+            try:
+                child.wait(interval_s)
+                break
+            except subprocess.TimeoutExpired:
+                stopped = check() or (f"timeout after {timeout_s:.0f} s" if time.monotonic() - begin > timeout_s else None)
+                if stopped:
+                    break
+    finally:
+        if child.poll() is None:
+            end_group(child)
+        if watch:
+            watch.remove(child)
+    return ToolResult(child.returncode, time.monotonic() - begin, stopped)

@@ -1,0 +1,86 @@
+"""Progress in the user's words. Stages append one line each to ``progress.jsonl``; the main process shows them.
+
+The file is the channel because stages run in other processes and, on a cluster, on other machines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TextIO
+
+POLL_S = 0.3
+
+
+class Progress:
+    """Appends what one stage does; lines are written whole (O_APPEND), so several writers never mix."""
+
+    def __init__(self, path: Path | None, stage: str, subject: str = "", log: str = ""):
+        self._path, self._stage, self._subject, self._log = path, stage, subject, log
+        self._begin = time.monotonic()
+        self._last = (0.0, "")
+
+    def say(self, text: str) -> None:
+        """Tell one thing now."""
+        self._last = (time.monotonic(), text)
+        if self._path is None:
+            return
+        line = {"time": time.time(), "stage": self._stage, "subject": self._subject, "text": text, "log": self._log}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(handle, (json.dumps(line, ensure_ascii=False) + "\n").encode())
+        finally:
+            os.close(handle)
+
+    def waiting(self, text: str, every_s: float = 5.0) -> None:
+        """Tell what is waited for, with the time so far; at once when the text is new, else each ``every_s`` seconds."""
+        when, last = self._last
+        if not last.startswith(text) or time.monotonic() - when >= every_s:
+            self.say(f"{text}, {time.monotonic() - self._begin:.0f} s so far")
+
+
+def format_line(line: dict[str, object], begin: float) -> str:
+    """One line for the terminal: time since the run's start, subject, stage, text, and the log when something is waited for."""
+    seconds = max(0, int(float(str(line["time"])) - begin))
+    clock = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    text = str(line["text"])
+    log = f"  [log: {line['log']}]" if line.get("log") and "so far" in text else ""
+    return f"{clock}  {line['subject']!s:<12} {line['stage']!s:<20} {text}{log}"
+
+
+class Display(threading.Thread):
+    """Shows what is appended to the file from now on."""
+
+    def __init__(self, path: Path, stream: TextIO = sys.stderr):
+        super().__init__(name="progress", daemon=True)
+        self._path, self._stream, self._begin = path, stream, time.time()
+        self._offset = path.stat().st_size if path.exists() else 0
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.wait(POLL_S):
+            self._show()
+        self._show()
+
+    def end(self) -> None:
+        """Show what is left and stop."""
+        self._ended.set()
+        self.join(timeout=2)
+
+    def _show(self) -> None:
+        if not self._path.exists():
+            return
+        with open(self._path, "rb") as stream:
+            stream.seek(self._offset)
+            block = stream.read()
+        whole, _, _ = block.rpartition(b"\n")  # the last line may still be on its way
+        if not whole:
+            return
+        self._offset += len(whole) + 1
+        for line in whole.splitlines():
+            print(format_line(json.loads(line), self._begin), file=self._stream, flush=True)

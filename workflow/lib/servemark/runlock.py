@@ -1,0 +1,101 @@
+"""One run at a time in a checkout, and no lock that outlives its owner.
+
+Snakemake's own lock is a list of file names: a live one and a stale one look alike, so after a crash its user must
+judge and type ``--unlock``. Our owner record knows host, pid and start time of the Snakemake that works here. A second
+run is refused with the first one's name; a dead owner's record and the locks it left in ``.snakemake/locks`` are removed
+with a message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from filelock import FileLock
+
+from servemark.errors import RunLocked
+from servemark.processes import Identity, myself
+from servemark.records import utc_now, write_atomically
+
+# Calls of snakemake that execute nothing may look on while a run is alive.
+LOOKING_ONLY = frozenset(
+    "-n --dry-run --dryrun --lint --dag --rulegraph --filegraph --d3dag --summary -S --detailed-summary -D --list -l --list-rules "
+    "--list-target-rules --lt --list-input-changes --list-code-changes --list-params-changes --list-changes --list-untracked --lu --lc "
+    "--unlock --report --archive --version -v --help -h --generate-unit-tests --containerize --cleanup-metadata".split()
+)
+
+
+def executes(argv: Sequence[str]) -> bool:
+    """Whether this snakemake command line runs jobs (and does not just look)."""
+    return not LOOKING_ONLY.intersection(argument.split("=")[0] for argument in argv)
+
+
+def claim(workdir: Path, argv: Sequence[str]) -> list[str]:
+    """Claim the checkout for this process.
+
+    Args:
+        workdir: the directory that holds ``.snakemake``.
+        argv: the command line without the program.
+
+    Returns:
+        Messages for the user about what an earlier, dead run had left.
+
+    Raises:
+        RunLocked: another living run owns the checkout.
+    """
+    folder = workdir / ".snakemake"
+    folder.mkdir(exist_ok=True)
+    record = folder / "servemark-owner.json"
+    with FileLock(folder / "servemark-owner.lock"):
+        owner = _read(record)
+        if not executes(argv):
+            return []
+        if owner and _lives(owner):
+            raise RunLocked(
+                f"Another run is at work in this directory: process {owner['pid']} on {owner['host']}, since {owner['since']}\n"
+                f"  ({owner['command']}).",
+                do="Wait for it, or end it with Ctrl-C there; for a second run at the same time use a second checkout."
+                + ("" if owner["host"] == socket.gethostname() else f" If it is gone, delete {record}."),
+            )
+        me = {"host": socket.gethostname(), "pid": os.getpid(), "identity": str(myself()), "since": utc_now(), "command": shlex.join(argv)}
+        write_atomically(record, json.dumps(me, indent=2) + "\n")
+        return _remove_stale(folder / "locks", owner)
+
+
+def release(workdir: Path) -> None:
+    """Give the checkout back, if it is ours."""
+    record = workdir / ".snakemake" / "servemark-owner.json"
+    owner = _read(record)
+    if owner and owner["host"] == socket.gethostname() and owner["identity"] == str(myself()):
+        record.unlink(missing_ok=True)
+
+
+def _read(record: Path) -> dict[str, str] | None:
+    try:
+        owner = json.loads(record.read_text())
+        return {key: str(owner[key]) for key in ("host", "pid", "identity", "since", "command")}
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        print(f"servemark: {record} is damaged ({error}); it is taken as left by a dead run.", file=sys.stderr)
+        return None
+
+
+def _lives(owner: dict[str, str]) -> bool:
+    # Another host's processes cannot be seen from here: its word stands until somebody who knows better removes it.
+    return owner["host"] != socket.gethostname() or Identity.parse(owner["identity"]).alive
+
+
+def _remove_stale(locks: Path, owner: dict[str, str] | None) -> list[str]:
+    stale = list(locks.glob("*")) if locks.is_dir() else []
+    for file in stale:
+        file.unlink(missing_ok=True)
+    if not stale:
+        return []
+    who = f"process {owner['pid']}, started {owner['since']}, is gone" if owner else "no run is alive here"
+    return [f"An earlier run ended without unlocking the directory ({who}); removed its lock. Finished work is kept."]
