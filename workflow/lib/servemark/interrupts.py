@@ -29,7 +29,11 @@ def _interrupt(number: int, _: object) -> None:
     for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(other, _enough)
     name = signal.Signals(number).name
-    print(f"servemark: {name}: ending the running stages; finished measurements are kept, run again to go on.", file=sys.stderr, flush=True)
+    print(
+        f"servemark: {name}: ending the running stages; finished measurements are kept, run again to go on.",
+        file=sys.stderr,
+        flush=True,
+    )
     processes.signal_all(psutil.Process().children(), signal.SIGINT)
     threading.Thread(target=_bound, name="bound", daemon=True).start()
     raise KeyboardInterrupt

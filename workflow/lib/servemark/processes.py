@@ -98,7 +98,9 @@ def _die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def start_child(argv: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path | None = None) -> subprocess.Popen[bytes]:
+def start_child(
+    argv: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path | None = None
+) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own that dies when this thread dies; output is appended to ``log``.
 
     Call from a thread that lives as long as the child is wanted: PR_SET_PDEATHSIG follows the creating thread (prctl(2)).
@@ -260,7 +262,9 @@ def run_tool(
                 child.wait(interval_s)
                 break
             except subprocess.TimeoutExpired:
-                stopped = check() or (f"timeout after {timeout_s:.0f} s" if time.monotonic() - begin > timeout_s else None)
+                stopped = check() or (
+                    f"timeout after {timeout_s:.0f} s" if time.monotonic() - begin > timeout_s else None
+                )
                 if stopped:
                     break
     finally:

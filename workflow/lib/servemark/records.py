@@ -52,11 +52,15 @@ class Record(Strict):
             data = json.loads(Path(path).read_text())
         except FileNotFoundError:
             raise ServemarkError(
-                f"The record {path} is missing.", do="Run snakemake again: it makes what is missing.", reason="record_missing"
+                f"The record {path} is missing.",
+                do="Run snakemake again: it makes what is missing.",
+                reason="record_missing",
             ) from None
         except (OSError, ValueError) as error:
             raise ServemarkError(
-                f"The record {path} cannot be read: {error}", do="Delete it and run snakemake again.", reason="record_broken"
+                f"The record {path} cannot be read: {error}",
+                do="Delete it and run snakemake again.",
+                reason="record_broken",
             ) from None
         kind, version = (data.pop("kind", None), data.pop("version", None)) if isinstance(data, dict) else (None, None)
         if (kind, version) != (cls.KIND, cls.VERSION):
@@ -177,7 +181,9 @@ class EnvironmentCheck(Record):
     ray: str | None
     nccl: str | None = None
     vllm_platform: str
-    serve_options: tuple[str, ...] = Field(default=(), description="every option `vllm serve --help=all` knows, without dashes")
+    serve_options: tuple[str, ...] = Field(
+        default=(), description="every option `vllm serve --help=all` knows, without dashes"
+    )
     warnings: tuple[str, ...] = ()
 
 
@@ -241,6 +247,7 @@ class PlannedPoint(Strict):
     input_tokens: int
     output_tokens: int
     warmups: int
+    client_options: dict[str, Any] = {}
     key: str = Field(description="ledger key, sha256 hex")
 
 
@@ -274,7 +281,9 @@ class DaemonState(Strict):
     ended_at: str | None = None
     exit_code: int | None = None
     signal: int | None = None
-    why: str | None = Field(default=None, description="exited | stop_requested | lifeline_ended | sibling_ended | never_started")
+    why: str | None = Field(
+        default=None, description="exited | stop_requested | lifeline_ended | sibling_ended | never_started"
+    )
 
 
 class Cluster(Record):
@@ -419,7 +428,9 @@ class Check(Record):
     run: str
     valid: int
     suspect: int
-    holes: tuple[dict[str, str], ...] = Field(default=(), description="accepted gaps: deployment, point, reason, detail")
+    holes: tuple[dict[str, str], ...] = Field(
+        default=(), description="accepted gaps: deployment, point, reason, detail"
+    )
 
 
 ALL_RECORDS: tuple[type[Record], ...] = (

@@ -24,9 +24,42 @@ from servemark.records import utc_now, write_atomically
 
 # Calls of snakemake that execute nothing may look on while a run is alive.
 LOOKING_ONLY = frozenset(
-    "-n --dry-run --dryrun --lint --dag --rulegraph --filegraph --d3dag --summary -S --detailed-summary -D --list -l --list-rules "
-    "--list-target-rules --lt --list-input-changes --list-code-changes --list-params-changes --list-changes --list-untracked --lu --lc "
-    "--unlock --report --archive --version -v --help -h --generate-unit-tests --containerize --cleanup-metadata".split()
+    [
+        "-n",
+        "--dry-run",
+        "--dryrun",
+        "--lint",
+        "--dag",
+        "--rulegraph",
+        "--filegraph",
+        "--d3dag",
+        "--summary",
+        "-S",
+        "--detailed-summary",
+        "-D",
+        "--list",
+        "-l",
+        "--list-rules",
+        "--list-target-rules",
+        "--lt",
+        "--list-input-changes",
+        "--list-code-changes",
+        "--list-params-changes",
+        "--list-changes",
+        "--list-untracked",
+        "--lu",
+        "--lc",
+        "--unlock",
+        "--report",
+        "--archive",
+        "--version",
+        "-v",
+        "--help",
+        "-h",
+        "--generate-unit-tests",
+        "--containerize",
+        "--cleanup-metadata",
+    ]
 )
 
 
@@ -62,7 +95,13 @@ def claim(workdir: Path, argv: Sequence[str]) -> list[str]:
                 do="Wait for it, or end it with Ctrl-C there; for a second run at the same time use a second checkout."
                 + ("" if owner["host"] == socket.gethostname() else f" If it is gone, delete {record}."),
             )
-        me = {"host": socket.gethostname(), "pid": os.getpid(), "identity": str(myself()), "since": utc_now(), "command": shlex.join(argv)}
+        me = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "identity": str(myself()),
+            "since": utc_now(),
+            "command": shlex.join(argv),
+        }
         write_atomically(record, json.dumps(me, indent=2) + "\n")
         return _remove_stale(folder / "locks", owner)
 

@@ -1,0 +1,37 @@
+"""A stand-in for a vLLM environment, for fault tests that need a server in seconds: no model, no vLLM, no torch.
+
+Everything in it calls itself a stand-in (version ``0.0.0+standin``); what it measures is its own made-up pace.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+import venv
+from pathlib import Path
+
+VERSION = "0.0.0+standin"
+_SITE = Path(__file__).with_name("site")
+
+
+def make_prefix(directory: Path) -> Path:
+    """Make an environment prefix whose ``bin/python`` finds stand-ins of vllm, torch and ray, and nothing else.
+
+    Takes about 0.1 s. ``bin/python -m vllm.entrypoints.cli.main`` knows ``serve`` and ``bench serve``; the variables
+    that steer their pace and faults are described in ``site/vllm/standin_faults.py``.
+
+    Args:
+        directory: where to make it; created if needed.
+
+    Returns:
+        The directory.
+    """
+    directory = Path(directory)
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(directory)
+    packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(directory), "platbase": str(directory)}))
+    shutil.copytree(_SITE, packages, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("vllm", "torch", "ray"):
+        metadata = packages / f"{name}-{VERSION}.dist-info" / "METADATA"
+        metadata.parent.mkdir(exist_ok=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {VERSION}\nSummary: servemark stand-in\n")
+    return directory

@@ -1,0 +1,35 @@
+"""Stand-in of torch: enough for an environment check, no arithmetic to speak of."""
+
+from torch import cuda, version
+
+__version__ = "0.0.0+standin"
+__all__ = ["Tensor", "cuda", "ones", "version", "zeros"]
+
+
+class Tensor:
+    """A list of numbers that can be moved, added up and read."""
+
+    def __init__(self, values):
+        self.values = list(values)
+
+    def to(self, *_args, **_kwargs):
+        return self
+
+    cpu = cuda = to
+
+    def sum(self):
+        return Tensor([sum(self.values)])
+
+    def item(self):
+        (value,) = self.values
+        return value
+
+    __float__ = item
+
+
+def zeros(count, **_kwargs):
+    return Tensor([0.0] * count)
+
+
+def ones(count, **_kwargs):
+    return Tensor([1.0] * count)

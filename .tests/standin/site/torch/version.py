@@ -1,0 +1,3 @@
+"""No CUDA in the stand-in."""
+
+cuda = None

@@ -1,0 +1,25 @@
+"""Command line of the stand-in: serve, bench serve, --version."""
+
+import sys
+
+
+def main(argv):
+    if argv[:1] == ["serve"]:
+        from vllm import standin_server
+
+        return standin_server.main(argv[1:])
+    if argv[:2] == ["bench", "serve"]:
+        from vllm import standin_client
+
+        return standin_client.main(argv[2:])
+    if argv[:1] in (["--version"], ["-v"]):
+        from vllm import __version__
+
+        print(__version__)
+        return 0
+    print("usage: vllm {serve,bench serve} ...\nvllm: error: the stand-in knows serve and bench serve", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,15 @@
+"""The stand-in's engine process: it only lives. Like vLLM's, it outlives a server that was killed with SIGKILL."""
+
+import ctypes
+import signal
+import time
+
+PR_SET_NAME = 15
+# The real one stays for ever; a test that forgets it should not leave one on the machine.
+LIFE_S = 600
+
+if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(PR_SET_NAME, b"EngineCore")
+    print("up", flush=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    time.sleep(LIFE_S)

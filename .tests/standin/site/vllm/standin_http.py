@@ -1,0 +1,234 @@
+"""The stand-in's HTTP side: vLLM's routes, the OpenAI stream format, metrics, and the faults that requests can see."""
+
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import zlib
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from vllm import standin_log as log
+from vllm.standin_faults import fault, number
+
+VOCABULARY = 1024
+
+
+class State:
+    """What all requests share."""
+
+    def __init__(self, args):
+        self.names = args.served_model_name or [args.model]
+        self.key = args.api_key[0] if args.api_key else os.environ.get("VLLM_API_KEY")
+        self.guarded = "/" if args.middleware else "/v1"
+        self.max_model_len = args.max_model_len
+        self.seats = args.max_num_seqs
+        self.slots = threading.Semaphore(args.max_num_seqs)
+        self.lock = threading.Lock()
+        self.counts = {"asked": 0, "running": 0, "waiting": 0, "prompt": 0, "generated": 0}
+        self.streams = itertools.count(1)
+        self.dead = threading.Event()
+
+    def add(self, **changes):
+        with self.lock:
+            for name, change in changes.items():
+                self.counts[name] += change
+            return self.counts["asked"]
+
+
+def token_ids(prompt):
+    """Token numbers of a prompt: itself when it is numbers, else one per word (the word ``t17`` is token 17)."""
+    if isinstance(prompt, list):
+        return prompt
+    return [
+        int(word[1:]) if word[:1] == "t" and word[1:].isdigit() else zlib.crc32(word.encode()) % VOCABULARY
+        for word in prompt.split()
+    ]
+
+
+def wait_while_hanging():
+    while fault()[0] == "hang":
+        time.sleep(0.05)
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # one small chunk per token: without this each waits for an acknowledgement
+    state: State
+
+    def log_message(self, format, *args):
+        status = HTTPStatus(int(args[1]))
+        address, port = self.client_address[:2]
+        log.plain(f'INFO:     {address}:{port} - "{self.requestline}" {status.value} {status.phrase}')
+
+    def reply(self, status, body, content_type="application/json"):
+        data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def refuse(self, status, message):
+        self.reply(status, {"error": {"message": message, "type": "standin", "param": None, "code": status}})
+
+    def admitted(self):
+        wait_while_hanging()
+        guarded = self.path.startswith(self.state.guarded) and self.path != "/health"
+        if self.state.key and guarded and self.headers.get("Authorization") != f"Bearer {self.state.key}":
+            self.reply(401, {"error": "Unauthorized"})
+        elif self.state.dead.is_set():
+            self.refuse(503, "EngineDeadError")
+        else:
+            return True
+        return False
+
+    def names(self):
+        return ["standin-wrong-name"] if fault()[0] == "wrong_name" else self.state.names
+
+    def do_GET(self):
+        if not self.admitted():
+            return
+        if self.path in ("/health", "/ping"):
+            self.reply(200, "", "text/plain")
+        elif self.path == "/version":
+            self.reply(200, {"version": "0.0.0+standin"})
+        elif self.path == "/v1/models":
+            card = {"object": "model", "owned_by": "standin", "max_model_len": self.state.max_model_len}
+            self.reply(200, {"object": "list", "data": [{"id": name, **card} for name in self.names()]})
+        elif self.path == "/metrics":
+            self.reply(200, metrics(self.state), "text/plain; version=0.0.4")
+        else:
+            self.refuse(404, "Not Found")
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        if not self.admitted():
+            return
+        if self.path == "/tokenize":
+            ids = token_ids(body["prompt"])
+            self.reply(200, {"tokens": ids, "count": len(ids), "max_model_len": self.state.max_model_len})
+        elif self.path == "/detokenize":
+            self.reply(200, {"prompt": " ".join(f"t{i}" for i in body["tokens"])})
+        elif self.path == "/v1/completions":
+            self.complete(body)
+        else:
+            self.refuse(404, "Not Found")
+
+    def complete(self, body):
+        state, (name, value) = self.state, fault()
+        asked = state.add(asked=1)
+        if name == "die_after" and asked > value:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if name == "fail_requests" and asked % max(int(value), 1) == 0:
+            self.refuse(500, "stand-in fault fail_requests")
+            return
+        if body.get("model") not in self.names():
+            self.refuse(404, f"The model `{body.get('model')}` does not exist.")
+            return
+        prompt_tokens, asked_tokens = len(token_ids(body["prompt"])), int(body.get("max_tokens") or 16)
+        if prompt_tokens + asked_tokens > state.max_model_len:
+            self.refuse(400, f"This model's maximum context length is {state.max_model_len} tokens.")
+            return
+        count = {"zero_tokens": 0, "short_tokens": asked_tokens // 2}.get(name, asked_tokens)
+        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": count, "total_tokens": prompt_tokens + count}
+        state.add(waiting=1, prompt=prompt_tokens)
+        with state.slots:
+            state.add(waiting=-1, running=1)
+            try:
+                if body.get("stream"):
+                    self.stream(body, asked_tokens, count, usage)
+                else:
+                    text = "".join(self.tokens(count))
+                    self.reply(200, completion(body, text, "length" if count == asked_tokens else "stop", usage))
+            except (BrokenPipeError, ConnectionResetError):
+                self.close_connection = True  # the client went away; vLLM aborts such a request without a word
+            finally:
+                state.add(running=-1)
+
+    def tokens(self, count):
+        """``count`` made-up words at the stand-in's pace; ends early when the engine dies."""
+        pace = number("STANDIN_TOKEN_S", 0.002)
+        for index in range(count):
+            time.sleep(pace)
+            wait_while_hanging()
+            if self.state.dead.is_set():
+                return
+            self.state.add(generated=1)
+            yield f" t{index % VOCABULARY}"
+
+    def stream(self, body, asked, count, usage):
+        name, value = fault()
+        cut = name == "cut_streams" and next(self.state.streams) % max(int(value), 1) == 0
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        if count == 0:
+            self.event(completion(body, "", "stop"))
+        sent = 0
+        for word in self.tokens(count):
+            sent += 1
+            if cut and sent > count // 2:
+                break
+            reason = None if sent < count else "length" if count == asked else "stop"
+            self.event(completion(body, word, reason))
+        if cut or sent < count:
+            # The socket closes without the last chunk, as when a server or its engine dies under a request.
+            self.close_connection = True
+            return
+        if (body.get("stream_options") or {}).get("include_usage"):
+            self.event({**completion(body, "", None), "choices": [], "usage": usage})
+        self.chunk(b"data: [DONE]\n\n")
+        self.chunk(b"")
+
+    def event(self, payload):
+        self.chunk(b"data: " + json.dumps(payload).encode() + b"\n\n")
+
+    def chunk(self, data):
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.flush()
+
+
+def completion(body, text, finish_reason, usage=None):
+    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason, "stop_reason": None}
+    return {
+        "id": f"cmpl-standin-{time.time_ns()}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": body.get("model"),
+        "choices": [choice],
+        "usage": usage,
+    }
+
+
+def metrics(state):
+    """The metrics of vLLM that servemark reads, in Prometheus' text format."""
+    with state.lock:
+        counts = dict(state.counts)
+    labels = f'{{engine="0",model_name="{state.names[0]}"}}'
+    rows = (
+        ("gauge", "vllm:num_requests_running", counts["running"]),
+        ("gauge", "vllm:num_requests_waiting", counts["waiting"]),
+        ("gauge", "vllm:kv_cache_usage_perc", counts["running"] / state.seats),
+        ("counter", "vllm:prompt_tokens_total", counts["prompt"]),
+        ("counter", "vllm:generation_tokens_total", counts["generated"]),
+        ("counter", "vllm:num_preemptions_total", 0),
+    )
+    return "".join(
+        f"# HELP {name.removesuffix('_total')} stand-in\n# TYPE {name.removesuffix('_total')} {kind}\n"
+        f"{name}{labels} {float(value)}\n"
+        for kind, name, value in rows
+    )
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 2048
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)

@@ -1,0 +1,203 @@
+"""Sweeps and load points."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import yaml
+from servemark.config.expand import expand, points
+from servemark.config.load import load, validate
+from servemark.errors import ConfigError
+
+WORKLOAD = {"dataset": "random", "input_tokens": 64, "output_tokens": 32, "requests": 32, "concurrency": [1, 4]}
+
+
+def data(**changes):
+    return {
+        "run": "demo",
+        "models": {"tiny": {"source": "builtin:tiny-dense"}, "moe": {"source": "builtin:tiny-moe"}},
+        "environments": {"cpu": {"lock": "cpu"}},
+        "deployments": {
+            "first": {"model": "tiny", "environment": "cpu"},
+            "plain": {"model": "tiny", "environment": "cpu", "options": {"max_num_seqs": 8}, "workloads": ["chat"]},
+            "last": {"model": "moe", "environment": "cpu"},
+        },
+        "workloads": {"chat": dict(WORKLOAD), "code": {**WORKLOAD, "concurrency": 2, "repetitions": 2}},
+        **changes,
+    }
+
+
+def names(config, deployment):
+    return [point.name for point in points(config, deployment)]
+
+
+def test_points_run_workload_by_workload_then_load_then_repetition():
+    config = validate(data())
+    assert names(config, "first") == ["chat-c1-r1", "chat-c4-r1", "code-c2-r1", "code-c2-r2"]
+    assert names(config, "plain") == ["chat-c1-r1", "chat-c4-r1"]
+
+
+def test_the_order_of_the_deployments_own_list_counts():
+    config = validate(data(deployments={"d": {"model": "tiny", "environment": "cpu", "workloads": ["code", "chat"]}}))
+    assert names(config, "d") == ["code-c2-r1", "code-c2-r2", "chat-c1-r1", "chat-c4-r1"]
+
+
+def test_request_rates_name_their_points_and_take_one_upper_limit():
+    workload = {**WORKLOAD, "concurrency": 16, "request_rate": [0.5, 2, 10.0]}
+    found = points(validate(data(workloads={"chat": workload})), "first")
+    assert [(p.name, p.request_rate, p.concurrency) for p in found] == [
+        ("chat-q0.5-r1", 0.5, 16),
+        ("chat-q2-r1", 2, 16),
+        ("chat-q10-r1", 10, 16),
+    ]
+
+
+def test_a_request_rate_needs_no_concurrency():
+    workload = {key: value for key, value in WORKLOAD.items() if key != "concurrency"} | {"request_rate": 3}
+    (point,) = points(validate(data(workloads={"chat": workload})), "first")
+    assert (point.name, point.request_rate, point.concurrency) == ("chat-q3-r1", 3, None)
+
+
+def test_a_point_carries_what_its_workload_says():
+    workload = {**WORKLOAD, "concurrency": 1, "warmups": 5, "client_options": {"random_range_ratio": 0.5}}
+    (point,) = points(validate(data(workloads={"chat": workload})), "first")
+    assert (point.requests, point.input_tokens, point.output_tokens, point.warmups) == (32, 64, 32, 5)
+    assert point.client_options == {"random-range-ratio": 0.5}
+
+
+def test_every_point_sends_other_prompts_and_always_the_same():
+    workload = {**WORKLOAD, "concurrency": [1, 2, 4], "repetitions": 3}
+    longer = {**workload, "input_tokens": 128}
+    config = validate(data(workloads={"chat": workload, "long": longer}))
+    seeds = [point.seed for point in points(config, "first")]
+    assert len(set(seeds)) == 18
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert seeds == [
+        point.seed for point in points(validate(data(workloads={"chat": workload, "long": longer})), "last")
+    ]
+
+
+def test_a_seed_follows_the_workloads_seed_and_not_its_name():
+    def seed(name, **changes):
+        workload = {**WORKLOAD, "concurrency": 1, **changes}
+        deployments = {"d": {"model": "tiny", "environment": "cpu"}}
+        return points(validate(data(workloads={name: workload}, deployments=deployments)), "d")[0].seed
+
+    assert seed("chat") == seed("other")
+    assert seed("chat") != seed("chat", seed=2)
+
+
+def test_a_grid_makes_every_combination_in_the_place_of_the_original():
+    sweep = {"over": "deployments.plain", "grid": {"options.max-num-seqs": [64, 128], "model": ["tiny", "moe"]}}
+    config = expand(validate(data(sweeps=[sweep])))
+    assert list(config.deployments) == [
+        "first",
+        "plain-max-num-seqs-64-model-tiny",
+        "plain-max-num-seqs-64-model-moe",
+        "plain-max-num-seqs-128-model-tiny",
+        "plain-max-num-seqs-128-model-moe",
+        "last",
+    ]
+    variant = config.deployments["plain-max-num-seqs-128-model-moe"]
+    assert (variant.model, variant.options, variant.workloads) == ("moe", {"max-num-seqs": 128}, ("chat",))
+
+
+def test_a_zip_goes_through_its_lists_together():
+    sweep = {"over": "workloads.chat", "zip": {"input_tokens": [1, 2], "output_tokens": [10, 20]}}
+    config = expand(validate(data(sweeps=[sweep])))
+    assert [(name, w.input_tokens, w.output_tokens) for name, w in config.workloads.items()] == [
+        ("chat-input-tokens-1-output-tokens-10", 1, 10),
+        ("chat-input-tokens-2-output-tokens-20", 2, 20),
+        ("code", 64, 32),
+    ]
+
+
+def test_deployments_that_name_a_swept_workload_get_all_its_variants():
+    sweep = {"over": "workloads.chat", "grid": {"seed": [1, 2]}}
+    config = expand(validate(data(sweeps=[sweep])))
+    assert config.deployments["plain"].workloads == ("chat-seed-1", "chat-seed-2")
+    assert config.deployments["first"].workloads is None
+    assert names(config, "plain") == [
+        "chat-seed-1-c1-r1",
+        "chat-seed-1-c4-r1",
+        "chat-seed-2-c1-r1",
+        "chat-seed-2-c4-r1",
+    ]
+
+
+def test_workload_and_deployment_sweeps_go_together_in_either_order():
+    sweeps = [
+        {"over": "workloads.chat", "grid": {"seed": [1, 2]}},
+        {"over": "deployments.first", "grid": {"workloads": [["chat"], ["code"]]}},
+    ]
+    for order in (sweeps, sweeps[::-1]):
+        config = expand(validate(data(sweeps=order)))
+        assert config.deployments["first-workloads-chat"].workloads == ("chat-seed-1", "chat-seed-2")
+        assert config.deployments["first-workloads-code"].workloads == ("code",)
+
+
+def test_the_executor_of_a_variant_is_derived_anew():
+    sweep = {"over": "deployments.plain", "grid": {"topology.tensor_parallel": [1, 2]}}
+    config = expand(validate(data(sweeps=[sweep])))
+    assert config.deployments["plain-tensor-parallel-1"].topology.executor == "single"
+    assert config.deployments["plain-tensor-parallel-2"].topology.executor == "mp"
+
+
+@pytest.mark.parametrize(
+    ("value", "part"),
+    [
+        (True, "true"),
+        (None, "null"),
+        (0.5, "0.5"),
+        ("Fp8_E4M3", "fp8-e4m3"),
+        ("../x", "x"),
+        ("--", "empty"),
+        ([1, "a"], "1-a"),
+    ],
+)
+def test_values_become_parts_of_names(value, part):
+    config = expand(validate(data(sweeps=[{"over": "deployments.plain", "grid": {"options.some_option": [value]}}])))
+    assert f"plain-some-option-{part}" in config.deployments
+
+
+def test_expanding_is_idempotent_and_leaves_its_argument_alone():
+    config = validate(data(sweeps=[{"over": "workloads.chat", "grid": {"seed": [1, 2]}}]))
+    before = config.model_dump()
+    once = expand(config)
+    assert expand(once) is once
+    assert config.model_dump() == before and len(config.sweeps) == 1
+
+
+def test_a_variant_that_takes_an_existing_name_is_refused():
+    broken = data(sweeps=[{"over": "deployments.plain", "grid": {"port": [8000]}}])
+    broken["deployments"]["plain-port-8000"] = broken["deployments"]["plain"]
+    with pytest.raises(ConfigError, match=r"the same name, deployments\.plain-port-8000"):
+        validate(broken)
+
+
+def test_rates_of_a_variant_that_would_name_two_points_alike_are_refused():
+    workload = {**WORKLOAD, "concurrency": 4}
+    sweep = {"over": "workloads.chat", "grid": {"request_rate": [[1, 1.0000000001]]}}
+    with pytest.raises(ConfigError, match="holds 1 twice"):
+        validate(data(workloads={"chat": workload, "code": workload}, sweeps=[sweep]))
+
+
+def test_expand_itself_refuses_what_validate_would_refuse():
+    config = validate(data(sweeps=[{"over": "workloads.chat", "grid": {"seed": [1]}}]))
+    with pytest.raises(ConfigError, match="is swept already"):
+        expand(config.model_copy(update={"sweeps": config.sweeps * 2}))
+
+
+def test_a_large_configuration_is_checked_expanded_and_listed_in_time(tmp_path):
+    deployments = {f"d{i}": {"model": "tiny", "environment": "cpu", "options": {"max-num-seqs": i}} for i in range(200)}
+    workloads = {"chat": {**WORKLOAD, "concurrency": [1, 2, 4, 8, 16], "repetitions": 2}}
+    path = tmp_path / "large.yaml"
+    path.write_text(yaml.safe_dump(data(deployments=deployments, workloads=workloads)))
+    merged = yaml.safe_load(path.read_text())
+    start = time.process_time()
+    config = expand(validate(merged, [path]))
+    total = sum(len(points(config, name)) for name in config.deployments)
+    assert total == 2000
+    assert time.process_time() - start < 0.3
+    assert load(path) == config

@@ -1,0 +1,190 @@
+"""What changes the ledger's key, and what does not."""
+
+import json
+
+import pytest
+from servemark.measurement.key import deployment_parts, digest, key_parts, normalise_options, point_parts
+from servemark.records import Gpu, Hardware, Interface, Topology
+
+HARDWARE = {
+    "accelerator": "cuda", "host": "node1", "cpu_model": "Grace", "cpu_count": 72, "memory_gib": 480.0,
+    "shm_gib": 240.0, "architecture": "aarch64", "kernel": "5.14.21", "os": "SLES 15", "glibc": "2.31",
+    "gpus": (Gpu(name="GH200 120GB", memory_mib=97871, uuid="GPU-1"), Gpu(name="GH200 120GB", memory_mib=97871)),
+    "driver": "580.159.04", "cuda": "13.0", "gpu_topology": "NV6", "nofile": 1024, "nproc": 4096,
+    "interfaces": (Interface(name="hsn0", address="10.0.0.1"),), "probed_at": "2026-11-20T12:00:00Z",
+}  # fmt: skip
+DEPLOYMENT = {
+    "model_digest": "m1",
+    "environment_digest": "e1",
+    "topology": Topology(nodes=2, devices_per_node=2, tensor_parallel=2, pipeline_parallel=2, executor="ray"),
+    "options": {"max-model-len": 512, "enforce-eager": True, "port": 8000},
+    "variables": {"NCCL_SOCKET_IFNAME": "hsn0", "VLLM_HOST_IP": "10.0.0.1"},
+}
+WORKLOAD = {
+    "name": "chat", "dataset": "random", "input_tokens": 64, "output_tokens": 32, "requests": 32, "warmups": 3,
+    "client_options": {"temperature": 0}, "concurrency": [1, 4], "repetitions": 2,
+}  # fmt: skip
+POINT = {"concurrency": 4, "request_rate": None, "repetition": 1, "seed": 7}
+
+
+def key(hardware=None, workload=None, point=None, **deployment):
+    parts = deployment_parts(**{**DEPLOYMENT, **deployment}, hardware=Hardware(**{**HARDWARE, **(hardware or {})}))
+    return digest(parts, point_parts(workload={**WORKLOAD, **(workload or {})}, **{**POINT, **(point or {})}))
+
+
+def option(**changes):
+    return {"options": {**DEPLOYMENT["options"], **{name.replace("_", "-"): value for name, value in changes.items()}}}
+
+
+def variable(**changes):
+    return {"variables": {**DEPLOYMENT["variables"], **changes}}
+
+
+def topology(**changes):
+    return {"topology": DEPLOYMENT["topology"].model_copy(update=changes)}
+
+
+BIG = Gpu(name="H200", memory_mib=143771)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_digest": "m2"},
+        {"environment_digest": "e2"},
+        *(topology(**{name: 4}) for name in Topology.model_fields if name != "executor"),
+        topology(executor="mp"),
+        option(max_model_len=1024),
+        option(enforce_eager=False),
+        option(dtype="bfloat16"),
+        option(enforce_eager="true"),
+        option(chat_template="/a/b.jinja"),
+        {"options": {}},
+        variable(NCCL_SOCKET_IFNAME="eth0"),
+        variable(VLLM_ATTENTION_BACKEND="FLASHINFER"),
+        variable(LD_LIBRARY_PATH="/opt/nccl/lib"),
+        variable(NCCL_TOPO_FILE="/opt/topo.xml"),
+        variable(VLLM_MODEL_REDIRECT_PATH="/other"),
+        variable(VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE="1"),
+        {"variables": {}},
+        {"hardware": {"accelerator": "cpu"}},
+        {"hardware": {"gpus": (BIG, BIG)}},
+        {"hardware": {"gpus": HARDWARE["gpus"][:1]}},
+        {"hardware": {"gpus": tuple(g.model_copy(update={"memory_mib": 1}) for g in HARDWARE["gpus"])}},
+        {"hardware": {"driver": "570.1"}},
+        {"hardware": {"cpu_model": "EPYC"}},
+        {"hardware": {"cpu_count": 36}},
+        {"hardware": {"architecture": "x86_64"}},
+        {"workload": {"dataset": "sharegpt"}},
+        {"workload": {"input_tokens": 65}},
+        {"workload": {"output_tokens": 33}},
+        {"workload": {"requests": 33}},
+        {"workload": {"warmups": 0}},
+        {"workload": {"client_options": {"temperature": 1}}},
+        {"workload": {"a_key_of_tomorrow": 1}},
+        {"point": {"concurrency": 8}},
+        {"point": {"concurrency": None, "request_rate": 4.0}},
+        {"point": {"request_rate": 4.5}},
+        {"point": {"repetition": 2}},
+        {"point": {"seed": 8}},
+    ],
+    ids=str,
+)
+def test_what_decides_the_figures_changes_the_key(change):
+    assert key(**change) != key()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        option(port=8001),
+        option(host="10.0.0.2"),
+        option(download_dir="/scratch/a"),
+        option(api_key="s3cret"),
+        option(served_model_name="other"),
+        option(master_addr="10.0.0.9", master_port=29600),
+        {"options": {"enforce_eager": True, "--max-model-len": "512"}},
+        variable(VLLM_HOST_IP="10.0.0.2"),
+        variable(VLLM_CACHE_ROOT="/scratch/a"),
+        variable(TRITON_CACHE_DIR="/tmp/job-42"),
+        variable(HF_HOME="/scratch/hf"),
+        variable(HF_HUB_CACHE="/scratch/hub"),
+        variable(VLLM_LOGGING_CONFIG_PATH="/a.json"),
+        variable(SSL_CERT_FILE="/a.pem"),
+        variable(MASTER_PORT="29600", VLLM_PORT="2", MASTER_ADDR="10.0.0.2"),
+        variable(VLLM_RAY_DP_PLACEMENT_NODE_IPS="10.0.0.1,10.0.0.2"),
+        variable(SLURM_JOB_ID="42", SLURM_JOB_NODELIST="n[1-2]"),
+        variable(HOSTNAME="n1", USER="me", TMPDIR="/tmp/42", RAY_TMPDIR="/tmp/r"),
+        variable(HF_TOKEN="t", VLLM_API_KEY="k"),
+        {"hardware": {"host": "node2"}},
+        {"hardware": {"kernel": "5.14.22"}},
+        {"hardware": {"memory_gib": 479.9}},
+        {"hardware": {"shm_gib": 1.0}},
+        {"hardware": {"os": "other", "glibc": "2.40"}},
+        {"hardware": {"probed_at": "2027-01-01T00:00:00Z"}},
+        {"hardware": {"interfaces": (Interface(name="hsn0", address="10.0.0.2"),)}},
+        {"hardware": {"gpus": tuple(g.model_copy(update={"uuid": "GPU-9"}) for g in HARDWARE["gpus"])}},
+        {"hardware": {"nofile": 1, "nproc": 1, "gpu_topology": None}},
+        {"workload": {"name": "renamed"}},
+        {"workload": {"concurrency": [1, 4, 8], "repetitions": 9, "seed": 3}},
+        {"workload": {"client_options": {"temperature": "0", "port": 1}}},
+    ],
+    ids=str,
+)
+def test_where_and_when_and_under_which_name_do_not_change_the_key(change):
+    assert key(**change) == key()
+
+
+def test_order_does_not_change_the_key():
+    shuffled = {
+        "options": dict(reversed(DEPLOYMENT["options"].items())),
+        "variables": dict(reversed(DEPLOYMENT["variables"].items())),
+        "workload": dict(reversed(WORKLOAD.items())),
+    }
+    assert key(**shuffled) == key()
+    gpus = (BIG, HARDWARE["gpus"][0])
+    assert key(hardware={"gpus": gpus}) == key(hardware={"gpus": gpus[::-1]})
+
+
+def test_every_field_of_the_hardware_record_is_either_in_the_key_or_known_not_to_be():
+    outside = {"host", "memory_gib", "shm_gib", "kernel", "os", "glibc", "cuda", "gpu_topology", "interfaces", "nofile",
+               "nproc", "probed_at"}  # fmt: skip
+    inside = deployment_parts(**DEPLOYMENT, hardware=Hardware(**HARDWARE))["hardware"]
+    assert set(inside) | outside == set(Hardware.model_fields)
+
+
+def test_nested_options_keep_their_meaning():
+    assert normalise_options({"compilation-config": {"level": 3}})["compilation-config"] == {"level": 3}
+    assert normalise_options({"middleware": ["b", 1]})["middleware"] == ["b", "1"]
+    assert key(**option(middleware=["a", "b"])) != key(**option(middleware=["b", "a"]))
+
+
+def test_a_rate_is_the_same_number_however_it_is_written():
+    assert key(point={"request_rate": 4}) == key(point={"request_rate": 4.0})
+    assert key(point={"request_rate": float("inf")}) != key(point={"request_rate": None})
+
+
+def test_one_option_in_two_spellings_is_fine_only_with_one_value():
+    assert normalise_options({"max_model_len": 5, "max-model-len": "5"}) == {"max-model-len": "5"}
+    with pytest.raises(ValueError, match="max-model-len"):
+        normalise_options({"max_model_len": 5, "max-model-len": 6})
+
+
+def test_the_parts_hold_no_secret_and_no_place_and_give_the_key_again_after_json():
+    deployment = deployment_parts(
+        **{**DEPLOYMENT, **variable(VLLM_API_KEY="s3cret", HF_HOME="/scratch/x"), **option(api_key="s3cret", port=1)},
+        hardware=Hardware(**HARDWARE),
+    )
+    point = point_parts(workload=WORKLOAD, **POINT)
+    text = json.dumps(key_parts(deployment, point))
+    assert "s3cret" not in text
+    assert "/scratch" not in text
+    again = json.loads(text)
+    assert digest(again["deployment"], again["point"]) == digest(deployment, point)
+
+
+def test_a_key_is_64_hex_digits_and_nan_is_refused():
+    assert len(key()) == 64
+    assert int(key(), 16) > 0
+    with pytest.raises(ValueError, match="JSON"):
+        digest({"a": float("nan")}, {})

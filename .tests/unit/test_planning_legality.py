@@ -1,0 +1,129 @@
+"""Legal and illegal topologies: the errors name the numbers and what would be legal."""
+
+import json
+from pathlib import Path
+
+import pytest
+from servemark.planning import legality, stage_layers
+from servemark.records import Topology
+from servemark.weights import builtin
+from servemark.weights.architecture import Architecture
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "planning"
+GPT_OSS = Architecture.from_config(json.loads((FIXTURES / "gpt-oss-120b-config.json").read_text()))
+DENSE = Architecture.from_config(builtin.CONFIGS["tiny-dense"])
+MOE = Architecture.from_config(builtin.CONFIGS["tiny-moe"])
+
+
+def shape(base="tiny-dense", **changes):
+    return Architecture.from_config({**builtin.CONFIGS[base], **changes})
+
+
+def topology(nodes=1, devices=8, tp=1, pp=1, dp=1, replicas=1, executor="mp"):
+    return Topology(
+        nodes=nodes,
+        devices_per_node=devices,
+        tensor_parallel=tp,
+        pipeline_parallel=pp,
+        data_parallel=dp,
+        replicas=replicas,
+        executor=executor,
+    )
+
+
+@pytest.mark.parametrize(
+    ("architecture", "asked"),
+    [
+        (DENSE, topology(devices=1, executor="single")),
+        (DENSE, topology(devices=2, tp=2)),
+        (DENSE, topology(nodes=2, devices=1, pp=2, executor="ray")),
+        (MOE, topology(devices=4, tp=2, dp=2)),
+        (GPT_OSS, topology(devices=4, tp=4)),
+        (GPT_OSS, topology(devices=4, replicas=4, executor="single")),
+        (GPT_OSS, topology(nodes=2, devices=2, tp=2, pp=2, executor="ray")),
+        (GPT_OSS, topology(devices=8, tp=8)),
+    ],
+)
+def test_a_legal_topology_has_neither_errors_nor_warnings(architecture, asked):
+    assert legality(architecture, asked, 8) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "asked", "error"),
+    [
+        (DENSE, topology(tp=3, devices=3), "tensor_parallel 3 does not divide 4 attention heads; legal here: 1, 2, 4."),
+        (
+            shape(num_attention_heads=12, num_key_value_heads=4),
+            topology(tp=6, devices=6),
+            "tensor_parallel 6 neither divides nor is a multiple of 4 KV heads; legal here: 1, 2, 4.",
+        ),
+        (
+            shape(intermediate_size=510),
+            topology(tp=4, devices=4),
+            "tensor_parallel 4 does not divide the MLP width 510; legal here: 1, 2.",
+        ),
+        (
+            shape("tiny-moe", moe_intermediate_size=96),
+            topology(tp=2, dp=32, devices=64),
+            "tensor_parallel 2 x data_parallel 32 = 64 does not divide the expert width 96; "
+            "legal tensor_parallel here: 1.",
+        ),
+        (
+            shape("tiny-moe", num_experts=2),
+            topology(tp=4, devices=4),
+            "tensor_parallel 4 is greater than the number of experts, 2; legal here: 1, 2.",
+        ),
+        (DENSE, topology(pp=3, devices=3), "pipeline_parallel 3 exceeds 2 layers; legal here: 1 to 2."),
+        (
+            DENSE,
+            topology(tp=2, pp=2, devices=2),
+            "tensor_parallel 2 x pipeline_parallel 2 x data_parallel 1 x replicas 1 = 4 ranks, but 1 node(s) x "
+            "2 device(s) = 2; legal here: at most 2 ranks, or at least 2 nodes.",
+        ),
+        (
+            GPT_OSS,
+            topology(devices=16, tp=16),
+            "devices_per_node 16 exceeds the 8 that a node has; legal here: 1 to 8.",
+        ),
+        (
+            DENSE,
+            topology(tp=2, devices=2, executor="single"),
+            "executor single runs one rank and the topology has 2 an engine; legal here: mp, ray.",
+        ),
+    ],
+)
+def test_an_illegal_topology_is_told_with_numbers_and_legal_values(architecture, asked, error):
+    errors, _ = legality(architecture, asked, 64 if asked.devices_per_node == 64 else 8)
+    assert errors == (error,)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (topology(pp=5, devices=5), "splits them 7, 7, 7, 8, 7"),
+        (topology(tp=2, devices=4), "leave 2 of 4 allocated device(s) idle"),
+        (topology(nodes=2, devices=4, tp=8, executor="ray"), "tensor_parallel 8 spans nodes of 4 device(s)"),
+        (topology(nodes=2, devices=3, tp=2, pp=3, executor="ray"), "a tensor parallel group may span nodes"),
+        (topology(devices=8, tp=8, nodes=2, replicas=2, executor="ray"), None),
+        (topology(devices=8, nodes=2, tp=16, executor="ray"), "exceeds 8 KV heads"),
+    ],
+)
+def test_a_doubtful_topology_is_legal_with_a_warning(asked, words):
+    errors, warnings = legality(GPT_OSS, asked, 8)
+    assert errors == ()
+    assert any(words in warning for warning in warnings) if words else warnings == ()
+
+
+@pytest.mark.parametrize("tp", range(1, 13))
+def test_the_legal_values_offered_are_exactly_those_without_an_error(tp):
+    architecture = shape(num_attention_heads=12, num_key_value_heads=4, intermediate_size=36)
+    errors, _ = legality(architecture, topology(tp=tp, devices=64), 64)
+    assert (errors == ()) == (tp in (1, 2, 4, 12))
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "split"),
+    [(36, 2, (18, 18)), (36, 1, (36,)), (5, 2, (3, 2)), (10, 4, (2, 3, 3, 2)), (11, 4, (3, 3, 3, 2)), (2, 2, (1, 1))],
+)
+def test_layers_are_split_as_vllm_does(layers, stages, split):
+    assert stage_layers(layers, stages) == split

@@ -1,0 +1,110 @@
+"""The plots' specifications: compiled by Vega-Lite itself, fed by accepted measurements only."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import report_data
+import vl_convert
+
+from servemark.records import Startup, StartupPhase
+from servemark.report import charts
+from servemark.report.table import rows, tidy
+
+
+def panels(measurements):
+    shown = sorted({item.deployment for item in measurements if item.verdict != "INVALID"})
+    return charts.panels(rows(tidy(measurements)), shown)
+
+
+def all_specs(data):
+    specs = [spec for panel in panels(data.measurements) for spec in panel.specs.values()]
+    return [*specs, charts.startup_spec(list(data.startups.values()))]
+
+
+@pytest.mark.parametrize("build", [report_data.demo, report_data.troubled], ids=["demo", "troubled"])
+def test_every_specification_compiles(build):
+    for spec in all_specs(build()):
+        compiled = vl_convert.vegalite_to_vega(spec)
+        assert compiled["marks"]
+
+
+def test_specifications_ask_for_no_address():
+    for spec in all_specs(report_data.troubled()):
+        assert "url" not in json.dumps({**spec, "$schema": "", "data": None})
+
+
+def test_invalid_measurements_are_in_no_plot():
+    data = report_data.troubled()
+    text = json.dumps([panel.specs for panel in panels(data.measurements)])
+    assert str(report_data.POISON)[:5] not in text
+    assert "tp4" not in text
+
+
+def test_workload_driven_both_ways_gets_a_panel_for_each():
+    items = [
+        report_data.measurement(concurrency=8),
+        report_data.measurement(concurrency=None, request_rate=2.0),
+        report_data.measurement(concurrency=16, request_rate=2.0),
+        report_data.measurement(concurrency=None, repetition=3),
+    ]
+    assert {panel.label for panel in panels(items)} == {
+        "chat, by concurrency",
+        "chat, by request rate",
+        "chat, by request rate, at most 16 at once",
+    }
+
+
+def test_latency_without_any_value_gets_no_plot():
+    (panel,) = panels([report_data.measurement(itl_ms=None)])
+    assert list(panel.specs) == ["throughput", "ttft", "tpot", "e2el"]
+
+
+@pytest.mark.parametrize(("loads", "kind"), [((1, 4, 8), "log"), ((4, 5, 6), "linear"), ((3,), "linear")])
+def test_wide_sweeps_get_a_logarithmic_axis(loads, kind):
+    (panel,) = panels([report_data.measurement(concurrency=load) for load in loads])
+    x = panel.specs["ttft"]["layer"][1]["encoding"]["x"]
+    assert x["scale"]["type"] == kind
+    assert x["axis"]["values"] == list(loads)
+
+
+def test_long_sweeps_leave_the_ticks_to_vega():
+    (panel,) = panels([report_data.measurement(concurrency=load) for load in range(1, 20)])
+    assert "values" not in panel.specs["ttft"]["layer"][1]["encoding"]["x"]["axis"]
+
+
+def test_series_stay_apart_beyond_the_number_of_colours():
+    looks = charts.series([f"d{index}" for index in range(20)])
+    assert len({(look["colour"], look["shape"]) for look in looks}) == 20
+    assert {look["colour"] for look in looks} == set(range(1, charts.COLOURS + 1))
+
+
+def test_startup_segments_add_up_to_the_first_token():
+    record = report_data.demo().startups["ray-tp2"]
+    segments = dict(charts.startup_segments(record))
+    assert sum(segments.values()) == pytest.approx(record.cluster_seconds + record.seconds_to_first_token)
+    assert list(segments)[0] == "Ray cluster"
+    assert segments["other, up to /health"] == pytest.approx(41.3 - 17.8 - 0.6 - 8.9)
+
+
+def test_startup_phases_that_overlap_give_no_negative_remainder():
+    record = Startup(
+        deployment="x",
+        seconds_to_health=10.0,
+        seconds_to_first_token=11.0,
+        phases=(StartupPhase(name="a", seconds=8), StartupPhase(name="b", seconds=8)),
+    )
+    assert charts.startup_segments(record) == [("a", 8), ("b", 8), ("/health to first token", 1.0)]
+
+
+def test_startup_without_any_time_gives_no_plot():
+    assert charts.startup_spec([Startup(deployment="x")]) is None
+
+
+def test_bundle_can_be_inlined():
+    text = charts.bundle()
+    assert "</script" not in text.lower()
+    assert "<!--" not in text
+    assert "\r" not in text
+    assert len(text) < 2_000_000

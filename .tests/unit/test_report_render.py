@@ -1,0 +1,322 @@
+"""The page's content: headline, gaps, setup, policy, and hostile text as mere text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import jinja2
+import pytest
+import report_data
+
+from servemark import records
+from servemark.report import page, views, words
+from servemark.report.gaps import gaps
+from servemark.report.page import render
+from servemark.report.table import aggregate, tidy
+
+
+class Document(HTMLParser):
+    """Elements with attributes, visible text, and the text of each script and style."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.raw: list[tuple[str, dict, str]] = []
+        self.text = ""
+        self._in: tuple[str, dict] | None = None
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag in ("script", "style"):
+            self._in = (tag, dict(attributes))
+
+    def handle_endtag(self, tag):
+        if self._in and tag == self._in[0]:
+            self._in = None
+
+    def handle_data(self, data):
+        if self._in:
+            self.raw.append((*self._in, data))
+        else:
+            self.text += data
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.text.split())
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return Document(render(report_data.demo()))
+
+
+@pytest.fixture(scope="module")
+def troubled():
+    return Document(render(report_data.troubled()))
+
+
+def headline(data):
+    return views.headlines(views.medians(aggregate(tidy(data.measurements))), data)
+
+
+def test_page_is_one_file_under_five_megabytes(troubled):
+    assert len(render(report_data.troubled()).encode()) < 5_000_000
+    for tag, attributes in troubled.tags:
+        assert tag not in ("link", "iframe", "object", "embed", "form", "base", "img")
+        assert not {"src", "srcset", "style", "action"} & set(attributes)
+        assert not any(name.startswith("on") for name in attributes)
+        assert attributes.get("href", "#").startswith("#")
+
+
+def test_policy_names_exactly_the_inlined_scripts_and_style(demo):
+    (policy,) = (attributes["content"] for tag, attributes in demo.tags if "http-equiv" in attributes)
+    directives = dict(part.split(" ", 1) for part in policy.split("; "))
+    assert directives["default-src"] == "'none'"
+    assert "unsafe" not in policy
+
+    def hashes(tag):
+        return {
+            "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+            for name, attributes, text in demo.raw
+            if name == tag and "type" not in attributes
+        }
+
+    assert set(directives["script-src"].split()) == hashes("script")
+    assert set(directives["style-src"].split()) == hashes("style")
+    assert len(hashes("script")) == 2
+
+
+def test_hostile_text_stays_text(troubled):
+    assert "img" not in [tag for tag, _ in troubled.tags]
+    assert report_data.HOSTILE in troubled.text
+    assert "{{7*7}}" in troubled.text
+    (data,) = (json.loads(text) for tag, attributes, text in troubled.raw if attributes.get("id") == "drawings")
+    assert report_data.HOSTILE in data["series"]
+
+
+def test_data_block_holds_no_character_that_markup_knows(troubled):
+    (text,) = (text for _, attributes, text in troubled.raw if attributes.get("id") == "drawings")
+    assert not set("<>&") & set(text)
+
+
+def test_invalid_figures_are_nowhere_in_the_file():
+    html = render(report_data.troubled())
+    for shown in (str(report_data.POISON), words.number(report_data.POISON), "98765", "98,765"):
+        assert shown not in html
+
+
+def test_secrets_in_options_and_configuration_are_hidden():
+    base = report_data.demo()
+    plans = {"plain": report_data.plan("plain", options={"api-key": "s3cret-a"}, variables={"HF_TOKEN": "s3cret-b"})}
+    html = render(replace(base, plans=plans, config={"deployments": {"plain": {"options": {"api-key": "s3cret-c"}}}}))
+    assert "s3cret" not in html
+    assert "(hidden)" in html
+
+
+def test_summary_names_the_best_accepted_throughput(demo):
+    assert (
+        "2 deployments of 1 model: 12 of 12 measurements accepted, 1 of them SUSPECT; no gaps. "
+        "Highest throughput: 810 output tokens/s from plain at concurrency 8."
+    ) in demo.words
+
+
+def test_summary_marks_a_suspect_best():
+    base = report_data.demo()
+    only = tuple(item for item in base.measurements if item.deployment == "ray-tp2")
+    data = replace(base, measurements=only, plans={"ray-tp2": base.plans["ray-tp2"]}, config={}, startups={})
+    assert views.summary(data, headline(data), 0).endswith("(SUSPECT).")
+
+
+def test_headline_takes_the_best_load_of_each_deployment():
+    (group,) = headline(report_data.demo())
+    assert [(card["deployment"], card["best"]["concurrency"], card["best"]["verdict"]) for card in group["cards"]] == [
+        ("plain", 8, "VALID"),
+        ("ray-tp2", 8, "SUSPECT"),
+    ]
+    assert group["cards"][0]["share"] == 1.0
+    assert group["cards"][1]["share"] == pytest.approx(391.25 / 809.83, abs=1e-3)
+    assert group["lengths"] == [(64, 32)]
+
+
+def test_headline_never_uses_an_invalid_point():
+    base = report_data.demo()
+    (group,) = headline(replace(base, measurements=[*base.measurements, report_data.invalid("plain", concurrency=64)]))
+    assert group["cards"][0]["best"]["concurrency"] == 8
+
+
+def test_headline_lists_only_deployments_asked_to_run_the_workload():
+    burst, chat = headline(report_data.troubled())
+    assert [card["deployment"] for card in burst["cards"]] == ["plain", "ray-tp2"]
+    assert {card["deployment"]: card["best"] is None for card in chat["cards"]}["tp4"]
+
+
+def test_one_failure_of_many_records_is_one_gap():
+    found = gaps(report_data.troubled())
+    assert [(gap.deployment, gap.stage, gap.reason, len(gap.points)) for gap in found] == [
+        ("plain", "measure", "requests_failed", 1),
+        ("tp4", "await_ready", "server_exited", 3),
+    ]
+    assert found[1].remedy == "Set tensor_parallel to 2: this machine has two devices."
+    assert found[1].quote[0].startswith("RuntimeError")
+
+
+def test_gap_is_printed_with_reason_quote_and_remedy(troubled):
+    for said in (
+        "await_ready: server_exited",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+        "Set tensor_parallel to 2: this machine has two devices.",
+        "results/demo/deployments/tp4/attempts/1/server.log",
+        "chat, concurrency 8, repetition 1",
+    ):
+        assert said in troubled.words
+
+
+def test_planned_points_without_record_are_a_gap():
+    base = report_data.demo()
+    kept = [item for item in base.measurements if item.point != base.measurements[-1].point]
+    found = gaps(replace(base, measurements=kept))
+    assert [(gap.deployment, gap.reason) for gap in found] == [("plain", "not_measured"), ("ray-tp2", "not_measured")]
+    assert found[0].points == [words.point(base.measurements[-1])]
+
+
+def test_deployment_that_was_never_planned_is_a_gap():
+    base = report_data.demo()
+    (gap,) = gaps(replace(base, config={"deployments": {"ghost": {}}}))
+    assert (gap.deployment, gap.stage, gap.reason) == ("ghost", "plan_deployment", "not_planned")
+
+
+def test_failure_to_stop_is_a_gap_without_points():
+    base = report_data.demo()
+    failure = records.Failure(stage="stop_deployment", reason="would_not_die", detail="Process 4211 is still there.")
+    stopped = {"plain": records.Stopped(deployment="plain", failure=failure)}
+    (gap,) = gaps(replace(base, stopped=stopped))
+    assert (gap.reason, gap.points) == ("would_not_die", [])
+
+
+def test_accepted_measurement_with_a_failure_is_named_and_keeps_its_figure():
+    base = report_data.demo()
+    failure = records.Failure(stage="measure", reason="telemetry_lost", detail="No server metrics.")
+    first, *rest = base.measurements
+    data = replace(base, measurements=[first.model_copy(update={"failure": failure}), *rest])
+    (gap,) = gaps(data)
+    assert (gap.reason, gap.points) == ("telemetry_lost", [])
+
+
+def test_invalid_record_without_any_reason_is_still_a_gap():
+    base = report_data.demo()
+    (gap,) = gaps(replace(base, measurements=[*base.measurements, report_data.invalid(concurrency=64, reasons=())]))
+    assert gap.reason == "no_reason_recorded"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "1.08 million parameters, 2.06 MiB of weights, Qwen3ForCausalLM",
+        "vLLM 0.32.0+cpu, torch 2.13.0+cpu, Ray 2.56.1",
+        "No GPU; 2 logical CPUs (AMD EPYC 7763 64-Core Processor), 15.6 GiB",
+        "1 node × 2 devices, TP 2, Ray executor",
+        "max-model-len: 512",
+        "VLLM_CPU_KVCACHE_SPACE: '1'",
+        "slow_start: The first quarter of the requests took 1.9 times as long",
+        "1 leftover process ended by force",
+        "clean, in 2.4 s",
+        "envs/cpu.lock, 163 packages",
+        report_data.digest("tiny"),
+        report_data.digest("cpu"),
+        "1f0c2d9 (clean)",
+        ".venv/bin/snakemake --profile profiles/local --configfile config/config.yaml",
+        "None: everything that was asked for was measured and accepted.",
+        "Time to first token: from sending a request",
+    ],
+)
+def test_page_says(demo, said):
+    assert said in demo.words
+
+
+def test_earlier_attempts_are_listed_without_figures(troubled):
+    assert "Earlier attempts" in troubled.words
+    assert "17/32" in troubled.words
+
+
+def test_memory_compares_plan_with_observation():
+    by_figure = {(row["deployment"], row["label"]): row for row in views.memory(report_data.demo())}
+    row = by_figure["plain", words.MEMORY["kv_cache_tokens"]]
+    assert (row["planned"], row["observed"], row["ratio"]) == (524_288, 523_264, 0.998)
+    assert by_figure["ray-tp2", words.MEMORY["max_concurrency"]]["observed"] is None
+
+
+def test_gpu_machine_is_described_once_per_kind_of_gpu():
+    gpus = tuple(records.Gpu(name="NVIDIA H200", memory_mib=143771) for _ in range(4))
+    machine = report_data.hardware(accelerator="cuda", gpus=gpus, driver="580.159.04", cuda="13.0")
+    line = views.hardware_line(machine).replace("\u00a0", " ")
+    assert line.startswith("4 × NVIDIA H200, 140 GiB; 2 logical CPUs")
+    assert dict(views.hardware_facts(machine))["Driver"] == "580.159.04"
+
+
+def test_run_in_which_nothing_was_written_still_gives_a_page():
+    base = report_data.demo()
+    empty = Document(
+        render(
+            replace(
+                base,
+                config={},
+                environments={},
+                checks={},
+                manifests={},
+                plans={},
+                startups={},
+                stopped={},
+                measurements=(),
+            )
+        )
+    )
+    for said in (
+        "0 deployments",
+        "Nothing was planned or measured.",
+        "no environment was checked",
+        "none staged",
+        "No deployment was planned.",
+        "No deployment recorded a start-up.",
+        "Neither plan nor server log states a memory figure.",
+    ):
+        assert said in empty.words
+
+
+@pytest.mark.parametrize(
+    ("stopped", "said"),
+    [
+        (records.Stopped(deployment="plain", replay=True), "nothing was started: all figures were in the ledger"),
+        (
+            records.Stopped(
+                deployment="plain", failure=records.Failure(stage="stop_deployment", reason="would_not_die", detail="x")
+            ),
+            "would_not_die",
+        ),
+    ],
+)
+def test_how_a_deployment_ended_is_said(stopped, said):
+    assert said in Document(render(replace(report_data.demo(), stopped={"plain": stopped}))).words
+
+
+def test_zero_throughput_makes_no_bar_and_no_error():
+    item = report_data.measurement(output_throughput=0.0)
+    base = report_data.demo()
+    data = replace(base, measurements=[item], plans={}, config={}, startups={})
+    assert headline(data)[0]["cards"][0]["share"] is None
+    render(data)
+
+
+def test_undefined_names_in_the_template_are_errors():
+    with pytest.raises(jinja2.UndefinedError):
+        page._template().render(title="x", policy="", style="")
+
+
+def test_template_marks_nothing_safe():
+    source = (page.TEMPLATES / "report.html.j2").read_text()
+    assert not re.search(r"\|\s*safe|autoescape", source.split("#}", 1)[1])

@@ -1,0 +1,388 @@
+"""The stand-in environment behaves like vLLM where fault tests rely on it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+TESTS = Path(__file__).parents[1]
+sys.path.insert(0, str(TESTS))
+
+from servemark.diagnosis import diagnose  # noqa: E402
+from servemark.startup_log import StartupLog  # noqa: E402
+from standin import make_prefix  # noqa: E402
+
+CLI = ("-m", "vllm.entrypoints.cli.main")
+KEY = "standin-test-key"
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    return str(make_prefix(tmp_path_factory.mktemp("standin")) / "bin" / "python")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def environment(**extra):
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return {**kept, "STANDIN_START_S": "0.1", "STANDIN_TOKEN_S": "0.001", **extra}
+
+
+class Running:
+    """A started stand-in: its process, address and log."""
+
+    def __init__(self, process, port, log):
+        self.process, self.log, self.url = process, log, f"http://127.0.0.1:{port}"
+
+    def get(self, path, **options):
+        return httpx.get(self.url + path, timeout=5, **options)
+
+    def complete(self, tokens=4, model="tiny", key=None, **body):
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        body = {"model": model, "prompt": "t1 t2 t3", "max_tokens": tokens, **body}
+        return httpx.post(self.url + "/v1/completions", json=body, headers=headers, timeout=5)
+
+    def wait_until_ready(self):
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise AssertionError(self.log.read_text())
+            try:
+                self.get("/health")
+                return
+            except httpx.TransportError:
+                time.sleep(0.02)
+        raise AssertionError("the stand-in was not ready in 10 s")
+
+
+@contextmanager
+def server(python, tmp_path, *options, ready=True, **variables):
+    port, log = free_port(), tmp_path / "server.log"
+    argv = [python, *CLI, "serve", "/models/tiny", "--host", "127.0.0.1", "--port", str(port)]
+    argv += ["--served-model-name", "tiny", "--dtype", "bfloat16", "--enforce-eager", *options]
+    with log.open("w") as stream:
+        process = subprocess.Popen(argv, stdout=stream, stderr=subprocess.STDOUT, env=environment(**variables))
+    tree = [psutil.Process(process.pid)]
+    try:
+        running = Running(process, port, log)
+        if ready:
+            running.wait_until_ready()
+            tree += tree[0].children(recursive=True)
+        yield running
+    finally:
+        if process.poll() is None:
+            tree += tree[0].children(recursive=True)
+        for member in tree:
+            if member.is_running():
+                member.kill()
+        process.wait(5)
+
+
+def bench(python, folder, url, *options, **variables):
+    argv = [python, *CLI, "bench", "serve", "--backend", "openai", "--base-url", url, "--endpoint", "/v1/completions"]
+    argv += ["--model", "tiny", "--tokenizer", "/models/tiny", "--dataset-name", "random", "--random-input-len", "5"]
+    argv += ["--random-output-len", "4", "--num-prompts", "6", "--max-concurrency", "3", "--seed", "1", "--ignore-eos"]
+    argv += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,95,99", "--disable-tqdm"]
+    argv += ["--save-result", "--save-detailed", "--result-dir", str(folder), "--result-filename", "raw.json"]
+    return subprocess.run([*argv, *options], env=environment(**variables), capture_output=True, text=True, timeout=20)
+
+
+def test_prefix_imports_only_standins_that_name_themselves(python):
+    code = (
+        "import sys, importlib.metadata as m, torch, vllm, ray\n"
+        "print(m.version('vllm'), vllm.__version__, torch.__version__, ray.__version__, torch.version.cuda,"
+        " float(torch.zeros(1).sum()), float(torch.ones(2, device='cpu').sum()))\n"
+        "import importlib.util; print(importlib.util.find_spec('pydantic'), sys.prefix)"
+    )
+    lines = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines[0].split() == ["0.0.0+standin"] * 4 + ["None", "0.0", "2.0"]
+    assert lines[1] == f"None {Path(python).parents[1]}"
+
+
+def test_help_lists_the_options_of_the_real_server(python):
+    shown = subprocess.run([python, *CLI, "serve", "--help=all"], capture_output=True, text=True, check=True).stdout
+    for option in (
+        "max-model-len",
+        "enforce-eager",
+        "no-enforce-eager",
+        "dtype",
+        "tensor-parallel-size",
+        "kv-cache-dtype",
+    ):
+        assert f"--{option}" in shown
+    assert "stand-in" in shown
+
+
+def test_socket_refuses_until_ready_and_the_log_goes_through_the_stages(python, tmp_path):
+    with server(python, tmp_path, ready=False, STANDIN_START_S="1") as running:
+        time.sleep(0.5)
+        with pytest.raises(httpx.ConnectError):
+            running.get("/health")
+        running.wait_until_ready()
+        assert running.get("/health").status_code == 200
+        time.sleep(0.1)
+        text = running.log.read_text()
+        log = StartupLog()
+        log.feed(text)
+        assert log.stage == "ready"
+        assert "servemark stand-in server, not vLLM" in text
+
+
+def test_models_completion_tokenizer_and_metrics_answer_like_vllm(python, tmp_path):
+    with server(python, tmp_path, "--max-model-len", "64") as running:
+        assert [card["id"] for card in running.get("/v1/models").json()["data"]] == ["tiny"]
+        answer = running.complete(tokens=5).json()
+        assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
+        assert answer["choices"][0]["finish_reason"] == "length"
+        tokens = httpx.post(running.url + "/tokenize", json={"prompt": "t7 t9"}).json()["tokens"]
+        assert tokens == [7, 9]
+        assert httpx.post(running.url + "/detokenize", json={"tokens": tokens}).json() == {"prompt": "t7 t9"}
+        assert running.complete(tokens=62).status_code == 400
+        assert running.complete(model="other").status_code == 404
+        metrics = running.get("/metrics").text
+        assert 'vllm:generation_tokens_total{engine="0",model_name="tiny"} 5.0' in metrics
+        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
+            assert f'vllm:{name}{{engine="0",model_name="tiny"}} 0.0' in metrics
+
+
+def test_stream_has_one_event_per_token_then_usage_then_done(python, tmp_path):
+    with server(python, tmp_path) as running:
+        text = running.complete(tokens=3, stream=True, stream_options={"include_usage": True}).text
+        events = [line.removeprefix("data: ") for line in text.splitlines() if line]
+        assert events[-1] == "[DONE]"
+        *tokens, usage = map(json.loads, events[:-1])
+        assert [event["choices"][0]["finish_reason"] for event in tokens] == [None, None, "length"]
+        assert usage["choices"] == [] and usage["usage"]["completion_tokens"] == 3
+
+
+def test_key_guards_v1_only(python, tmp_path):
+    with server(python, tmp_path, VLLM_API_KEY=KEY) as running:
+        assert running.complete().status_code == 401
+        assert running.complete(key="wrong").status_code == 401
+        assert running.complete(key=KEY).status_code == 200
+        assert running.get("/health").status_code == running.get("/metrics").status_code == 200
+        assert KEY not in running.log.read_text()
+
+
+def test_middleware_option_extends_the_key_to_other_routes(python, tmp_path):
+    with server(python, tmp_path, "--middleware", "some.Class", VLLM_API_KEY=KEY) as running:
+        assert running.get("/metrics").status_code == 401
+        assert running.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "reason", "quoted"),
+    [
+        ("exit_at_start", 1, "kv_cache_too_small", "ValueError: No available memory for the cache blocks"),
+        ("bad_option", 2, "bad_server_option", "unrecognized arguments: --standin-bad-option"),
+    ],
+)
+def test_start_faults_exit_with_vllms_codes_and_are_diagnosed(python, tmp_path, fault, code, reason, quoted):
+    with server(python, tmp_path, ready=False, STANDIN_FAULT=fault) as running:
+        assert running.process.wait(10) == code
+        found = diagnose(running.log)
+        assert found.reason == reason
+        assert any(quoted in line for line in found.quote)
+
+
+def test_taken_port_fails_at_once(python, tmp_path):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        argv = [python, *CLI, "serve", "m", "--port", str(holder.getsockname()[1])]
+        done = subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=10)
+    assert done.returncode == 1
+    assert diagnose(done.stdout + done.stderr).reason == "port_taken"
+
+
+def test_never_ready_stays_at_loading_until_the_fault_is_lifted(python, tmp_path):
+    switch = tmp_path / "fault"
+    switch.write_text("never_ready")
+    with server(python, tmp_path, ready=False, STANDIN_FAULT_FILE=str(switch)) as running:
+        time.sleep(1)
+        log = StartupLog()
+        log.feed(running.log.read_text())
+        assert log.stage == "loading weights"
+        with pytest.raises(httpx.ConnectError):
+            running.get("/health")
+        switch.write_text("none")
+        running.wait_until_ready()
+
+
+def test_slow_start_takes_the_seconds_it_is_told(python, tmp_path):
+    begin = time.monotonic()
+    with server(python, tmp_path, STANDIN_FAULT="slow_start:1.0"):
+        assert 1.1 <= time.monotonic() - begin < 5
+
+
+def test_faults_switch_while_it_runs(python, tmp_path):
+    switch = tmp_path / "fault"
+    with server(python, tmp_path, STANDIN_FAULT_FILE=str(switch)) as running:
+        assert running.complete().status_code == 200  # request 1
+        switch.write_text("fail_requests:2")
+        assert [running.complete().status_code for _ in range(4)] == [500, 200, 500, 200]
+        switch.write_text("zero_tokens")
+        assert running.complete().json()["usage"]["completion_tokens"] == 0
+        switch.write_text("short_tokens")
+        assert running.complete(tokens=8).json()["usage"]["completion_tokens"] == 4
+        switch.write_text("wrong_name")
+        assert running.get("/v1/models").json()["data"][0]["id"] != "tiny"
+        assert running.complete().status_code == 404
+        switch.write_text("cut_streams:2")
+        assert running.complete(stream=True).status_code == 200
+        with pytest.raises(httpx.RemoteProtocolError):
+            running.complete(stream=True)
+        switch.write_text("hang")
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.get(running.url + "/health", timeout=0.3)
+        switch.write_text("")
+        assert running.complete().status_code == 200
+
+
+def test_die_after_kills_the_server_and_leaves_its_engine_like_vllm(python, tmp_path):
+    with server(python, tmp_path, STANDIN_FAULT="die_after:2") as running:
+        (engine,) = psutil.Process(running.process.pid).children()
+        assert [running.complete().status_code for _ in range(2)] == [200, 200]
+        with pytest.raises(httpx.TransportError):
+            running.complete()
+        assert running.process.wait(5) == -signal.SIGKILL
+        assert engine.is_running() and engine.name() == "EngineCore"
+
+
+def test_dead_engine_answers_503_then_exits_with_code_0(python, tmp_path):
+    with server(python, tmp_path) as running:
+        (engine,) = psutil.Process(running.process.pid).children()
+        assert "EngineCore" in engine.name()
+        engine.kill()
+        time.sleep(0.3)
+        assert running.get("/health").status_code == 503
+        assert running.process.wait(5) == 0
+        assert diagnose(running.log).reason == "engine_died"
+
+
+def test_term_ends_it_with_code_0_and_a_log_that_is_no_failure(python, tmp_path):
+    with server(python, tmp_path) as running:
+        engines = psutil.Process(running.process.pid).children()
+        running.process.terminate()
+        assert running.process.wait(5) == 0
+        psutil.wait_procs(engines, 2)
+        assert not any(engine.is_running() for engine in engines)
+        assert diagnose(running.log, stop_requested=True) is None
+
+
+def test_ignore_term_survives_sigterm(python, tmp_path):
+    with server(python, tmp_path, STANDIN_FAULT="ignore_term") as running:
+        running.process.terminate()
+        time.sleep(0.3)
+        assert running.get("/health").status_code == 200
+
+
+def shape(value):
+    """Type of a JSON value; of a list, the types of its items."""
+    if isinstance(value, list):
+        return ["list", *sorted({str(shape(item)) for item in value})]
+    return "number" if isinstance(value, (int, float)) else type(value).__name__
+
+
+def test_client_writes_the_keys_order_and_shapes_of_the_recorded_result(python, tmp_path):
+    with server(python, tmp_path, VLLM_API_KEY=KEY) as running:
+        done = bench(python, tmp_path, running.url, OPENAI_API_KEY=KEY)
+    assert done.returncode == 0 and "stand-in client" in done.stdout
+    written = json.loads((tmp_path / "raw.json").read_text())
+    recorded = json.loads((TESTS / "fixtures" / "bench-0.32.0-cpu-detailed.json").read_text())
+    assert list(written) == list(recorded)
+    assert {key: shape(value) for key, value in written.items()} == {
+        key: shape(value) for key, value in recorded.items()
+    }
+    assert (written["completed"], written["failed"], written["total_output_tokens"]) == (6, 0, 24)
+    assert written["input_lens"] == [5] * 6 and written["output_lens"] == [4] * 6
+    assert [len(gaps) for gaps in written["itls"]] == [3] * 6
+    assert all(ttft + sum(gaps) == pytest.approx(latency) for ttft, gaps, latency in
+               zip(written["ttfts"], written["itls"], written["latencies"], strict=True))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fault", "completed", "error"),
+    [
+        ("fail_requests:2", 3, "Internal Server Error"),
+        ("cut_streams:3", 4, "IncompleteRead"),
+        ("wrong_name", 0, "Not Found"),
+        ("die_after:3", 3, "Traceback"),
+    ],
+)
+def test_client_exits_0_whatever_happens_to_the_requests(python, tmp_path, fault, completed, error):
+    with server(python, tmp_path, STANDIN_FAULT=fault) as running:
+        done = bench(python, tmp_path, running.url, "--max-concurrency", "1")
+    written = json.loads((tmp_path / "raw.json").read_text())
+    assert done.returncode == 0
+    assert (written["completed"], written["failed"]) == (completed, 6 - completed)
+    assert sum(error in text for text in written["errors"]) == 6 - completed
+    assert diagnose(done.stdout).reason == "requests_failed"
+
+
+def test_zero_tokens_count_as_success_without_output(python, tmp_path):
+    with server(python, tmp_path, STANDIN_FAULT="zero_tokens") as running:
+        bench(python, tmp_path, running.url)
+    written = json.loads((tmp_path / "raw.json").read_text())
+    assert (written["completed"], written["total_output_tokens"], written["errors"]) == (6, 0, [""] * 6)
+
+
+def test_client_without_detail_warmup_rate_and_metadata(python, tmp_path):
+    with server(python, tmp_path) as running:
+        argv = [python, *CLI, "bench", "serve", "--base-url", running.url, "--model", "tiny", "--num-prompts", "3"]
+        argv += ["--random-input-len", "2", "--random-output-len", "2", "--num-warmups", "2", "--request-rate", "50"]
+        argv += ["--metadata", "wf_tp=2", "--save-result", "--result-dir", str(tmp_path), "--result-filename", "r.json"]
+        subprocess.run(argv, env=environment(), check=True, timeout=20, capture_output=True)
+        assert 'vllm:generation_tokens_total{engine="0",model_name="tiny"} 10.0' in running.get("/metrics").text
+    written = json.loads((tmp_path / "r.json").read_text())
+    assert written["wf_tp"] == "2" and written["request_rate"] == 50
+    assert "ttfts" not in written and "latencies" in written
+
+
+def test_ready_check_that_times_out_exits_1(python, tmp_path):
+    done = bench(python, tmp_path, f"http://127.0.0.1:{free_port()}", "--ready-check-timeout-sec", "1")
+    assert done.returncode == 1
+    assert diagnose(done.stderr).reason == "client_first_request_failed"
+
+
+def test_client_faults(python, tmp_path):
+    with server(python, tmp_path) as running:
+        raw = tmp_path / "raw.json"
+        assert bench(python, tmp_path, running.url, STANDIN_CLIENT_FAULT="no_file").returncode == 0
+        assert not raw.exists()
+        assert bench(python, tmp_path, running.url, STANDIN_CLIENT_FAULT="exit_1").returncode == 1
+        assert not raw.exists()
+        bench(python, tmp_path, running.url, STANDIN_CLIENT_FAULT="truncated_json")
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(raw.read_text())
+        bench(python, tmp_path, running.url, STANDIN_CLIENT_FAULT="nan")
+        assert math.isnan(json.loads(raw.read_text())["duration"])
+        argv = [python, *CLI, "bench", "serve", "--base-url", running.url, "--model", "tiny"]
+        with pytest.raises(subprocess.TimeoutExpired):
+            subprocess.run(argv, env=environment(STANDIN_CLIENT_FAULT="hang"), timeout=0.7, capture_output=True)
+
+
+def test_keep_alive_connection_serves_several_requests(python, tmp_path):
+    with server(python, tmp_path) as running:
+        connection = http.client.HTTPConnection("127.0.0.1", int(running.url.rpartition(":")[2]), timeout=5)
+        for _ in range(2):
+            connection.request("GET", "/health")
+            assert connection.getresponse().read() == b""
+        connection.close()

@@ -1,0 +1,226 @@
+"""The manifest: what is counted, what is refused and that the refusal names the file."""
+
+import json
+import os
+import shutil
+
+import pytest
+from servemark.errors import WeightsRefused
+from servemark.records import Manifest
+from servemark.weights import builtin, manifest
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("pristine") / "model"
+    builtin.make("tiny-dense", directory)
+    return directory
+
+
+@pytest.fixture
+def model(pristine, tmp_path):
+    return shutil.copytree(pristine, tmp_path / "model")
+
+
+def build(directory):
+    return manifest.build("tiny", "builtin:tiny-dense", directory)
+
+
+def safetensors(header, data=b""):
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def test_states_every_file_and_survives_the_record_file(model, tmp_path):
+    record = build(model)
+    assert [file.path for file in record.files] == sorted(path.name for path in model.iterdir())
+    assert record.bytes == sum(path.stat().st_size for path in model.iterdir())
+    assert record.config == json.loads((model / "config.json").read_text())
+    record.write(tmp_path / "manifest.json")
+    assert Manifest.read(tmp_path / "manifest.json") == record
+
+
+def test_digest_depends_on_content_and_names_only(model, pristine, tmp_path):
+    digest = build(model).digest
+    os.utime(model / "config.json", (1, 1))
+    (model / ".cache").mkdir()
+    (model / ".cache" / "lock.bin").write_text("ignored")
+    (model / ".gitattributes").write_text("ignored")
+    assert build(model).digest == digest == build(pristine).digest
+    (model / "config.json").rename(model / "config2.json")
+    shutil.copy(pristine / "config.json", model / "config.json")
+    assert build(model).digest != digest
+
+
+def test_counts_several_shards_from_their_headers(model):
+    header = {"__metadata__": {}, "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
+    one = build(model)
+    (model / "extra-00002.safetensors").write_bytes(safetensors(header, b"\0" * 24))
+    two = build(model)
+    assert (two.weight_bytes - one.weight_bytes, two.parameters - one.parameters) == (24, 6)
+
+
+def test_files_in_folders_and_links_inside_are_part_of_the_model(model):
+    (model / "original").mkdir()
+    (model / "original" / "params.json").write_text("{}")
+    (model / "alias.json").symlink_to("config.json")
+    assert {"original/params.json", "alias.json"} <= {file.path for file in build(model).files}
+
+
+def truncate(path, size):
+    path.write_bytes(path.read_bytes()[:size])
+
+
+BREAKAGES = {
+    "no config": (lambda d: (d / "config.json").unlink(), "config.json", "config_missing"),
+    "config not json": (lambda d: (d / "config.json").write_text("{"), "config.json", "weights_broken"),
+    "config not an object": (lambda d: (d / "config.json").write_text("[]"), "config.json", "weights_broken"),
+    "no tokenizer": (lambda d: (d / "tokenizer.json").unlink(), "tokenizer.json", "tokenizer_missing"),
+    "no weights": (lambda d: (d / "model.safetensors").unlink(), "model.safetensors", "weights_missing"),
+    "pickle in a folder": (
+        lambda d: ((d / "o").mkdir(), (d / "o" / "w.PTH").write_text("")),
+        "o/w.PTH",
+        "pickle_weights",
+    ),
+    **{
+        f"pickle {suffix}": (
+            lambda d, suffix=suffix: (d / f"weights{suffix}").write_text(""),
+            f"weights{suffix}",
+            "pickle_weights",
+        )
+        for suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+    },
+    "missing shard": (
+        lambda d: (d / manifest.INDEX).write_text(json.dumps({"weight_map": {"a": "model-00002-of-2.safetensors"}})),
+        "model-00002-of-2.safetensors",
+        "shard_missing",
+    ),
+    "index without a map": (lambda d: (d / manifest.INDEX).write_text("{}"), manifest.INDEX, "weights_broken"),
+    "cut in the data": (lambda d: truncate(d / "model.safetensors", 100_000), "model.safetensors", "weights_truncated"),
+    "cut in the header": (lambda d: truncate(d / "model.safetensors", 100), "model.safetensors", "weights_truncated"),
+    "cut to 3 bytes": (lambda d: truncate(d / "model.safetensors", 3), "model.safetensors", "weights_truncated"),
+    "empty shard": (lambda d: truncate(d / "model.safetensors", 0), "model.safetensors", "weights_truncated"),
+    "grown shard": (
+        lambda d: (d / "model.safetensors").open("ab").write(b"x"),
+        "model.safetensors",
+        "weights_truncated",
+    ),
+    "header not json": (
+        lambda d: (d / "model.safetensors").write_bytes((4).to_bytes(8, "little") + b"abcd"),
+        "model.safetensors",
+        "weights_truncated",
+    ),
+    "header without offsets": (
+        lambda d: (d / "model.safetensors").write_bytes(safetensors({"a": {"shape": [1]}})),
+        "model.safetensors",
+        "weights_truncated",
+    ),
+    "link out": (lambda d: (d / "out.txt").symlink_to("/etc/hostname"), "out.txt", "link_leaves_directory"),
+    "link out of a folder": (
+        lambda d: ((d / "o").mkdir(), (d / "o" / "up").symlink_to("../..")),
+        "up",
+        "link_leaves_directory",
+    ),
+    "dangling link": (lambda d: (d / "gone.txt").symlink_to("nowhere"), "gone.txt", "weights_missing"),
+    "link to a folder": (
+        lambda d: ((d / "o").mkdir(), (d / "again").symlink_to("o")),
+        "again",
+        "link_to_folder",
+    ),
+    "pipe": (lambda d: os.mkfifo(d / "pipe"), "pipe", "weights_unreadable"),
+}
+
+
+@pytest.mark.parametrize(("damage", "name", "reason"), BREAKAGES.values(), ids=BREAKAGES.keys())
+def test_refuses_with_the_files_name(model, damage, name, reason):
+    damage(model)
+    with pytest.raises(WeightsRefused) as caught:
+        build(model)
+    assert name in str(caught.value)
+    assert caught.value.reason == reason
+    assert caught.value.do
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_an_unreadable_file_is_refused_by_name(model, name, monkeypatch):
+    """Permissions do not bind root, so the refusal by the system is simulated at open()."""
+    real = type(model).open
+
+    def deny(self, *args, **kwargs):
+        if self.name == name:
+            raise PermissionError(13, "Permission denied")
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(model), "open", deny)
+    monkeypatch.setattr(type(model), "read_bytes", lambda self: self.open("rb").read())
+    with pytest.raises(WeightsRefused, match=f"{name}.*Permission denied") as caught:
+        build(model)
+    assert caught.value.reason == "weights_unreadable"
+
+
+def test_an_unreadable_folder_is_refused_by_name(model, monkeypatch):
+    (model / "locked").mkdir()
+    real = type(model).iterdir
+
+    def deny(self):
+        if self.name == "locked":
+            raise PermissionError(13, "Permission denied")
+        return real(self)
+
+    monkeypatch.setattr(type(model), "iterdir", deny)
+    with pytest.raises(WeightsRefused, match="locked"):
+        build(model)
+
+
+def test_a_missing_directory_is_refused(tmp_path):
+    with pytest.raises(WeightsRefused, match="no such directory"):
+        build(tmp_path / "nothing")
+
+
+def test_the_config_of_a_directory_without_weights_can_be_read(model):
+    (model / "model.safetensors").unlink()
+    assert manifest.read_config(model)["model_type"] == "qwen3"
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_an_untouched_model_verifies(model, quick):
+    record = build(model)
+    os.utime(model / "model.safetensors", (1, 1))
+    manifest.verify(record, quick=quick)
+
+
+def test_verify_names_every_difference(model):
+    record = build(model)
+    (model / "generation_config.json").unlink()
+    (model / "new.txt").write_text("")
+    truncate(model / "model.safetensors", 1000)
+    (model / "tokenizer.json").open("a").write(" ")
+    text = (model / "config.json").read_text()
+    (model / "config.json").write_text(text.replace("128", "129"))
+    with pytest.raises(WeightsRefused) as caught:
+        manifest.verify(record)
+    for line in (
+        "missing: generation_config.json",
+        "extra: new.txt",
+        "truncated: model.safetensors (1000 of",
+        "changed: tokenizer.json",
+        "changed: config.json (same size",
+    ):
+        assert line in str(caught.value)
+
+
+def test_quick_finds_sizes_and_broken_headers_and_leaves_same_sized_text_alone(model):
+    record = build(model)
+    (model / "config.json").write_text((model / "config.json").read_text().replace("128", "129"))
+    manifest.verify(record, quick=True)
+    with (model / "model.safetensors").open("r+b") as stream:
+        stream.write(b"\xff" * 8)
+    with pytest.raises(WeightsRefused, match=r"changed: model\.safetensors"):
+        manifest.verify(record, quick=True)
+
+
+def test_verify_of_a_vanished_directory_names_its_files(model):
+    record = build(model)
+    shutil.rmtree(model)
+    with pytest.raises(WeightsRefused, match=r"missing: config\.json"):
+        manifest.verify(record)

@@ -1,0 +1,103 @@
+"""The report in headless Chromium, without a network."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+
+
+@dataclass
+class Seen:
+    """What the page did that it must not do, and which addresses it asked for."""
+
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Visit:
+    page: object
+    seen: Seen
+    url: str
+
+
+def _need(condition: bool, why: str) -> None:
+    if not condition:
+        if os.environ.get("SERVEMARK_REQUIRE_BROWSER") == "1":
+            pytest.fail(f"{why}, and SERVEMARK_REQUIRE_BROWSER=1 asks for it")
+        pytest.skip(why)
+
+
+@pytest.fixture
+def shots(tmp_path: Path) -> Path:
+    """Folder for screenshots: SERVEMARK_SCREENSHOTS, or the test's own."""
+    folder = Path(os.environ.get("SERVEMARK_SCREENSHOTS") or tmp_path / "screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def visit(tmp_path: Path) -> Iterator:
+    """``visit(html, **context options)`` opens the page by file:// and waits for its plots."""
+    _need(CHROMIUM.exists(), f"{CHROMIUM} is not installed")
+    try:
+        from playwright.sync_api import Error, sync_playwright
+    except ImportError:
+        _need(False, "playwright is not installed in this environment")
+    contexts = []
+    with sync_playwright() as playwright:
+
+        def open_page(html: str, **options: object) -> Visit:
+            number = len(contexts)
+            file = tmp_path / f"report-{number}.html"
+            file.write_text(html, encoding="utf-8")
+            try:
+                context = playwright.chromium.launch_persistent_context(
+                    str(tmp_path / f"profile-{number}"),
+                    executable_path=str(CHROMIUM),
+                    headless=True,
+                    args=list(ARGUMENTS),
+                    env={**os.environ, "HOME": str(tmp_path)},
+                    **options,
+                )
+            except Error as error:
+                _need(False, f"{CHROMIUM} does not start: {' '.join(str(error).split())[:300]}")
+                raise
+            contexts.append(context)
+            page = context.new_page()
+            seen = Seen()
+            page.on("console", lambda message: seen.complaints.append(f"console {message.type}: {message.text}"))
+            page.on("pageerror", lambda error: seen.complaints.append(f"page error: {error}"))
+            page.on("dialog", lambda dialog: (seen.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+            page.on("request", lambda request: seen.requests.append(request.url))
+            context.route(re.compile("^(?!file:)"), lambda route: route.abort())
+            page.add_init_script(
+                "addEventListener('securitypolicyviolation', "
+                "event => console.error(`CSP ${event.violatedDirective} ${event.blockedURI} ${event.sample}`))"
+            )
+            page.goto(file.as_uri())
+            if options.get("java_script_enabled", True):
+                page.wait_for_selector("html[data-drawn=true]", timeout=20_000)
+            return Visit(page, seen, file.as_uri())
+
+        yield open_page
+        for context in contexts:
+            context.close()

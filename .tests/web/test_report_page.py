@@ -1,0 +1,293 @@
+"""The report page in a real browser: self-contained, drawn, interactive, inert against hostile text, readable on a phone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import report_data
+from servemark.report import words
+from servemark.report.page import render
+
+CURVES = ("throughput", "ttft", "tpot", "itl", "e2el")
+DESKTOP = {"width": 1280, "height": 900}
+PHONE = {"width": 390, "height": 844}
+
+
+def points(page, chart: str):
+    return page.locator(f"[data-drawing={chart}] svg .mark-symbol.role-mark path")
+
+
+def texts(page, chart: str) -> list[str]:
+    return sorted(page.locator(f"[data-drawing={chart}] svg .role-axis-label text").all_text_contents())
+
+
+def settle(page) -> None:
+    """Two frames: Vega draws asynchronously after a signal."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def quiet(visited) -> None:
+    assert visited.seen.complaints == []
+    assert {url.split("#")[0] for url in visited.seen.requests} <= {visited.url}
+
+
+@pytest.mark.parametrize("build", [report_data.demo, report_data.troubled], ids=["demo", "troubled"])
+def test_page_asks_for_nothing_and_breaks_no_policy(visit, build):
+    visited = visit(render(build()), viewport=DESKTOP)
+    assert visited.page.title() == f"{build().run}: servemark report"
+    quiet(visited)
+
+
+def test_policy_stops_a_foreign_script_and_eval(visit):
+    html = render(report_data.demo()).replace("</main>", "<script>document.title = 'foreign'</script></main>")
+    visited = visit(html, viewport=DESKTOP)
+    assert visited.page.title() == "demo: servemark report"
+    assert any("script-src" in line for line in visited.seen.complaints)
+    refused = "EvalError" in visited.page.evaluate(
+        """() => new Promise(done => {
+            const script = document.querySelector('script:not([type])');
+            addEventListener('securitypolicyviolation', event => done('EvalError ' + event.blockedURI));
+            try { setTimeout('document.title = "evaluated"', 0); } catch (error) { done(String(error)); }
+            setTimeout(() => done('nothing refused'), 500);
+        })"""
+    )
+    assert refused
+    assert visited.page.title() == "demo: servemark report"
+
+
+def test_every_plot_stands_with_one_mark_a_measurement(visit):
+    page = visit(render(report_data.demo()), viewport=DESKTOP).page
+    assert {chart: points(page, chart).count() for chart in CURVES} == dict.fromkeys(CURVES, 12)
+    assert page.locator("[data-drawing=startup] svg .mark-rect.role-mark path").count() == 5 + 6
+    for chart in (*CURVES, "startup"):
+        box = page.locator(f"[data-drawing={chart}] svg").bounding_box()
+        assert box["width"] > 300
+        assert box["height"] > 80
+        assert page.locator(f"[data-drawing={chart}] svg").get_attribute("aria-label") or page.locator(
+            f"[data-drawing={chart}] [aria-label]"
+        ).first.get_attribute("aria-label")
+
+
+def test_suspect_points_are_hollow_and_carry_a_question_mark(visit):
+    page = visit(render(report_data.demo()), viewport=DESKTOP).page
+    opacities = [item.get_attribute("fill-opacity") for item in points(page, "ttft").all()]
+    assert opacities.count("0") == 1
+    marks = page.locator("[data-drawing=ttft] svg .mark-text.role-mark text")
+    assert [text for text in marks.all_text_contents() if text] == ["?"]
+
+
+def test_legend_hides_a_deployment_in_every_plot_and_shows_it_again(visit):
+    visited = visit(render(report_data.demo()), viewport=DESKTOP)
+    page = visited.page
+    button = page.get_by_role("button", name="ray-tp2")
+    button.click()
+    settle(page)
+    assert button.get_attribute("aria-pressed") == "false"
+    assert {chart: points(page, chart).count() for chart in CURVES} == dict.fromkeys(CURVES, 6)
+    button.click()
+    settle(page)
+    assert {chart: points(page, chart).count() for chart in CURVES} == dict.fromkeys(CURVES, 12)
+    quiet(visited)
+
+
+def test_statistic_and_throughput_choices_redraw_the_axes(visit):
+    visited = visit(render(report_data.demo()), viewport=DESKTOP)
+    page = visited.page
+    before = {chart: texts(page, chart) for chart in CURVES}
+    page.get_by_role("radio", name="p99").check(force=True)
+    page.get_by_role("radio", name="Requests/s").check(force=True)
+    settle(page)
+    after = {chart: texts(page, chart) for chart in CURVES}
+    assert after["ttft"] != before["ttft"]
+    assert after["throughput"] != before["throughput"]
+    assert page.locator("[data-title=throughput]").inner_text() == words.THROUGHPUTS["requests_per_s"]
+    quiet(visited)
+
+
+def test_tooltip_names_the_measurement(visit):
+    visited = visit(render(report_data.demo()), viewport=DESKTOP)
+    page = visited.page
+    page.locator("[data-drawing=throughput]").scroll_into_view_if_needed()
+    points(page, "throughput").first.hover(force=True)
+    tip = page.locator("#tip")
+    tip.wait_for(state="visible")
+    assert "plain" in tip.inner_text()
+    assert "VALID" in tip.inner_text()
+    page.mouse.move(5, 5)
+    tip.wait_for(state="hidden")
+    quiet(visited)
+
+
+def test_control_wheel_zooms_and_double_click_resets(visit):
+    visited = visit(render(report_data.demo()), viewport=DESKTOP)
+    page = visited.page
+    drawing = page.locator("[data-drawing=throughput]")
+    drawing.scroll_into_view_if_needed()
+    before = texts(page, "throughput")
+    box = drawing.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -400)
+    page.keyboard.up("Control")
+    page.wait_for_timeout(200)
+    assert texts(page, "throughput") != before
+    page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_timeout(200)
+    assert texts(page, "throughput") == before
+    page.mouse.wheel(0, 400)
+    page.wait_for_timeout(200)
+    assert texts(page, "throughput") == before, "a plain wheel scrolls the page and leaves the plot alone"
+    quiet(visited)
+
+
+def test_plot_is_saved_as_svg(visit):
+    page = visit(render(report_data.demo()), viewport=DESKTOP).page
+    with page.expect_download() as download:
+        page.locator("[data-save=ttft]").click()
+    assert download.value.suggested_filename == "ttft.svg"
+    assert download.value.path().read_text().startswith("<svg")
+
+
+def test_another_workload_is_drawn_when_chosen(visit):
+    visited = visit(render(report_data.troubled()), viewport=DESKTOP)
+    page = visited.page
+    assert page.locator("#panel option").all_inner_texts() == ["chat, by concurrency", "burst, by request rate"]
+    assert points(page, "throughput").count() == 14
+    assert "Concurrent requests" in page.locator("[data-drawing=throughput] svg").text_content()
+    page.locator("#panel").select_option(label="burst, by request rate")
+    page.wait_for_function(
+        "() => document.querySelectorAll('[data-drawing=e2el] .mark-symbol.role-mark path').length == 6"
+    )
+    assert points(page, "throughput").count() == 6
+    assert "Offered requests per second" in page.locator("[data-drawing=throughput] svg").text_content()
+    quiet(visited)
+
+
+def test_invalid_figures_appear_nowhere(visit):
+    page = visit(render(report_data.troubled()), viewport=DESKTOP).page
+    whole = page.evaluate("() => document.documentElement.outerHTML")
+    for shown in (str(report_data.POISON), words.number(report_data.POISON), "98,765", "98765"):
+        assert shown not in whole
+    assert page.locator("#verdicts tr:has(.badge.invalid)").count() == 3
+
+
+def test_hostile_text_is_shown_and_inert(visit):
+    visited = visit(render(report_data.troubled()), viewport=DESKTOP)
+    page = visited.page
+    assert page.locator("img").count() == 0
+    assert page.title().startswith("stress </script>")
+    assert report_data.HOSTILE in page.locator("h1").text_content()
+    assert "s3cret" not in page.content()
+    page.locator("[data-drawing=throughput]").scroll_into_view_if_needed()
+    page.get_by_role("button", name="plain").click()
+    page.get_by_role("button", name="ray-tp2").click()
+    settle(page)
+    points(page, "throughput").last.hover(force=True)
+    page.locator("#tip").wait_for(state="visible")
+    assert report_data.HOSTILE in page.locator("#tip").text_content()
+    assert page.locator("img").count() == 0
+    quiet(visited)
+
+
+@pytest.mark.parametrize("build", [report_data.demo, report_data.troubled], ids=["demo", "troubled"])
+def test_phone_needs_no_sideways_scrolling(visit, shots, build):
+    visited = visit(render(build()), viewport=PHONE, device_scale_factor=2, is_mobile=True, has_touch=True)
+    page = visited.page
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
+    assert page.evaluate("() => document.body.scrollWidth") <= PHONE["width"]
+    wide = page.locator(".scroll").first
+    assert wide.evaluate("box => box.scrollWidth > box.clientWidth"), "the wide table scrolls inside its own box"
+    page.screenshot(path=shots / f"{build.__name__}-phone.png", full_page=True)
+    quiet(visited)
+
+
+@pytest.mark.parametrize("build", [report_data.demo, report_data.troubled], ids=["demo", "troubled"])
+def test_dark_and_light_differ_in_page_and_plots(visit, shots, build):
+    colours = {}
+    for scheme in ("light", "dark"):
+        visited = visit(render(build()), viewport=DESKTOP, color_scheme=scheme)
+        page = visited.page
+        colours[scheme] = (
+            page.evaluate("() => getComputedStyle(document.body).backgroundColor"),
+            points(page, "throughput").first.get_attribute("fill"),
+            page.locator("[data-drawing=throughput] svg text").first.evaluate("text => getComputedStyle(text).fill"),
+        )
+        page.screenshot(path=shots / f"{build.__name__}-{scheme}.png", full_page=True)
+        quiet(visited)
+    assert all(light != dark for light, dark in zip(colours["light"], colours["dark"], strict=True))
+
+
+def test_plots_follow_a_change_of_colour_scheme(visit):
+    page = visit(render(report_data.demo()), viewport=DESKTOP, color_scheme="light").page
+    before = points(page, "throughput").first.get_attribute("fill")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(
+        "before => document.querySelector('[data-drawing=throughput] .mark-symbol.role-mark path')"
+        "?.getAttribute('fill') !== before",
+        arg=before,
+    )
+
+
+def test_text_has_contrast_in_both_schemes(visit):
+    ratio = """() => {
+      const light = text => { const [r, g, b] = text.match(/[\\d.]+/g).map(Number).map(value => {
+        const part = value / 255; return part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4; });
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+      const ground = node => { for (; node; node = node.parentElement) {
+        const colour = getComputedStyle(node).backgroundColor;
+        if (colour !== 'rgba(0, 0, 0, 0)') return colour; } };
+      const poor = [];
+      for (const node of document.querySelectorAll('p, dt, dd, th, td, h1, h2, h3, h4, a, .badge, .unit, .muted, .chip, button, .doubt')) {
+        if (!node.innerText?.trim() || node.closest('.skip, .hidden, [hidden]')) continue;
+        const [a, b] = [light(getComputedStyle(node).color), light(ground(node))].sort((x, y) => y - x);
+        if ((a + 0.05) / (b + 0.05) < 4.5) poor.push(`${node.className || node.tagName}: ${((a + 0.05) / (b + 0.05)).toFixed(2)}`);
+      }
+      return [...new Set(poor)];
+    }"""
+    for scheme in ("light", "dark"):
+        page = visit(render(report_data.troubled()), viewport=DESKTOP, color_scheme=scheme).page
+        assert page.evaluate(ratio) == []
+
+
+@pytest.mark.parametrize("build", [report_data.demo, report_data.troubled], ids=["demo", "troubled"])
+def test_headings_descend_one_level_at_a_time(visit, build):
+    page = visit(render(build()), viewport=DESKTOP).page
+    levels = page.evaluate("() => [...document.querySelectorAll('h1,h2,h3,h4')].map(node => Number(node.tagName[1]))")
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+
+
+def test_tables_hold_the_numbers_without_javascript(visit):
+    page = visit(render(report_data.demo()), viewport=DESKTOP, java_script_enabled=False).page
+    assert page.locator("#figures tbody tr").count() == 6
+    assert page.locator("noscript").count() == 1
+    assert "814" in page.locator("#headline").inner_text() or "810" in page.locator("#headline").inner_text()
+
+
+@pytest.mark.parametrize("build", [report_data.demo, report_data.troubled], ids=["demo", "troubled"])
+def test_printed_tables_fit_the_paper(visit, shots, build):
+    """A4 less 10 mm margins is 718 CSS pixels wide, 1047 in landscape, which the table of all figures uses."""
+    page = visit(render(build()), viewport=DESKTOP).page
+    page.pdf(path=shots / f"{build.__name__}.pdf", print_background=True, prefer_css_page_size=True)
+    page.emulate_media(media="print")
+    for width, selector in ((718, ".scroll table:not(.wide), svg, pre"), (1047, "table.wide")):
+        page.set_viewport_size({"width": width, "height": 1000})
+        widest = page.evaluate(
+            "selector => Math.max(...[...document.querySelectorAll(selector)].map(node => node.getBoundingClientRect().right))",
+            selector,
+        )
+        assert widest <= width
+    page.screenshot(path=shots / f"{build.__name__}-print.png", full_page=True)
+    assert not page.locator("nav").is_visible()
+
+
+def test_run_without_any_measurement_says_so(visit):
+    empty = replace(report_data.demo(), measurements=(), startups={}, stopped={})
+    visited = visit(render(empty), viewport=DESKTOP)
+    assert visited.page.locator("#headline .big").all_inner_texts() == ["no figure", "no figure"]
+    assert "No measurement was recorded" in visited.page.locator("#figures").inner_text()
+    assert visited.page.locator("#curves").count() == 0
+    assert visited.page.locator(".gap").count() == 2
+    quiet(visited)

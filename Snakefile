@@ -1,0 +1,56 @@
+"""servemark: from wheels and weights to a measured, reported and archived vLLM deployment."""
+
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+include: "workflow/rules/common.smk"
+
+
+# A user's --configfile replaces the embedded default; Snakemake would merge the two, and run the demo's deployments as well.
+if not workflow.overwrite_configfiles:
+
+    configfile: "config/config.yaml"
+
+
+experiment = load_experiment(config, workflow)
+
+
+pathvars:
+    run=f"results/{experiment.config.run}",
+    logs=f"results/{experiment.config.run}/logs",
+    benchmarks=f"results/{experiment.config.run}/benchmarks",
+
+
+wildcard_constraints:
+    deployment=r"[a-z0-9][a-z0-9.-]*",
+    environment=r"[a-z0-9][a-z0-9.-]*",
+    model=r"[a-z0-9][a-z0-9.-]*",
+    point=r"[a-z0-9][a-z0-9.-]*",
+
+
+include: "workflow/rules/environment.smk"
+include: "workflow/rules/weights.smk"
+include: "workflow/rules/plan.smk"
+include: "workflow/rules/deployment.smk"
+include: "workflow/rules/results.smk"
+
+
+rule all:
+    default_target: True
+    localrule: True
+    input:
+        "<run>/check.json",
+
+
+onstart:
+    main_process.begin(experiment)
+
+
+onsuccess:
+    main_process.end(experiment, success=True)
+
+
+onerror:
+    main_process.end(experiment, success=False)

@@ -1,0 +1,1 @@
+"""The configuration: typed, validated once before anything runs, frozen afterwards."""

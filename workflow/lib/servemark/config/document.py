@@ -1,0 +1,144 @@
+"""The configuration's JSON schema and the key table of config/README.md, both made from the types.
+
+``python -m servemark.config.document config`` writes them into that folder.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import typing
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from servemark.config.model import Config
+from servemark.records import write_atomically
+
+TABLE_BEGIN = "<!-- keys: generated from the types -->"
+TABLE_END = "<!-- keys: end -->"
+
+
+def json_schema() -> dict[str, Any]:
+    """The configuration as a JSON schema, draft 2020-12; references and cross checks are left out."""
+    schema = Config.model_json_schema(mode="validation")
+    _tidy(schema)
+    schema.pop("title", None)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "servemark configuration", **schema}
+
+
+def schema_text() -> str:
+    """The text of config/schema.json."""
+    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _tidy(node: Any) -> None:
+    """Drop pydantic's made-up titles, and close mappings whose names have a pattern."""
+    if isinstance(node, dict):
+        if isinstance(node.get("title"), str):
+            del node["title"]
+        if "patternProperties" in node:
+            node["additionalProperties"] = False
+    for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        _tidy(inner)
+
+
+def key_table() -> str:
+    """Markdown table of every key: key, type, default, meaning; in the order of the types."""
+    schema = json_schema()
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for key, field, part in _keys(Config, schema, schema["$defs"], ""):
+        cells = (f"`{key}`", _type(part, schema["$defs"]), _default(field), field.description or "")
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows)
+
+
+def _keys(
+    model: type[BaseModel], schema: dict[str, Any], defs: dict[str, Any], prefix: str
+) -> list[tuple[str, FieldInfo, dict[str, Any]]]:
+    found = []
+    for name, field in model.model_fields.items():
+        key, part, inner = prefix + name, schema["properties"][name], field.annotation
+        found.append((key, field, part))
+        if typing.get_origin(inner) is dict:
+            inner, key = typing.get_args(inner)[1], f"{key}.NAME"
+        elif typing.get_origin(inner) is tuple:
+            inner, key = typing.get_args(inner)[0], f"{key}[]"
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found += _keys(inner, defs[inner.__name__], defs, f"{key}.")
+    return found
+
+
+def _type(part: dict[str, Any], defs: dict[str, Any]) -> str:
+    """A schema in a few words: "whole number >= 1", "list of text", "`mp` or `ray`"."""
+    if "$ref" in part:
+        return _type(defs[part["$ref"].rsplit("/", 1)[-1]], defs)
+    if "anyOf" in part:
+        return " or ".join(dict.fromkeys(_type(one, defs) for one in part["anyOf"] if one != {"type": "null"}))
+    if "const" in part or "enum" in part:
+        return " or ".join(f"`{value}`" for value in part.get("enum", [part.get("const")]))
+    kind = part.get("type")
+    if isinstance(kind, list):
+        return "value or list" if "array" in kind else " or ".join(_WORDS[one] for one in kind)
+    if kind == "array":
+        item = _type(part.get("items", {}), defs)
+        return f"list of {_PLURALS.get(item, item)}"
+    if kind == "object":
+        inner = next(iter(part.get("patternProperties", {}).values()), part.get("additionalProperties"))
+        value = inner if isinstance(inner, dict) and "properties" not in part else None
+        return f"mapping of names to {_type(value, defs)}" if value and "$ref" not in value else "mapping"
+    low, high = part.get("minimum"), part.get("maximum")
+    bounds = [f"from {low:g} to {high:g}"] if low is not None and high is not None else []
+    if not bounds:
+        signs = (("minimum", ">="), ("exclusiveMinimum", ">"))
+        bounds = [f"{sign} {part[name]:g}" for name, sign in signs if name in part]
+    return " ".join([_WORDS.get(kind or "", "any value"), *bounds])
+
+
+_WORDS = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "null": "nothing",
+}
+_PLURALS = {"mapping": "mappings", "any value": "values"}
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if field.default is PydanticUndefined:
+        return "derived" if field.default_factory_takes_validated_data else "see its keys"
+    if field.default is None or field.default in ((), {}):
+        return "none"
+    if isinstance(field.default, bool):
+        return f"`{json.dumps(field.default)}`"
+    return f"`{field.default:g}`" if isinstance(field.default, float) else f"`{field.default}`"
+
+
+def readme_text(current: str) -> str:
+    """``current`` with the key table between the two markers renewed.
+
+    Raises:
+        ValueError: a marker is missing.
+    """
+    head, begin, rest = current.partition(TABLE_BEGIN)
+    _, end, tail = rest.partition(TABLE_END)
+    if not begin or not end:
+        raise ValueError(f"the text lacks the line {TABLE_END if begin else TABLE_BEGIN}")
+    return f"{head}{TABLE_BEGIN}\n\n{key_table()}\n\n{TABLE_END}{tail}"
+
+
+def write(folder: Path) -> None:
+    """Renew ``schema.json`` and the table of ``README.md`` in ``folder``."""
+    write_atomically(folder / "schema.json", schema_text())
+    readme = folder / "README.md"
+    write_atomically(readme, readme_text(readme.read_text(encoding="utf-8")))
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

@@ -1,0 +1,235 @@
+"""Sweeps become variants, workloads become load points: pure functions of the configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import re
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from servemark.config.kinds import NAME_LENGTH, kebab
+from servemark.config.model import Config, Deployment, Sweep, Workload
+from servemark.config.problems import Loc, Problem, config_error, from_pydantic
+from servemark.config.refused import looks_secret
+from servemark.records import Strict
+
+# More variants than this are taken for a mistake: each one is a whole deployment or a whole set of load points.
+MAX_VARIANTS = 1000
+
+
+class Point(Strict):
+    """One load point of a deployment."""
+
+    name: str = Field(description="<workload>-c<concurrency>-r<repetition> or <workload>-q<rate>-r<repetition>")
+    workload: str
+    concurrency: int | None = Field(description="requests in flight; with a request rate, the upper limit or None")
+    request_rate: float | None = Field(description="requests/s, or None when the concurrency is the load")
+    repetition: int = Field(description="from 1")
+    seed: int = Field(description="seed of this point's prompts, 0 to 2**31 - 1")
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    warmups: int
+    client_options: dict[str, Any]
+
+
+def expand(config: Config) -> Config:
+    """The configuration with every sweep replaced by its variants; itself when there is none.
+
+    Variants are named NAME-KEY-VALUE with the last part of the key, take the place of the original in order, and
+    deployments that name a swept workload get all its variants.
+
+    Raises:
+        ConfigError: a variant is not valid, or two entries would have the same name.
+    """
+    expanded, found = try_expand(config)
+    if found:
+        raise config_error(found, config.model_dump(mode="json", exclude_unset=True), ())
+    return expanded
+
+
+def try_expand(config: Config) -> tuple[Config, list[Problem]]:
+    """Like :func:`expand`, but hands the problems back, at places in ``sweeps``."""
+    if not config.sweeps:
+        return config, []
+    found = [
+        Problem(("sweeps", index, "over"), f"{sweep.over} is swept already; put all its keys into one sweep")
+        for index, sweep in enumerate(config.sweeps)
+        if sweep.over in [other.over for other in config.sweeps[:index]]
+    ]
+    if found:
+        return config, found
+    # Deployments first: their references are checked against the workloads as written, then follow the variants.
+    order = sorted(enumerate(config.sweeps), key=lambda item: item[1].over.split(".", 1)[0])
+    for index, sweep in order:
+        config, more = _apply(config, sweep, ("sweeps", index))
+        found += more
+    return config.model_copy(update={"sweeps": ()}), found
+
+
+def _apply(config: Config, sweep: Sweep, loc: Loc) -> tuple[Config, list[Problem]]:
+    room, name = sweep.over.split(".", 1)
+    entries: dict[str, Any] = getattr(config, room)
+    kind: type[Deployment] | type[Workload] = Deployment if room == "deployments" else Workload
+    context = {"models": config.models, "environments": config.environments, "workloads": config.workloads}
+    way, axes = ("grid", sweep.grid) if sweep.grid else ("zip", sweep.zip or {})
+    total = math.prod(map(len, axes.values())) if way == "grid" else len(next(iter(axes.values())))
+    if total > MAX_VARIANTS:
+        return config, [Problem((*loc, way), f"makes {total} variants; at most {MAX_VARIANTS} are taken")]
+    found = [fault for key in axes if (fault := _bad_key(kind, key, (*loc, way, key)))]
+    if len({_path(key) for key in axes}) < len(axes):
+        found.append(Problem((*loc, way), "holds the same option twice, with dashes and with underscores"))
+    if found:
+        return config, found
+    choices = itertools.product(*axes.values()) if way == "grid" else zip(*axes.values(), strict=True)
+    variants: dict[str, Any] = {}
+    for choice in choices:
+        picked = dict(zip(axes, choice, strict=True))
+        variant = "-".join(
+            [name, *(f"{_plain(key.rsplit('.', 1)[-1])}-{_plain(value)}" for key, value in picked.items())]
+        )
+        try:
+            entry = kind.model_validate(_variant(entries[name], picked), context=context)
+        except ValidationError as error:
+            for problem in from_pydantic(error, {}):
+                found.append(_at_sweep(problem, (*loc, way), axes, picked, f"{room}.{variant}"))
+            continue
+        if variant in variants or (variant in entries and variant != name):
+            found.append(Problem((*loc, way), f"two entries would have the same name, {room}.{variant}"))
+        elif len(variant) > NAME_LENGTH:
+            found.append(Problem((*loc, way), f"the name {variant} has more than {NAME_LENGTH} characters"))
+        variants[variant] = entry
+    if found:
+        return config, found
+    replaced: dict[str, Any] = {}
+    for key, entry in entries.items():
+        replaced.update(variants if key == name else {key: entry})
+    update: dict[str, Any] = {room: replaced}
+    if room == "workloads":
+        update["deployments"] = {
+            key: _follow(deployment, name, tuple(variants)) for key, deployment in config.deployments.items()
+        }
+    return config.model_copy(update=update), []
+
+
+def _bad_key(kind: type[Deployment] | type[Workload], key: str, loc: Loc) -> Problem | None:
+    head, _, tail = key.partition(".")
+    if looks_secret(key):  # before its values become part of a name
+        return Problem(loc, "looks like a secret, and secrets never live in the configuration")
+    nested = ("topology", "options", "variables", "client_options")
+    if head not in kind.model_fields:
+        return Problem(loc, "is not a key of it", tuple(kind.model_fields), given=head)
+    if (head in nested) != bool(tail):
+        text = f"takes a key inside it, `{head}.KEY`" if head in nested else f"`{head}` has no keys inside it"
+        return Problem(loc, text)
+    return None
+
+
+def _path(key: str) -> tuple[str, ...]:
+    """``options.max_num_seqs`` -> ``("options", "max-num-seqs")``."""
+    head, _, tail = key.partition(".")
+    return (head, kebab(tail) if head in ("options", "client_options") else tail) if tail else (head,)
+
+
+def _variant(entry: Deployment | Workload, picked: dict[str, Any]) -> dict[str, Any]:
+    # Unset keys stay out, so that what is derived (the executor) is derived anew.
+    data = entry.model_dump(exclude_unset=True)
+    for key, value in picked.items():
+        head, *inner = _path(key)
+        data[head] = {**data.get(head, {}), inner[0]: value} if inner else value
+    return data
+
+
+def _at_sweep(problem: Problem, loc: Loc, axes: dict[str, Any], picked: dict[str, Any], variant: str) -> Problem:
+    """The problem of a variant, placed at the value of the sweep that brought it, where there is one."""
+    for key, value in picked.items():
+        path = _path(key)
+        if problem.loc[: len(path)] == path:
+            place = (*loc, key, axes[key].index(value))
+            return Problem(place, problem.text, problem.allowed, problem.hide, problem.given)
+    inner = ".".join(map(str, problem.loc))
+    return Problem(loc, f"makes {variant}, and there {inner}: {problem.text}", problem.allowed)
+
+
+def _plain(value: Any) -> str:
+    """A value as part of a name: lower-case letters, digits, dots and dashes; a list's items joined."""
+    if isinstance(value, list | tuple):
+        return "-".join(map(_plain, value))
+    text = "null" if value is None else str(value)
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") or "empty"
+
+
+def _follow(deployment: Deployment, name: str, variants: tuple[str, ...]) -> Deployment:
+    if name not in (deployment.workloads or ()):
+        return deployment
+    renamed = [new for old in deployment.workloads or () for new in (variants if old == name else (old,))]
+    return deployment.model_copy(update={"workloads": tuple(renamed)})
+
+
+def points(config: Config, deployment_name: str) -> tuple[Point, ...]:
+    """The load points of one deployment in the order they run: workload, then load, then repetition.
+
+    Args:
+        config: an expanded configuration.
+    """
+    names = config.deployments[deployment_name].workloads or tuple(config.workloads)
+    return tuple(point for name in names for point in _workload_points(name, config.workloads[name]))
+
+
+def _workload_points(name: str, workload: Workload) -> list[Point]:
+    loads: list[tuple[str, int | None, float | None]]
+    if workload.request_rate:
+        limit = workload.concurrency[0] if workload.concurrency else None
+        loads = [(f"q{_rate(rate)}", limit, rate) for rate in workload.request_rate]
+    else:
+        loads = [(f"c{concurrency}", concurrency, None) for concurrency in workload.concurrency or ()]
+    return [
+        Point(
+            name=f"{name}-{label}-r{repetition}",
+            workload=name,
+            concurrency=concurrency,
+            request_rate=rate,
+            repetition=repetition,
+            seed=_seed(workload, label, repetition),
+            requests=workload.requests,
+            input_tokens=workload.input_tokens,
+            output_tokens=workload.output_tokens,
+            warmups=workload.warmups,
+            client_options=workload.client_options,
+        )
+        for label, concurrency, rate in loads
+        for repetition in range(1, workload.repetitions + 1)
+    ]
+
+
+def _rate(rate: float) -> str:
+    """0.5 -> "0.5", 2.0 -> "2": six decimals at most."""
+    return f"{rate:.6f}".rstrip("0").rstrip(".")
+
+
+def _seed(workload: Workload, label: str, repetition: int) -> int:
+    """A seed of 31 bits that only this point has.
+
+    Two points with one seed would send the same prompts, or prompts that begin the same, and the second would find them
+    in the server's prefix cache. So everything that makes a point another one goes in; names do not, for renaming a
+    workload changes nothing that is measured.
+    """
+    lengths = [workload.input_tokens, workload.output_tokens]
+    parts = [workload.seed, workload.dataset, *lengths, workload.requests, label, repetition]
+    return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:4], "big") >> 1
+
+
+def same_names(config: Config) -> list[Problem]:
+    """Points of one workload that would have the same name: rates that differ only after the sixth decimal."""
+    found = []
+    for name, workload in config.workloads.items():
+        labels = [_rate(rate) for rate in workload.request_rate or ()]
+        twice = sorted({label for label in labels if labels.count(label) > 1})
+        if twice:
+            text = f"holds {', '.join(twice)} twice, so two points of one deployment would have the same name"
+            found.append(Problem(("workloads", name, "request_rate"), text))
+    return found

@@ -1,0 +1,90 @@
+"""The way in: a configuration is validated once, and every fault of it is told in one message."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from servemark.config.expand import same_names, try_expand
+from servemark.config.model import Config
+from servemark.config.positions import Source, read
+from servemark.config.problems import Problem, config_error, describe, from_pydantic
+from servemark.errors import ConfigError
+
+
+def validate(data: Mapping[str, Any], sources: Sequence[Path] = ()) -> Config:
+    """Check a configuration; the result is not expanded (see :func:`servemark.config.expand.expand`).
+
+    Args:
+        data: the merged configuration, as Snakemake holds it.
+        sources: the YAML files it was merged from, in that order; they give messages their file and line. What is in
+            none of them is taken to come from ``--config``.
+
+    Raises:
+        ConfigError: with all problems at once: place, key, value found, what is allowed, closest spelling.
+    """
+    return _checked(data, [read(Path(path)) for path in sources])
+
+
+def load(path: Path) -> Config:
+    """Read and check one YAML file; see :func:`validate`.
+
+    Raises:
+        ConfigError: also when the file is missing or not YAML.
+    """
+    source = read(Path(path))
+    return _checked(source.data, [source])
+
+
+def read_resolved(path: str | os.PathLike[str]) -> Config:
+    """Read a configuration that was validated and expanded before, from ``Config.model_dump(mode="json")``.
+
+    Raises:
+        ConfigError: the file is missing, not JSON, or was written by another version.
+    """
+    try:
+        return Config.model_validate(json.loads(Path(path).read_text(encoding="utf-8")))
+    except ValidationError as error:
+        fault = "; ".join(describe(problem, {}) for problem in from_pydantic(error, {}))
+    except (OSError, ValueError) as error:
+        fault = str(error)
+    raise ConfigError(
+        f"The resolved configuration {path} cannot be used: {fault}",
+        do="Delete it and run snakemake again: it is made from the configuration.",
+    )
+
+
+def _checked(data: Any, sources: Sequence[Source]) -> Config:
+    if data is None or data == {}:
+        raise config_error([Problem((), "is empty; config/config.yaml is a complete example")], data, sources)
+    if not isinstance(data, Mapping):
+        raise config_error([Problem((), "must be a mapping of keys such as `run` and `models`")], data, sources)
+    try:
+        data = _plain(data)
+    except RecursionError:
+        raise config_error([Problem((), "contains itself through an alias (*name)")], {}, sources) from None
+    rooms = ("models", "environments", "deployments", "workloads")
+    context = {room: tuple(map(str, data[room])) for room in rooms if isinstance(data.get(room), dict)}
+    try:
+        config = Config.model_validate(data, context=context)
+    except ValidationError as error:
+        raise config_error(from_pydantic(error, data), data, sources) from None
+    found = same_names(config)
+    if not found:
+        expanded, found = try_expand(config)
+        found = found or same_names(expanded)
+    if found or any(source.duplicates for source in sources):
+        raise config_error(found, data, sources)
+    return config
+
+
+def _plain(value: Any) -> Any:
+    """Snakemake's ordered mappings as ordinary ones."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list) else value

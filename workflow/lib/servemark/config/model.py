@@ -1,0 +1,285 @@
+"""The configuration's types: frozen, unknown keys refused, every key described."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+
+from servemark.config.kinds import (
+    Accepted,
+    Amount,
+    ClientOptions,
+    Count,
+    Counts,
+    Flag,
+    Fraction,
+    Location,
+    Lock,
+    Name,
+    NotNegative,
+    NotThereYet,
+    Port,
+    Rates,
+    RunName,
+    Seconds,
+    ServeOptions,
+    Source,
+    Variable,
+    VariableValue,
+    distinct,
+    not_yet,
+    one_or_more,
+    reference,
+    refuse,
+)
+from servemark.records import Strict
+
+
+class Model(Strict):
+    """Weights and tokenizer."""
+
+    source: Source = Field(
+        description="where the model comes from: `builtin:tiny-dense` or `builtin:tiny-moe` (random weights, made on "
+        "the spot), or a local directory. `hf:ORG/NAME@REVISION` is not there yet: download it with `hf download`"
+    )
+    trust_remote_code: Flag = Field(
+        default=False, description="let vLLM run Python code that lies beside the weights; stamped in every record"
+    )
+
+
+class Environment(Strict):
+    """The interpreter that runs vLLM: exactly one of the keys."""
+
+    lock: Lock | None = Field(
+        default=None,
+        description="build it from the hash-locked list envs/NAME.lock: `cpu`. `cuda12` and `cuda13` are not there yet",
+    )
+    prefix: Location | None = Field(
+        default=None, description="use an existing environment: the directory that holds bin/python"
+    )
+    container: NotThereYet = Field(default=None, description="a container image; not there yet")
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Environment:
+        given = [key for key in ("lock", "prefix") if getattr(self, key) is not None]
+        if not given:
+            raise refuse("names no environment", allowed=("lock", "prefix"))
+        if len(given) > 1:
+            raise refuse(f"takes exactly one of `lock` and `prefix`; it has {' and '.join(given)}")
+        return self
+
+
+def _executor(topology: dict[str, Any]) -> Literal["single", "mp"]:
+    return "single" if topology["tensor_parallel"] * topology["pipeline_parallel"] == 1 else "mp"
+
+
+class Topology(Strict):
+    """How a deployment spreads over devices."""
+
+    nodes: Annotated[Count, not_yet("more than one node")] = Field(
+        default=1, description="nodes of the deployment; more than 1 is not there yet"
+    )
+    tensor_parallel: Count = Field(default=1, description="tensor parallel size: ranks that share every layer")
+    pipeline_parallel: Count = Field(default=1, description="pipeline parallel size: ranks that each hold some layers")
+    data_parallel: Annotated[Count, not_yet("data parallel")] = Field(
+        default=1, description="data parallel size; more than 1 is not there yet"
+    )
+    replicas: Annotated[Count, not_yet("more than one replica")] = Field(
+        default=1, description="servers behind one address; more than 1 is not there yet"
+    )
+    # Last: its default and its check look at the fields above.
+    executor: Literal["single", "mp", "ray"] = Field(
+        default_factory=_executor,
+        description="what starts the ranks: `single` (one process), `mp` (processes of one node) or `ray`; "
+        "when left out, `single` for one rank and `mp` for several",
+    )
+
+    @field_validator("executor")
+    @classmethod
+    def _ranks_fit(cls, executor: str, info: ValidationInfo) -> str:
+        ranks = info.data.get("tensor_parallel", 1) * info.data.get("pipeline_parallel", 1)
+        if executor == "single" and ranks > 1:
+            raise refuse(
+                f"`single` is one process, and tensor_parallel x pipeline_parallel is {ranks}; write `mp` or nothing",
+                allowed=("mp", "ray"),
+            )
+        return executor
+
+
+class Deployment(Strict):
+    """One live endpoint: model, environment, topology and the server's options."""
+
+    model: Annotated[str, reference("models")] = Field(description="a name under `models`")
+    environment: Annotated[str, reference("environments")] = Field(description="a name under `environments`")
+    topology: Topology = Field(
+        default_factory=Topology, description="ranks and what starts them; one process when left out"
+    )
+    options: ServeOptions = Field(
+        default={},
+        description="options of `vllm serve` under their own names, without dashes in front; `true` is the bare flag",
+    )
+    variables: dict[Variable, VariableValue] = Field(
+        default={}, description="environment variables of the server; no secrets"
+    )
+    workloads: (
+        Annotated[tuple[Annotated[str, reference("workloads")], ...], Field(min_length=1), AfterValidator(distinct)]
+        | None
+    ) = Field(default=None, description="names under `workloads`, in the order they run; all of them when left out")
+    port: Port = Field(default="auto", description="the server's port; `auto` finds a free one")
+
+
+class Workload(Strict):
+    """What is asked of the server. Every concurrency or rate, times the repetitions, is one load point."""
+
+    dataset: Literal["random"] = Field(description="where prompts come from: `random` (random tokens of fixed length)")
+    input_tokens: Count = Field(description="prompt length, tokens")
+    output_tokens: Count = Field(description="answer length, tokens; the end-of-text token is ignored")
+    requests: Count = Field(description="prompts of one load point")
+    request_rate: Annotated[Rates | None, *one_or_more({"type": "number", "minimum": 0.001, "maximum": 100_000})] = (
+        Field(
+            default=None, description="requests/s sent (Poisson arrivals): a number, or a list for one load point each"
+        )
+    )
+    # After request_rate, because the check looks at it, and required unless a rate is given.
+    concurrency: Annotated[Counts | None, *one_or_more({"type": "integer", "minimum": 1})] = Field(
+        default=None,
+        validate_default=True,
+        description="requests in flight: a number, or a list for one load point each. Required unless `request_rate` "
+        "is given; with it, at most one number, the upper limit",
+    )
+    repetitions: Count = Field(default=1, description="how often each load is measured; each sends other prompts")
+    seed: Amount = Field(default=1, description="where the prompts' seeds derive from")
+    warmups: Amount = Field(default=3, description="requests before the measured ones, not counted")
+    client_options: ClientOptions = Field(
+        default={}, description="further options of `vllm bench serve` under their own names"
+    )
+
+    @field_validator("concurrency")
+    @classmethod
+    def _load(cls, concurrency: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
+        # Absent from the data when it did not validate: then its own message is enough.
+        rates = info.data.get("request_rate", ())
+        if rates is None and concurrency is None:
+            raise refuse("is missing: give `concurrency` or `request_rate`")
+        if rates and concurrency and len(concurrency) > 1:
+            raise refuse("takes one number beside `request_rate`; sweep either of them, not both")
+        return concurrency
+
+
+class Sweep(Strict):
+    """Variants of one deployment or workload; they take the place of the original."""
+
+    over: str = Field(
+        pattern=r"^(deployments|workloads)\.[a-z0-9][a-z0-9.-]*$", description="`deployments.NAME` or `workloads.NAME`"
+    )
+    grid: dict[str, tuple[Any, ...]] | None = Field(
+        default=None,
+        description="`key: [values]`, with dots into the entry (`options.max-num-seqs`): every combination",
+    )
+    zip: dict[str, tuple[Any, ...]] | None = Field(
+        default=None, description="`key: [values]`: the first values together, the second together, and so on"
+    )
+
+    @field_validator("over")
+    @classmethod
+    def _known(cls, over: str, info: ValidationInfo) -> str:
+        room, name = over.split(".", 1)
+        known = (info.context or {}).get(room)
+        if known is not None and name not in known:
+            raise refuse(f"there is no such name under `{room}`", allowed=[f"{room}.{other}" for other in known])
+        return over
+
+    @field_validator("grid", "zip")
+    @classmethod
+    def _values(cls, values: dict[str, tuple[Any, ...]] | None) -> dict[str, tuple[Any, ...]] | None:
+        for key, choices in (values or {}).items():
+            if not choices:
+                raise refuse(f"`{key}` has no values")
+            if any(isinstance(choice, dict) for choice in choices):
+                raise refuse(f"`{key}` takes plain values or lists; sweep the keys inside it instead")
+        if values == {}:
+            raise refuse("holds no key")
+        return values
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Sweep:
+        if (self.grid is None) == (self.zip is None):
+            raise refuse("takes exactly one of `grid` and `zip`")
+        if self.zip and len({len(values) for values in self.zip.values()}) > 1:
+            lengths = ", ".join(f"{key} {len(values)}" for key, values in self.zip.items())
+            raise refuse(f"the lists of a `zip` have the same length; these have: {lengths}")
+        return self
+
+
+class Verdict(Strict):
+    """When a measurement is SUSPECT (kept and marked) or INVALID (never a figure)."""
+
+    max_failed_fraction: Fraction = Field(
+        default=0.0, description="failed requests / asked requests; above it: INVALID"
+    )
+    min_duration_s: NotNegative = Field(default=1.0, description="seconds; a shorter measurement is SUSPECT")
+    min_requests_per_slot: NotNegative = Field(
+        default=3.0, description="requests / concurrency; fewer: SUSPECT, because ramps weigh too much"
+    )
+    output_tokens_tolerance: Fraction = Field(
+        default=0.0, description="fraction by which all output tokens may differ from what was asked; above it: INVALID"
+    )
+    input_tokens_tolerance: Fraction = Field(
+        default=0.05, description="fraction by which all input tokens may differ from what was asked; above it: SUSPECT"
+    )
+
+
+class Timeouts(Strict):
+    """How long to wait before something is taken for stuck, in seconds."""
+
+    build: Seconds = Field(default=3600.0, description="s; building an environment")
+    cluster: Seconds = Field(default=120.0, description="s; until every node has joined")
+    start: Seconds = Field(default=1800.0, description="s; until the server answers a completion")
+    stall: Seconds = Field(default=300.0, description="s; without a new line in the log of a starting server")
+    point: Seconds = Field(default=7200.0, description="s; one load point")
+    no_progress: Seconds = Field(default=120.0, description="s; without a generated token while requests are open")
+    stop: Seconds = Field(default=30.0, description="s; between asking a server to end and killing it")
+
+
+class Config(Strict):
+    """One run of the workflow."""
+
+    run: RunName = Field(description="name of the run; its results go to results/NAME/")
+    models: dict[Name, Model] = Field(min_length=1, description="models by name")
+    environments: dict[Name, Environment] = Field(min_length=1, description="environments by name")
+    deployments: dict[Name, Deployment] = Field(min_length=1, description="deployments by name")
+    workloads: dict[Name, Workload] = Field(min_length=1, description="workloads by name")
+    sweeps: tuple[Sweep, ...] = Field(default=(), description="variants of deployments and workloads")
+    cache: Location = Field(
+        default=Path("results/cache"),
+        validate_default=True,
+        description="what runs share: environments, models, ledger",
+    )
+    share_ledger: Flag = Field(
+        default=False,
+        description="true: finished measurements serve every run (kept in the cache); false: this run only",
+    )
+    verdict: Verdict = Field(default_factory=Verdict, description="thresholds of a measurement's verdict")
+    timeouts: Timeouts = Field(default_factory=Timeouts, description="waits, in seconds")
+    accept_invalid: Accepted = Field(
+        default=(),
+        description="INVALID points that become reported holes instead of a failed check: `false` (none), `true` (all) "
+        "or a list of `deployment/point` patterns such as `plain/chat-c8-*`",
+    )
+
+    @property
+    def ledger_folder(self) -> Path:
+        """Where finished measurements are kept: in the cache when runs share them, else with the run's results."""
+        return (self.cache if self.share_ledger else Path("results") / self.run) / "ledger"
+
+    @field_validator("cache")
+    @classmethod
+    def _apart_from_the_run(cls, cache: Path, info: ValidationInfo) -> Path:
+        results = os.path.abspath(os.path.join("results", info.data.get("run", ".")))
+        place = os.path.abspath(cache)
+        if "run" in info.data and os.path.commonpath([results, place]) in (results, place):
+            raise refuse(f"the cache and the results of this run (results/{info.data['run']}) lie inside one another")
+        return cache

@@ -1,0 +1,87 @@
+"""Options and variables that a configuration may not set, each with the reason."""
+
+from __future__ import annotations
+
+import re
+
+_ADDRESS = "servemark chooses the server's address; fix the port with `port` of the deployment"
+_SECRET = "secrets never live in the configuration; servemark makes its own key and hands it over by environment"
+_LAUNCH = "servemark starts the processes of a deployment itself; describe them in `topology`"
+_RESULT = "servemark decides where and what the client records"
+
+# Keyed by the option's name without dashes in front; a name ending in `*` stands for all that start so.
+SERVE_OPTIONS: dict[str, str] = {
+    "host": _ADDRESS,
+    "port": _ADDRESS,
+    "uds": _ADDRESS,
+    "root-path": _ADDRESS,
+    "ssl-*": _ADDRESS,
+    "api-key": _SECRET,
+    "hf-token": _SECRET,
+    "middleware": "servemark puts its own key check there",
+    "model": "the deployment's `model` names the model",
+    "served-model-name": "the deployment's `model` gives the served name",
+    "trust-remote-code": "say it where it is recorded: `trust_remote_code: true` of the model",
+    "tensor-parallel-size": "say it in `topology.tensor_parallel`",
+    "pipeline-parallel-size": "say it in `topology.pipeline_parallel`",
+    "data-parallel-*": "say it in `topology.data_parallel`",
+    "distributed-executor-backend": "say it in `topology.executor`",
+    "nnodes": "say it in `topology.nodes`",
+    "node-rank": _LAUNCH,
+    "master-addr": _LAUNCH,
+    "master-port": _LAUNCH,
+    "headless": _LAUNCH,
+    "config": "write the options of that file under `options`, so that they are checked and recorded",
+}
+
+CLIENT_OPTIONS: dict[str, str] = {
+    "base-url": _ADDRESS,
+    "host": _ADDRESS,
+    "port": _ADDRESS,
+    "endpoint": _ADDRESS,
+    "backend": "servemark measures the completions route",
+    "header": _SECRET,
+    "model": "the deployment's `model` names the model",
+    "served-model-name": "the deployment's `model` gives the served name",
+    "tokenizer": "the model brings its tokenizer",
+    "dataset-name": "say it in `dataset`",
+    "random-input-len": "say it in `input_tokens`",
+    "random-output-len": "say it in `output_tokens`",
+    "num-prompts": "say it in `requests`",
+    "max-concurrency": "say it in `concurrency`",
+    "request-rate": "say it in `request_rate`",
+    "seed": "say it in `seed`",
+    "num-warmups": "say it in `warmups`",
+    "ignore-eos": "every answer has `output_tokens` tokens, or the measurement is rejected",
+    "temperature": "servemark samples greedily, so that repetitions compare",
+    "save-result": _RESULT,
+    "save-detailed": _RESULT,
+    "append-result": _RESULT,
+    "result-dir": _RESULT,
+    "result-filename": _RESULT,
+    "metadata": _RESULT,
+    "percentile-metrics": _RESULT,
+    "metric-percentiles": _RESULT,
+}
+
+# A word of the name decides, so that TOKENIZERS_PARALLELISM or MAX_TOKENS stay allowed.
+_SECRET_WORD = re.compile(r"KEYS?|TOKEN|SECRETS?|PASSWORD|PASSWD|CREDENTIALS?|[A-Z]+KEY|[A-Z]+TOKEN|[A-Z]+SECRET")
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a key or variable of this name would hold a secret: HF_TOKEN, api-key, DB_PASSWORD."""
+    return any(_SECRET_WORD.fullmatch(word) for word in re.split(r"[^A-Z]+", name.upper()))
+
+
+def refusal(option: str, table: dict[str, str]) -> str | None:
+    """The reason why ``option`` (kebab-case, with or without ``no-``) is refused by ``table``, or None."""
+    name = option.split(".", 1)[0].removeprefix("no-")
+    if name in table:
+        return table[name]
+    return next((why for key, why in table.items() if key.endswith("*") and name.startswith(key[:-1])), None)
+
+
+def kebab(option: str) -> str:
+    """``max_num_seqs`` -> ``max-num-seqs``; what follows a dot is a key of the option's value and stays as it is."""
+    head, dot, tail = option.partition(".")
+    return head.replace("_", "-") + dot + tail

@@ -1,0 +1,1 @@
+"""The life of one deployment, stage by stage: cluster, server, readiness, measuring, end."""

@@ -1,0 +1,139 @@
+"""Attempts: each start of a deployment has a numbered folder with the keeper's state, secrets, logs and, at its end, the reason."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+from servemark import keeper
+from servemark.diagnosis import diagnose, root_error
+from servemark.errors import ServemarkError, StageFailed
+from servemark.keeper import KeeperSpec
+from servemark.processes import lifeline
+from servemark.records import DaemonState, Failure, write_atomically
+
+FOLDER = "attempts"
+
+
+def new(deployment_folder: Path) -> Path:
+    """Create the next attempt's folder; another process cannot get the same number."""
+    parent = deployment_folder / FOLDER
+    parent.mkdir(parents=True, exist_ok=True)
+    number = max((int(p.name) for p in parent.iterdir() if p.name.isdigit()), default=0) + 1
+    while True:
+        attempt = parent / f"{number:03d}"
+        try:
+            attempt.mkdir(mode=0o700)
+            return attempt
+        except FileExistsError:
+            number += 1
+
+
+def every(deployment_folder: Path) -> list[Path]:
+    """All attempts, oldest first."""
+    return sorted(p for p in (deployment_folder / FOLDER).glob("*") if p.name.isdigit())
+
+
+def latest(deployment_folder: Path) -> Path | None:
+    """The newest attempt."""
+    found = every(deployment_folder)
+    return found[-1] if found else None
+
+
+def runtime_root() -> Path:
+    """This user's folder for short-lived things on this machine; private, refused when it is not.
+
+    Short, because Ray makes socket names below it and these may have 107 bytes in all.
+    """
+    root = Path(f"/tmp/servemark-{os.getuid()}")
+    root.mkdir(mode=0o700, exist_ok=True)
+    status = root.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or root.is_symlink():
+        raise ServemarkError(
+            f"{root} exists and is not a private folder of yours.", do="Remove it or have its owner remove it.", reason="runtime_folder_refused"
+        )  # fmt: skip
+    return root
+
+
+def secret(attempt: Path, name: str) -> Path:
+    """A fresh random secret in a file that only we can read."""
+    path = attempt / name
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "w") as stream:
+        stream.write(secrets.token_hex(32))
+    return path
+
+
+def open_attempt(deployment: str, folder: Path, tokens: Iterable[Path], stop_grace_s: float) -> tuple[Path, Path]:
+    """Start an attempt: its folder, its scratch folder and its keeper. Returns (attempt, scratch)."""
+    attempt = new(folder)
+    scratch = runtime_root() / secrets.token_hex(4)
+    scratch.mkdir(mode=0o700)
+    spec = KeeperSpec(
+        deployment=deployment, lifeline=str(lifeline()), machine_lock=str(runtime_root() / "machine.lock"),
+        tokens=tuple(str(token.absolute()) for token in tokens), scratch=str(scratch), stop_grace_s=stop_grace_s,
+    )  # fmt: skip
+    keeper.launch(attempt, spec)
+    return attempt, scratch
+
+
+def fail(attempt: Path, failure: Failure, stop_timeout_s: float) -> Failure:
+    """End the attempt because of ``failure``: note it for the later stages, stop everything, wait for the end.
+
+    The wait matters: the keeper removes the tokens when it ends, and the caller writes its own token, with the failure, after that.
+    """
+    path = attempt / "failure.json"
+    if not path.exists():
+        write_atomically(path, failure.model_dump_json(indent=2) + "\n")
+    with contextlib.suppress(TimeoutError):
+        keeper.stop(attempt, stop_timeout_s + 15)
+    return failure
+
+
+def noted_failure(attempt: Path | None) -> Failure | None:
+    """Why this attempt failed, if it did."""
+    if attempt is None or not (attempt / "failure.json").exists():
+        return None
+    return Failure.model_validate_json((attempt / "failure.json").read_text())
+
+
+def from_error(stage: str, error: ServemarkError) -> Failure:
+    """A failure record that says what the error says."""
+    quote = error.quote if isinstance(error, StageFailed) else ()
+    return Failure(stage=stage, reason=error.reason, detail=error.what, log=error.look, quote=quote, remedy=error.do)
+
+
+def explain_end(
+    stage: str, attempt: Path, daemon: DaemonState | None, what: str, reason: str, stalled: bool = False
+) -> Failure:
+    """Turn a daemon's end into a failure: its exit state, the log's own error quoted, the remedy where the cause is known."""
+    if daemon is None:
+        return Failure(stage=stage, reason=reason, detail=what, log=str(attempt / "keeper.log"))
+    log = Path(daemon.log)
+    diagnosis = diagnose(log, stalled=stalled)
+    quote = diagnosis.quote if diagnosis else root_error(log)
+    return Failure(
+        stage=stage,
+        reason=diagnosis.reason if diagnosis else reason,
+        detail=f"{what}{': ' + diagnosis.cause if diagnosis else ''}",
+        log=daemon.log,
+        quote=quote,
+        remedy=diagnosis.remedy if diagnosis else "Read the quoted lines and the log; mend the cause; run again.",
+    )
+
+
+def how_it_ended(daemon: DaemonState) -> str:
+    """Words for a daemon's end."""
+    if daemon.ended_at is None:
+        return f"{daemon.name} still runs"
+    if daemon.signal is not None:
+        return f"{daemon.name} (pid {daemon.pid}) was ended by signal {daemon.signal}"
+    return f"{daemon.name} (pid {daemon.pid}) exited with code {daemon.exit_code}"
+
+
+def find_daemon(attempt: Path, name: str) -> DaemonState | None:
+    """The state of one daemon."""
+    return next((d for d in keeper.read_daemons(attempt) if d.name == name), None)

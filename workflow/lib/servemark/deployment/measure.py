@@ -1,0 +1,201 @@
+"""measure: one load point. The ledger is asked first; then the client runs, the server is watched, and the verdict is recounted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from servemark import launch, processes
+from servemark.config.model import Timeouts, Verdict
+from servemark.deployment import attempts
+from servemark.deployment.plan import point_key_parts
+from servemark.deployment.server import SERVER
+from servemark.deployment.watch import ServerWatch, scraper
+from servemark.measurement import verdict
+from servemark.measurement.key import key_parts
+from servemark.measurement.ledger import Ledger, file_sha256
+from servemark.measurement.raw import RawError, RawResult, read_raw
+from servemark.processes import run_tool
+from servemark.records import Environment, Failure, Manifest, Measurement, Plan, PlannedPoint, Ready, utc_now
+from servemark.stage import Stage
+
+STAGE = "measure"
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """One load point of one deployment, from the ledger or from the live server."""
+
+    plan: Plan
+    environment: Environment
+    manifest: Manifest
+    ledger: Ledger
+    thresholds: Verdict
+    timeouts: Timeouts
+    folder: Path
+    here: Stage
+
+    def run(self, name: str, ready_path: Path, raw_path: Path) -> Measurement:
+        """The point's record; its per-request results are at ``raw_path`` afterwards (``{}`` when there are none).
+
+        A point that cannot be measured, because its deployment failed or is gone, gets an INVALID record that says so.
+        """
+        point = next(p for p in self.plan.points if p.name == name)
+        raw_path.parent.mkdir(parents=True, exist_ok=True)
+        if found := self._from_ledger(point, raw_path):
+            self.here.progress.say(f"{name}: measured before, taken from the ledger")
+            return found
+        for warning in self.ledger.warnings:
+            self.here.progress.say(f"warning: {warning}")
+        ready, failure = self._live(ready_path)
+        if ready is None or failure:
+            self.here.progress.say(
+                f"{name}: not measured: {failure.detail.splitlines()[0] if failure else 'the deployment is gone'}"
+            )
+            raw_path.write_text("{}\n")
+            return self._lost(point, failure)
+        record = self._measure(point, ready, raw_path)
+        if record.verdict != "INVALID":
+            self.ledger.store(point.key, record, raw_path)
+        self.here.progress.say(f"{name}: {_words(record)}")
+        return record
+
+    def _from_ledger(self, point: PlannedPoint, raw_path: Path) -> Measurement | None:
+        stored = self.ledger.find(point.key)
+        if stored is None:
+            return None
+        stored.copy_raw(raw_path)
+        # The key does not hold the thresholds: a stored measurement is judged by today's.
+        facts = verdict.ServerFacts(same_process=True, client_exit_code=0)
+        judgement = verdict.judge(read_raw(raw_path), point, self.thresholds, facts)
+        old = stored.record
+        return verdict.measurement(
+            judgement,
+            point,
+            deployment=self.plan.deployment,
+            key_parts=old.key_parts,
+            attempt=old.attempt,
+            started_at=old.started_at,
+            client_argv=old.client_argv,
+            client_exit_code=old.client_exit_code,
+            raw=raw_path.name,
+            raw_sha256=old.raw_sha256,
+        )
+
+    def _live(self, ready_path: Path) -> tuple[Ready | None, Failure | None]:
+        """The token if the deployment lives, and why not if it does not: the keeper removes the token of a dead one."""
+        if ready_path.exists():
+            ready = Ready.read(ready_path)
+            if not ready.replay:
+                return ready, ready.failure
+        return None, attempts.noted_failure(attempts.latest(self.folder))
+
+    def _lost(self, point: PlannedPoint, failure: Failure | None) -> Measurement:
+        attempt = attempts.latest(self.folder)
+        failure = failure or Failure(
+            stage=STAGE,
+            reason="deployment_gone",
+            detail="The deployment ended before this point was measured.",
+            log=str(attempt / "keeper.json") if attempt else None,
+            remedy="Run again: what is lacking is measured then.",
+        )
+        parts = key_parts(self.plan.key_parts, point_key_parts(point))
+        name = attempt.name if attempt else None
+        return verdict.not_measured(failure, point, deployment=self.plan.deployment, key_parts=parts, attempt=name)
+
+    def _measure(self, point: PlannedPoint, ready: Ready, raw_path: Path) -> Measurement:
+        """Run the client against the live server and judge what it wrote.
+
+        A server that died or hung ends the deployment: the failure is noted for the points that follow.
+        """
+        assert ready.attempt and ready.url and ready.served_name and ready.key_file, (
+            "a live deployment's token is complete"
+        )
+        attempt = Path(ready.attempt)
+        key = Path(ready.key_file).read_text().strip()
+        draft = raw_path.with_name(f".{raw_path.name}.draft")
+        draft.unlink(missing_ok=True)
+        argv = launch.bench(
+            self.environment.python, ready.url, ready.served_name, self.manifest.path, point, str(draft.parent), draft.name
+        )  # fmt: skip
+        server = ServerWatch(attempt, scraper(ready.url, key), self.timeouts.no_progress)
+        server.begin(ready.server_pid)
+        started_at = utc_now()
+
+        def check() -> str | None:
+            reason = server()
+            self.here.progress.waiting(
+                f"{point.name}: {point.requests} requests, {server.generated:.0f} tokens generated by this server"
+            )
+            return reason
+
+        env = processes.clean_environment({"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OPENAI_API_KEY": key})
+        result = run_tool(
+            argv, log=self.here.log, env=env, timeout_s=self.timeouts.point, watch=self.here.watch, check=check
+        )
+        facts = verdict.ServerFacts(
+            same_process=server.same_process,
+            died=server.died or _died_at_end(attempt, server),
+            hung=server.hung,
+            client_exit_code=None if result.stopped else result.exit_code,
+            client_timed_out=bool(result.stopped and result.stopped.startswith("timeout")),
+        )
+        raw: RawResult | RawError
+        try:
+            raw = read_raw(draft)
+        except RawError as error:
+            raw = error
+        judgement = verdict.judge(raw, point, self.thresholds, facts)
+        failure = _end_deployment(attempt, point, facts, self.timeouts.stop)
+        if draft.exists():
+            draft.replace(raw_path)
+        else:
+            raw_path.write_text("{}\n")
+        return verdict.measurement(
+            judgement,
+            point,
+            deployment=self.plan.deployment,
+            key_parts=key_parts(self.plan.key_parts, point_key_parts(point)),
+            attempt=attempt.name,
+            started_at=started_at,
+            client_argv=tuple(argv),
+            client_exit_code=facts.client_exit_code,
+            raw=raw_path.name,
+            raw_sha256=file_sha256(raw_path),
+            failure=failure,
+        )
+
+
+def _words(record: Measurement) -> str:
+    if record.verdict == "INVALID":
+        return f"INVALID: {'; '.join(reason.detail for reason in record.reasons if reason.severity == 'INVALID')}"
+    mark = f" (SUSPECT: {', '.join(reason.code for reason in record.reasons)})" if record.verdict == "SUSPECT" else ""
+    ttft = f", median TTFT {record.ttft_ms.p50:.0f} ms" if record.ttft_ms else ""
+    return f"{record.output_throughput:,.0f} output tokens/s{ttft}{mark}"
+
+
+def _died_at_end(attempt: Path, server: ServerWatch) -> str | None:
+    """The client may have ended first, with all its requests failed, in the moment in which the server died."""
+    if server.same_process:
+        return None
+    daemon = attempts.find_daemon(attempt, SERVER)
+    return attempts.how_it_ended(daemon) if daemon else "the server's process is gone"
+
+
+def _end_deployment(attempt: Path, point: PlannedPoint, facts: verdict.ServerFacts, stop_s: float) -> Failure | None:
+    daemon = attempts.find_daemon(attempt, SERVER)
+    if facts.died:
+        state = attempts.keeper.read_state(attempt)
+        first = state.why.split(":")[1] if state and state.why and state.why.startswith("daemon_ended:") else SERVER
+        daemon = attempts.find_daemon(attempt, first) or daemon
+        failure = attempts.explain_end(
+            STAGE, attempt, daemon, f"The server died during {point.name}: {facts.died}", "server_died"
+        )
+        return attempts.fail(attempt, failure.model_copy(update={"reason": "server_died"}), stop_s)
+    if facts.hung:
+        failure = Failure(
+            stage=STAGE, reason="server_hung", detail=f"The server hung during {point.name}: {facts.hung}.", log=daemon.log if daemon else None,
+            remedy="Run again; if it hangs again, read the server's log, and raise timeouts.no_progress if it is only slow.",
+        )  # fmt: skip
+        return attempts.fail(attempt, failure, stop_s)
+    return None

@@ -1,0 +1,120 @@
+"""plan_deployment: everything that can be known to be wrong before anything is started is refused here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from servemark import planning
+from servemark.config.expand import Point
+from servemark.config.model import Deployment
+from servemark.errors import PlanRefused
+from servemark.measurement import key
+from servemark.records import EnvironmentCheck, Estimate, Hardware, Manifest, Plan, PlannedPoint, Topology
+from servemark.weights.architecture import Architecture
+
+# vLLM's default for gpu-memory-utilization (0.25.1, 0.32.0).
+DEFAULT_UTILISATION = 0.92
+
+
+def plan(
+    name: str,
+    deployment: Deployment,
+    trust_remote_code: bool,
+    points: Iterable[Point],
+    hardware: Hardware,
+    check: EnvironmentCheck,
+    manifest: Manifest,
+) -> Plan:
+    """Decide whether the deployment can serve, and what it is expected to hold.
+
+    Raises:
+        PlanRefused: an option vLLM does not know, an illegal topology, or not enough memory; all reasons together.
+    """
+    architecture = Architecture.from_config(manifest.config)
+    asked = deployment.topology.model_dump()
+    topology = Topology(**asked, devices_per_node=_devices_per_node(deployment, hardware))
+    unknown = unknown_options(deployment.options, check.serve_options, check.vllm)
+    errors, warnings = planning.legality(architecture, topology, hardware.devices)
+    if unknown or errors:
+        raise PlanRefused(
+            "\n".join([f"deployments.{name} cannot be served:", *(f"  - {text}" for text in (*unknown, *errors))]),
+            do=f"Change deployments.{name} in the configuration as said.",
+            reason="unknown_option" if unknown else "illegal_topology",
+        )
+    options = dict(deployment.options) | ({"trust-remote-code": True} if trust_remote_code else {})
+    estimate, memory_gib, utilisation = _estimate(
+        architecture, manifest, topology, options, deployment.variables, hardware
+    )
+    planning.require(estimate, topology, memory_gib, utilisation)
+    share = key.deployment_parts(
+        model_digest=manifest.digest, environment_digest=check.digest, topology=topology, options=options,
+        variables=deployment.variables, hardware=hardware,
+    )  # fmt: skip
+    return Plan(
+        deployment=name, model=deployment.model, environment=deployment.environment, model_digest=manifest.digest,
+        environment_digest=check.digest, served_name=deployment.model, topology=topology, options=options,
+        variables=dict(deployment.variables), estimate=estimate, warnings=(*warnings, *check.warnings),
+        points=tuple(_planned(point, share) for point in points), key_parts=share,
+    )  # fmt: skip
+
+
+def point_key_parts(point: Point | PlannedPoint) -> dict:
+    """The load point's share of its ledger key."""
+    shape = {
+        "dataset": "random", "input_tokens": point.input_tokens, "output_tokens": point.output_tokens, "requests": point.requests,
+        "warmups": point.warmups, "options": point.client_options,
+    }  # fmt: skip
+    return key.point_parts(
+        workload=shape, concurrency=point.concurrency, request_rate=point.request_rate, repetition=point.repetition, seed=point.seed
+    )  # fmt: skip
+
+
+def _planned(point: Point, share: dict) -> PlannedPoint:
+    return PlannedPoint(**point.model_dump(), key=key.digest(share, point_key_parts(point)))
+
+
+def _devices_per_node(deployment: Deployment, hardware: Hardware) -> int:
+    topology = deployment.topology
+    world = topology.tensor_parallel * topology.pipeline_parallel * topology.data_parallel * topology.replicas
+    return -(-world // topology.nodes)
+
+
+def unknown_options(options: Iterable[str], known: Iterable[str], version: str) -> list[str]:
+    """One sentence for each option that this vLLM's ``serve`` does not know, with the nearest that it does."""
+    names = set(known)
+    found = []
+    for option in options:
+        plain = option.removeprefix("no-").split(".")[0]
+        if option not in names and plain not in names:
+            near = difflib.get_close_matches(option, sorted(names), n=1)
+            found.append(
+                f"options.{option}: vLLM {version} has no such option{f'; did you mean {near[0]}' if near else ''}."
+            )
+    return found
+
+
+def _estimate(
+    architecture: Architecture,
+    manifest: Manifest,
+    topology: Topology,
+    options: dict,
+    variables: dict[str, str],
+    hardware: Hardware,
+) -> tuple[Estimate, float, float]:
+    max_model_len = int(options.get("max-model-len") or architecture.max_positions or 4096)
+    utilisation = float(options.get("gpu-memory-utilization") or DEFAULT_UTILISATION)
+    override = options.get("kv-cache-memory-bytes")
+    if hardware.accelerator == "cpu":
+        memory_gib = hardware.memory_gib
+        if variables.get("VLLM_CPU_KVCACHE_SPACE"):
+            override = int(float(variables["VLLM_CPU_KVCACHE_SPACE"]) * 2**30)
+    else:
+        memory_gib = min(gpu.memory_mib for gpu in hardware.gpus) / 1024
+    estimate = planning.estimate(
+        architecture, manifest.weight_bytes, topology, max_model_len, memory_gib, utilisation,
+        kv_cache_bytes_override=None if override is None else int(override), accelerator=hardware.accelerator,
+        block_tokens=options.get("block-size"), batched_tokens=options.get("max-num-batched-tokens"),
+        kv_element_bytes=1 if str(options.get("kv-cache-dtype", "")).startswith("fp8") else None,
+    )  # fmt: skip
+    return estimate, memory_gib, utilisation

@@ -1,0 +1,48 @@
+"""stop_deployment: end what lives, prove that nothing is left, keep how each process ended."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from servemark import keeper, processes
+from servemark.deployment import attempts
+from servemark.errors import ServemarkError
+from servemark.progress import Progress
+from servemark.records import Plan, Stopped
+
+SECRETS = ("api-key", "ray-token")
+
+
+def stop(plan: Plan, folder: Path, *, stop_s: float, progress: Progress) -> Stopped:
+    """Stop the latest attempt and record its end; its secrets are removed with it.
+
+    After a replay the latest attempt is the one that served, long ended: its end is what is recorded.
+
+    Raises:
+        ServemarkError: a process of ours could not be ended.
+    """
+    attempt = attempts.latest(folder)
+    if attempt is None:
+        return Stopped(deployment=plan.deployment, replay=True)
+    begin = time.monotonic()
+    progress.say("stopping")
+    state = keeper.stop(attempt, stop_s + 15)
+    survivors = processes.marked(str(attempt))
+    named = [processes.describe(p) for p in survivors]
+    processes.signal_all(survivors, 9)
+    deadline = time.monotonic() + 5
+    while processes.marked(str(attempt)):
+        if time.monotonic() > deadline:
+            raise ServemarkError(
+                f"A process of deployment {plan.deployment} cannot be ended: {named[0]}", look=str(attempt / "keeper.log"),
+                do="Look at it with ps; a process in state D waits for a device or a file system.", reason="cannot_stop",
+            )  # fmt: skip
+        time.sleep(0.05)
+    for name in SECRETS:
+        (attempt / name).unlink(missing_ok=True)
+    return Stopped(
+        deployment=plan.deployment, failure=attempts.noted_failure(attempt), attempt=attempt.name,
+        daemons=keeper.read_daemons(attempt), leftovers=(*(state.leftovers if state else ()), *named),
+        seconds=round(time.monotonic() - begin, 2),
+    )  # fmt: skip

@@ -1,0 +1,164 @@
+"""From a log to the cause of a failure and what to do about it.
+
+The knowledge is data (``catalogue.yaml``); this module only decides which row of it a log fits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import field_validator
+
+from servemark.diagnosis.text import Log, parse, root_error_lines, tracebacks, window
+from servemark.records import Strict
+
+__all__ = ["Diagnosis", "Log", "Row", "catalogue", "diagnose", "root_error", "row", "warnings"]
+
+
+class Row(Strict):
+    """One known cause of trouble; the fields are explained at the top of ``catalogue.yaml``."""
+
+    id: str
+    kind: Literal["fatal", "hang", "silent", "warning"]
+    reason: str
+    pattern: re.Pattern[str] | None = None
+    cause: str
+    remedy: str
+    generic: bool = False
+    last: bool = False
+
+    @field_validator("pattern", mode="before")
+    @classmethod
+    def _compile(cls, value: str | None) -> re.Pattern[str] | None:
+        return re.compile(value, re.MULTILINE) if value else None
+
+
+class Diagnosis(Strict):
+    """What a log says about a failure: stable reason code, cause and remedy in plain words, log lines verbatim."""
+
+    id: str
+    reason: str
+    cause: str
+    remedy: str
+    quote: tuple[str, ...]
+
+
+@cache
+def catalogue() -> tuple[Row, ...]:
+    """All rows of ``catalogue.yaml``, in its order."""
+    data = yaml.safe_load(Path(__file__).with_name("catalogue.yaml").read_text(encoding="utf-8"))
+    return tuple(Row(kind=item.pop("class"), **item) for item in data)
+
+
+def row(reason: str) -> Row:
+    """The row of one reason code, for stages that see the state itself instead of a log line.
+
+    Raises:
+        KeyError: the catalogue has no such reason.
+    """
+    for candidate in catalogue():
+        if candidate.reason == reason:
+            return candidate
+    raise KeyError(reason)
+
+
+def diagnose(log: Log, *, stop_requested: bool = False, stalled: bool = False) -> Diagnosis | None:
+    """The known cause that a log states, or None.
+
+    Specific rows come before generic ones; within a tier the first matching line wins, because later errors are
+    mostly consequences. Memory is bounded by `servemark.diagnosis.text.window` (4 Mi characters).
+
+    Args:
+        log: the text, the ``Path`` of a file, or lines.
+        stop_requested: we asked the server to stop: what it says from its shutdown on is no failure.
+        stalled: the process lives but nothing moves: causes of hangs count too, the latest line first.
+    """
+    lines = window(log, until_shutdown=stop_requested)
+    text = "\n".join(lines)
+    tiers: list[tuple[Callable[[Row], bool], bool]] = [(lambda r: r.kind == "fatal" and not r.generic, False)]
+    if not stop_requested:
+        tiers.append((lambda r: r.kind == "silent" and not r.generic, False))
+    if stalled:
+        tiers.append((lambda r: r.kind == "hang", True))
+    if not stop_requested:
+        tiers.append((lambda r: r.generic, False))
+    for belongs, latest in tiers:
+        hit = _pick(text, [r for r in catalogue() if belongs(r)], latest)
+        if hit:
+            return _diagnosis(lines, *hit)
+    return None
+
+
+def root_error(log: Log) -> tuple[str, ...]:
+    """The server's own error, verbatim, for a log that fits no row.
+
+    vLLM states the root cause first and consequences after it ("See root cause above"). In this order: the final
+    line of the first traceback with the indented lines under it and the exceptions chained to it, or the command
+    line parser's error if that came earlier; the first error record; the last five lines. Empty for an empty log.
+    """
+    return root_error_lines(window(log))
+
+
+def warnings(log: Log) -> tuple[Diagnosis, ...]:
+    """Every warning row that a log fits, each once: worth a note, never the cause of a failure."""
+    lines = window(log)
+    text = "\n".join(lines)
+    hits = (_pick(text, [r], False) for r in catalogue() if r.kind == "warning")
+    return tuple(_diagnosis(lines, *hit) for hit in hits if hit)
+
+
+def _pick(text: str, rows: Iterable[Row], latest: bool) -> tuple[Row, int] | None:
+    """The row with the first (or the latest) match and the number of the matching line."""
+    hits = [(offset, r) for r in rows if (offset := _offset(text, r, latest)) is not None]
+    if not hits:
+        return None
+    offset, found = (max if latest else min)(hits, key=lambda hit: hit[0])
+    return found, text.count("\n", 0, offset)
+
+
+def _offset(text: str, candidate: Row, latest: bool) -> int | None:
+    if candidate.pattern is None:
+        return None
+    if candidate.last:
+        return _offset_in_last_line(text, candidate.pattern)
+    offset = None
+    for match in candidate.pattern.finditer(text):
+        offset = match.start()
+        if not latest:
+            break
+    return offset
+
+
+def _offset_in_last_line(text: str, pattern: re.Pattern[str]) -> int | None:
+    """Where the pattern matches in the last line that is not empty and no heartbeat of a hanging start."""
+    heartbeats = [r.pattern for r in catalogue() if r.kind == "hang" and not r.last and r.pattern]
+    end = len(text)
+    while end > 0:
+        start = text.rfind("\n", 0, end) + 1
+        line = text[start:end]
+        if line.strip() and not any(beat.search(line) for beat in heartbeats):
+            return start if pattern.search(line) else None
+        end = start - 1
+    return None
+
+
+def _diagnosis(lines: Sequence[str], found: Row, index: int) -> Diagnosis:
+    matching = (lines[index],)
+    quote = (*root_error_lines(lines), *matching) if found.generic else (*matching, *_final_line(lines, index))
+    return Diagnosis(
+        id=found.id, reason=found.reason, cause=found.cause, remedy=found.remedy, quote=tuple(dict.fromkeys(quote))
+    )
+
+
+def _final_line(lines: Sequence[str], index: int) -> tuple[str, ...]:
+    """The ``SomeError: ...`` line of the traceback that a line is part of, if it is part of one."""
+    parsed = [parse(line) for line in lines]
+    for start, final in tracebacks(parsed):
+        if start < index < final and parsed[index].writer == parsed[start].writer:
+            return (lines[final],)
+    return ()

@@ -1,0 +1,96 @@
+"""What the main Snakemake process does before, around and after the rules: config, lock, lifeline, signals, progress, summary."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from servemark import interrupts, processes, runlock
+from servemark.config import load as config_load
+from servemark.config.expand import Point, expand, points
+from servemark.config.model import Config
+from servemark.errors import ServemarkError
+from servemark.progress import Display
+
+# Snakemake walks the chain of points recursively, several frames a point, and reports an overflow as a "cyclic dependency".
+_FRAMES_PER_POINT = 30
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The validated configuration with its load points, as the rules' functions see it."""
+
+    config: Config
+    points: Mapping[str, tuple[Point, ...]]
+    before: Mapping[tuple[str, str], str | None] = field(repr=False)
+
+    @classmethod
+    def of(cls, config: Config) -> Experiment:
+        """Expand every deployment's points."""
+        every = {name: points(config, name) for name in config.deployments}
+        before: dict[tuple[str, str], str | None] = {}
+        for name, chain in every.items():
+            names = [point.name for point in chain]
+            before |= {(name, point): earlier for point, earlier in zip(names, [None, *names], strict=False)}
+        return cls(config, every, before)
+
+    @property
+    def folder(self) -> Path:
+        """The run's results."""
+        return Path("results") / self.config.run
+
+
+def load(data: Mapping[str, Any], sources: Sequence[os.PathLike[str]], *, is_main: bool) -> Experiment:
+    """Validate what Snakemake merged, and claim the checkout if this process is going to run jobs.
+
+    A problem ends the process with its message and exit code 2, before Snakemake starts anything: it would show a traceback
+    and exit with 1.
+    """
+    try:
+        experiment = Experiment.of(expand(config_load.validate(data, [Path(source) for source in sources])))
+        if is_main:
+            processes.export_lifeline()
+            for message in runlock.claim(Path.cwd(), sys.argv[1:]):
+                print(f"servemark: {message}", file=sys.stderr)
+            atexit.register(runlock.release, Path.cwd())
+        elif processes.LIFELINE_VARIABLE not in os.environ:
+            processes.export_lifeline()
+    except ServemarkError as error:
+        print(f"servemark: {error.message()}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    longest = max(map(len, experiment.points.values()))
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), 1000 + _FRAMES_PER_POINT * longest))
+    return experiment
+
+
+class _Shown:
+    display: Display | None = None
+
+
+def begin(experiment: Experiment) -> None:
+    """At the start of a real run: answer signals in bounded time and show progress."""
+    interrupts.install()
+    _Shown.display = Display(experiment.folder / "progress.jsonl")
+    _Shown.display.start()
+    counts = f"{len(experiment.points)} deployments, {sum(map(len, experiment.points.values()))} load points"
+    print(f"servemark: run {experiment.config.run}: {counts}; results go to {experiment.folder}/", file=sys.stderr)
+
+
+def end(experiment: Experiment, success: bool) -> None:
+    """At the end of a run: the table's main lines and where everything is."""
+    if _Shown.display:
+        _Shown.display.end()
+    summary = experiment.folder / "summary.txt"
+    with contextlib.suppress(FileNotFoundError):
+        print(summary.read_text(), file=sys.stderr)
+    if not success:
+        print(
+            "servemark: the run did not complete. What failed is said above; run the same command again to go on.",
+            file=sys.stderr,
+        )

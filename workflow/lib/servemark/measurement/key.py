@@ -1,0 +1,177 @@
+"""The ledger's key: a normalised list of everything that decides a load point's figures, and nothing else.
+
+==============  ====================================================================================================
+part            content
+==============  ====================================================================================================
+model           the model's digest (every file's sha256)
+environment     the environment's digest (every installed package)
+topology        nodes, devices per node, tensor/pipeline/data parallel size, replicas, executor
+options         the server's options, as ``--name`` would spell them (kebab case, no dashes in front), in any order
+variables       the server's environment variables
+hardware        accelerator; GPU names and memory, sorted; driver; CPU model and logical count; architecture
+workload        dataset, lengths, requests, warm-ups, client options: the workload as configured, without its name and
+                without the lists of loads, repetitions and seeds that it is expanded into
+load            concurrency, request rate
+repetition      which repetition
+seed            the seed
+==============  ====================================================================================================
+
+Never in the key: ports, addresses, places, job ids, host names, secrets, names of run, deployment and workload, times.
+
+Two spellings are made one only where the server gets the same words either way: ``max_model_len`` and
+``max-model-len``, the number 512 and the text "512". ``true`` (a bare flag) and ``"true"`` (an argument) stay two: a
+key that differs too often costs a measurement, one that differs too seldom shows a wrong number. For the same reason a
+variable or option is left out only when it is known to name a place; one that selects code, a network or a table of
+tunings stays, even when its value looks like a path (see ``DECIDING_VARIABLES``).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from servemark.records import Hardware, Topology
+
+FORMAT = 1
+
+PLACE_OPTIONS = frozenset({
+    "api-key", "base-url", "data-parallel-address", "data-parallel-rank", "data-parallel-rpc-port",
+    "data-parallel-start-rank", "data-parallel-supervisor-port", "download-dir", "grpc-port", "headless", "host",
+    "label", "master-addr", "master-port", "metadata", "model", "node-rank", "port", "result-dir", "result-filename",
+    "root-path", "served-model-name",
+})  # fmt: skip
+"""Options that say where or under which name a server, a client or its files live."""
+
+PLACE_VARIABLES = (
+    "*_DIR", "*_PATH", "*_FILE", "*_ROOT", "*_HOME", "*_FOLDER", "*_IP", "*_IPS", "*_PORT", "*_ADDR", "*_ADDRESS",
+    "*_HOST", "*_HOSTNAME", "*_URL", "*_TOKEN", "*_KEY", "*_KEY_ID", "*_SECRET", "*_PASSWORD", "*TMPDIR", "TMP",
+    "TEMP", "PATH", "HOME", "PWD", "USER", "LOGNAME", "HOSTNAME", "HF_*_CACHE", "TRANSFORMERS_CACHE",
+    "VLLM_ASSETS_CACHE", "VLLM_MEDIA_CACHE", "SLURM_*", "SLURMD_*", "SRUN_*", "PMI*", "SNAKEMAKE_*", "AWS_*",
+)  # fmt: skip
+"""Patterns of variables that hold a place, an address, a job's identity or a secret."""
+
+DECIDING_VARIABLES = (
+    "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "CUDA_HOME", "VLLM_NCCL_SO_PATH", "VLLM_CUDART_SO_PATH",
+    "VLLM_CUDA_COMPATIBILITY_PATH", "VLLM_RUST_FRONTEND_PATH", "VLLM_MODEL_REDIRECT_PATH", "VLLM_TUNED_CONFIG_FOLDER",
+    "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE", "NCCL_TUNER_CONFIG_PATH",
+)  # fmt: skip
+"""Exceptions to the patterns: they choose which NCCL, which kernels or which rings run, so they decide the figures.
+
+``NCCL_SOCKET_IFNAME`` and its like match no pattern: the interface decides which network is measured.
+"""
+
+EXPANDED_WORKLOAD_KEYS = frozenset(
+    {"name", "concurrency", "request_rate", "repetitions", "repetition", "seed", "seeds"}
+)
+"""Keys of a workload that are names or are given per point."""
+
+
+def deployment_parts(
+    *,
+    model_digest: str,
+    environment_digest: str,
+    topology: Topology,
+    options: Mapping[str, Any],
+    variables: Mapping[str, Any],
+    hardware: Hardware,
+) -> dict[str, Any]:
+    """The deployment's share of the key: a JSON-able dict, stable in content and order.
+
+    Raises:
+        ValueError: one option is given in two spellings with different values.
+    """
+    return {
+        "model": model_digest,
+        "environment": environment_digest,
+        "topology": topology.model_dump(),
+        "options": normalise_options(options),
+        "variables": {name: str(value) for name, value in sorted(variables.items()) if decides(name)},
+        "hardware": {
+            "accelerator": hardware.accelerator,
+            "gpus": sorted([gpu.name, gpu.memory_mib] for gpu in hardware.gpus),
+            "driver": hardware.driver,
+            "cpu_model": hardware.cpu_model,
+            "cpu_count": hardware.cpu_count,
+            "architecture": hardware.architecture,
+        },
+    }
+
+
+def point_parts(
+    *,
+    workload: Mapping[str, Any],
+    concurrency: int | None,
+    request_rate: float | None,
+    repetition: int,
+    seed: int,
+) -> dict[str, Any]:
+    """The load point's share of the key.
+
+    Args:
+        workload: the workload as configured; ``client_options``, if there, are options of the benchmark client.
+    """
+    shape = {key: value for key, value in workload.items() if key not in EXPANDED_WORKLOAD_KEYS}
+    if "client_options" in shape:
+        shape["client_options"] = normalise_options(shape["client_options"])
+    return {
+        "workload": {key: shape[key] for key in sorted(shape)},
+        "load": {
+            "concurrency": concurrency,
+            "request_rate": None if request_rate is None else str(float(request_rate)),
+        },
+        "repetition": repetition,
+        "seed": seed,
+    }
+
+
+def digest(deployment: Mapping[str, Any], point: Mapping[str, Any]) -> str:
+    """The key: sha256 (hex) of both parts as canonical JSON.
+
+    Raises:
+        ValueError, TypeError: a part is not JSON (NaN included).
+    """
+    parts = {"format": FORMAT, "deployment": deployment, "point": point}
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def key_parts(deployment: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
+    """Both parts as they go into a measurement's record, so that a key can be explained and recomputed."""
+    return {"deployment": dict(deployment), "point": dict(point)}
+
+
+def normalise_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options under their kebab-case names, sorted, without those that only name a place.
+
+    Raises:
+        ValueError: one option is given in two spellings with different values.
+    """
+    result: dict[str, Any] = {}
+    for spelling, value in options.items():
+        name = spelling.lstrip("-").replace("_", "-")
+        if name in PLACE_OPTIONS:
+            continue
+        word = _word(value)
+        if name in result and result[name] != word:
+            raise ValueError(f"option {name} is given twice, with different values")
+        result[name] = word
+    return dict(sorted(result.items()))
+
+
+def decides(variable: str) -> bool:
+    """Whether a server's environment variable belongs in the key."""
+    if variable in DECIDING_VARIABLES:
+        return True
+    return not any(fnmatch.fnmatchcase(variable, pattern) for pattern in PLACE_VARIABLES)
+
+
+def _word(value: Any) -> Any:
+    """A value as the command line would carry it; flags, lists and JSON objects keep their shape."""
+    if value is None or isinstance(value, bool | Mapping):
+        return value
+    if isinstance(value, list | tuple):
+        return [_word(item) for item in value]
+    return str(value)

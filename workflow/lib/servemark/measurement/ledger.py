@@ -1,0 +1,162 @@
+"""The ledger: a content-addressed store of finished measurements that are VALID or SUSPECT.
+
+One entry is a folder ``<root>/<first two digits of the key>/<key>/`` with ``measurement.json`` and ``raw.json``. It is
+written beside and renamed into place, so it exists whole or not at all, also when two jobs store the same key at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from servemark.errors import ServemarkError
+from servemark.records import Measurement
+
+RECORD, RAW = "measurement.json", "raw.json"
+KEEPABLE = ("VALID", "SUSPECT")
+
+
+@dataclass(frozen=True)
+class StoredMeasurement:
+    """A checked entry. ``record`` is as it was stored: names of deployment and point are those of its first use."""
+
+    record: Measurement
+    raw: Path
+
+    def copy_raw(self, destination: Path) -> None:
+        """Put the per-request results at ``destination``, atomically. A copy, so that the file's time is new."""
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
+        os.close(handle)
+        try:
+            shutil.copyfile(self.raw, name)
+            os.chmod(name, 0o644)
+            os.replace(name, destination)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+class Ledger:
+    """The store under ``root``; made when the first measurement is stored.
+
+    Attributes:
+        warnings: what was found damaged and moved to ``<root>/damaged/``, for the caller to show.
+    """
+
+    def __init__(self, root: Path):
+        self.root = Path(root)
+        self.warnings: list[str] = []
+
+    def find(self, key: str) -> StoredMeasurement | None:
+        """The entry of ``key`` after checking it, the raw file's sha256 included; None when there is none.
+
+        A damaged entry is moved aside, adds to ``warnings`` and counts as none.
+        """
+        entry = self._entry(key)
+        if not entry.exists():
+            return None
+        try:
+            record = self._checked_record(key)
+            if file_sha256(entry / RAW) != record.raw_sha256:
+                raise ServemarkError(f"{entry / RAW} is not the file that was stored.")
+        except (ServemarkError, OSError) as error:
+            self._set_aside(entry, error)
+            return None
+        return StoredMeasurement(record, entry / RAW)
+
+    def store(self, key: str, record: Measurement, raw_path: Path) -> StoredMeasurement:
+        """Keep one measurement; with a good entry there already, that one stays and is returned.
+
+        Raises:
+            ValueError: the record is INVALID, has another key, or is not about ``raw_path``.
+        """
+        if record.verdict not in KEEPABLE:
+            raise ValueError(f"an {record.verdict} measurement does not belong in the ledger")
+        if record.key != key:
+            raise ValueError(f"the record has the key {record.key}, not {key}")
+        if file_sha256(raw_path) != record.raw_sha256:
+            raise ValueError(f"{raw_path} is not the raw file the record names")
+        entry = self._entry(key)
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(dir=entry.parent, prefix=".draft-"))
+        try:
+            draft.chmod(0o755)
+            link_or_copy(raw_path, draft / RAW)
+            record.write(draft / RECORD)
+            while not self._rename(draft, entry):
+                stored = self.find(key)
+                if stored is not None:
+                    return stored
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        return StoredMeasurement(record, entry / RAW)
+
+    def missing(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """The keys with no usable entry, in the given order. Quick: the raw files are not hashed, nothing is moved."""
+        return tuple(key for key in keys if not self._looks_good(key))
+
+    def _entry(self, key: str) -> Path:
+        if not re.fullmatch(r"[0-9a-f]{64}", key):
+            raise ValueError(f"{key!r} is not a ledger key (64 hexadecimal digits)")
+        return self.root / key[:2] / key
+
+    def _checked_record(self, key: str) -> Measurement:
+        path = self._entry(key) / RECORD
+        record = Measurement.read(path)
+        if record.key != key:
+            raise ServemarkError(f"{path} has the key {record.key}.")
+        if record.verdict not in KEEPABLE:
+            raise ServemarkError(f"{path} has the verdict {record.verdict}.")
+        return record
+
+    def _looks_good(self, key: str) -> bool:
+        try:
+            self._checked_record(key)
+            return (self._entry(key) / RAW).stat().st_size > 0
+        except (ServemarkError, OSError):
+            return False
+
+    def _set_aside(self, entry: Path, error: Exception) -> None:
+        damaged = self.root / "damaged"
+        damaged.mkdir(parents=True, exist_ok=True)
+        place = Path(tempfile.mkdtemp(dir=damaged, prefix=f"{entry.name[:16]}-"))
+        try:
+            os.replace(entry, place / entry.name)
+        except FileNotFoundError:
+            # Another process moved it first.
+            place.rmdir()
+            return
+        what = str(error).splitlines()[0]
+        self.warnings.append(f"A stored measurement was damaged and will be measured again: {what} Kept as {place}.")
+
+    @staticmethod
+    def _rename(draft: Path, entry: Path) -> bool:
+        """Whether the draft took its place; False when something is there already."""
+        try:
+            os.rename(draft, entry)
+        except OSError:
+            if entry.exists():
+                return False
+            raise
+        return True
+
+
+def link_or_copy(source: Path, destination: Path) -> None:
+    """Make ``destination`` the same content: a hard link, or a copy where the file system cannot link."""
+    try:
+        os.link(source, destination)
+    except OSError:
+        shutil.copyfile(source, destination)
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 (hex) of one file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

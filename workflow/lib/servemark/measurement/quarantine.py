@@ -1,0 +1,230 @@
+"""The gate: INVALID records are moved aside so that the next run measures exactly those points again.
+
+A point that is INVALID twice for the same reasons with the same ledger key is not measured a third time: it becomes a
+reported hole, and so does one that the configuration accepts. ``decide`` is pure; ``gate`` reads and moves files.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from servemark.errors import ServemarkError
+from servemark.records import Measurement
+
+Action = Literal["keep", "move", "hole"]
+
+REMEDIES = {
+    "client_disagrees": "Compare the result file with the client's log; another vLLM may write another format.",
+    "client_failed": "Read the client's log of this point.",
+    "client_timeout": "Allow the point more time, or ask for fewer requests or a lower load.",
+    "clock_odd": "Look for a clock or virtualisation problem on the client's node, then run again.",
+    "input_tokens_differ": "Check that client and server use the same tokenizer.",
+    "few_requests_per_slot": "Raise `requests`, so that each slot of the concurrency serves several.",
+    "no_output": "Send one request by hand and read the server's log.",
+    "non_finite": "Read the client's log of this point, then run again.",
+    "output_tokens_long": "Check that the client's options do not ask for other lengths.",
+    "output_tokens_short": "Check `ignore-eos` and that input and output fit in `max-model-len`.",
+    "requests_failed": "Read the errors in the raw result file and the server's log.",
+    "requests_unaccounted": "Read the client's log: it sent another number of requests than asked.",
+    "server_changed": "The server was restarted during the point: read its log, then run again.",
+    "server_died": "Read the server's log; after mending the cause run again.",
+    "server_hung": "Read the server's log; lower the load if it ran out of memory.",
+    "too_short": "Raise `requests`, so that the point takes longer.",
+}
+DEFAULT_REMEDY = "Read the logs of this attempt, then run snakemake again."
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What happens to one record, and why."""
+
+    path: Path
+    record: Measurement
+    action: Action
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """The gate's answer.
+
+    Attributes:
+        moved: where each rejected record is now, by deployment/point.
+        holes: accepted gaps, as ``records.Check.holes`` takes them.
+        table: text for the user: point, reason, detail, log, remedy, and what the next run does. Empty when good.
+    """
+
+    valid: int
+    suspect: int
+    moved: Mapping[str, Path]
+    holes: tuple[dict[str, str], ...]
+    table: str
+
+    @property
+    def passed(self) -> bool:
+        """Nothing was moved: the next run has nothing to measure again."""
+        return not self.moved
+
+
+def gate(
+    records: Mapping[Path, Measurement], rejected_dir: Path, accept_invalid: bool | Sequence[str] = False
+) -> GateResult:
+    """Judge all records of a run and move the rejected ones, with their raw files, to ``rejected_dir``.
+
+    Args:
+        records: every measurement by the path of its record.
+        rejected_dir: gets ``<deployment>/<point>.<n>.json``, n counting a point's rejections from 1.
+        accept_invalid: True, or glob patterns on ``deployment/point``: INVALID points that stay, as holes.
+    """
+    deployments = {record.deployment for record in records.values()}
+    decisions = decide(records, read_rejected(rejected_dir, deployments), accept_invalid)
+    moved = {_name(d.record): reject(d.path, d.record, rejected_dir) for d in decisions if d.action == "move"}
+    verdicts = [record.verdict for record in records.values()]
+    return GateResult(
+        valid=verdicts.count("VALID"),
+        suspect=verdicts.count("SUSPECT"),
+        moved=moved,
+        holes=tuple(_hole(d) for d in decisions if d.action == "hole"),
+        table=_table(decisions, rejected_dir),
+    )
+
+
+def decide(
+    records: Mapping[Path, Measurement], rejected: Iterable[Measurement], accept_invalid: bool | Sequence[str]
+) -> tuple[Decision, ...]:
+    """What happens to each record, sorted by deployment and point. Pure.
+
+    Args:
+        rejected: the records of earlier rejections.
+    """
+    seen = {(_name(record), record.key, reason_codes(record)) for record in rejected}
+    decisions = []
+    for path, record in sorted(records.items(), key=lambda item: (item[1].deployment, item[1].point)):
+        name = _name(record)
+        if record.verdict != "INVALID":
+            decisions.append(Decision(path, record, "keep"))
+        elif _accepted(name, accept_invalid):
+            decisions.append(Decision(path, record, "hole", "accepted by accept_invalid"))
+        elif (name, record.key, reason_codes(record)) in seen:
+            decisions.append(Decision(path, record, "hole", "INVALID again for the same reason"))
+        else:
+            decisions.append(Decision(path, record, "move"))
+    return tuple(decisions)
+
+
+def reason_codes(record: Measurement) -> frozenset[str]:
+    """Why a record is INVALID; for a deployment that failed, its failure's reason alone."""
+    if record.failure:
+        return frozenset({record.failure.reason})
+    return frozenset(reason.code for reason in record.reasons if reason.severity == "INVALID")
+
+
+def read_rejected(rejected_dir: Path, deployments: Iterable[str]) -> tuple[Measurement, ...]:
+    """The records of earlier rejections of these deployments; what cannot be read does not count."""
+    records = []
+    for deployment in sorted(deployments):
+        for path in sorted((rejected_dir / _plain(deployment)).glob("*.json")):
+            try:
+                records.append(Measurement.read(path))
+            except ServemarkError:
+                continue
+    return tuple(records)
+
+
+def reject(path: Path, record: Measurement, rejected_dir: Path) -> Path:
+    """Move one record and its raw file aside; returns the record's new path.
+
+    The record moves last, in one rename: after a crash before it, the next gate does the move.
+    """
+    folder = rejected_dir / _plain(record.deployment)
+    folder.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while any((folder / f"{_plain(record.point)}.{number}{end}").exists() for end in (".json", ".raw")):
+        number += 1
+    target = folder / f"{record.point}.{number}.json"
+    raw = path.parent / _plain(record.raw) if record.raw else None
+    if raw and raw.exists():
+        # Not .json: read_rejected takes every .json for a record.
+        place = target.with_suffix(".raw")
+        shutil.move(raw, place)
+        record.model_copy(update={"raw": place.name}).write(path)
+    shutil.move(path, target)
+    return target
+
+
+def _plain(name: str) -> str:
+    if not name or name in (".", "..") or Path(name).name != name:
+        raise ServemarkError(f"{name!r} in a measurement's record is not a plain name.", reason="record_broken")
+    return name
+
+
+def _name(record: Measurement) -> str:
+    return f"{record.deployment}/{record.point}"
+
+
+def _accepted(name: str, accept_invalid: bool | Sequence[str]) -> bool:
+    if isinstance(accept_invalid, bool):
+        return accept_invalid
+    patterns = [accept_invalid] if isinstance(accept_invalid, str) else accept_invalid
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _causes(record: Measurement) -> list[tuple[str, str, str, str]]:
+    """(reason, detail, log, remedy) of each cause of an INVALID record."""
+    if record.failure:
+        failure = record.failure
+        return [(failure.reason, failure.detail, failure.log or "-", failure.remedy or DEFAULT_REMEDY)]
+    log = record.attempt or "-"
+    return [
+        (reason.code, reason.detail, log, REMEDIES.get(reason.code, DEFAULT_REMEDY))
+        for reason in record.reasons
+        if reason.severity == "INVALID"
+    ] or [("unknown", "The record gives no reason.", log, DEFAULT_REMEDY)]
+
+
+def _hole(decision: Decision) -> dict[str, str]:
+    causes = _causes(decision.record)
+    return {
+        "deployment": decision.record.deployment,
+        "point": decision.record.point,
+        "reason": ", ".join(reason for reason, *_ in causes),
+        "detail": f"{' '.join(detail for _, detail, *_ in causes)} ({decision.why})",
+    }
+
+
+def _table(decisions: Sequence[Decision], rejected_dir: Path) -> str:
+    moved = [decision for decision in decisions if decision.action == "move"]
+    holes = [decision for decision in decisions if decision.action == "hole"]
+    parts = []
+    if moved:
+        parts.append(
+            f"{len(moved)} INVALID measurement(s), moved to {rejected_dir}. The next `snakemake` measures exactly "
+            "these again; a second failure for the same reason is then reported as a hole instead:"
+        )
+        parts.append(_rows(moved))
+    if holes:
+        parts.append(
+            f"{len(holes)} hole(s): points without figures, named in the report; the next run does not measure them:"
+        )
+        parts.append(_rows(holes))
+        parts.append("To measure a hole again after mending its cause, delete its record and its rejected records.")
+    return "\n".join(parts)
+
+
+def _rows(decisions: Sequence[Decision]) -> str:
+    """One line with point and reason a cause, then what a person needs to act on it."""
+    causes = [
+        (_name(decision.record), decision.why, *cause) for decision in decisions for cause in _causes(decision.record)
+    ]
+    width = max(len(cause[0]) for cause in causes)
+    lines = []
+    for name, why, reason, detail, log, remedy in causes:
+        lines.append(f"  {name:<{width}}  {reason}{f' ({why})' if why else ''}")
+        lines += [f"  {'':<{width}}    detail: {detail}", f"  {'':<{width}}    log: {log}"]
+        lines.append(f"  {'':<{width}}    remedy: {remedy}")
+    return "\n".join(lines)

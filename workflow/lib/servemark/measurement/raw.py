@@ -1,0 +1,208 @@
+"""The benchmark client's per-request results, read from its ``--save-detailed`` JSON and checked.
+
+Format (vllm/benchmarks/serve.py, ``benchmark`` and ``main_async``): one JSON object with the client's totals and one
+list entry per request, failed requests included:
+
+=================  ============================================================================================
+key                per request
+=================  ============================================================================================
+``input_lens``     prompt tokens
+``output_lens``    generated tokens; 0 for a failed request
+``ttfts``          seconds to the first streamed chunk; 0.0 when none came
+``itls``           list of seconds between chunks
+``start_times``    seconds on the client's monotonic clock
+``errors``         text, empty when it went well
+``latencies``      seconds to the last chunk; 0.0 for a failed request. vLLM 0.32 writes it; 0.25 does not, there it is
+                   ``ttft + sum(itls)``, which is the same sum by construction (lib/endpoint_request_func.py)
+=================  ============================================================================================
+
+The file has no success flag. A request that failed has an error text, or, when the server answered with a status line
+without a reason phrase (``output.error = response.reason or ""``), an empty one and a TTFT of 0.0.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from servemark.errors import ServemarkError
+
+COUNTS = ("num_prompts", "completed", "failed", "total_input_tokens", "total_output_tokens")
+TOTALS = ("request_throughput", "output_throughput", "total_token_throughput")
+LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "errors")
+MEANS = ("mean_ttft_ms", "mean_itl_ms")
+
+
+class RawError(ServemarkError):
+    """The client's result file cannot be used; ``reason`` says in one code why."""
+
+    default_reason = "raw_broken"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request; times in seconds, ``start`` on the client's monotonic clock."""
+
+    ok: bool
+    input_tokens: int
+    output_tokens: int
+    ttft: float
+    itls: tuple[float, ...]
+    latency: float
+    start: float
+    error: str
+
+
+@dataclass(frozen=True)
+class RawResult:
+    """The checked content of one result file. ``totals`` are the client's own sums, kept for comparison only."""
+
+    num_prompts: int
+    completed: int
+    failed: int
+    duration_s: float
+    requests: tuple[Request, ...]
+    totals: dict[str, float]
+
+
+def read_raw(path: Path) -> RawResult:
+    """Read and check one result file.
+
+    Raises:
+        RawError: with one of the reasons ``raw_missing``, ``raw_empty``, ``raw_truncated``, ``raw_broken`` (not JSON,
+            not an object), ``raw_extra`` (more follows the first document), ``raw_incomplete`` (keys missing),
+            ``raw_lengths`` (lists of other lengths), ``raw_types`` (a value of the wrong type or a negative count),
+            ``non_finite`` (NaN or infinity).
+    """
+    try:
+        return _result(_parse(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        what, reason = "The client wrote no result file", "raw_missing"
+    except (OSError, UnicodeDecodeError) as error:
+        what, reason = f"The result file cannot be read: {error}", "raw_broken"
+    except _Bad as bad:
+        what, reason = bad.what, bad.reason
+    raise RawError(f"{what} ({path.name}).", look=str(path), do="Read the client's log of this point.", reason=reason)
+
+
+class _Bad(Exception):
+    def __init__(self, reason: str, what: str):
+        self.reason, self.what = reason, what
+        super().__init__(what)
+
+
+def _parse(text: str) -> dict[str, Any]:
+    if not text.strip():
+        raise _Bad("raw_empty", "The result file is empty")
+
+    def refuse(constant: str) -> None:
+        raise _Bad("non_finite", f"The result file holds {constant}, which is no number")
+
+    body = text.strip()
+    try:
+        data, end = json.JSONDecoder(parse_constant=refuse).raw_decode(body)
+    except (ValueError, RecursionError) as error:
+        if body.startswith("{") and not body.endswith("}"):
+            raise _Bad("raw_truncated", f"The result file ends in the middle: {error}") from None
+        raise _Bad("raw_broken", f"The result file is not JSON: {error}") from None
+    if end != len(body):
+        raise _Bad("raw_extra", "More text follows the first JSON document of the result file")
+    if not isinstance(data, dict):
+        raise _Bad("raw_broken", f"The result file holds a {type(data).__name__}, not an object")
+    return data
+
+
+def _result(data: dict[str, Any]) -> RawResult:
+    missing = [key for key in (*COUNTS, "duration", *TOTALS, *LISTS) if key not in data]
+    if missing:
+        raise _Bad("raw_incomplete", f"The result file lacks {', '.join(missing)}; was --save-detailed given?")
+    counts = {key: _count(key, data[key]) for key in COUNTS}
+    totals = {key: _number(key, data[key]) for key in (*TOTALS, *(key for key in MEANS if key in data))}
+    columns: dict[str, list[Any]] = {
+        "input_lens": _column(data, "input_lens", _count),
+        "output_lens": _column(data, "output_lens", _count),
+        "ttfts": _column(data, "ttfts", _number),
+        "itls": _column(data, "itls", _numbers),
+        "start_times": _column(data, "start_times", _number),
+        "errors": _column(data, "errors", _text),
+    }
+    if "latencies" in data:
+        columns["latencies"] = _column(data, "latencies", _number)
+    lengths = {key: len(column) for key, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        text = ", ".join(f"{key} {length}" for key, length in lengths.items())
+        raise _Bad("raw_lengths", f"The per-request lists have other lengths: {text}")
+    latencies = columns.get("latencies") or [
+        ttft + math.fsum(itls) for ttft, itls in zip(columns["ttfts"], columns["itls"], strict=True)
+    ]
+    requests = tuple(
+        Request(
+            ok=not error and ttft != 0.0,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            ttft=ttft,
+            itls=itls,
+            latency=latency,
+            start=start,
+            error=error,
+        )
+        for input_tokens, output_tokens, ttft, itls, latency, start, error in zip(
+            columns["input_lens"],
+            columns["output_lens"],
+            columns["ttfts"],
+            columns["itls"],
+            latencies,
+            columns["start_times"],
+            columns["errors"],
+            strict=True,
+        )
+    )
+    return RawResult(
+        num_prompts=counts["num_prompts"],
+        completed=counts["completed"],
+        failed=counts["failed"],
+        duration_s=_number("duration", data["duration"]),
+        requests=requests,
+        totals={**{key: float(counts[key]) for key in ("total_input_tokens", "total_output_tokens")}, **totals},
+    )
+
+
+def _column(data: dict[str, Any], key: str, check: Callable[[str, Any], Any]) -> list[Any]:
+    values = data[key]
+    if not isinstance(values, list):
+        raise _Bad("raw_types", f"{key} is a {type(values).__name__}, not a list")
+    return [check(key, value) for value in values]
+
+
+def _count(key: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise _Bad("raw_types", f"{key} holds {value!r:.40}, not a count")
+    return value
+
+
+def _number(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _Bad("raw_types", f"{key} holds {value!r:.40}, not a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise _Bad("non_finite", f"{key} holds a number that is not finite")
+    return number
+
+
+def _numbers(key: str, value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list):
+        raise _Bad("raw_types", f"{key} holds a {type(value).__name__} where a list of numbers belongs")
+    return tuple(_number(key, item) for item in value)
+
+
+def _text(key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Bad("raw_types", f"{key} holds {value!r:.40}, not text")
+    return value

@@ -1,0 +1,286 @@
+"""The verdict on one load point: VALID, SUSPECT or INVALID, with every reason.
+
+The client's exit code says nothing (0 with not one request completed), nor do its totals: every figure is recounted
+from the per-request lists, and the client's own totals are only compared with ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Protocol
+
+from servemark import statistics
+from servemark.measurement.raw import RawError, RawResult, Request
+from servemark.records import Failure, Measurement, PlannedPoint, Reason
+
+Verdict = Literal["VALID", "SUSPECT", "INVALID"]
+
+# Sums of thousands of float64 differ by far less when only the order of adding differs.
+SAME_FIGURE = 1e-6
+# perf_counter resolves nanoseconds; this only forgives the rounding of sums.
+CLOCK_SLACK_S = 1e-6
+
+
+class Thresholds(Protocol):
+    """What the configuration accepts; any object with these attributes fits."""
+
+    @property
+    def max_failed_fraction(self) -> float:
+        """Failed over asked requests; more is INVALID, fewer but some is SUSPECT."""
+
+    @property
+    def min_duration_s(self) -> float:
+        """A shorter load is SUSPECT."""
+
+    @property
+    def min_requests_per_slot(self) -> float:
+        """Completed requests over concurrency; fewer is SUSPECT."""
+
+    @property
+    def output_tokens_tolerance(self) -> float:
+        """Relative difference of the generated tokens from those asked; more is INVALID. 0 asks it of each request."""
+
+    @property
+    def input_tokens_tolerance(self) -> float:
+        """Relative difference of the prompt tokens from those asked; more is SUSPECT."""
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """What was seen of server and client while the point ran.
+
+    Attributes:
+        same_process: the server's process (pid and start time) is the same before and after.
+        died, hung: what was seen, when the server died or hung.
+        client_exit_code: None when the client did not exit by itself.
+    """
+
+    same_process: bool
+    died: str | None = None
+    hung: str | None = None
+    client_exit_code: int | None = None
+    client_timed_out: bool = False
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Verdict and reasons; ``figures`` is None exactly when the verdict is INVALID."""
+
+    verdict: Verdict
+    reasons: tuple[Reason, ...]
+    completed: int
+    failed: int
+    figures: statistics.Figures | None
+
+
+def judge(raw: RawResult | RawError, asked: PlannedPoint, thresholds: Thresholds, server: ServerFacts) -> Judgement:
+    """Decide whether the figures of one load point may be shown.
+
+    Args:
+        raw: what ``read_raw`` gave, or the error it raised.
+    """
+    reasons = list(_server_reasons(server))
+    if isinstance(raw, RawError):
+        reasons.append(_invalid(raw.reason, raw.what))
+        return Judgement("INVALID", tuple(reasons), completed=0, failed=0, figures=None)
+    good = [request for request in raw.requests if request.ok]
+    failed = len(raw.requests) - len(good)
+    reasons += _request_reasons(raw, good, asked, thresholds)
+    odd = _odd_clock(raw.duration_s, good)
+    figures = None
+    if odd:
+        reasons.append(_invalid("clock_odd", odd))
+    else:
+        figures = _recount(raw.duration_s, good)
+        reasons += _figure_reasons(raw, good, figures, asked, thresholds)
+    verdict = _verdict(reasons)
+    return Judgement(
+        verdict, tuple(reasons), completed=len(good), failed=failed, figures=None if verdict == "INVALID" else figures
+    )
+
+
+def measurement(
+    judgement: Judgement,
+    point: PlannedPoint,
+    *,
+    deployment: str,
+    key_parts: dict[str, Any],
+    attempt: str | None = None,
+    started_at: str | None = None,
+    client_argv: tuple[str, ...] = (),
+    client_exit_code: int | None = None,
+    raw: str | None = None,
+    raw_sha256: str | None = None,
+    failure: Failure | None = None,
+) -> Measurement:
+    """The record of one load point.
+
+    Args:
+        raw, raw_sha256: file name of the per-request results beside the record, and their sha256.
+    """
+    figures = judgement.figures
+    shown = {} if figures is None else {field.name: getattr(figures, field.name) for field in fields(figures)}
+    return Measurement(
+        deployment=deployment,
+        point=point.name,
+        workload=point.workload,
+        concurrency=point.concurrency,
+        request_rate=point.request_rate,
+        repetition=point.repetition,
+        seed=point.seed,
+        input_tokens=point.input_tokens,
+        output_tokens=point.output_tokens,
+        key=point.key,
+        key_parts=key_parts,
+        verdict=judgement.verdict,
+        reasons=judgement.reasons,
+        failure=failure,
+        attempt=attempt,
+        started_at=started_at,
+        asked=point.requests,
+        completed=judgement.completed,
+        failed=judgement.failed,
+        client_argv=client_argv,
+        client_exit_code=client_exit_code,
+        raw=raw,
+        raw_sha256=raw_sha256,
+        **shown,
+    )
+
+
+def not_measured(
+    failure: Failure, point: PlannedPoint, *, deployment: str, key_parts: dict[str, Any], attempt: str | None = None
+) -> Measurement:
+    """The INVALID record of a load point that was never measured because an earlier stage failed."""
+    judgement = Judgement("INVALID", (_invalid(failure.reason, failure.detail),), completed=0, failed=0, figures=None)
+    return measurement(judgement, point, deployment=deployment, key_parts=key_parts, attempt=attempt, failure=failure)
+
+
+def _invalid(code: str, detail: str) -> Reason:
+    return Reason(code=code, severity="INVALID", detail=detail)
+
+
+def _suspect(code: str, detail: str) -> Reason:
+    return Reason(code=code, severity="SUSPECT", detail=detail)
+
+
+def _verdict(reasons: list[Reason]) -> Verdict:
+    severities = {reason.severity for reason in reasons}
+    return "INVALID" if "INVALID" in severities else "SUSPECT" if severities else "VALID"
+
+
+def _server_reasons(server: ServerFacts) -> Iterator[Reason]:
+    if server.died:
+        yield _invalid("server_died", server.died)
+    if server.hung:
+        yield _invalid("server_hung", server.hung)
+    if not server.same_process:
+        yield _invalid("server_changed", "The server's process at the end is not the one at the start.")
+    if server.client_timed_out:
+        yield _invalid("client_timeout", "The benchmark client did not end in time and was stopped.")
+    elif server.client_exit_code != 0:
+        code = server.client_exit_code
+        yield _invalid(
+            "client_failed", "The client never exited." if code is None else f"The client exited with {code}."
+        )
+
+
+def _request_reasons(
+    raw: RawResult, good: list[Request], asked: PlannedPoint, thresholds: Thresholds
+) -> Iterator[Reason]:
+    accounted, failed = len(raw.requests), len(raw.requests) - len(good)
+    if {accounted, raw.num_prompts} != {asked.requests}:
+        yield _invalid(
+            "requests_unaccounted",
+            f"{asked.requests} requests were asked for; the client says {raw.num_prompts} and lists {accounted}.",
+        )
+    if failed:
+        fraction = failed / accounted
+        first = next((request.error for request in raw.requests if request.error.strip()), "no error text")
+        detail = (
+            f"{failed} of {accounted} requests failed ({fraction:.1%}); first: {first.strip().splitlines()[-1]:.200}"
+        )
+        allowed = fraction <= thresholds.max_failed_fraction
+        yield _suspect("requests_failed", detail) if allowed else _invalid("requests_failed", detail)
+    silent = sum(request.output_tokens == 0 for request in good)
+    if not good:
+        yield _invalid("no_output", "Not one request completed.")
+    elif silent:
+        yield _invalid("no_output", f"{silent} of {len(good)} completed requests have no output token.")
+    yield from _output_reasons(good, asked.output_tokens, thresholds.output_tokens_tolerance)
+    wanted, got = len(good) * asked.input_tokens, sum(request.input_tokens for request in good)
+    if abs(got - wanted) > thresholds.input_tokens_tolerance * wanted:
+        yield _suspect("input_tokens_differ", f"Prompts hold {got} tokens; {wanted} were asked for.")
+
+
+def _output_reasons(good: list[Request], each: int, tolerance: float) -> Iterator[Reason]:
+    # Failed requests are judged by requests_failed; here the completed ones must have been answered in full.
+    wanted, got = len(good) * each, sum(request.output_tokens for request in good)
+    short = sum(request.output_tokens < each for request in good)
+    long = sum(request.output_tokens > each for request in good)
+    text = f"{len(good)} completed requests gave {got} output tokens; {wanted} were asked for"
+    if got < wanted * (1 - tolerance) or (tolerance == 0 and short):
+        yield _invalid("output_tokens_short", f"{text} ({short} requests too short).")
+    if got > wanted * (1 + tolerance) or (tolerance == 0 and long):
+        yield _invalid("output_tokens_long", f"{text} ({long} requests too long).")
+
+
+def _odd_clock(duration_s: float, good: list[Request]) -> str | None:
+    """What is impossible in the times, or None. Starts are compared with each other: their zero is arbitrary."""
+    if not duration_s > 0:
+        return f"The client's duration is {duration_s} s."
+    for number, request in enumerate(good):
+        if request.ttft < 0 or request.latency < 0 or min(request.itls, default=0.0) < 0:
+            return f"Completed request {number} has a negative time."
+        if request.ttft + math.fsum(request.itls) > request.latency + CLOCK_SLACK_S:
+            return f"Completed request {number}: TTFT and token gaps add up to more than its latency."
+    if good:
+        span = max(request.start + request.latency for request in good) - min(request.start for request in good)
+        if span > duration_s + CLOCK_SLACK_S:
+            return f"The requests span {span:.6f} s, more than the load's duration of {duration_s:.6f} s."
+    return None
+
+
+def _recount(duration_s: float, good: list[Request]) -> statistics.Figures:
+    return statistics.figures(
+        duration_s=duration_s,
+        input_tokens=[request.input_tokens for request in good],
+        output_tokens=[request.output_tokens for request in good],
+        ttfts=[request.ttft for request in good],
+        itls=[request.itls for request in good],
+        latencies=[request.latency for request in good],
+    )
+
+
+def _figure_reasons(
+    raw: RawResult, good: list[Request], figures: statistics.Figures, asked: PlannedPoint, thresholds: Thresholds
+) -> Iterator[Reason]:
+    ours = {
+        "completed": len(good),
+        "failed": len(raw.requests) - len(good),
+        "total_input_tokens": figures.total_input_tokens,
+        "total_output_tokens": figures.total_output_tokens,
+        "request_throughput": figures.request_throughput,
+        "output_throughput": figures.output_throughput,
+        "total_token_throughput": figures.total_throughput,
+        "mean_ttft_ms": figures.ttft_ms.mean if figures.ttft_ms else 0.0,
+        "mean_itl_ms": figures.itl_ms.mean if figures.itl_ms else 0.0,
+    }
+    client = {"completed": raw.completed, "failed": raw.failed, **raw.totals}
+    differ = [
+        f"{name} {theirs:g} (ours {ours[name]:g})"
+        for name, theirs in client.items()
+        if not math.isclose(ours[name], theirs, rel_tol=SAME_FIGURE, abs_tol=1e-9)
+    ]
+    if differ:
+        yield _invalid("client_disagrees", f"The client's totals differ from its own requests: {', '.join(differ)}.")
+    if figures.duration_s < thresholds.min_duration_s:
+        yield _suspect("too_short", f"The load took {figures.duration_s:.2f} s; {thresholds.min_duration_s:g} s asked.")
+    if asked.concurrency and len(good) / asked.concurrency < thresholds.min_requests_per_slot:
+        yield _suspect(
+            "few_requests_per_slot",
+            f"{len(good)} requests over concurrency {asked.concurrency}: fewer than "
+            f"{thresholds.min_requests_per_slot:g} per slot, so ramp-up and tail weigh much.",
+        )

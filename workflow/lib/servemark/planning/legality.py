@@ -1,0 +1,136 @@
+"""Which topologies vLLM accepts for an architecture, told before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from servemark.records import Topology
+from servemark.weights.architecture import Architecture
+
+
+def stage_layers(layers: int, pipeline_parallel: int) -> tuple[int, ...]:
+    """Layers of each pipeline stage, as vLLM splits them.
+
+    Source: vllm/distributed/utils.py, get_pp_indices (0.32.0): equal shares, and the remainder one each to the stages
+    from the last but one backwards, so that the last stage, which has the output head, stays small.
+    """
+    share, rest = divmod(layers, pipeline_parallel)
+    stages = [share] * pipeline_parallel
+    for position in range(2, rest + 2):
+        stages[-position] += 1
+    return tuple(stages)
+
+
+def legality(
+    architecture: Architecture, topology: Topology, devices_per_node: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What forbids the topology and what speaks against it: (errors, warnings), one sentence each.
+
+    ``devices_per_node`` is how many devices a node really has. Sources, vLLM 0.32.0: attention heads
+    config/model.py verify_with_parallel_config; KV heads, split or replicated, models/qwen3.py and
+    layers/linear.py QKVParallelLinear; MLP width layers/linear.py divide(); expert width fused_moe/config.py, where
+    experts are sharded over tensor and data parallel ranks together; expert count models/qwen3_moe.py.
+    The vocabulary asks for nothing: vLLM pads it to a multiple of 64.
+    """
+    errors = [*_tensor_errors(architecture, topology), *_pipeline_errors(architecture, topology)]
+    place_errors, warnings = _placement(topology, devices_per_node)
+    stages = stage_layers(architecture.layers, topology.pipeline_parallel)
+    if 1 < topology.pipeline_parallel <= architecture.layers and len(set(stages)) > 1:
+        warnings.append(
+            f"pipeline_parallel {topology.pipeline_parallel} does not divide {architecture.layers} layers: vLLM "
+            f"splits them {', '.join(map(str, stages))}; the largest stage sets the pace. "
+            "VLLM_PP_LAYER_PARTITION can set another split."
+        )
+    if architecture.kv_heads < topology.tensor_parallel:
+        warnings.append(
+            f"tensor_parallel {topology.tensor_parallel} exceeds {architecture.kv_heads} KV heads: vLLM replicates "
+            f"them, so the KV cache shrinks {architecture.kv_heads}-fold only."
+        )
+    return (*errors, *place_errors), tuple(warnings)
+
+
+def _legal(limit: int, accepted: Callable[[int], bool]) -> str:
+    return ", ".join(str(value) for value in range(1, limit + 1) if accepted(value)) or "none"
+
+
+def _kv_heads_fit(architecture: Architecture, tensor_parallel: int) -> bool:
+    return architecture.kv_heads % tensor_parallel == 0 or tensor_parallel % architecture.kv_heads == 0
+
+
+def _tensor_accepts(architecture: Architecture, data_parallel: int, tensor_parallel: int) -> bool:
+    dense_width = architecture.dense_intermediate if architecture.expert_layers < architecture.layers else None
+    return (
+        architecture.heads % tensor_parallel == 0
+        and _kv_heads_fit(architecture, tensor_parallel)
+        and (not dense_width or dense_width % tensor_parallel == 0)
+        and (not architecture.moe or architecture.expert_intermediate % (tensor_parallel * data_parallel) == 0)
+        and (not architecture.moe or tensor_parallel <= architecture.experts)
+    )
+
+
+def _tensor_errors(architecture: Architecture, topology: Topology) -> list[str]:
+    """The first condition that tensor_parallel breaks; the legal values that it names keep all of them."""
+    tp, dp = topology.tensor_parallel, topology.data_parallel
+    legal = _legal(architecture.heads, lambda value: _tensor_accepts(architecture, dp, value))
+    here = f"legal here: {legal}"
+    errors = []
+    if architecture.heads % tp:
+        errors.append(f"tensor_parallel {tp} does not divide {architecture.heads} attention heads; {here}.")
+    if not _kv_heads_fit(architecture, tp):
+        errors.append(
+            f"tensor_parallel {tp} neither divides nor is a multiple of {architecture.kv_heads} KV heads; {here}."
+        )
+    dense_layers = architecture.layers - architecture.expert_layers
+    if dense_layers and architecture.dense_intermediate and architecture.dense_intermediate % tp:
+        errors.append(f"tensor_parallel {tp} does not divide the MLP width {architecture.dense_intermediate}; {here}.")
+    if architecture.moe and architecture.expert_intermediate % (tp * dp):
+        errors.append(
+            f"tensor_parallel {tp} x data_parallel {dp} = {tp * dp} does not divide the expert width "
+            f"{architecture.expert_intermediate}; legal tensor_parallel here: {legal}."
+        )
+    if architecture.moe and tp > architecture.experts:
+        errors.append(f"tensor_parallel {tp} is greater than the number of experts, {architecture.experts}; {here}.")
+    return errors[:1]
+
+
+def _pipeline_errors(architecture: Architecture, topology: Topology) -> list[str]:
+    pp = topology.pipeline_parallel
+    if pp <= architecture.layers:
+        return []
+    return [f"pipeline_parallel {pp} exceeds {architecture.layers} layers; legal here: 1 to {architecture.layers}."]
+
+
+def _placement(topology: Topology, devices_per_node: int) -> tuple[list[str], list[str]]:
+    errors, warnings = [], []
+    asked, ranks = topology.nodes * topology.devices_per_node, topology.world_size
+    product = (
+        f"tensor_parallel {topology.tensor_parallel} x pipeline_parallel {topology.pipeline_parallel} x data_parallel "
+        f"{topology.data_parallel} x replicas {topology.replicas} = {ranks} ranks"
+    )
+    if topology.devices_per_node > devices_per_node:
+        errors.append(
+            f"devices_per_node {topology.devices_per_node} exceeds the {devices_per_node} that a node has; "
+            f"legal here: 1 to {devices_per_node}."
+        )
+    if ranks > asked:
+        errors.append(
+            f"{product}, but {topology.nodes} node(s) x {topology.devices_per_node} device(s) = {asked}; legal here: "
+            f"at most {asked} ranks, or at least {-(-ranks // topology.devices_per_node)} nodes."
+        )
+    elif ranks < asked:
+        warnings.append(f"{product} leave {asked - ranks} of {asked} allocated device(s) idle.")
+    engine = topology.tensor_parallel * topology.pipeline_parallel
+    if topology.executor == "single" and engine > 1:
+        errors.append(f"executor single runs one rank and the topology has {engine} an engine; legal here: mp, ray.")
+    if topology.tensor_parallel > topology.devices_per_node:
+        warnings.append(
+            f"tensor_parallel {topology.tensor_parallel} spans nodes of {topology.devices_per_node} device(s): every "
+            "layer waits for the network between nodes. Prefer tensor_parallel within a node and replicas or "
+            "pipeline_parallel across nodes."
+        )
+    elif topology.nodes > 1 and topology.devices_per_node % topology.tensor_parallel:
+        warnings.append(
+            f"tensor_parallel {topology.tensor_parallel} does not divide {topology.devices_per_node} device(s) a node: "
+            "a tensor parallel group may span nodes."
+        )
+    return errors, warnings

@@ -1,0 +1,1 @@
+"""What a reader gets: the tidy table (CSV, Parquet, terminal) and the self-contained HTML page."""

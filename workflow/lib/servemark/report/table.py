@@ -1,0 +1,201 @@
+"""The tidy table: one row a measurement, units in the column names, INVALID rows without figures."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from servemark.records import Measurement, write_atomically
+from servemark.report import words
+
+STATISTICS = ("mean", "std", "p50", "p95", "p99", "max")
+LATENCIES = tuple(f"{metric}_{statistic}_ms" for metric in words.METRICS for statistic in STATISTICS)
+FIGURES = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", *LATENCIES)
+LOAD = ("deployment", "workload", "concurrency", "request_rate_per_s")
+
+SCHEMA: dict[str, str] = {
+    "deployment": "string",
+    "workload": "string",
+    "point": "string",
+    "concurrency": "Int64",
+    "request_rate_per_s": "float64",
+    "repetition": "Int64",
+    "seed": "Int64",
+    "input_tokens": "Int64",
+    "output_tokens": "Int64",
+    "verdict": "string",
+    "reasons": "string",
+    "failure": "string",
+    "requests_asked": "Int64",
+    "requests_completed": "Int64",
+    "requests_failed": "Int64",
+    "duration_s": "float64",
+    "total_input_tokens": "Int64",
+    "total_output_tokens": "Int64",
+    **dict.fromkeys(FIGURES, "float64"),
+    **{f"{metric}_count": "Int64" for metric in words.METRICS},
+    "started_at": "string",
+    "attempt": "string",
+    "key": "string",
+    "raw": "string",
+    "raw_sha256": "string",
+}
+
+
+def tidy(measurements: Sequence[Measurement]) -> pd.DataFrame:
+    """One row a measurement, columns and types of ``SCHEMA``, ordered by deployment, workload, load and repetition.
+
+    Every figure of an INVALID measurement is empty, whatever its record holds. ``reasons`` and ``failure`` hold codes;
+    the sentences stay in the records.
+    """
+    return pd.DataFrame([_row(item) for item in ordered(measurements)], columns=list(SCHEMA)).astype(SCHEMA)
+
+
+def ordered(measurements: Sequence[Measurement]) -> list[Measurement]:
+    """The measurements in the row order of ``tidy``."""
+    return sorted(measurements, key=_order)
+
+
+def _order(item: Measurement) -> tuple[Any, ...]:
+    load = (item.concurrency is None, item.concurrency or 0, item.request_rate is not None, item.request_rate or 0.0)
+    return (item.deployment, item.workload, *load, item.repetition, item.point)
+
+
+def _row(item: Measurement) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "deployment": item.deployment,
+        "workload": item.workload,
+        "point": item.point,
+        "concurrency": item.concurrency,
+        "request_rate_per_s": item.request_rate,
+        "repetition": item.repetition,
+        "seed": item.seed,
+        "input_tokens": item.input_tokens,
+        "output_tokens": item.output_tokens,
+        "verdict": item.verdict,
+        "reasons": " ".join(reason.code for reason in item.reasons) or None,
+        "failure": item.failure.reason if item.failure else None,
+        "requests_asked": item.asked,
+        "requests_completed": item.completed,
+        "requests_failed": item.failed,
+        "started_at": item.started_at,
+        "attempt": item.attempt,
+        "key": item.key,
+        "raw": item.raw,
+        "raw_sha256": item.raw_sha256,
+    }
+    if item.verdict == "INVALID":
+        return row
+    row |= {
+        "duration_s": item.duration_s,
+        "total_input_tokens": item.total_input_tokens,
+        "total_output_tokens": item.total_output_tokens,
+        "requests_per_s": item.request_throughput,
+        "output_tokens_per_s": item.output_throughput,
+        "total_tokens_per_s": item.total_throughput,
+    }
+    for metric in words.METRICS:
+        summary = getattr(item, f"{metric}_ms")
+        if summary is not None:
+            row[f"{metric}_count"] = summary.count
+            row |= {f"{metric}_{statistic}_ms": getattr(summary, statistic) for statistic in STATISTICS}
+    return row
+
+
+def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per deployment, workload and load: ``FIGURE_median``, ``_min`` and ``_max`` over accepted repetitions.
+
+    ``repetitions_asked`` counts all rows of ``frame`` at that load, ``repetitions_accepted`` the VALID and SUSPECT ones,
+    ``repetitions_suspect`` the SUSPECT ones. Row order is that of ``tidy``; figures are empty where none was accepted.
+    """
+    groups = frame.groupby(list(LOAD), dropna=False, sort=False)
+    counts = groups["verdict"].agg(
+        repetitions_asked="size",
+        repetitions_accepted=lambda verdicts: int((verdicts != "INVALID").sum()),
+        repetitions_suspect=lambda verdicts: int((verdicts == "SUSPECT").sum()),
+    )
+    figures = groups[list(FIGURES)].agg(["median", "min", "max"])
+    figures.columns = [f"{figure}_{statistic}" for figure, statistic in figures.columns]
+    return counts.astype("Int64").join(figures).reset_index()
+
+
+def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as dictionaries, with ``None`` for every missing value."""
+    return frame.astype(object).where(frame.notna(), None).to_dict("records")
+
+
+def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+    """Write ``frame`` as CSV with the shortest digits that give the same float back.
+
+    Text that a spreadsheet would run as a formula (it begins with ``=``, ``+``, ``-``, ``@``, tab or carriage return)
+    gets an apostrophe in front: https://owasp.org/www-community/attacks/CSV_Injection
+    """
+    safe = frame.copy()
+    for column in safe.select_dtypes("string"):
+        safe[column] = safe[column].str.replace(r"\A([=+\-@\t\r])", r"'\1", regex=True)
+    write_atomically(path, safe.to_csv(index=False, lineterminator="\n"))
+
+
+def write_parquet(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+    """Write ``frame`` as Parquet, typed, without an index."""
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False)
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(buffer.getvalue())
+
+
+_TERMINAL = (
+    ("out tok/s", 10, "output_tokens_per_s"),
+    ("TTFT p50", 9, "ttft_p50_ms"),
+    ("TTFT p99", 9, "ttft_p99_ms"),
+    ("TPOT p50", 9, "tpot_p50_ms"),
+    ("E2EL p50", 9, "e2el_p50_ms"),
+)
+_WIDTHS = {"deployment": 17, "workload": 13, "load": 12, "rep": 3}
+
+
+def text_table(frame: pd.DataFrame) -> str:
+    """The main figures for a terminal, at most 100 columns wide; latencies in milliseconds.
+
+    Every figure of a SUSPECT row ends in ``?``. An INVALID row shows its reason codes in place of figures.
+    """
+    names = "  ".join(f"{name:<{width}}" for name, width in _WIDTHS.items())
+    lines = [names + "  " + "".join(f"{title:>{width - 1}} " for title, width, _ in _TERMINAL)]
+    lines += [_text_row(row) for row in rows(frame)]
+    if (frame["verdict"] == "SUSPECT").any():
+        lines.append("? = SUSPECT: accepted, but a check objected; the report says which and why.")
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _text_row(row: dict[str, Any]) -> str:
+    concurrency, rate = row["concurrency"], row["request_rate_per_s"]
+    load = [f"c={concurrency}"] if concurrency is not None else []
+    load += [f"{rate:g}/s"] if rate is not None else []
+    cells = {
+        "deployment": row["deployment"],
+        "workload": row["workload"],
+        "load": " ".join(load) or "all",
+        "rep": str(row["repetition"]),
+    }
+    head = "  ".join(f"{_fit(cells[name], width):<{width}}" for name, width in _WIDTHS.items())
+    if row["verdict"] == "INVALID":
+        why = " ".join(filter(None, (row["failure"], row["reasons"]))) or "no reason recorded"
+        return f"{head}  {_fit(f'INVALID: {why}', sum(width for _, width, _ in _TERMINAL))}"
+    mark = "?" if row["verdict"] == "SUSPECT" else " "
+    figures = (f"{_terminal_number(row[column]):>{width - 1}}{mark}" for _, width, column in _TERMINAL)
+    return f"{head}  {''.join(figures)}"
+
+
+def _terminal_number(value: float | None) -> str:
+    return words.number(value).replace("\N{NARROW NO-BREAK SPACE}", ",").replace(words.NOTHING, "-")
+
+
+def _fit(text: str, width: int) -> str:
+    text = words.printable(text)
+    return text if len(text) <= width else text[: width - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -1,0 +1,155 @@
+"""From records to what the template prints: headline figures, medians, start-up, memory, setup. No markup here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from servemark.records import Hardware, Manifest
+from servemark.report import words
+from servemark.report.charts import startup_phases, startup_segments
+from servemark.report.data import PageData
+from servemark.report.table import rows
+
+LATENCY_COLUMNS = tuple((metric, [f"{metric}_{name}_ms" for name in ("p50", "p95", "p99")]) for metric in words.METRICS)
+
+
+def verdicts(data: PageData) -> dict[str, int]:
+    """How many measurements got each verdict."""
+    counts = {"VALID": 0, "SUSPECT": 0, "INVALID": 0}
+    for item in data.measurements:
+        counts[item.verdict] += 1
+    return counts
+
+
+def medians(aggregated: pd.DataFrame) -> list[dict[str, Any]]:
+    """One row a deployment, workload and load, with ``load`` in words and the ``verdict`` of its accepted repetitions."""
+    return [
+        {**row, "load": words.load(row["concurrency"], row["request_rate_per_s"]), "verdict": _verdict(row)}
+        for row in rows(aggregated)
+    ]
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    if row["repetitions_accepted"] == 0:
+        return "INVALID"
+    return "SUSPECT" if row["repetitions_suspect"] else "VALID"
+
+
+def headlines(points: Sequence[Mapping[str, Any]], data: PageData) -> list[dict[str, Any]]:
+    """Per workload, the load with the highest accepted median output throughput of each deployment asked to run it.
+
+    ``share`` is that figure over the best deployment's; ``best`` is None where a deployment has no accepted figure.
+    ``lengths`` are the (input, output) tokens of the workload's requests.
+    """
+    asked = [(item.workload, item.deployment, item) for item in data.measurements]
+    asked += [(point.workload, plan.deployment, point) for plan in data.plans.values() for point in plan.points]
+    result = []
+    for workload in sorted({name for name, _, _ in asked}):
+        best: dict[str, Mapping[str, Any]] = {}
+        for point in points:
+            value = point["output_tokens_per_s_median"]
+            if point["workload"] != workload or value is None:
+                continue
+            known = best.get(point["deployment"])
+            if known is None or value > known["output_tokens_per_s_median"]:
+                best[point["deployment"]] = point
+        top = max((point["output_tokens_per_s_median"] for point in best.values()), default=0.0)
+        cards = [
+            {
+                "deployment": name,
+                "best": best.get(name),
+                "share": best[name]["output_tokens_per_s_median"] / top if name in best and top > 0 else None,
+            }
+            for name in sorted({deployment for other, deployment, _ in asked if other == workload})
+        ]
+        lengths = sorted({(item.input_tokens, item.output_tokens) for name, _, item in asked if name == workload})
+        result.append({"workload": workload, "cards": cards, "lengths": lengths})
+    return result
+
+
+def summary(data: PageData, headline: Sequence[Mapping[str, Any]], gap_count: int) -> str:
+    """The run in a sentence or two."""
+    models = words.plural(len({plan.model for plan in data.plans.values()} or data.manifests), "model")
+    count = verdicts(data)
+    accepted = count["VALID"] + count["SUSPECT"]
+    text = (
+        f"{words.plural(len(data.deployments), 'deployment')} of {models}: "
+        f"{accepted} of {words.plural(len(data.measurements), 'measurement')} accepted"
+    )
+    text += f", {count['SUSPECT']} of them SUSPECT" if count["SUSPECT"] else ""
+    text += f"; {words.plural(gap_count, 'gap')}." if gap_count else "; no gaps."
+    for group in headline:
+        tops = [card for card in group["cards"] if card["share"] == 1.0]
+        if tops and len(headline) == 1:
+            best = tops[0]["best"]
+            figure = words.quantity(best["output_tokens_per_s_median"], "output tokens/s")
+            mark = " (SUSPECT)" if best["verdict"] == "SUSPECT" else ""
+            text += f" Highest throughput: {figure} from {tops[0]['deployment']} at {best['load']}{mark}."
+    return text
+
+
+def hardware_line(hardware: Hardware) -> str:
+    """The machine in one line."""
+    host = f"{words.plural(hardware.cpu_count, 'logical CPU')} ({hardware.cpu_model}), {words.number(hardware.memory_gib)} GiB"
+    if hardware.accelerator == "cpu":
+        return f"No GPU; {host}"
+    names = dict.fromkeys(f"{gpu.name}, {words.number(gpu.memory_mib / 1024)} GiB" for gpu in hardware.gpus)
+    return f"{len(hardware.gpus)} \N{MULTIPLICATION SIGN} {' / '.join(names)}; {host}"
+
+
+def hardware_facts(hardware: Hardware) -> list[tuple[str, str]]:
+    """The machine in detail: (name, value)."""
+    facts = [
+        ("Host", hardware.host),
+        ("Accelerator", "none (CPU)" if hardware.accelerator == "cpu" else "CUDA"),
+        ("GPUs", ", ".join(f"{gpu.name} ({words.number(gpu.memory_mib / 1024)} GiB)" for gpu in hardware.gpus)),
+        ("Driver", hardware.driver),
+        ("Highest CUDA version", hardware.cuda),
+        ("CPU", f"{hardware.cpu_model}, {words.plural(hardware.cpu_count, 'logical CPU')}, {hardware.architecture}"),
+        ("Memory", words.quantity(hardware.memory_gib, "GiB")),
+        ("/dev/shm", words.quantity(hardware.shm_gib, "GiB")),
+        ("System", f"{hardware.os}, kernel {hardware.kernel}, glibc {hardware.glibc}"),
+        ("Interfaces", ", ".join(f"{item.name} {item.address}" for item in hardware.interfaces)),
+        ("Limits", f"{hardware.nofile} open files, {hardware.nproc} processes"),
+        ("Probed", hardware.probed_at),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def model_line(manifest: Manifest) -> str:
+    """Parameters, weight size and architecture of a model."""
+    kind = ", ".join(str(item) for item in manifest.config.get("architectures") or ())
+    parts = [f"{words.amount(manifest.parameters)} parameters", f"{words.size(manifest.weight_bytes)} of weights", kind]
+    return ", ".join(part for part in parts if part)
+
+
+def startup_table(data: PageData) -> dict[str, Any]:
+    """Start-up seconds per deployment, one column a segment, in the order of the plot."""
+    startups = list(data.startups.values())
+    phases = startup_phases(startups)
+    lines = []
+    for startup in startups:
+        segments = dict(startup_segments(startup))
+        lines.append({"startup": startup, "cells": [segments.get(phase) for phase in phases]})
+    return {"phases": phases, "lines": lines}
+
+
+def memory(data: PageData) -> list[dict[str, Any]]:
+    """Planned against observed memory: one row a deployment and figure; ``ratio`` is observed over planned."""
+    result = []
+    for name in data.deployments:
+        plan, startup = data.plans.get(name), data.startups.get(name)
+        estimate = plan.estimate if plan else None
+        for figure, label in words.MEMORY.items():
+            planned = getattr(estimate, figure) if estimate else None
+            observed = startup.observed.get(figure) if startup else None
+            if planned is None and observed is None:
+                continue
+            ratio = startup.differences.get(figure) if startup else None
+            result.append(
+                {"deployment": name, "label": label, "planned": planned, "observed": observed, "ratio": ratio}
+            )
+    return result

@@ -1,0 +1,158 @@
+"""Words and numbers as a reader sees them: units, sensible digits, one name for every term."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from servemark.records import Measurement, PlannedPoint, Topology
+
+NOTHING = "\N{EN DASH}"
+_GROUP = "\N{NARROW NO-BREAK SPACE}"
+_NBSP = "\N{NO-BREAK SPACE}"
+
+METRICS = {
+    "ttft": "Time to first token",
+    "tpot": "Time per output token",
+    "itl": "Inter-token latency",
+    "e2el": "End-to-end latency",
+}
+THROUGHPUTS = {
+    "output_tokens_per_s": "Output tokens per second",
+    "total_tokens_per_s": "Input and output tokens per second",
+    "requests_per_s": "Requests per second",
+}
+MEMORY = {
+    "weights_gib": "Weights per rank (GiB)",
+    "kv_cache_gib": "KV cache per rank (GiB)",
+    "kv_cache_tokens": "KV cache of one engine (tokens)",
+    "max_concurrency": "Full-length requests that fit at once",
+}
+GLOSSARY = (
+    ("TTFT", "Time to first token: from sending a request to receiving its first token. Queueing counts."),
+    (
+        "TPOT",
+        "Time per output token: the time after the first token divided by the remaining tokens. One value per request.",
+    ),
+    (
+        "ITL",
+        "Inter-token latency: the time between two successive pieces of a streamed answer. Many values per request, "
+        "so a short stall shows here and hides in TPOT.",
+    ),
+    ("E2EL", "End-to-end latency: from sending a request to receiving its last token."),
+    (
+        "p50, p95, p99",
+        "The value that 50, 95 or 99 % of the samples do not exceed. With fewer than 100 requests, p99 of a "
+        "per-request latency is decided by the slowest request.",
+    ),
+    ("Concurrency", "How many requests the client keeps in flight at once: it sends the next when one is answered."),
+    ("Output throughput", "Generated tokens of all requests, divided by the time from first request to last answer."),
+    ("Repetition", "The same load point measured again. Curves and cards show the median of accepted repetitions."),
+    ("VALID", "The measurement passed every check."),
+    ("SUSPECT", "Accepted and kept, but a check objected: every figure of it carries a question mark."),
+    ("INVALID", "Not a measurement of what was asked. It gives no figure anywhere, only its reason."),
+    ("TP, PP, DP", "Tensor, pipeline and data parallel size: how the model is cut, or copied, over devices."),
+    ("Replica", "One of several identical servers behind one address."),
+    ("KV cache", "Memory for the attention keys and values of the tokens in flight. It limits the concurrency."),
+)
+
+_SECRET = re.compile(r"(^|[-_])(token|secret|password|passwd|credentials?|(api|access|auth)[-_]?key)$", re.IGNORECASE)
+
+
+def number(value: float | None) -> str:
+    """At least three significant digits, no exponent, thousands set apart; an en dash where there is no finite number."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if value == 0:
+        return "0"
+    # Round first, so that 99.96 gets the digits of 100 and not those of 99.
+    rounded = float(f"{value:.3g}")
+    digits = max(0, 2 - math.floor(math.log10(abs(rounded))))
+    return f"{value:,.{digits}f}".replace(",", _GROUP)
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A number with its unit, which a line break never separates."""
+    return NOTHING if value is None or not math.isfinite(value) else f"{number(value)}{_NBSP}{unit}"
+
+
+def seconds(value: float | None) -> str:
+    """Seconds to a tenth: start-up times are not known better."""
+    return NOTHING if value is None or not math.isfinite(value) else f"{value:,.1f}".replace(",", _GROUP)
+
+
+def spread(low: float | None, high: float | None) -> str:
+    """A range; one number where both ends read the same."""
+    first, last = number(low), number(high)
+    return first if first == last else f"{first}\N{EN DASH}{last}"
+
+
+def amount(value: int) -> str:
+    """A large count in words, e.g. parameters: 1.08 million."""
+    for size, name in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):
+        if value >= size:
+            return f"{number(value / size)}{_NBSP}{name}"
+    return number(value)
+
+
+def size(count: float) -> str:
+    """Bytes in the largest binary unit that leaves at least 1."""
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if count >= 1024**power:
+            return quantity(count / 1024**power, unit)
+    return quantity(count, "B")
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 gap``, ``2 gaps``."""
+    return f"{count}{_NBSP}{noun}" + ("" if count == 1 else "s")
+
+
+def load(concurrency: int | None, request_rate: float | None) -> str:
+    """The load of a point: concurrency, offered requests per second, or both."""
+    if request_rate is None:
+        return "all at once" if concurrency is None else f"concurrency{_NBSP}{concurrency}"
+    cap = "" if concurrency is None else f", at most {concurrency} at once"
+    return f"{request_rate:g}{_NBSP}requests/s{cap}"
+
+
+def point(item: Measurement | PlannedPoint) -> str:
+    """A load point: workload, load, repetition."""
+    return f"{item.workload}, {load(item.concurrency, item.request_rate)}, repetition{_NBSP}{item.repetition}"
+
+
+def topology(shape: Topology) -> str:
+    """One line: nodes, devices, the parallel sizes above one, replicas, executor."""
+    parts = [f"{plural(shape.nodes, 'node')} \N{MULTIPLICATION SIGN} {plural(shape.devices_per_node, 'device')}"]
+    sizes = (("TP", shape.tensor_parallel), ("PP", shape.pipeline_parallel), ("DP", shape.data_parallel))
+    parts += [f"{name}{_NBSP}{value}" for name, value in sizes if value > 1]
+    if shape.replicas > 1:
+        parts.append(plural(shape.replicas, "replica"))
+    executor = {"single": "one process", "mp": "multiprocessing executor", "ray": "Ray executor"}
+    return ", ".join([*parts, executor[shape.executor]])
+
+
+def reasons(measurement: Measurement) -> list[str]:
+    """Why a measurement is not simply VALID: the failure first, then what each check said."""
+    failure = measurement.failure
+    said = [f"{failure.reason}: {failure.detail}"] if failure else []
+    return said + [f"{reason.code}: {reason.detail}" for reason in measurement.reasons]
+
+
+def printable(text: str) -> str:
+    """One line that cannot steer a terminal: control, format and line-breaking characters become ``?``."""
+    return "".join("?" if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") else char for char in text)
+
+
+def plain(value: Any, name: str = "") -> Any:
+    """Copy nested configuration as plain YAML types, with the text under keys that name a secret hidden."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, str(key)) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, name) for item in value]
+    if isinstance(value, str) and _SECRET.search(name):
+        return "(hidden)"
+    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)

@@ -1,0 +1,79 @@
+"""What every rule's script does around its work: log, lifeline, progress, and an error a user can read."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from servemark import keeper
+from servemark.deployment import attempts
+from servemark.errors import ServemarkError
+from servemark.processes import LifelineWatch
+from servemark.progress import Progress
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a script gets: where to tell progress, the log, and the watch that ties its tools to the run."""
+
+    progress: Progress
+    log: Path
+    watch: LifelineWatch
+
+
+@contextmanager
+def stage(name: str, subject: str, log: str, deployment: Path | None = None) -> Iterator[Stage]:
+    """Run a rule's work. The run's folder is the one that holds ``logs/``.
+
+    Everything printed goes to ``log``. A :class:`ServemarkError` ends the script with its message and no traceback. A script
+    that ends in any other way than by success writes the deployment's stop file, so that nothing lives on without a rule.
+
+    Args:
+        deployment: the deployment's folder, for the stages of a live deployment.
+    """
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    log_path = Path(log)
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    _redirect(log_path)
+    progress = Progress(Path(log.partition("/logs/")[0]) / "progress.jsonl", name, subject, log)
+    try:
+        yield Stage(progress, log_path, LifelineWatch())
+    except ServemarkError as error:
+        print(f"servemark: {name} {subject}: {error.message()}", file=sys.stderr)
+        progress.say(f"failed: {error.what.splitlines()[0]}")
+        _stop(deployment)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print(f"servemark: {name} {subject}: interrupted", file=sys.stderr)
+        _stop(deployment)
+        sys.exit(130)
+    except Exception:
+        traceback.print_exc()
+        progress.say(f"failed by a defect of servemark or its surroundings; the traceback is in {log}")
+        _stop(deployment)
+        sys.exit(1)
+
+
+def _as_interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _redirect(log: Path) -> None:
+    with open(log, "wb", buffering=0) as stream:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
+
+
+def _stop(deployment: Path | None) -> None:
+    attempt = attempts.latest(deployment) if deployment else None
+    if attempt and keeper.is_alive(attempt):
+        (attempt / "stop").touch()

@@ -1,0 +1,227 @@
+"""How far a starting vLLM server is, and where its start-up time went, from the lines of its log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime
+from typing import NamedTuple
+
+from servemark.records import StartupPhase
+
+STAGES = (
+    "importing vLLM",
+    "starting the engine",
+    "creating the Ray placement group",
+    "connecting the ranks",
+    "loading weights",
+    "compiling",
+    "profiling memory / KV cache",
+    "capturing CUDA graphs",
+    "starting the HTTP server",
+    "ready",
+)
+
+PHASES = (
+    "imports and config",
+    "engine start",
+    "weights",
+    "compile",
+    "KV cache and profiling",
+    "graph capture",
+    "HTTP server",
+)
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_STAMP = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b")
+_LONGEST_LINE = 1 << 16
+
+# What a line says about the stage the server is in from then on. Wordings of vLLM 0.15 to 0.33.
+_MARKERS = tuple(
+    (re.compile(pattern), STAGES.index(stage))
+    for pattern, stage in (
+        (r"Application startup complete", "ready"),
+        (r"Starting vLLM (API )?server|init engine \(profile, create kv cache", "starting the HTTP server"),
+        (r"Capturing CUDA graphs|Graph capturing finished", "capturing CUDA graphs"),
+        (
+            r"torch\.compile (took|takes) .* in total|Available KV cache memory|KV cache size: [\d,]+ tokens"
+            r"|Explicitly set .* for KV cache|Profiling CUDA graph memory",
+            "profiling memory / KV cache",
+        ),
+        (r"for vLLM's torch\.compile|Dynamo bytecode transform|Warming up model for the compilation", "compiling"),
+        (r"Starting to load model|Loading weights took|Loading safetensors checkpoint", "loading weights"),
+        (r"world_size=\d+ rank=\d+ .*distributed_init_method", "connecting the ranks"),
+        (r"Connected to Ray cluster|Creating a new placement group", "creating the Ray placement group"),
+        (r"Initializing a V1 LLM engine \(v", "starting the engine"),
+    )
+)
+_MODEL_LOADED = re.compile(r"Model loading took [\d.]+ GiB(?: memory)? and ([\d.]+) seconds")
+_WEIGHTS_LOADED = re.compile(r"Loading weights took ([\d.]+) seconds")
+_COMPILED = re.compile(r"torch\.compile (?:took|takes) ([\d.]+) s in total|\(compilation: ([\d.]+) s\)")
+_CAPTURED = re.compile(r"Graph capturing finished in ([\d.]+) secs")
+_ENGINE_DONE = re.compile(r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s")
+_EAGER = re.compile(r"Enforce eager set|enforce_eager=True")
+_HEARTBEAT = re.compile(
+    r"Waiting for \d+ local, \d+ remote core engine proc|No available shared memory broadcast block"
+    r"|Waiting for creating a placement group|Job step creation temporarily disabled"
+)
+
+
+class _Stamp(NamedTuple):
+    month: int
+    day: int
+    hour: int
+    minute: int
+    second: int
+
+    def near(self, reference: datetime) -> datetime:
+        """The log writes no year: take the one that puts the stamp nearest to ``reference``."""
+        candidates = []
+        for year in (reference.year - 1, reference.year, reference.year + 1):
+            try:
+                candidates.append(datetime(year, *self))
+            except ValueError:  # 29 February of a year that has none
+                continue
+        return min(candidates, key=lambda moment: abs(moment - reference))
+
+
+class StartupLog:
+    """Incremental reader of one server's log: `feed` it text as it grows, then look at `stage` and `phases`.
+
+    Attributes:
+        progress: lines seen so far that are no heartbeats: while this grows, the start moves.
+    """
+
+    def __init__(self) -> None:
+        self.progress = 0
+        self._rest = ""
+        self._stage = 0
+        self._eager = False
+        self._engine: _Stamp | None = None
+        self._load: _Stamp | None = None
+        self._loaded: _Stamp | None = None
+        self._done: _Stamp | None = None
+        self._latest: _Stamp | None = None
+        self._ready: _Stamp | None = None
+        self._model_s: float | None = None
+        self._weights_s: float | None = None
+        self._compile_s = 0.0
+        self._capture_s = 0.0
+        self._init_s: float | None = None
+
+    @property
+    def stage(self) -> str:
+        """What the server is doing now: one of `STAGES`. Never goes back, since Ray repeats old lines later."""
+        return STAGES[self._stage]
+
+    def feed(self, text: str) -> None:
+        """Read more of the log; ``text`` may end anywhere, a carriage return ends a line too."""
+        if self.stage == "ready":
+            return
+        *lines, self._rest = re.split(r"[\r\n]", self._rest + text)
+        if len(self._rest) > _LONGEST_LINE:
+            lines, self._rest = [*lines, self._rest], ""
+        for line in lines:
+            self._line(_ANSI.sub("", line))
+
+    def phases(self, started_at: datetime | str, ready_at: datetime | str | None = None) -> tuple[StartupPhase, ...]:
+        """Seconds of each of `PHASES`, which sum to the time from the process start to readiness.
+
+        The server's own figures are used where it gives them: weights (slowest rank), compilation, graph capture and
+        the engine's initialisation, which contains the latter two. What the initialisation has left is profiling and
+        KV cache; what lies between the engine's first line and its end besides all that is the engine's start
+        (processes, placement group, ranks). A phase takes at most what is left, so nothing counts twice. Before
+        readiness the end is the latest line. The log's clock ticks in whole seconds.
+
+        Args:
+            started_at: when the server's process started; a datetime or ISO text, in local time or with a zone. It must
+                be the time of the server's own zone, since the log states none.
+            ready_at: when it was ready, where that is known better than from the log.
+        """
+        start = _local(started_at)
+        last = self._ready or self._latest
+        end = _local(ready_at) if ready_at is not None else last.near(start) if last else start
+        total = max((end - start).total_seconds(), 0.0)
+
+        def since_start(stamp: _Stamp) -> float:
+            return min(max((stamp.near(start) - start).total_seconds(), 0.0), total)
+
+        engine_at = since_start(self._engine) if self._engine else total
+        done_at = max(since_start(self._done), engine_at) if self._done else total
+        middle = done_at - engine_at
+        weights = min(self._seconds_of_weights(total, since_start), middle)
+        init = min(self._seconds_of_init(total, since_start), middle - weights)
+        compiling = min(self._compile_s, init)
+        capture = min(self._capture_s, init - compiling)
+        seconds = (
+            engine_at,
+            middle - weights - init,
+            weights,
+            compiling,
+            init - compiling - capture,
+            capture,
+            total - done_at,
+        )
+        return tuple(StartupPhase(name=name, seconds=round(s, 3)) for name, s in zip(PHASES, seconds, strict=True))
+
+    def _seconds_of_weights(self, total: float, since_start: Callable[[_Stamp], float]) -> float:
+        if self._model_s is not None:
+            return self._model_s
+        if self._weights_s is not None:
+            return self._weights_s
+        return total - since_start(self._load) if self._load else 0.0
+
+    def _seconds_of_init(self, total: float, since_start: Callable[[_Stamp], float]) -> float:
+        if self._init_s is not None:
+            return self._init_s
+        return total - since_start(self._loaded) if self._loaded else 0.0
+
+    def _line(self, line: str) -> None:
+        if not line.strip() or self.stage == "ready":
+            return
+        if not _HEARTBEAT.search(line):
+            self.progress += 1
+        # Ray shows a line of another rank seconds later, marked "[repeated 3x across cluster]", with its old stamp.
+        stamped = _STAMP.search(line)
+        stamp = _Stamp(*map(int, stamped.groups())) if stamped else None
+        if stamp and "[repeated" not in line:
+            self._latest = stamp
+        self._eager = self._eager or bool(_EAGER.search(line))
+        self._figures(line, stamp)
+        for pattern, stage in _MARKERS:
+            if pattern.search(line):
+                self._reach(stage, stamp)
+                break
+
+    def _reach(self, stage: int, stamp: _Stamp | None) -> None:
+        self._stage = max(self._stage, stage)
+        name = STAGES[stage]
+        if name == "starting the engine":
+            self._engine = self._engine or stamp
+        elif name == "loading weights":
+            self._load = self._load or stamp
+        elif name == "ready":
+            self._ready = self._latest
+
+    def _figures(self, line: str, stamp: _Stamp | None) -> None:
+        if found := _MODEL_LOADED.search(line):
+            self._model_s = max(self._model_s or 0.0, float(found[1]))
+            self._loaded = stamp
+            following = "profiling memory / KV cache" if self._eager else "compiling"
+            self._stage = max(self._stage, STAGES.index(following))
+        elif found := _WEIGHTS_LOADED.search(line):
+            self._weights_s = max(self._weights_s or 0.0, float(found[1]))
+            self._loaded = stamp
+        elif found := _CAPTURED.search(line):
+            self._capture_s = max(self._capture_s, float(found[1]))
+        elif found := _ENGINE_DONE.search(line):
+            self._init_s = max(self._init_s or 0.0, float(found[1]))
+            self._done = stamp
+        if found := _COMPILED.search(line):
+            self._compile_s = max(self._compile_s, float(found[1] or found[2]))
+
+
+def _local(moment: datetime | str) -> datetime:
+    """A time in this machine's zone, without the zone, as the log writes it."""
+    value = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    return value.astimezone().replace(tzinfo=None) if value.tzinfo else value

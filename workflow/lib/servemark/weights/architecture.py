@@ -1,0 +1,269 @@
+"""The shape of a transformer as its config.json states it, and what follows from it: windows and parameter counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from servemark.errors import WeightsRefused
+
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+MXFP4_BITS = 4.25
+"""4-bit values and one 8-bit scale for each block of 32 (OCP Microscaling Formats 1.0, section 5.2)."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameter counts of the whole model by part.
+
+    Attributes:
+        dense: attention, MLPs of dense layers, routers and norms of all layers.
+        experts: weights of all routed experts, without their biases.
+        expert_biases: biases of all routed experts.
+        embedding: the input embedding; the output head is one more of it unless the two are tied.
+        head: the output head, 0 where tied.
+    """
+
+    dense: int
+    experts: int
+    expert_biases: int
+    embedding: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        return self.dense + self.experts + self.expert_biases + self.embedding + self.head
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A decoder-only transformer.
+
+    Attributes:
+        windows: per layer, the attention window in tokens; None attends to everything.
+        dense_intermediate: MLP width of the layers without experts; None when config.json does not say.
+        expert_intermediate: width of one expert; 0 without experts.
+        expert_layers: number of layers that have experts.
+        stored_bytes: bytes of one unquantised weight in the checkpoint.
+        dtype_bytes: bytes of one unquantised weight, activation and (by default) KV cache element as served: vLLM's
+            ``dtype=auto`` halves float32 checkpoints (vllm/config/model.py, _resolve_auto_dtype).
+        weight_bits, expert_bits: bits of one dense and one expert weight after quantisation.
+        max_positions: longest sequence the model is made for; None when config.json does not say.
+        embeddings_everywhere: every pipeline stage holds embedding and head, used or not (see EMBEDDINGS_EVERYWHERE).
+    """
+
+    model_type: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    stored_bytes: int
+    dtype_bytes: int
+    windows: tuple[int | None, ...]
+    dense_intermediate: int | None
+    expert_intermediate: int
+    expert_layers: int
+    experts: int
+    experts_per_token: int
+    quantisation: str | None
+    weight_bits: float
+    expert_bits: float
+    tie_word_embeddings: bool
+    max_positions: int | None
+    attention_bias: bool
+    expert_bias: bool
+    embeddings_everywhere: bool
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Architecture:
+        """Read a Hugging Face config.json; the language part of a multimodal one is its ``text_config``.
+
+        The alternative key names are those vLLM itself tries (vllm/transformers_utils/model_arch_config_convertor.py).
+
+        Raises:
+            WeightsRefused: a needed key is missing, or the attention is of a kind that these formulas do not cover.
+        """
+        text = {**config, **config["text_config"]} if isinstance(config.get("text_config"), dict) else config
+        if "kv_lora_rank" in text:
+            raise WeightsRefused(
+                f"Models of type {text.get('model_type')!r} have latent attention (MLA), which planning cannot size.",
+                do="Give an explicit topology and leave the memory plan to vLLM.",
+                reason="architecture_unknown",
+            )
+        layers, hidden, heads, vocab = (
+            _positive(text, *names)
+            for names in (
+                ("num_hidden_layers", "n_layer"),
+                ("hidden_size", "n_embd"),
+                ("num_attention_heads", "n_head"),
+                ("vocab_size",),
+            )
+        )
+        model_type = str(text.get("model_type", ""))
+        experts = _first(text, "num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts") or 0
+        dense_intermediate = _first(text, "intermediate_size", "n_inner")
+        stored_bytes = _stored_bytes(text)
+        dtype_bytes = min(stored_bytes, 2)
+        quantisation, weight_bits, expert_bits = _quantisation(text, 8.0 * dtype_bytes)
+        return cls(
+            model_type=model_type,
+            layers=layers,
+            hidden=hidden,
+            heads=heads,
+            kv_heads=_first(text, "num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num") or heads,
+            head_dim=_first(text, "head_dim") or hidden // heads,
+            vocab=vocab,
+            stored_bytes=stored_bytes,
+            dtype_bytes=dtype_bytes,
+            windows=_windows(text, layers),
+            dense_intermediate=dense_intermediate,
+            expert_intermediate=(_first(text, "moe_intermediate_size") or dense_intermediate or 0) if experts else 0,
+            expert_layers=_expert_layers(text, layers) if experts else 0,
+            experts=experts,
+            experts_per_token=_first(text, "num_experts_per_tok", "num_experts_per_token", "moe_topk") or 0,
+            quantisation=quantisation,
+            weight_bits=weight_bits,
+            expert_bits=expert_bits,
+            tie_word_embeddings=bool(text.get("tie_word_embeddings", False)),
+            max_positions=_first(text, "max_position_embeddings", "n_positions"),
+            attention_bias=bool(text.get("attention_bias", model_type in ATTENTION_BIAS_BY_DEFAULT)),
+            expert_bias=model_type in EXPERT_BIAS,
+            embeddings_everywhere=model_type in EMBEDDINGS_EVERYWHERE,
+        )
+
+    @property
+    def moe(self) -> bool:
+        return self.experts > 0
+
+    @property
+    def attention_parameters(self) -> int:
+        """Query, key, value and output projections of one layer, with biases where the model has them."""
+        query, key = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        biases = query + 2 * key + (self.hidden if self.model_type in EXPERT_BIAS else 0)
+        return 2 * self.hidden * (query + key) + (biases if self.attention_bias else 0)
+
+    def parameters(self) -> Parameters:
+        """Parameter counts from the shape; norm weights (a few per layer) are left out.
+
+        Raises:
+            WeightsRefused: the width of the MLPs is not known.
+        """
+        dense_layers = self.layers - self.expert_layers
+        if dense_layers and not self.dense_intermediate:
+            raise _missing("intermediate_size")
+        mlp = 3 * self.hidden * (self.dense_intermediate or 0)
+        expert = 3 * self.hidden * self.expert_intermediate
+        expert_bias = (2 * self.expert_intermediate + self.hidden) if self.expert_bias else 0
+        embedding = self.vocab * self.hidden
+        return Parameters(
+            dense=self.layers * self.attention_parameters
+            + dense_layers * mlp
+            + self.expert_layers * self.hidden * self.experts,
+            experts=self.expert_layers * self.experts * expert,
+            expert_biases=self.expert_layers * self.experts * expert_bias,
+            embedding=embedding,
+            head=0 if self.tie_word_embeddings else embedding,
+        )
+
+
+ATTENTION_BIAS_BY_DEFAULT = frozenset({"qwen2", "qwen2_moe"})
+"""Types whose q, k, v projections have a bias although config.json has no ``attention_bias``."""
+
+EXPERT_BIAS = frozenset({"gpt_oss"})
+"""Types whose experts, and the attention's output projection, have biases."""
+
+EMBEDDINGS_EVERYWHERE = frozenset({"gpt_oss", "qwen3_moe"})
+"""Types whose vLLM class makes embedding and head on every pipeline stage, whether first, last or neither (vLLM 0.32.0:
+models/gpt_oss.py and qwen3_moe.py; llama.py and qwen2.py make each only where it is used)."""
+
+
+def _missing(*names: str) -> WeightsRefused:
+    return WeightsRefused(
+        f"config.json lacks {' or '.join(repr(name) for name in names)}, which planning needs.",
+        look="config.json of the model",
+        do="Use a complete Hugging Face checkpoint of a decoder-only language model.",
+        reason="config_incomplete",
+    )
+
+
+def _first(config: dict[str, Any], *names: str) -> int | None:
+    """The first of ``names`` that is there and a whole number above zero."""
+    return next((value for value in map(config.get, names) if type(value) is int and value > 0), None)
+
+
+def _positive(config: dict[str, Any], *names: str) -> int:
+    value = _first(config, *names)
+    if value is None:
+        raise _missing(*names)
+    return value
+
+
+def _stored_bytes(config: dict[str, Any]) -> int:
+    """Bytes of one unquantised element as stored; without a statement float32, as Hugging Face and vLLM take it."""
+    name = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
+    if name not in DTYPE_BYTES:
+        raise WeightsRefused(
+            f"config.json states the dtype {name!r}; planning knows {', '.join(DTYPE_BYTES)}.",
+            look="config.json of the model",
+            reason="architecture_unknown",
+        )
+    return DTYPE_BYTES[name]
+
+
+def _quantisation(config: dict[str, Any], unquantised: float) -> tuple[str | None, float, float]:
+    """Method, bits of a dense weight, bits of an expert weight; unknown methods are counted as unquantised."""
+    settings = config.get("quantization_config") or {}
+    method = settings.get("quant_method")
+    if method == "mxfp4":
+        return method, unquantised, MXFP4_BITS
+    if method == "fp8":
+        return method, 8.0, 8.0
+    bits = settings.get("bits")
+    if method and isinstance(bits, int):
+        # One 16-bit scale and one zero point per group, as GPTQ and AWQ store them.
+        group = settings.get("group_size") or 128
+        width = bits + ((16 + bits) / group if group > 0 else 0)
+        return method, width, width
+    return method, unquantised, unquantised
+
+
+def _expert_layers(config: dict[str, Any], layers: int) -> int:
+    """Layers with experts, by the keys of Qwen-MoE (step, exceptions) and of DeepSeek-like ones (first ones dense)."""
+    step = config.get("decoder_sparse_step") or 1
+    without = set(config.get("mlp_only_layers") or ())
+    first = config.get("first_k_dense_replace") or 0
+    return sum(layer >= first and layer not in without and (layer + 1) % step == 0 for layer in range(layers))
+
+
+def _windows(config: dict[str, Any], layers: int) -> tuple[int | None, ...]:
+    """Per layer the sliding window. ``layer_types`` decides; without it a set window holds for all layers."""
+    window = config.get("sliding_window") or None
+    if config.get("use_sliding_window") is False:
+        window = None
+    kinds = config.get("layer_types")
+    if kinds is None:
+        pattern = config.get("sliding_window_pattern")
+        if window and isinstance(pattern, int) and pattern > 1:
+            # Gemma 3: every n-th layer is full.
+            return tuple(None if (layer + 1) % pattern == 0 else window for layer in range(layers))
+        return (window,) * layers
+    if len(kinds) != layers:
+        raise WeightsRefused(
+            f"config.json names {len(kinds)} layer_types for {layers} layers.",
+            look="config.json of the model",
+            reason="config_incomplete",
+        )
+    other = sorted({kind for kind in kinds if kind not in ("full_attention", "sliding_attention")})
+    if other:
+        raise WeightsRefused(
+            f"config.json has layers of the types {', '.join(other)}; planning knows full_attention and "
+            "sliding_attention.",
+            do="Give an explicit topology and leave the memory plan to vLLM.",
+            reason="architecture_unknown",
+        )
+    if "sliding_attention" in kinds and not window and config.get("use_sliding_window") is not False:
+        raise _missing("sliding_window")
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)

@@ -1,0 +1,106 @@
+"""Loads the experiment and gives the rules their input and parameter functions."""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "lib"))
+
+from servemark import main_process
+
+
+def load_experiment(config, workflow):
+    """The validated configuration, sweeps applied; in the main process this also claims the checkout."""
+    sources = workflow.overwrite_configfiles or ["config/config.yaml"]
+    return main_process.load(config, sources, is_main=workflow.is_main_process)
+
+
+def point_names(deployment):
+    return [point.name for point in experiment.points[deployment]]
+
+
+def of_deployment(wildcards):
+    """The deployment as configured."""
+    return experiment.config.deployments[wildcards.deployment]
+
+
+def deployment_parameters(wildcards):
+    """Everything of the configuration that decides a deployment's plan."""
+    deployment = of_deployment(wildcards)
+    return {
+        "deployment": deployment.model_dump(mode="json", exclude={"port"}),
+        "points": [point.model_dump(mode="json") for point in experiment.points[wildcards.deployment]],
+        "trust_remote_code": experiment.config.models[deployment.model].trust_remote_code,
+    }
+
+
+def environment_of(wildcards):
+    return f"<run>/environments/{of_deployment(wildcards).environment}/environment.json"
+
+
+def environment_check_of(wildcards):
+    return f"<run>/environments/{of_deployment(wildcards).environment}/check.json"
+
+
+def manifest_of(wildcards):
+    return f"<run>/models/{of_deployment(wildcards).model}/manifest.json"
+
+
+def port_of(wildcards):
+    port = of_deployment(wildcards).port
+    return None if port == "auto" else port
+
+
+def environment_parameters(wildcards):
+    return experiment.config.environments[wildcards.environment].model_dump(mode="json")
+
+
+def environment_sources(wildcards):
+    """The files that decide what is installed, so that a changed lock is built anew."""
+    lock = experiment.config.environments[wildcards.environment].lock
+    return [f"envs/{lock}.lock", "envs/cpu-shim/pyproject.toml", "envs/cpu-shim/servemark_cpu_ray.py"] if lock else []
+
+
+def needs_ray(wildcards):
+    """Whether a deployment asks this environment for Ray."""
+    return any(
+        deployment.environment == wildcards.environment and deployment.topology.executor == "ray"
+        for deployment in experiment.config.deployments.values()
+    )
+
+
+def model_source(wildcards):
+    return experiment.config.models[wildcards.model].source
+
+
+def predecessor(wildcards):
+    """The point before this one: points of a deployment run one after the other."""
+    before = experiment.before[wildcards.deployment, wildcards.point]
+    return f"<run>/deployments/{wildcards.deployment}/points/{before}.json" if before else []
+
+
+def points_of(wildcards):
+    return [f"<run>/deployments/{wildcards.deployment}/points/{point}.json" for point in point_names(wildcards.deployment)]
+
+
+def all_points(wildcards):
+    return [
+        f"<run>/deployments/{deployment}/points/{point.name}.json"
+        for deployment, chain in experiment.points.items()
+        for point in chain
+    ]
+
+
+def of_every_deployment(pattern):
+    """One path for every deployment of the experiment."""
+    return [pattern.format(deployment=deployment) for deployment in experiment.points]
+
+
+def every(kind, pattern):
+    """One path for every environment or model that a deployment uses."""
+    used = {getattr(deployment, kind) for deployment in experiment.config.deployments.values()}
+    return [pattern.format(name=name) for name in sorted(used)]
+
+
+def resolved_config():
+    return experiment.config.model_dump(mode="json")

@@ -1,0 +1,118 @@
+"""The life of one deployment, one group: on a cluster one job, here ordinary jobs in the same order.
+
+Takes plan.json. Gives a record for every load point, startup.json and stopped.json. cluster.json, endpoint.json and ready.json are
+tokens: they exist while the thing lives, and the keeper removes them when it ends.
+
+A stage that fails does not fail its rule: it stops the deployment and writes the failure into its record. The later stages pass
+it on, so that the other deployments, the report and the archive go on, and check_measurements fails the run at the end.
+"""
+
+
+rule start_cluster:
+    """Take the machine; bring up Ray where the topology asks for it."""
+    input:
+        plan="<run>/deployments/{deployment}/plan.json",
+        environment=environment_of,
+        manifest=ancient(manifest_of),
+        hardware="<run>/hardware.json",
+        settings=ancient("<run>/config.json"),
+        all_plans=ancient(of_every_deployment("<run>/deployments/{deployment}/plan.json")),
+    output:
+        cluster=temp("<run>/deployments/{deployment}/cluster.json"),
+    log:
+        "<logs>/start_cluster/{deployment}.log",
+    benchmark:
+        "<benchmarks>/start_cluster/{deployment}.tsv"
+    priority: 10
+    group:
+        "deployment"
+    script:
+        "../scripts/start_cluster.py"
+
+
+rule serve_model:
+    """Start vLLM's server under the keeper."""
+    input:
+        cluster="<run>/deployments/{deployment}/cluster.json",
+        plan="<run>/deployments/{deployment}/plan.json",
+        environment=environment_of,
+        manifest=manifest_of,
+        hardware="<run>/hardware.json",
+        settings=ancient("<run>/config.json"),
+    output:
+        endpoint=temp("<run>/deployments/{deployment}/endpoint.json"),
+    log:
+        "<logs>/serve_model/{deployment}.log",
+    benchmark:
+        "<benchmarks>/serve_model/{deployment}.tsv"
+    priority: 20
+    group:
+        "deployment"
+    params:
+        port=port_of,
+    script:
+        "../scripts/serve_model.py"
+
+
+rule await_ready:
+    """Wait until the server answers a real completion; keep the start-up breakdown."""
+    input:
+        cluster="<run>/deployments/{deployment}/cluster.json",
+        endpoint="<run>/deployments/{deployment}/endpoint.json",
+        plan="<run>/deployments/{deployment}/plan.json",
+        settings=ancient("<run>/config.json"),
+    output:
+        ready=temp("<run>/deployments/{deployment}/ready.json"),
+        startup="<run>/deployments/{deployment}/startup.json",
+    log:
+        "<logs>/await_ready/{deployment}.log",
+    benchmark:
+        "<benchmarks>/await_ready/{deployment}.tsv"
+    priority: 30
+    group:
+        "deployment"
+    script:
+        "../scripts/await_ready.py"
+
+
+rule measure:
+    """One load point: from the ledger if it was measured before, else measured now; with a verdict either way."""
+    input:
+        ready=ancient("<run>/deployments/{deployment}/ready.json"),
+        predecessor=ancient(predecessor),
+        plan="<run>/deployments/{deployment}/plan.json",
+        environment=ancient(environment_of),
+        manifest=ancient(manifest_of),
+        settings=ancient("<run>/config.json"),
+    output:
+        record="<run>/deployments/{deployment}/points/{point}.json",
+        raw="<run>/deployments/{deployment}/points/{point}.requests.json",
+    log:
+        "<logs>/measure/{deployment}/{point}.log",
+    benchmark:
+        "<benchmarks>/measure/{deployment}/{point}.tsv"
+    priority: 40
+    group:
+        "deployment"
+    script:
+        "../scripts/measure.py"
+
+
+rule stop_deployment:
+    """End the server and the cluster; prove that nothing is left; keep how each process ended."""
+    input:
+        ready=ancient("<run>/deployments/{deployment}/ready.json"),
+        points=points_of,
+        plan="<run>/deployments/{deployment}/plan.json",
+        settings=ancient("<run>/config.json"),
+    output:
+        stopped="<run>/deployments/{deployment}/stopped.json",
+    log:
+        "<logs>/stop_deployment/{deployment}.log",
+    benchmark:
+        "<benchmarks>/stop_deployment/{deployment}.tsv"
+    priority: 50
+    group:
+        "deployment"
+    script:
+        "../scripts/stop_deployment.py"

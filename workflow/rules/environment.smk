@@ -1,0 +1,66 @@
+"""Hardware and environments.
+
+Takes the configuration and envs/*.lock. Gives hardware.json, and environment.json and check.json for every environment.
+"""
+
+
+rule resolve_config:
+    """The whole configuration as it is used, sweeps applied. Stages read thresholds and waits from it, as ancient()."""
+    output:
+        config="<run>/config.json",
+    log:
+        "<logs>/resolve_config.log",
+    benchmark:
+        "<benchmarks>/resolve_config.tsv"
+    localrule: True
+    params:
+        config=resolved_config(),
+    script:
+        "../scripts/resolve_config.py"
+
+
+rule probe_hardware:
+    """What the machine is that will run the model."""
+    output:
+        hardware="<run>/hardware.json",
+    log:
+        "<logs>/probe_hardware.log",
+    benchmark:
+        "<benchmarks>/probe_hardware.tsv"
+    script:
+        "../scripts/probe_hardware.py"
+
+
+rule build_environment:
+    """An interpreter with vLLM and Ray: built from a lock once, shared by all runs; or an existing prefix."""
+    input:
+        sources=environment_sources,
+        hardware=ancient("<run>/hardware.json"),
+        settings=ancient("<run>/config.json"),
+    output:
+        environment="<run>/environments/{environment}/environment.json",
+    log:
+        "<logs>/build_environment/{environment}.log",
+    benchmark:
+        "<benchmarks>/build_environment/{environment}.tsv"
+    params:
+        environment=environment_parameters,
+    script:
+        "../scripts/build_environment.py"
+
+
+rule check_environment:
+    """What the environment says of itself on the machine that will run it: imports, versions, server options."""
+    input:
+        hardware="<run>/hardware.json",
+        environment="<run>/environments/{environment}/environment.json",
+    output:
+        check="<run>/environments/{environment}/check.json",
+    log:
+        "<logs>/check_environment/{environment}.log",
+    benchmark:
+        "<benchmarks>/check_environment/{environment}.tsv"
+    params:
+        needs_ray=needs_ray,
+    script:
+        "../scripts/check_environment.py"

@@ -1,0 +1,22 @@
+"""Planning.
+
+Takes hardware, environment check and manifest. Gives plan.json: a deployment that is known to be legal, with its load points.
+"""
+
+
+rule plan_deployment:
+    """Refuse what cannot be served before anything is started; estimate memory; list the load points with their ledger keys."""
+    input:
+        hardware="<run>/hardware.json",
+        check=environment_check_of,
+        manifest=manifest_of,
+    output:
+        plan="<run>/deployments/{deployment}/plan.json",
+    log:
+        "<logs>/plan_deployment/{deployment}.log",
+    benchmark:
+        "<benchmarks>/plan_deployment/{deployment}.tsv"
+    params:
+        spec=deployment_parameters,
+    script:
+        "../scripts/plan_deployment.py"

@@ -1,0 +1,82 @@
+"""From records to a table, a page, an archive and the gate.
+
+Takes every record of the run. Gives measurements.csv and .parquet, report.html, archive/RUN.tar.zst and, when nothing is left to
+measure again, check.json.
+"""
+
+
+rule collect_measurements:
+    """One row a measurement, INVALID ones without figures."""
+    input:
+        records=all_points,
+        stopped=of_every_deployment("<run>/deployments/{deployment}/stopped.json"),
+    output:
+        csv="<run>/measurements.csv",
+        parquet="<run>/measurements.parquet",
+    log:
+        "<logs>/collect_measurements.log",
+    benchmark:
+        "<benchmarks>/collect_measurements.tsv"
+    localrule: True
+    script:
+        "../scripts/collect_measurements.py"
+
+
+rule write_report:
+    """One self-contained page: what ran on what, figures, verdicts, gaps."""
+    input:
+        table="<run>/measurements.parquet",
+        records=all_points,
+        settings="<run>/config.json",
+        hardware="<run>/hardware.json",
+        environments=every("environment", "<run>/environments/{name}/environment.json"),
+        checks=every("environment", "<run>/environments/{name}/check.json"),
+        manifests=every("model", "<run>/models/{name}/manifest.json"),
+        plans=of_every_deployment("<run>/deployments/{deployment}/plan.json"),
+        startups=of_every_deployment("<run>/deployments/{deployment}/startup.json"),
+        stopped=of_every_deployment("<run>/deployments/{deployment}/stopped.json"),
+    output:
+        report="<run>/report.html",
+    log:
+        "<logs>/write_report.log",
+    benchmark:
+        "<benchmarks>/write_report.tsv"
+    localrule: True
+    script:
+        "../scripts/write_report.py"
+
+
+rule archive_results:
+    """One file with everything that the figures rest on; the same bytes from the same content."""
+    input:
+        report="<run>/report.html",
+        csv="<run>/measurements.csv",
+        parquet="<run>/measurements.parquet",
+    output:
+        archive=f"<run>/archive/{experiment.config.run}.tar.zst",
+        digest=f"<run>/archive/{experiment.config.run}.tar.zst.sha256",
+    log:
+        "<logs>/archive_results.log",
+    benchmark:
+        "<benchmarks>/archive_results.tsv"
+    localrule: True
+    script:
+        "../scripts/archive_results.py"
+
+
+rule check_measurements:
+    """The gate: sets INVALID measurements aside, so that the next run measures exactly those again, and fails."""
+    input:
+        archive=f"<run>/archive/{experiment.config.run}.tar.zst",
+        csv="<run>/measurements.csv",
+        records=all_points,
+        settings=ancient("<run>/config.json"),
+    output:
+        check="<run>/check.json",
+    log:
+        "<logs>/check_measurements.log",
+    benchmark:
+        "<benchmarks>/check_measurements.tsv"
+    localrule: True
+    script:
+        "../scripts/check_measurements.py"

@@ -1,0 +1,20 @@
+"""Weights and tokenizer.
+
+Takes a model's source. Gives its manifest: every file with its sha256. The files themselves stay where they are.
+"""
+
+
+rule stage_weights:
+    """Make or find the model's files and hash them."""
+    output:
+        manifest="<run>/models/{model}/manifest.json",
+    input:
+        settings=ancient("<run>/config.json"),
+    log:
+        "<logs>/stage_weights/{model}.log",
+    benchmark:
+        "<benchmarks>/stage_weights/{model}.tsv"
+    params:
+        source=model_source,
+    script:
+        "../scripts/stage_weights.py"

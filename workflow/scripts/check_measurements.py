@@ -1,0 +1,18 @@
+"""The gate: nothing INVALID passes unnoticed."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from servemark import results
+from servemark.config.load import read_resolved
+from servemark.stage import stage
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+with stage("check_measurements", "", snakemake.log[0]) as here:
+    run_folder = Path(snakemake.output.check).parent
+    check = results.gate(
+        run_folder, snakemake.input.records, read_resolved(snakemake.input.settings).accept_invalid, here.progress
+    )
+    check.write(snakemake.output.check)

@@ -1,0 +1,15 @@
+"""Look at the machine that will run the model."""
+
+from typing import TYPE_CHECKING
+
+from servemark import hardware
+from servemark.stage import stage
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+with stage("probe_hardware", "", snakemake.log[0]) as here:
+    found = hardware.probe()
+    found.write(snakemake.output.hardware)
+    gpus = f"{len(found.gpus)} x {found.gpus[0].name}" if found.gpus else "no GPU"
+    here.progress.say(f"{found.host}: {found.cpu_count} CPUs, {found.memory_gib:.0f} GiB, {gpus}")

@@ -1,0 +1,26 @@
+"""Start vLLM's server."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from servemark.config.load import read_resolved
+from servemark.deployment import server
+from servemark.records import Cluster, Environment, Hardware, Manifest, Plan
+from servemark.stage import stage
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+folder = Path(snakemake.output.endpoint).parent
+with stage("serve_model", snakemake.wildcards.deployment, snakemake.log[0], folder) as here:
+    token = server.start(
+        Plan.read(snakemake.input.plan),
+        Cluster.read(snakemake.input.cluster),
+        Environment.read(snakemake.input.environment),
+        Manifest.read(snakemake.input.manifest),
+        Hardware.read(snakemake.input.hardware),
+        port=snakemake.params.port,
+        stop_s=read_resolved(snakemake.input.settings).timeouts.stop,
+        progress=here.progress,
+    )
+    token.write(snakemake.output.endpoint)

@@ -1,0 +1,20 @@
+"""Make or find a model's files and hash them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from servemark.config.load import read_resolved
+from servemark.stage import stage
+from servemark.weights import staging
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+name = snakemake.wildcards.model
+with stage("stage_weights", name, snakemake.log[0]) as here:
+    cache = Path(read_resolved(snakemake.input.settings).cache)
+    manifest = staging.stage(name, snakemake.params.source, cache, here.progress)
+    manifest.write(snakemake.output.manifest)
+    here.progress.say(
+        f"{len(manifest.files)} files, {manifest.bytes / 2**20:.1f} MiB, {manifest.parameters:,} parameters"
+    )

@@ -1,0 +1,32 @@
+"""Take the machine and bring up what the deployment stands on."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from servemark.config.load import read_resolved
+from servemark.deployment import cluster
+from servemark.measurement.ledger import Ledger
+from servemark.records import Environment, Hardware, Manifest, Plan
+from servemark.stage import stage
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+folder = Path(snakemake.output.cluster).parent
+with stage("start_cluster", snakemake.wildcards.deployment, snakemake.log[0], folder) as here:
+    config = read_resolved(snakemake.input.settings)
+    token = cluster.start(
+        Plan.read(snakemake.input.plan),
+        Environment.read(snakemake.input.environment),
+        Manifest.read(snakemake.input.manifest),
+        Hardware.read(snakemake.input.hardware),
+        Ledger(config.ledger_folder),
+        folder,
+        [folder / "cluster.json", folder / "endpoint.json", folder / "ready.json"],
+        timeout_s=config.timeouts.cluster,
+        stop_s=config.timeouts.stop,
+        log=here.log,
+        progress=here.progress,
+        watch=here.watch,
+    )
+    token.write(snakemake.output.cluster)

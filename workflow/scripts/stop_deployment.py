@@ -1,0 +1,22 @@
+"""End the deployment and prove that nothing is left."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from servemark.config.load import read_resolved
+from servemark.deployment.stop import stop
+from servemark.records import Plan
+from servemark.stage import stage
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+folder = Path(snakemake.output.stopped).parent
+with stage("stop_deployment", snakemake.wildcards.deployment, snakemake.log[0], folder) as here:
+    stopped = stop(
+        Plan.read(snakemake.input.plan),
+        folder,
+        stop_s=read_resolved(snakemake.input.settings).timeouts.stop,
+        progress=here.progress,
+    )
+    stopped.write(snakemake.output.stopped)
