@@ -39,9 +39,9 @@ include: "workflow/rules/results.smk"
 
 rule all:
     default_target: True
-    localrule: True
     input:
         "<run>/check.json",
+    localrule: True
 
 
 onstart:

@@ -234,7 +234,7 @@ def sweep() -> list[records.Measurement]:
     drift = records.Reason(
         code="slow_start",
         severity="SUSPECT",
-        detail="The first quarter of the requests took 1.9 times as long as the rest; the warm-up may have been too short.",
+        detail="The first quarter of the requests took 1.9 times as long as the rest: was the warm-up too short?",
     )
     found[-1] = found[-1].model_copy(update={"verdict": "SUSPECT", "reasons": (drift,)})
     return found
@@ -298,7 +298,7 @@ def demo() -> PageData:
 
 
 def troubled() -> PageData:
-    """Hostile names, a deployment that never came up, an INVALID point, a kept-aside attempt, a second workload by rate."""
+    """Hostile names, a deployment that never came up, an INVALID point, earlier attempts, a workload by rate."""
     base = demo()
     failure = records.Failure(
         stage="await_ready",

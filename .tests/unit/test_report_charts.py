@@ -7,9 +7,8 @@ import json
 import pytest
 import report_data
 import vl_convert
-
 from servemark.records import Startup, StartupPhase
-from servemark.report import charts
+from servemark.report import charts, starting
 from servemark.report.table import rows, tidy
 
 
@@ -20,7 +19,7 @@ def panels(measurements):
 
 def all_specs(data):
     specs = [spec for panel in panels(data.measurements) for spec in panel.specs.values()]
-    return [*specs, charts.startup_spec(list(data.startups.values()))]
+    return [*specs, starting.spec(list(data.startups.values()))]
 
 
 @pytest.mark.parametrize("build", [report_data.demo, report_data.troubled], ids=["demo", "troubled"])
@@ -82,9 +81,9 @@ def test_series_stay_apart_beyond_the_number_of_colours():
 
 def test_startup_segments_add_up_to_the_first_token():
     record = report_data.demo().startups["ray-tp2"]
-    segments = dict(charts.startup_segments(record))
+    segments = dict(starting.segments(record))
     assert sum(segments.values()) == pytest.approx(record.cluster_seconds + record.seconds_to_first_token)
-    assert list(segments)[0] == "Ray cluster"
+    assert next(iter(segments)) == "Ray cluster"
     assert segments["other, up to /health"] == pytest.approx(41.3 - 17.8 - 0.6 - 8.9)
 
 
@@ -95,11 +94,27 @@ def test_startup_phases_that_overlap_give_no_negative_remainder():
         seconds_to_first_token=11.0,
         phases=(StartupPhase(name="a", seconds=8), StartupPhase(name="b", seconds=8)),
     )
-    assert charts.startup_segments(record) == [("a", 8), ("b", 8), ("/health to first token", 1.0)]
+    assert starting.segments(record) == [("a", 8), ("b", 8), ("/health to first token", 1.0)]
+
+
+def test_startup_phases_keep_the_order_in_which_they_pass():
+    short = Startup(deployment="a", seconds_to_health=5.0, seconds_to_first_token=6.0, phases=(_phase("load", 5.0),))
+    long = Startup(deployment="b", cluster_seconds=3.0, seconds_to_health=9.0, phases=(_phase("compile", 2.0),))
+    assert starting.phases([short, long]) == [
+        "Ray cluster",
+        "load",
+        "compile",
+        "other, up to /health",
+        "/health to first token",
+    ]
+
+
+def _phase(name, seconds):
+    return StartupPhase(name=name, seconds=seconds)
 
 
 def test_startup_without_any_time_gives_no_plot():
-    assert charts.startup_spec([Startup(deployment="x")]) is None
+    assert starting.spec([Startup(deployment="x")]) is None
 
 
 def test_bundle_can_be_inlined():

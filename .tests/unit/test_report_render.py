@@ -12,7 +12,6 @@ from html.parser import HTMLParser
 import jinja2
 import pytest
 import report_data
-
 from servemark import records
 from servemark.report import page, views, words
 from servemark.report.gaps import gaps
@@ -220,7 +219,7 @@ def test_invalid_record_without_any_reason_is_still_a_gap():
         "1.08 million parameters, 2.06 MiB of weights, Qwen3ForCausalLM",
         "vLLM 0.32.0+cpu, torch 2.13.0+cpu, Ray 2.56.1",
         "No GPU; 2 logical CPUs (AMD EPYC 7763 64-Core Processor), 15.6 GiB",
-        "1 node × 2 devices, TP 2, Ray executor",
+        "1 node \u00d7 2 devices, TP 2, Ray executor",
         "max-model-len: 512",
         "VLLM_CPU_KVCACHE_SPACE: '1'",
         "slow_start: The first quarter of the requests took 1.9 times as long",
@@ -255,7 +254,7 @@ def test_gpu_machine_is_described_once_per_kind_of_gpu():
     gpus = tuple(records.Gpu(name="NVIDIA H200", memory_mib=143771) for _ in range(4))
     machine = report_data.hardware(accelerator="cuda", gpus=gpus, driver="580.159.04", cuda="13.0")
     line = views.hardware_line(machine).replace("\u00a0", " ")
-    assert line.startswith("4 × NVIDIA H200, 140 GiB; 2 logical CPUs")
+    assert line.startswith("4 \u00d7 NVIDIA H200, 140 GiB; 2 logical CPUs")
     assert dict(views.hardware_facts(machine))["Driver"] == "580.159.04"
 
 

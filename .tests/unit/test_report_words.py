@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import report_data
-
 from servemark.records import PlannedPoint, Topology
 from servemark.report import words
 
@@ -15,9 +14,9 @@ FIXED = "\u00a0"
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (None, "–"),
-        (float("nan"), "–"),
-        (float("inf"), "–"),
+        (None, "\u2013"),
+        (float("nan"), "\u2013"),
+        (float("inf"), "\u2013"),
         (0, "0"),
         (0.01234, "0.0123"),
         (0.5, "0.500"),
@@ -35,18 +34,20 @@ def test_number_keeps_at_least_three_significant_digits(value, text):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(None, "–"), (float("nan"), "–"), (0.04, "0.0"), (1228.26, f"1{THIN}228.3")]
+    ("value", "text"), [(None, "\u2013"), (float("nan"), "\u2013"), (0.04, "0.0"), (1228.26, f"1{THIN}228.3")]
 )
 def test_seconds_are_given_to_a_tenth(value, text):
     assert words.seconds(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(2.0, f"2.00{FIXED}s"), (None, "–"), (float("nan"), "–")])
+@pytest.mark.parametrize(("value", "text"), [(2.0, f"2.00{FIXED}s"), (None, "\u2013"), (float("nan"), "\u2013")])
 def test_quantity_never_parts_from_its_unit(value, text):
     assert words.quantity(value, "s") == text
 
 
-@pytest.mark.parametrize(("low", "high", "text"), [(797, 823, "797–823"), (797.1, 797.2, "797"), (None, None, "–")])
+@pytest.mark.parametrize(
+    ("low", "high", "text"), [(797, 823, "797\u2013823"), (797.1, 797.2, "797"), (None, None, "\u2013")]
+)
 def test_spread_is_one_number_where_both_ends_read_the_same(low, high, text):
     assert words.spread(low, high) == text
 
@@ -95,14 +96,14 @@ def test_planned_and_measured_point_read_the_same():
 @pytest.mark.parametrize(
     ("shape", "text"),
     [
-        (Topology(), "1 node × 1 device, one process"),
+        (Topology(), "1 node \u00d7 1 device, one process"),
         (
             Topology(nodes=2, devices_per_node=4, tensor_parallel=4, pipeline_parallel=2, executor="ray"),
-            "2 nodes × 4 devices, TP 4, PP 2, Ray executor",
+            "2 nodes \u00d7 4 devices, TP 4, PP 2, Ray executor",
         ),
         (
             Topology(devices_per_node=4, data_parallel=2, replicas=2, executor="mp"),
-            "1 node × 4 devices, DP 2, 2 replicas, multiprocessing executor",
+            "1 node \u00d7 4 devices, DP 2, 2 replicas, multiprocessing executor",
         ),
     ],
 )

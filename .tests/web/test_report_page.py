@@ -1,8 +1,9 @@
-"""The report page in a real browser: self-contained, drawn, interactive, inert against hostile text, readable on a phone."""
+"""The report page in a real browser: self-contained, drawn, interactive, inert, readable on a phone and on paper."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import report_data
@@ -238,10 +239,12 @@ def test_text_has_contrast_in_both_schemes(visit):
         const colour = getComputedStyle(node).backgroundColor;
         if (colour !== 'rgba(0, 0, 0, 0)') return colour; } };
       const poor = [];
-      for (const node of document.querySelectorAll('p, dt, dd, th, td, h1, h2, h3, h4, a, .badge, .unit, .muted, .chip, button, .doubt')) {
+      const all = 'p, dt, dd, th, td, h1, h2, h3, h4, a, .badge, .unit, .muted, .chip, button, .doubt';
+      for (const node of document.querySelectorAll(all)) {
         if (!node.innerText?.trim() || node.closest('.skip, .hidden, [hidden]')) continue;
         const [a, b] = [light(getComputedStyle(node).color), light(ground(node))].sort((x, y) => y - x);
-        if ((a + 0.05) / (b + 0.05) < 4.5) poor.push(`${node.className || node.tagName}: ${((a + 0.05) / (b + 0.05)).toFixed(2)}`);
+        const contrast = (a + 0.05) / (b + 0.05);
+        if (contrast < 4.5) poor.push(`${node.className || node.tagName}: ${contrast.toFixed(2)}`);
       }
       return [...new Set(poor)];
     }"""
@@ -256,7 +259,7 @@ def test_headings_descend_one_level_at_a_time(visit, build):
     levels = page.evaluate("() => [...document.querySelectorAll('h1,h2,h3,h4')].map(node => Number(node.tagName[1]))")
     assert levels[0] == 1
     assert levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
 def test_tables_hold_the_numbers_without_javascript(visit):
@@ -275,7 +278,8 @@ def test_printed_tables_fit_the_paper(visit, shots, build):
     for width, selector in ((718, ".scroll table:not(.wide), svg, pre"), (1047, "table.wide")):
         page.set_viewport_size({"width": width, "height": 1000})
         widest = page.evaluate(
-            "selector => Math.max(...[...document.querySelectorAll(selector)].map(node => node.getBoundingClientRect().right))",
+            """selector => Math.max(
+                ...[...document.querySelectorAll(selector)].map(node => node.getBoundingClientRect().right))""",
             selector,
         )
         assert widest <= width

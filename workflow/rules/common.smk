@@ -80,7 +80,9 @@ def predecessor(wildcards):
 
 
 def points_of(wildcards):
-    return [f"<run>/deployments/{wildcards.deployment}/points/{point}.json" for point in point_names(wildcards.deployment)]
+    return [
+        f"<run>/deployments/{wildcards.deployment}/points/{point}.json" for point in point_names(wildcards.deployment)
+    ]
 
 
 def all_points(wildcards):

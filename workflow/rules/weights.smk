@@ -5,11 +5,11 @@ Takes a model's source. Gives its manifest: every file with its sha256. The file
 
 
 rule stage_weights:
+    input:
+        settings=ancient("<run>/config.json"),
     """Make or find the model's files and hash them."""
     output:
         manifest="<run>/models/{model}/manifest.json",
-    input:
-        settings=ancient("<run>/config.json"),
     log:
         "<logs>/stage_weights/{model}.log",
     benchmark:

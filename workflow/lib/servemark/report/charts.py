@@ -13,7 +13,6 @@ from typing import Any
 
 import vl_convert
 
-from servemark.records import Startup
 from servemark.report import words
 
 PERCENTILES = ("p50", "p95", "p99", "mean")
@@ -30,12 +29,9 @@ DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 COLOURS = 8
 """How many series colours the style sheet has (``--series-1`` ...); shapes and dashes keep later series apart."""
 
-_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _LOG_FROM = 8
 """Loads that differ by this factor or more get a logarithmic axis: sweeps double from point to point."""
-
-_CLUSTER = "Ray cluster"
-_AFTER_PHASES = ("other, up to /health", "/health to first token")
 
 
 @dataclass(frozen=True)
@@ -200,7 +196,7 @@ def _curve(
         },
     ]
     return {
-        "$schema": _SCHEMA,
+        "$schema": SCHEMA,
         "description": f"{title} against {'offered request rate' if axis == 'rate' else 'concurrency'}, one line a "
         "deployment. The table of medians holds the same numbers.",
         "width": "container",
@@ -225,89 +221,4 @@ def _load_axis(loads: Sequence[float], axis: str) -> dict[str, Any]:
         "title": "Offered requests per second" if axis == "rate" else "Concurrent requests",
         "scale": {**scale, "nice": False, "padding": 22},
         "axis": {"format": "~r", "grid": False, "labelOverlap": "greedy", **ticks},
-    }
-
-
-def startup_segments(startup: Startup) -> list[tuple[str, float]]:
-    """The way to the first token as consecutive (name, seconds): cluster, logged phases, what no phase names, answer.
-
-    The phases are what the server logs; imports, configuration and the like are the remainder up to /health.
-    """
-    named = [(_CLUSTER, startup.cluster_seconds), *((phase.name, phase.seconds) for phase in startup.phases)]
-    logged = sum(phase.seconds for phase in startup.phases)
-    health, first = startup.seconds_to_health, startup.seconds_to_first_token
-    if health is not None:
-        named.append((_AFTER_PHASES[0], health - logged))
-    if health is not None and first is not None:
-        named.append((_AFTER_PHASES[1], first - health))
-    return [(name, seconds) for name, seconds in named if seconds > 0]
-
-
-def startup_phases(startups: Sequence[Startup]) -> list[str]:
-    """Names of all segments, each once, in the order in which deployments pass them."""
-    names: dict[str, None] = {}
-    for startup in startups:
-        names |= dict.fromkeys(name for name, _ in startup_segments(startup))
-    return sorted(names, key=lambda name: (name in _AFTER_PHASES, name != _CLUSTER))
-
-
-def startup_spec(startups: Sequence[Startup]) -> dict[str, Any] | None:
-    """Stacked bars of the start-up, one a deployment; None where no deployment came far enough to show a segment."""
-    phases = startup_phases(startups)
-    values = [
-        {"deployment": startup.deployment, "phase": name, "seconds": seconds, "number": phases.index(name) + 1}
-        for startup in startups
-        for name, seconds in startup_segments(startup)
-    ]
-    if not values:
-        return None
-    total = max(sum(seconds for _, seconds in startup_segments(startup)) for startup in startups)
-    shared = {
-        "y": {"field": "deployment", "type": "nominal", "title": None, "sort": None},
-        "x": {
-            "field": "seconds",
-            "type": "quantitative",
-            "title": "Seconds",
-            "stack": "zero",
-            "axis": {"tickCount": 6},
-        },
-        "order": {"field": "number", "type": "quantitative"},
-    }
-    return {
-        "$schema": _SCHEMA,
-        "description": "Start-up time of each deployment by phase. The table below it holds the same numbers.",
-        "width": "container",
-        "height": 46 * len({value["deployment"] for value in values}),
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "data": {"values": values},
-        "layer": [
-            {
-                "mark": {"type": "bar", "height": 28},
-                "encoding": {
-                    **shared,
-                    "color": {"field": "phase", "type": "nominal", "scale": {"domain": phases}, "legend": None},
-                    "tooltip": [
-                        {"field": "deployment", "title": "Deployment", "type": "nominal"},
-                        {"field": "phase", "title": "Phase", "type": "nominal"},
-                        {"field": "seconds", "title": "Seconds", "type": "quantitative", "format": ".3~r"},
-                    ],
-                },
-            },
-            {
-                "mark": {"type": "text", "fontSize": 12, "fontWeight": 700, "tooltip": None, "aria": False},
-                "encoding": {
-                    **shared,
-                    "x": {**shared["x"], "bandPosition": 0.5},
-                    "detail": {"field": "phase", "type": "nominal"},
-                    "text": {
-                        "condition": {
-                            "test": f"datum.seconds > {total / 40}",
-                            "field": "number",
-                            "type": "quantitative",
-                        },
-                        "value": "",
-                    },
-                },
-            },
-        ],
     }

@@ -110,8 +110,9 @@ def _row(item: Measurement) -> dict[str, Any]:
 def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     """One row per deployment, workload and load: ``FIGURE_median``, ``_min`` and ``_max`` over accepted repetitions.
 
-    ``repetitions_asked`` counts all rows of ``frame`` at that load, ``repetitions_accepted`` the VALID and SUSPECT ones,
-    ``repetitions_suspect`` the SUSPECT ones. Row order is that of ``tidy``; figures are empty where none was accepted.
+    ``repetitions_asked`` counts all rows of ``frame`` at that load, ``repetitions_accepted`` the VALID and SUSPECT
+    ones, ``repetitions_suspect`` the SUSPECT ones. Row order is that of ``tidy``; figures are empty where none was
+    accepted.
     """
     groups = frame.groupby(list(LOAD), dropna=False, sort=False)
     counts = groups["verdict"].agg(
@@ -137,7 +138,9 @@ def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     """
     safe = frame.copy()
     for column in safe.select_dtypes("string"):
-        safe[column] = safe[column].str.replace(r"\A([=+\-@\t\r])", r"'\1", regex=True)
+        guarded = safe[column].str.replace(r"\A([=+\-@\t\r])", r"'\1", regex=True)
+        # The csv module before Python 3.13 leaves a carriage return unquoted, and readers take it for the end of a row.
+        safe[column] = guarded.str.replace("\r", "\n")
     write_atomically(path, safe.to_csv(index=False, lineterminator="\n"))
 
 

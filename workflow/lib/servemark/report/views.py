@@ -7,9 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from servemark.records import Hardware, Manifest
-from servemark.report import words
-from servemark.report.charts import startup_phases, startup_segments
+from servemark.records import Hardware, Manifest, Measurement, PlannedPoint
+from servemark.report import starting, words
 from servemark.report.data import PageData
 from servemark.report.table import rows
 
@@ -25,7 +24,7 @@ def verdicts(data: PageData) -> dict[str, int]:
 
 
 def medians(aggregated: pd.DataFrame) -> list[dict[str, Any]]:
-    """One row a deployment, workload and load, with ``load`` in words and the ``verdict`` of its accepted repetitions."""
+    """One row a deployment, workload and load, with the load in words and a verdict over its accepted repetitions."""
     return [
         {**row, "load": words.load(row["concurrency"], row["request_rate_per_s"]), "verdict": _verdict(row)}
         for row in rows(aggregated)
@@ -44,7 +43,9 @@ def headlines(points: Sequence[Mapping[str, Any]], data: PageData) -> list[dict[
     ``share`` is that figure over the best deployment's; ``best`` is None where a deployment has no accepted figure.
     ``lengths`` are the (input, output) tokens of the workload's requests.
     """
-    asked = [(item.workload, item.deployment, item) for item in data.measurements]
+    asked: list[tuple[str, str, Measurement | PlannedPoint]] = [
+        (item.workload, item.deployment, item) for item in data.measurements
+    ]
     asked += [(point.workload, plan.deployment, point) for plan in data.plans.values() for point in plan.points]
     result = []
     for workload in sorted({name for name, _, _ in asked}):
@@ -93,7 +94,8 @@ def summary(data: PageData, headline: Sequence[Mapping[str, Any]], gap_count: in
 
 def hardware_line(hardware: Hardware) -> str:
     """The machine in one line."""
-    host = f"{words.plural(hardware.cpu_count, 'logical CPU')} ({hardware.cpu_model}), {words.number(hardware.memory_gib)} GiB"
+    cpus = words.plural(hardware.cpu_count, "logical CPU")
+    host = f"{cpus} ({hardware.cpu_model}), {words.quantity(hardware.memory_gib, 'GiB')}"
     if hardware.accelerator == "cpu":
         return f"No GPU; {host}"
     names = dict.fromkeys(f"{gpu.name}, {words.number(gpu.memory_mib / 1024)} GiB" for gpu in hardware.gpus)
@@ -129,10 +131,10 @@ def model_line(manifest: Manifest) -> str:
 def startup_table(data: PageData) -> dict[str, Any]:
     """Start-up seconds per deployment, one column a segment, in the order of the plot."""
     startups = list(data.startups.values())
-    phases = startup_phases(startups)
+    phases = starting.phases(startups)
     lines = []
     for startup in startups:
-        segments = dict(startup_segments(startup))
+        segments = dict(starting.segments(startup))
         lines.append({"startup": startup, "cells": [segments.get(phase) for phase in phases]})
     return {"phases": phases, "lines": lines}
 

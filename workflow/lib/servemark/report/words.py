@@ -63,7 +63,7 @@ _SECRET = re.compile(r"(^|[-_])(token|secret|password|passwd|credentials?|(api|a
 
 
 def number(value: float | None) -> str:
-    """At least three significant digits, no exponent, thousands set apart; an en dash where there is no finite number."""
+    """Three significant digits or more, no exponent, thousands set apart; an en dash where there is no number."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if value == 0:

@@ -1,0 +1,49 @@
+# Two commands do everything: make demo, make test. Both set up what they need first.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+
+.PHONY: demo test lint setup setup-test generate lock clean help
+
+help:
+	@echo "make demo   set up, then measure a tiny model on real vLLM (CPU): results/demo/report.html"
+	@echo "make test   set up, then run the tests"
+	@echo "make setup  the workflow environment alone (.venv with snakemake and servemark)"
+	@echo "make lint   formatters, linters, type checker"
+	@echo "make clean  remove .venv and results (asks nothing)"
+
+demo: setup
+	$(VENV)/bin/snakemake --profile profiles/local
+
+test: setup-test
+	$(VENV)/bin/python -m pytest
+
+setup: $(VENV)/.workflow-ready
+
+$(VENV)/.workflow-ready: envs/workflow.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 13); sys.exit(0 if ok else "servemark: the workflow needs Python 3.11 to 3.13, this is " + sys.version.split()[0] + ". Give another: make PYTHON=/path/to/python3.11")'
+	@echo "servemark: setting up the workflow environment in $(VENV) (under a minute, once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --quiet --require-hashes --only-binary :all: -r envs/workflow.lock
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+setup-test: setup $(VENV)/.test-ready
+
+$(VENV)/.test-ready: envs/test.lock $(VENV)/.workflow-ready
+	@echo "servemark: adding what the tests need"
+	@$(PIP) install --quiet --require-hashes --only-binary :all: -r envs/test.lock
+	@touch $@
+
+lint: setup-test
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" .ci/lint
+
+# Schemas and tables that are made from the types; tests fail when they are out of step.
+generate: setup
+	$(VENV)/bin/servemark generate
+
+lock:
+	envs/lock
+
+clean:
+	rm -rf $(VENV) results/demo results/cache .snakemake .pytest_cache .mypy_cache .ruff_cache

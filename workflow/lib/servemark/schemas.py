@@ -1,0 +1,36 @@
+"""JSON schemas of every record we write, generated from the types."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from servemark.records import ALL_RECORDS, Record
+
+
+def record_schema(record: type[Record]) -> dict[str, Any]:
+    """The schema (draft 2020-12) of one record's file, ``kind`` and ``version`` included."""
+    schema = record.model_json_schema(mode="serialization")
+    own = {"kind": {"const": record.KIND}, "version": {"const": record.VERSION}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "properties": own | schema["properties"],
+        "required": ["kind", "version", *schema.get("required", [])],
+    }
+
+
+def texts() -> dict[str, str]:
+    """File name -> text of every record's schema."""
+    return {
+        f"{record.KIND}.schema.json": json.dumps(record_schema(record), indent=2, ensure_ascii=False) + "\n"
+        for record in ALL_RECORDS
+    }
+
+
+def write(folder: Path) -> None:
+    """Write all of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts().items():
+        (folder / name).write_text(text)
