@@ -63,7 +63,7 @@ def attempts(tmp_path, master):
         (attempt / "stop").touch()
     for attempt in started:
         wait_for(lambda attempt=attempt: not Identity.parse(keeper.read_state(attempt).identity).alive)
-        for left in processes.marked(str(attempt)):
+        for left in processes.marked(attempt):
             left.kill()
 
 
@@ -76,7 +76,7 @@ def daemon(attempt: Path, *arguments: str, name="server", secret: Path | None = 
 
 
 def assert_all_dead(attempt: Path):
-    assert [processes.describe(p) for p in processes.marked(str(attempt))] == []
+    assert [processes.describe(p) for p in processes.marked(attempt)] == []
 
 
 def test_stop_ends_the_tree_with_detached_children_and_removes_tokens(attempts, tmp_path):
@@ -161,7 +161,7 @@ def test_a_killed_keeper_takes_its_daemons_along_and_leaves_the_rest_findable(at
     state = daemon(attempt)
     Identity.parse(keeper.read_state(attempt).identity).signal(signal.SIGKILL)
     wait_for(lambda: Identity.of(state.pid) is None)
-    (orphan,) = processes.marked(str(attempt))
+    (orphan,) = processes.marked(attempt)
     orphan.kill()
     assert not keeper.is_alive(attempt)
 

@@ -147,7 +147,7 @@ class Keeper:
 
     def _start(self, request: DaemonRequest) -> None:
         state = DaemonState(name=request.name, argv=request.argv, log=request.log, started_at=utc_now())
-        env = {**processes.clean_environment(request.env), processes.MARK_VARIABLE: str(self.attempt)}
+        env = processes.clean_environment(request.env) | processes.mark(self.attempt)
         try:
             env |= {name: Path(file).read_text().strip() for name, file in request.secret_env.items()}
             child = processes.start_child(request.argv, log=Path(request.log), env=env)

@@ -141,9 +141,14 @@ def signal_all(processes: Iterable[psutil.Process], number: int) -> None:
             process.send_signal(number)
 
 
-def marked(mark: str) -> list[psutil.Process]:
-    """Our user's processes that carry ``mark`` in their environment: what an attempt started, wherever it hides."""
-    wanted = f"{MARK_VARIABLE}={mark}".encode()
+def mark(attempt: Path) -> dict[str, str]:
+    """The variable that everything an attempt starts carries. An absolute path: other checkouts have attempts of the same names."""
+    return {MARK_VARIABLE: str(attempt.absolute())}
+
+
+def marked(attempt: Path) -> list[psutil.Process]:
+    """Our user's processes that carry the attempt's mark in their environment: what it started, wherever that hides."""
+    wanted = f"{MARK_VARIABLE}={attempt.absolute()}".encode()
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

@@ -16,6 +16,7 @@ from servemark.processes import lifeline
 from servemark.records import DaemonState, Failure, write_atomically
 
 FOLDER = "attempts"
+RUNTIME_VARIABLE = "SERVEMARK_RUNTIME_DIR"
 
 
 def new(deployment_folder: Path) -> Path:
@@ -46,9 +47,13 @@ def latest(deployment_folder: Path) -> Path | None:
 def runtime_root() -> Path:
     """This user's folder for short-lived things on this machine; private, refused when it is not.
 
-    Short, because Ray makes socket names below it and these may have 107 bytes in all.
+    Short, because Ray makes socket names below it and these may have 107 bytes in all. ``SERVEMARK_RUNTIME_DIR`` gives another
+    one, for a machine whose /tmp cannot be used; all runs that share the machine must be given the same, since its lock is there.
+
+    Raises:
+        ServemarkError: somebody else can write there.
     """
-    root = Path(f"/tmp/servemark-{os.getuid()}")
+    root = Path(os.environ.get(RUNTIME_VARIABLE) or f"/tmp/servemark-{os.getuid()}")
     root.mkdir(mode=0o700, exist_ok=True)
     status = root.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or root.is_symlink():

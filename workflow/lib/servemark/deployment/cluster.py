@@ -75,7 +75,7 @@ def _end_leftovers(folder: Path, progress: Progress) -> None:
             progress.say(f"an earlier attempt ({attempt.name}) still runs: ending it")
             with contextlib.suppress(TimeoutError):
                 keeper.stop(attempt, 30)
-        for process in processes.marked(str(attempt)):
+        for process in processes.marked(attempt):
             progress.say(f"ending a process left by attempt {attempt.name}: {processes.describe(process)}")
             processes.signal_all([process], 9)
 

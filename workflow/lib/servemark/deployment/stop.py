@@ -28,11 +28,11 @@ def stop(plan: Plan, folder: Path, *, stop_s: float, progress: Progress) -> Stop
     begin = time.monotonic()
     progress.say("stopping")
     state = keeper.stop(attempt, stop_s + 15)
-    survivors = processes.marked(str(attempt))
+    survivors = processes.marked(attempt)
     named = [processes.describe(p) for p in survivors]
     processes.signal_all(survivors, 9)
     deadline = time.monotonic() + 5
-    while processes.marked(str(attempt)):
+    while processes.marked(attempt):
         if time.monotonic() > deadline:
             raise ServemarkError(
                 f"A process of deployment {plan.deployment} cannot be ended: {named[0]}", look=str(attempt / "keeper.log"),

@@ -1,0 +1,73 @@
+"""Fixtures: a stand-in environment and a prepared checkout, made once; a copy of it for each test."""
+
+from __future__ import annotations
+
+import compileall
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from integration import harness
+from integration.harness import Checkout
+from standin import make_prefix
+
+
+@pytest.fixture(scope="session")
+def bare_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A checkout as a user gets it: nothing was run in it. Not to be run in; it is copied."""
+    base = tmp_path_factory.mktemp("shared")
+    prefix = make_prefix(base / "standin")
+    path = base / "bare"
+    path.mkdir()
+    harness.copy_parts(path)
+    # Each script is an interpreter of its own: without this, each would compile the library again.
+    compileall.compile_dir(path / "workflow" / "lib", quiet=1)
+    compileall.compile_dir(prefix / "lib", quiet=1)
+    return Checkout(path, base / "r0", harness.basic_config(prefix, base / "cache"))
+
+
+@pytest.fixture(scope="session")
+def planned_checkout(bare_checkout: Checkout) -> Checkout:
+    """A checkout in which hardware, environment and model were looked at already. Not to be run in; it is copied."""
+    path = bare_checkout.path.with_name("planned")
+    shutil.copytree(bare_checkout.path, path)
+    checkout = Checkout(path, bare_checkout.runtime, bare_checkout.config)
+    done = checkout.run("--until", "check_environment", "stage_weights")
+    assert done.rc == 0, done.text
+    return checkout
+
+
+def _copies(source: Checkout, tmp_path: Path) -> Iterator[Callable[[], Checkout]]:
+    made: list[Checkout] = []
+
+    def make() -> Checkout:
+        path = tmp_path / f"checkout{len(made)}"
+        shutil.copytree(source.path, path)
+        made.append(Checkout(path, tmp_path / "runtime", source.config))
+        return made[-1]
+
+    yield make
+    for checkout in made:
+        for process in checkout.processes():
+            process.kill()
+
+
+@pytest.fixture
+def fresh(bare_checkout: Checkout, tmp_path: Path) -> Iterator[Checkout]:
+    """A checkout of one's own, untouched."""
+    for make in _copies(bare_checkout, tmp_path):
+        yield make()
+
+
+@pytest.fixture
+def checkouts(planned_checkout: Checkout, tmp_path: Path) -> Iterator[Callable[[], Checkout]]:
+    """Makes checkouts of one's own, up to the point where deployments are planned; all with one machine lock."""
+    yield from _copies(planned_checkout, tmp_path)
+
+
+@pytest.fixture
+def checkout(checkouts: Callable[[], Checkout]) -> Checkout:
+    """A checkout of one's own, up to the point where deployments are planned."""
+    return checkouts()

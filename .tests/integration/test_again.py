@@ -1,0 +1,92 @@
+"""Later runs in the same checkout: only what is lacking is made, and what was measured is measured once."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from integration.harness import Checkout
+
+# Requests of one load point: those asked for and one warm-up; each start of a server adds one, the readiness check.
+POINT = 7
+
+
+@pytest.fixture
+def measured(checkout: Checkout) -> Checkout:
+    done = checkout.run()
+    assert done.rc == 0, done.text
+    return checkout
+
+
+def test_deleted_record_comes_back_from_the_ledger_and_nothing_is_started(measured: Checkout):
+    before, other, served = measured.started_at("a"), measured.digests("b"), measured.requests_served("a")
+    (measured.results / "deployments/a/points/chat-c2-r1.json").unlink()
+
+    again = measured.run()
+
+    assert again.rc == 0, again.text
+    assert "from the ledger" in again.text and "nothing is started" in again.text
+    assert measured.started_at("a") == before and measured.digests("b") == other
+    assert len(measured.attempts("a")) == 1 and measured.requests_served("a") == served
+    assert again.seconds < 20
+    measured.assert_all_dead(seconds=2)
+
+
+def test_an_added_concurrency_measures_only_its_own_points(measured: Checkout):
+    before = {name: measured.started_at(name) for name in "ab"}
+    measured.config["workloads"]["chat"]["concurrency"] = [1, 2, 3]
+
+    again = measured.run()
+
+    assert again.rc == 0, again.text
+    for name in "ab":
+        after = measured.started_at(name)
+        assert after.pop("chat-c3-r1") > max(before[name].values())
+        assert after == before[name]
+        assert measured.requests_served(name) == 2 + 3 * POINT
+    measured.assert_all_dead(seconds=2)
+
+
+@pytest.mark.parametrize("file", ["raw.json", "measurement.json"])
+def test_a_damaged_ledger_entry_is_noticed_and_its_point_measured_again_at_once(measured: Checkout, file: str):
+    before, other = measured.started_at("a"), measured.digests("b")
+    key = measured.points("a")["chat-c1-r1"]["key"]
+    entry = measured.results / "ledger" / key[:2] / key / file
+    text = entry.read_text()
+    figure = "completed" if file == "measurement.json" else "duration"
+    entry.write_text(text.replace(f'"{figure}"', f'"{figure[:-1]}"', 1))
+    for path in (measured.results / "deployments/a/points").glob("chat-c1-r1.json"):
+        path.unlink()
+
+    again = measured.run()
+
+    assert again.rc == 0, again.text
+    assert "damaged" in again.text
+    after = measured.started_at("a")
+    assert after["chat-c1-r1"] > before["chat-c1-r1"] and after["chat-c2-r1"] == before["chat-c2-r1"]
+    assert measured.digests("b") == other
+    assert json.loads(entry.read_text()), "the entry is whole again"
+    assert list((measured.results / "ledger/damaged").glob(f"*/{key}"))
+
+
+def test_a_dry_run_of_a_thousand_points_in_one_chain_ends_in_time(checkout: Checkout):
+    checkout.keep("a")
+    checkout.config["workloads"]["chat"] |= {"concurrency": list(range(1, 501)), "repetitions": 2}
+    done = checkout.run("-n", seconds=30)
+    assert done.rc == 0, done.text[-3000:]
+    assert "cyclic" not in done.text.lower() and "recursion" not in done.text.lower()
+    assert "1000" in done.text
+
+
+def test_a_dry_run_of_two_hundred_deployments_ends_in_time(checkout: Checkout, capsys: pytest.CaptureFixture[str]):
+    checkout.config["workloads"]["chat"]["concurrency"] = list(range(1, 11))
+    one = checkout.config["deployments"]["a"]
+    checkout.config["deployments"] = {f"d{n}": one | {"options": {"max-model-len": 256 + n}} for n in range(200)}
+    begin = time.monotonic()
+    done = checkout.run("-n", seconds=20)
+    seconds = time.monotonic() - begin
+    assert done.rc == 0, done.text[-3000:]
+    assert "2000" in done.text
+    with capsys.disabled():
+        print(f"\n200 deployments x 10 points: dry run in {seconds:.1f} s (wanted on an idle machine: 5 s)")

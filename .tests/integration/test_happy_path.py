@@ -1,0 +1,92 @@
+"""A run without faults: what it leaves, what it does not leave, and that a second one has nothing to do."""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import zstandard
+from integration.harness import RUN, Checkout, wait_until
+
+
+def every_command_line() -> str:
+    words = []
+    for process in psutil.process_iter():
+        try:
+            words += process.cmdline()
+        except psutil.Error:
+            continue
+    return "\n".join(words)
+
+
+def unpack(archive: Path, destination: Path) -> Path:
+    with archive.open("rb") as stream, zstandard.ZstdDecompressor().stream_reader(stream) as plain:
+        with tarfile.open(fileobj=plain, mode="r|") as tar:
+            tar.extractall(destination, filter="data")
+    (top,) = destination.iterdir()
+    return top
+
+
+def files_that_hold(secret: str, *folders: Path) -> list[str]:
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return [str(path) for path in files if secret.encode() in path.read_bytes()]
+
+
+def test_first_run_measures_all_second_does_nothing_and_no_secret_is_left(fresh: Checkout, tmp_path: Path):
+    looking = fresh.run("-n", seconds=30)
+    assert looking.rc == 0 and "measure" in looking.text and not fresh.results.exists(), looking.text
+    graph = fresh.run("--rulegraph", seconds=30)
+    assert graph.rc == 0 and "digraph" in graph.text and "stop_deployment" in graph.text, graph.text
+
+    running = fresh.start()
+    key_file = wait_until(lambda: next(iter(fresh.results.glob("deployments/*/attempts/001/api-key")), None), 60, "a key")
+    assert key_file.stat().st_mode & 0o777 == 0o600
+    key = key_file.read_text().strip()
+    assert len(key) >= 32
+    seen = ""
+    while key_file.exists() and running.process.poll() is None:
+        seen += every_command_line()
+    first = running.wait(60)
+
+    assert first.rc == 0, first.text
+    fresh.assert_all_dead(seconds=2)
+    verdicts = {point: row["verdict"] for point, row in fresh.rows().items()}
+    assert set(verdicts) == {(d, f"chat-c{c}-r1") for d in "ab" for c in (1, 2)}
+    assert set(verdicts.values()) <= {"VALID", "SUSPECT"}
+    assert all(float(row["output_tokens_per_s"]) > 0 for row in fresh.rows().values())
+    assert len(pd.read_parquet(fresh.results / "measurements.parquet")) == 4
+    assert "</html>" in fresh.report()
+    assert fresh.record("check.json")["holes"] == []
+
+    archive = fresh.results / "archive" / f"{RUN}.tar.zst"
+    subprocess.run(["sha256sum", "--quiet", "-c", f"{archive.name}.sha256"], cwd=archive.parent, check=True)
+    top = unpack(archive, tmp_path / "unpacked")
+    subprocess.run(["sha256sum", "--quiet", "-c", "manifest-sha256.txt"], cwd=top, check=True)
+    assert (top / "report.html").exists() and (top / "deployments/a/points/chat-c1-r1.requests.json").exists()
+
+    assert "bench" in seen and key not in seen, "the key was in a process's command line"
+    assert fresh.secrets() == []
+    assert files_that_hold(key, fresh.path / "results", fresh.path / ".snakemake", top, running.output.parent) == []
+
+    assert_attempts_apart(fresh)
+    before = fresh.digests("a") | fresh.digests("b")
+    second = fresh.run()
+    assert second.rc == 0 and second.seconds < 5, second.text
+    assert "Nothing to be done" in second.text
+    assert fresh.digests("a") | fresh.digests("b") == before
+
+
+def assert_attempts_apart(checkout: Checkout) -> None:
+    """The servers of the two deployments never lived at the same time."""
+    (first, second) = sorted((checkout.daemon(name)["started_at"], checkout.daemon(name)["ended_at"]) for name in "ab")
+    assert first[0] < first[1] <= second[0] < second[1]
+
+
+def test_deployments_do_not_measure_at_once_nor_block_each_other_on_one_core(checkout: Checkout):
+    done = checkout.run("--cores", "1", seconds=60)
+    assert done.rc == 0, done.text
+    assert_attempts_apart(checkout)
+    checkout.assert_all_dead(seconds=2)

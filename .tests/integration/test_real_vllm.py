@@ -1,0 +1,223 @@
+"""The same on real vLLM and real Ray (CPU): the embedded default to its archive, each class of fault once, each end of a run.
+
+Needs what the cpu lock needs (CPython 3.11 on x86_64, a pip that finds PyTorch's CPU build); skips with the reason where
+that is missing, and fails instead when SERVEMARK_REQUIRE_REAL=1. The environment is built once, in the checkout's own cache.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+import httpx
+import jsonschema
+import psutil
+import pytest
+import yaml
+import zstandard
+from integration.harness import ROOT, Checkout, wait_until
+
+from servemark.records import ALL_RECORDS
+from servemark.schemas import record_schema
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+CACHE = ROOT / "results" / "cache"
+TINY = {
+    "model": "tiny",
+    "environment": "cpu",
+    "options": {"max-model-len": 512, "enforce-eager": True, "dtype": "bfloat16"},
+    "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _short_runtime(fresh):
+    """Ray makes socket names below the runtime folder, and these may have 107 bytes in all."""
+    with tempfile.TemporaryDirectory(prefix="sm", dir="/tmp") as folder:
+        fresh.runtime = Path(folder)
+        yield
+        for process in fresh.processes():
+            process.kill()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _possible():
+    if sys.version_info[:2] == (3, 11) and platform.machine() == "x86_64":
+        return
+    reason = "the cpu lock is for CPython 3.11 on x86_64"
+    if os.environ.get("SERVEMARK_REQUIRE_REAL") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def real(base: Checkout, deployments: dict, **workload) -> dict:
+    """A configuration of real deployments, with one workload that takes some seconds a point."""
+    config = {
+        "run": base.config["run"],
+        "models": {"tiny": {"source": "builtin:tiny-dense"}},
+        "environments": {"cpu": {"lock": "cpu"}},
+        "deployments": deployments,
+        "workloads": {
+            "chat": {"dataset": "random", "input_tokens": 32, "output_tokens": 32, "requests": 600, "concurrency": 2}
+            | workload
+        },
+        "cache": str(CACHE),
+        "timeouts": {"start": 240.0, "no_progress": 6.0, "stop": 10.0},
+    }
+    return config
+
+
+def validate_records(results: Path) -> int:
+    """Check every record of a run against its schema; returns how many there were."""
+    schemas = {record.KIND: record_schema(record) for record in ALL_RECORDS}
+    count = 0
+    for path in results.rglob("*.json"):
+        data = json.loads(path.read_text())
+        if isinstance(data, dict) and data.get("kind") in schemas:
+            jsonschema.validate(data, schemas[data["kind"]])
+            count += 1
+    return count
+
+
+def test_the_embedded_default_runs_to_report_and_archive(fresh, tmp_path):
+    config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text())
+    fresh.config = config | {"run": fresh.config["run"], "cache": str(CACHE)}
+    done = fresh.run(seconds=600)
+    assert done.rc == 0, done.text
+    rows = fresh.rows()
+    assert len(rows) == 12
+    assert {row["verdict"] for row in rows.values()} <= {"VALID", "SUSPECT"}
+    assert all(float(row["output_tokens_per_s"]) > 0 and float(row["ttft_p50_ms"]) > 0 for row in rows.values())
+    assert validate_records(fresh.results) >= 12 + 2 * 3 + 4
+    assert "report.html" in done.text and "demo" not in done.text.split("report ")[0][-10:]
+
+    for name in ("plain", "ray-tp2"):
+        startup = fresh.record(f"deployments/{name}/startup.json")
+        assert startup["observed"]["kv_cache_tokens"] > 0
+        assert startup["differences"]["kv_cache_tokens"] == pytest.approx(1.0, abs=0.02), "planned against logged"
+        phases = sum(phase["seconds"] for phase in startup["phases"])
+        assert phases == pytest.approx(startup["seconds_to_first_token"], abs=5.0)
+        assert fresh.record(f"deployments/{name}/stopped.json")["failure"] is None
+    ray = fresh.attempts("ray-tp2")[-1]
+    (node,) = json.loads((ray / "ray-nodes.json").read_text())["nodes"]
+    assert node["devices"] == 2
+    log = (ray / "server.log").read_text()
+    assert "Connected to Ray cluster" in log and "world_size=2" in log, "the real Ray executor, two ranks"
+
+    archive = next((fresh.results / "archive").glob("*.tar.zst"))
+    with archive.open("rb") as stream, zstandard.ZstdDecompressor().stream_reader(stream) as plain:
+        with tarfile.open(fileobj=plain, mode="r|") as tar:
+            tar.extractall(tmp_path / "unpacked", filter="data")
+    (top,) = (tmp_path / "unpacked").iterdir()
+    checked = subprocess.run(
+        ["sha256sum", "-c", "--quiet", "manifest-sha256.txt"], cwd=top, capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    fresh.assert_all_dead()
+
+
+def test_faults_of_a_live_server_are_named_and_leave_the_healthy_deployment_alone(fresh):
+    """API server killed, engine killed, server stopped, exit at start, requests refused: one deployment each, one run."""
+    refused = json.loads(json.dumps(TINY))
+    refused["options"]["max-model-len"] = 100_000
+    deployments = {"killed": TINY, "engine": TINY, "frozen": TINY, "refused": refused, "healthy": TINY}
+    fresh.config = real(fresh, deployments)
+    # Longer than the server takes: it answers 400 to every request, and the client exits with 0.
+    fresh.config["workloads"]["toolong"] = fresh.config["workloads"]["chat"] | {
+        "input_tokens": 600,
+        "requests": 8,
+    }
+    for name in ("killed", "engine", "frozen", "refused"):
+        fresh.config["deployments"][name] = deployments[name] | {"workloads": ["chat"]}
+    running = fresh.start()
+    waiting = {"killed", "engine", "frozen"}
+    while waiting:
+        name = wait_until(
+            lambda: next((n for n in waiting if busy(fresh, n)), None), 400, f"one of {waiting} measures"
+        )
+        server = psutil.Process(fresh.daemon(name)["pid"])
+        if name == "engine":
+            engines = [p for p in server.children(recursive=True) if "EngineCore" in " ".join([p.name(), *p.cmdline()])]
+            assert engines, [p.name() for p in server.children(recursive=True)]
+            engines[0].kill()
+        else:
+            server.send_signal(signal.SIGKILL if name == "killed" else signal.SIGSTOP)
+        waiting.discard(name)
+    done = running.wait(600)
+    assert done.rc == 1
+    reasons = {name: {reason["code"] for reason in record["reasons"]} for name, record in fresh.rejected().items()}
+    assert "server_died" in reasons["killed/chat-c2-r1.1"]
+    assert "server_died" in reasons["engine/chat-c2-r1.1"]
+    assert "server_hung" in reasons["frozen/chat-c2-r1.1"]
+    assert "requests_failed" in reasons["healthy/toolong-c2-r1.1"]
+    failure = fresh.rejected()["refused/chat-c2-r1.1"]["failure"]
+    assert failure["stage"] == "await_ready"
+    assert any("max_model_len" in line or "max-model-len" in line for line in failure["quote"]), failure
+    assert failure["remedy"]
+    rows = fresh.rows()
+    assert rows["healthy", "chat-c2-r1"]["verdict"] in ("VALID", "SUSPECT")
+    for key, row in rows.items():
+        if key != ("healthy", "chat-c2-r1"):
+            assert (row["verdict"], row["output_tokens_per_s"], row["ttft_p50_ms"]) == ("INVALID", "", ""), key
+    assert "server_hung" in fresh.report() and failure["quote"][0][:40] in done.text + fresh.report()
+    fresh.assert_all_dead()
+
+
+def busy(checkout: Checkout, deployment: str) -> bool:
+    """Whether this deployment's server has begun to generate for the client (more than its warm-ups and the probe)."""
+    attempts = fresh.attempts(deployment)
+    if not attempts or not (attempts[-1] / "daemons" / "server.json").exists():
+        return False
+    daemon = fresh.daemon(deployment)
+    key = attempts[-1] / "api-key"
+    if daemon["ended_at"] or not key.exists():
+        return False
+    url = f"http://127.0.0.1:{daemon['argv'][daemon['argv'].index('--port') + 1]}/metrics"
+    try:
+        text = httpx.get(url, headers={"Authorization": f"Bearer {key.read_text()}"}, timeout=2, trust_env=False).text
+    except (httpx.HTTPError, OSError):
+        return False
+    tokens = [float(line.split()[-1]) for line in text.splitlines() if line.startswith("vllm:generation_tokens_total")]
+    return sum(tokens) > 300
+
+
+@pytest.mark.parametrize("executor", ["plain", "ray"])
+def test_every_end_of_a_run_leaves_nothing_alive_and_the_next_run_goes_on(fresh, executor):
+    """kill -9 while the server loads, SIGTERM in mid-measurement, then a plain run that keeps what was finished."""
+    ray = {"topology": {"tensor_parallel": 2, "executor": "ray"}} if executor == "ray" else {}
+    requests = 60 if executor == "ray" else 600
+    fresh.config = real(fresh, {"a": TINY | ray}, requests=requests, repetitions=2)
+
+    loading = fresh.start()
+    fresh.wait_for_progress(
+        "starting the engine" if executor == "plain" else "placement group", subject="a", seconds=240
+    )
+    loading.interrupt(signal.SIGKILL)
+    fresh.assert_all_dead()
+
+    measuring = fresh.start()
+    first = fresh.results / "deployments" / "a" / "points" / "chat-c2-r1.json"
+    wait_until(first.exists, 240, "the first point is measured")
+    wait_until(
+        lambda: measuring.process.poll() is not None or busy(fresh, "a"), 60, "the second one is being measured"
+    )
+    measuring.interrupt(signal.SIGTERM)
+    ended = measuring.wait(20)
+    assert ended.rc != 0
+    fresh.assert_all_dead()
+    before = fresh.started_at("a")
+    assert list(before) == ["chat-c2-r1"]
+
+    done = fresh.run(seconds=400)
+    assert done.rc == 0, done.text
+    after = fresh.started_at("a")
+    assert set(after) == {"chat-c2-r1", "chat-c2-r2"}
+    assert after["chat-c2-r1"] == before["chat-c2-r1"], "a finished point is not measured again"
+    fresh.assert_all_dead()

@@ -1,0 +1,87 @@
+"""What is refused before anything is started: a configuration with a fault, a second run in the same checkout."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+import yaml
+from integration.harness import Checkout
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong", "right"),
+    [((), "deploymnets", "deployments"), (("workloads", "chat"), "concurency", "concurrency"), (("timeouts",), "no_progres", "no_progress")],
+)  # fmt: skip
+def test_a_misspelt_key_is_refused_with_its_line_and_the_nearest_spelling(
+    fresh: Checkout, place: tuple[str, ...], wrong: str, right: str
+):
+    section = fresh.config
+    for key in place:
+        section = section[key]
+    section[wrong] = section.pop(right)
+    lines = yaml.safe_dump(fresh.config, sort_keys=False).splitlines()
+    number = next(n for n, line in enumerate(lines, 1) if f"{wrong}:" in line)
+
+    done = fresh.run(seconds=20)
+
+    assert done.rc == 2, done.text
+    assert f"my.yaml:{number}" in done.text and wrong in done.text and f"{right}" in done.text
+    assert "did you mean" in done.text
+    assert "Traceback" not in done.text
+    assert not fresh.results.exists() and fresh.processes() == []
+    assert not (fresh.path / ".snakemake" / "servemark-owner.json").exists()
+
+
+def test_a_second_run_is_refused_with_the_first_ones_pid_and_the_first_goes_on(checkout: Checkout):
+    checkout.keep("a")
+    first = checkout.start(STANDIN_TOKEN_S="0.1")
+    checkout.wait_for_progress("chat-c1-r1: 6 requests")
+
+    second = checkout.run(seconds=20)
+    looking = checkout.run("-n", seconds=20)
+
+    assert second.rc == 2 and str(first.process.pid) in second.text and "Traceback" not in second.text, second.text
+    assert second.seconds < 10
+    assert looking.rc == 0, looking.text
+    done = first.wait(60)
+    assert done.rc == 0, done.text
+    assert {row["verdict"] for row in checkout.rows().values()} == {"VALID"}
+    checkout.assert_all_dead(seconds=2)
+
+
+def test_a_killed_run_leaves_a_lock_that_the_next_run_removes_with_a_word(checkout: Checkout):
+    checkout.keep("a")
+    killed = checkout.start(STANDIN_START_S="60")
+    checkout.wait_for_progress("waiting for vLLM")
+    killed.interrupt(signal.SIGKILL)
+    assert killed.wait(5).rc == -signal.SIGKILL
+    assert list((checkout.path / ".snakemake/locks").iterdir()), "Snakemake's own lock is still there"
+
+    again = checkout.run(seconds=60)
+
+    assert again.rc == 0, again.text
+    assert f"process {killed.process.pid}" in again.text and "removed its lock" in again.text
+    assert list((checkout.path / ".snakemake/locks").iterdir()) == []
+    checkout.assert_all_dead(seconds=2)
+
+
+def test_runs_in_two_checkouts_leave_each_others_deployments_alone(checkouts):
+    """Same run, deployment and attempt names, one machine: what one ends as its own leftover must not be the other's."""
+    one, other = checkouts(), checkouts()
+    for checkout in (one, other):
+        checkout.keep("a")
+    other.inject("exit_at_start")
+    assert other.run(seconds=60).rc == 1
+    other.inject("none")
+    first = one.start(STANDIN_TOKEN_S="0.1")
+    one.wait_for_progress("chat-c1-r1: 6 requests")
+
+    second = other.start()
+    other.wait_for_progress("waiting for the machine, in use by deployment a")
+    done, waited = first.wait(60), second.wait(60)
+
+    assert done.rc == 0, done.text
+    assert one.rejected() == {} and len(one.attempts("a")) == 1
+    assert waited.rc == 0, waited.text
+    assert one.daemon("a")["ended_at"] <= other.daemon("a")["started_at"]

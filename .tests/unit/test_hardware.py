@@ -1,0 +1,117 @@
+"""What the machine is: an H200 host's own words, and a machine without a driver."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from servemark import hardware
+from servemark.records import Hardware
+
+RECORDED = Path(__file__).parents[1] / "fixtures" / "hardware"
+HEADER = (RECORDED / "nvidia-smi-h200x1.txt").read_text()
+TOPOLOGY = (RECORDED / "nvidia-smi-topo-h200x4.txt").read_text()
+
+
+def query() -> str:
+    """The recorded names and sizes in the shape of the query that the probe makes; the ids are made up."""
+    rows = (RECORDED / "nvidia-smi-query-name-memory-h200x4.csv").read_text().split("\n")[:4]
+    return "".join(f"{row.removesuffix(' MiB')}, GPU-{n}, 580.159.04\n" for n, row in enumerate(rows))
+
+
+def test_gpus_and_driver_of_a_recorded_host():
+    gpus, driver = hardware.parse_gpus(query())
+    assert driver == "580.159.04"
+    assert [(gpu.name, gpu.memory_mib, gpu.uuid) for gpu in gpus] == [
+        ("NVIDIA H200", 143771, f"GPU-{n}") for n in range(4)
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "\n", "No devices were found\n"])
+def test_no_row_is_no_gpu(text):
+    assert hardware.parse_gpus(text) == ((), None)
+
+
+def test_memory_with_its_unit_is_read_as_well():
+    ((gpu,), _) = hardware.parse_gpus("NVIDIA H200, 143771 MiB, GPU-0, 580.159.04\n")
+    assert gpu.memory_mib == 143771
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (HEADER, "13.0"),
+        ("| Driver Version: 610.1    CUDA UMD Version: 13.3     |", "13.3"),
+        ("NVIDIA-SMI has failed", None),
+    ],
+)
+def test_the_cuda_version_that_the_driver_can_do(text, version):
+    assert hardware.parse_cuda(text) == version
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("processor\t: 0\nmodel name\t: AMD EPYC 9V33X\nprocessor\t: 1\nmodel name\t: other\n", "AMD EPYC 9V33X"),
+        ("processor\t: 0\nCPU part\t: 0xd4f\n", f"{platform.machine()} part 0xd4f"),
+        ("", platform.machine()),
+    ],
+)
+def test_the_cpus_name(text, name):
+    assert hardware.parse_cpu_model(text) == name
+
+
+def test_interfaces_are_ipv4_and_sorted():
+    found = hardware.interfaces()
+    assert ("lo", "127.0.0.1") in [(i.name, i.address) for i in found]
+    assert [i.name for i in found] == sorted(i.name for i in found)
+    assert all(re.fullmatch(r"\d+(\.\d+){3}", i.address) for i in found)
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """The only folder on PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def put_nvidia_smi(folder: Path, body: str) -> None:
+    script = folder / "nvidia-smi"
+    script.write_text(f"#!/bin/sh\n{body}\n")
+    script.chmod(0o755)
+
+
+def test_a_machine_without_a_driver_is_a_cpu_machine(path, tmp_path):
+    found = hardware.probe()
+    assert (found.accelerator, found.gpus, found.driver, found.cuda, found.gpu_topology) == ("cpu", (), None, None, None)  # fmt: skip
+    assert found.host == socket.gethostname()
+    assert found.cpu_count == found.devices == len(os.sched_getaffinity(0))
+    assert found.memory_gib > 0 and found.shm_gib > 0 and found.nofile > 0
+    found.write(tmp_path / "hardware.json")
+    assert Hardware.read(tmp_path / "hardware.json") == found
+
+
+def test_a_gpu_machine_in_its_own_words(path, tmp_path):
+    (tmp_path / "query").write_text(query())
+    put_nvidia_smi(
+        path,
+        f'case "$*" in "") f={RECORDED}/nvidia-smi-h200x1.txt;; "topo -m") f={RECORDED}/nvidia-smi-topo-h200x4.txt;; '
+        f"*) f={tmp_path}/query;; esac\nwhile IFS= read -r line; do printf '%s\\n' \"$line\"; done < $f",
+    )
+    found = hardware.probe()
+    assert (found.accelerator, found.driver, found.cuda) == ("cuda", "580.159.04", "13.0")
+    assert found.devices == len(found.gpus) == 4
+    assert found.gpu_topology == TOPOLOGY
+
+
+def test_a_broken_driver_is_not_taken_for_a_cpu_machine(path):
+    put_nvidia_smi(path, "echo 'NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.'; exit 9")
+    with pytest.raises(subprocess.CalledProcessError):
+        hardware.probe()

@@ -1,0 +1,132 @@
+"""A signal to the main process: an orderly, bounded end; a second one ends everything at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from servemark import interrupts, processes
+from servemark.processes import Identity
+
+LIBRARY = str(Path(interrupts.__file__).parents[1])
+# A main process with one rule's script. The script says what it got; a stubborn one stays, so that the main process waits for it.
+MAIN = """
+import subprocess, sys; from servemark import interrupts
+interrupts.BOUND_S = float(sys.argv[1])
+script = subprocess.Popen([sys.executable, '-c', '''
+import signal, sys, time
+def got(number, _):
+    print("script got", signal.Signals(number).name, flush=True)
+    if sys.argv[1] != "stubborn": sys.exit(0)
+signal.signal(signal.SIGINT, got)
+print("script", flush=True)
+while True: time.sleep(1)
+''', sys.argv[2]])
+interrupts.install()
+print("main", script.pid, flush=True)
+try:
+    while True: script.wait()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    script.wait()
+    print("locks removed", flush=True)
+    sys.exit(1)
+"""
+
+
+class Run:
+    def __init__(self, bound_s: float, script: str):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", MAIN, str(bound_s), script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={"PYTHONPATH": LIBRARY}, start_new_session=True,
+        )  # fmt: skip
+        first = [self.process.stdout.readline().split() for _ in range(2)]
+        (pid,) = [line[1] for line in first if line[0] == "main"]
+        self.script = Identity.of(int(pid))
+
+    def line(self) -> str:
+        return self.process.stdout.readline().strip()
+
+    def end(self, seconds: float) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=seconds)
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def run():
+    started = []
+
+    def start(*arguments):
+        started.append(Run(*arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.script.signal(signal.SIGKILL)
+        one.process.kill()
+        one.process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_interrupts_the_scripts_and_lets_the_main_process_clean_up(run, number):
+    one = run(30, "obedient")
+    one.process.send_signal(number)
+    code, out, err = one.end(5)
+    assert code == 1
+    assert set(out.splitlines()) == {"script got SIGINT", "interrupted", "locks removed"}
+    assert f"servemark: {number.name}: ending the running stages; finished measurements are kept" in err
+    assert not one.script.alive
+
+
+def test_a_script_that_stays_is_killed_when_the_bound_is_reached(run):
+    one = run(0.5, "stubborn")
+    begin = time.monotonic()
+    one.process.send_signal(signal.SIGTERM)
+    code, _, err = one.end(5)
+    assert time.monotonic() - begin < 4
+    assert code == 130
+    assert "the running stages did not end within 0 s; ending at once" in err
+    assert not one.script.alive
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_ends_everything_at_once(run, second):
+    one = run(30, "stubborn")
+    one.process.send_signal(signal.SIGINT)
+    assert {one.line(), one.line()} == {"script got SIGINT", "interrupted"}
+    one.process.send_signal(second)
+    code, _, err = one.end(5)
+    assert code == 130
+    assert "again interrupted; ending at once" in err
+    assert not one.script.alive
+
+
+@pytest.fixture
+def handlers(monkeypatch):
+    """The handlers in this process, with what they would do to it recorded instead."""
+    done = []
+    monkeypatch.setattr(interrupts.os, "_exit", lambda code: done.append(("exit", code)))
+    monkeypatch.setattr(processes, "signal_all", lambda found, number: done.append(("signal", number)))
+    monkeypatch.setattr(interrupts, "BOUND_S", 0.05)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield done
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_the_order_of_events(handlers, capsys, wait_for):
+    interrupts.install()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert handlers[0] == ("signal", signal.SIGINT)
+    wait_for(lambda: ("exit", 130) in handlers)
+    assert handlers[1:] == [("signal", signal.SIGKILL), ("exit", 130)]
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert handlers[3:] == [("signal", signal.SIGKILL), ("exit", 130)]
+    assert capsys.readouterr().err.count("ending at once") == 2
