@@ -40,7 +40,9 @@ include: "workflow/rules/results.smk"
 rule all:
     default_target: True
     input:
-        "<run>/check.json",
+        check="<run>/check.json",
+        results=results_of_the_run,
+        records=records_of_the_run,
     localrule: True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -41,17 +42,20 @@ def planned_checkout(bare_checkout: Checkout) -> Checkout:
 
 def _copies(source: Checkout, tmp_path: Path) -> Iterator[Callable[[], Checkout]]:
     made: list[Checkout] = []
+    # A short name: Ray's sockets lie below it, and their names have 107 bytes.
+    runtime = Path(tempfile.mkdtemp(prefix="smt-", dir="/tmp"))
 
     def make() -> Checkout:
         path = tmp_path / f"checkout{len(made)}"
         shutil.copytree(source.path, path)
-        made.append(Checkout(path, tmp_path / "runtime", source.config))
+        made.append(Checkout(path, runtime, source.config))
         return made[-1]
 
     yield make
     for checkout in made:
         for process in checkout.processes():
             process.kill()
+    shutil.rmtree(runtime, ignore_errors=True)
 
 
 @pytest.fixture

@@ -113,6 +113,7 @@ class Checkout:
         self.path, self.runtime, self.config = path, runtime, copy.deepcopy(config)
         runtime.mkdir(mode=0o700, exist_ok=True)
         self._runs = 0
+        self.current: Running | None = None
 
     @property
     def results(self) -> Path:
@@ -133,7 +134,8 @@ class Checkout:
                 [*argv, *arguments], cwd=self.path, env=kept | defaults | variables, stdin=subprocess.DEVNULL,
                 stdout=stream, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_default_signals,
             )  # fmt: skip
-        return Running(process, output)
+        self.current = Running(process, output)
+        return self.current
 
     def run(self, *arguments: str, seconds: float = 120, **variables: str) -> Finished:
         """Run Snakemake to its end."""
@@ -153,8 +155,11 @@ class Checkout:
         """Wait until a stage has said ``text`` (of one deployment, environment or model)."""
 
         def said() -> dict[str, Any] | None:
+            running = self.current is None or self.current.process.poll() is None
             lines = (line for line in self.progress() if subject in (None, line["subject"]))
-            return next((line for line in lines if text in line["text"]), None)
+            found = next((line for line in lines if text in line["text"]), None)
+            assert found or running, f"the run ended and never said {text!r}; it said:\n{self.current and self.current.text}"
+            return found
 
         return wait_until(said, seconds, f"progress {text!r}; there is {[line['text'] for line in self.progress()][-8:]}")
 

@@ -170,12 +170,12 @@ def test_faults_of_a_live_server_are_named_and_leave_the_healthy_deployment_alon
     fresh.assert_all_dead()
 
 
-def busy(checkout: Checkout, deployment: str) -> bool:
-    """Whether this deployment's server has begun to generate for the client (more than its warm-ups and the probe)."""
-    attempts = fresh.attempts(deployment)
+def busy(checkout: Checkout, deployment: str, above: int = 300) -> bool:
+    """Whether this deployment's server has generated more tokens than ``above`` (its warm-ups and the probe are fewer)."""
+    attempts = checkout.attempts(deployment)
     if not attempts or not (attempts[-1] / "daemons" / "server.json").exists():
         return False
-    daemon = fresh.daemon(deployment)
+    daemon = checkout.daemon(deployment)
     key = attempts[-1] / "api-key"
     if daemon["ended_at"] or not key.exists():
         return False
@@ -185,7 +185,7 @@ def busy(checkout: Checkout, deployment: str) -> bool:
     except (httpx.HTTPError, OSError):
         return False
     tokens = [float(line.split()[-1]) for line in text.splitlines() if line.startswith("vllm:generation_tokens_total")]
-    return sum(tokens) > 300
+    return sum(tokens) > above
 
 
 @pytest.mark.parametrize("executor", ["plain", "ray"])
@@ -206,7 +206,7 @@ def test_every_end_of_a_run_leaves_nothing_alive_and_the_next_run_goes_on(fresh,
     first = fresh.results / "deployments" / "a" / "points" / "chat-c2-r1.json"
     wait_until(first.exists, 240, "the first point is measured")
     wait_until(
-        lambda: measuring.process.poll() is not None or busy(fresh, "a"), 60, "the second one is being measured"
+        lambda: measuring.process.poll() is not None or busy(fresh, "a", requests * 32 + 300), 60, "the second one is being measured"
     )
     measuring.interrupt(signal.SIGTERM)
     ended = measuring.wait(20)

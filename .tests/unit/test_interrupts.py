@@ -19,9 +19,9 @@ MAIN = """
 import subprocess, sys; from servemark import interrupts
 interrupts.BOUND_S = float(sys.argv[1])
 script = subprocess.Popen([sys.executable, '-c', '''
-import signal, sys, time
+import os, signal, sys, time
 def got(number, _):
-    print("script got", signal.Signals(number).name, flush=True)
+    os.write(1, b"script got " + signal.Signals(number).name.encode() + b"\\n")
     if sys.argv[1] != "stubborn": sys.exit(0)
 signal.signal(signal.SIGINT, got)
 print("script", flush=True)
@@ -30,6 +30,7 @@ while True: time.sleep(1)
 interrupts.install()
 print("main", script.pid, flush=True)
 try:
+    while sys.argv[3:]: print("x" * 1000, file=sys.stderr)
     while True: script.wait()
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -40,9 +41,9 @@ except KeyboardInterrupt:
 
 
 class Run:
-    def __init__(self, bound_s: float, script: str):
+    def __init__(self, bound_s: float, *words: str):
         self.process = subprocess.Popen(
-            [sys.executable, "-c", MAIN, str(bound_s), script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-c", MAIN, str(bound_s), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={"PYTHONPATH": LIBRARY}, start_new_session=True,
         )  # fmt: skip
         first = [self.process.stdout.readline().split() for _ in range(2)]
@@ -106,6 +107,19 @@ def test_a_second_signal_ends_everything_at_once(run, second):
     assert not one.script.alive
 
 
+def test_a_signal_works_while_the_main_process_is_in_the_middle_of_a_message_that_nobody_reads(run, wait_for):
+    one = run(30, "obedient", "chatty")
+    wait_for(lambda: stuck(one.process.pid), 5)
+    one.process.send_signal(signal.SIGTERM)
+    assert {one.line(), one.line(), one.line()} == {"script got SIGINT", "interrupted", "locks removed"}
+    assert not one.script.alive
+
+
+def stuck(pid: int) -> bool:
+    """Whether a process sleeps, here because the pipe is full."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
 @pytest.fixture
 def handlers(monkeypatch):
     """The handlers in this process, with what they would do to it recorded instead."""
@@ -120,7 +134,7 @@ def handlers(monkeypatch):
         signal.signal(number, handler)
 
 
-def test_the_order_of_events(handlers, capsys, wait_for):
+def test_the_order_of_events(handlers, capfd, wait_for):
     interrupts.install()
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGHUP)
@@ -129,4 +143,4 @@ def test_the_order_of_events(handlers, capsys, wait_for):
     assert handlers[1:] == [("signal", signal.SIGKILL), ("exit", 130)]
     os.kill(os.getpid(), signal.SIGTERM)
     assert handlers[3:] == [("signal", signal.SIGKILL), ("exit", 130)]
-    assert capsys.readouterr().err.count("ending at once") == 2
+    assert capfd.readouterr().err.count("ending at once") == 2

@@ -104,5 +104,28 @@ def every(kind, pattern):
     return [pattern.format(name=name) for name in sorted(used)]
 
 
+def results_of_the_run(wildcards):
+    """What a user takes away."""
+    archive = f"<run>/archive/{experiment.config.run}.tar.zst"
+    return ["<run>/measurements.csv", "<run>/measurements.parquet", "<run>/report.html", archive, f"{archive}.sha256"]
+
+
+def records_of_the_run(wildcards):
+    """Every record and raw result. Named as targets, because Snakemake does not make a lost file anew while what was made from it stands."""
+    return [
+        "<run>/hardware.json",
+        "<run>/config.json",
+        "<run>/plans.json",
+        *every("environment", "<run>/environments/{name}/environment.json"),
+        *every("environment", "<run>/environments/{name}/check.json"),
+        *every("model", "<run>/models/{name}/manifest.json"),
+        *of_every_deployment("<run>/deployments/{deployment}/plan.json"),
+        *of_every_deployment("<run>/deployments/{deployment}/startup.json"),
+        *of_every_deployment("<run>/deployments/{deployment}/stopped.json"),
+        *all_points(wildcards),
+        *[path.replace(".json", ".requests.json") for path in all_points(wildcards)],
+    ]
+
+
 def resolved_config():
     return experiment.config.model_dump(mode="json")

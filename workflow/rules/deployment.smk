@@ -8,6 +8,10 @@ it on, so that the other deployments, the report and the archive go on, and chec
 """
 
 
+# On one machine the jobs of a group are ordinary jobs; naming the group there would only make a dry run of many deployments slow.
+ALLOCATION = None if workflow.local_exec else "deployment"
+
+
 rule start_cluster:
     """Take the machine; bring up Ray where the topology asks for it."""
     input:
@@ -16,7 +20,7 @@ rule start_cluster:
         manifest=ancient(manifest_of),
         hardware="<run>/hardware.json",
         settings=ancient("<run>/config.json"),
-        all_plans=ancient(of_every_deployment("<run>/deployments/{deployment}/plan.json")),
+        plans=ancient("<run>/plans.json"),
     output:
         cluster=temp("<run>/deployments/{deployment}/cluster.json"),
     log:
@@ -25,7 +29,7 @@ rule start_cluster:
         "<benchmarks>/start_cluster/{deployment}.tsv"
     priority: 10
     group:
-        "deployment"
+        ALLOCATION
     script:
         "../scripts/start_cluster.py"
 
@@ -47,7 +51,7 @@ rule serve_model:
         "<benchmarks>/serve_model/{deployment}.tsv"
     priority: 20
     group:
-        "deployment"
+        ALLOCATION
     params:
         port=port_of,
     script:
@@ -70,7 +74,7 @@ rule await_ready:
         "<benchmarks>/await_ready/{deployment}.tsv"
     priority: 30
     group:
-        "deployment"
+        ALLOCATION
     script:
         "../scripts/await_ready.py"
 
@@ -93,7 +97,7 @@ rule measure:
         "<benchmarks>/measure/{deployment}/{point}.tsv"
     priority: 40
     group:
-        "deployment"
+        ALLOCATION
     script:
         "../scripts/measure.py"
 
@@ -113,6 +117,6 @@ rule stop_deployment:
         "<benchmarks>/stop_deployment/{deployment}.tsv"
     priority: 50
     group:
-        "deployment"
+        ALLOCATION
     script:
         "../scripts/stop_deployment.py"

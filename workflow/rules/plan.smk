@@ -1,6 +1,7 @@
 """Planning.
 
-Takes hardware, environment check and manifest. Gives plan.json: a deployment that is known to be legal, with its load points.
+Takes hardware, environment check and manifest. Gives plan.json: a deployment that is known to be legal, with its load points; and
+plans.json, which says that all of them are.
 """
 
 
@@ -20,3 +21,18 @@ rule plan_deployment:
         spec=deployment_parameters,
     script:
         "../scripts/plan_deployment.py"
+
+
+rule confirm_plans:
+    """Nothing is started while one deployment of the run cannot be served."""
+    input:
+        plans=of_every_deployment("<run>/deployments/{deployment}/plan.json"),
+    output:
+        plans="<run>/plans.json",
+    log:
+        "<logs>/confirm_plans.log",
+    benchmark:
+        "<benchmarks>/confirm_plans.tsv"
+    localrule: True
+    script:
+        "../scripts/confirm_plans.py"

@@ -7,9 +7,10 @@ they end their tools, Snakemake removes incomplete outputs and its lock, and wha
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
-import sys
 import threading
 
 import psutil
@@ -29,11 +30,7 @@ def _interrupt(number: int, _: object) -> None:
     for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(other, _enough)
     name = signal.Signals(number).name
-    print(
-        f"servemark: {name}: ending the running stages; finished measurements are kept, run again to go on.",
-        file=sys.stderr,
-        flush=True,
-    )
+    _say(f"{name}: ending the running stages; finished measurements are kept, run again to go on.")
     processes.signal_all(psutil.Process().children(), signal.SIGINT)
     threading.Thread(target=_bound, name="bound", daemon=True).start()
     raise KeyboardInterrupt
@@ -49,6 +46,13 @@ def _bound() -> None:
 
 
 def _end_now(why: str) -> None:
-    print(f"servemark: {why}; ending at once.", file=sys.stderr, flush=True)
+    _say(f"{why}; ending at once.")
     processes.signal_all(processes.descendants(os.getpid()), signal.SIGKILL)
     os._exit(130)
+
+
+def _say(text: str) -> None:
+    # Not print: it raises when the signal comes in the middle of another print, and blocks when nobody reads.
+    with contextlib.suppress(OSError):
+        if select.select([], [2], [], 0)[1]:
+            os.write(2, f"servemark: {text}\n".encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -73,9 +74,15 @@ class _Shown:
     display: Display | None = None
 
 
+def _tells_something(record: logging.LogRecord) -> bool:
+    """Snakemake says these two for every job; no setting of its own drops them and keeps the rest."""
+    return not record.getMessage().startswith(("Select jobs to execute", "Execute "))
+
+
 def begin(experiment: Experiment) -> None:
     """At the start of a real run: answer signals in bounded time and show progress."""
     interrupts.install()
+    logging.getLogger("snakemake.logging").addFilter(_tells_something)
     _Shown.display = Display(experiment.folder / "progress.jsonl")
     _Shown.display.start()
     counts = f"{len(experiment.points)} deployments, {sum(map(len, experiment.points.values()))} load points"

@@ -5,6 +5,7 @@ The file is the channel because stages run in other processes and, on a cluster,
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -83,4 +84,6 @@ class Display(threading.Thread):
             return
         self._offset += len(whole) + 1
         for line in whole.splitlines():
-            print(format_line(json.loads(line), self._begin), file=self._stream, flush=True)
+            # A file system that does not append whole lines for several machines must not end the display.
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                print(format_line(json.loads(line), self._begin), file=self._stream, flush=True)

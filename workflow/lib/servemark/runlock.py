@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import socket
 import sys
@@ -49,6 +50,8 @@ LOOKING_ONLY = frozenset(
         "--list-untracked",
         "--lu",
         "--lc",
+        "--li",
+        "--lp",
         "--unlock",
         "--report",
         "--archive",
@@ -59,13 +62,16 @@ LOOKING_ONLY = frozenset(
         "--generate-unit-tests",
         "--containerize",
         "--cleanup-metadata",
+        "--cm",
     ]
 )
+# Several flags in one word, as in -np: some that take no value, then one of those above.
+_LOOKING_WORD = re.compile(r"-[afFkpt]*[DhlnSv]")
 
 
 def executes(argv: Sequence[str]) -> bool:
     """Whether this snakemake command line runs jobs (and does not just look)."""
-    return not LOOKING_ONLY.intersection(argument.split("=")[0] for argument in argv)
+    return not any(argument.split("=")[0] in LOOKING_ONLY or _LOOKING_WORD.match(argument) for argument in argv)
 
 
 def claim(workdir: Path, argv: Sequence[str]) -> list[str]:
@@ -117,6 +123,7 @@ def release(workdir: Path) -> None:
 def _read(record: Path) -> dict[str, str] | None:
     try:
         owner = json.loads(record.read_text())
+        Identity.parse(str(owner["identity"]))
         return {key: str(owner[key]) for key in ("host", "pid", "identity", "since", "command")}
     except FileNotFoundError:
         return None
