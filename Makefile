@@ -24,7 +24,7 @@ $(VENV)/.workflow-ready: envs/workflow.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 13); sys.exit(0 if ok else "servemark: the workflow needs Python 3.11 to 3.13, this is " + sys.version.split()[0] + ". Give another: make PYTHON=/path/to/python3.11")'
 	@echo "servemark: setting up the workflow environment in $(VENV) (under a minute, once)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --quiet --require-hashes --only-binary :all: -r envs/workflow.lock
+	@$(PIP) install --quiet --require-hashes -r envs/workflow.lock
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -32,7 +32,7 @@ setup-test: setup $(VENV)/.test-ready
 
 $(VENV)/.test-ready: envs/test.lock $(VENV)/.workflow-ready
 	@echo "servemark: adding what the tests need"
-	@$(PIP) install --quiet --require-hashes --only-binary :all: -r envs/test.lock
+	@$(PIP) install --quiet --require-hashes -r envs/test.lock
 	@touch $@
 
 lint: setup-test
