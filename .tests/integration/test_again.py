@@ -6,6 +6,7 @@ import json
 import time
 
 import pytest
+
 from integration.harness import Checkout
 
 # Requests of one load point: those asked for and one warm-up; each start of a server adds one, the readiness check.

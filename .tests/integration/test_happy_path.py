@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import zstandard
+
 from integration.harness import RUN, Checkout, wait_until
 
 

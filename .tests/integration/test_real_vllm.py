@@ -22,8 +22,8 @@ import psutil
 import pytest
 import yaml
 import zstandard
-from integration.harness import ROOT, Checkout, wait_until
 
+from integration.harness import ROOT, Checkout, wait_until
 from servemark.records import ALL_RECORDS
 from servemark.schemas import record_schema
 

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 import yaml
+
 from integration.harness import Checkout
 
 

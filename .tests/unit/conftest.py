@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from servemark import keeper, processes
 from servemark.config.model import Timeouts, Verdict
 from servemark.deployment import attempts, cluster, readiness, server
@@ -40,7 +41,6 @@ from servemark.records import (
 )
 from servemark.stage import Stage
 from servemark.weights import manifest as weights_manifest
-
 from standin import VERSION, make_prefix
 
 HARDWARE = Hardware(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+
 from servemark import archive
 from servemark.archive import ArchiveRefused, seal
 

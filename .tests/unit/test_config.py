@@ -11,6 +11,7 @@ import jsonschema
 import pydantic
 import pytest
 import yaml
+
 from servemark.config import document
 from servemark.config.expand import expand
 from servemark.config.load import load, read_resolved, validate

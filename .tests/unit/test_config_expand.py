@@ -6,6 +6,7 @@ import time
 
 import pytest
 import yaml
+
 from servemark.config.expand import expand, points
 from servemark.config.load import load, validate
 from servemark.errors import ConfigError

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from servemark.config.load import load, validate
 from servemark.config.model import Config
 from servemark.errors import ConfigError

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from servemark import diagnosis
 from servemark.diagnosis import catalogue, diagnose, root_error, row, warnings
 from servemark.diagnosis.text import LONGEST_LINE, window

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from servemark import hardware
 from servemark.records import Hardware
 

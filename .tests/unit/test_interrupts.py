@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from servemark import interrupts, processes
 from servemark.processes import Identity
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from servemark import keeper, processes
 from servemark.keeper import DaemonRequest, KeeperSpec
 from servemark.processes import Identity

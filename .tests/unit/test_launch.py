@@ -6,6 +6,7 @@ import socket
 
 import pytest
 from conftest import HARDWARE, planned_point
+
 from servemark import launch
 from servemark.records import Gpu, Hardware, Plan, Topology
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from servemark.measurement.key import deployment_parts, digest, key_parts, normalise_options, point_parts
 from servemark.records import Gpu, Hardware, Interface, Topology
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from servemark.measurement import ledger as ledger_module
 from servemark.measurement.ledger import Ledger, file_sha256, link_or_copy
 from servemark.records import Measurement, Reason

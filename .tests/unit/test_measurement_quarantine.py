@@ -1,6 +1,7 @@
 """The gate: what is moved, what stays as a hole, and what the user reads."""
 
 import pytest
+
 from servemark.errors import ServemarkError
 from servemark.measurement.quarantine import decide, gate, reason_codes, reject
 from servemark.records import Check, Failure, Measurement, Reason

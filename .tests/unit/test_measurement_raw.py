@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from servemark.measurement.raw import RawError, read_raw
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+
 from servemark.measurement.raw import RawError, RawResult, Request, read_raw
 from servemark.measurement.verdict import ServerFacts, judge, measurement, not_measured
 from servemark.records import Failure, PlannedPoint

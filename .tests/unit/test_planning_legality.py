@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from servemark.planning import legality, stage_layers
 from servemark.records import Topology
 from servemark.weights import builtin

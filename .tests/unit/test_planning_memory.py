@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from servemark.errors import PlanRefused
 from servemark.planning import compare, estimate, memory, observe, refusals, require
 from servemark.records import Topology

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from servemark.planning import compare, observe
 from servemark.records import Estimate
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from servemark import processes
 from servemark.processes import Identity, LifelineWatch
 

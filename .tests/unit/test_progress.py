@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+
 from servemark import progress
 from servemark.progress import Display, Progress, format_line
 

@@ -7,6 +7,7 @@ import json
 import pytest
 import report_data
 import vl_convert
+
 from servemark.records import Startup, StartupPhase
 from servemark.report import charts, starting
 from servemark.report.table import rows, tidy

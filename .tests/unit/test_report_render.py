@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 import jinja2
 import pytest
 import report_data
+
 from servemark import records
 from servemark.report import page, views, words
 from servemark.report.gaps import gaps

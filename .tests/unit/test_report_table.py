@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow.parquet
 import pytest
 import report_data
+
 from servemark.report import table
 
 

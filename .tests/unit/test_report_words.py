@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import report_data
+
 from servemark.records import PlannedPoint, Topology
 from servemark.report import words
 

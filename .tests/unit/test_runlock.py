@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from servemark import runlock
 from servemark.errors import RunLocked
 from servemark.processes import Identity, myself

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+
 from servemark.startup_log import PHASES, STAGES, StartupLog
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"

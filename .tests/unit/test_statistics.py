@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from servemark import statistics
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from servemark.errors import WeightsRefused
 from servemark.weights.architecture import Architecture
 

@@ -8,10 +8,11 @@ import sys
 import numpy as np
 import pytest
 from safetensors import safe_open
+from tokenizers import Tokenizer
+
 from servemark.errors import WeightsRefused
 from servemark.weights import builtin, manifest
 from servemark.weights.architecture import Architecture
-from tokenizers import Tokenizer
 
 NAMES = ["tiny-dense", "tiny-moe"]
 

@@ -5,6 +5,7 @@ import os
 import shutil
 
 import pytest
+
 from servemark.errors import WeightsRefused
 from servemark.records import Manifest
 from servemark.weights import builtin, manifest

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 import report_data
+
 from servemark.report import words
 from servemark.report.page import render
 

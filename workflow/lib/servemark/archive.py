@@ -172,7 +172,7 @@ def _add(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, path: Path, d
     with path.open("rb") as stream:
         source = _Hashing(stream)
         try:
-            tar.addfile(member, source)  # type: ignore[arg-type]
+            tar.addfile(member, source)
         except OSError as error:
             raise changed from error
         if source.sha256.hexdigest() != digest or stream.read(1):

@@ -23,13 +23,14 @@ from servemark import processes
 from servemark.errors import EnvironmentRefused
 from servemark.processes import LifelineWatch, run_tool
 from servemark.progress import Progress
-from servemark.records import Environment, EnvironmentCheck, write_atomically
+from servemark.records import Environment, EnvironmentCheck
 
 MARKER = "servemark-environment.json"
 INSIDE = Path(__file__).parent / "inside"
 _PACKAGES = """
 import importlib.metadata as m, json, platform
-print(json.dumps({"python": platform.python_version(), "packages": sorted({f"{d.metadata['Name']}=={d.version}" for d in m.distributions()})}))
+packages = sorted({f"{d.metadata['Name']}=={d.version}" for d in m.distributions()})
+print(json.dumps({"python": platform.python_version(), "packages": packages}))
 """
 
 
@@ -108,9 +109,16 @@ def build(
         packages = list_packages(prefix / "bin" / "python")
         size = sum(f.stat().st_size for f in prefix.rglob("*") if f.is_file() and not f.is_symlink()) / 2**20
         record = Environment(
-            name=name, origin="lock", digest=digest, prefix=str(prefix), python=str(prefix / "bin" / "python"), lock=lock.name,
-            packages=len(packages["packages"]), seconds=round(time.monotonic() - begin, 2), size_mib=round(size, 1),
-        )  # fmt: skip
+            name=name,
+            origin="lock",
+            digest=digest,
+            prefix=str(prefix),
+            python=str(prefix / "bin" / "python"),
+            lock=lock.name,
+            packages=len(packages["packages"]),
+            seconds=round(time.monotonic() - begin, 2),
+            size_mib=round(size, 1),
+        )
         record.write(marker)
         return record
     finally:
@@ -140,7 +148,8 @@ def _install(
         ),
     ]
     if lock.shim:
-        # pip builds in the source folder: build a copy, so that the checkout stays clean and two builds never meet.
+        # pip builds in the source folder: build a copy, so that the checkout stays clean and two builds never meet. The
+        # lock has setuptools, so that no build isolation, and thus no network, is needed.
         copy = prefix / "shim"
         steps.append(("repairing the CPU build", [*pip, "--no-build-isolation", "--no-index", str(copy)]))
     env = processes.clean_environment({"PIP_DISABLE_PIP_VERSION_CHECK": "1"})
@@ -150,7 +159,6 @@ def _install(
             shutil.copytree(
                 lock.shim, prefix / "shim", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
             )
-            # pip would look for setuptools in the target; --no-build-isolation uses the interpreter that pip runs in
         progress.say(words)
 
         def tell(words: str = words) -> None:
@@ -191,8 +199,15 @@ def use_prefix(name: str, prefix: Path) -> Environment:
     found = list_packages(python)
     digest = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
     return Environment(
-        name=name, origin="prefix", digest=digest, prefix=str(prefix.absolute()), python=str(python), packages=len(found["packages"]), seconds=0, size_mib=0
-    )  # fmt: skip
+        name=name,
+        origin="prefix",
+        digest=digest,
+        prefix=str(prefix.absolute()),
+        python=str(python),
+        packages=len(found["packages"]),
+        seconds=0,
+        size_mib=0,
+    )
 
 
 def list_packages(python: Path) -> dict:
@@ -230,7 +245,7 @@ def check(
             raise EnvironmentRefused(
                 f"The environment {environment.name} ({environment.prefix}) does not work: {words} failed: {last[0]}",
                 look=str(target),
-                do="Mend or rebuild the environment: delete the folder named above and run again, or give another environments.NAME.prefix.",
+                do="Mend it, or delete that folder and run again; or give another environments.NAME.prefix.",
                 reason="environment_broken",
             )
     facts = json.loads(facts_file.read_text())
@@ -245,8 +260,3 @@ def check(
         sorted(set(re.findall(r"--([a-z][a-z0-9-]+)", log.with_suffix(".help.txt").read_text(errors="replace"))))
     )
     return EnvironmentCheck(name=environment.name, digest=environment.digest, serve_options=options, **facts)
-
-
-def write_marker_copy(record: Environment, path: Path) -> None:
-    """Write the run's own copy of the environment's record."""
-    write_atomically(path, record.to_json())

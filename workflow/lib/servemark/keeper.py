@@ -236,8 +236,13 @@ def launch(attempt: Path, spec: KeeperSpec) -> None:
     env = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[1])}
     with open(attempt / "keeper.log", "ab") as log, open(os.devnull, "rb") as nothing:
         psutil.Popen(
-            [sys.executable, "-m", "servemark.keeper", str(attempt)], stdin=nothing, stdout=log, stderr=log, env=env, start_new_session=True
-        )  # fmt: skip
+            [sys.executable, "-m", "servemark.keeper", str(attempt)],
+            stdin=nothing,
+            stdout=log,
+            stderr=log,
+            env=env,
+            start_new_session=True,
+        )
 
 
 def request(attempt: Path, daemon: DaemonRequest, timeout_s: float = 20.0) -> DaemonState:

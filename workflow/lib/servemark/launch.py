@@ -91,10 +91,24 @@ def ray_head(
 ) -> list[str]:
     """``ray start --head`` in the foreground, without dashboard. One Ray "GPU" is one rank; the object store carries no tensors."""
     return [
-        python, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--node-ip-address={address}", f"--port={port}",
-        f"--ray-client-server-port={client_port}", f"--num-gpus={devices}", f"--num-cpus={cpus}", "--include-dashboard=false",
-        "--disable-usage-stats", "--object-store-memory=200000000", f"--temp-dir={scratch}", "--min-worker-port=0", "--max-worker-port=0",
-    ]  # fmt: skip
+        python,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--head",
+        "--block",
+        f"--node-ip-address={address}",
+        f"--port={port}",
+        f"--ray-client-server-port={client_port}",
+        f"--num-gpus={devices}",
+        f"--num-cpus={cpus}",
+        "--include-dashboard=false",
+        "--disable-usage-stats",
+        "--object-store-memory=200000000",
+        f"--temp-dir={scratch}",
+        "--min-worker-port=0",
+        "--max-worker-port=0",
+    ]
 
 
 def bench(
@@ -102,13 +116,48 @@ def bench(
 ) -> list[str]:
     """``vllm bench serve`` for one load point, per-request results saved. The key goes by environment (OPENAI_API_KEY)."""
     argv = [
-        python, "-m", VLLM, "bench", "serve", "--backend", "openai", "--base-url", url, "--endpoint", "/v1/completions",
-        "--model", served_name, "--tokenizer", tokenizer, "--dataset-name", "random",
-        "--random-input-len", str(point.input_tokens), "--random-output-len", str(point.output_tokens),
-        "--num-prompts", str(point.requests), "--seed", str(point.seed), "--ignore-eos", "--temperature", "0",
-        "--num-warmups", str(point.warmups), "--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,95,99",
-        "--save-result", "--save-detailed", "--result-dir", folder, "--result-filename", name, "--disable-tqdm",
-    ]  # fmt: skip
+        python,
+        "-m",
+        VLLM,
+        "bench",
+        "serve",
+        "--backend",
+        "openai",
+        "--base-url",
+        url,
+        "--endpoint",
+        "/v1/completions",
+        "--model",
+        served_name,
+        "--tokenizer",
+        tokenizer,
+        "--dataset-name",
+        "random",
+        "--random-input-len",
+        str(point.input_tokens),
+        "--random-output-len",
+        str(point.output_tokens),
+        "--num-prompts",
+        str(point.requests),
+        "--seed",
+        str(point.seed),
+        "--ignore-eos",
+        "--temperature",
+        "0",
+        "--num-warmups",
+        str(point.warmups),
+        "--percentile-metrics",
+        "ttft,tpot,itl,e2el",
+        "--metric-percentiles",
+        "50,95,99",
+        "--save-result",
+        "--save-detailed",
+        "--result-dir",
+        folder,
+        "--result-filename",
+        name,
+        "--disable-tqdm",
+    ]
     if point.concurrency is not None:
         argv += ["--max-concurrency", str(point.concurrency)]
     if point.request_rate is not None:

@@ -28,8 +28,20 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 # Variables of the workflow's own interpreter, which would lead another interpreter to the wrong modules, and
 # credentials that nothing long-lived may inherit (facts: vLLM copies HF_* to every Ray worker).
-_NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY",
-                  "OPENAI_API_KEY", "RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")  # fmt: skip
+_NOT_INHERITED = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONSTARTUP",
+    "VIRTUAL_ENV",
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "VLLM_API_KEY",
+    "OPENAI_API_KEY",
+    "RAY_ADDRESS",
+    "RAY_AUTH_TOKEN",
+    "RAY_AUTH_MODE",
+    "RAY_AUTH_TOKEN_PATH",
+)
 
 
 @dataclass(frozen=True)
@@ -108,8 +120,15 @@ def start_child(
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab", buffering=0) as stream, open(os.devnull, "rb") as nothing:
         return subprocess.Popen(
-            list(argv), stdin=nothing, stdout=stream, stderr=stream, env=dict(env), cwd=cwd, start_new_session=True, preexec_fn=_die_with_parent
-        )  # fmt: skip
+            list(argv),
+            stdin=nothing,
+            stdout=stream,
+            stderr=stream,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

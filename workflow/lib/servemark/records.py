@@ -434,5 +434,16 @@ class Check(Record):
 
 
 ALL_RECORDS: tuple[type[Record], ...] = (
-    Hardware, Environment, EnvironmentCheck, Manifest, Plan, Cluster, Endpoint, Ready, Startup, Measurement, Stopped, Check,
-)  # fmt: skip
+    Hardware,
+    Environment,
+    EnvironmentCheck,
+    Manifest,
+    Plan,
+    Cluster,
+    Endpoint,
+    Ready,
+    Startup,
+    Measurement,
+    Stopped,
+    Check,
+)

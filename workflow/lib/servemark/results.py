@@ -9,7 +9,7 @@ from servemark.deployment.stop import SECRETS
 from servemark.errors import ServemarkError
 from servemark.measurement import quarantine
 from servemark.progress import Progress
-from servemark.records import Check, Measurement, write_atomically
+from servemark.records import Check, Measurement, Plan, write_atomically
 from servemark.report import table
 
 # Tokens of a live deployment, what describes the run's own machinery, and the archive itself stay out.
@@ -31,11 +31,22 @@ _LATE = ("archive_results", "check_measurements")
 
 
 def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
-    """Name in the archive -> file: every record, raw result, log, table and page of the run, and the environments' lists."""
+    """Name in the archive -> file: every record, raw result, log, table and page of the run, and the environments' lists.
+
+    Load points that an earlier configuration left beside the planned ones stay out.
+    """
     files = {}
+    planned = {
+        (run_folder / "deployments" / plan.deployment / "points" / f"{point.name}{suffix}")
+        for plan in (Plan.read(path) for path in run_folder.glob("deployments/*/plan.json"))
+        for point in plan.points
+        for suffix in (".json", ".requests.json")
+    }
     for path in sorted(run_folder.rglob("*")):
         inside = path.relative_to(run_folder)
         if path.is_symlink() or not path.is_file() or path.name in _LEFT_OUT or path.name.startswith("."):
+            continue
+        if inside.parts[0] == "deployments" and path.parent.name == "points" and path not in planned:
             continue
         if _LEFT_OUT_FOLDERS.intersection(inside.parts[:-1]) or path.stem in _LATE:
             continue
@@ -77,8 +88,8 @@ def gate(run_folder: Path, records: Iterable[str], accept_invalid: bool | Sequen
     write_atomically(run_folder / "summary.txt", "\n".join(lines) + "\n")
     if not answer.passed:
         raise ServemarkError(
-            f"{len(answer.moved)} of {len(found)} measurements are INVALID; they are no figures, and are kept in {run_folder / 'rejected'}.\n"
-            + answer.table,
+            f"{len(answer.moved)} of {len(found)} measurements are INVALID: they are no figures, and are kept in "
+            f"{run_folder / 'rejected'}.\n{answer.table}",
             look=str(run_folder / "report.html"),
             do="Mend the cause and run the same command again: exactly these are measured again.",
             reason="invalid_measurements",

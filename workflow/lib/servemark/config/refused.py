@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _ADDRESS = "servemark chooses the server's address; fix the port with `port` of the deployment"
-_SECRET = "secrets never live in the configuration; servemark makes its own key and hands it over by environment"
+_SECRET = "secrets never live in the configuration; servemark makes its own key and hands it over by environment"  # noqa: S105
 _LAUNCH = "servemark starts the processes of a deployment itself; describe them in `topology`"
 _RESULT = "servemark decides where and what the client records"
 

@@ -58,8 +58,10 @@ def runtime_root() -> Path:
     status = root.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or root.is_symlink():
         raise ServemarkError(
-            f"{root} exists and is not a private folder of yours.", do="Remove it or have its owner remove it.", reason="runtime_folder_refused"
-        )  # fmt: skip
+            f"{root} exists and is not a private folder of yours.",
+            do="Remove it or have its owner remove it.",
+            reason="runtime_folder_refused",
+        )
     return root
 
 
@@ -78,9 +80,13 @@ def open_attempt(deployment: str, folder: Path, tokens: Iterable[Path], stop_gra
     scratch = runtime_root() / secrets.token_hex(4)
     scratch.mkdir(mode=0o700)
     spec = KeeperSpec(
-        deployment=deployment, lifeline=str(lifeline()), machine_lock=str(runtime_root() / "machine.lock"),
-        tokens=tuple(str(token.absolute()) for token in tokens), scratch=str(scratch), stop_grace_s=stop_grace_s,
-    )  # fmt: skip
+        deployment=deployment,
+        lifeline=str(lifeline()),
+        machine_lock=str(runtime_root() / "machine.lock"),
+        tokens=tuple(str(token.absolute()) for token in tokens),
+        scratch=str(scratch),
+        stop_grace_s=stop_grace_s,
+    )
     keeper.launch(attempt, spec)
     return attempt, scratch
 

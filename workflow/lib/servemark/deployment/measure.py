@@ -116,8 +116,14 @@ class Measuring:
         draft = raw_path.with_name(f".{raw_path.name}.draft")
         draft.unlink(missing_ok=True)
         argv = launch.bench(
-            self.environment.python, ready.url, ready.served_name, self.manifest.path, point, str(draft.parent), draft.name
-        )  # fmt: skip
+            self.environment.python,
+            ready.url,
+            ready.served_name,
+            self.manifest.path,
+            point,
+            str(draft.parent),
+            draft.name,
+        )
         server = ServerWatch(attempt, scraper(ready.url, key), self.timeouts.no_progress)
         server.begin(ready.server_pid)
         started_at = utc_now()
@@ -194,8 +200,11 @@ def _end_deployment(attempt: Path, point: PlannedPoint, facts: verdict.ServerFac
         return attempts.fail(attempt, failure.model_copy(update={"reason": "server_died"}), stop_s)
     if facts.hung:
         failure = Failure(
-            stage=STAGE, reason="server_hung", detail=f"The server hung during {point.name}: {facts.hung}.", log=daemon.log if daemon else None,
+            stage=STAGE,
+            reason="server_hung",
+            detail=f"The server hung during {point.name}: {facts.hung}.",
+            log=daemon.log if daemon else None,
             remedy="Run again; if it hangs again, read the server's log, and raise timeouts.no_progress if it is only slow.",
-        )  # fmt: skip
+        )
         return attempts.fail(attempt, failure, stop_s)
     return None

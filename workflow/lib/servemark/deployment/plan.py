@@ -48,26 +48,47 @@ def plan(
     )
     planning.require(estimate, topology, memory_gib, utilisation)
     share = key.deployment_parts(
-        model_digest=manifest.digest, environment_digest=check.digest, topology=topology, options=options,
-        variables=deployment.variables, hardware=hardware,
-    )  # fmt: skip
+        model_digest=manifest.digest,
+        environment_digest=check.digest,
+        topology=topology,
+        options=options,
+        variables=deployment.variables,
+        hardware=hardware,
+    )
     return Plan(
-        deployment=name, model=deployment.model, environment=deployment.environment, model_digest=manifest.digest,
-        environment_digest=check.digest, served_name=deployment.model, topology=topology, options=options,
-        variables=dict(deployment.variables), estimate=estimate, warnings=(*warnings, *check.warnings),
-        points=tuple(_planned(point, share) for point in points), key_parts=share,
-    )  # fmt: skip
+        deployment=name,
+        model=deployment.model,
+        environment=deployment.environment,
+        model_digest=manifest.digest,
+        environment_digest=check.digest,
+        served_name=deployment.model,
+        topology=topology,
+        options=options,
+        variables=dict(deployment.variables),
+        estimate=estimate,
+        warnings=(*warnings, *check.warnings),
+        points=tuple(_planned(point, share) for point in points),
+        key_parts=share,
+    )
 
 
 def point_key_parts(point: Point | PlannedPoint) -> dict:
     """The load point's share of its ledger key."""
     shape = {
-        "dataset": "random", "input_tokens": point.input_tokens, "output_tokens": point.output_tokens, "requests": point.requests,
-        "warmups": point.warmups, "options": point.client_options,
-    }  # fmt: skip
+        "dataset": "random",
+        "input_tokens": point.input_tokens,
+        "output_tokens": point.output_tokens,
+        "requests": point.requests,
+        "warmups": point.warmups,
+        "options": point.client_options,
+    }
     return key.point_parts(
-        workload=shape, concurrency=point.concurrency, request_rate=point.request_rate, repetition=point.repetition, seed=point.seed
-    )  # fmt: skip
+        workload=shape,
+        concurrency=point.concurrency,
+        request_rate=point.request_rate,
+        repetition=point.repetition,
+        seed=point.seed,
+    )
 
 
 def _planned(point: Point, share: dict) -> PlannedPoint:
@@ -112,9 +133,16 @@ def _estimate(
     else:
         memory_gib = min(gpu.memory_mib for gpu in hardware.gpus) / 1024
     estimate = planning.estimate(
-        architecture, manifest.weight_bytes, topology, max_model_len, memory_gib, utilisation,
-        kv_cache_bytes_override=None if override is None else int(override), accelerator=hardware.accelerator,
-        block_tokens=options.get("block-size"), batched_tokens=options.get("max-num-batched-tokens"),
+        architecture,
+        manifest.weight_bytes,
+        topology,
+        max_model_len,
+        memory_gib,
+        utilisation,
+        kv_cache_bytes_override=None if override is None else int(override),
+        accelerator=hardware.accelerator,
+        block_tokens=options.get("block-size"),
+        batched_tokens=options.get("max-num-batched-tokens"),
         kv_element_bytes=1 if str(options.get("kv-cache-dtype", "")).startswith("fp8") else None,
-    )  # fmt: skip
+    )
     return estimate, memory_gib, utilisation

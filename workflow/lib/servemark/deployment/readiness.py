@@ -119,11 +119,14 @@ class ServerProbe:
         names = [model["id"] for model in models.json().get("data", [])] if models.status_code == 200 else []
         if self._name not in names:
             raise StageFailed(
-                f"The server lists the models {names}, not {self._name!r}: it is not the one we started.", reason="foreign_server"
-            )  # fmt: skip
+                f"The server lists the models {names}, not {self._name!r}: it is not the one we started.",
+                reason="foreign_server",
+            )
         answer = self._client.post(
-            "/v1/completions", json={"model": self._name, "prompt": "Hello", "max_tokens": 1, "temperature": 0, "ignore_eos": True}, timeout=120
-        )  # fmt: skip
+            "/v1/completions",
+            json={"model": self._name, "prompt": "Hello", "max_tokens": 1, "temperature": 0, "ignore_eos": True},
+            timeout=120,
+        )
         if answer.status_code != 200:
             return f"a completion answers {answer.status_code}: {answer.text[:200]}"
         return (
@@ -187,8 +190,14 @@ def wait(
 
     try:
         waited = poll(
-            probe, tail, died, start_s=start_s, stall_s=stall_s, begin=begin, tell=lambda _: progress.waiting(f"waiting for vLLM: {parser.stage}")
-        )  # fmt: skip
+            probe,
+            tail,
+            died,
+            start_s=start_s,
+            stall_s=stall_s,
+            begin=begin,
+            tell=lambda _: progress.waiting(f"waiting for vLLM: {parser.stage}"),
+        )
     except StageFailed as error:
         tail()
         failure = attempts.fail(attempt, _explain(attempt, error, parser.stage), stop_s)
@@ -201,15 +210,25 @@ def wait(
     progress.say(f"ready after {waited.seconds_to_first_token:.1f} s")
     observed = planning.observe(Path(daemon.log).read_text(errors="replace"))
     startup = Startup(
-        deployment=plan.deployment, attempt=token.attempt, cluster_seconds=cluster.seconds, seconds_to_health=waited.seconds_to_health,
-        seconds_to_first_token=waited.seconds_to_first_token, phases=parser.phases(started, ready_at), observed=observed,
-        differences=planning.compare(plan.estimate, observed) if plan.estimate else {}, log=daemon.log,
-    )  # fmt: skip
+        deployment=plan.deployment,
+        attempt=token.attempt,
+        cluster_seconds=cluster.seconds,
+        seconds_to_health=waited.seconds_to_health,
+        seconds_to_first_token=waited.seconds_to_first_token,
+        phases=parser.phases(started, ready_at),
+        observed=observed,
+        differences=planning.compare(plan.estimate, observed) if plan.estimate else {},
+        log=daemon.log,
+    )
     startup.write(attempt / "startup.json")
     ready = Ready(
-        deployment=plan.deployment, attempt=token.attempt, url=token.url, served_name=token.served_name, key_file=token.key_file,
+        deployment=plan.deployment,
+        attempt=token.attempt,
+        url=token.url,
+        served_name=token.served_name,
+        key_file=token.key_file,
         server_pid=daemon.pid,
-    )  # fmt: skip
+    )
     return ready, startup
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 from servemark import keeper, launch
@@ -38,22 +39,27 @@ def start(
         return Endpoint(deployment=plan.deployment, replay=token.replay, failure=token.failure, attempt=token.attempt)
     attempt = Path(token.attempt)
     try:
-        chosen = _choose_port(plan.deployment, port, attempt)
+        chosen = _choose_port(plan.deployment, port)
         url, key_file, argv = _start(plan, token, environment, manifest, hardware, attempt, chosen)
     except StageFailed as error:
         failure = attempts.fail(attempt, attempts.from_error(STAGE, error), stop_s)
         return Endpoint(deployment=plan.deployment, failure=failure, attempt=token.attempt)
     progress.say(f"started vLLM for {url}")
     return Endpoint(
-        deployment=plan.deployment, attempt=token.attempt, url=url, served_name=plan.served_name, key_file=str(key_file), argv=tuple(argv),
+        deployment=plan.deployment,
+        attempt=token.attempt,
+        url=url,
+        served_name=plan.served_name,
+        key_file=str(key_file),
+        argv=tuple(argv),
         started_at=utc_now(),
-    )  # fmt: skip
+    )
 
 
-def _choose_port(deployment: str, port: int | None, attempt: Path) -> int:
+def _choose_port(deployment: str, port: int | None) -> int:
     if port is None:
-        # Spread by attempt so that two users who look at the same moment do not look at the same ports.
-        return launch.free_ports(cluster.ADDRESS, 1, start=hash(str(attempt)) % len(launch.PORTS))[0]
+        # Anywhere in the range, so that two users who look at the same moment do not look at the same ports.
+        return launch.free_ports(cluster.ADDRESS, 1, start=secrets.randbelow(len(launch.PORTS)))[0]
     if launch.port_holder(cluster.ADDRESS, port):
         raise StageFailed(
             f"Port {port} on {cluster.ADDRESS}, which deployments.{deployment}.port asks for, is already taken by another program.",

@@ -26,7 +26,7 @@ def stop(plan: Plan, folder: Path, *, stop_s: float, progress: Progress) -> Stop
     if attempt is None:
         return Stopped(deployment=plan.deployment, replay=True)
     begin = time.monotonic()
-    progress.say("stopping")
+    progress.say("stopping" if keeper.is_alive(attempt) else "has ended already")
     state = keeper.stop(attempt, stop_s + 15)
     survivors = processes.marked(attempt)
     named = [processes.describe(p) for p in survivors]
@@ -35,14 +35,19 @@ def stop(plan: Plan, folder: Path, *, stop_s: float, progress: Progress) -> Stop
     while processes.marked(attempt):
         if time.monotonic() > deadline:
             raise ServemarkError(
-                f"A process of deployment {plan.deployment} cannot be ended: {named[0]}", look=str(attempt / "keeper.log"),
-                do="Look at it with ps; a process in state D waits for a device or a file system.", reason="cannot_stop",
-            )  # fmt: skip
+                f"A process of deployment {plan.deployment} cannot be ended: {named[0]}",
+                look=str(attempt / "keeper.log"),
+                do="Look at it with ps; a process in state D waits for a device or a file system.",
+                reason="cannot_stop",
+            )
         time.sleep(0.05)
     for name in SECRETS:
         (attempt / name).unlink(missing_ok=True)
     return Stopped(
-        deployment=plan.deployment, failure=attempts.noted_failure(attempt), attempt=attempt.name,
-        daemons=keeper.read_daemons(attempt), leftovers=(*(state.leftovers if state else ()), *named),
+        deployment=plan.deployment,
+        failure=attempts.noted_failure(attempt),
+        attempt=attempt.name,
+        daemons=keeper.read_daemons(attempt),
+        leftovers=(*(state.leftovers if state else ()), *named),
         seconds=round(time.monotonic() - begin, 2),
-    )  # fmt: skip
+    )
