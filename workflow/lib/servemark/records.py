@@ -270,6 +270,13 @@ class Plan(Record):
     key_parts: dict[str, Any] = Field(description="the deployment's share of every point's ledger key")
 
 
+class Plans(Record):
+    """Every deployment of the run has a plan. Written by confirm_plans; nothing is started without it."""
+
+    KIND = "plans"
+    load_points: dict[str, int] = Field(description="number of load points by deployment")
+
+
 class DaemonState(Strict):
     """One long-lived process under the keeper."""
 
@@ -439,6 +446,7 @@ ALL_RECORDS: tuple[type[Record], ...] = (
     EnvironmentCheck,
     Manifest,
     Plan,
+    Plans,
     Cluster,
     Endpoint,
     Ready,
