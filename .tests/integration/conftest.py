@@ -40,6 +40,17 @@ def planned_checkout(bare_checkout: Checkout) -> Checkout:
     return checkout
 
 
+@pytest.fixture(scope="session")
+def measured_checkout(planned_checkout: Checkout) -> Checkout:
+    """A checkout with a finished run. Not to be run in; it is copied."""
+    path = planned_checkout.path.with_name("measured")
+    shutil.copytree(planned_checkout.path, path)
+    checkout = Checkout(path, planned_checkout.runtime, planned_checkout.config)
+    done = checkout.run()
+    assert done.rc == 0, done.text
+    return checkout
+
+
 def _copies(source: Checkout, tmp_path: Path) -> Iterator[Callable[[], Checkout]]:
     made: list[Checkout] = []
     # A short name: Ray's sockets lie below it, and their names have 107 bytes.
@@ -75,3 +86,10 @@ def checkouts(planned_checkout: Checkout, tmp_path: Path) -> Iterator[Callable[[
 def checkout(checkouts: Callable[[], Checkout]) -> Checkout:
     """A checkout of one's own, up to the point where deployments are planned."""
     return checkouts()
+
+
+@pytest.fixture
+def measured(measured_checkout: Checkout, tmp_path: Path) -> Iterator[Checkout]:
+    """A checkout of one's own with a finished run."""
+    for make in _copies(measured_checkout, tmp_path):
+        yield make()

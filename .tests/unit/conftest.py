@@ -222,8 +222,8 @@ class Deployment:
 def deploy(tmp_path, standin, told, watch, monkeypatch):
     """Makes deployments on a machine of their own (lock and scratch folders); after the test nothing of them is left."""
     root = tmp_path / "machine"
-    root.mkdir()
-    monkeypatch.setattr(attempts, "runtime_root", lambda: root)
+    root.mkdir(mode=0o700)
+    monkeypatch.setenv(attempts.RUNTIME_VARIABLE, str(root))
     monkeypatch.setenv(processes.LIFELINE_VARIABLE, str(processes.myself()))
     made: list[Deployment] = []
 

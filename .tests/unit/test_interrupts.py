@@ -22,7 +22,7 @@ interrupts.BOUND_S = float(sys.argv[1])
 script = subprocess.Popen([sys.executable, '-c', '''
 import os, signal, sys, time
 def got(number, _):
-    os.write(1, b"script got " + signal.Signals(number).name.encode() + b"\\n")
+    os.write(1, b"script got " + signal.Signals(number).name.encode() + bytes([10]))
     if sys.argv[1] != "stubborn": sys.exit(0)
 signal.signal(signal.SIGINT, got)
 print("script", flush=True)
@@ -32,7 +32,7 @@ interrupts.install()
 print("main", script.pid, flush=True)
 try:
     while sys.argv[3:]: print("x" * 1000, file=sys.stderr)
-    while True: script.wait()
+    script.wait()
 except KeyboardInterrupt:
     print("interrupted", flush=True)
     script.wait()

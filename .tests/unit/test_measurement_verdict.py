@@ -23,6 +23,7 @@ class Thresholds:
     min_requests_per_slot: float = 2.0
     output_tokens_tolerance: float = 0.0
     input_tokens_tolerance: float = 0.01
+    max_burst_fraction: float = 0.2
 
 
 FINE = ServerFacts(same_process=True, client_exit_code=0)
@@ -107,7 +108,8 @@ def test_a_real_result_of_a_killed_server_is_invalid_although_the_client_exited_
     raw = read_raw(FIXTURES / "bench-0.32.0-cpu-server-killed.json")
     judgement = judge(raw, asked, Thresholds(), ServerFacts(same_process=True, client_exit_code=0))
     assert (judgement.verdict, judgement.figures, judgement.failed) == ("INVALID", None, 4)
-    assert codes(judgement) == {"requests_failed"}
+    assert codes(judgement, "INVALID") == {"requests_failed"}
+    assert codes(judgement, "SUSPECT") == {"tokens_in_bursts"}, "it was recorded on a machine with other work"
     assert "Connection reset by peer" in judgement.reasons[0].detail
 
 
@@ -252,3 +254,18 @@ def test_a_point_of_a_failed_deployment_is_invalid_by_its_failures_reason():
     assert (made.verdict, made.failure, made.asked, made.completed) == ("INVALID", failure, 4, 0)
     assert [(r.code, r.severity) for r in made.reasons] == [("server_exited", "INVALID")]
     assert [getattr(made, name) for name in FIGURES] == [None] * len(FIGURES)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "suspect"),
+    [
+        ((0.1, 0.1, 0.1, 0.1, 0.1), False),
+        ((0.1, 0.1, 0.1, 0.1, 0.00009), False),
+        ((0.1, 0.1, 0.1, 0.00009, 0.00009), True),
+    ],
+)
+def test_tokens_that_arrive_together_make_the_point_suspect(gaps, suspect):
+    burst = [request(n, output_tokens=6, itls=gaps, latency=0.2 + sum(gaps)) for n in range(4)]
+    judgement = judge(raw_of(burst), point(output_tokens=6), Thresholds(max_burst_fraction=0.2), FINE)
+    assert ("tokens_in_bursts" in codes(judgement, "SUSPECT")) is suspect, judgement.reasons
+    assert judgement.figures is not None

@@ -182,11 +182,15 @@ def test_ending_a_group_kills_what_ignores_a_request(tmp_path, wait_for):
     processes.end_group(child)  # ended already: nothing happens
 
 
-def test_marked_finds_what_carries_the_mark_and_nothing_else(sleeper, wait_for):
-    mark = f"/somewhere/{os.getpid()}/001"
-    ours = sleeper({processes.MARK_VARIABLE: mark})
-    sleeper({processes.MARK_VARIABLE: f"{mark}0"})
-    sleeper({"OTHER": mark})
+def test_marked_finds_what_an_attempt_of_this_checkout_started_and_nothing_else(sleeper, wait_for, tmp_path, monkeypatch):
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    mark = Path("results/demo/deployments/plain/attempts/001")
+    ours = sleeper(processes.mark(mark))
+    sleeper(processes.mark(mark.with_name("0010")))
+    sleeper(processes.mark(elsewhere / mark))
+    sleeper({"OTHER": str(mark.absolute())})
     # Until a new process has called exec its environment is that of its parent.
     wait_for(lambda: [p.pid for p in processes.marked(Path(mark))] == [ours.pid], 5)
     ours.kill()

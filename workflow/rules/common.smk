@@ -15,6 +15,11 @@ def load_experiment(config, workflow):
     return main_process.load(config, sources, is_main=workflow.is_main_process)
 
 
+def settings(wildcards):
+    """The resolved configuration. The main process writes it before a real run; a dry run in a fresh checkout has none."""
+    return str(experiment.settings) if experiment.settings.exists() else []
+
+
 def point_names(deployment):
     return [point.name for point in experiment.points[deployment]]
 
@@ -114,7 +119,6 @@ def records_of_the_run(wildcards):
     """Every record and raw result. Named as targets, because Snakemake does not make a lost file anew while what was made from it stands."""
     return [
         "<run>/hardware.json",
-        "<run>/config.json",
         "<run>/plans.json",
         *every("environment", "<run>/environments/{name}/environment.json"),
         *every("environment", "<run>/environments/{name}/check.json"),
@@ -125,7 +129,3 @@ def records_of_the_run(wildcards):
         *all_points(wildcards),
         *[path.replace(".json", ".requests.json") for path in all_points(wildcards)],
     ]
-
-
-def resolved_config():
-    return experiment.config.model_dump(mode="json")

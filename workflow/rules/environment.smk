@@ -4,21 +4,6 @@ Takes the configuration and envs/*.lock. Gives hardware.json, and environment.js
 """
 
 
-rule resolve_config:
-    """The whole configuration as it is used, sweeps applied. Stages read thresholds and waits from it, as ancient()."""
-    output:
-        config="<run>/config.json",
-    log:
-        "<logs>/resolve_config.log",
-    benchmark:
-        "<benchmarks>/resolve_config.tsv"
-    localrule: True
-    params:
-        config=resolved_config(),
-    script:
-        "../scripts/resolve_config.py"
-
-
 rule probe_hardware:
     """What the machine is that will run the model."""
     output:
@@ -36,7 +21,7 @@ rule build_environment:
     input:
         sources=environment_sources,
         hardware=ancient("<run>/hardware.json"),
-        settings=ancient("<run>/config.json"),
+        settings=ancient(settings),
     output:
         environment="<run>/environments/{environment}/environment.json",
     log:

@@ -27,7 +27,7 @@ rule write_report:
     input:
         table="<run>/measurements.parquet",
         records=all_points,
-        settings="<run>/config.json",
+        settings=settings,
         hardware="<run>/hardware.json",
         environments=every("environment", "<run>/environments/{name}/environment.json"),
         checks=every("environment", "<run>/environments/{name}/check.json"),
@@ -70,7 +70,7 @@ rule check_measurements:
         archive=f"<run>/archive/{experiment.config.run}.tar.zst",
         csv="<run>/measurements.csv",
         records=all_points,
-        settings=ancient("<run>/config.json"),
+        settings=ancient(settings),
     output:
         check="<run>/check.json",
     log:

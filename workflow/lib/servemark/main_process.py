@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import logging
 import os
 import sys
@@ -18,6 +19,7 @@ from servemark.config.expand import Point, expand, points
 from servemark.config.model import Config
 from servemark.errors import ServemarkError
 from servemark.progress import Display
+from servemark.records import write_atomically
 
 # Snakemake walks the chain of points recursively, several frames a point, and reports an overflow as a "cyclic dependency".
 _FRAMES_PER_POINT = 30
@@ -46,6 +48,11 @@ class Experiment:
         """The run's results."""
         return Path("results") / self.config.run
 
+    @property
+    def settings(self) -> Path:
+        """The whole configuration as it is used, sweeps applied."""
+        return self.folder / "config.json"
+
 
 def load(data: Mapping[str, Any], sources: Sequence[os.PathLike[str]], *, is_main: bool) -> Experiment:
     """Validate what Snakemake merged, and claim the checkout if this process is going to run jobs.
@@ -60,6 +67,8 @@ def load(data: Mapping[str, Any], sources: Sequence[os.PathLike[str]], *, is_mai
             for message in runlock.claim(Path.cwd(), sys.argv[1:]):
                 print(f"servemark: {message}", file=sys.stderr)
             atexit.register(runlock.release, Path.cwd())
+            if runlock.executes(sys.argv[1:]):
+                _write_settings(experiment)
         elif processes.LIFELINE_VARIABLE not in os.environ:
             processes.export_lifeline()
     except ServemarkError as error:
@@ -68,6 +77,18 @@ def load(data: Mapping[str, Any], sources: Sequence[os.PathLike[str]], *, is_mai
     longest = max(map(len, experiment.points.values()))
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 1000 + _FRAMES_PER_POINT * longest))
     return experiment
+
+
+def _write_settings(experiment: Experiment) -> None:
+    """Write the resolved configuration, which stages read waits, thresholds and places from; unchanged content keeps its time.
+
+    Here and not in a rule: Snakemake does not look for changed parameters downstream of a job that it runs, and stops running
+    what is downstream at ``ancient()``. A rule that follows every change of the configuration would hide all the others.
+    """
+    path = experiment.settings
+    text = json.dumps(experiment.config.model_dump(mode="json"), indent=2) + "\n"
+    if not path.exists() or path.read_text() != text:
+        write_atomically(path, text)
 
 
 class _Shown:

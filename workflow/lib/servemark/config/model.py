@@ -230,6 +230,11 @@ class Verdict(Strict):
     input_tokens_tolerance: Fraction = Field(
         default=0.05, description="fraction by which all input tokens may differ from what was asked; above it: SUSPECT"
     )
+    max_burst_fraction: Fraction = Field(
+        default=0.2,
+        description="fraction of the tokens that may arrive with no time after the one before; above it: SUSPECT, because "
+        "a busy machine or client held them up",
+    )
 
 
 class Timeouts(Strict):

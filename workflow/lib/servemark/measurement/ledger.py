@@ -99,7 +99,7 @@ class Ledger:
         return StoredMeasurement(record, entry / RAW)
 
     def missing(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """The keys with no usable entry, in the given order. Quick: the raw files are not hashed, nothing is moved."""
+        """The keys with no usable entry, in the given order. Raw files are hashed, so that a point whose entry is damaged counts as one to measure; nothing is moved."""
         return tuple(key for key in keys if not self._looks_good(key))
 
     def _entry(self, key: str) -> Path:
@@ -118,8 +118,7 @@ class Ledger:
 
     def _looks_good(self, key: str) -> bool:
         try:
-            self._checked_record(key)
-            return (self._entry(key) / RAW).stat().st_size > 0
+            return file_sha256(self._entry(key) / RAW) == self._checked_record(key).raw_sha256
         except (ServemarkError, OSError):
             return False
 

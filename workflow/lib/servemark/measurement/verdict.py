@@ -18,6 +18,8 @@ from servemark.records import Failure, Measurement, PlannedPoint, Reason
 Verdict = Literal["VALID", "SUSPECT", "INVALID"]
 
 # Sums of thousands of float64 differ by far less when only the order of adding differs.
+# No model makes two tokens of one answer within this time (seconds): they were ready and waited to be sent or read.
+BURST_GAP_S = 1e-4
 SAME_FIGURE = 1e-6
 # perf_counter resolves nanoseconds; this only forgives the rounding of sums.
 CLOCK_SLACK_S = 1e-6
@@ -45,6 +47,10 @@ class Thresholds(Protocol):
     @property
     def input_tokens_tolerance(self) -> float:
         """Relative difference of the prompt tokens from those asked; more is SUSPECT."""
+
+    @property
+    def max_burst_fraction(self) -> float:
+        """Share of the gaps between tokens that are shorter than BURST_GAP_S; more is SUSPECT."""
 
 
 @dataclass(frozen=True)
@@ -283,4 +289,12 @@ def _figure_reasons(
             "few_requests_per_slot",
             f"{len(good)} requests over concurrency {asked.concurrency}: fewer than "
             f"{thresholds.min_requests_per_slot:g} per slot, so ramp-up and tail weigh much.",
+        )
+    gaps = [gap for request in good for gap in request.itls]
+    burst = sum(gap < BURST_GAP_S for gap in gaps) / len(gaps) if gaps else 0.0
+    if burst > thresholds.max_burst_fraction:
+        yield _suspect(
+            "tokens_in_bursts",
+            f"{burst:.0%} of the tokens arrived with no time after the one before: server or client was held up (a busy machine, or "
+            "one client process for too many streams), so TTFT and the times between tokens describe the hold-up.",
         )

@@ -1,0 +1,230 @@
+"""Faults of server, client, port and model: each ends in bounded time, is named, costs no healthy result, and gives no figure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+from pathlib import Path
+
+import psutil
+import pytest
+from integration.harness import Checkout, Finished
+from servemark.report.table import FIGURES
+
+SLOW = {"STANDIN_TOKEN_S": "0.05"}
+
+
+def assert_no_figure(checkout: Checkout, deployment: str, point: str) -> None:
+    """Neither table nor record nor page has a number for this point."""
+    row = checkout.rows()[deployment, point]
+    assert row["verdict"] == "INVALID"
+    assert [row[figure] for figure in FIGURES] == [""] * len(FIGURES)
+    records = [r for r in checkout.rejected().values() if (r["deployment"], r["point"]) == (deployment, point)]
+    records += [checkout.points(deployment)[point]] if point in checkout.points(deployment) else []
+    assert records
+    for record in records:
+        assert [record[key] for key in ("output_throughput", "request_throughput", "ttft_ms", "tpot_ms", "e2el_ms")] == [None] * 5
+
+
+def assert_healthy(checkout: Checkout, deployment: str = "b") -> dict[str, str]:
+    """All points of this deployment have figures; returns when each was measured."""
+    rows = {point: row for (name, point), row in checkout.rows().items() if name == deployment}
+    assert set(rows) == {"chat-c1-r1", "chat-c2-r1"}
+    for row in rows.values():
+        assert row["verdict"] == "VALID" and all(float(row[f]) >= 0 for f in ("output_tokens_per_s", "ttft_ms_p50", "e2el_ms_p50") if f in row)
+    return checkout.started_at(deployment)
+
+
+def assert_mended_by_running_again(checkout: Checkout, lost: set[str], kept: dict[str, str], **variables: str) -> Finished:
+    """A plain second run measures exactly the lost points of ``a``, and passes."""
+    before = {**checkout.started_at("a")}
+    served = checkout.requests_served("b")
+    again = checkout.run(seconds=60, **variables)
+    assert again.rc == 0, again.text
+    after = checkout.started_at("a")
+    assert {name for name, when in after.items() if before.get(name) != when} == lost
+    assert checkout.started_at("b") == kept and checkout.requests_served("b") == served
+    assert {row["verdict"] for row in checkout.rows().values()} <= {"VALID", "SUSPECT"}
+    checkout.assert_all_dead(seconds=2)
+    return again
+
+
+@pytest.mark.parametrize(
+    ("victim", "number", "reason"),
+    [("server", signal.SIGKILL, "server_died"), ("engine", signal.SIGKILL, "server_died"), ("server", signal.SIGSTOP, "server_hung")],
+)  # fmt: skip
+def test_a_server_lost_while_measured_gives_no_figure_and_costs_only_its_own_points(
+    checkout: Checkout, victim: str, number: signal.Signals, reason: str
+):
+    checkout.config["timeouts"]["no_progress"] = 4.0
+    checkout.inject("none")
+    running = checkout.start(**SLOW)
+    checkout.wait_for_progress("chat-c2-r1: 6 requests", subject="a")
+    checkout.inject("hang" if number == signal.SIGKILL else "none")
+    server = psutil.Process(checkout.daemon("a")["pid"])
+    (engine,) = server.children()
+    (server if victim == "server" else engine).send_signal(number)
+    done = running.wait(40)
+
+    assert done.rc == 1, done.text
+    assert reason in done.text and "a/chat-c2-r1" in done.text and "a/chat-c1-r1" not in done.text
+    checkout.assert_all_dead(seconds=2)
+    assert_no_figure(checkout, "a", "chat-c2-r1")
+    assert reason in checkout.report()
+    kept = assert_healthy(checkout)
+    assert set(checkout.rejected()) == {"a/chat-c2-r1.1"}
+    assert "chat-c2-r1" not in checkout.points("a")
+    checkout.inject("none")
+    assert_mended_by_running_again(checkout, {"chat-c2-r1"}, kept)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "words"),
+    [
+        ("exit_at_start", "", "No available memory for the cache blocks"),
+        ("bad_option", "", "unrecognized arguments: --standin-bad-option"),
+        ("never_ready", "startup_timeout", "not ready after 6 s"),
+    ],
+)
+def test_a_server_that_does_not_start_is_a_named_gap_and_at_the_second_time_a_hole(
+    checkout: Checkout, fault: str, reason: str, words: str
+):
+    checkout.config["timeouts"] |= {"start": 6.0}
+    checkout.inject(fault)
+
+    done = checkout.run(seconds=45)
+
+    assert done.rc == 1, done.text
+    failure = checkout.record("deployments/a/startup.json")["failure"]
+    assert failure["stage"] == "await_ready" and (not reason or failure["reason"] == reason)
+    assert any(words in line for line in (*failure["quote"], failure["detail"])), failure
+    assert failure["remedy"] and failure["remedy"] in done.text and failure["log"] in done.text
+    if fault != "never_ready":
+        assert words in done.text, done.text
+    for point in ("chat-c1-r1", "chat-c2-r1"):
+        assert_no_figure(checkout, "a", point)
+    assert failure["reason"] in checkout.report() and words in checkout.report()
+    kept = assert_healthy(checkout)
+    assert set(checkout.rejected()) == {"a/chat-c1-r1.1", "a/chat-c2-r1.1"}
+    checkout.assert_all_dead(seconds=2)
+
+    again = checkout.run(seconds=45)
+
+    assert again.rc == 0, again.text
+    holes = checkout.record("check.json")["holes"]
+    assert {(hole["deployment"], hole["point"]) for hole in holes} == {("a", "chat-c1-r1"), ("a", "chat-c2-r1")}
+    assert {hole["reason"] for hole in holes} == {failure["reason"]} and failure["reason"] in again.text
+    assert failure["reason"] in checkout.report()
+    assert checkout.started_at("b") == kept
+    checkout.assert_all_dead(seconds=2)
+
+
+def test_a_port_that_is_taken_is_named_with_the_way_out_and_nothing_is_started_on_it(checkout: Checkout):
+    with socket.socket() as mine:
+        mine.bind(("127.0.0.1", 0))
+        mine.listen()
+        port = mine.getsockname()[1]
+        checkout.config["deployments"]["a"]["port"] = port
+        done = checkout.run(seconds=40)
+        assert done.rc == 1, done.text
+    assert "port_taken" in done.text and f"Port {port}" in done.text and "port: auto" in done.text
+    assert_no_figure(checkout, "a", "chat-c1-r1")
+    assert not (checkout.attempts("a")[-1] / "server.log").exists()
+    kept = assert_healthy(checkout)
+    assert_mended_by_running_again(checkout, {"chat-c1-r1", "chat-c2-r1"}, kept)
+
+
+def test_requests_that_fail_behind_an_exit_code_of_zero_give_no_figure(checkout: Checkout):
+    reasons = {
+        "fail_requests:3": "requests_failed", "cut_streams:2": "requests_failed", "short_tokens": "output_tokens_short",
+        "zero_tokens": "requests_failed",
+    }  # fmt: skip
+    healthy = checkout.config["deployments"].pop("b")
+    one = checkout.config["deployments"].pop("a")
+    checkout.config["workloads"]["chat"]["concurrency"] = [2]
+    for number, name in enumerate(reasons):
+        deployment = name.split(":")[0].replace("_", "-")
+        checkout.config["deployments"][deployment] = one | {"options": {"max-model-len": 300 + number}}
+        checkout.inject("none", deployment=deployment)
+    checkout.config["deployments"]["b"] = healthy
+
+    running = checkout.start(**SLOW)
+    for fault in reasons:
+        deployment = fault.split(":")[0].replace("_", "-")
+        checkout.wait_for_progress("ready after", subject=deployment)
+        (checkout.path / f"fault-{deployment}").write_text(fault)
+    done = running.wait(60)
+
+    assert done.rc == 1, done.text
+    for fault, reason in reasons.items():
+        deployment = fault.split(":")[0].replace("_", "-")
+        assert_no_figure(checkout, deployment, "chat-c2-r1")
+        record = checkout.rejected()[f"{deployment}/chat-c2-r1.1"]
+        assert record["client_exit_code"] == 0
+        assert reason in [r["code"] for r in record["reasons"] if r["severity"] == "INVALID"], record["reasons"]
+        assert f"{deployment}/chat-c2-r1  {reason}" in done.text
+    assert checkout.rows()["b", "chat-c2-r1"]["verdict"] == "VALID"
+    checkout.assert_all_dead(seconds=2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("truncated_json", "raw_broken"), ("no_file", "raw_missing"), ("exit_1", "client_failed"), ("nan", "non_finite"), ("hang", "client_timeout")],
+)  # fmt: skip
+def test_a_client_that_fails_gives_no_figure_and_the_point_is_measured_again(checkout: Checkout, fault: str, reason: str):
+    checkout.keep("a")
+    checkout.config["workloads"]["chat"]["concurrency"] = [1]
+    checkout.config["timeouts"]["point"] = 3.0
+
+    done = checkout.run(seconds=30, STANDIN_CLIENT_FAULT=fault)
+
+    assert done.rc == 1, done.text
+    assert_no_figure(checkout, "a", "chat-c1-r1")
+    (record,) = checkout.rejected().values()
+    codes = [r["code"] for r in record["reasons"] if r["severity"] == "INVALID"]
+    assert reason in codes, codes
+    assert reason in done.text and reason in checkout.report()
+    checkout.assert_all_dead(seconds=2)
+    again = checkout.run(seconds=30)
+    assert again.rc == 0 and checkout.rows()["a", "chat-c1-r1"]["verdict"] == "VALID", again.text
+
+
+def test_a_model_that_changed_after_staging_is_refused_by_file_before_a_server_starts(checkout: Checkout):
+    manifest = checkout.record("models/tiny/manifest.json")
+    injuries = {"changed": _change, "truncated": _truncate, "missing": Path.unlink}
+    one = checkout.config["deployments"].pop("a")
+    for number, name in enumerate(injuries):
+        shutil.copytree(manifest["path"], checkout.path / name)
+        checkout.config["models"][name] = {"source": str(checkout.path / name)}
+        checkout.config["deployments"][name] = one | {"model": name, "options": {"max-model-len": 300 + number}}
+    checkout.config["workloads"]["chat"]["concurrency"] = [2]
+    staged = checkout.run("--until", "plan_deployment", seconds=40)
+    assert staged.rc == 0, staged.text
+    for name, injure in injuries.items():
+        injure(checkout.path / name / "model.safetensors")
+
+    done = checkout.run(seconds=60)
+
+    assert done.rc == 1, done.text
+    for name in injuries:
+        assert f"{name}/chat-c2-r1  weights_changed" in done.text
+        failure = checkout.record(f"deployments/{name}/startup.json")["failure"]
+        assert f"{name}: model.safetensors" in failure["detail"], failure
+        assert not (checkout.attempts(name)[-1] / "server.log").exists()
+        assert_no_figure(checkout, name, "chat-c2-r1")
+    assert checkout.rows()["b", "chat-c2-r1"]["verdict"] == "VALID"
+    checkout.assert_all_dead(seconds=2)
+
+
+def _change(path: Path) -> None:
+    with path.open("r+b") as stream:
+        stream.seek(-1, os.SEEK_END)
+        last = stream.read(1)
+        stream.seek(-1, os.SEEK_END)
+        stream.write(bytes([last[0] ^ 1]))
+
+
+def _truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)

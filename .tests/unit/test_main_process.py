@@ -1,0 +1,167 @@
+"""The main Snakemake process: one validated experiment, one owner of the checkout, a summary at the end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from servemark import main_process, processes
+from servemark.config.load import read_resolved
+from servemark.processes import LIFELINE_VARIABLE, myself
+from servemark.progress import Display, Progress
+
+DEFAULT = Path(main_process.__file__).parents[3] / "config" / "config.yaml"
+
+
+@pytest.fixture
+def data():
+    return yaml.safe_load(DEFAULT.read_text())
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A fresh working folder; what would run at this process's exit is kept in a list."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(LIFELINE_VARIABLE, "1:1")
+    monkeypatch.setattr(sys, "argv", ["snakemake", "--cores", "2"])
+    at_exit = []
+    monkeypatch.setattr(main_process.atexit, "register", lambda *call: at_exit.append(call))
+    limit = sys.getrecursionlimit()
+    yield at_exit
+    sys.setrecursionlimit(limit)
+    for function, *arguments in at_exit:
+        function(*arguments)
+
+
+def owner():
+    return Path(".snakemake/servemark-owner.json")
+
+
+def test_the_main_process_claims_the_checkout_and_becomes_the_lifeline(checkout, data):
+    experiment = main_process.load(data, [DEFAULT], is_main=True)
+    assert os.environ[LIFELINE_VARIABLE] == str(myself())
+    assert json.loads(owner().read_text())["identity"] == str(myself())
+    ((release, *where),) = checkout
+    release(*where)
+    assert not owner().exists()
+    assert experiment.folder == Path("results/demo")
+    assert set(experiment.points) == {"plain", "ray-tp2"}
+
+
+def test_points_form_a_chain_in_the_order_they_run(checkout, data):
+    experiment = main_process.load(data, [DEFAULT], is_main=False)
+    for deployment, chain in experiment.points.items():
+        names = [point.name for point in chain]
+        assert [experiment.before[deployment, name] for name in names] == [None, *names[:-1]]
+
+
+def test_the_resolved_configuration_is_written_once_and_again_when_it_changes(checkout, data):
+    experiment = main_process.load(data, [], is_main=True)
+    assert read_resolved(experiment.settings) == experiment.config
+    os.utime(experiment.settings, (1, 1))
+    owner().unlink()
+    main_process.load(data, [], is_main=True)
+    assert experiment.settings.stat().st_mtime == 1, "unchanged content keeps its time"
+    owner().unlink()
+    data["timeouts"] = {"start": 7.0}
+    main_process.load(data, [], is_main=True)
+    assert read_resolved(experiment.settings).timeouts.start == 7.0
+
+
+def test_a_dry_run_claims_and_writes_nothing(checkout, data, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["snakemake", "-np"])
+    main_process.load(data, [], is_main=True)
+    assert not owner().exists() and not Path("results").exists()
+
+
+@pytest.mark.parametrize("before", ["1:1", None])
+def test_a_job_keeps_the_lifeline_that_it_was_given(checkout, data, monkeypatch, before):
+    if before is None:
+        monkeypatch.delenv(LIFELINE_VARIABLE)
+    main_process.load(data, [], is_main=False)
+    assert os.environ[LIFELINE_VARIABLE] == (before or str(myself()))
+    assert not owner().exists() and checkout == []
+
+
+def test_a_bad_configuration_ends_the_process_with_its_message(checkout, data, capsys):
+    data["deployments"]["plain"]["modle"] = "tiny"
+    with pytest.raises(SystemExit) as ended:
+        main_process.load(data, [DEFAULT], is_main=True)
+    assert ended.value.code == 2
+    assert "modle" in capsys.readouterr().err
+    assert not owner().exists()
+
+
+def test_a_second_run_ends_with_the_first_ones_name(checkout, data, capsys):
+    main_process.load(data, [], is_main=True)
+    record = json.loads(owner().read_text())
+    owner().write_text(json.dumps({**record, "identity": str(processes.Identity.of(os.getppid())), "pid": os.getppid()}))  # fmt: skip
+    with pytest.raises(SystemExit) as ended:
+        main_process.load(data, [], is_main=True)
+    assert ended.value.code == 2
+    assert f"process {os.getppid()}" in capsys.readouterr().err
+
+
+def test_what_a_dead_run_left_is_told(checkout, data, capsys):
+    locks = Path(".snakemake/locks")
+    locks.mkdir(parents=True)
+    (locks / "0.input.lock").touch()
+    main_process.load(data, [], is_main=True)
+    assert "servemark: An earlier run ended without unlocking" in capsys.readouterr().err
+
+
+def test_a_long_chain_of_points_gets_the_frames_that_snakemake_needs(checkout, data):
+    data["workloads"]["chat"]["repetitions"] = 400
+    experiment = main_process.load(data, [], is_main=False)
+    longest = max(map(len, experiment.points.values()))
+    assert longest == 1200 and sys.getrecursionlimit() >= 30 * longest
+
+
+@pytest.fixture
+def handlers():
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    logger = logging.getLogger("snakemake.logging")
+    filters = list(logger.filters)
+    yield
+    logger.filters[:] = filters
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_run_begins_with_its_size_and_ends_with_its_summary(checkout, data, handlers, capsys, wait_for, monkeypatch):
+    experiment = main_process.load(data, [], is_main=False)
+    stream = sys.stderr
+    # The display's default stream was bound before this test's capture.
+    monkeypatch.setattr(main_process, "Display", lambda path: Display(path, stream))
+    main_process.begin(experiment)
+    assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    Progress(experiment.folder / "progress.jsonl", "measure", "plain").say("a word")
+    (experiment.folder / "summary.txt").write_text("the table\n")
+    main_process.end(experiment, success=True)
+    said = capsys.readouterr().err
+    assert "servemark: run demo: 2 deployments, 12 load points; results go to results/demo/" in said
+    assert said.index("a word") < said.index("the table") and "did not complete" not in said
+
+
+def test_a_failed_run_says_how_to_go_on(checkout, data, capsys):
+    experiment = main_process.load(data, [], is_main=False)
+    main_process.end(experiment, success=False)
+    assert "the run did not complete" in capsys.readouterr().err
+
+
+def test_snakemakes_two_words_for_every_job_are_dropped_and_the_rest_kept(checkout, data, handlers, caplog, monkeypatch):
+    experiment = main_process.load(data, [], is_main=False)
+    main_process.begin(experiment)
+    logger = logging.getLogger("snakemake.logging")
+    with caplog.at_level(logging.INFO, logger="snakemake.logging"):
+        for text in ("Select jobs to execute...", "Execute 1 jobs...", "Finished jobid: 3"):
+            logger.info(text)
+    main_process.end(experiment, success=True)
+    assert [record.getMessage() for record in caplog.records] == ["Finished jobid: 3"]

@@ -1,0 +1,136 @@
+"""The end of a run: what is archived, what is kept out of it, and the gate."""
+
+from __future__ import annotations
+
+import pytest
+import report_data
+from servemark import archive, results
+from servemark.errors import ServemarkError
+from servemark.records import Measurement
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    return tmp_path / "results" / "demo"
+
+
+def put(folder, *names):
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+
+KEPT = (
+    "config.json",
+    "hardware.json",
+    "measurements.csv",
+    "report.html",
+    "deployments/plain/stopped.json",
+    "deployments/plain/points/chat-c4-r1.json",
+    "deployments/plain/points/chat-c4-r1.requests.json",
+    "deployments/plain/attempts/001/server.log",
+    "deployments/plain/attempts/001/keeper.json",
+    "deployments/plain/attempts/001/failure.json",
+    "deployments/plain/attempts/001/daemons/server.json",
+    "rejected/plain/chat-c4-r1.1.json",
+    "logs/measure/plain/chat-c4-r1.log",
+    "logs/write_report.log",
+    "benchmarks/write_report.tsv",
+)
+LEFT_OUT = (
+    "deployments/plain/cluster.json",
+    "deployments/plain/endpoint.json",
+    "deployments/plain/ready.json",
+    "deployments/plain/attempts/001/api-key",
+    "deployments/plain/attempts/001/ray-token",
+    "deployments/plain/attempts/001/keeper-spec.json",
+    "deployments/plain/attempts/001/requests/server.json",
+    "deployments/plain/points/chat-c9-r1.json",
+    "deployments/plain/points/chat-c9-r1.requests.json",
+    "deployments/plain/points/.chat-c4-r1.requests.json.draft",
+    "ledger/ab/abcd/measurement.json",
+    "archive/demo.tar.zst",
+    "progress.jsonl",
+    "check.json",
+    "summary.txt",
+    "logs/archive_results.log",
+    "logs/check_measurements.log",
+    "benchmarks/archive_results.tsv",
+)
+
+
+def test_what_goes_into_the_archive_and_what_does_not(run_folder, tmp_path):
+    put(run_folder, *KEPT, *LEFT_OUT)
+    point = report_data.measurement(point="chat-c4-r1")
+    plan = run_folder / "deployments" / "plain" / "plan.json"
+    report_data.plan("plain", (point,)).write(plan)
+    (run_folder / "link.json").symlink_to(run_folder / "config.json")
+    envs = tmp_path / "envs"
+    put(envs, "cpu.lock", "cpu.in", "README.md", "cpu-shim/pyproject.toml", "cpu-shim/shim.py", "lock.sh")
+    put(envs, "cpu-shim/__pycache__/shim.py", "cpu-shim/__pycache__/shim.pyc")
+    files = results.archived_files(run_folder, envs)
+    assert files.pop("deployments/plain/plan.json") == plan
+    listed = {name for name in files if not name.startswith("envs/")}
+    assert listed == set(KEPT)
+    assert {name.removeprefix("envs/") for name in files if name.startswith("envs/")} == {
+        "cpu.lock", "cpu.in", "README.md", "cpu-shim/pyproject.toml", "cpu-shim/shim.py",
+    }  # fmt: skip
+    assert all(path.read_text() == name.removeprefix("envs/") for name, path in files.items())
+
+
+def test_a_key_that_is_still_there_may_be_in_no_archived_file(run_folder, tmp_path):
+    key = "0123456789abcdef" * 4
+    for name in ("api-key", "ray-token"):
+        put(run_folder, f"deployments/plain/attempts/001/{name}")
+        (run_folder / "deployments/plain/attempts/001" / name).write_text(f"{name}-{key}\n")
+    secrets = results.live_secrets(run_folder)
+    assert sorted(secrets) == [f"api-key-{key}", f"ray-token-{key}"]
+    put(run_folder, "logs/server.log")
+    (run_folder / "logs" / "server.log").write_text(f"listening, key api-key-{key}\n")
+    with pytest.raises(ServemarkError, match=r"server\.log"):
+        archive.seal(
+            results.archived_files(run_folder, tmp_path / "envs"), tmp_path / "demo.tar.zst", secrets=secrets
+        )
+    assert results.live_secrets(tmp_path / "nowhere") == []
+
+
+def write(run_folder, *records):
+    paths = []
+    for record in records:
+        path = run_folder / "deployments" / record.deployment / "points" / f"{record.point}.json"
+        record.write(path)
+        paths.append(str(path))
+    return paths
+
+
+def test_the_gate_passes_and_says_where_everything_is(run_folder, told):
+    suspect = report_data.sweep()[-1]
+    paths = write(run_folder, report_data.measurement(), suspect)
+    check = results.gate(run_folder, paths, False, told)
+    assert (check.run, check.valid, check.suspect, check.holes) == ("demo", 1, 1, ())
+    summary = (run_folder / "summary.txt").read_text()
+    for name in ("report.html", "measurements.csv", "archive/demo.tar.zst"):
+        assert str(run_folder / name) in summary
+    assert told.words == ["1 VALID, 1 SUSPECT, 0 accepted holes"]
+
+
+def test_the_gate_sets_invalid_ones_aside_and_a_second_failure_is_a_hole(run_folder, told):
+    bad = report_data.invalid(concurrency=4)
+    paths = write(run_folder, report_data.measurement(), bad)
+    with pytest.raises(ServemarkError, match="1 of 2 measurements are INVALID") as failed:
+        results.gate(run_folder, paths, False, told)
+    assert failed.value.reason == "invalid_measurements" and "15 of 32 requests failed" in failed.value.what
+    assert not (run_folder / "deployments" / "plain" / "points" / f"{bad.point}.json").exists()
+    assert Measurement.read(run_folder / "rejected" / "plain" / f"{bad.point}.1.json").verdict == "INVALID"
+    assert bad.point in (run_folder / "summary.txt").read_text(), "the summary is there after a failure, too"
+    assert str(report_data.POISON) not in (run_folder / "summary.txt").read_text()
+    check = results.gate(run_folder, write(run_folder, report_data.measurement(), bad), False, told)
+    assert [(hole["point"], hole["reason"]) for hole in check.holes] == [(bad.point, "requests_failed")]
+    assert told.words == ["1 VALID, 0 SUSPECT, 1 accepted holes"]
+
+
+def test_the_gate_accepts_what_the_user_accepts(run_folder, told):
+    bad = report_data.invalid(concurrency=4)
+    check = results.gate(run_folder, write(run_folder, bad), ["plain/chat-*"], told)
+    assert (check.valid, len(check.holes)) == (0, 1)

@@ -1,0 +1,130 @@
+"""Around a rule's work: its log, its exit code, its last word, and an end of what it started when it fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+from servemark import keeper, stage
+from servemark.deployment import attempts
+from servemark.errors import ConfigError, StageFailed
+from servemark.processes import LIFELINE_VARIABLE, myself
+
+LIBRARY = str(Path(stage.__file__).parents[1])
+
+
+@pytest.fixture
+def own_output(monkeypatch):
+    """A stage takes this process's output and its SIGTERM; both come back after the test."""
+    monkeypatch.setenv(LIFELINE_VARIABLE, str(myself()))
+    handler = signal.getsignal(signal.SIGTERM)
+    kept = [os.dup(number) for number in (1, 2)]
+    yield
+    for number, copy in zip((1, 2), kept, strict=True):
+        os.dup2(copy, number)
+        os.close(copy)
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.fixture
+def attempt(tmp_path, monkeypatch, own_output):
+    """A deployment's folder with an attempt whose keeper says that it lives; it is this process that is said to be the keeper."""
+    folder = tmp_path / "results" / "demo" / "deployments" / "plain"
+    new = attempts.new(folder)
+    state = keeper.KeeperState(state="running", identity=str(myself()), deployment="plain")
+    (new / "keeper.json").write_text(state.model_dump_json())
+    return new
+
+
+def run(tmp_path, folder, work):
+    """One stage in this process: (exit code or None, its log, the last word of its progress)."""
+    log = tmp_path / "results" / "demo" / "logs" / "measure" / "plain.log"
+    code = None
+    # pytest's own streams do not write to 1 and 2
+    with open(1, "w", closefd=False) as out, open(2, "w", closefd=False) as err, redirect_stdout(out), redirect_stderr(err):
+        try:
+            with stage.stage("measure", "plain", str(log), folder) as here:
+                work(here)
+        except SystemExit as end:
+            code = end.code
+    words = tmp_path / "results" / "demo" / "progress.jsonl"
+    return code, log.read_text(), words.read_text() if words.exists() else ""
+
+
+def fail(error):
+    def work(_):
+        raise error
+
+    return work
+
+
+def test_a_stage_that_goes_well_leaves_the_deployment_alone(tmp_path, attempt):
+    def work(here):
+        print("to the log")
+        subprocess.run(["echo", "a tool's word"], check=True)
+        here.progress.say("done")
+        assert here.log.name == "plain.log"
+
+    code, log, words = run(tmp_path, attempt.parents[1], work)
+    assert code is None
+    assert set(log.splitlines()) == {"to the log", "a tool's word"}
+    assert '"stage": "measure"' in words and '"text": "done"' in words
+    assert not (attempt / "stop").exists()
+
+
+def test_a_log_holds_the_last_try_only(tmp_path, own_output):
+    run(tmp_path, None, lambda _: print("first"))
+    assert run(tmp_path, None, lambda _: print("second"))[1] == "second\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "log", "word"),
+    [
+        (StageFailed("It broke.\nBadly.", look="a.log", do="Mend it."), 1, "It broke.\nBadly.\n  look at: a.log\n  what to do: Mend it.\n", "failed: It broke."),
+        (ConfigError("Bad."), 2, "servemark: measure plain: Bad.\n", "failed: Bad."),
+        (KeyboardInterrupt(), 130, "servemark: measure plain: interrupted\n", ""),
+        (ZeroDivisionError("oops"), 1, "ZeroDivisionError: oops\n", "failed by a defect of servemark or its surroundings"),
+    ],
+)  # fmt: skip
+def test_a_stage_that_fails_says_so_and_stops_the_deployment(tmp_path, attempt, error, code, log, word):
+    found, said, words = run(tmp_path, attempt.parents[1], fail(error))
+    assert found == code
+    assert said.endswith(log)
+    assert ("Traceback" in said) is isinstance(error, ZeroDivisionError)
+    assert word in words
+    assert (attempt / "stop").exists()
+
+
+def test_an_attempt_that_has_ended_is_not_touched(tmp_path, attempt):
+    state = keeper.KeeperState(state="ended", identity=str(myself()), deployment="plain")
+    (attempt / "keeper.json").write_text(state.model_dump_json())
+    assert run(tmp_path, attempt.parents[1], fail(StageFailed("x")))[0] == 1
+    assert not (attempt / "stop").exists()
+
+
+def test_a_stage_without_a_deployment_has_nothing_to_stop(tmp_path, own_output):
+    assert run(tmp_path, None, fail(StageFailed("x")))[0] == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_script_with_a_word_in_its_log(tmp_path, number):
+    log = tmp_path / "results" / "demo" / "logs" / "measure.log"
+    code = (
+        "import sys, time; from servemark.stage import stage\n"
+        "with stage('measure', 'plain', sys.argv[1]): print('up', flush=True); time.sleep(300)"
+    )
+    env = {"PYTHONPATH": LIBRARY, LIFELINE_VARIABLE: str(myself())}
+    script = subprocess.Popen([sys.executable, "-c", code, str(log)], env=env)
+    deadline = time.monotonic() + 10
+    while not (log.exists() and "up" in log.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    script.send_signal(number)
+    assert script.wait(5) == 130
+    assert log.read_text() == "up\nservemark: measure plain: interrupted\n"
