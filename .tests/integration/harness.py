@@ -158,10 +158,14 @@ class Checkout:
             running = self.current is None or self.current.process.poll() is None
             lines = (line for line in self.progress() if subject in (None, line["subject"]))
             found = next((line for line in lines if text in line["text"]), None)
-            assert found or running, f"the run ended and never said {text!r}; it said:\n{self.current and self.current.text}"
+            assert found or running, (
+                f"the run ended and never said {text!r}; it said:\n{self.current and self.current.text}"
+            )
             return found
 
-        return wait_until(said, seconds, f"progress {text!r}; there is {[line['text'] for line in self.progress()][-8:]}")
+        return wait_until(
+            said, seconds, f"progress {text!r}; there is {[line['text'] for line in self.progress()][-8:]}"
+        )
 
     def record(self, name: str) -> dict[str, Any]:
         """One record below the run's folder."""

@@ -125,9 +125,12 @@ def test_the_embedded_default_runs_to_report_and_archive(fresh, tmp_path):
 
 def test_faults_of_a_live_server_are_named_and_leave_the_healthy_deployment_alone(fresh):
     """API server killed, engine killed, server stopped, exit at start, requests refused: one deployment each, one run."""
-    refused = json.loads(json.dumps(TINY))
-    refused["options"]["max-model-len"] = 100_000
-    deployments = {"killed": TINY, "engine": TINY, "frozen": TINY, "refused": refused, "healthy": TINY}
+    # Another seed each: the ledger knows a deployment by what it is, not by its name.
+    deployments = {
+        name: TINY | {"options": TINY["options"] | {"seed": seed}}
+        for seed, name in enumerate(("killed", "engine", "frozen", "refused", "healthy"))
+    }
+    deployments["refused"]["options"]["max-model-len"] = 100_000
     fresh.config = real(fresh, deployments)
     # Longer than the server takes: it answers 400 to every request, and the client exits with 0.
     fresh.config["workloads"]["toolong"] = fresh.config["workloads"]["chat"] | {

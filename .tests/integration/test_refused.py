@@ -12,8 +12,12 @@ from integration.harness import Checkout
 
 @pytest.mark.parametrize(
     ("place", "wrong", "right"),
-    [((), "deploymnets", "deployments"), (("workloads", "chat"), "concurency", "concurrency"), (("timeouts",), "no_progres", "no_progress")],
-)  # fmt: skip
+    [
+        ((), "deploymnets", "deployments"),
+        (("workloads", "chat"), "concurency", "concurrency"),
+        (("timeouts",), "no_progres", "no_progress"),
+    ],
+)
 def test_a_misspelt_key_is_refused_with_its_line_and_the_nearest_spelling(
     fresh: Checkout, place: tuple[str, ...], wrong: str, right: str
 ):

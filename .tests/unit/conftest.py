@@ -151,7 +151,7 @@ class Deployment:
 
     @property
     def tokens(self) -> list[Path]:
-        return [self.folder / f"{name}.json" for name in ("cluster", "endpoint", "ready")]
+        return attempts.tokens(self.folder)
 
     @property
     def ledger(self) -> Ledger:
@@ -170,7 +170,7 @@ class Deployment:
 
     def start(self) -> Cluster:
         token = cluster.start(
-            self.plan, self.environment, self.manifest, HARDWARE, self.ledger, self.folder, self.tokens, timeout_s=self.timeouts.cluster,
+            self.plan, self.environment, self.manifest, HARDWARE, self.ledger, self.folder, timeout_s=self.timeouts.cluster,
             stop_s=self.timeouts.stop, log=self.root / "start.log", progress=self.told, watch=self.watch,
         )  # fmt: skip
         token.write(self.tokens[0])

@@ -22,7 +22,6 @@ with stage("start_cluster", snakemake.wildcards.deployment, snakemake.log[0], fo
         Hardware.read(snakemake.input.hardware),
         Ledger(config.ledger_folder),
         folder,
-        [folder / "cluster.json", folder / "endpoint.json", folder / "ready.json"],
         timeout_s=config.timeouts.cluster,
         stop_s=config.timeouts.stop,
         log=here.log,

@@ -8,8 +8,8 @@ tree (TERM, grace, KILL) when
 * the lifeline ends: the Snakemake that works on this deployment, whatever ended it (success, Ctrl-C, kill -9, wall time),
 * one of the daemons ends without having been asked: a server that died, a Ray node that was lost.
 
-Then it removes the deployment's tokens and its scratch folder, and says in ``ATTEMPT/keeper.json`` why. A token thus
-exists exactly while the thing it stands for lives.
+Then it removes its scratch folder, says in ``ATTEMPT/keeper.json`` why, and, when the lifeline has ended, removes the deployment's
+tokens. While the run goes on they stay: its later stages read them and learn from keeper.json that the deployment has ended.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from servemark.processes import Identity
 from servemark.records import DaemonState, Strict, utc_now, write_atomically
 
 TICK_S = 0.1
+# Names of the files with keys in an attempt's folder.
+SECRETS = ("api-key", "ray-token")
 
 
 class KeeperSpec(Strict):
@@ -99,8 +101,13 @@ class Keeper:
                 time.sleep(TICK_S)
         self.say("ending", why=why)
         leftovers = self._end_tree(why)
-        for token in self.spec.tokens:
-            Path(token).unlink(missing_ok=True)
+        if not why.startswith("daemon_ended"):
+            # After a daemon's own end, a stage that is just beginning may still read them; stop_deployment removes them then.
+            remove_secrets(self.attempt)
+        if why == "lifeline_ended":
+            # Otherwise the run goes on, and its later stages take the tokens as input to say that the deployment is gone.
+            for token in self.spec.tokens:
+                Path(token).unlink(missing_ok=True)
         shutil.rmtree(self.spec.scratch, ignore_errors=True)
         self.say("ended", why=why, ended_at=utc_now(), leftovers=tuple(leftovers))
 
@@ -205,6 +212,12 @@ class Keeper:
         while time.monotonic() < deadline and processes.descendants(os.getpid()):
             self._reap()
             time.sleep(0.02)
+
+
+def remove_secrets(attempt: Path) -> None:
+    """Remove the attempt's keys, if they are there still."""
+    for name in SECRETS:
+        (attempt / name).unlink(missing_ok=True)
 
 
 def read_state(attempt: Path) -> KeeperState | None:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from servemark import interrupts, processes, runlock
+from servemark import interrupts, keeper, processes, runlock
 from servemark.config import load as config_load
 from servemark.config.expand import Point, expand, points
 from servemark.config.model import Config
+from servemark.deployment import attempts
 from servemark.errors import ServemarkError
 from servemark.progress import Display
 from servemark.records import write_atomically
@@ -68,6 +69,9 @@ def load(data: Mapping[str, Any], sources: Sequence[os.PathLike[str]], *, is_mai
                 print(f"servemark: {message}", file=sys.stderr)
             atexit.register(runlock.release, Path.cwd())
             if runlock.executes(sys.argv[1:]):
+                # No other run lives here, so tokens and keys that are there are those of dead deployments.
+                _remove_tokens(experiment)
+                atexit.register(_remove_tokens, experiment)
                 _write_settings(experiment)
         elif processes.LIFELINE_VARIABLE not in os.environ:
             processes.export_lifeline()
@@ -77,6 +81,14 @@ def load(data: Mapping[str, Any], sources: Sequence[os.PathLike[str]], *, is_mai
     longest = max(map(len, experiment.points.values()))
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 1000 + _FRAMES_PER_POINT * longest))
     return experiment
+
+
+def _remove_tokens(experiment: Experiment) -> None:
+    for folder in (experiment.folder / "deployments").glob("*"):
+        for token in attempts.tokens(folder):
+            token.unlink(missing_ok=True)
+        for attempt in attempts.every(folder):
+            keeper.remove_secrets(attempt)
 
 
 def _write_settings(experiment: Experiment) -> None:

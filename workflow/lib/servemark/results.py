@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from servemark.deployment.stop import SECRETS
 from servemark.errors import ServemarkError
+from servemark.keeper import SECRETS
 from servemark.measurement import quarantine
 from servemark.progress import Progress
 from servemark.records import Check, Measurement, Plan, write_atomically

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterable
+import stat
+import time
 from pathlib import Path
 
 from servemark import keeper
@@ -33,9 +34,15 @@ def new(deployment_folder: Path) -> Path:
             number += 1
 
 
+def tokens(deployment_folder: Path) -> list[Path]:
+    """The records that stand for a deployment while a run works on it; a run that ends, or begins, removes them."""
+    return [deployment_folder / f"{name}.json" for name in ("cluster", "endpoint", "ready")]
+
+
 def every(deployment_folder: Path) -> list[Path]:
     """All attempts, oldest first."""
-    return sorted(p for p in (deployment_folder / FOLDER).glob("*") if p.name.isdigit())
+    found = (p for p in (deployment_folder / FOLDER).glob("*") if p.name.isdigit())
+    return sorted(found, key=lambda p: int(p.name))
 
 
 def latest(deployment_folder: Path) -> Path | None:
@@ -54,9 +61,10 @@ def runtime_root() -> Path:
         ServemarkError: somebody else can write there.
     """
     root = Path(os.environ.get(RUNTIME_VARIABLE) or f"/tmp/servemark-{os.getuid()}")
-    root.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        root.mkdir(mode=0o700)
     status = root.lstat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o077 or root.is_symlink():
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or not stat.S_ISDIR(status.st_mode):
         raise ServemarkError(
             f"{root} exists and is not a private folder of yours.",
             do="Remove it or have its owner remove it.",
@@ -74,7 +82,7 @@ def secret(attempt: Path, name: str) -> Path:
     return path
 
 
-def open_attempt(deployment: str, folder: Path, tokens: Iterable[Path], stop_grace_s: float) -> tuple[Path, Path]:
+def open_attempt(deployment: str, folder: Path, stop_grace_s: float) -> tuple[Path, Path]:
     """Start an attempt: its folder, its scratch folder and its keeper. Returns (attempt, scratch)."""
     attempt = new(folder)
     scratch = runtime_root() / secrets.token_hex(4)
@@ -83,7 +91,7 @@ def open_attempt(deployment: str, folder: Path, tokens: Iterable[Path], stop_gra
         deployment=deployment,
         lifeline=str(lifeline()),
         machine_lock=str(runtime_root() / "machine.lock"),
-        tokens=tuple(str(token.absolute()) for token in tokens),
+        tokens=tuple(str(token.absolute()) for token in tokens(folder)),
         scratch=str(scratch),
         stop_grace_s=stop_grace_s,
     )
@@ -92,10 +100,7 @@ def open_attempt(deployment: str, folder: Path, tokens: Iterable[Path], stop_gra
 
 
 def fail(attempt: Path, failure: Failure, stop_timeout_s: float) -> Failure:
-    """End the attempt because of ``failure``: note it for the later stages, stop everything, wait for the end.
-
-    The wait matters: the keeper removes the tokens when it ends, and the caller writes its own token, with the failure, after that.
-    """
+    """End the attempt because of ``failure``: note it for the later stages, stop everything, wait for the end."""
     path = attempt / "failure.json"
     if not path.exists():
         write_atomically(path, failure.model_dump_json(indent=2) + "\n")
@@ -148,3 +153,20 @@ def how_it_ended(daemon: DaemonState) -> str:
 def find_daemon(attempt: Path, name: str) -> DaemonState | None:
     """The state of one daemon."""
     return next((d for d in keeper.read_daemons(attempt) if d.name == name), None)
+
+
+def await_end(attempt: Path, name: str, seconds: float = 2.0) -> DaemonState | None:
+    """The state of a daemon whose process is gone, as soon as the keeper has collected how it ended; at most ``seconds`` later."""
+    deadline = time.monotonic() + seconds
+    while True:
+        daemon = find_daemon(attempt, name)
+        if daemon is None or daemon.ended_at or time.monotonic() > deadline:
+            return daemon
+        time.sleep(0.05)
+
+
+def first_to_end(attempt: Path, server: str) -> DaemonState | None:
+    """The daemon whose end took the others along: with a Ray cluster that may be a raylet and not the server."""
+    state = keeper.read_state(attempt)
+    first = state.why.split(":")[1] if state and state.why and state.why.startswith("daemon_ended:") else server
+    return find_daemon(attempt, first) or find_daemon(attempt, server)

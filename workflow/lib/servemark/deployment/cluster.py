@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from servemark.weights.manifest import verify
 STAGE = "start_cluster"
 ADDRESS = "127.0.0.1"
 INTERFACE = "lo"
+# A keeper says its first word after the imports of an interpreter, slow on a shared file system.
+KEEPER_START_S = 60.0
 
 
 def start(
@@ -30,7 +33,6 @@ def start(
     hardware: Hardware,
     ledger: Ledger,
     folder: Path,
-    tokens: list[Path],
     *,
     timeout_s: float,
     stop_s: float,
@@ -43,16 +45,24 @@ def start(
     Returns:
         the token; with ``failure`` when something did not come up. Everything is stopped then.
     """
-    lacking = ledger.missing([point.key for point in plan.points])
-    if not lacking:
-        progress.say(f"all {len(plan.points)} points are in the ledger: nothing is started")
-        return Cluster(deployment=plan.deployment, replay=True)
+    keys = [point.key for point in plan.points]
+    replay = Cluster(deployment=plan.deployment, replay=True)
+    if not ledger.missing(keys):
+        progress.say(f"all {len(keys)} points are in the ledger: nothing is started")
+        return replay
     begin = time.monotonic()
     _end_leftovers(folder, progress)
-    attempt, scratch = attempts.open_attempt(plan.deployment, folder, tokens, stop_grace_s=stop_s)
-    _take_machine(attempt, progress)
-    waited = time.monotonic() - begin
+    attempt, scratch = attempts.open_attempt(plan.deployment, folder, stop_grace_s=stop_s)
     try:
+        _take_machine(attempt, progress)
+        waited = time.monotonic() - begin
+        if not ledger.missing(keys):
+            progress.say(
+                f"all {len(keys)} points were measured meanwhile, on a deployment that is the same: nothing is started"
+            )
+            keeper.stop(attempt, stop_s + 15)
+            shutil.rmtree(attempt)
+            return replay
         # Only now: hashing while another deployment is measured would disturb it.
         progress.say("checking the model's files against their manifest")
         verify(manifest)
@@ -81,13 +91,19 @@ def _end_leftovers(folder: Path, progress: Progress) -> None:
 
 
 def _take_machine(attempt: Path, progress: Progress) -> None:
+    """Wait for the keeper to have the machine, however long another deployment needs it.
+
+    Raises:
+        StageFailed: the keeper does not come up, or ends before it has the machine.
+    """
+    deadline = time.monotonic() + KEEPER_START_S
     while True:
         state = keeper.read_state(attempt)
         if state and state.state == "running":
             return
-        if state and state.state not in ("waiting", "running"):
+        if (state and not keeper.is_alive(attempt)) or (state is None and time.monotonic() > deadline):
             raise StageFailed(
-                f"The keeper ended before it began ({state.why}).",
+                f"The keeper ended before it began ({(state and state.why) or 'it left no word'}).",
                 look=str(attempt / "keeper.log"),
                 reason="keeper_ended",
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from servemark import launch, processes
+from servemark import keeper, launch, processes
 from servemark.config.model import Timeouts, Verdict
 from servemark.deployment import attempts
 from servemark.deployment.plan import point_key_parts
@@ -16,7 +16,17 @@ from servemark.measurement.key import key_parts
 from servemark.measurement.ledger import Ledger, file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
 from servemark.processes import run_tool
-from servemark.records import Environment, Failure, Manifest, Measurement, Plan, PlannedPoint, Ready, utc_now
+from servemark.records import (
+    Environment,
+    Failure,
+    Manifest,
+    Measurement,
+    Plan,
+    PlannedPoint,
+    Ready,
+    utc_now,
+    write_atomically,
+)
 from servemark.stage import Stage
 
 STAGE = "measure"
@@ -52,7 +62,7 @@ class Measuring:
             self.here.progress.say(
                 f"{name}: not measured: {failure.detail.splitlines()[0] if failure else 'the deployment is gone'}"
             )
-            raw_path.write_text("{}\n")
+            _write_no_results(raw_path)
             return self._lost(point, failure)
         record = self._measure(point, ready, raw_path)
         if record.verdict != "INVALID":
@@ -83,12 +93,20 @@ class Measuring:
         )
 
     def _live(self, ready_path: Path) -> tuple[Ready | None, Failure | None]:
-        """The token if the deployment lives, and why not if it does not: the keeper removes the token of a dead one."""
-        if ready_path.exists():
-            ready = Ready.read(ready_path)
-            if not ready.replay:
-                return ready, ready.failure
-        return None, attempts.noted_failure(attempts.latest(self.folder))
+        """The token if the deployment lives, and why not if it does not: its own failure, or how its server ended since."""
+        ready = Ready.read(ready_path)
+        if ready.replay or ready.failure or ready.attempt is None:
+            return None, ready.failure
+        attempt = Path(ready.attempt)
+        if keeper.is_alive(attempt):
+            return ready, None
+        return None, attempts.noted_failure(attempt) or self._death_between_points(attempt)
+
+    def _death_between_points(self, attempt: Path) -> Failure:
+        first = attempts.first_to_end(attempt, SERVER)
+        what = f"The server died between two load points: {attempts.how_it_ended(first) if first else 'its keeper is gone'}"
+        failure = attempts.explain_end(STAGE, attempt, first, what, "server_died")
+        return attempts.fail(attempt, failure.model_copy(update={"reason": "server_died"}), self.timeouts.stop)
 
     def _lost(self, point: PlannedPoint, failure: Failure | None) -> Measurement:
         attempt = attempts.latest(self.folder)
@@ -100,7 +118,7 @@ class Measuring:
             remedy="Run again: what is lacking is measured then.",
         )
         parts = key_parts(self.plan.key_parts, point_key_parts(point))
-        name = attempt.name if attempt else None
+        name = str(attempt) if attempt else None
         return verdict.not_measured(failure, point, deployment=self.plan.deployment, key_parts=parts, attempt=name)
 
     def _measure(self, point: PlannedPoint, ready: Ready, raw_path: Path) -> Measurement:
@@ -141,7 +159,7 @@ class Measuring:
         )
         facts = verdict.ServerFacts(
             same_process=server.same_process,
-            died=server.died or _died_at_end(attempt, server),
+            died=_death(attempt, server),
             hung=server.hung,
             client_exit_code=None if result.stopped else result.exit_code,
             client_timed_out=bool(result.stopped and result.stopped.startswith("timeout")),
@@ -156,13 +174,13 @@ class Measuring:
         if draft.exists():
             draft.replace(raw_path)
         else:
-            raw_path.write_text("{}\n")
+            _write_no_results(raw_path)
         return verdict.measurement(
             judgement,
             point,
             deployment=self.plan.deployment,
             key_parts=key_parts(self.plan.key_parts, point_key_parts(point)),
-            attempt=attempt.name,
+            attempt=str(attempt),
             started_at=started_at,
             client_argv=tuple(argv),
             client_exit_code=facts.client_exit_code,
@@ -170,6 +188,11 @@ class Measuring:
             raw_sha256=file_sha256(raw_path),
             failure=failure,
         )
+
+
+def _write_no_results(raw_path: Path) -> None:
+    # A new file: one that is there already may be a hard link to what the ledger keeps.
+    write_atomically(raw_path, "{}\n")
 
 
 def _words(record: Measurement) -> str:
@@ -180,20 +203,18 @@ def _words(record: Measurement) -> str:
     return f"{record.output_throughput:,.0f} output tokens/s{ttft}{mark}"
 
 
-def _died_at_end(attempt: Path, server: ServerWatch) -> str | None:
-    """The client may have ended first, with all its requests failed, in the moment in which the server died."""
+def _death(attempt: Path, server: ServerWatch) -> str | None:
+    """How the server died, also when the client, all its requests failed, ended before the watch saw it."""
     if server.same_process:
-        return None
-    daemon = attempts.find_daemon(attempt, SERVER)
-    return attempts.how_it_ended(daemon) if daemon else "the server's process is gone"
+        return server.died
+    daemon = attempts.await_end(attempt, SERVER)
+    return attempts.how_it_ended(daemon) if daemon and daemon.ended_at else "the server's process is gone"
 
 
 def _end_deployment(attempt: Path, point: PlannedPoint, facts: verdict.ServerFacts, stop_s: float) -> Failure | None:
     daemon = attempts.find_daemon(attempt, SERVER)
     if facts.died:
-        state = attempts.keeper.read_state(attempt)
-        first = state.why.split(":")[1] if state and state.why and state.why.startswith("daemon_ended:") else SERVER
-        daemon = attempts.find_daemon(attempt, first) or daemon
+        daemon = attempts.first_to_end(attempt, SERVER)
         failure = attempts.explain_end(
             STAGE, attempt, daemon, f"The server died during {point.name}: {facts.died}", "server_died"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from servemark import planning
@@ -123,13 +124,13 @@ def _estimate(
     variables: dict[str, str],
     hardware: Hardware,
 ) -> tuple[Estimate, float, float]:
-    max_model_len = int(options.get("max-model-len") or architecture.max_positions or 4096)
-    utilisation = float(options.get("gpu-memory-utilization") or DEFAULT_UTILISATION)
-    override = options.get("kv-cache-memory-bytes")
+    max_model_len = _whole(options, "max-model-len") or architecture.max_positions or 4096
+    utilisation = _number("gpu-memory-utilization", options.get("gpu-memory-utilization") or DEFAULT_UTILISATION)
+    override = _whole(options, "kv-cache-memory-bytes")
     if hardware.accelerator == "cpu":
         memory_gib = hardware.memory_gib
         if variables.get("VLLM_CPU_KVCACHE_SPACE"):
-            override = int(float(variables["VLLM_CPU_KVCACHE_SPACE"]) * 2**30)
+            override = int(_number("VLLM_CPU_KVCACHE_SPACE", variables["VLLM_CPU_KVCACHE_SPACE"]) * 2**30)
     else:
         memory_gib = min(gpu.memory_mib for gpu in hardware.gpus) / 1024
     estimate = planning.estimate(
@@ -139,10 +140,40 @@ def _estimate(
         max_model_len,
         memory_gib,
         utilisation,
-        kv_cache_bytes_override=None if override is None else int(override),
+        kv_cache_bytes_override=override,
         accelerator=hardware.accelerator,
-        block_tokens=options.get("block-size"),
-        batched_tokens=options.get("max-num-batched-tokens"),
+        block_tokens=_whole(options, "block-size"),
+        batched_tokens=_whole(options, "max-num-batched-tokens"),
         kv_element_bytes=1 if str(options.get("kv-cache-dtype", "")).startswith("fp8") else None,
     )
     return estimate, memory_gib, utilisation
+
+
+def _whole(options: dict, name: str) -> int | None:
+    """An option's whole number as vLLM reads it: "16k" is 16,000 and "16K" is 16,384; None when vLLM is to choose.
+
+    Source: vllm/utils/argparse_utils.py, human_readable_int and human_readable_int_or_auto (0.32.0).
+    """
+    text = str(options.get(name)).strip()
+    if text in ("None", "auto", "-1"):
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+(?=[kmgt]))?)([kmgt]?)", text, re.IGNORECASE)
+    if found is None or ("." in text and not text.islower()):
+        raise _no_number(name, text)
+    base, power = (1000 if text.islower() else 1024), " kmgt".index(found[2].lower() or " ")
+    return int(float(found[1]) * base**power)
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        return float(str(value))
+    except ValueError:
+        raise _no_number(name, value) from None
+
+
+def _no_number(name: str, value: object) -> PlanRefused:
+    return PlanRefused(
+        f"{name}: {value!r} is not a number as vLLM takes one there.",
+        do=f"Correct {name} in the deployment's options or variables.",
+        reason="bad_option",
+    )

@@ -110,16 +110,20 @@ class ServerProbe:
 
     def _ask(self) -> str:
         models = self._client.get("/v1/models")
+        if models.status_code >= 500:
+            return f"/v1/models answers {models.status_code}"
+        do = "Run again: another port is chosen (or choose another deployments.NAME.port)."
         if models.status_code == 401:
             raise StageFailed(
                 f"The server at {self._client.base_url} does not know our key: another program has taken the port.",
-                do="Run again: another port is chosen (or choose another deployments.NAME.port).",
+                do=do,
                 reason="foreign_server",
             )
-        names = [model["id"] for model in models.json().get("data", [])] if models.status_code == 200 else []
+        names = _model_names(models)
         if self._name not in names:
             raise StageFailed(
                 f"The server lists the models {names}, not {self._name!r}: it is not the one we started.",
+                do=do,
                 reason="foreign_server",
             )
         answer = self._client.post(
@@ -132,6 +136,14 @@ class ServerProbe:
         return (
             "ready" if answer.json().get("usage", {}).get("completion_tokens", 0) >= 1 else "a completion has no token"
         )
+
+
+def _model_names(answer: httpx.Response) -> list[str]:
+    """The names in an OpenAI model list; none in what is no such list."""
+    try:
+        return [model["id"] for model in answer.json()["data"]]
+    except (ValueError, KeyError, TypeError):
+        return []
 
 
 class _Tail:
@@ -235,10 +247,7 @@ def wait(
 def _explain(attempt: Path, error: StageFailed, stage: str) -> Failure:
     daemon = attempts.find_daemon(attempt, SERVER)
     if error.reason == "server_exited":
-        # The reason is what ended first: with a Ray cluster that may be a raylet, whose end takes the server along.
-        state = attempts.keeper.read_state(attempt)
-        first = state.why.split(":")[1] if state and state.why and state.why.startswith("daemon_ended:") else SERVER
-        daemon = attempts.find_daemon(attempt, first) or daemon
+        daemon = attempts.first_to_end(attempt, SERVER)
         what = f"The server did not start: while {stage}, {attempts.how_it_ended(daemon) if daemon else 'it ended'}"
         return attempts.explain_end(STAGE, attempt, daemon, what, "server_exited")
     if error.reason == "foreign_server":

@@ -11,8 +11,6 @@ from servemark.errors import ServemarkError
 from servemark.progress import Progress
 from servemark.records import Plan, Stopped
 
-SECRETS = ("api-key", "ray-token")
-
 
 def stop(plan: Plan, folder: Path, *, stop_s: float, progress: Progress) -> Stopped:
     """Stop the latest attempt and record its end; its secrets are removed with it.
@@ -41,12 +39,11 @@ def stop(plan: Plan, folder: Path, *, stop_s: float, progress: Progress) -> Stop
                 reason="cannot_stop",
             )
         time.sleep(0.05)
-    for name in SECRETS:
-        (attempt / name).unlink(missing_ok=True)
+    keeper.remove_secrets(attempt)
     return Stopped(
         deployment=plan.deployment,
         failure=attempts.noted_failure(attempt),
-        attempt=attempt.name,
+        attempt=str(attempt),
         daemons=keeper.read_daemons(attempt),
         leftovers=(*(state.leftovers if state else ()), *named),
         seconds=round(time.monotonic() - begin, 2),

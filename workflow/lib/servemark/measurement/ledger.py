@@ -99,7 +99,10 @@ class Ledger:
         return StoredMeasurement(record, entry / RAW)
 
     def missing(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """The keys with no usable entry, in the given order. Raw files are hashed, so that a point whose entry is damaged counts as one to measure; nothing is moved."""
+        """The keys with no usable entry, in the given order. Raw files are hashed: a point whose entry is damaged has to be measured.
+
+        Nothing is moved; ``find`` does that.
+        """
         return tuple(key for key in keys if not self._looks_good(key))
 
     def _entry(self, key: str) -> Path:

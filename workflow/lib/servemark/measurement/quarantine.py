@@ -36,6 +36,7 @@ REMEDIES = {
     "server_hung": "Read the server's log; lower the load if it ran out of memory.",
     "too_short": "Raise `requests`, so that the point takes longer.",
 }
+QUOTED_LINES = 3
 DEFAULT_REMEDY = "Read the logs of this attempt, then run snakemake again."
 
 
@@ -175,11 +176,12 @@ def _accepted(name: str, accept_invalid: bool | Sequence[str]) -> bool:
 
 
 def _causes(record: Measurement) -> list[tuple[str, str, str, str]]:
-    """(reason, detail, log, remedy) of each cause of an INVALID record."""
+    """(reason, detail with the log's own words, log, remedy) of each cause of an INVALID record."""
     if record.failure:
         failure = record.failure
-        return [(failure.reason, failure.detail, failure.log or "-", failure.remedy or DEFAULT_REMEDY)]
-    log = record.attempt or "-"
+        said = "".join(f"\n{line.strip()}" for line in failure.quote[:QUOTED_LINES])
+        return [(failure.reason, failure.detail + said, failure.log or "-", failure.remedy or DEFAULT_REMEDY)]
+    log = f"{record.attempt}/server.log" if record.attempt else "-"
     return [
         (reason.code, reason.detail, log, REMEDIES.get(reason.code, DEFAULT_REMEDY))
         for reason in record.reasons
@@ -193,7 +195,7 @@ def _hole(decision: Decision) -> dict[str, str]:
         "deployment": decision.record.deployment,
         "point": decision.record.point,
         "reason": ", ".join(reason for reason, *_ in causes),
-        "detail": f"{' '.join(detail for _, detail, *_ in causes)} ({decision.why})",
+        "detail": f"{' '.join(detail for _, detail, *_ in causes)} ({decision.why})".replace("\n", " | "),
     }
 
 
@@ -225,6 +227,9 @@ def _rows(decisions: Sequence[Decision]) -> str:
     lines = []
     for name, why, reason, detail, log, remedy in causes:
         lines.append(f"  {name:<{width}}  {reason}{f' ({why})' if why else ''}")
-        lines += [f"  {'':<{width}}    detail: {detail}", f"  {'':<{width}}    log: {log}"]
+        first, *said = detail.splitlines()
+        lines.append(f"  {'':<{width}}    detail: {first}")
+        lines += [f"  {'':<{width}}      | {line}" for line in said]
+        lines.append(f"  {'':<{width}}    log: {log}")
         lines.append(f"  {'':<{width}}    remedy: {remedy}")
     return "\n".join(lines)

@@ -188,7 +188,8 @@ def _text_row(row: dict[str, Any]) -> str:
     }
     head = "  ".join(f"{_fit(cells[name], width):<{width}}" for name, width in _WIDTHS.items())
     if row["verdict"] == "INVALID":
-        why = " ".join(filter(None, (row["failure"], row["reasons"]))) or "no reason recorded"
+        words_of = " ".join(filter(None, (row["failure"], row["reasons"]))).split()
+        why = " ".join(dict.fromkeys(words_of)) or "no reason recorded"
         return f"{head}  {_fit(f'INVALID: {why}', sum(width for _, width, _ in _TERMINAL))}"
     mark = "?" if row["verdict"] == "SUSPECT" else " "
     figures = (f"{_terminal_number(row[column]):>{width - 1}}{mark}" for _, width, column in _TERMINAL)

@@ -1,0 +1,168 @@
+"""Attempts: numbered folders, secrets that nobody else reads, and why an attempt ended."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from servemark import keeper
+from servemark.deployment import attempts
+from servemark.errors import ServemarkError, StageFailed
+from servemark.records import DaemonState, Failure
+
+
+def test_attempts_are_numbered_and_private(tmp_path):
+    made = [attempts.new(tmp_path / "plain") for _ in range(3)]
+    assert [path.name for path in made] == ["001", "002", "003"]
+    assert made[0].stat().st_mode & 0o777 == 0o700
+    assert attempts.every(tmp_path / "plain") == made and attempts.latest(tmp_path / "plain") == made[-1]
+
+
+def test_before_the_first_there_is_none(tmp_path):
+    assert attempts.every(tmp_path / "plain") == [] and attempts.latest(tmp_path / "plain") is None
+
+
+@pytest.mark.parametrize(
+    ("there", "newest", "following"),
+    [
+        (["001", "003"], "003", "004"),
+        (["009", "010"], "010", "011"),
+        (["999", "1000"], "1000", "1001"),
+        (["002", "notes", ".hidden"], "002", "003"),
+    ],
+)
+def test_the_latest_is_the_one_with_the_highest_number(tmp_path, there, newest, following):
+    for name in there:
+        (tmp_path / "attempts" / name).mkdir(parents=True)
+    assert attempts.latest(tmp_path).name == newest
+    assert attempts.new(tmp_path).name == following
+
+
+def test_two_that_start_at_once_get_different_numbers(tmp_path):
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.extend(attempts.new(tmp_path) for _ in range(20))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 80
+
+
+def test_a_secret_is_random_private_and_never_overwritten(tmp_path):
+    path = attempts.secret(tmp_path, "api-key")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(path.read_text()) == 64 and int(path.read_text(), 16)
+    assert attempts.secret(tmp_path, "ray-token").read_text() != path.read_text()
+    with pytest.raises(FileExistsError):
+        attempts.secret(tmp_path, "api-key")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError):
+        attempts.secret(tmp_path, "link")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_runtime_folder_is_private_and_short(tmp_path, monkeypatch):
+    monkeypatch.delenv(attempts.RUNTIME_VARIABLE, raising=False)
+    assert attempts.runtime_root() == Path(f"/tmp/servemark-{os.getuid()}")
+    assert attempts.runtime_root().stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv(attempts.RUNTIME_VARIABLE, str(tmp_path / "mine"))
+    assert attempts.runtime_root() == tmp_path / "mine"
+    assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("kind", ["open", "link", "dangling link", "file", "foreign"])
+def test_a_runtime_folder_that_others_can_reach_is_refused(tmp_path, monkeypatch, kind):
+    root = tmp_path / "root"
+    monkeypatch.setenv(attempts.RUNTIME_VARIABLE, str(root))
+    if kind == "open":
+        root.mkdir()
+        root.chmod(0o777)
+    elif kind == "link":
+        (tmp_path / "target").mkdir(mode=0o700)
+        root.symlink_to(tmp_path / "target")
+    elif kind == "dangling link":
+        root.symlink_to(tmp_path / "nowhere")
+    elif kind == "file":
+        root.touch(mode=0o600)
+    else:
+        root.mkdir(mode=0o700)
+        monkeypatch.setattr(os, "getuid", lambda: 987_654)
+    with pytest.raises(ServemarkError, match="is not a private folder of yours") as refused:
+        attempts.runtime_root()
+    assert refused.value.reason == "runtime_folder_refused" and "Remove it" in refused.value.do
+
+
+def daemon(tmp_path, log="", **changes) -> DaemonState:
+    path = tmp_path / "server.log"
+    path.write_text(log)
+    return DaemonState(name="server", pid=7, argv=("vllm",), log=str(path), started_at="2026-03-04T10:00:00", **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "server still runs"),
+        ({"ended_at": "x", "exit_code": 1}, "server (pid 7) exited with code 1"),
+        ({"ended_at": "x", "exit_code": 0}, "server (pid 7) exited with code 0"),
+        ({"ended_at": "x", "signal": 9}, "server (pid 7) was ended by signal 9"),
+    ],
+)
+def test_how_a_daemon_ended_in_words(tmp_path, changes, words):
+    assert attempts.how_it_ended(daemon(tmp_path, **changes)) == words
+
+
+def test_a_known_cause_is_named_with_its_remedy(tmp_path):
+    log = "INFO loading\nValueError: No available memory for the cache blocks. Try increasing it.\n"
+    failure = attempts.explain_end("await_ready", tmp_path, daemon(tmp_path, log), "It ended", "server_exited")
+    assert failure.reason == "kv_cache_too_small"
+    assert failure.detail.startswith("It ended: With the weights loaded")
+    assert any("No available memory" in line for line in failure.quote)
+    assert "max-model-len" in failure.remedy and failure.log.endswith("server.log")
+
+
+def test_an_unknown_cause_is_quoted_from_the_log(tmp_path):
+    log = "INFO loading\nTraceback (most recent call last):\n  File 'x', line 1\nPeculiarError: never seen before\n"
+    failure = attempts.explain_end("await_ready", tmp_path, daemon(tmp_path, log), "It ended", "server_exited")
+    assert (failure.reason, failure.detail) == ("server_exited", "It ended")
+    assert "PeculiarError: never seen before" in failure.quote and "quoted lines" in failure.remedy
+
+
+def test_without_a_daemon_the_keepers_log_is_the_place_to_look(tmp_path):
+    failure = attempts.explain_end("serve_model", tmp_path, None, "It never came.", "keeper_ended")
+    assert failure == Failure(
+        stage="serve_model", reason="keeper_ended", detail="It never came.", log=str(tmp_path / "keeper.log")
+    )
+
+
+def test_a_failure_says_what_the_error_says():
+    error = StageFailed("It broke.", look="a.log", do="Mend it.", reason="port_taken", quote=("line",))
+    assert attempts.from_error("serve_model", error) == Failure(
+        stage="serve_model", reason="port_taken", detail="It broke.", log="a.log", remedy="Mend it.", quote=("line",)
+    )
+    assert attempts.from_error("start_cluster", ServemarkError("Changed.", reason="weights_changed")).quote == ()
+
+
+def test_the_first_failure_of_an_attempt_is_the_one_that_is_noted(tmp_path):
+    assert attempts.noted_failure(None) is None
+    attempt = attempts.new(tmp_path)
+    assert attempts.noted_failure(attempt) is None
+    first = Failure(stage="measure", reason="server_died", detail="first")
+    for failure in (first, first.model_copy(update={"detail": "a consequence"})):
+        assert attempts.fail(attempt, failure, 1) == failure
+    assert attempts.noted_failure(attempt) == first
+    assert (attempt / "stop").exists()
+
+
+def test_a_keeper_that_does_not_end_in_time_does_not_hide_the_failure(tmp_path, monkeypatch):
+    def never(_, timeout_s):
+        raise TimeoutError("still there")
+
+    monkeypatch.setattr(keeper, "stop", never)
+    attempt = attempts.new(tmp_path)
+    failure = Failure(stage="measure", reason="server_hung", detail="x")
+    assert attempts.fail(attempt, failure, 1) == failure
+    assert attempts.noted_failure(attempt) == failure

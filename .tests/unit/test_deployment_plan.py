@@ -1,0 +1,190 @@
+"""Planning: what cannot be served is refused before anything starts; the rest gets its points with their ledger keys."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import report_data
+from conftest import HARDWARE
+from servemark.config.expand import Point
+from servemark.config.model import Deployment
+from servemark.deployment.plan import plan, point_key_parts, unknown_options
+from servemark.errors import PlanRefused
+from servemark.measurement import key
+from servemark.records import Gpu, Plan
+from servemark.weights import builtin, manifest
+
+KNOWN = (
+    "max-model-len", "dtype", "enforce-eager", "gpu-memory-utilization", "kv-cache-memory-bytes", "kv-cache-dtype", "block-size",
+    "max-num-batched-tokens", "compilation-config", "enable-prefix-caching", "trust-remote-code",
+)  # fmt: skip
+CHECK = report_data.check(serve_options=KNOWN, warnings=("Ray cannot be imported: no ray",))
+GPUS = HARDWARE.model_copy(
+    update={"accelerator": "cuda", "gpus": tuple(Gpu(name="NVIDIA H200", memory_mib=m) for m in (143771, 100000))}
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tiny")
+    builtin.make("tiny-dense", directory)
+    return manifest.build("tiny", "builtin:tiny-dense", directory)
+
+
+def point(repetition=1, **changes) -> Point:
+    values = {
+        "name": f"chat-c4-r{repetition}", "workload": "chat", "concurrency": 4, "request_rate": None, "repetition": repetition, "seed": repetition,
+        "requests": 32, "input_tokens": 64, "output_tokens": 32, "warmups": 3, "client_options": {},
+    }  # fmt: skip
+    return Point(**(values | changes))
+
+
+@pytest.fixture
+def planned(tiny):
+    def run(hardware=HARDWARE, trust=False, points=None, check=CHECK, **changes) -> Plan:
+        values = {"model": "tiny", "environment": "cpu", "options": {"max-model-len": 512}, "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"}}  # fmt: skip
+        deployment = Deployment.model_validate(values | changes)
+        return plan("plain", deployment, trust, points or [point(1), point(2)], hardware, check, tiny)
+
+    return run
+
+
+def test_a_legal_deployment_gets_its_points_with_keys_that_can_be_recomputed(planned, tiny):
+    found = planned()
+    assert (found.deployment, found.served_name, found.model_digest) == ("plain", "tiny", tiny.digest)
+    assert found.environment_digest == CHECK.digest and found.warnings == CHECK.warnings
+    assert [p.name for p in found.points] == ["chat-c4-r1", "chat-c4-r2"]
+    for one in found.points:
+        assert one.key == key.digest(found.key_parts, point_key_parts(one))
+    assert len({one.key for one in found.points}) == 2
+    assert Plan.model_validate(json.loads(found.model_dump_json())) == found
+    assert found.estimate.max_model_len == 512 and found.estimate.kv_cache_gib == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"port": 20123}, True),
+        ({"variables": {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CACHE_ROOT": "/scratch"}}, True),
+        ({"options": {"max-model-len": "512"}}, True),
+        ({"options": {"max-model-len": 256}}, False),
+        ({"options": {"max-model-len": 512, "dtype": "float32"}}, False),
+        ({"variables": {"VLLM_CPU_KVCACHE_SPACE": "2"}}, False),
+        ({"topology": {"tensor_parallel": 2}}, False),
+        ({"topology": {"executor": "ray"}}, False),
+        ({"trust": True}, False),
+        ({"hardware": HARDWARE.model_copy(update={"host": "elsewhere", "probed_at": "later"})}, True),
+        ({"hardware": HARDWARE.model_copy(update={"cpu_model": "another CPU"})}, False),
+        ({"check": CHECK.model_copy(update={"digest": "0" * 64})}, False),
+        ({"points": [point(1, name="other", workload="other"), point(2)]}, True),
+        ({"points": [point(1, requests=64), point(2)]}, False),
+        ({"points": [point(1, client_options={"burstiness": 0.5}), point(2)]}, False),
+    ],
+)
+def test_what_decides_the_figures_decides_the_key_and_nothing_else_does(planned, changes, same):
+    assert (planned(**changes).points[0].key == planned().points[0].key) is same
+
+
+def test_trusted_code_is_stamped(planned):
+    assert planned(trust=True).options["trust-remote-code"] is True
+    assert "trust-remote-code" not in planned().options
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "words"),
+    [
+        ({"options": {"max-modle-len": 512}}, "unknown_option", "options.max-modle-len: vLLM 0.32.0+cpu has no such option; did you mean max-model-len."),
+        ({"topology": {"tensor_parallel": 3}}, "illegal_topology", "tensor_parallel 3 does not divide 4 attention heads"),
+        ({"topology": {"pipeline_parallel": 2, "tensor_parallel": 2}}, "illegal_topology", "devices_per_node 4 exceeds the 2"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_served_is_refused_by_its_key(planned, changes, reason, words):
+    with pytest.raises(PlanRefused) as refused:
+        planned(**changes)
+    assert refused.value.reason == reason
+    assert words in refused.value.what and refused.value.what.startswith("deployments.plain cannot be served:")
+
+
+def test_all_reasons_are_told_at_once(planned):
+    with pytest.raises(PlanRefused) as refused:
+        planned(options={"wrong-one": 1, "wrong-two": 2}, topology={"tensor_parallel": 3})
+    assert refused.value.reason == "unknown_option"
+    assert refused.value.what.count("\n  - ") == 4, "two options, the heads, and the devices"
+
+
+@pytest.mark.parametrize(
+    ("options", "unknown"),
+    [
+        (["max-model-len", "no-enable-prefix-caching", "compilation-config.level"], []),
+        (["no-such-thing"], ["options.no-such-thing: vLLM 1 has no such option."]),
+        (["dtpe"], ["options.dtpe: vLLM 1 has no such option; did you mean dtype."]),
+    ],
+)
+def test_options_are_known_with_their_negation_and_their_parts(options, unknown):
+    assert unknown_options(options, KNOWN, "1") == unknown
+
+
+def test_too_little_memory_is_refused(planned):
+    with pytest.raises(PlanRefused, match="max-model-len"):
+        planned(variables={"VLLM_CPU_KVCACHE_SPACE": "0.00001"})
+
+
+def test_the_smallest_gpu_counts(planned):
+    large = GPUS.model_copy(update={"gpus": GPUS.gpus[:1] * 2})
+    assert planned(hardware=GPUS).estimate.kv_cache_gib < planned(hardware=large).estimate.kv_cache_gib
+
+
+@pytest.mark.parametrize(
+    ("options", "length"),
+    [
+        ({}, 4096),
+        ({"max-model-len": None}, 4096),
+        ({"max-model-len": "auto"}, 4096),
+        ({"max-model-len": -1}, 4096),
+        ({"max-model-len": 2048}, 2048),
+        ({"max-model-len": "2048"}, 2048),
+        ({"max-model-len": "2k"}, 2000),
+        ({"max-model-len": "2K"}, 2048),
+        ({"max-model-len": "1.5k"}, 1500),
+    ],
+)
+def test_lengths_are_read_as_vllm_reads_them(planned, options, length):
+    assert planned(options=options).estimate.max_model_len == length
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "gib"),
+    [
+        ({"kv-cache-memory-bytes": "2G"}, {}, 2.0),
+        ({"kv-cache-memory-bytes": 2**29}, {}, 0.5),
+        ({}, {"VLLM_CPU_KVCACHE_SPACE": "0.5"}, 0.5),
+        ({"block-size": "32", "max-num-batched-tokens": "2K"}, {"VLLM_CPU_KVCACHE_SPACE": "1"}, 1.0),
+    ],
+)
+def test_a_cache_of_fixed_size_is_planned_with_that_size(planned, options, variables, gib):
+    found = planned(options={"max-model-len": 512, **options}, variables=variables)
+    assert found.estimate.kv_cache_gib == pytest.approx(gib)
+
+
+def test_an_8_bit_cache_holds_twice_the_tokens(planned):
+    plain, small = planned(), planned(options={"max-model-len": 512, "kv-cache-dtype": "fp8_e5m2"})
+    assert small.estimate.kv_bytes_per_token * 2 == plain.estimate.kv_bytes_per_token
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "named"),
+    [
+        ({"max-model-len": "lots"}, {}, "max-model-len"),
+        ({"max-model-len": "1.5K"}, {}, "max-model-len"),
+        ({"max-model-len": "1.5"}, {}, "max-model-len"),
+        ({"max-model-len": True}, {}, "max-model-len"),
+        ({"block-size": -16}, {}, "block-size"),
+        ({"gpu-memory-utilization": "high"}, {}, "gpu-memory-utilization"),
+        ({}, {"VLLM_CPU_KVCACHE_SPACE": "1 GiB"}, "VLLM_CPU_KVCACHE_SPACE"),
+    ],
+)
+def test_what_is_no_number_is_refused_by_its_name(planned, options, variables, named):
+    with pytest.raises(PlanRefused, match=named) as refused:
+        planned(options=options, variables=variables)
+    assert refused.value.reason == "bad_option"

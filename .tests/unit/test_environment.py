@@ -1,0 +1,321 @@
+"""Environments: built once from a list whose hashes hold, shared, never half; or one that exists and works."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import VERSION, site_packages
+from servemark import environment
+from servemark.environment import Lock
+from servemark.errors import EnvironmentRefused, ServemarkError
+from servemark.processes import LIFELINE_VARIABLE, myself
+
+LIBRARY = str(Path(environment.__file__).parents[1])
+HERE = (sys.version_info[:2], platform.machine())
+# A build backend of a few lines, so that the shim builds with nothing but what lies beside it.
+BACKEND = """
+import zipfile
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name = "shim-2.0-py3-none-any.whl"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
+        wheel.writestr("shim.py", "")
+        wheel.writestr("shim-2.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: shim\\nVersion: 2.0\\n")
+        wheel.writestr("shim-2.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("shim-2.0.dist-info/RECORD", "")
+    return name
+"""
+
+
+def make_wheel(folder: Path, name: str, version: str) -> tuple[Path, str]:
+    """A wheel with one module, and its sha256."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": f"VERSION = {version!r}\n",
+        f"{name}_data.txt": "x" * 200_000,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    rows = []
+    with zipfile.ZipFile(path, "w") as wheel:
+        for file, text in files.items():
+            wheel.writestr(zipfile.ZipInfo(file), text)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+            rows.append(f"{file},sha256={digest},{len(text)}")
+        wheel.writestr(zipfile.ZipInfo(f"{info}/RECORD"), "\n".join([*rows, f"{info}/RECORD,,"]) + "\n")
+    return path, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def lock(tmp_path, monkeypatch) -> Lock:
+    """A list of one package, which pip finds in a local folder and nowhere else."""
+    _, digest = make_wheel(tmp_path / "wheels", "demo", "1.0")
+    for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(tmp_path / "wheels"), "CONFIG_FILE": "/dev/null"}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.delenv("PIP_INDEX_URL", raising=False)
+    requirements = tmp_path / "envs" / "demo.lock"
+    requirements.parent.mkdir()
+    requirements.write_text(f"demo==1.0 \\\n    --hash=sha256:{digest}\n")
+    return Lock("demo", requirements, None, *HERE)
+
+
+@pytest.fixture
+def build(lock, tmp_path, told, watch):
+    def run(given: Lock = lock, name: str = "cpu", timeout_s: float = 60):
+        log = tmp_path / "build.log"
+        log.unlink(missing_ok=True)
+        return environment.build(
+            name, given, tmp_path / "cache", log=log, timeout_s=timeout_s, progress=told, watch=watch
+        )
+
+    return run
+
+
+def test_a_lock_is_built_once_into_a_prefix_named_by_its_content(build, lock, tmp_path, told):
+    record = build()
+    assert record.prefix == str(tmp_path / "cache" / "environments" / f"demo-{lock.digest()[:12]}")
+    assert (record.origin, record.lock, record.packages, record.digest) == ("lock", "demo", 1, lock.digest())
+    assert record.seconds > 0 and record.size_mib == 0.2
+    said = subprocess.run([record.python, "-c", "import demo; print(demo.VERSION)"], capture_output=True, text=True)
+    assert said.stdout == "1.0\n"
+    assert told.words[:2] == ["making the environment", "installing 1 locked packages"]
+    again = build(name="other")
+    assert again == record.model_copy(update={"name": "other", "seconds": 0.0})
+    assert told.words[-1].startswith("environment demo exists already (1 packages")
+
+
+def test_whatever_decides_what_is_installed_is_in_the_digest(lock, tmp_path):
+    shim = tmp_path / "shim"
+    shim.mkdir()
+    (shim / "pyproject.toml").write_text("a")
+    locks = [lock, dataclasses.replace(lock, shim=shim), dataclasses.replace(lock, python=(3, 99))]
+    digests = [one.digest() for one in [*locks, dataclasses.replace(lock, machine="other")]]
+    (shim / "pyproject.toml").write_text("b")
+    digests.append(locks[1].digest())
+    lock.requirements.write_text("demo==1.1\n")
+    digests.append(lock.digest())
+    assert len(set(digests)) == len(digests)
+    moved = tmp_path / "moved" / "demo.lock"
+    moved.parent.mkdir()
+    moved.write_text("demo==1.1\n")
+    assert dataclasses.replace(lock, requirements=moved).digest() == lock.digest(), "its place does not matter"
+
+
+def test_a_half_built_prefix_is_built_anew(build, lock, tmp_path, told):
+    half = tmp_path / "cache" / "environments" / f"demo-{lock.digest()[:12]}"
+    (half / "lib").mkdir(parents=True)
+    (half / "lib" / "rubbish").write_text("from a build that was killed")
+    record = build()
+    assert told.words[0] == "removing a half-built environment"
+    assert not (half / "lib" / "rubbish").exists() and record.packages == 1
+
+
+def test_the_shim_is_built_from_a_copy_and_installed_beside_the_list(build, lock, tmp_path, told):
+    shim = tmp_path / "shim"
+    shim.mkdir()
+    (shim / "backend.py").write_text(BACKEND)
+    (shim / "pyproject.toml").write_text('[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n')
+    before = sorted(shim.iterdir())
+    record = build(dataclasses.replace(lock, shim=shim))
+    assert "repairing the CPU build" in told.words
+    listed = environment.list_packages(Path(record.python))["packages"]
+    assert listed == ["demo==1.0", "shim==2.0"]
+    assert sorted(shim.iterdir()) == before, "the checkout stays clean"
+
+
+def test_two_builds_at_once_build_once(lock, tmp_path):
+    code = (
+        "import json, sys; from pathlib import Path; from servemark import environment, processes\n"
+        "from servemark.progress import Progress\n"
+        "lock = environment.Lock('demo', Path(sys.argv[1]), None, (sys.version_info[:2]), sys.argv[3])\n"
+        "cache = Path(sys.argv[2])\n"
+        "record = environment.build('cpu', lock, cache, log=cache.parent / sys.argv[4], timeout_s=60,\n"
+        "  progress=Progress(cache.parent / (sys.argv[4] + '.jsonl'), 'b'), watch=processes.LifelineWatch())\n"
+        "print(record.seconds, record.prefix)"
+    )
+    env = {**os.environ, "PYTHONPATH": LIBRARY, LIFELINE_VARIABLE: str(myself())}
+    builds = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(lock.requirements), str(tmp_path / "cache"), HERE[1], f"log{n}"], env=env, stdout=subprocess.PIPE, text=True
+        )
+        for n in range(2)
+    ]  # fmt: skip
+    outputs = [one.communicate(timeout=60)[0].split() for one in builds]
+    assert [one.returncode for one in builds] == [0, 0]
+    assert sorted(float(seconds) > 0 for seconds, _ in outputs) == [False, True], "the second one found it built"
+    assert outputs[0][1] == outputs[1][1]
+    words = [json.loads(line)["text"] for n in range(2) for line in (tmp_path / f"log{n}.jsonl").read_text().splitlines()]  # fmt: skip
+    assert words.count("installing 1 locked packages") == 1
+    assert sum(text.startswith("environment demo exists already") for text in words) == 1
+
+
+def test_a_build_waits_for_another_one_and_says_so(build, lock, tmp_path, told, wait_for):
+    prefix = tmp_path / "cache" / "environments" / f"demo-{lock.digest()[:12]}"
+    prefix.parent.mkdir(parents=True)
+    with environment.FileLock(f"{prefix}.lock"):
+        thread = threading.Thread(target=build)
+        thread.start()
+        wait_for(lambda: any("another run builds this environment" in text for text in told.words))
+        assert not prefix.exists()
+    thread.join(60)
+    assert environment.Environment.read(prefix / environment.MARKER).packages == 1
+
+
+@pytest.mark.parametrize(
+    ("list_of_packages", "cause", "advice"),
+    [
+        (f"demo==1.0 --hash=sha256:{'0' * 64}", "HASH", "your index serves other files. Do not use them"),
+        (f"torch==2.13.0+cpu --hash=sha256:{'0' * 64}", "torch==2.13.0+cpu", "Your pip does not know PyTorch's CPU index"),
+        (f"nowhere==1.0 --hash=sha256:{'0' * 64}", "nowhere==1.0", "what was downloaded is kept by pip"),
+    ],
+    ids=["another file", "no CPU index", "no such package"],
+)  # fmt: skip
+def test_pips_refusal_is_quoted_with_the_fitting_advice(build, lock, tmp_path, list_of_packages, cause, advice):
+    lock.requirements.write_text(f"{list_of_packages}\n")
+    with pytest.raises(EnvironmentRefused) as refused:
+        build()
+    assert refused.value.reason == "build_failed"
+    assert "installing 1 locked packages failed" in refused.value.what and cause in refused.value.what
+    assert advice in refused.value.do
+    assert refused.value.look == str(tmp_path / "build.log")
+    assert not list((tmp_path / "cache" / "environments").glob(f"*/{environment.MARKER}")), "it does not look built"
+
+
+def test_a_package_that_is_not_the_locked_one_is_not_installed(build, lock, tmp_path):
+    make_wheel(tmp_path / "wheels", "demo", "1.0")
+    with zipfile.ZipFile(tmp_path / "wheels" / "demo-1.0-py3-none-any.whl", "a") as wheel:
+        wheel.writestr("evil.py", "print('hello')")
+    with pytest.raises(EnvironmentRefused, match="DO NOT MATCH THE HASHES"):
+        build()
+    assert not list((tmp_path / "cache").rglob("evil.py"))
+
+
+def test_a_build_that_takes_too_long_is_ended(build, tmp_path, monkeypatch):
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nsleep 300\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(slow))
+    with pytest.raises(EnvironmentRefused, match="making the environment failed: timeout after 0 s"):
+        build(timeout_s=0.01)
+
+
+@pytest.mark.parametrize(("version", "machine"), [((3, 14), HERE[1]), (HERE[0], "aarch64")])
+def test_a_host_that_the_list_was_not_made_for_is_refused(lock, version, machine):
+    with pytest.raises(EnvironmentRefused) as refused:
+        lock.check_host(version, machine)
+    assert refused.value.reason == "no_lock_fits"
+    assert f"CPython {version[0]}.{version[1]} on {machine}" in refused.value.what
+    assert "environments.NAME.prefix" in refused.value.do
+
+
+def test_nothing_is_made_for_a_host_that_does_not_fit(build, lock, tmp_path):
+    with pytest.raises(EnvironmentRefused):
+        build(dataclasses.replace(lock, python=(3, 99)))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_locks_that_we_ship_are_found_by_name():
+    envs = Path(LIBRARY).parents[1] / "envs"
+    found = Lock.find("cpu", envs)
+    assert found.requirements.is_file() and (found.shim / "pyproject.toml").is_file()
+    assert (found.python, found.machine) == ((3, 11), "x86_64")
+
+
+def test_an_existing_prefix_is_known_by_what_it_has(standin):
+    found = environment.use_prefix("mine", Path(standin.prefix))
+    assert (found.name, found.origin, found.packages, found.seconds) == ("mine", "prefix", 3, 0)
+    assert found.python == standin.python
+    assert environment.use_prefix("other", Path(standin.prefix)).digest == found.digest
+
+
+def test_another_package_is_another_environment(standin_copy):
+    before = environment.use_prefix("mine", Path(standin_copy.prefix))
+    metadata = site_packages(standin_copy) / f"ray-{VERSION}.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text().replace(f"Version: {VERSION}", "Version: 9"))
+    assert environment.use_prefix("mine", Path(standin_copy.prefix)).digest != before.digest
+
+
+def test_a_prefix_without_interpreter_is_refused_by_its_key(tmp_path):
+    with pytest.raises(EnvironmentRefused, match=r"environments\.mine\.prefix: there is no interpreter") as refused:
+        environment.use_prefix("mine", tmp_path)
+    assert refused.value.reason == "prefix_missing"
+
+
+def test_an_interpreter_that_does_not_run_is_refused_with_its_words(tmp_path):
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\necho 'wrong ELF class' >&2; exit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(EnvironmentRefused, match="does not run: wrong ELF class") as refused:
+        environment.use_prefix("mine", tmp_path)
+    assert refused.value.reason == "prefix_broken"
+
+
+@pytest.fixture
+def check(tmp_path, told, watch):
+    def run(given, needs_ray=False):
+        log = tmp_path / "logs" / "check.log"
+        return environment.check(given, needs_ray=needs_ray, log=log, progress=told, watch=watch)
+
+    return run
+
+
+def test_a_working_environment_says_what_it_is(check, standin):
+    found = check(standin, needs_ray=True)
+    assert (found.vllm, found.torch, found.ray, found.vllm_platform) == (VERSION, VERSION, VERSION, "cpu")
+    assert (found.name, found.digest, found.nccl, found.warnings) == ("standin", standin.digest, None, ())
+    assert found.python_version.startswith(".".join(map(str, sys.version_info[:2])))
+    assert {"max-model-len", "tensor-parallel-size", "enforce-eager"} <= set(found.serve_options)
+    assert list(found.serve_options) == sorted(set(found.serve_options))
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "words"),
+    [
+        ("torch", "raise ImportError('libcudart.so.13: cannot open shared object file')", "libcudart.so.13"),
+        ("torch", "raise SystemExit(3)", r"\(no output\)"),
+        ("vllm/entrypoints/cli/main.py", "raise ValueError('no options here')", "asking vLLM for its options failed: ValueError: no options"),
+    ],
+)  # fmt: skip
+def test_an_environment_that_does_not_work_is_refused_with_its_last_word(check, standin_copy, module, text, words):
+    file = site_packages(standin_copy) / module
+    (file / "__init__.py" if file.is_dir() else file).write_text(text)
+    with pytest.raises(EnvironmentRefused, match=words) as refused:
+        check(standin_copy)
+    assert refused.value.reason == "environment_broken"
+    assert standin_copy.prefix in refused.value.what and Path(refused.value.look).exists()
+
+
+def test_ray_is_needed_only_where_a_deployment_asks_for_it(check, standin_copy):
+    (site_packages(standin_copy) / "ray" / "__init__.py").write_text("raise ImportError('no ray here')")
+    found = check(standin_copy)
+    assert found.ray is None and found.warnings == ("Ray cannot be imported: no ray here",)
+    with pytest.raises(EnvironmentRefused, match="has no Ray") as refused:
+        check(standin_copy, needs_ray=True)
+    assert refused.value.reason == "ray_missing"
+
+
+def test_a_torch_that_cannot_add_is_no_torch(check, standin_copy):
+    torch = site_packages(standin_copy) / "torch" / "__init__.py"
+    torch.write_text(torch.read_text().replace("[1.0] * count", "[0.5] * count"))
+    with pytest.raises(EnvironmentRefused, match="torch cannot add two numbers on cpu"):
+        check(standin_copy)
+
+
+def test_a_damaged_marker_is_said_and_not_taken_for_a_built_environment(build, lock):
+    record = build()
+    (Path(record.prefix) / environment.MARKER).write_text("{")
+    with pytest.raises(ServemarkError, match=environment.MARKER):
+        build()
