@@ -221,7 +221,9 @@ class Checkout:
             try:
                 environment = Path(f"/proc/{process.pid}/environ").read_bytes()
                 words = "\0".join(process.cmdline()).encode()
-                ours = mark in environment.split(b"\0") or f"{self.path}/".encode() in words
+                # vLLM and Ray rename their processes, which overwrites the environment that the kernel shows.
+                inside = os.readlink(f"/proc/{process.pid}/cwd").startswith(str(self.path))
+                ours = inside or mark in environment.split(b"\0") or f"{self.path}/".encode() in words
                 if ours and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
             except (OSError, psutil.Error):

@@ -20,16 +20,7 @@ from integration.local_index import Index
 # The signal, and whether the whole process group gets it, as from a terminal's Ctrl-C, or the main process alone.
 CTRL_C = (signal.SIGINT, True)
 INT, TERM, HUP, KILL = ((number, False) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL))
-ends = pytest.mark.parametrize(
-    "end",
-    [
-        pytest.param(CTRL_C, id="ctrl-c"),
-        pytest.param(INT, id="SIGINT"),
-        pytest.param(TERM, id="SIGTERM"),
-        pytest.param(HUP, id="SIGHUP"),
-        pytest.param(KILL, id="SIGKILL"),
-    ],
-)
+NAMES = {CTRL_C: "ctrl-c", INT: "SIGINT", TERM: "SIGTERM", HUP: "SIGHUP", KILL: "SIGKILL"}
 # A main process answers a signal within this time; what it started is gone GONE_S after its end at the latest.
 ANSWER_S = 12.0
 
@@ -56,7 +47,7 @@ def assert_plain_rerun_completes(checkout: Checkout, **variables: str) -> None:
     assert checkout.secrets() == []
 
 
-@ends
+@pytest.mark.parametrize("end", [CTRL_C, INT, TERM, HUP, KILL], ids=NAMES.get)
 def test_in_mid_measurement(checkout: Checkout, end: tuple[signal.Signals, bool]):
     checkout.keep("a")
     checkout.inject("none")
@@ -77,7 +68,7 @@ def test_in_mid_measurement(checkout: Checkout, end: tuple[signal.Signals, bool]
     assert checkout.requests_served("a") - served == 8
 
 
-@ends
+@pytest.mark.parametrize("end", [CTRL_C, HUP, KILL], ids=NAMES.get)
 def test_while_the_server_loads(checkout: Checkout, end: tuple[signal.Signals, bool]):
     checkout.keep("a")
     running = checkout.start(STANDIN_START_S="60")
@@ -97,7 +88,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 @pytest.mark.skipif(
     sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64", reason="the lock is for CPython 3.11 on x86_64"
 )
-@ends
+@pytest.mark.parametrize("end", [INT, TERM, KILL], ids=NAMES.get)
 def test_while_an_environment_is_built(
     checkout: Checkout, index: Index, tmp_path: Path, end: tuple[signal.Signals, bool]
 ):

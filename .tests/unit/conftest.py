@@ -44,9 +44,20 @@ from servemark.weights import manifest as weights_manifest
 from standin import VERSION, make_prefix
 
 HARDWARE = Hardware(
-    accelerator="cpu", host="node01", cpu_model="a CPU", cpu_count=2, memory_gib=16.0, shm_gib=8.0, architecture="x86_64", kernel="6.1",
-    os="Debian GNU/Linux 12", glibc="2.36", nofile=1024, nproc=1000, probed_at="2026-03-04T10:02:10Z",
-)  # fmt: skip
+    accelerator="cpu",
+    host="node01",
+    cpu_model="a CPU",
+    cpu_count=2,
+    memory_gib=16.0,
+    shm_gib=8.0,
+    architecture="x86_64",
+    kernel="6.1",
+    os="Debian GNU/Linux 12",
+    glibc="2.36",
+    nofile=1024,
+    nproc=1000,
+    probed_at="2026-03-04T10:02:10Z",
+)
 
 
 class Told(Progress):
@@ -93,16 +104,31 @@ def standin(tmp_path_factory) -> Environment:
     """The stand-in of a vLLM environment."""
     prefix = make_prefix(tmp_path_factory.mktemp("standin") / "prefix")
     return Environment(
-        name="standin", origin="prefix", digest="5" * 64, prefix=str(prefix), python=str(prefix / "bin" / "python"), packages=3, seconds=0, size_mib=0
-    )  # fmt: skip
+        name="standin",
+        origin="prefix",
+        digest="5" * 64,
+        prefix=str(prefix),
+        python=str(prefix / "bin" / "python"),
+        packages=3,
+        seconds=0,
+        size_mib=0,
+    )
 
 
 def planned_point(number: int, share: dict[str, Any], **changes: Any) -> PlannedPoint:
     """A short load point: 4 requests at once, 8 tokens in, 5 out."""
     values = {
-        "name": f"chat-c4-r{number}", "workload": "chat", "concurrency": 4, "repetition": number, "seed": number, "requests": 4,
-        "input_tokens": 8, "output_tokens": 5, "warmups": 1, "key": "",
-    }  # fmt: skip
+        "name": f"chat-c4-r{number}",
+        "workload": "chat",
+        "concurrency": 4,
+        "repetition": number,
+        "seed": number,
+        "requests": 4,
+        "input_tokens": 8,
+        "output_tokens": 5,
+        "warmups": 1,
+        "key": "",
+    }
     point = PlannedPoint(**(values | changes))
     return point.model_copy(update={"key": key.digest(share, point_key_parts(point))})
 
@@ -120,7 +146,9 @@ class Deployment:
     topology: Topology = field(default_factory=Topology)
     points: int = 2
     point: dict[str, Any] = field(default_factory=dict)
-    timeouts: Timeouts = field(default_factory=lambda: Timeouts(start=20.0, stall=20.0, point=20.0, no_progress=10.0, stop=1.0, cluster=10.0))
+    timeouts: Timeouts = field(
+        default_factory=lambda: Timeouts(start=20.0, stall=20.0, point=20.0, no_progress=10.0, stop=1.0, cluster=10.0)
+    )
     verdict: Verdict = field(default_factory=lambda: Verdict(min_duration_s=0.0, min_requests_per_slot=0.0))
 
     def __post_init__(self) -> None:
@@ -131,19 +159,38 @@ class Deployment:
         (model / "config.json").write_text(text)
         files = (ModelFile(path="config.json", size=len(text), sha256=hashlib.sha256(text.encode()).hexdigest()),)
         self.manifest = Manifest(
-            name="tiny", source=str(model), path=str(model), digest=weights_manifest.digest(files), files=files, bytes=len(text), config={},
-            weight_bytes=0, parameters=0,
-        )  # fmt: skip
+            name="tiny",
+            source=str(model),
+            path=str(model),
+            digest=weights_manifest.digest(files),
+            files=files,
+            bytes=len(text),
+            config={},
+            weight_bytes=0,
+            parameters=0,
+        )
         variables = {"STANDIN_START_S": "0.1", "STANDIN_TOKEN_S": "0.001", **self.variables}
         share = key.deployment_parts(
-            model_digest=self.manifest.digest, environment_digest=self.environment.digest, topology=self.topology, options={},
-            variables=variables, hardware=HARDWARE,
-        )  # fmt: skip
+            model_digest=self.manifest.digest,
+            environment_digest=self.environment.digest,
+            topology=self.topology,
+            options={},
+            variables=variables,
+            hardware=HARDWARE,
+        )
         self.plan = Plan(
-            deployment=self.name, model="tiny", environment="standin", model_digest=self.manifest.digest,
-            environment_digest=self.environment.digest, served_name="tiny", topology=self.topology, options={"max-model-len": 4096},
-            variables=variables, points=tuple(planned_point(n + 1, share, **self.point) for n in range(self.points)), key_parts=share,
-        )  # fmt: skip
+            deployment=self.name,
+            model="tiny",
+            environment="standin",
+            model_digest=self.manifest.digest,
+            environment_digest=self.environment.digest,
+            served_name="tiny",
+            topology=self.topology,
+            options={"max-model-len": 4096},
+            variables=variables,
+            points=tuple(planned_point(n + 1, share, **self.point) for n in range(self.points)),
+            key_parts=share,
+        )
 
     @property
     def folder(self) -> Path:
@@ -166,28 +213,50 @@ class Deployment:
     @property
     def left(self) -> list[str]:
         """What still runs of any attempt."""
-        return [processes.describe(p) for a in attempts.every(self.folder) for p in processes.marked(a)]
+        return [processes.describe(p) for a in attempts.every(self.folder) for p in attempts.left_over(a)]
 
     def start(self) -> Cluster:
         token = cluster.start(
-            self.plan, self.environment, self.manifest, HARDWARE, self.ledger, self.folder, timeout_s=self.timeouts.cluster,
-            stop_s=self.timeouts.stop, log=self.root / "start.log", progress=self.told, watch=self.watch,
-        )  # fmt: skip
+            self.plan,
+            self.environment,
+            self.manifest,
+            HARDWARE,
+            self.ledger,
+            self.folder,
+            timeout_s=self.timeouts.cluster,
+            stop_s=self.timeouts.stop,
+            log=self.root / "start.log",
+            progress=self.told,
+            watch=self.watch,
+        )
         token.write(self.tokens[0])
         return token
 
     def serve(self, token: Cluster, port: int | None = None) -> Endpoint:
         endpoint = server.start(
-            self.plan, token, self.environment, self.manifest, HARDWARE, port=port, stop_s=self.timeouts.stop, progress=self.told
-        )  # fmt: skip
+            self.plan,
+            token,
+            self.environment,
+            self.manifest,
+            HARDWARE,
+            port=port,
+            stop_s=self.timeouts.stop,
+            progress=self.told,
+        )
         endpoint.write(self.tokens[1])
         return endpoint
 
     def wait(self, token: Cluster, endpoint: Endpoint) -> tuple[Ready, Startup]:
         ready, startup = readiness.wait(
-            self.plan, token, endpoint, self.folder, start_s=self.timeouts.start, stall_s=self.timeouts.stall, stop_s=self.timeouts.stop,
+            self.plan,
+            token,
+            endpoint,
+            self.folder,
+            start_s=self.timeouts.start,
+            stall_s=self.timeouts.stall,
+            stop_s=self.timeouts.stop,
             progress=self.told,
-        )  # fmt: skip
+        )
         ready.write(self.tokens[2])
         return ready, startup
 

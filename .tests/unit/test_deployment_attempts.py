@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from servemark import keeper
 from servemark.deployment import attempts
 from servemark.errors import ServemarkError, StageFailed

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import site_packages
+
 from servemark import keeper, processes
 from servemark.config.model import Timeouts
 from servemark.deployment import cluster
@@ -21,7 +22,12 @@ from servemark.environment import INSIDE
 from servemark.records import Topology
 
 TOPOLOGY = Topology(devices_per_node=2, tensor_parallel=2, executor="ray")
-NODE = {"Alive": True, "NodeManagerHostname": "node01", "NodeManagerAddress": "127.0.0.1", "Resources": {"CPU": 2.0, "GPU": 2.0}}  # fmt: skip
+NODE = {
+    "Alive": True,
+    "NodeManagerHostname": "node01",
+    "NodeManagerAddress": "127.0.0.1",
+    "Resources": {"CPU": 2.0, "GPU": 2.0},
+}
 LIVES = "import time; print('Ray runtime started.', flush=True); time.sleep(300)"
 DIES = "import sys; print('RuntimeError: the redis port is in use'); sys.exit(4)"
 
@@ -31,7 +37,11 @@ def put_ray(environment, head: str, nodes: str = "[]", connects: str = "") -> No
     package = site_packages(environment) / "ray"
     (package / "scripts").mkdir()
     (package / "scripts" / "__init__.py").touch()
-    record = "import json, os, sys; json.dump({'env': dict(os.environ), 'argv': sys.argv}, open(os.environ['RAY_TMPDIR'] + '/seen.json', 'w'))\n"  # fmt: skip
+    record = (
+        "import json, os, sys\n"
+        "seen = {'env': dict(os.environ), 'argv': sys.argv}\n"
+        "json.dump(seen, open(os.environ['RAY_TMPDIR'] + '/seen.json', 'w'))\n"
+    )
     (package / "scripts" / "scripts.py").write_text(record + head)
     (package / "__init__.py").write_text(
         f"__version__ = '0.0.0+standin'\nimport time\n_begin = time.monotonic()\n_up = []\n"
@@ -48,8 +58,11 @@ def ray(deploy, standin_copy):
     def make(*args, cluster_s=10.0, **given):
         put_ray(standin_copy, *args, **given)
         return deploy(
-            environment=standin_copy, topology=TOPOLOGY, points=1, timeouts=Timeouts(cluster=cluster_s, start=20.0, stall=20.0, stop=1.0)
-        )  # fmt: skip
+            environment=standin_copy,
+            topology=TOPOLOGY,
+            points=1,
+            timeouts=Timeouts(cluster=cluster_s, start=20.0, stall=20.0, stop=1.0),
+        )
 
     return make
 
@@ -78,7 +91,11 @@ def test_a_complete_cluster_is_recorded_with_its_nodes(ray):
     assert secret == (plain.attempt / "ray-token").absolute() and secret.stat().st_mode & 0o777 == 0o600
     assert seen["env"]["RAY_AUTH_MODE"] == "token" and seen["env"]["RAY_TMPDIR"] == scratch
     assert secret.read_text() not in json.dumps(seen), "the secret itself is in a file only"
-    ports = {int(port), int(next(w for w in head.argv if "client-server" in w).split("=")[1]), int(seen["env"]["AUTOSCALER_METRIC_PORT"])}  # fmt: skip
+    ports = {
+        int(port),
+        int(next(w for w in head.argv if "client-server" in w).split("=")[1]),
+        int(seen["env"]["AUTOSCALER_METRIC_PORT"]),
+    }
     assert len(ports) == 3
 
     endpoint = plain.serve(token)
@@ -137,7 +154,7 @@ def test_a_cluster_that_stays_incomplete_is_a_failure_that_says_what_was_there(r
     plain = ray(LIVES, cluster_s=1.0, **given)
     token = plain.start()
     assert token.failure.reason == "ray_incomplete"
-    assert "not complete after 1 s" in token.failure.detail and words in token.failure.detail
+    assert "The Ray cluster was not complete after" in token.failure.detail and words in token.failure.detail
     assert words in token.failure.quote[0] and "timeouts.cluster" in token.failure.remedy
     assert plain.left == []
 

@@ -3,6 +3,7 @@ faulty point is published and no process is left."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -11,19 +12,32 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import psutil
 import pytest
 from conftest import Deployment
+
 from servemark import keeper, launch, processes
 from servemark.config.model import Timeouts
 from servemark.deployment import attempts, cluster
+from servemark.deployment import stop as stop_module
+from servemark.errors import ServemarkError
 from servemark.measurement import quarantine
 from servemark.measurement.ledger import file_sha256
 from servemark.records import Measurement, Ready
 
-FIGURES = ("duration_s", "request_throughput", "output_throughput", "total_throughput", "ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")  # fmt: skip
+FIGURES = (
+    "duration_s",
+    "request_throughput",
+    "output_throughput",
+    "total_throughput",
+    "ttft_ms",
+    "tpot_ms",
+    "itl_ms",
+    "e2el_ms",
+)
 
 
 def reasons(record: Measurement) -> set[str]:
@@ -40,7 +54,9 @@ def assert_all_gone(deployment: Deployment) -> None:
     assert deployment.left == []
     state = keeper.read_state(deployment.attempt)
     assert state.state == "ended"
-    assert not Path(keeper.KeeperSpec.model_validate_json((deployment.attempt / "keeper-spec.json").read_text()).scratch).exists()  # fmt: skip
+    assert not Path(
+        keeper.KeeperSpec.model_validate_json((deployment.attempt / "keeper-spec.json").read_text()).scratch
+    ).exists()
 
 
 def kill_keeper(deployment: Deployment) -> None:
@@ -67,14 +83,14 @@ def test_a_deployment_is_started_measured_stopped_and_then_only_replayed(deploy)
     first = plain.measure(1)
     assert (first.verdict, first.reasons, first.completed, first.failed) == ("VALID", (), 4, 0)
     assert first.output_throughput > 0 and first.total_output_tokens == 20
-    assert (first.attempt, first.client_exit_code) == ("001", 0)
+    assert (Path(first.attempt).name, first.client_exit_code) == ("001", 0)
     assert file_sha256(plain.raw(1)) == first.raw_sha256 and first.raw == plain.raw(1).name
     assert [path.name for path in plain.raw(1).parent.iterdir()] == [first.raw], "no draft is left"
     assert plain.measure(2).verdict == "VALID"
     assert any("output tokens/s, median TTFT" in text for text in plain.told.words)
 
     stopped = plain.stop()
-    assert (stopped.failure, stopped.attempt, stopped.replay) == (None, "001", False)
+    assert (stopped.failure, Path(stopped.attempt).name, stopped.replay) == (None, "001", False)
     (daemon,) = stopped.daemons
     assert (daemon.name, daemon.why) == ("server", "stop_requested")
     assert not key.exists(), "its secrets end with it"
@@ -141,7 +157,9 @@ def test_a_server_that_is_killed_in_mid_measurement_ends_the_deployment_with_its
     assert_no_figure(plain, second)
     assert second.failure == first.failure and second.asked in (0, 4)
     assert plain.raw(2).read_text() == "{}\n"
-    assert any(text.startswith("chat-c4-r2: not measured: The server died during chat-c4-r1") for text in plain.told.words)  # fmt: skip
+    assert any(
+        text.startswith("chat-c4-r2: not measured: The server died during chat-c4-r1") for text in plain.told.words
+    )
     assert_all_gone(plain)
     stopped = plain.stop()
     assert stopped.failure == first.failure
@@ -161,7 +179,8 @@ def test_after_a_death_a_new_attempt_measures_what_is_lacking(deploy, tmp_path):
     plain.up()
     assert plain.attempt.name == "002"
     assert plain.measure(1) == good, "not measured twice"
-    assert (plain.measure(2).verdict, plain.measure(2).attempt) == ("VALID", "002")
+    record = plain.measure(2)
+    assert (record.verdict, Path(record.attempt).name) == ("VALID", "002")
 
 
 def test_a_server_that_hangs_is_found_by_its_silence_and_ended(deploy, tmp_path):
@@ -232,15 +251,27 @@ def test_faults_of_the_client_make_invalid_points_and_leave_the_server_to_the_ne
 @pytest.mark.parametrize(
     ("variables", "timeouts", "reason", "words", "quote"),
     [
-        ({"STANDIN_FAULT": "exit_at_start"}, {}, "kv_cache_too_small", "exited with code 1", "No available memory for the cache blocks"),
-        ({"STANDIN_FAULT": "bad_option"}, {}, None, "exited with code 2", "unrecognized arguments: --standin-bad-option"),
+        (
+            {"STANDIN_FAULT": "exit_at_start"},
+            {},
+            "kv_cache_too_small",
+            "exited with code 1",
+            "No available memory for the cache blocks",
+        ),
+        (
+            {"STANDIN_FAULT": "bad_option"},
+            {},
+            None,
+            "exited with code 2",
+            "unrecognized arguments: --standin-bad-option",
+        ),
         ({"STANDIN_FAULT": "die_after:0"}, {}, "server_exited", "was ended by signal 9", ""),
         ({"STANDIN_FAULT": "wrong_name"}, {}, "foreign_server", "['standin-wrong-name'], not 'tiny'", ""),
         ({"STANDIN_FAULT": "slow_start:60"}, {"stall": 1.0}, None, "silent for 1 s", ""),
         ({"STANDIN_FAULT": "never_ready"}, {"start": 2.0}, None, "not ready after 2 s", ""),
     ],
     ids=["exits", "bad option", "dies at its first completion", "wrong name", "silent", "never ready"],
-)  # fmt: skip
+)
 def test_a_server_that_does_not_come_up_is_a_failure_that_the_later_stages_pass_on(
     deploy, variables, timeouts, reason, words, quote
 ):
@@ -371,6 +402,22 @@ def test_two_deployments_take_the_machine_one_after_the_other(deploy, wait_for):
     assert tokens[0].failure is None and keeper.read_state(second.attempt).state == "running"
 
 
+def test_points_that_the_same_deployment_has_measured_meanwhile_are_not_measured_again(deploy, wait_for):
+    first, second = deploy(name="first", points=1), deploy(name="second", points=1)
+    assert first.plan.points[0].key == second.plan.points[0].key
+    first.up()
+    tokens = []
+    thread = threading.Thread(target=lambda: tokens.append(second.start()))
+    thread.start()
+    wait_for(lambda: any("waiting for the machine" in text for text in second.told.words))
+    record = first.measure()
+    first.stop()
+    thread.join(20)
+    assert tokens[0].replay and attempts.every(second.folder) == []
+    assert any("were measured meanwhile" in text for text in second.told.words)
+    assert second.measure().output_throughput == record.output_throughput
+
+
 @pytest.mark.parametrize("end", ["stopped", "killed"])
 def test_a_keeper_that_ends_while_it_waits_for_the_machine_ends_the_wait(deploy, wait_for, end):
     first, second = deploy(name="first", points=1), deploy(name="second", points=1)
@@ -445,6 +492,23 @@ def test_a_replay_that_lacks_a_point_after_all_is_no_live_deployment(deploy):
     record = plain.measure()
     assert_no_figure(plain, record)
     assert reasons(record) == {"deployment_gone"} and record.attempt is None
+
+
+def test_a_process_that_cannot_be_ended_is_an_error_that_names_it(deploy, monkeypatch):
+    plain = deploy(points=1)
+    plain.start()
+    stuck = subprocess.Popen(["sleep", "300"], env={**os.environ, **processes.mark(plain.attempt)})
+    ticks = itertools.count()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(processes, "signal_all", lambda found, number: None)
+            patch.setattr(stop_module, "time", SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda _: None))
+            with pytest.raises(ServemarkError, match=f"cannot be ended: {stuck.pid} sleep 300") as failed:
+                plain.stop()
+        assert failed.value.reason == "cannot_stop"
+    finally:
+        stuck.kill()
+        stuck.wait()
 
 
 def test_stopping_what_was_never_started_is_a_replay(deploy):

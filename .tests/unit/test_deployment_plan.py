@@ -7,6 +7,7 @@ import json
 import pytest
 import report_data
 from conftest import HARDWARE
+
 from servemark.config.expand import Point
 from servemark.config.model import Deployment
 from servemark.deployment.plan import plan, point_key_parts, unknown_options
@@ -16,9 +17,18 @@ from servemark.records import Gpu, Plan
 from servemark.weights import builtin, manifest
 
 KNOWN = (
-    "max-model-len", "dtype", "enforce-eager", "gpu-memory-utilization", "kv-cache-memory-bytes", "kv-cache-dtype", "block-size",
-    "max-num-batched-tokens", "compilation-config", "enable-prefix-caching", "trust-remote-code",
-)  # fmt: skip
+    "max-model-len",
+    "dtype",
+    "enforce-eager",
+    "gpu-memory-utilization",
+    "kv-cache-memory-bytes",
+    "kv-cache-dtype",
+    "block-size",
+    "max-num-batched-tokens",
+    "compilation-config",
+    "enable-prefix-caching",
+    "trust-remote-code",
+)
 CHECK = report_data.check(serve_options=KNOWN, warnings=("Ray cannot be imported: no ray",))
 GPUS = HARDWARE.model_copy(
     update={"accelerator": "cuda", "gpus": tuple(Gpu(name="NVIDIA H200", memory_mib=m) for m in (143771, 100000))}
@@ -34,16 +44,30 @@ def tiny(tmp_path_factory):
 
 def point(repetition=1, **changes) -> Point:
     values = {
-        "name": f"chat-c4-r{repetition}", "workload": "chat", "concurrency": 4, "request_rate": None, "repetition": repetition, "seed": repetition,
-        "requests": 32, "input_tokens": 64, "output_tokens": 32, "warmups": 3, "client_options": {},
-    }  # fmt: skip
+        "name": f"chat-c4-r{repetition}",
+        "workload": "chat",
+        "concurrency": 4,
+        "request_rate": None,
+        "repetition": repetition,
+        "seed": repetition,
+        "requests": 32,
+        "input_tokens": 64,
+        "output_tokens": 32,
+        "warmups": 3,
+        "client_options": {},
+    }
     return Point(**(values | changes))
 
 
 @pytest.fixture
 def planned(tiny):
     def run(hardware=HARDWARE, trust=False, points=None, check=CHECK, **changes) -> Plan:
-        values = {"model": "tiny", "environment": "cpu", "options": {"max-model-len": 512}, "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"}}  # fmt: skip
+        values = {
+            "model": "tiny",
+            "environment": "cpu",
+            "options": {"max-model-len": 512},
+            "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"},
+        }
         deployment = Deployment.model_validate(values | changes)
         return plan("plain", deployment, trust, points or [point(1), point(2)], hardware, check, tiny)
 
@@ -94,11 +118,23 @@ def test_trusted_code_is_stamped(planned):
 @pytest.mark.parametrize(
     ("changes", "reason", "words"),
     [
-        ({"options": {"max-modle-len": 512}}, "unknown_option", "options.max-modle-len: vLLM 0.32.0+cpu has no such option; did you mean max-model-len."),
-        ({"topology": {"tensor_parallel": 3}}, "illegal_topology", "tensor_parallel 3 does not divide 4 attention heads"),
-        ({"topology": {"pipeline_parallel": 2, "tensor_parallel": 2}}, "illegal_topology", "devices_per_node 4 exceeds the 2"),
+        (
+            {"options": {"max-modle-len": 512}},
+            "unknown_option",
+            "options.max-modle-len: vLLM 0.32.0+cpu has no such option; did you mean max-model-len.",
+        ),
+        (
+            {"topology": {"tensor_parallel": 3}},
+            "illegal_topology",
+            "tensor_parallel 3 does not divide 4 attention heads",
+        ),
+        (
+            {"topology": {"pipeline_parallel": 2, "tensor_parallel": 2}},
+            "illegal_topology",
+            "devices_per_node 4 exceeds the 2",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_served_is_refused_by_its_key(planned, changes, reason, words):
     with pytest.raises(PlanRefused) as refused:
         planned(**changes)

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 import report_data
+
 from servemark.deployment import readiness
 from servemark.deployment.readiness import ServerProbe, poll
 from servemark.errors import StageFailed
@@ -39,9 +40,16 @@ def wait(answers, moves=lambda now: True, dies_at=None, start_s=10.0, stall_s=5.
         return left.pop(0) if len(left) > 1 else left[0]
 
     return poll(
-        probe, lambda: moves(clock.now), lambda: dies_at is not None and clock.now >= dies_at, start_s=start_s, stall_s=stall_s, begin=begin,
-        tell=told.append, clock=clock, sleep=clock.sleep,
-    ), told  # fmt: skip
+        probe,
+        lambda: moves(clock.now),
+        lambda: dies_at is not None and clock.now >= dies_at,
+        start_s=start_s,
+        stall_s=stall_s,
+        begin=begin,
+        tell=told.append,
+        clock=clock,
+        sleep=clock.sleep,
+    ), told
 
 
 def test_the_times_to_health_and_to_the_first_token_count_from_the_process_start():
@@ -104,7 +112,9 @@ class Answers(BaseHTTPRequestHandler):
 @contextmanager
 def server(**paths):
     """A server on a free port; its handler class, whose table can be changed, and its address."""
-    table = {"/health": (200, ""), "/v1/models": (200, {"data": [{"id": "tiny"}]})} | {f"/{k}": v for k, v in paths.items()}  # fmt: skip
+    table = {"/health": (200, ""), "/v1/models": (200, {"data": [{"id": "tiny"}]})} | {
+        f"/{k}": v for k, v in paths.items()
+    }
     handler = type("Handler", (Answers,), {"table": table, "asked": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:
         thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
@@ -192,7 +202,9 @@ def test_only_what_is_new_in_the_log_is_read_and_heartbeats_do_not_count(tmp_pat
         stream.write("(EngineCore pid=7) INFO 03-04 10:00:00 [core.py:1] Initializing a V1 LLM engine\n")
     assert tail() is True and tail() is False
     with log.open("a") as stream:
-        stream.write("(APIServer pid=7) DEBUG 03-04 10:00:09 [x.py:1] Waiting for 1 local, 0 remote core engine proc(s) to start.\n")  # fmt: skip
+        stream.write(
+            "(APIServer pid=7) DEBUG 03-04 10:00:09 [x.py:1] Waiting for 1 local, 0 remote core engine proc(s) to start.\n"
+        )
     assert tail() is False
 
 

@@ -9,10 +9,10 @@ import sys
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from servemark.deployment.watch import Load, ServerWatch, parse_metrics, scraper
-from servemark.records import DaemonState
 from test_deployment_readiness import server
 
+from servemark.deployment.watch import Load, ServerWatch, parse_metrics, scraper
+from servemark.records import DaemonState
 
 
 def metrics() -> str:

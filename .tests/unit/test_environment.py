@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from conftest import VERSION, site_packages
+
 from servemark import environment
 from servemark.environment import Lock
 from servemark.errors import EnvironmentRefused, ServemarkError
@@ -126,7 +127,9 @@ def test_the_shim_is_built_from_a_copy_and_installed_beside_the_list(build, lock
     shim = tmp_path / "shim"
     shim.mkdir()
     (shim / "backend.py").write_text(BACKEND)
-    (shim / "pyproject.toml").write_text('[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n')
+    (shim / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    )
     before = sorted(shim.iterdir())
     record = build(dataclasses.replace(lock, shim=shim))
     assert "repairing the CPU build" in told.words
@@ -148,15 +151,20 @@ def test_two_builds_at_once_build_once(lock, tmp_path):
     env = {**os.environ, "PYTHONPATH": LIBRARY, LIFELINE_VARIABLE: str(myself())}
     builds = [
         subprocess.Popen(
-            [sys.executable, "-c", code, str(lock.requirements), str(tmp_path / "cache"), HERE[1], f"log{n}"], env=env, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", code, str(lock.requirements), str(tmp_path / "cache"), HERE[1], f"log{n}"],
+            env=env,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for n in range(2)
-    ]  # fmt: skip
+    ]
     outputs = [one.communicate(timeout=60)[0].split() for one in builds]
     assert [one.returncode for one in builds] == [0, 0]
     assert sorted(float(seconds) > 0 for seconds, _ in outputs) == [False, True], "the second one found it built"
     assert outputs[0][1] == outputs[1][1]
-    words = [json.loads(line)["text"] for n in range(2) for line in (tmp_path / f"log{n}.jsonl").read_text().splitlines()]  # fmt: skip
+    words = [
+        json.loads(line)["text"] for n in range(2) for line in (tmp_path / f"log{n}.jsonl").read_text().splitlines()
+    ]
     assert words.count("installing 1 locked packages") == 1
     assert sum(text.startswith("environment demo exists already") for text in words) == 1
 
@@ -177,11 +185,15 @@ def test_a_build_waits_for_another_one_and_says_so(build, lock, tmp_path, told, 
     ("list_of_packages", "cause", "advice"),
     [
         (f"demo==1.0 --hash=sha256:{'0' * 64}", "HASH", "your index serves other files. Do not use them"),
-        (f"torch==2.13.0+cpu --hash=sha256:{'0' * 64}", "torch==2.13.0+cpu", "Your pip does not know PyTorch's CPU index"),
+        (
+            f"torch==2.13.0+cpu --hash=sha256:{'0' * 64}",
+            "torch==2.13.0+cpu",
+            "Your pip does not know PyTorch's CPU index",
+        ),
         (f"nowhere==1.0 --hash=sha256:{'0' * 64}", "nowhere==1.0", "what was downloaded is kept by pip"),
     ],
     ids=["another file", "no CPU index", "no such package"],
-)  # fmt: skip
+)
 def test_pips_refusal_is_quoted_with_the_fitting_advice(build, lock, tmp_path, list_of_packages, cause, advice):
     lock.requirements.write_text(f"{list_of_packages}\n")
     with pytest.raises(EnvironmentRefused) as refused:
@@ -286,9 +298,13 @@ def test_a_working_environment_says_what_it_is(check, standin):
     [
         ("torch", "raise ImportError('libcudart.so.13: cannot open shared object file')", "libcudart.so.13"),
         ("torch", "raise SystemExit(3)", r"\(no output\)"),
-        ("vllm/entrypoints/cli/main.py", "raise ValueError('no options here')", "asking vLLM for its options failed: ValueError: no options"),
+        (
+            "vllm/entrypoints/cli/main.py",
+            "raise ValueError('no options here')",
+            "asking vLLM for its options failed: ValueError: no options",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_environment_that_does_not_work_is_refused_with_its_last_word(check, standin_copy, module, text, words):
     file = site_packages(standin_copy) / module
     (file / "__init__.py" if file.is_dir() else file).write_text(text)

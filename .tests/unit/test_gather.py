@@ -6,6 +6,7 @@ import json
 
 import pytest
 import report_data
+
 from servemark.errors import ServemarkError
 from servemark.records import Stopped
 from servemark.report import gather

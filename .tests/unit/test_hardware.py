@@ -91,7 +91,13 @@ def put_nvidia_smi(folder: Path, body: str) -> None:
 
 def test_a_machine_without_a_driver_is_a_cpu_machine(path, tmp_path):
     found = hardware.probe()
-    assert (found.accelerator, found.gpus, found.driver, found.cuda, found.gpu_topology) == ("cpu", (), None, None, None)  # fmt: skip
+    assert (found.accelerator, found.gpus, found.driver, found.cuda, found.gpu_topology) == (
+        "cpu",
+        (),
+        None,
+        None,
+        None,
+    )
     assert found.host == socket.gethostname()
     assert found.cpu_count == found.devices == len(os.sched_getaffinity(0))
     assert found.memory_gib > 0 and found.shm_gib > 0 and found.nofile > 0
@@ -113,6 +119,8 @@ def test_a_gpu_machine_in_its_own_words(path, tmp_path):
 
 
 def test_a_broken_driver_is_not_taken_for_a_cpu_machine(path):
-    put_nvidia_smi(path, "echo 'NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.'; exit 9")
+    put_nvidia_smi(
+        path, "echo 'NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.'; exit 9"
+    )
     with pytest.raises(subprocess.CalledProcessError):
         hardware.probe()

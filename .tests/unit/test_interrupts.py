@@ -44,9 +44,13 @@ except KeyboardInterrupt:
 class Run:
     def __init__(self, bound_s: float, *words: str):
         self.process = subprocess.Popen(
-            [sys.executable, "-c", MAIN, str(bound_s), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={"PYTHONPATH": LIBRARY}, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-c", MAIN, str(bound_s), *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={"PYTHONPATH": LIBRARY},
+            start_new_session=True,
+        )
         first = [self.process.stdout.readline().split() for _ in range(2)]
         (pid,) = [line[1] for line in first if line[0] == "main"]
         self.script = Identity.of(int(pid))

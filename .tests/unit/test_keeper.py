@@ -19,7 +19,8 @@ from servemark.processes import Identity
 DAEMON = """
 import os, signal, subprocess, sys, time
 if 'deaf' in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, '-c', 'import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)'], start_new_session=True)
+deaf = 'import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)'
+child = subprocess.Popen([sys.executable, '-c', deaf], start_new_session=True)
 print('child', child.pid, os.environ.get('SECRET'), flush=True)
 time.sleep(300)
 """
@@ -77,25 +78,30 @@ def daemon(attempt: Path, *arguments: str, name="server", secret: Path | None = 
 
 
 def assert_all_dead(attempt: Path):
+    # The keeper says its last word a moment before it is gone itself.
+    wait_for(lambda: not Identity.parse(keeper.read_state(attempt).identity).alive, 2)
     assert [processes.describe(p) for p in processes.marked(attempt)] == []
 
 
-def test_stop_ends_the_tree_with_detached_children_and_removes_tokens(attempts, tmp_path):
+def test_stop_ends_the_tree_with_detached_children_and_removes_the_keys(attempts, tmp_path):
     attempt = attempts()
     daemon(attempt)
+    (attempt / "api-key").write_text("key")
     state = keeper.stop(attempt, 10)
     assert (state.state, state.why) == ("ended", "stop_requested")
     assert len(state.leftovers) == 1, "the detached, deaf child is named"
     assert_all_dead(attempt)
-    assert not (tmp_path / "a-ready.json").exists()
+    assert (tmp_path / "a-ready.json").exists(), "the run goes on, and its later stages read the token"
+    assert not (attempt / "api-key").exists()
     assert not (tmp_path / "a-scratch").exists()
     (ended,) = keeper.read_daemons(attempt)
     assert (ended.why, ended.signal) == ("stop_requested", signal.SIGTERM)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_the_end_of_the_lifeline_ends_everything(attempts, master, number):
+def test_the_end_of_the_lifeline_ends_everything_and_removes_tokens_and_keys(attempts, master, number, tmp_path):
     attempt = attempts()
+    (attempt / "api-key").write_text("key")
     daemon(attempt, "deaf")
     master.send_signal(number)
     master.wait()
@@ -103,7 +109,9 @@ def test_the_end_of_the_lifeline_ends_everything(attempts, master, number):
     wait_for(lambda: keeper.read_state(attempt).state == "ended", 8)
     assert time.monotonic() - begin < 6
     assert keeper.read_state(attempt).why == "lifeline_ended"
+    assert not (tmp_path / "a-ready.json").exists()
     assert_all_dead(attempt)
+    assert not (tmp_path / "a-ready.json").exists() and not (attempt / "api-key").exists()
 
 
 def test_a_daemon_that_ends_by_itself_ends_its_siblings_and_is_named(attempts, tmp_path):
@@ -116,7 +124,7 @@ def test_a_daemon_that_ends_by_itself_ends_its_siblings_and_is_named(attempts, t
     states = {d.name: d for d in keeper.read_daemons(attempt)}
     assert states["server"].signal == signal.SIGKILL
     assert states["ray-head"].why == "sibling_ended"
-    assert not (tmp_path / "a-ready.json").exists()
+    assert (tmp_path / "a-ready.json").exists(), "the run goes on, and its later stages read the token"
     assert_all_dead(attempt)
 
 

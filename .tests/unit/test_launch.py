@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from itertools import pairwise
 
 import pytest
 from conftest import HARDWARE, planned_point
@@ -13,9 +14,18 @@ from servemark.records import Gpu, Hardware, Plan, Topology
 
 def plan(**changes) -> Plan:
     values = {
-        "deployment": "plain", "model": "tiny", "environment": "cpu", "model_digest": "m", "environment_digest": "e", "served_name": "tiny",
-        "topology": Topology(), "options": {"max-model-len": 512, "enforce-eager": True}, "variables": {}, "points": (), "key_parts": {},
-    }  # fmt: skip
+        "deployment": "plain",
+        "model": "tiny",
+        "environment": "cpu",
+        "model_digest": "m",
+        "environment_digest": "e",
+        "served_name": "tiny",
+        "topology": Topology(),
+        "options": {"max-model-len": 512, "enforce-eager": True},
+        "variables": {},
+        "points": (),
+        "key_parts": {},
+    }
     return Plan(**(values | changes))
 
 
@@ -44,19 +54,35 @@ def test_options_are_spelled_as_vllm_reads_them(options, arguments):
     ("topology", "expected"),
     [
         (Topology(), []),
-        (Topology(tensor_parallel=2, executor="mp"), ["--tensor-parallel-size", "2", "--distributed-executor-backend", "mp"]),
+        (
+            Topology(tensor_parallel=2, executor="mp"),
+            ["--tensor-parallel-size", "2", "--distributed-executor-backend", "mp"],
+        ),
         (
             Topology(tensor_parallel=2, pipeline_parallel=3, executor="ray"),
             ["--tensor-parallel-size", "2", "--pipeline-parallel-size", "3", "--distributed-executor-backend", "ray"],
         ),
     ],
-)  # fmt: skip
+)
 def test_the_servers_command_line(topology, expected):
     argv = launch.serve("/env/bin/python", "/models/tiny", plan(topology=topology), "127.0.0.1", 20001)
     assert argv == [
-        "/env/bin/python", "-m", "vllm.entrypoints.cli.main", "serve", "/models/tiny", "--served-model-name", "tiny", "--host", "127.0.0.1",
-        "--port", "20001", *expected, "--max-model-len", "512", "--enforce-eager",
-    ]  # fmt: skip
+        "/env/bin/python",
+        "-m",
+        "vllm.entrypoints.cli.main",
+        "serve",
+        "/models/tiny",
+        "--served-model-name",
+        "tiny",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "20001",
+        *expected,
+        "--max-model-len",
+        "512",
+        "--enforce-eager",
+    ]
 
 
 CPU = {"GLOO_SOCKET_IFNAME": "lo"}
@@ -93,7 +119,13 @@ def test_ray_is_started_with_a_token_file_without_dashboard_and_in_the_foregroun
     )
     argv = launch.ray_head("/env/bin/python", "127.0.0.1", 20001, 20002, 2, 8, "/tmp/scratch")
     assert argv[:5] == ["/env/bin/python", "-m", "ray.scripts.scripts", "start", "--head"]
-    assert {"--block", "--include-dashboard=false", "--node-ip-address=127.0.0.1", "--port=20001", "--num-gpus=2"} < set(argv)  # fmt: skip
+    assert {
+        "--block",
+        "--include-dashboard=false",
+        "--node-ip-address=127.0.0.1",
+        "--port=20001",
+        "--num-gpus=2",
+    } < set(argv)
     assert {"--ray-client-server-port=20002", "--num-cpus=8", "--temp-dir=/tmp/scratch"} < set(argv)
     assert "token" not in " ".join(argv)
 
@@ -112,7 +144,7 @@ def test_the_clients_command_line(changes, expected):
     argv = launch.bench("python", "http://127.0.0.1:20001", "tiny", "/models/tiny", point, "points", ".raw.json.draft")
     assert argv[:5] == ["python", "-m", "vllm.entrypoints.cli.main", "bench", "serve"]
     assert argv[argv.index("--disable-tqdm") + 1 :] == expected
-    told = dict(zip(argv, argv[1:], strict=False))
+    told = dict(pairwise(argv))
     assert (told["--num-prompts"], told["--seed"], told["--num-warmups"]) == ("4", "3", "1")
     assert (told["--random-input-len"], told["--random-output-len"]) == ("8", "5")
     assert (told["--result-dir"], told["--result-filename"]) == ("points", ".raw.json.draft")

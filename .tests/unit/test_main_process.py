@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from servemark import main_process, processes
 from servemark.config.load import read_resolved
+from servemark.deployment import attempts
 from servemark.processes import LIFELINE_VARIABLE, myself
 from servemark.progress import Display, Progress
 
@@ -47,8 +49,8 @@ def test_the_main_process_claims_the_checkout_and_becomes_the_lifeline(checkout,
     experiment = main_process.load(data, [DEFAULT], is_main=True)
     assert os.environ[LIFELINE_VARIABLE] == str(myself())
     assert json.loads(owner().read_text())["identity"] == str(myself())
-    ((release, *where),) = checkout
-    release(*where)
+    for function, *arguments in checkout:
+        function(*arguments)
     assert not owner().exists()
     assert experiment.folder == Path("results/demo")
     assert set(experiment.points) == {"plain", "ray-tp2"}
@@ -74,10 +76,32 @@ def test_the_resolved_configuration_is_written_once_and_again_when_it_changes(ch
     assert read_resolved(experiment.settings).timeouts.start == 7.0
 
 
-def test_a_dry_run_claims_and_writes_nothing(checkout, data, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["snakemake", "-np"])
+def leave_a_dead_deployment() -> list[Path]:
+    """Tokens and secrets that a killed run left, and a record that is to stay; the last one is the record."""
+    folder = Path("results/demo/deployments/plain")
+    attempt = attempts.new(folder)
+    left = [*attempts.tokens(folder), attempt / "api-key", attempt / "ray-token", folder / "plan.json"]
+    for path in left:
+        path.write_text("{}")
+    return left
+
+
+def test_tokens_and_secrets_of_dead_deployments_go_at_the_begin_and_at_the_end_of_a_run(checkout, data):
+    *dead, record = leave_a_dead_deployment()
     main_process.load(data, [], is_main=True)
-    assert not owner().exists() and not Path("results").exists()
+    assert [path for path in dead if path.exists()] == [] and record.exists()
+    *dead, _ = leave_a_dead_deployment()
+    for function, *arguments in checkout:
+        function(*arguments)
+    assert [path for path in dead if path.exists()] == [] and record.exists()
+
+
+def test_a_dry_run_claims_writes_and_removes_nothing(checkout, data, monkeypatch):
+    left = leave_a_dead_deployment()
+    monkeypatch.setattr(sys, "argv", ["snakemake", "-np"])
+    experiment = main_process.load(data, [], is_main=True)
+    assert not owner().exists() and not experiment.settings.exists()
+    assert all(path.exists() for path in left)
 
 
 @pytest.mark.parametrize("before", ["1:1", None])
@@ -101,7 +125,9 @@ def test_a_bad_configuration_ends_the_process_with_its_message(checkout, data, c
 def test_a_second_run_ends_with_the_first_ones_name(checkout, data, capsys):
     main_process.load(data, [], is_main=True)
     record = json.loads(owner().read_text())
-    owner().write_text(json.dumps({**record, "identity": str(processes.Identity.of(os.getppid())), "pid": os.getppid()}))  # fmt: skip
+    owner().write_text(
+        json.dumps({**record, "identity": str(processes.Identity.of(os.getppid())), "pid": os.getppid()})
+    )
     with pytest.raises(SystemExit) as ended:
         main_process.load(data, [], is_main=True)
     assert ended.value.code == 2
@@ -156,7 +182,9 @@ def test_a_failed_run_says_how_to_go_on(checkout, data, capsys):
     assert "the run did not complete" in capsys.readouterr().err
 
 
-def test_snakemakes_two_words_for_every_job_are_dropped_and_the_rest_kept(checkout, data, handlers, caplog, monkeypatch):
+def test_snakemakes_two_words_for_every_job_are_dropped_and_the_rest_kept(
+    checkout, data, handlers, caplog, monkeypatch
+):
     experiment = main_process.load(data, [], is_main=False)
     main_process.begin(experiment)
     logger = logging.getLogger("snakemake.logging")

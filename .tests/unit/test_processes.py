@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -17,10 +18,10 @@ from servemark.processes import Identity, LifelineWatch
 
 LIBRARY = str(Path(processes.__file__).parents[1])
 # Starts a child that left for a session of its own and is deaf to TERM, says its pid, and sleeps.
-PARENT = """
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)"
+PARENT = f"""
 import subprocess, sys, time
-child = subprocess.Popen([sys.executable, '-c', 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print("deaf", flush=True); time.sleep(300)'],
-                         start_new_session=True, stdout=subprocess.PIPE)
+child = subprocess.Popen([sys.executable, '-c', {DEAF!r}], start_new_session=True, stdout=subprocess.PIPE)
 child.stdout.readline()
 print(child.pid, flush=True)
 time.sleep(300)
@@ -90,6 +91,25 @@ def test_the_dead_and_zombies_have_no_identity():
     assert Identity.of(process.pid) is None
 
 
+def test_a_process_whose_first_thread_has_ended_lives_while_another_one_runs(wait_for):
+    code = (
+        "import ctypes, sys, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(300,), daemon=True).start()\n"
+        "ctypes.CDLL(None).syscall(int(sys.argv[1]), 0)"
+    )
+    exit_call = {"x86_64": "60", "aarch64": "93"}[platform.machine()]  # SYS_exit ends the calling thread alone
+    process = subprocess.Popen([sys.executable, "-c", code, exit_call])
+    try:
+        wait_for(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+        identity = Identity.of(process.pid)
+        assert identity is not None and identity.alive
+        assert [p.pid for p in processes.descendants(os.getpid()) if p.pid == process.pid] == [process.pid]
+    finally:
+        process.kill()
+    assert processes.wait_for_end(identity, 5)
+    assert process.wait() == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("text", ["", "12", "a:b", "1:2:3"])
 def test_a_text_that_is_no_identity_is_a_value_error(text):
     with pytest.raises(ValueError):
@@ -151,8 +171,11 @@ def test_a_subreaper_finds_the_orphans_of_its_children():
         "print(orphan.name(), orphan.ppid() == os.getpid()); orphan.kill()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": LIBRARY, "PATH": os.environ["PATH"]}
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": LIBRARY, "PATH": os.environ["PATH"]},
+    )
     assert done.stdout.split() == ["sleep", "True"], done.stderr
 
 
@@ -174,15 +197,16 @@ def test_ending_a_group_ends_the_child_that_detached_itself(family):
 
 def test_ending_a_group_kills_what_ignores_a_request(tmp_path, wait_for):
     log = tmp_path / "deaf.log"
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(300)"
-    child = processes.start_child([sys.executable, "-c", code], log=log, env={})
-    wait_for(lambda: "up" in log.read_text())
+    child = processes.start_child([sys.executable, "-c", DEAF], log=log, env={})
+    wait_for(lambda: "deaf" in log.read_text())
     processes.end_group(child, grace_s=0.2)
     assert child.returncode == -signal.SIGKILL
     processes.end_group(child)  # ended already: nothing happens
 
 
-def test_marked_finds_what_an_attempt_of_this_checkout_started_and_nothing_else(sleeper, wait_for, tmp_path, monkeypatch):
+def test_marked_finds_what_an_attempt_of_this_checkout_started_and_nothing_else(
+    sleeper, wait_for, tmp_path, monkeypatch
+):
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -299,3 +323,21 @@ def test_a_tool_does_not_outlive_an_error_of_the_caller(tmp_path, watch):
         processes.run_tool([sys.executable, "-c", code], log=log, env={}, timeout_s=20, watch=watch, check=check)
     assert Identity.of(int(log.read_text())) is None
     assert watch._children == set()
+
+
+def test_marked_finds_a_process_that_wiped_its_environment_by_where_it_writes(tmp_path, wait_for):
+    attempt, scratch = tmp_path / "001", tmp_path / "scratch"
+    attempt.mkdir()
+    scratch.mkdir()
+    code = "import time; print('up', flush=True); time.sleep(300)"
+    renamed = [
+        processes.start_child([sys.executable, "-c", code], log=folder / "out.log", env={})
+        for folder in (attempt, scratch)
+    ]
+    other = processes.start_child([sys.executable, "-c", code], log=tmp_path / "0012" / "out.log", env={})
+    wait_for(lambda: all("up" in (f / "out.log").read_text() for f in (attempt, scratch, tmp_path / "0012")))
+    assert {p.pid for p in processes.marked(attempt)} == {renamed[0].pid}
+    assert {p.pid for p in processes.marked(attempt, scratch)} == {p.pid for p in renamed}
+    for child in (*renamed, other):
+        processes.end_group(child, grace_s=0.2)
+    assert processes.marked(attempt, scratch) == []

@@ -59,10 +59,15 @@ def test_waiting_is_told_when_the_words_are_new_or_time_has_passed(told):
         (0, "starting", "a.log", "0:00:00  plain        serve_model          starting"),
         (3725.9, "starting", "", "1:02:05  plain        serve_model          starting"),
         (-3, "early", "", "0:00:00  plain        serve_model          early"),
-        (61, "waiting, 5 s so far", "a.log", "0:01:01  plain        serve_model          waiting, 5 s so far  [log: a.log]"),
+        (
+            61,
+            "waiting, 5 s so far",
+            "a.log",
+            "0:01:01  plain        serve_model          waiting, 5 s so far  [log: a.log]",
+        ),
         (61, "waiting, 5 s so far", "", "0:01:01  plain        serve_model          waiting, 5 s so far"),
     ],
-)  # fmt: skip
+)
 def test_a_shown_line_says_when_what_and_where_to_look(seconds, text, log, expected):
     line = {"time": 1000.0 + seconds, "subject": "plain", "stage": "serve_model", "text": text, "log": log}
     assert format_line(line, 1000.0) == expected

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 import report_data
+
 from servemark.errors import (
     ConfigError,
     EnvironmentRefused,
@@ -42,11 +43,15 @@ def test_every_record_has_a_kind_of_its_own():
         ('{"kind": "cluster", "vers', "record_broken", "cannot be read"),
         ("[1]", "record_broken", "kind None version None"),
         ('{"kind": "endpoint", "version": 1, "deployment": "a"}', "record_broken", "expected 'cluster' version 1"),
-        ('{"kind": "cluster", "version": 2, "deployment": "a"}', "record_broken", "version 2; expected 'cluster' version 1"),
+        (
+            '{"kind": "cluster", "version": 2, "deployment": "a"}',
+            "record_broken",
+            "version 2; expected 'cluster' version 1",
+        ),
         ('{"kind": "cluster", "version": 1}', "record_broken", "does not fit"),
         ('{"kind": "cluster", "version": 1, "deployment": "a", "extra": 1}', "record_broken", "does not fit"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_the_record_is_refused_with_the_way_out(tmp_path, text, reason, words):
     path = tmp_path / "cluster.json"
     if text is not None:

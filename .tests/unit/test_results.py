@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import report_data
+
 from servemark import archive, results
 from servemark.errors import ServemarkError
 from servemark.records import Measurement
@@ -74,8 +75,12 @@ def test_what_goes_into_the_archive_and_what_does_not(run_folder, tmp_path):
     listed = {name for name in files if not name.startswith("envs/")}
     assert listed == set(KEPT)
     assert {name.removeprefix("envs/") for name in files if name.startswith("envs/")} == {
-        "cpu.lock", "cpu.in", "README.md", "cpu-shim/pyproject.toml", "cpu-shim/shim.py",
-    }  # fmt: skip
+        "cpu.lock",
+        "cpu.in",
+        "README.md",
+        "cpu-shim/pyproject.toml",
+        "cpu-shim/shim.py",
+    }
     assert all(path.read_text() == name.removeprefix("envs/") for name, path in files.items())
 
 
@@ -89,9 +94,7 @@ def test_a_key_that_is_still_there_may_be_in_no_archived_file(run_folder, tmp_pa
     put(run_folder, "logs/server.log")
     (run_folder / "logs" / "server.log").write_text(f"listening, key api-key-{key}\n")
     with pytest.raises(ServemarkError, match=r"server\.log"):
-        archive.seal(
-            results.archived_files(run_folder, tmp_path / "envs"), tmp_path / "demo.tar.zst", secrets=secrets
-        )
+        archive.seal(results.archived_files(run_folder, tmp_path / "envs"), tmp_path / "demo.tar.zst", secrets=secrets)
     assert results.live_secrets(tmp_path / "nowhere") == []
 
 

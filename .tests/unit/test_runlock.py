@@ -28,7 +28,13 @@ def owner_file(folder: Path) -> Path:
 
 
 def write_owner(folder: Path, **changes):
-    owner = {"host": socket.gethostname(), "pid": 1, "identity": "1:1", "since": "2026-03-04T10:00:00Z", "command": "--cores 2"}
+    owner = {
+        "host": socket.gethostname(),
+        "pid": 1,
+        "identity": "1:1",
+        "since": "2026-03-04T10:00:00Z",
+        "command": "--cores 2",
+    }
     owner_file(folder).parent.mkdir(exist_ok=True)
     owner_file(folder).write_text(json.dumps(owner | changes))
 
@@ -47,8 +53,12 @@ def leave_locks(folder: Path) -> list[Path]:
 def other(tmp_path):
     """Another process that has claimed the checkout."""
     process = subprocess.Popen(
-        [sys.executable, "-c", CLAIM, "--cores", "2"], cwd=tmp_path, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": LIBRARY}
-    )  # fmt: skip
+        [sys.executable, "-c", CLAIM, "--cores", "2"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": LIBRARY},
+    )
     assert process.stdout.readline() == "claimed\n"
     yield process
     process.kill()
@@ -144,9 +154,17 @@ def test_a_dead_run_that_left_no_lock_is_not_worth_a_message(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", '{"host": "here"}', "\udcff", '{"host": "%HOST%", "pid": 1, "identity": "?", "since": "", "command": ""}'],
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"host": "here"}',
+        "\udcff",
+        '{"host": "%HOST%", "pid": 1, "identity": "?", "since": "", "command": ""}',
+    ],
     ids=["empty", "cut", "list", "null", "keys missing", "not text", "no identity"],
-)  # fmt: skip
+)
 def test_a_damaged_owner_file_is_taken_for_a_dead_runs_and_said(tmp_path, capsys, text):
     leave_locks(tmp_path)
     owner_file(tmp_path).write_bytes(

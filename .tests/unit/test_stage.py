@@ -11,6 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+
 from servemark import keeper, stage
 from servemark.deployment import attempts
 from servemark.errors import ConfigError, StageFailed
@@ -47,7 +48,12 @@ def run(tmp_path, folder, work):
     log = tmp_path / "results" / "demo" / "logs" / "measure" / "plain.log"
     code = None
     # pytest's own streams do not write to 1 and 2
-    with open(1, "w", closefd=False) as out, open(2, "w", closefd=False) as err, redirect_stdout(out), redirect_stderr(err):
+    with (
+        open(1, "w", closefd=False) as out,
+        open(2, "w", closefd=False) as err,
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
         try:
             with stage.stage("measure", "plain", str(log), folder) as here:
                 work(here)
@@ -86,12 +92,22 @@ def test_a_log_holds_the_last_try_only(tmp_path, own_output):
 @pytest.mark.parametrize(
     ("error", "code", "log", "word"),
     [
-        (StageFailed("It broke.\nBadly.", look="a.log", do="Mend it."), 1, "It broke.\nBadly.\n  look at: a.log\n  what to do: Mend it.\n", "failed: It broke."),
+        (
+            StageFailed("It broke.\nBadly.", look="a.log", do="Mend it."),
+            1,
+            "It broke.\nBadly.\n  look at: a.log\n  what to do: Mend it.\n",
+            "failed: It broke.",
+        ),
         (ConfigError("Bad."), 2, "servemark: measure plain: Bad.\n", "failed: Bad."),
         (KeyboardInterrupt(), 130, "servemark: measure plain: interrupted\n", ""),
-        (ZeroDivisionError("oops"), 1, "ZeroDivisionError: oops\n", "failed by a defect of servemark or its surroundings"),
+        (
+            ZeroDivisionError("oops"),
+            1,
+            "ZeroDivisionError: oops\n",
+            "failed by a defect of servemark or its surroundings",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_stage_that_fails_says_so_and_stops_the_deployment(tmp_path, attempt, error, code, log, word):
     found, said, words = run(tmp_path, attempt.parents[1], fail(error))
     assert found == code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+
 from servemark.errors import WeightsRefused
 from servemark.weights import builtin, staging
 from servemark.weights.manifest import verify

@@ -284,7 +284,7 @@ def stop(attempt: Path, timeout_s: float) -> KeeperState | None:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         state = read_state(attempt)
-        if state is None or state.state == "ended" or not Identity.parse(state.identity).alive:
+        if state is None or not Identity.parse(state.identity).alive:
             return state
         time.sleep(0.05)
     raise TimeoutError(f"the keeper of {attempt} did not end within {timeout_s:.0f} s")

@@ -53,12 +53,16 @@ class Identity:
 
     @classmethod
     def of(cls, pid: int) -> Identity | None:
-        """The identity of a process that exists now, zombies excluded; None if there is none."""
+        """The identity of a process that exists now, zombies excluded; None if there is none.
+
+        A zombie with threads is none yet: its first thread has ended and the others still hold its memory, also a GPU's.
+        """
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except (OSError, ValueError):
             return None
-        return None if fields[0] in "ZX" else cls(pid, int(fields[19]))
+        ended, threads = fields[0] in "ZX", int(fields[17])
+        return None if ended and threads <= 1 else cls(pid, int(fields[19]))
 
     @classmethod
     def parse(cls, text: str) -> Identity:
@@ -147,10 +151,7 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def _running(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    return process.is_running() and Identity.of(process.pid) is not None
 
 
 def signal_all(processes: Iterable[psutil.Process], number: int) -> None:
@@ -165,19 +166,29 @@ def mark(attempt: Path) -> dict[str, str]:
     return {MARK_VARIABLE: str(attempt.absolute())}
 
 
-def marked(attempt: Path) -> list[psutil.Process]:
-    """Our user's processes that carry the attempt's mark in their environment: what it started, wherever that hides."""
+def marked(attempt: Path, *folders: Path) -> list[psutil.Process]:
+    """Our user's processes that belong to an attempt, wherever they hide.
+
+    They carry its mark in their environment, or write their output below its folder (or below one of ``folders``): vLLM and Ray
+    rename their processes, which overwrites the environment that the kernel shows.
+    """
     wanted = f"{MARK_VARIABLE}={attempt.absolute()}".encode()
+    roots = tuple(f"{folder.absolute()}/" for folder in (attempt, *folders))
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+            if wanted in (entry / "environ").read_bytes().split(b"\0") or _writes_below(entry, roots):
                 found.append(psutil.Process(int(entry.name)))
         except (OSError, psutil.NoSuchProcess):
             continue
     return [p for p in found if _running(p)]
+
+
+def _writes_below(entry: Path, roots: tuple[str, ...]) -> bool:
+    outputs = (os.readlink(entry / "fd" / number) for number in ("1", "2"))
+    return any(output.startswith(roots) for output in outputs)
 
 
 def describe(process: psutil.Process) -> str:

@@ -9,7 +9,9 @@ import stat
 import time
 from pathlib import Path
 
-from servemark import keeper
+import psutil
+
+from servemark import keeper, processes
 from servemark.diagnosis import diagnose, root_error
 from servemark.errors import ServemarkError, StageFailed
 from servemark.keeper import KeeperSpec
@@ -148,6 +150,17 @@ def how_it_ended(daemon: DaemonState) -> str:
     if daemon.signal is not None:
         return f"{daemon.name} (pid {daemon.pid}) was ended by signal {daemon.signal}"
     return f"{daemon.name} (pid {daemon.pid}) exited with code {daemon.exit_code}"
+
+
+def scratch_folder(attempt: Path) -> Path:
+    """The attempt's short-lived files on this machine: Ray's sockets and logs."""
+    return Path(KeeperSpec.model_validate_json((attempt / "keeper-spec.json").read_text()).scratch)
+
+
+def left_over(attempt: Path) -> list[psutil.Process]:
+    """Processes of this attempt that live, its keeper included."""
+    folders = [scratch_folder(attempt)] if (attempt / "keeper-spec.json").exists() else []
+    return processes.marked(attempt, *folders)
 
 
 def find_daemon(attempt: Path, name: str) -> DaemonState | None:

@@ -85,7 +85,7 @@ def _end_leftovers(folder: Path, progress: Progress) -> None:
             progress.say(f"an earlier attempt ({attempt.name}) still runs: ending it")
             with contextlib.suppress(TimeoutError):
                 keeper.stop(attempt, 30)
-        for process in processes.marked(attempt):
+        for process in attempts.left_over(attempt):
             progress.say(f"ending a process left by attempt {attempt.name}: {processes.describe(process)}")
             processes.signal_all([process], 9)
 
@@ -185,7 +185,8 @@ def _gate(
     )
     if result.exit_code == 0 and not result.stopped:
         return json.loads(facts.read_text())["nodes"]
-    daemon = attempts.find_daemon(attempt, "ray-head")
+    # A gate that gives up before its time has met something broken, mostly a head that ends in the same moment.
+    daemon = attempts.await_end(attempt, "ray-head", 2.0 if result.seconds < timeout_s else 0.0)
     if daemon and daemon.ended_at:
         failure: Failure = attempts.explain_end(
             STAGE, attempt, daemon, f"Ray did not come up, {attempts.how_it_ended(daemon)}", "ray_exited"
@@ -195,7 +196,7 @@ def _gate(
         )
     said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
     raise StageFailed(
-        f"The Ray cluster was not complete after {timeout_s:.0f} s: {result.stopped or (said[0] if said else 'no answer')}",
+        f"The Ray cluster was not complete after {result.seconds:.0f} s: {result.stopped or (said[0] if said else 'no answer')}",
         look=str(attempt / "ray-head.log"),
         do="Read Ray's log; raise timeouts.cluster if it was only slow.",
         reason="ray_incomplete",

@@ -81,9 +81,9 @@ def _start(
     key_file = attempts.secret(attempt, "api-key")
     env = launch.server_environment(plan, hardware, cluster.INTERFACE)
     if token.ray_address:
-        env |= launch.ray_environment(str((attempt / "ray-token").absolute()), _scratch(attempt)) | {
-            "RAY_ADDRESS": token.ray_address
-        }
+        env |= launch.ray_environment(
+            str((attempt / "ray-token").absolute()), str(attempts.scratch_folder(attempt))
+        ) | {"RAY_ADDRESS": token.ray_address}
     argv = launch.serve(environment.python, manifest.path, plan, cluster.ADDRESS, port)
     request = DaemonRequest(
         name=SERVER,
@@ -104,7 +104,3 @@ def _start(
             reason="never_started",
         )
     return f"http://{cluster.ADDRESS}:{port}", key_file, argv
-
-
-def _scratch(attempt: Path) -> str:
-    return keeper.KeeperSpec.model_validate_json((attempt / "keeper-spec.json").read_text()).scratch

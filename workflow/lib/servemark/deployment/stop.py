@@ -26,11 +26,11 @@ def stop(plan: Plan, folder: Path, *, stop_s: float, progress: Progress) -> Stop
     begin = time.monotonic()
     progress.say("stopping" if keeper.is_alive(attempt) else "has ended already")
     state = keeper.stop(attempt, stop_s + 15)
-    survivors = processes.marked(attempt)
+    survivors = attempts.left_over(attempt)
     named = [processes.describe(p) for p in survivors]
     processes.signal_all(survivors, 9)
     deadline = time.monotonic() + 5
-    while processes.marked(attempt):
+    while attempts.left_over(attempt):
         if time.monotonic() > deadline:
             raise ServemarkError(
                 f"A process of deployment {plan.deployment} cannot be ended: {named[0]}",
