@@ -284,7 +284,7 @@ class Deployment:
         for attempt in attempts.every(self.folder):
             if keeper.is_alive(attempt):
                 keeper.stop(attempt, 20)
-            processes.signal_all(processes.marked(attempt), 9)
+            processes.signal_all(attempts.left_over(attempt), 9)
 
 
 @pytest.fixture

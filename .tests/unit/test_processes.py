@@ -216,10 +216,10 @@ def test_marked_finds_what_an_attempt_of_this_checkout_started_and_nothing_else(
     sleeper(processes.mark(elsewhere / mark))
     sleeper({"OTHER": str(mark.absolute())})
     # Until a new process has called exec its environment is that of its parent.
-    wait_for(lambda: [p.pid for p in processes.marked(Path(mark))] == [ours.pid], 5)
+    wait_for(lambda: [p.pid for p in processes.marked(mark)] == [ours.pid], 5)
     ours.kill()
     ours.wait()
-    assert processes.marked(Path(mark)) == []
+    assert processes.marked(mark) == []
 
 
 def test_describe_names_a_process_even_when_it_is_gone(sleeper, wait_for):
