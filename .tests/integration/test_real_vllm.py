@@ -142,9 +142,7 @@ def test_faults_of_a_live_server_are_named_and_leave_the_healthy_deployment_alon
     running = fresh.start()
     waiting = {"killed", "engine", "frozen"}
     while waiting:
-        name = wait_until(
-            lambda: next((n for n in waiting if busy(fresh, n)), None), 400, f"one of {waiting} measures"
-        )
+        name = wait_until(lambda: next((n for n in waiting if busy(fresh, n)), None), 400, f"one of {waiting} measures")
         server = psutil.Process(fresh.daemon(name)["pid"])
         if name == "engine":
             engines = [p for p in server.children(recursive=True) if "EngineCore" in " ".join([p.name(), *p.cmdline()])]
@@ -209,7 +207,9 @@ def test_every_end_of_a_run_leaves_nothing_alive_and_the_next_run_goes_on(fresh,
     first = fresh.results / "deployments" / "a" / "points" / "chat-c2-r1.json"
     wait_until(first.exists, 240, "the first point is measured")
     wait_until(
-        lambda: measuring.process.poll() is not None or busy(fresh, "a", requests * 32 + 300), 60, "the second one is being measured"
+        lambda: measuring.process.poll() is not None or busy(fresh, "a", requests * 32 + 300),
+        60,
+        "the second one is being measured",
     )
     measuring.interrupt(signal.SIGTERM)
     ended = measuring.wait(20)

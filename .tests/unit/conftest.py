@@ -149,7 +149,10 @@ class Deployment:
     timeouts: Timeouts = field(
         default_factory=lambda: Timeouts(start=20.0, stall=20.0, point=20.0, no_progress=10.0, stop=1.0, cluster=10.0)
     )
-    verdict: Verdict = field(default_factory=lambda: Verdict(min_duration_s=0.0, min_requests_per_slot=0.0))
+    # Points are short and the machine may be busy: what that brings about is no matter of these tests.
+    verdict: Verdict = field(
+        default_factory=lambda: Verdict(min_duration_s=0.0, min_requests_per_slot=0.0, max_burst_fraction=1.0)
+    )
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)

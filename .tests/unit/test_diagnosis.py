@@ -124,7 +124,9 @@ LINES = {
     ],
     "68": ["slurmstepd: error: Detected 1 oom_kill event in StepId=5.0. Some of the step tasks have been OOM Killed."],
     "69": ["slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-20T12:00:00 DUE TO TIME LIMIT ***"],
-    "70": ["  Value error, User-specified max_model_len (100000) is greater than the derived max_model_len (max_position_embeddings=4096.0"],
+    "70": [
+        "  Value error, User-specified max_model_len (100000) is greater than the derived max_model_len (max_position_embeddings=4096.0"
+    ],
 }
 
 STATE_ONLY = {"26", "32", "34", "60", "64"}  # nothing is logged; a stage sees the state and asks for the row

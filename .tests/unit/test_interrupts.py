@@ -86,7 +86,7 @@ def test_a_signal_interrupts_the_scripts_and_lets_the_main_process_clean_up(run,
     assert code == 1
     assert set(out.splitlines()) == {"script got SIGINT", "interrupted", "locks removed"}
     assert f"servemark: {number.name}: ending the running stages; finished measurements are kept" in err
-    assert not one.script.alive
+    assert processes.wait_for_end(one.script, 2)
 
 
 def test_a_script_that_stays_is_killed_when_the_bound_is_reached(run):
@@ -97,7 +97,7 @@ def test_a_script_that_stays_is_killed_when_the_bound_is_reached(run):
     assert time.monotonic() - begin < 4
     assert code == 130
     assert "the running stages did not end within 0 s; ending at once" in err
-    assert not one.script.alive
+    assert processes.wait_for_end(one.script, 2)
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -109,7 +109,7 @@ def test_a_second_signal_ends_everything_at_once(run, second):
     code, _, err = one.end(5)
     assert code == 130
     assert "again interrupted; ending at once" in err
-    assert not one.script.alive
+    assert processes.wait_for_end(one.script, 2)
 
 
 def test_a_signal_works_while_the_main_process_is_in_the_middle_of_a_message_that_nobody_reads(run, wait_for):
@@ -117,7 +117,7 @@ def test_a_signal_works_while_the_main_process_is_in_the_middle_of_a_message_tha
     wait_for(lambda: stuck(one.process.pid), 5)
     one.process.send_signal(signal.SIGTERM)
     assert {one.line(), one.line(), one.line()} == {"script got SIGINT", "interrupted", "locks removed"}
-    assert not one.script.alive
+    assert processes.wait_for_end(one.script, 2)
 
 
 def stuck(pid: int) -> bool:

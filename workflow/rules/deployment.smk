@@ -1,12 +1,11 @@
 """The life of one deployment, one group: on a cluster one job, here ordinary jobs in the same order.
 
 Takes plan.json. Gives a record for every load point, startup.json and stopped.json. cluster.json, endpoint.json and ready.json are
-tokens: they exist while the thing lives, and the keeper removes them when it ends.
+tokens: they exist while a run works on the deployment. A token that states no failure may outlive its server: keeper.json tells.
 
 A stage that fails does not fail its rule: it stops the deployment and writes the failure into its record. The later stages pass
 it on, so that the other deployments, the report and the archive go on, and check_measurements fails the run at the end.
 """
-
 
 # On one machine the jobs of a group are ordinary jobs; naming the group there would only make a dry run of many deployments slow.
 ALLOCATION = None if workflow.local_exec else "deployment"
@@ -98,6 +97,8 @@ rule measure:
     priority: 40
     group:
         ALLOCATION
+    params:
+        thresholds=experiment.config.verdict.model_dump(),
     script:
         "../scripts/measure.py"
 

@@ -26,21 +26,12 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
-# Variables of the workflow's own interpreter, which would lead another interpreter to the wrong modules, and
-# credentials that nothing long-lived may inherit (facts: vLLM copies HF_* to every Ray worker).
-_NOT_INHERITED = (
-    "PYTHONPATH",
-    "PYTHONHOME",
-    "PYTHONSTARTUP",
-    "VIRTUAL_ENV",
-    "HF_TOKEN",
-    "HUGGING_FACE_HUB_TOKEN",
-    "VLLM_API_KEY",
-    "OPENAI_API_KEY",
-    "RAY_ADDRESS",
-    "RAY_AUTH_TOKEN",
-    "RAY_AUTH_MODE",
-    "RAY_AUTH_TOKEN_PATH",
+# What another interpreter must not inherit: paths of the workflow's own one; credentials (vLLM copies HF_* to every Ray worker); and the
+# thread counts that Snakemake sets to a rule's `threads`, which would hold a whole server to one core.
+_NOT_INHERITED = frozenset(
+    """PYTHONPATH PYTHONHOME PYTHONSTARTUP VIRTUAL_ENV
+    HF_TOKEN HUGGING_FACE_HUB_TOKEN VLLM_API_KEY OPENAI_API_KEY RAY_ADDRESS RAY_AUTH_TOKEN RAY_AUTH_MODE RAY_AUTH_TOKEN_PATH
+    OMP_NUM_THREADS GOTO_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS VECLIB_MAXIMUM_THREADS NUMEXPR_NUM_THREADS""".split()
 )
 
 
