@@ -28,12 +28,19 @@ from typing import Any
 import psutil
 
 from servemark import processes
+from servemark.errors import ServemarkError
 from servemark.processes import Identity
 from servemark.records import DaemonState, Strict, utc_now, write_atomically
 
 TICK_S = 0.1
 # Names of the files with keys in an attempt's folder.
 SECRETS = ("api-key", "ray-token")
+
+
+class KeeperStuck(ServemarkError, TimeoutError):
+    """A keeper did not end when it was asked to."""
+
+    default_reason = "cannot_stop"
 
 
 class KeeperSpec(Strict):
@@ -278,7 +285,7 @@ def stop(attempt: Path, timeout_s: float) -> KeeperState | None:
     """Ask the keeper to end everything and wait for it.
 
     Raises:
-        TimeoutError: it did not within ``timeout_s``.
+        KeeperStuck: it did not within ``timeout_s``.
     """
     (attempt / "stop").touch()
     deadline = time.monotonic() + timeout_s
@@ -287,7 +294,11 @@ def stop(attempt: Path, timeout_s: float) -> KeeperState | None:
         if state is None or not Identity.parse(state.identity).alive:
             return state
         time.sleep(0.05)
-    raise TimeoutError(f"the keeper of {attempt} did not end within {timeout_s:.0f} s")
+    raise KeeperStuck(
+        f"The processes of {attempt} did not end within {timeout_s:.0f} s.",
+        look=str(attempt / "keeper.log"),
+        do="Look at them with ps; a process in state D waits for a device or a file system.",
+    )
 
 
 def main() -> None:

@@ -29,9 +29,26 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # What another interpreter must not inherit: paths of the workflow's own one; credentials (vLLM copies HF_* to every Ray worker); and the
 # thread counts that Snakemake sets to a rule's `threads`, which would hold a whole server to one core.
 _NOT_INHERITED = frozenset(
-    """PYTHONPATH PYTHONHOME PYTHONSTARTUP VIRTUAL_ENV
-    HF_TOKEN HUGGING_FACE_HUB_TOKEN VLLM_API_KEY OPENAI_API_KEY RAY_ADDRESS RAY_AUTH_TOKEN RAY_AUTH_MODE RAY_AUTH_TOKEN_PATH
-    OMP_NUM_THREADS GOTO_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS VECLIB_MAXIMUM_THREADS NUMEXPR_NUM_THREADS""".split()
+    [
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "PYTHONSTARTUP",
+        "VIRTUAL_ENV",
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+        "VLLM_API_KEY",
+        "OPENAI_API_KEY",
+        "RAY_ADDRESS",
+        "RAY_AUTH_TOKEN",
+        "RAY_AUTH_MODE",
+        "RAY_AUTH_TOKEN_PATH",
+        "OMP_NUM_THREADS",
+        "GOTO_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+    ]
 )
 
 
