@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from pathlib import Path
 
 import httpx
@@ -86,12 +87,30 @@ def validate_records(results: Path) -> int:
     return count
 
 
-def test_the_embedded_default_runs_to_report_and_archive(fresh, tmp_path):
+def test_the_embedded_default_survives_a_crash_and_an_interruption_and_ends_with_report_and_archive(fresh, tmp_path):
+    """kill -9 while vLLM loads over Ray, SIGTERM while a point is measured, then a plain run to the end."""
     config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text())
     # Both deployments, two of the three concurrencies, one repetition: the rest of the default is more of the same.
     config["workloads"]["chat"] |= {"concurrency": [1, 8], "repetitions": 1}
     fresh.config = config | {"run": fresh.config["run"], "cache": str(CACHE)}
+    over_ray = f"results/{fresh.config['run']}/deployments/ray-tp2/stopped.json"
+
+    loading = fresh.start(over_ray)
+    fresh.wait_for_progress("placement group", subject="ray-tp2", seconds=400)
+    loading.interrupt(signal.SIGKILL)
+    fresh.assert_all_dead()
+
+    measuring = fresh.start(over_ray)
+    fresh.wait_for_progress("chat-c8-r1: 32 requests", subject="ray-tp2", seconds=300)
+    time.sleep(3)  # the client runs
+    measuring.interrupt(signal.SIGTERM)
+    assert measuring.wait(20).rc != 0
+    fresh.assert_all_dead()
+    before = fresh.started_at("ray-tp2")
+    assert list(before) == ["chat-c1-r1"]
+
     done = fresh.run(seconds=600)
+    assert fresh.started_at("ray-tp2")["chat-c1-r1"] == before["chat-c1-r1"], "a finished point is not measured again"
     assert done.rc == 0, done.text
     rows = fresh.rows()
     assert len(rows) == 4
@@ -189,37 +208,3 @@ def busy(checkout: Checkout, deployment: str, above: int = 300) -> bool:
         return False
     tokens = [float(line.split()[-1]) for line in text.splitlines() if line.startswith("vllm:generation_tokens_total")]
     return sum(tokens) > above
-
-
-def test_every_end_of_a_run_leaves_nothing_alive_and_the_next_run_goes_on(fresh):
-    """Over a real Ray cluster: kill -9 while the server loads, SIGTERM in mid-measurement, a plain run to the end."""
-    requests = 60
-    ray = {"topology": {"tensor_parallel": 2, "executor": "ray"}}
-    fresh.config = real(fresh, {"a": TINY | ray}, requests=requests, repetitions=2)
-
-    loading = fresh.start()
-    fresh.wait_for_progress("placement group", subject="a", seconds=240)
-    loading.interrupt(signal.SIGKILL)
-    fresh.assert_all_dead()
-
-    measuring = fresh.start()
-    first = fresh.results / "deployments" / "a" / "points" / "chat-c2-r1.json"
-    wait_until(first.exists, 240, "the first point is measured")
-    wait_until(
-        lambda: measuring.process.poll() is not None or busy(fresh, "a", requests * 32 + 300),
-        60,
-        "the second one is being measured",
-    )
-    measuring.interrupt(signal.SIGTERM)
-    ended = measuring.wait(20)
-    assert ended.rc != 0
-    fresh.assert_all_dead()
-    before = fresh.started_at("a")
-    assert list(before) == ["chat-c2-r1"]
-
-    done = fresh.run(seconds=400)
-    assert done.rc == 0, done.text
-    after = fresh.started_at("a")
-    assert set(after) == {"chat-c2-r1", "chat-c2-r2"}
-    assert after["chat-c2-r1"] == before["chat-c2-r1"], "a finished point is not measured again"
-    fresh.assert_all_dead()

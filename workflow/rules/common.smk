@@ -15,7 +15,7 @@ def load_experiment(config, workflow):
     return main_process.load(config, sources, is_main=workflow.is_main_process)
 
 
-def settings(wildcards):
+def settings():
     """The resolved configuration. The main process writes it before a real run; a dry run in a fresh checkout has none."""
     return str(experiment.settings) if experiment.settings.exists() else []
 

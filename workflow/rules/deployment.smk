@@ -18,7 +18,7 @@ rule start_cluster:
         environment=environment_of,
         manifest=ancient(manifest_of),
         hardware="<run>/hardware.json",
-        settings=ancient(settings),
+        settings=ancient(settings()),
         plans=ancient("<run>/plans.json"),
     output:
         cluster=temp("<run>/deployments/{deployment}/cluster.json"),
@@ -41,7 +41,7 @@ rule serve_model:
         environment=environment_of,
         manifest=manifest_of,
         hardware="<run>/hardware.json",
-        settings=ancient(settings),
+        settings=ancient(settings()),
     output:
         endpoint=temp("<run>/deployments/{deployment}/endpoint.json"),
     log:
@@ -63,7 +63,7 @@ rule await_ready:
         cluster="<run>/deployments/{deployment}/cluster.json",
         endpoint="<run>/deployments/{deployment}/endpoint.json",
         plan="<run>/deployments/{deployment}/plan.json",
-        settings=ancient(settings),
+        settings=ancient(settings()),
     output:
         ready=temp("<run>/deployments/{deployment}/ready.json"),
         startup="<run>/deployments/{deployment}/startup.json",
@@ -86,7 +86,7 @@ rule measure:
         plan="<run>/deployments/{deployment}/plan.json",
         environment=ancient(environment_of),
         manifest=ancient(manifest_of),
-        settings=ancient(settings),
+        settings=ancient(settings()),
     output:
         record="<run>/deployments/{deployment}/points/{point}.json",
         raw="<run>/deployments/{deployment}/points/{point}.requests.json",
@@ -109,7 +109,7 @@ rule stop_deployment:
         ready=ancient("<run>/deployments/{deployment}/ready.json"),
         points=points_of,
         plan="<run>/deployments/{deployment}/plan.json",
-        settings=ancient(settings),
+        settings=ancient(settings()),
     output:
         stopped="<run>/deployments/{deployment}/stopped.json",
     log:

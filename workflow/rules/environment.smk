@@ -21,7 +21,7 @@ rule build_environment:
     input:
         sources=environment_sources,
         hardware=ancient("<run>/hardware.json"),
-        settings=ancient(settings),
+        settings=ancient(settings()),
     output:
         environment="<run>/environments/{environment}/environment.json",
     log:

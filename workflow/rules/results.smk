@@ -26,8 +26,7 @@ rule write_report:
     """One self-contained page: what ran on what, figures, verdicts, gaps."""
     input:
         table="<run>/measurements.parquet",
-        records=all_points,
-        settings=settings,
+        settings=settings(),
         hardware="<run>/hardware.json",
         environments=every("environment", "<run>/environments/{name}/environment.json"),
         checks=every("environment", "<run>/environments/{name}/check.json"),
@@ -70,7 +69,7 @@ rule check_measurements:
         archive=f"<run>/archive/{experiment.config.run}.tar.zst",
         csv="<run>/measurements.csv",
         records=all_points,
-        settings=ancient(settings),
+        settings=ancient(settings()),
     output:
         check="<run>/check.json",
     log:

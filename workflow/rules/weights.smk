@@ -7,7 +7,7 @@ Takes a model's source. Gives its manifest: every file with its sha256. The file
 rule stage_weights:
     """Make or find the model's files and hash them."""
     input:
-        settings=ancient(settings),
+        settings=ancient(settings()),
     output:
         manifest="<run>/models/{model}/manifest.json",
     log:
