@@ -10,7 +10,7 @@ help:
 	@echo "make test   set up, then run the tests"
 	@echo "make setup  the workflow environment alone (.venv with snakemake and servemark)"
 	@echo "make lint   formatters, linters, type checker"
-	@echo "make clean  remove .venv and results (asks nothing)"
+	@echo "make clean  remove .venv, results/demo, results/cache and .snakemake (asks nothing)"
 
 demo: setup
 	$(VENV)/bin/snakemake --profile profiles/local

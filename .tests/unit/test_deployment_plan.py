@@ -131,7 +131,7 @@ def test_trusted_code_is_stamped(planned):
         (
             {"topology": {"pipeline_parallel": 2, "tensor_parallel": 2}},
             "illegal_topology",
-            "devices_per_node 4 exceeds the 2",
+            "asks for 4 devices (tensor_parallel x pipeline_parallel) and this machine has 2",
         ),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_second_signal_ends_everything_at_once(run, second):
     one.process.send_signal(second)
     code, _, err = one.end(5)
     assert code == 130
-    assert "again interrupted; ending at once" in err
+    assert "interrupted again; ending at once" in err
     assert processes.wait_for_end(one.script, 2)
 
 

@@ -84,7 +84,7 @@ def test_a_legal_topology_has_neither_errors_nor_warnings(architecture, asked):
         (
             GPT_OSS,
             topology(devices=16, tp=16),
-            "devices_per_node 16 exceeds the 8 that a node has; legal here: 1 to 8.",
+            "the topology asks for 16 devices (tensor_parallel x pipeline_parallel) and this machine has 8: lower one of them.",
         ),
         (
             DENSE,

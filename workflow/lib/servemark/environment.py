@@ -68,7 +68,7 @@ class Lock:
                 f"The environment list {self.requirements} is for CPython {self.python[0]}.{self.python[1]} on {self.machine}; "
                 f"this is CPython {version[0]}.{version[1]} on {machine}.",
                 look=str(self.requirements.parent / "README.md"),
-                do="Set the workflow up with that Python (make setup PYTHON=python3.11), or give environments.NAME.prefix, "
+                do="Set the workflow up with that Python (rm -r .venv; make setup PYTHON=python3.11), or give environments.NAME.prefix, "
                 "the path of an environment that already has vLLM.",
                 reason="no_lock_fits",
             )
@@ -245,7 +245,10 @@ def check(
             raise EnvironmentRefused(
                 f"The environment {environment.name} ({environment.prefix}) does not work: {words} failed: {last[0]}",
                 look=str(target),
-                do="Mend it, or delete that folder and run again; or give another environments.NAME.prefix.",
+                do="Mend it (the log has its words), or give another environments.NAME.prefix."
+                if environment.origin == "prefix"
+                else f"Delete {environment.prefix} and results/RUN/environments/{environment.name}/environment.json and run "
+                "again: it is built anew.",
                 reason="environment_broken",
             )
     facts = json.loads(facts_file.read_text())

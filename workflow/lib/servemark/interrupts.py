@@ -37,7 +37,7 @@ def _interrupt(number: int, _: object) -> None:
 
 
 def _enough(*_: object) -> None:
-    _end_now("again interrupted")
+    _end_now("interrupted again")
 
 
 def _bound() -> None:

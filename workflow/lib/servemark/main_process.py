@@ -116,6 +116,8 @@ def begin(experiment: Experiment) -> None:
     """At the start of a real run: answer signals in bounded time and show progress."""
     interrupts.install()
     logging.getLogger("snakemake.logging").addFilter(_tells_something)
+    # An earlier run's summary is not this one's.
+    (experiment.folder / "summary.txt").unlink(missing_ok=True)
     _Shown.display = Display(experiment.folder / "progress.jsonl")
     _Shown.display.start()
     counts = f"{len(experiment.points)} deployments, {sum(map(len, experiment.points.values()))} load points"

@@ -118,7 +118,7 @@ def _apply(config: Config, sweep: Sweep, loc: Loc) -> tuple[Config, list[Problem
 
 def _bad_key(kind: type[Deployment] | type[Workload], key: str, loc: Loc) -> Problem | None:
     head, _, tail = key.partition(".")
-    if looks_secret(key):  # before its values become part of a name
+    if head == "variables" and looks_secret(tail):  # before its values become part of a name
         return Problem(loc, "looks like a secret, and secrets never live in the configuration")
     nested = ("topology", "options", "variables", "client_options")
     if head not in kind.model_fields:

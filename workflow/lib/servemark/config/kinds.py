@@ -75,7 +75,8 @@ def _variable_name(name: str) -> str:
     if looks_secret(name):
         raise refuse(
             "looks like a secret, and secrets never live in the configuration; export it in the shell that starts "
-            "snakemake, or keep it in a file with mode 0600 that the program reads",
+            "snakemake, or keep it in a file with mode 0600 that the program reads (HF_TOKEN and the keys of vLLM, OpenAI and "
+            "Ray are not handed on: the server runs offline, with a key of its own)",
             hide=True,
         )
     return name

@@ -69,7 +69,7 @@ def runtime_root() -> Path:
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or not stat.S_ISDIR(status.st_mode):
         raise ServemarkError(
             f"{root} exists and is not a private folder of yours.",
-            do="Remove it or have its owner remove it.",
+            do=f"Remove it or have its owner remove it, or export {RUNTIME_VARIABLE}, another private folder on this machine.",
             reason="runtime_folder_refused",
         )
     return root

@@ -182,6 +182,10 @@ def _causes(record: Measurement) -> list[tuple[str, str, str, str]]:
         said = "".join(f"\n{line.strip()}" for line in failure.quote[:QUOTED_LINES])
         return [(failure.reason, failure.detail + said, failure.log or "-", failure.remedy or DEFAULT_REMEDY)]
     log = f"{record.attempt}/server.log" if record.attempt else "-"
+    if record.attempt and not {"server_died", "server_hung", "server_changed"} & reason_codes(record):
+        # RUN/deployments/NAME/attempts/NUMBER
+        run_folder = record.attempt.partition("/deployments/")[0]
+        log = f"{run_folder}/logs/measure/{record.deployment}/{record.point}.log"
     return [
         (reason.code, reason.detail, log, REMEDIES.get(reason.code, DEFAULT_REMEDY))
         for reason in record.reasons
@@ -214,7 +218,10 @@ def _table(decisions: Sequence[Decision], rejected_dir: Path) -> str:
             f"{len(holes)} hole(s): points without figures, named in the report; the next run does not measure them:"
         )
         parts.append(_rows(holes))
-        parts.append("To measure a hole again after mending its cause, delete its record and its rejected records.")
+        parts.append(
+            f"To measure a hole again after mending its cause, delete {rejected_dir.parent}/deployments/DEPLOYMENT/points/"
+            f"POINT.json and {rejected_dir}/DEPLOYMENT/POINT.*"
+        )
     return "\n".join(parts)
 
 

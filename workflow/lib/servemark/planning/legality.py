@@ -109,8 +109,8 @@ def _placement(topology: Topology, devices_per_node: int) -> tuple[list[str], li
     )
     if topology.devices_per_node > devices_per_node:
         errors.append(
-            f"devices_per_node {topology.devices_per_node} exceeds the {devices_per_node} that a node has; "
-            f"legal here: 1 to {devices_per_node}."
+            f"the topology asks for {topology.devices_per_node} devices (tensor_parallel x pipeline_parallel) and this machine has "
+            f"{devices_per_node}: lower one of them."
         )
     if ranks > asked:
         errors.append(

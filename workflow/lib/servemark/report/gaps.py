@@ -45,8 +45,10 @@ def _of(data: PageData, deployment: str) -> Iterator[Gap]:
                 stage="measure",
                 reason=" ".join(reason.code for reason in item.reasons) or "no_reason_recorded",
                 detail="; ".join(reason.detail for reason in item.reasons) or "The record gives no reason.",
-                log=item.raw,
-                remedy="Run snakemake again: it measures INVALID points again.",
+                log=f"results/{data.run}/logs/measure/{deployment}/{item.point}.log",
+                remedy="Run snakemake again: a point that is INVALID for the first time is measured again. To measure a hole "
+                f"again, delete results/{data.run}/deployments/{deployment}/points/{item.point}.json and "
+                f"results/{data.run}/rejected/{deployment}/{item.point}.*",
             )
             _gap(found, deployment, failure).points.append(words.point(item))
         elif item.failure is not None:

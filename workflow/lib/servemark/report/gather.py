@@ -56,6 +56,7 @@ def gather(run_folder: Path) -> PageData:
         version=__version__,
         commit=commit(),
         commands=(
+            f"# config.json is in the archive: put it at results/{config['run']}/config.json of a checkout of {commit()}",
             "make setup",
             f".venv/bin/snakemake --profile profiles/local --configfile results/{config['run']}/config.json",
         ),

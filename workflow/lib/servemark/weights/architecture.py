@@ -90,7 +90,7 @@ class Architecture:
         if "kv_lora_rank" in text:
             raise WeightsRefused(
                 f"Models of type {text.get('model_type')!r} have latent attention (MLA), which planning cannot size.",
-                do="Give an explicit topology and leave the memory plan to vLLM.",
+                do="This version cannot serve this model; choose one with full or sliding-window attention.",
                 reason="architecture_unknown",
             )
         layers, hidden, heads, vocab = (
@@ -261,7 +261,7 @@ def _windows(config: dict[str, Any], layers: int) -> tuple[int | None, ...]:
         raise WeightsRefused(
             f"config.json has layers of the types {', '.join(other)}; planning knows full_attention and "
             "sliding_attention.",
-            do="Give an explicit topology and leave the memory plan to vLLM.",
+            do="This version cannot serve this model; choose one with full or sliding-window attention.",
             reason="architecture_unknown",
         )
     if "sliding_attention" in kinds and not window and config.get("use_sliding_window") is not False:
