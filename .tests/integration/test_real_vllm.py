@@ -95,12 +95,12 @@ def test_the_embedded_default_survives_a_crash_and_an_interruption_and_ends_with
     fresh.config = config | {"run": fresh.config["run"], "cache": str(CACHE)}
     over_ray = f"results/{fresh.config['run']}/deployments/ray-tp2/stopped.json"
 
-    loading = fresh.start(over_ray)
+    loading = fresh.start("--", over_ray)
     fresh.wait_for_progress("placement group", subject="ray-tp2", seconds=400)
     loading.interrupt(signal.SIGKILL)
     fresh.assert_all_dead()
 
-    measuring = fresh.start(over_ray)
+    measuring = fresh.start("--", over_ray)
     fresh.wait_for_progress("chat-c8-r1: 32 requests", subject="ray-tp2", seconds=300)
     time.sleep(3)  # the client runs
     measuring.interrupt(signal.SIGTERM)

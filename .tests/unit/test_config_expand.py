@@ -87,6 +87,11 @@ def test_a_seed_follows_the_workloads_seed_and_not_its_name():
 
     assert seed("chat") == seed("other")
     assert seed("chat") != seed("chat", seed=2)
+    # Other ledger keys on the same live server: the same prompts would come from its prefix cache.
+    assert seed("chat", warmups=1) != seed("chat", warmups=2)
+    assert seed("chat", client_options={"burstiness": 0.5}) != seed("chat")
+    limited = [seed("chat", request_rate=5, concurrency=limit) for limit in (2, 4)]
+    assert limited[0] != limited[1]
 
 
 def test_a_grid_makes_every_combination_in_the_place_of_the_original():

@@ -6,12 +6,12 @@ import os
 import platform
 import re
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from servemark import hardware
+from servemark.errors import ServemarkError
 from servemark.records import Hardware
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "hardware"
@@ -122,5 +122,5 @@ def test_a_broken_driver_is_not_taken_for_a_cpu_machine(path):
     put_nvidia_smi(
         path, "echo 'NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.'; exit 9"
     )
-    with pytest.raises(subprocess.CalledProcessError):
+    with pytest.raises(ServemarkError, match="nvidia-smi is here and does not work"):
         hardware.probe()

@@ -180,3 +180,18 @@ def test_a_request_to_a_dead_keeper_fails_with_its_log_named(attempts):
     keeper.stop(attempt, 10)
     with pytest.raises(TimeoutError, match=r"keeper\.log"):
         keeper.request(attempt, DaemonRequest(name="late", argv=("true",), env={}, log=str(attempt / "late.log")))
+
+
+def test_a_stage_that_was_killed_without_a_word_ends_the_deployment(tmp_path, master, attempts):
+    folder = tmp_path / "deployment" / "attempts"
+    folder.mkdir(parents=True)
+    attempt = attempts("deployment/attempts/001")
+    script = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    keeper.worker_file(tmp_path / "deployment").write_text(str(Identity.of(script.pid)))
+    daemon(attempt)
+    assert keeper.is_alive(attempt)
+    script.kill()
+    script.wait()
+    wait_for(lambda: keeper.read_state(attempt).state == "ended")
+    assert keeper.read_state(attempt).why == "stage_killed"
+    assert_all_dead(attempt)

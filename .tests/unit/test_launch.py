@@ -107,7 +107,7 @@ RAY = {
 def test_the_servers_environment(topology, hardware, variables, expected):
     env = launch.server_environment(plan(topology=topology, variables=variables), hardware, "lo")
     always = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1"}
-    assert env == always | expected
+    assert env == always | launch.NO_PROXY | expected
 
 
 def test_ray_is_started_with_a_token_file_without_dashboard_and_in_the_foreground():

@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import report_data
 import yaml
 
-from servemark import main_process, processes
+from servemark import main_process, processes, records
 from servemark.config.load import read_resolved
 from servemark.deployment import attempts
 from servemark.processes import LIFELINE_VARIABLE, myself
@@ -193,3 +194,15 @@ def test_snakemakes_two_words_for_every_job_are_dropped_and_the_rest_kept(
             logger.info(text)
     main_process.end(experiment, success=True)
     assert [record.getMessage() for record in caplog.records] == ["Finished jobid: 3"]
+
+
+def test_a_point_that_ended_a_server_before_goes_last(checkout, data):
+    names = [point.name for point in main_process.load(data, [DEFAULT], is_main=False).points["plain"]]
+    failure = records.Failure(stage="measure", reason="server_died", detail="It died.")
+    killer = report_data.invalid(concurrency=4).model_copy(
+        update={"failure": failure, "client_argv": ("vllm", "bench")}
+    )
+    for name, record in ((names[1], killer), (names[2], killer.model_copy(update={"client_argv": ()}))):
+        record.write(Path(f"results/demo/rejected/plain/{name}.1.json"))
+    after = [point.name for point in main_process.load(data, [DEFAULT], is_main=False).points["plain"]]
+    assert after == [names[0], *names[2:], names[1]], "the one that was never tried keeps its place"

@@ -234,3 +234,12 @@ def test_a_thousand_keys_are_looked_up_within_a_second(store, raw):
     start = time.perf_counter()
     assert store.missing(keys) == tuple(keys[500:])
     assert time.perf_counter() - start < 1.0
+
+
+def test_a_forgotten_entry_is_a_miss_and_can_be_stored_again(store, raw):
+    store.store(KEY, record(), raw)
+    store.forget(KEY)
+    store.forget(OTHER)  # never stored: nothing to do
+    assert store.missing([KEY]) == (KEY,)
+    assert any((store.root / "damaged").rglob("*.json")), "kept aside"
+    assert store.store(KEY, record(verdict="SUSPECT"), raw).record.verdict == "SUSPECT"

@@ -341,3 +341,18 @@ def test_marked_finds_a_process_that_wiped_its_environment_by_where_it_writes(tm
     for child in (*renamed, other):
         processes.end_group(child, grace_s=0.2)
     assert processes.marked(attempt, scratch) == []
+
+
+def test_what_another_interpreter_gets_of_our_environment(monkeypatch):
+    for name in (
+        "OMP_NUM_THREADS",
+        "HF_TOKEN",
+        "VLLM_API_KEY",
+        "VLLM_ATTENTION_BACKEND",
+        "VLLM_CACHE_ROOT",
+        "NCCL_NET",
+    ):
+        monkeypatch.setenv(name, "1")
+    env = processes.clean_environment({"VLLM_USE_V2": "given"})
+    left = {name for name in env if name.startswith(("OMP_", "HF_", "VLLM_", "NCCL_"))}
+    assert left == {"VLLM_CACHE_ROOT", "NCCL_NET", "VLLM_USE_V2"}

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from servemark import results
 from servemark.config.load import read_resolved
+from servemark.measurement.ledger import Ledger
 from servemark.stage import stage
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 with stage("check_measurements", "", snakemake.log[0]) as here:
     run_folder = Path(snakemake.output.check).parent
-    check = results.gate(
-        run_folder, snakemake.input.records, read_resolved(snakemake.input.settings).accept_invalid, here.progress
-    )
+    config = read_resolved(snakemake.input.settings)
+    ledger = Ledger(config.ledger_folder)
+    check = results.gate(run_folder, snakemake.input.records, ledger, config.accept_invalid, here.progress)
     check.write(snakemake.output.check)

@@ -100,7 +100,9 @@ def build(
             progress.say(
                 f"environment {lock.name} exists already ({found.packages} packages, {found.size_mib:.0f} MiB)"
             )
-            return found.model_copy(update={"name": name, "seconds": 0.0})
+            # The checkout may have been moved: the marker's path is the old one.
+            place = {"prefix": str(prefix), "python": str(prefix / "bin" / "python")}
+            return found.model_copy(update={"name": name, "seconds": 0.0, **place})
         begin = time.monotonic()
         if prefix.exists():
             progress.say("removing a half-built environment")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from servemark.errors import ServemarkError
 from servemark.records import Gpu, Hardware, Interface, utc_now
 
 QUERY = ["nvidia-smi", "--query-gpu=name,memory.total,uuid,driver_version", "--format=csv,noheader,nounits"]
@@ -64,14 +66,22 @@ def probe() -> Hardware:
     """Look at this machine.
 
     Raises:
-        subprocess.CalledProcessError: nvidia-smi is there and fails, as with a broken driver: that is no CPU machine.
+        ServemarkError: nvidia-smi is there and fails, as with a broken driver: that is no CPU machine.
     """
     gpus: tuple[Gpu, ...] = ()
     driver = cuda = topology = None
     if shutil.which("nvidia-smi"):
-        gpus, driver = parse_gpus(_output(QUERY))
-        cuda = parse_cuda(_output(["nvidia-smi"]))
-        topology = _output(["nvidia-smi", "topo", "-m"])
+        try:
+            gpus, driver = parse_gpus(_output(QUERY))
+            cuda = parse_cuda(_output(["nvidia-smi"]))
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            raise ServemarkError(
+                f"nvidia-smi is here and does not work: {error}",
+                do="Have the driver mended; on a machine without GPU take nvidia-smi out of the PATH.",
+                reason="nvidia_smi_failed",
+            ) from None
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            topology = _output(["nvidia-smi", "topo", "-m"])
     release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
     return Hardware(
         accelerator="cuda" if gpus else "cpu",

@@ -106,7 +106,9 @@ class Keeper:
             while (why := self._reason_to_end()) is None:
                 self._start_requested()
                 time.sleep(TICK_S)
-        self.say("ending", why=why)
+        # A full disk must not keep the tree alive: what cannot be written is left unsaid.
+        with contextlib.suppress(OSError):
+            self.say("ending", why=why)
         leftovers = self._end_tree(why)
         if not why.startswith("daemon_ended"):
             # After a daemon's own end, a stage that is just beginning may still read them; stop_deployment removes them then.
@@ -151,8 +153,18 @@ class Keeper:
             return "stop_requested"
         if not self.lifeline.alive:
             return "lifeline_ended"
+        if self._stage_was_killed():
+            return "stage_killed"
         ended = [name for name, daemon in self.daemons.items() if daemon.ended_at]
         return f"daemon_ended:{ended[0]}" if ended else None
+
+    def _stage_was_killed(self) -> bool:
+        """Whether the script that works on this deployment died without a word (kill -9, out of memory): nobody would stop us."""
+        worker = worker_file(self.attempt.parents[1])
+        try:
+            return not Identity.parse(worker.read_text()).alive and worker.exists()
+        except (OSError, ValueError):
+            return False
 
     def _start_requested(self) -> None:
         for path in sorted((self.attempt / "requests").glob("*.json")):
@@ -176,7 +188,8 @@ class Keeper:
 
     def _record(self, state: DaemonState) -> None:
         self.daemons[state.name] = state
-        write_atomically(self.attempt / "daemons" / f"{state.name}.json", state.model_dump_json(indent=2) + "\n")
+        with contextlib.suppress(OSError):
+            write_atomically(self.attempt / "daemons" / f"{state.name}.json", state.model_dump_json(indent=2) + "\n")
 
     def _reap(self, why: str = "exited") -> None:
         while True:
@@ -219,6 +232,11 @@ class Keeper:
         while time.monotonic() < deadline and processes.descendants(os.getpid()):
             self._reap()
             time.sleep(0.02)
+
+
+def worker_file(deployment: Path) -> Path:
+    """Where the script that works on a deployment says which process it is, while it does."""
+    return deployment / "stage"
 
 
 def remove_secrets(attempt: Path) -> None:

@@ -9,6 +9,8 @@ from servemark.records import Hardware, Plan, PlannedPoint
 
 VLLM = "vllm.entrypoints.cli.main"
 # Ports below Linux's default ephemeral range (32768-60999) and above the well-known ones: nobody is given one by chance.
+# Our traffic is local; with a site's http_proxy set, vLLM's client would hand load and key to the proxy.
+NO_PROXY = {"NO_PROXY": "*", "no_proxy": "*"}
 PORTS = range(20000, 32000)
 
 
@@ -58,7 +60,7 @@ def server_environment(plan: Plan, hardware: Hardware, interface: str) -> dict[s
     Sources: offline and usage switches from vLLM's documentation; on CPU, gloo needs an exact interface name, and the Ray
     executor does no OpenMP binding, so threads are limited by hand.
     """
-    env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1"}
+    env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1", **NO_PROXY}
     if hardware.accelerator == "cpu":
         env["GLOO_SOCKET_IFNAME"] = interface
         ranks = plan.topology.world_size

@@ -20,7 +20,7 @@ from servemark.config.model import Config
 from servemark.deployment import attempts
 from servemark.errors import ServemarkError
 from servemark.progress import Display
-from servemark.records import write_atomically
+from servemark.records import Measurement, write_atomically
 
 # Snakemake walks the chain of points recursively, several frames a point, and reports an overflow as a "cyclic dependency".
 _FRAMES_PER_POINT = 30
@@ -37,7 +37,7 @@ class Experiment:
     @classmethod
     def of(cls, config: Config) -> Experiment:
         """Expand every deployment's points."""
-        every = {name: points(config, name) for name in config.deployments}
+        every = {name: _in_order(config, name) for name in config.deployments}
         before: dict[tuple[str, str], str | None] = {}
         for name, chain in every.items():
             names = [point.name for point in chain]
@@ -53,6 +53,22 @@ class Experiment:
     def settings(self) -> Path:
         """The whole configuration as it is used, sweeps applied."""
         return self.folder / "config.json"
+
+
+def _in_order(config: Config, deployment: str) -> tuple[Point, ...]:
+    found = points(config, deployment)
+    return tuple(sorted(found, key=lambda point: _ended_a_server(config.run, deployment, point.name)))
+
+
+def _ended_a_server(run: str, deployment: str, point: str) -> bool:
+    """Whether this point's measurement was the end of a server before. Such points go last, so that they cost no other point."""
+    for path in (Path("results") / run / "rejected" / deployment).glob(f"{point}.*.json"):
+        with contextlib.suppress(ServemarkError):
+            record = Measurement.read(path)
+            # A point that was not measured because the server had gone already has no command line.
+            if record.failure and record.client_argv:
+                return True
+    return False
 
 
 def load(data: Mapping[str, Any], sources: Sequence[os.PathLike[str]], *, is_main: bool) -> Experiment:

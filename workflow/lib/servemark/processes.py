@@ -20,6 +20,8 @@ from pathlib import Path
 
 import psutil
 
+from servemark.measurement.key import decides
+
 LIFELINE_VARIABLE = "SERVEMARK_LIFELINE"
 MARK_VARIABLE = "SERVEMARK_ATTEMPT"
 _PR_SET_PDEATHSIG = 1
@@ -144,8 +146,13 @@ def start_child(
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Our environment without what would mislead another interpreter or hand on credentials, plus ``extra``."""
+    """Our environment without what would mislead another interpreter or hand on credentials, plus ``extra``.
+
+    vLLM's own variables that decide results are left out too: they belong into the configuration, where the ledger's key and the
+    report see them.
+    """
     kept = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    kept = {name: value for name, value in kept.items() if not (name.startswith("VLLM_") and decides(name))}
     return {**kept, **(extra or {})}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from servemark.errors import ServemarkError
 from servemark.keeper import SECRETS
 from servemark.measurement import quarantine
+from servemark.measurement.ledger import Ledger
 from servemark.progress import Progress
 from servemark.records import Check, Measurement, Plan, write_atomically
 from servemark.report import table
@@ -21,6 +22,7 @@ _LEFT_OUT = frozenset(
         "keeper-spec.json",
         "progress.jsonl",
         "check.json",
+        "stage",
         "summary.txt",
         *SECRETS,
     }
@@ -68,7 +70,9 @@ def live_secrets(run_folder: Path) -> list[str]:
     ]
 
 
-def gate(run_folder: Path, records: Iterable[str], accept_invalid: bool | Sequence[str], progress: Progress) -> Check:
+def gate(
+    run_folder: Path, records: Iterable[str], ledger: Ledger, accept_invalid: bool | Sequence[str], progress: Progress
+) -> Check:
     """Set INVALID measurements aside and fail, or pass and name the holes; writes summary.txt either way.
 
     Raises:
@@ -76,6 +80,8 @@ def gate(run_folder: Path, records: Iterable[str], accept_invalid: bool | Sequen
     """
     found = {Path(path): Measurement.read(path) for path in records}
     answer = quarantine.gate(found, run_folder / "rejected", accept_invalid)
+    for path in answer.moved.values():
+        ledger.forget(Measurement.read(path).key)
     name = run_folder.name
     lines = [table.text_table(table.tidy(list(found.values()))), ""]
     if answer.table:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from servemark import keeper
+from servemark import keeper, processes
 from servemark.deployment import attempts
 from servemark.errors import ServemarkError
 from servemark.processes import LifelineWatch
 from servemark.progress import Progress
+from servemark.records import write_atomically
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None) -> 
     log_path = Path(log)
     log_path.parent.mkdir(parents=True, exist_ok=True)
     _redirect(log_path)
+    worker = keeper.worker_file(deployment) if deployment else None
+    if worker:
+        write_atomically(worker, str(processes.myself()))
     progress = Progress(Path(log.partition("/logs/")[0]) / "progress.jsonl", name, subject, log)
     try:
         yield Stage(progress, log_path, LifelineWatch())
@@ -59,6 +63,9 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None) -> 
         progress.say(f"failed by a defect of servemark or its surroundings; the traceback is in {log}")
         _stop(deployment)
         sys.exit(1)
+    finally:
+        if worker:
+            worker.unlink(missing_ok=True)
 
 
 def _as_interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -219,8 +219,9 @@ def _seed(workload: Workload, label: str, repetition: int) -> int:
     workload changes nothing that is measured.
     """
     lengths = [workload.input_tokens, workload.output_tokens]
-    parts = [workload.seed, workload.dataset, *lengths, workload.requests, label, repetition]
-    return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:4], "big") >> 1
+    client = [workload.warmups, workload.client_options, workload.concurrency if workload.request_rate else None]
+    parts = [workload.seed, workload.dataset, *lengths, workload.requests, client, label, repetition]
+    return int.from_bytes(hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()[:4], "big") >> 1
 
 
 def same_names(config: Config) -> list[Problem]:

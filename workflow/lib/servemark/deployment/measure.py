@@ -153,7 +153,9 @@ class Measuring:
             )
             return reason
 
-        env = processes.clean_environment({"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OPENAI_API_KEY": key})
+        env = processes.clean_environment(
+            {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OPENAI_API_KEY": key, **launch.NO_PROXY}
+        )
         result = run_tool(
             argv, log=self.here.log, env=env, timeout_s=self.timeouts.point, watch=self.here.watch, check=check
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 
-from servemark import planning
+from servemark import keeper, planning
 from servemark.deployment import attempts
 from servemark.deployment.server import SERVER
 from servemark.errors import StageFailed
@@ -198,7 +198,7 @@ def wait(
 
     def died() -> bool:
         state = attempts.find_daemon(attempt, SERVER)
-        return state is None or state.ended_at is not None or (attempt / "stop").exists()
+        return state is None or state.ended_at is not None or not keeper.is_alive(attempt)
 
     try:
         waited = poll(

@@ -98,6 +98,11 @@ class Ledger:
             shutil.rmtree(draft, ignore_errors=True)
         return StoredMeasurement(record, entry / RAW)
 
+    def forget(self, key: str) -> None:
+        """Set an entry aside that today's thresholds refuse, so that its point is measured again."""
+        if (entry := self._entry(key)).exists():
+            self._set_aside(entry, ServemarkError("INVALID by today's thresholds."))
+
     def missing(self, keys: Iterable[str]) -> tuple[str, ...]:
         """The keys with no usable entry, in the given order. Raw files are hashed: a point whose entry is damaged has to be measured.
 
