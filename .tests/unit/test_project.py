@@ -80,7 +80,7 @@ def test_no_file_names_a_package_registry():
     hosts = [
         b"pypi" + b".org",
         b"python" + b"hosted",
-        b"registry.npm" + b"js",
+        b"regis" + b"try.npmjs",
         b"debian" + b".org",
         b"download.py" + b"torch",
     ]
