@@ -13,9 +13,11 @@ import pytest
 import yaml
 
 from servemark.config import document
+from servemark.config.cluster import Cluster
 from servemark.config.expand import expand
 from servemark.config.load import load, read_resolved, validate
-from servemark.config.model import Topology
+from servemark.config.model import Config
+from servemark.config.topology import Topology
 from servemark.errors import ConfigError
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -69,10 +71,34 @@ def test_the_defaults_are_those_that_the_documents_promise():
         ({"pipeline_parallel": 2}, "mp"),
         ({"tensor_parallel": 2, "executor": "ray"}, "ray"),
         ({"executor": "ray"}, "ray"),
+        ({"data_parallel": 2}, "mp"),
+        ({"replicas": 4}, "single"),
     ],
 )
 def test_the_executor_follows_from_the_ranks_unless_named(topology, executor):
     assert deployment(topology=topology).topology.executor == executor
+
+
+@pytest.mark.parametrize(
+    ("topology", "devices_per_node", "all_nodes"),
+    [
+        ({}, 1, 1),
+        ({"tensor_parallel": 4}, 4, 1),
+        ({"replicas": 4, "client": "own"}, 4, 2),
+        ({"nodes": 2, "replicas": 4}, 2, 2),
+        ({"nodes": 2, "tensor_parallel": 2, "executor": "ray"}, 1, 2),
+        ({"nodes": 2, "tensor_parallel": 4, "pipeline_parallel": 2}, 4, 2),
+        ({"nodes": 4, "tensor_parallel": 8, "replicas": 2, "client": "own"}, 4, 5),
+        ({"nodes": 2, "data_parallel": 4}, 2, 2),
+        ({"nodes": 2, "tensor_parallel": 2, "data_parallel": 3, "executor": "ray"}, 3, 2),
+    ],
+)
+def test_ranks_are_divided_over_nodes(topology, devices_per_node, all_nodes):
+    found = Topology(**topology)
+    assert (found.devices_per_node, found.all_nodes) == (devices_per_node, all_nodes)
+    record = found.record()
+    assert record.devices_per_node * record.nodes == record.world_size
+    assert record.model_dump(exclude={"devices_per_node"}) == found.model_dump()
 
 
 def test_options_are_kept_under_their_dashed_names_with_their_values():
@@ -203,10 +229,9 @@ def test_types_work_without_the_names_of_other_sections():
 # documents
 
 
-def test_the_schema_file_is_the_generated_one():
-    assert (CONFIG / "schema.json").read_text() == document.schema_text(), (
-        "run python -m servemark.config.document config"
-    )
+@pytest.mark.parametrize(("model", "name"), [(Config, "schema.json"), (Cluster, "cluster.schema.json")])
+def test_the_schema_files_are_the_generated_ones(model, name):
+    assert (CONFIG / name).read_text() == document.schema_text(model), "run python -m servemark.config.document config"
 
 
 def test_the_readme_holds_the_generated_table():
@@ -214,16 +239,18 @@ def test_the_readme_holds_the_generated_table():
     assert text == document.readme_text(text), "run python -m servemark.config.document config"
 
 
-def test_every_key_has_a_meaning():
-    rows = document.key_table().splitlines()[2:]
-    assert len(rows) > 40
+@pytest.mark.parametrize(("model", "least"), [(Config, 40), (Cluster, 25)])
+def test_every_key_has_a_meaning(model, least):
+    rows = document.key_table(model).splitlines()[2:]
+    assert len(rows) > least
     for row in rows:
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
         assert len(cells) == 4 and all(cells), row
 
 
-def test_the_schema_is_a_schema_and_closes_every_mapping_of_fixed_keys():
-    schema = document.json_schema()
+@pytest.mark.parametrize("model", [Config, Cluster])
+def test_the_schema_is_a_schema_and_closes_every_mapping_of_fixed_keys(model):
+    schema = document.json_schema(model)
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["$schema"].endswith("2020-12/schema") and schema["title"]
     for part in (schema, *schema["$defs"].values()):
@@ -234,7 +261,8 @@ def test_the_schema_is_a_schema_and_closes_every_mapping_of_fixed_keys():
 @pytest.mark.parametrize(
     "path", [CONFIG / "config.yaml", *sorted((CONFIG / "examples").glob("*.yaml"))], ids=lambda p: p.name
 )
-def test_shipped_configurations_fit_the_schema_and_the_types(path):
+def test_shipped_configurations_fit_the_schema_and_the_types(path, monkeypatch):
+    monkeypatch.chdir(CONFIG.parent)
     jsonschema.validate(yaml.safe_load(path.read_text()), document.json_schema())
     assert load(path).deployments
 
@@ -269,7 +297,8 @@ def _blocks(language):
 
 
 def test_the_smallest_configuration_and_the_sweeps_of_the_readme_are_valid(tmp_path):
-    smallest, sweeps = _blocks("yaml")
+    smallest, topology, sweeps = _blocks("yaml")
+    assert Topology(**yaml.safe_load(topology)["topology"]).devices_per_node == 4
     path = tmp_path / "my.yaml"
     path.write_text(smallest + sweeps)
     config = load(path)
@@ -289,15 +318,18 @@ def test_the_message_of_the_readme_is_the_real_one(tmp_path, monkeypatch):
 
 
 def test_writing_the_documents_renews_only_the_table(tmp_path):
-    (tmp_path / "README.md").write_text(f"before\n{document.TABLE_BEGIN}\nSTALE\n{document.TABLE_END}\nafter\n")
+    tables = [f"{first}\nSTALE\n{last}" for first, last in map(document.marks, (Config, Cluster))]
+    (tmp_path / "README.md").write_text("\n".join(["before", *tables, "after\n"]))
     document.write(tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "STALE" not in text
-    assert document.key_table() in text
+    assert document.key_table() in text and document.key_table(Cluster) in text
     assert json.loads((tmp_path / "schema.json").read_text()) == document.json_schema()
 
 
-@pytest.mark.parametrize("text", ["nothing", document.TABLE_BEGIN])
+@pytest.mark.parametrize(
+    "text", ["nothing", document.marks(Config)[0], "\n".join((*document.marks(Config), document.marks(Cluster)[0]))]
+)
 def test_a_readme_without_the_markers_is_refused(text):
     with pytest.raises(ValueError, match="lacks the line"):
         document.readme_text(text)

@@ -8,6 +8,7 @@ import pytest
 import report_data
 from conftest import HARDWARE
 
+from servemark.config.cluster import Cluster
 from servemark.config.expand import Point
 from servemark.config.model import Deployment
 from servemark.deployment.plan import plan, point_key_parts, unknown_options
@@ -61,7 +62,7 @@ def point(repetition=1, **changes) -> Point:
 
 @pytest.fixture
 def planned(tiny):
-    def run(hardware=HARDWARE, trust=False, points=None, check=CHECK, **changes) -> Plan:
+    def run(hardware=HARDWARE, trust=False, points=None, check=CHECK, cluster=None, **changes) -> Plan:
         values = {
             "model": "tiny",
             "environment": "cpu",
@@ -69,7 +70,8 @@ def planned(tiny):
             "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"},
         }
         deployment = Deployment.model_validate(values | changes)
-        return plan("plain", deployment, trust, points or [point(1), point(2)], hardware, check, tiny)
+        asked = points or [point(1), point(2)]
+        return plan("plain", deployment, trust, asked, hardware, check, tiny, cluster=cluster)
 
     return run
 
@@ -97,6 +99,8 @@ def test_a_legal_deployment_gets_its_points_with_keys_that_can_be_recomputed(pla
         ({"variables": {"VLLM_CPU_KVCACHE_SPACE": "2"}}, False),
         ({"topology": {"tensor_parallel": 2}}, False),
         ({"topology": {"executor": "ray"}}, False),
+        ({"topology": {"replicas": 2}}, False),
+        ({"topology": {"client": "own"}}, False),
         ({"trust": True}, False),
         ({"hardware": HARDWARE.model_copy(update={"host": "elsewhere", "probed_at": "later"})}, True),
         ({"hardware": HARDWARE.model_copy(update={"cpu_model": "another CPU"})}, False),
@@ -131,7 +135,12 @@ def test_trusted_code_is_stamped(planned):
         (
             {"topology": {"pipeline_parallel": 2, "tensor_parallel": 2}},
             "illegal_topology",
-            "asks for 4 devices (tensor_parallel x pipeline_parallel) and this machine has 2",
+            "on 1 node(s) these are 4 devices a node, and a node has 2",
+        ),
+        (
+            {"topology": {"pipeline_parallel": 2}, "options": {"max-model-len": 512, "enforce-eager": True}},
+            "illegal_topology",
+            "pipeline_parallel 2 on CPU dies at the first request; legal here: `enforce-eager: false`",
         ),
     ],
 )
@@ -140,6 +149,63 @@ def test_what_cannot_be_served_is_refused_by_its_key(planned, changes, reason, w
         planned(**changes)
     assert refused.value.reason == reason
     assert words in refused.value.what and refused.value.what.startswith("deployments.plain cannot be served:")
+
+
+CLUSTER = Cluster(
+    scheduler="slurm", variables={"NCCL_NET": "IB", "OMP_NUM_THREADS": 4}, modules="brics/nccl", interface="hsn*"
+)
+TWO_NODES = {"nodes": 2, "tensor_parallel": 2, "pipeline_parallel": 2, "executor": "ray"}
+
+
+def test_a_cluster_gives_variables_and_modules_and_the_deployment_has_the_last_word(planned):
+    found = planned(cluster=CLUSTER, variables={"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "8"})
+    assert found.variables == {"NCCL_NET": "IB", "OMP_NUM_THREADS": "8", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    assert found.modules == ("brics/nccl",)
+    assert found.key_parts["variables"] == found.variables and found.key_parts["modules"] == ["brics/nccl"]
+
+
+def test_devices_are_those_of_every_node(planned):
+    found = planned(cluster=CLUSTER, topology=TWO_NODES)
+    assert (found.topology.nodes, found.topology.devices_per_node, found.topology.world_size) == (2, 2, 4)
+    with pytest.raises(PlanRefused, match="on 1 node"):
+        planned(cluster=CLUSTER, topology={**TWO_NODES, "nodes": 1})
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"interface": "ib0"}, False),
+        ({"modules": ()}, False),
+        ({"modules": ("brics/nccl", "gcc")}, False),
+        ({"variables": {"NCCL_NET": "IB"}}, False),
+        ({"partition": "gpu", "account": "me", "qos": "q", "max_minutes": 9, "scratch": "/x", "extra": ("--x",)}, True),
+        ({"gpus_per_node": 4, "gpu_type": "h100", "constraint": "ib"}, True),
+    ],
+)
+def test_of_a_cluster_what_decides_figures_is_in_the_key(planned, change, same):
+    def key_on(cluster):
+        return planned(cluster=cluster, topology=TWO_NODES).points[0].key
+
+    assert (key_on(CLUSTER.model_copy(update=change)) == key_on(CLUSTER)) is same
+
+
+def test_on_one_node_the_network_between_nodes_decides_nothing(planned):
+    def key_on(interface, **topology):
+        return planned(cluster=CLUSTER.model_copy(update={"interface": interface}), topology=topology).points[0].key
+
+    assert key_on("ib0") == key_on("hsn*")
+    assert key_on("ib0", client="own") != key_on("hsn*", client="own"), "the client's requests cross it"
+    assert key_on("ib0", client="own") != key_on("ib0")
+
+
+@pytest.mark.parametrize(("partition", "fits"), [("1,1", True), ("2,0", False), ("1", False)])
+def test_a_partition_of_the_layers_is_checked(planned, partition, fits):
+    variables = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_PP_LAYER_PARTITION": partition}
+    if fits:
+        assert planned(topology={"pipeline_parallel": 2}, variables=variables).variables == variables
+    else:
+        with pytest.raises(PlanRefused, match="VLLM_PP_LAYER_PARTITION"):
+            planned(topology={"pipeline_parallel": 2}, variables=variables)
 
 
 def test_all_reasons_are_told_at_once(planned):

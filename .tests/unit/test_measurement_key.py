@@ -53,8 +53,11 @@ BIG = Gpu(name="H200", memory_mib=143771)
     [
         {"model_digest": "m2"},
         {"environment_digest": "e2"},
-        *(topology(**{name: 4}) for name in Topology.model_fields if name != "executor"),
+        *(topology(**{name: 4}) for name in Topology.model_fields if name not in ("executor", "client")),
         topology(executor="mp"),
+        topology(client="own"),
+        {"modules": ("brics/nccl",)},
+        {"interface": "hsn0"},
         option(max_model_len=1024),
         option(enforce_eager=False),
         option(dtype="bfloat16"),

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from servemark.planning import legality, stage_layers
+from servemark.errors import PlanRefused
+from servemark.planning import first_request_fails, legality, stage_layers, stages
+from servemark.planning.legality import PARTITION
 from servemark.records import Topology
 from servemark.weights import builtin
 from servemark.weights.architecture import Architecture
@@ -84,12 +86,18 @@ def test_a_legal_topology_has_neither_errors_nor_warnings(architecture, asked):
         (
             GPT_OSS,
             topology(devices=16, tp=16),
-            "the topology asks for 16 devices (tensor_parallel x pipeline_parallel) and this machine has 8: lower one of them.",
+            "tensor_parallel 16 x pipeline_parallel 1 x data_parallel 1 x replicas 1 = 16 ranks; on 1 node(s) these are 16 "
+            "devices a node, and a node has 8: lower one of the sizes, or take more nodes.",
         ),
         (
             DENSE,
             topology(tp=2, devices=2, executor="single"),
-            "executor single runs one rank and the topology has 2 an engine; legal here: mp, ray.",
+            "executor single runs one rank and the topology has 2 a replica; legal here: mp, ray.",
+        ),
+        (
+            GPT_OSS,
+            topology(dp=4, devices=4, executor="single"),
+            "executor single runs one rank and the topology has 4 a replica; legal here: mp, ray.",
         ),
     ],
 )
@@ -101,7 +109,7 @@ def test_an_illegal_topology_is_told_with_numbers_and_legal_values(architecture,
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (topology(pp=5, devices=5), "splits them 7, 7, 7, 8, 7"),
+        (topology(pp=5, devices=5), "pipeline_parallel 5 splits 36 layers unevenly, 7, 7, 7, 8, 7: the largest"),
         (topology(tp=2, devices=4), "leave 2 of 4 allocated device(s) idle"),
         (topology(nodes=2, devices=4, tp=8, executor="ray"), "tensor_parallel 8 spans nodes of 4 device(s)"),
         (topology(nodes=2, devices=3, tp=2, pp=3, executor="ray"), "a tensor parallel group may span nodes"),
@@ -113,6 +121,57 @@ def test_a_doubtful_topology_is_legal_with_a_warning(asked, words):
     errors, warnings = legality(GPT_OSS, asked, 8)
     assert errors == ()
     assert any(words in warning for warning in warnings) if words else warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "pp", "given", "split"),
+    [
+        (GPT_OSS, 2, None, (18, 18)),
+        (GPT_OSS, 2, "", (18, 18)),
+        (GPT_OSS, 2, "20,16", (20, 16)),
+        (GPT_OSS, 3, "10, 16 ,10", (10, 16, 10)),
+        (GPT_OSS, 5, None, (7, 7, 7, 8, 7)),
+        (DENSE, 1, "7", (2,)),
+        (DENSE, 3, "1,1,1", stage_layers(2, 3)),
+    ],
+)
+def test_layers_go_to_the_stages_as_the_variable_says_or_as_vllm_splits_them(architecture, pp, given, split):
+    variables = {} if given is None else {PARTITION: given}
+    assert stages(architecture, topology(pp=pp, devices=pp), variables) == split
+
+
+@pytest.mark.parametrize("given", ["18", "18,17", "18,18,0", "36,0", "20;16", "a,b", "18.0,18.0", "-1,37", ","])
+def test_a_partition_of_the_layers_that_does_not_fit_is_refused(given):
+    with pytest.raises(PlanRefused) as refused:
+        stages(GPT_OSS, topology(pp=2, devices=2), {PARTITION: given})
+    assert refused.value.reason == "bad_option"
+    assert "pipeline_parallel = 2 numbers" in refused.value.what and "such as 18,18." in refused.value.what
+
+
+def test_an_uneven_partition_is_told_as_vllm_will_split():
+    _, warnings = legality(GPT_OSS, topology(pp=2, devices=2), 8, (20, 16))
+    assert any("unevenly, 20, 16:" in warning for warning in warnings)
+    assert legality(GPT_OSS, topology(pp=5, devices=5), 8, (7, 7, 7, 7, 8))[1][0].count("7, 7, 7, 7, 8") == 1
+
+
+@pytest.mark.parametrize(
+    ("pp", "options", "variables", "accelerator", "faults"),
+    [
+        (2, {"enforce-eager": True}, {}, "cpu", 1),
+        (2, {"no-enforce-eager": False}, {}, "cpu", 1),
+        (2, {}, {"VLLM_CPU_CI_ENV": "1"}, "cpu", 1),
+        (2, {"enforce-eager": True}, {"VLLM_CPU_CI_ENV": "1"}, "cpu", 2),
+        (2, {"enforce-eager": False}, {"VLLM_CPU_CI_ENV": "0"}, "cpu", 0),
+        (2, {"no-enforce-eager": True}, {}, "cpu", 0),
+        (2, {"enforce-eager": None}, {}, "cpu", 0),
+        (1, {"enforce-eager": True}, {}, "cpu", 0),
+        (2, {"enforce-eager": True}, {}, "cuda", 0),
+    ],
+)
+def test_pipeline_stages_on_cpu_need_the_warm_up(pp, options, variables, accelerator, faults):
+    found = first_request_fails(topology(pp=pp, devices=pp), options, variables, accelerator)
+    assert len(found) == faults
+    assert all("legal here: `enforce-eager: false`" in fault for fault in found)
 
 
 @pytest.mark.parametrize("tp", range(1, 13))

@@ -124,6 +124,7 @@ def records_of_the_run(wildcards):
         *every("environment", "<run>/environments/{name}/check.json"),
         *every("model", "<run>/models/{name}/manifest.json"),
         *of_every_deployment("<run>/deployments/{deployment}/plan.json"),
+        *of_every_deployment("<run>/deployments/{deployment}/fabric.json"),
         *of_every_deployment("<run>/deployments/{deployment}/startup.json"),
         *of_every_deployment("<run>/deployments/{deployment}/stopped.json"),
         *all_points(wildcards),

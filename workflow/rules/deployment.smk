@@ -12,7 +12,7 @@ ALLOCATION = None if workflow.local_exec else "deployment"
 
 
 rule start_cluster:
-    """Take the machine; bring up Ray where the topology asks for it."""
+    """Take the nodes; look at each; bring up Ray where the topology asks for it."""
     input:
         plan="<run>/deployments/{deployment}/plan.json",
         environment=environment_of,
@@ -29,14 +29,38 @@ rule start_cluster:
     priority: 10
     group:
         ALLOCATION
+    params:
+        hold=False,
     script:
         "../scripts/start_cluster.py"
 
 
-rule serve_model:
-    """Start vLLM's server under the keeper."""
+rule check_fabric:
+    """See that all ranks reach each other, and how, before a model is loaded."""
     input:
         cluster="<run>/deployments/{deployment}/cluster.json",
+        plan="<run>/deployments/{deployment}/plan.json",
+        environment=environment_of,
+        hardware="<run>/hardware.json",
+        settings=ancient(settings()),
+    output:
+        fabric="<run>/deployments/{deployment}/fabric.json",
+    log:
+        "<logs>/check_fabric/{deployment}.log",
+    benchmark:
+        "<benchmarks>/check_fabric/{deployment}.tsv"
+    priority: 15
+    group:
+        ALLOCATION
+    script:
+        "../scripts/check_fabric.py"
+
+
+rule serve_model:
+    """Start vLLM's servers under the keeper, and the router in front of several."""
+    input:
+        cluster="<run>/deployments/{deployment}/cluster.json",
+        fabric="<run>/deployments/{deployment}/fabric.json",
         plan="<run>/deployments/{deployment}/plan.json",
         environment=environment_of,
         manifest=manifest_of,

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 folder = Path(snakemake.output.ready).parent
 with stage("await_ready", snakemake.wildcards.deployment, snakemake.log[0], folder) as here:
     timeouts = read_resolved(snakemake.input.settings).timeouts
-    ready, startup = readiness.wait(
+    waiting = readiness.Waiting(
         Plan.read(snakemake.input.plan),
         Cluster.read(snakemake.input.cluster),
         Endpoint.read(snakemake.input.endpoint),
-        folder,
         start_s=timeouts.start,
         stall_s=timeouts.stall,
         stop_s=timeouts.stop,
         progress=here.progress,
     )
-    startup.write(snakemake.output.startup)
-    ready.write(snakemake.output.ready)
+    ready, startup = waiting.run(folder)
+    here.write(startup, snakemake.output.startup)
+    here.write(ready, snakemake.output.ready)

@@ -26,4 +26,4 @@ with stage("measure", snakemake.wildcards.deployment, snakemake.log[0], folder) 
         here,
     )
     record = measuring.run(snakemake.wildcards.point, Path(snakemake.input.ready), Path(snakemake.output.raw))
-    record.write(snakemake.output.record)
+    here.write(record, snakemake.output.record)

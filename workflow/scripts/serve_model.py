@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from servemark.config.load import read_resolved
 from servemark.deployment import server
-from servemark.records import Cluster, Environment, Hardware, Manifest, Plan
+from servemark.records import Cluster, Environment, Fabric, Hardware, Manifest, Plan
 from servemark.stage import stage
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 folder = Path(snakemake.output.endpoint).parent
 with stage("serve_model", snakemake.wildcards.deployment, snakemake.log[0], folder) as here:
-    token = server.start(
+    serving = server.Serving(
         Plan.read(snakemake.input.plan),
         Cluster.read(snakemake.input.cluster),
         Environment.read(snakemake.input.environment),
@@ -23,4 +23,4 @@ with stage("serve_model", snakemake.wildcards.deployment, snakemake.log[0], fold
         stop_s=read_resolved(snakemake.input.settings).timeouts.stop,
         progress=here.progress,
     )
-    token.write(snakemake.output.endpoint)
+    here.write(serving.run(Fabric.read(snakemake.input.fabric)), snakemake.output.endpoint)

@@ -1,4 +1,4 @@
-"""Take the machine and bring up what the deployment stands on."""
+"""Take the nodes and bring up what the deployment stands on."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 folder = Path(snakemake.output.cluster).parent
-with stage("start_cluster", snakemake.wildcards.deployment, snakemake.log[0], folder) as here:
+with stage("start_cluster", snakemake.wildcards.deployment, snakemake.log[0], folder, begins=True) as here:
     config = read_resolved(snakemake.input.settings)
     token = cluster.start(
         Plan.read(snakemake.input.plan),
@@ -21,11 +21,11 @@ with stage("start_cluster", snakemake.wildcards.deployment, snakemake.log[0], fo
         Manifest.read(snakemake.input.manifest),
         Hardware.read(snakemake.input.hardware),
         Ledger(config.ledger_folder),
+        config,
         folder,
-        timeout_s=config.timeouts.cluster,
-        stop_s=config.timeouts.stop,
+        hold=snakemake.params.hold,
         log=here.log,
         progress=here.progress,
         watch=here.watch,
     )
-    token.write(snakemake.output.cluster)
+    here.write(token, snakemake.output.cluster)

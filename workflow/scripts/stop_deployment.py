@@ -17,6 +17,7 @@ with stage("stop_deployment", snakemake.wildcards.deployment, snakemake.log[0], 
         Plan.read(snakemake.input.plan),
         folder,
         stop_s=read_resolved(snakemake.input.settings).timeouts.stop,
+        log=here.log,
         progress=here.progress,
     )
-    stopped.write(snakemake.output.stopped)
+    here.write(stopped, snakemake.output.stopped)

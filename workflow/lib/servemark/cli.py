@@ -14,16 +14,21 @@ from servemark.config.load import load
 from servemark.errors import ServemarkError
 
 
-def check(path: Path) -> None:
+def check(path: Path, cluster: str | None = None) -> None:
     """Validate a configuration and print what it asks for."""
-    config = expand(load(path))
-    print(f"{path}: valid. Run {config.run}, results in results/{config.run}/")
+    config = expand(load(path, cluster))
+    where = "on the cluster" if config.cluster else "on this machine"
+    print(f"{path}: valid. Run {config.run}, {where}, results in results/{config.run}/")
     for name, deployment in config.deployments.items():
         topology = deployment.topology
-        ranks = topology.tensor_parallel * topology.pipeline_parallel
+        more = "".join(
+            f", {count} {what}"
+            for count, what in ((topology.replicas, "replicas"), (topology.all_nodes, "nodes"))
+            if count > 1
+        )
         print(
             f"  {name}: model {deployment.model}, environment {deployment.environment}, executor {topology.executor}, "
-            f"{ranks} rank(s), {len(points(config, name))} load points"
+            f"{topology.record().world_size} rank(s), {len(points(config, name))} load points{more}"
         )
 
 
@@ -40,12 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     checking = commands.add_parser("check", help="validate a configuration; starts nothing")
     checking.add_argument("config", type=Path, nargs="?", default=Path("config/config.yaml"))
+    checking.add_argument("--cluster", help="NAME of config/clusters/NAME.yaml, or a path, in place of the file's own")
     generating = commands.add_parser("generate", help="write the schemas and the table of keys anew (for developers)")
     generating.add_argument("root", type=Path, nargs="?", default=Path())
     arguments = parser.parse_args(argv)
     try:
         if arguments.command == "check":
-            check(arguments.config)
+            check(arguments.config, arguments.cluster)
         else:
             generate(arguments.root)
     except ServemarkError as error:

@@ -6,7 +6,11 @@ tree (TERM, grace, KILL) when
 
 * the stop file ``ATTEMPT/stop`` appears,
 * the lifeline ends: the Snakemake that works on this deployment, whatever ended it (success, Ctrl-C, kill -9, wall time),
-* one of the daemons ends without having been asked: a server that died, a Ray node that was lost.
+* one of the daemons ends without having been asked: a server that died, a Ray node that was lost,
+* the allocation's time is nearly over, or another allocation has taken the deployment over.
+
+A daemon on another node of the allocation, or in a step of its own on this one, is started through a launcher (srun) and
+``servemark.remote`` there, on a leash: a pipe whose end tells the other side to end its tree.
 
 Then it removes its scratch folder, says in ``ATTEMPT/keeper.json`` why, and, when the lifeline has ended, removes the deployment's
 tokens. While the run goes on they stay: its later stages read them and learn from keeper.json that the deployment has ended.
@@ -20,6 +24,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -27,12 +32,14 @@ from typing import Any
 
 import psutil
 
-from servemark import processes
+from servemark import daemon, fence, processes
 from servemark.errors import ServemarkError
 from servemark.processes import Identity
 from servemark.records import DaemonState, Strict, utc_now, write_atomically
 
 TICK_S = 0.1
+# The owner's file lies on a shared disk: not to be read at every tick.
+OWNER_S = 1.0
 # Names of the files with keys in an attempt's folder.
 SECRETS = ("api-key", "ray-token")
 
@@ -48,12 +55,18 @@ class KeeperSpec(Strict):
 
     deployment: str
     lifeline: str
-    machine_lock: str
+    # None: a scheduler has given us our nodes.
+    machine_lock: str | None
     tokens: tuple[str, ...]
     scratch: str
     stop_grace_s: float = 10.0
     # After the lifeline has ended nobody waits for a graceful end, and nothing may be left 15 s later.
     orphan_grace_s: float = 4.0
+    # When the time of the allocation is over, seconds since 1970, and how long before that everything is ended.
+    ends_at: float | None = None
+    end_margin_s: float = 30.0
+    # Who works on this deployment; see fence.py.
+    owner: str | None = None
 
 
 class KeeperState(Strict):
@@ -62,20 +75,11 @@ class KeeperState(Strict):
     state: str  # waiting | running | ending | ended
     identity: str
     deployment: str
+    owner: str | None = None
     why: str | None = None
     ended_at: str | None = None
     leftovers: tuple[str, ...] = ()
     waiting_for: str | None = None
-
-
-class DaemonRequest(Strict):
-    """One daemon to start. ``secret_env`` maps a variable to the 0600 file that holds its value."""
-
-    name: str
-    argv: tuple[str, ...]
-    env: dict[str, str]
-    secret_env: dict[str, str] = {}
-    log: str
 
 
 class Keeper:
@@ -87,11 +91,16 @@ class Keeper:
         self.lifeline = Identity.parse(self.spec.lifeline)
         self.daemons: dict[str, DaemonState] = {}
         self.identities: dict[str, Identity] = {}
+        self.leashes: dict[str, subprocess.Popen[bytes]] = {}
         self.terminated = False
+        self._look_at_owner = 0.0
 
     def say(self, state: str, **more: Any) -> None:
         """Write keeper.json."""
-        text = KeeperState(state=state, identity=str(processes.myself()), deployment=self.spec.deployment, **more)
+        spec = self.spec
+        text = KeeperState(
+            state=state, identity=str(processes.myself()), deployment=spec.deployment, owner=spec.owner, **more
+        )
         write_atomically(self.attempt / "keeper.json", text.model_dump_json(indent=2) + "\n")
 
     def run(self) -> None:
@@ -124,6 +133,8 @@ class Keeper:
         self.terminated = True
 
     def _take_machine(self) -> str | None:
+        if self.spec.machine_lock is None:
+            return None
         lock = Path(self.spec.machine_lock)
         lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = open(lock, "a+")  # noqa: SIM115 - held until this process ends, which is what releases it
@@ -155,8 +166,18 @@ class Keeper:
             return "lifeline_ended"
         if self._stage_was_killed():
             return "stage_killed"
-        ended = [name for name, daemon in self.daemons.items() if daemon.ended_at]
+        if self.spec.ends_at and time.time() > self.spec.ends_at - self.spec.end_margin_s:
+            return "out_of_time"
+        if self._taken_over():
+            return "taken_over"
+        ended = [name for name, state in self.daemons.items() if state.ended_at]
         return f"daemon_ended:{ended[0]}" if ended else None
+
+    def _taken_over(self) -> bool:
+        if self.spec.owner is None or time.monotonic() < self._look_at_owner:
+            return False
+        self._look_at_owner = time.monotonic() + OWNER_S
+        return fence.owner(self.attempt.parents[1]) not in (None, self.spec.owner)
 
     def _stage_was_killed(self) -> bool:
         """Whether the script that works on this deployment died without a word (kill -9, out of memory): nobody would stop us."""
@@ -168,15 +189,23 @@ class Keeper:
 
     def _start_requested(self) -> None:
         for path in sorted((self.attempt / "requests").glob("*.json")):
-            if path.stem not in self.daemons:
-                self._start(DaemonRequest.model_validate_json(path.read_text()))
+            if path.stem not in self.daemons and not path.name.endswith(".place.json"):
+                self._start(daemon.DaemonRequest.model_validate_json(path.read_text()))
 
-    def _start(self, request: DaemonRequest) -> None:
-        state = DaemonState(name=request.name, argv=request.argv, log=request.log, started_at=utc_now())
-        env = processes.clean_environment(request.env) | processes.mark(self.attempt)
+    def _start(self, request: daemon.DaemonRequest) -> None:
+        state = DaemonState(
+            name=request.name, argv=request.argv, log=request.log, node=request.node, started_at=utc_now()
+        )
         try:
-            env |= {name: Path(file).read_text().strip() for name, file in request.secret_env.items()}
-            child = processes.start_child(request.argv, log=Path(request.log), env=env)
+            if request.launcher:
+                path = self.attempt / "requests" / f"{request.name}.json"
+                argv, env = daemon.through_launcher(request, path)
+                env |= processes.mark(self.attempt)
+                child = processes.start_child(argv, log=Path(request.log), env=env, leash=True)
+                self.leashes[request.name] = child
+            else:
+                env = daemon.environment(request) | processes.mark(self.attempt)
+                child = processes.start_child(daemon.command(request), log=Path(request.log), env=env)
         except OSError as error:
             with open(request.log, "a") as log:
                 log.write(f"servemark: cannot start {request.argv[0]}: {error}\n")
@@ -199,11 +228,13 @@ class Keeper:
                 return
             if pid == 0:
                 return
-            for daemon in self.daemons.values():
-                if daemon.pid == pid and not daemon.ended_at:
+            for state in self.daemons.values():
+                if state.pid == pid and not state.ended_at:
                     code = os.waitstatus_to_exitcode(status)
+                    if state.name in self.leashes and code > 128:
+                        code = 128 - code  # servemark.remote's way to hand on a signal
                     ending = {"exit_code": code} if code >= 0 else {"signal": -code}
-                    self._record(daemon.model_copy(update={"ended_at": utc_now(), "why": why, **ending}))
+                    self._record(state.model_copy(update={"ended_at": utc_now(), "why": why, **ending}))
 
     def _end_tree(self, why: str) -> list[str]:
         """End the daemons, the last started first, then whatever descendant is left; returns what had to be killed."""
@@ -211,7 +242,10 @@ class Keeper:
         label = "sibling_ended" if why.startswith("daemon_ended") else why
         deadline = time.monotonic() + grace_s
         for name in reversed(self.daemons):
-            self.identities[name].signal(signal.SIGTERM) if name in self.identities else None
+            if name in self.leashes:
+                self._let_go(name)
+            elif name in self.identities:
+                self.identities[name].signal(signal.SIGTERM)
             while time.monotonic() < deadline and self.identities.get(name) and self.identities[name].alive:
                 self._reap(label)
                 time.sleep(0.02)
@@ -226,6 +260,11 @@ class Keeper:
             leftovers = processes.descendants(os.getpid())
         self._reap(label)
         return named
+
+    def _let_go(self, name: str) -> None:
+        leash = self.leashes[name].stdin
+        if leash and not leash.closed:
+            leash.close()
 
     def _wait_until_gone(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -283,18 +322,18 @@ def launch(attempt: Path, spec: KeeperSpec) -> None:
         )
 
 
-def request(attempt: Path, daemon: DaemonRequest, timeout_s: float = 20.0) -> DaemonState:
+def request(attempt: Path, asked: daemon.DaemonRequest, timeout_s: float = 20.0) -> DaemonState:
     """Ask the keeper for a daemon and wait until it has started it.
 
     Raises:
         TimeoutError: the keeper did not take it up; it has ended or is stuck.
     """
-    write_atomically(attempt / "requests" / f"{daemon.name}.json", daemon.model_dump_json(indent=2) + "\n", mode=0o600)
-    path = attempt / "daemons" / f"{daemon.name}.json"
+    write_atomically(attempt / "requests" / f"{asked.name}.json", asked.model_dump_json(indent=2) + "\n", mode=0o600)
+    path = attempt / "daemons" / f"{asked.name}.json"
     deadline = time.monotonic() + timeout_s
     while not path.exists():
         if time.monotonic() > deadline or not is_alive(attempt):
-            raise TimeoutError(f"the keeper did not start {daemon.name}; its own words are in {attempt / 'keeper.log'}")
+            raise TimeoutError(f"the keeper did not start {asked.name}; its own words are in {attempt / 'keeper.log'}")
         time.sleep(0.02)
     return DaemonState.model_validate_json(path.read_text())
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from servemark.records import Hardware, Plan, PlannedPoint
+from servemark.records import Node, Plan, PlannedPoint
 
 VLLM = "vllm.entrypoints.cli.main"
-# Ports below Linux's default ephemeral range (32768-60999) and above the well-known ones: nobody is given one by chance.
+# What vLLM may import of ours: a folder with nothing else in it, so that no module of the model environment is hidden.
+DOORS = Path(__file__).parent / "inside" / "doors"
+MIDDLEWARE = "servemark_require_key.RequireKey"
 # Our traffic is local; with a site's http_proxy set, vLLM's client would hand load and key to the proxy.
 NO_PROXY = {"NO_PROXY": "*", "no_proxy": "*"}
+# Ports below Linux's default ephemeral range (32768-60999) and above the well-known ones: nobody is given one by chance.
 PORTS = range(20000, 32000)
 
 
@@ -29,8 +34,28 @@ def option_arguments(options: Mapping[str, object]) -> list[str]:
     return arguments
 
 
-def serve(python: str, model_path: str, plan: Plan, host: str, port: int) -> list[str]:
-    """``vllm serve`` for one replica. The API key is not here: it goes by environment (VLLM_API_KEY)."""
+@dataclass(frozen=True)
+class Rank:
+    """One ``vllm serve`` process of a server that spans several of them.
+
+    Args:
+        nodes: processes of this server, one a node.
+        index: which of them; 0 answers requests, the others serve it.
+        address: the first one's address.
+        port: where they find each other.
+    """
+
+    nodes: int
+    index: int
+    address: str
+    port: int
+
+
+def serve(python: str, model_path: str, plan: Plan, host: str, port: int, rank: Rank | None = None) -> list[str]:
+    """``vllm serve`` for one replica, or for one node of it. The API key is not here: it goes by environment (VLLM_API_KEY).
+
+    Sources: vLLM's docs/serving/parallelism_scaling.md (--nnodes, --node-rank, --headless) and data_parallel_deployment.md.
+    """
     topology = plan.topology
     argv = [
         python,
@@ -44,6 +69,8 @@ def serve(python: str, model_path: str, plan: Plan, host: str, port: int) -> lis
         host,
         "--port",
         str(port),
+        "--middleware",
+        MIDDLEWARE,
     ]
     if topology.tensor_parallel > 1:
         argv += ["--tensor-parallel-size", str(topology.tensor_parallel)]
@@ -51,19 +78,40 @@ def serve(python: str, model_path: str, plan: Plan, host: str, port: int) -> lis
         argv += ["--pipeline-parallel-size", str(topology.pipeline_parallel)]
     if topology.executor != "single":
         argv += ["--distributed-executor-backend", topology.executor]
+    if topology.data_parallel > 1:
+        argv += _data_parallel(plan, host, rank)
+    elif rank:
+        argv += ["--nnodes", str(rank.nodes), "--node-rank", str(rank.index)]
+        argv += ["--master-addr", rank.address, "--master-port", str(rank.port)]
+        argv += ["--headless"] if rank.index else []
     return argv + option_arguments(plan.options)
 
 
-def server_environment(plan: Plan, hardware: Hardware, interface: str) -> dict[str, str]:
-    """Variables of the server and of every Ray process (Ray's workers take theirs from the raylet).
+def _data_parallel(plan: Plan, host: str, rank: Rank | None) -> list[str]:
+    size = plan.topology.data_parallel
+    argv = ["--data-parallel-size", str(size)]
+    if plan.topology.executor == "ray":
+        return [*argv, "--data-parallel-backend", "ray", "--data-parallel-address", host]
+    if rank is None:
+        return argv
+    local = size // rank.nodes
+    argv += ["--data-parallel-size-local", str(local), "--data-parallel-address", rank.address]
+    argv += ["--data-parallel-rpc-port", str(rank.port)]
+    return argv + (["--headless", "--data-parallel-start-rank", str(local * rank.index)] if rank.index else [])
 
-    Sources: offline and usage switches from vLLM's documentation; on CPU, gloo needs an exact interface name, and the Ray
-    executor does no OpenMP binding, so threads are limited by hand.
+
+def server_environment(plan: Plan, accelerator: str, address: str, interface: str) -> dict[str, str]:
+    """Variables of the server and of every Ray process on one node (Ray's workers take theirs from the raylet).
+
+    Sources: offline and usage switches from vLLM's documentation; gloo needs an exact interface name, NCCL takes ``=name`` for one; the Ray
+    executor does no OpenMP binding on CPU, so threads are limited by hand. The deployment's own variables win.
     """
     env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1", **NO_PROXY}
-    if hardware.accelerator == "cpu":
-        env["GLOO_SOCKET_IFNAME"] = interface
-        ranks = plan.topology.world_size
+    env |= {"VLLM_HOST_IP": address, "GLOO_SOCKET_IFNAME": interface, "PYTHONPATH": str(DOORS)}
+    if accelerator == "cuda" and plan.topology.nodes > 1:
+        env["NCCL_SOCKET_IFNAME"] = f"={interface}"
+    if accelerator == "cpu":
+        ranks = plan.topology.replica_size // max(1, plan.topology.nodes // plan.topology.replicas)
         if plan.topology.executor == "mp" and ranks > 1:
             # vLLM's own choice is one NUMA node a rank, and it refuses to start where there are fewer.
             env["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(rank) for rank in range(ranks))
@@ -88,23 +136,37 @@ def ray_environment(token_file: str, scratch: str) -> dict[str, str]:
     }
 
 
-def ray_head(
-    python: str, address: str, port: int, client_port: int, devices: int, cpus: int, scratch: str
+def ray_node(
+    python: str, node: Node, devices: int, scratch: str, ports: Sequence[int], head: str | None = None
 ) -> list[str]:
-    """``ray start --head`` in the foreground, without dashboard. One Ray "GPU" is one rank; the object store carries no tensors."""
+    """``ray start`` in the foreground on one node: the head, or a worker that joins ``head`` (ADDRESS:PORT).
+
+    One Ray "GPU" is one rank; the object store carries no tensors. Every port that can be pinned is, so that nothing is chosen inside
+    Ray's default worker range, where other users' Ray looks too.
+
+    Args:
+        ports: six free ports of the node.
+    """
+    own, client, manager, objects, agent, metrics = ports
+    role = (
+        ["--head", f"--port={own}", f"--ray-client-server-port={client}", "--include-dashboard=false"]
+        if head is None
+        else [f"--address={head}"]
+    )
     return [
         python,
         "-m",
         "ray.scripts.scripts",
         "start",
-        "--head",
+        *role,
         "--block",
-        f"--node-ip-address={address}",
-        f"--port={port}",
-        f"--ray-client-server-port={client_port}",
+        f"--node-ip-address={node.address}",
+        f"--node-manager-port={manager}",
+        f"--object-manager-port={objects}",
+        f"--runtime-env-agent-port={agent}",
+        f"--metrics-export-port={metrics}",
         f"--num-gpus={devices}",
-        f"--num-cpus={cpus}",
-        "--include-dashboard=false",
+        f"--num-cpus={max(node.cpu_count, devices)}",
         "--disable-usage-stats",
         "--object-store-memory=200000000",
         f"--temp-dir={scratch}",

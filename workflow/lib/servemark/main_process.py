@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from servemark import interrupts, keeper, processes, runlock
+from servemark import fence, interrupts, keeper, processes, runlock
 from servemark.config import load as config_load
 from servemark.config.expand import Point, expand, points
 from servemark.config.model import Config
@@ -77,6 +77,7 @@ def load(data: Mapping[str, Any], sources: Sequence[os.PathLike[str]], *, is_mai
     A problem ends the process with its message and exit code 2, before Snakemake starts anything: it would show a traceback
     and exit with 1.
     """
+    fence.export_name()
     try:
         experiment = Experiment.of(expand(config_load.validate(data, [Path(source) for source in sources])))
         if is_main:
@@ -89,8 +90,8 @@ def load(data: Mapping[str, Any], sources: Sequence[os.PathLike[str]], *, is_mai
                 _remove_tokens(experiment)
                 atexit.register(_remove_tokens, experiment)
                 _write_settings(experiment)
-        elif processes.LIFELINE_VARIABLE not in os.environ:
-            processes.export_lifeline()
+        else:
+            processes.ensure_lifeline()
     except ServemarkError as error:
         print(f"servemark: {error.message()}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -11,11 +11,12 @@ import ctypes
 import os
 import select
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -54,12 +55,18 @@ _NOT_INHERITED = frozenset(
 )
 
 
+def host() -> str:
+    """This machine's name: process ids mean something only together with it."""
+    return socket.gethostname()
+
+
 @dataclass(frozen=True)
 class Identity:
-    """A process: id and start time in clock ticks since boot (field 22 of /proc/PID/stat, see proc(5))."""
+    """A process: id and start time in clock ticks since boot (field 22 of /proc/PID/stat, see proc(5)), and whose /proc that is."""
 
     pid: int
     start: int
+    host: str = field(default_factory=host)
 
     @classmethod
     def of(cls, pid: int) -> Identity | None:
@@ -76,16 +83,22 @@ class Identity:
 
     @classmethod
     def parse(cls, text: str) -> Identity:
-        """Read ``PID:START``, the form that ``str`` gives."""
-        pid, start = text.split(":")
-        return cls(int(pid), int(start))
+        """Read ``PID:START@HOST``, the form that ``str`` gives."""
+        process, _, where = text.partition("@")
+        pid, start = process.split(":")
+        return cls(int(pid), int(start), where)
 
     def __str__(self) -> str:
-        return f"{self.pid}:{self.start}"
+        return f"{self.pid}:{self.start}@{self.host}"
+
+    @property
+    def here(self) -> bool:
+        """Whether it is, or was, a process of this machine: of another one nothing can be seen from here."""
+        return self.host == host()
 
     @property
     def alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Whether this very process still runs on this machine."""
         return Identity.of(self.pid) == self
 
     def signal(self, number: int) -> None:
@@ -108,11 +121,20 @@ def export_lifeline() -> None:
 
 
 def lifeline() -> Identity:
-    """The process we work for: the Snakemake that parsed the workflow, or our parent when run by hand."""
+    """The process we work for: the Snakemake that parsed the workflow here, or our parent when run by hand."""
+    return _exported_lifeline() or Identity.of(os.getppid()) or myself()
+
+
+def ensure_lifeline() -> None:
+    """Make this process the lifeline unless one of this machine is set: a job inherits the variable of the machine that submitted it."""
+    if _exported_lifeline() is None:
+        export_lifeline()
+
+
+def _exported_lifeline() -> Identity | None:
     text = os.environ.get(LIFELINE_VARIABLE)
-    if text:
-        return Identity.parse(text)
-    return Identity.of(os.getppid()) or myself()
+    found = Identity.parse(text) if text else None
+    return found if found and found.here else None
 
 
 def become_subreaper() -> None:
@@ -125,17 +147,20 @@ def _die_with_parent() -> None:
 
 
 def start_child(
-    argv: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path | None = None
+    argv: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path | None = None, leash: bool = False
 ) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own that dies when this thread dies; output is appended to ``log``.
 
     Call from a thread that lives as long as the child is wanted: PR_SET_PDEATHSIG follows the creating thread (prctl(2)).
+
+    Args:
+        leash: give it a pipe as standard input that nothing is written to; its end tells the child that we are gone or want its end.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab", buffering=0) as stream, open(os.devnull, "rb") as nothing:
         return subprocess.Popen(
             list(argv),
-            stdin=nothing,
+            stdin=subprocess.PIPE if leash else nothing,
             stdout=stream,
             stderr=stream,
             env=dict(env),
@@ -181,29 +206,36 @@ def mark(attempt: Path) -> dict[str, str]:
     return {MARK_VARIABLE: str(attempt.absolute())}
 
 
-def marked(attempt: Path, *folders: Path) -> list[psutil.Process]:
-    """Our user's processes that belong to an attempt, wherever they hide.
+def marked(*folders: Path, but: Path | None = None) -> list[psutil.Process]:
+    """Our processes on this machine that belong to an attempt in, or that write below, one of ``folders``, wherever they hide.
 
-    They carry its mark in their environment, or write their output below its folder (or below one of ``folders``): vLLM and Ray
-    rename their processes, which overwrites the environment that the kernel shows.
+    They carry the attempt's mark in their environment, or write their output below its folder: vLLM and Ray rename their processes,
+    which overwrites the environment that the kernel shows.
+
+    Args:
+        but: an attempt to be left alone.
     """
-    wanted = f"{MARK_VARIABLE}={attempt.absolute()}".encode()
-    roots = tuple(f"{folder.absolute()}/" for folder in (attempt, *folders))
+    roots = tuple(f"{folder.absolute()}/" for folder in folders)
+    spared = f"{but.absolute()}/" if but else None
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            if wanted in (entry / "environ").read_bytes().split(b"\0") or _writes_below(entry, roots):
+            places = [*_mark_of(entry), *(os.readlink(entry / "fd" / number) for number in ("1", "2"))]
+            if any(place.startswith(roots) for place in places):
+                if spared and any(place.startswith(spared) for place in places):
+                    continue
                 found.append(psutil.Process(int(entry.name)))
         except (OSError, psutil.NoSuchProcess):
             continue
     return [p for p in found if _running(p)]
 
 
-def _writes_below(entry: Path, roots: tuple[str, ...]) -> bool:
-    outputs = (os.readlink(entry / "fd" / number) for number in ("1", "2"))
-    return any(output.startswith(roots) for output in outputs)
+def _mark_of(entry: Path) -> list[str]:
+    name = f"{MARK_VARIABLE}=".encode()
+    words = (entry / "environ").read_bytes().split(b"\0")
+    return [os.fsdecode(word[len(name) :]) + "/" for word in words if word.startswith(name)]
 
 
 def describe(process: psutil.Process) -> str:
@@ -236,19 +268,24 @@ class LifelineWatch:
     def __init__(self, watched: Identity | None = None):
         self._watched = watched or lifeline()
         self._children: set[int] = set()
+        self._lock = threading.Lock()
         threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
 
     def add(self, child: subprocess.Popen[bytes]) -> None:
         """Kill this child's process group when the lifeline ends."""
-        self._children.add(child.pid)
+        with self._lock:
+            self._children.add(child.pid)
 
     def remove(self, child: subprocess.Popen[bytes]) -> None:
         """The child has ended."""
-        self._children.discard(child.pid)
+        with self._lock:
+            self._children.discard(child.pid)
 
     def _watch(self) -> None:
         wait_for_end(self._watched)
-        for pid in self._children:
+        with self._lock:
+            children = list(self._children)
+        for pid in children:
             signal_all(descendants(pid), signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
@@ -295,14 +332,16 @@ def run_tool(
     watch: LifelineWatch | None = None,
     check: Callable[[], str | None] = lambda: None,
     interval_s: float = 0.2,
+    leash: bool = False,
 ) -> ToolResult:
     """Run a short-lived tool to its end. It dies with us and with the lifeline.
 
     Args:
         check: called every ``interval_s``; a text ends the tool, and is returned as ``stopped``.
+        leash: see :func:`start_child`.
     """
     begin = time.monotonic()
-    child = start_child(argv, log=log, env=env)
+    child = start_child(argv, log=log, env=env, leash=leash)
     if watch:
         watch.add(child)
     stopped = None
@@ -318,6 +357,10 @@ def run_tool(
                 if stopped:
                     break
     finally:
+        if child.stdin:
+            child.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(3.0 if stopped else 0.0)
         if child.poll() is None:
             end_group(child)
         if watch:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from servemark import keeper, processes
+from servemark import fence, keeper, processes
 from servemark.deployment import attempts
 from servemark.errors import ServemarkError
 from servemark.processes import LifelineWatch
 from servemark.progress import Progress
-from servemark.records import write_atomically
+from servemark.records import Record, write_atomically
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,23 @@ class Stage:
     progress: Progress
     log: Path
     watch: LifelineWatch
+    deployment: Path | None = None
+
+    def write(self, record: Record, path: str) -> None:
+        """Write a stage's record, unless another allocation has taken the deployment over meanwhile.
+
+        Raises:
+            TakenOver: it has.
+        """
+        if self.deployment:
+            fence.check(self.deployment)
+        record.write(path)
 
 
 @contextmanager
-def stage(name: str, subject: str, log: str, deployment: Path | None = None) -> Iterator[Stage]:
+def stage(
+    name: str, subject: str, log: str, deployment: Path | None = None, *, begins: bool = False
+) -> Iterator[Stage]:
     """Run a rule's work. The run's folder is the one that holds ``logs/``.
 
     Everything printed goes to ``log``. A :class:`ServemarkError` ends the script with its message and no traceback. A script
@@ -38,6 +51,7 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None) -> 
 
     Args:
         deployment: the deployment's folder, for the stages of a live deployment.
+        begins: this stage begins a deployment: from now on it is ours.
     """
     signal.signal(signal.SIGTERM, _as_interrupt)
     log_path = Path(log)
@@ -48,7 +62,15 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None) -> 
         write_atomically(worker, str(processes.myself()))
     progress = Progress(Path(log.partition("/logs/")[0]) / "progress.jsonl", name, subject, log)
     try:
-        yield Stage(progress, log_path, LifelineWatch())
+        if deployment and begins:
+            fence.take(deployment)
+        elif deployment:
+            fence.check(deployment)
+        yield Stage(progress, log_path, LifelineWatch(), deployment)
+    except fence.TakenOver as error:
+        # Nothing here is ours any more, the stop file included.
+        print(f"servemark: {name} {subject}: {error.message()}", file=sys.stderr)
+        sys.exit(error.exit_code)
     except ServemarkError as error:
         print(f"servemark: {name} {subject}: {error.message()}", file=sys.stderr)
         progress.say(f"failed: {error.what.splitlines()[0]}")

@@ -1,4 +1,4 @@
-"""The configuration's JSON schema and the key table of config/README.md, both made from the types.
+"""The JSON schemas of configuration and cluster file and the tables of their keys, made from the types.
 
 ``python -m servemark.config.document config`` writes them into that folder.
 """
@@ -15,24 +15,35 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from servemark.config.cluster import Cluster
 from servemark.config.model import Config
 from servemark.records import write_atomically
 
-TABLE_BEGIN = "<!-- keys: generated from the types -->"
-TABLE_END = "<!-- keys: end -->"
+DOCUMENTS: dict[type[BaseModel], tuple[str, str]] = {
+    Config: ("keys", "schema.json"),
+    Cluster: ("cluster keys", "cluster.schema.json"),
+}
+"""Word in the marks around the table of README.md, and name of the schema's file."""
 
 
-def json_schema() -> dict[str, Any]:
-    """The configuration as a JSON schema, draft 2020-12; references and cross checks are left out."""
-    schema = Config.model_json_schema(mode="validation")
+def marks(model: type[BaseModel]) -> tuple[str, str]:
+    """The lines around a type's table in README.md."""
+    word, _ = DOCUMENTS[model]
+    return f"<!-- {word}: generated from the types -->", f"<!-- {word}: end -->"
+
+
+def json_schema(model: type[BaseModel] = Config) -> dict[str, Any]:
+    """A file of the user's as a JSON schema, draft 2020-12; references and cross checks are left out."""
+    schema = model.model_json_schema(mode="validation")
     _tidy(schema)
     schema.pop("title", None)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "servemark configuration", **schema}
+    title = "servemark configuration" if model is Config else "servemark cluster file"
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}
 
 
-def schema_text() -> str:
-    """The text of config/schema.json."""
-    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+def schema_text(model: type[BaseModel] = Config) -> str:
+    """The text of a schema's file."""
+    return json.dumps(json_schema(model), indent=2, ensure_ascii=False) + "\n"
 
 
 def _tidy(node: Any) -> None:
@@ -46,11 +57,11 @@ def _tidy(node: Any) -> None:
         _tidy(inner)
 
 
-def key_table() -> str:
+def key_table(model: type[BaseModel] = Config) -> str:
     """Markdown table of every key: key, type, default, meaning; in the order of the types."""
-    schema = json_schema()
+    schema = json_schema(model)
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
-    for key, field, part in _keys(Config, schema, schema["$defs"], ""):
+    for key, field, part in _keys(model, schema, schema["$defs"], ""):
         cells = (f"`{key}`", _type(part, schema["$defs"]), _default(field), field.description or "")
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)
@@ -121,21 +132,25 @@ def _default(field: FieldInfo) -> str:
 
 
 def readme_text(current: str) -> str:
-    """``current`` with the key table between the two markers renewed.
+    """``current`` with the tables of keys between their marks renewed.
 
     Raises:
-        ValueError: a marker is missing.
+        ValueError: a mark is missing.
     """
-    head, begin, rest = current.partition(TABLE_BEGIN)
-    _, end, tail = rest.partition(TABLE_END)
-    if not begin or not end:
-        raise ValueError(f"the text lacks the line {TABLE_END if begin else TABLE_BEGIN}")
-    return f"{head}{TABLE_BEGIN}\n\n{key_table()}\n\n{TABLE_END}{tail}"
+    for model in DOCUMENTS:
+        first, last = marks(model)
+        head, begin, rest = current.partition(first)
+        _, end, tail = rest.partition(last)
+        if not begin or not end:
+            raise ValueError(f"the text lacks the line {last if begin else first}")
+        current = f"{head}{first}\n\n{key_table(model)}\n\n{last}{tail}"
+    return current
 
 
 def write(folder: Path) -> None:
-    """Renew ``schema.json`` and the table of ``README.md`` in ``folder``."""
-    write_atomically(folder / "schema.json", schema_text())
+    """Renew the schemas and the tables of ``README.md`` in ``folder``."""
+    for model, (_, name) in DOCUMENTS.items():
+        write_atomically(folder / name, schema_text(model))
     readme = folder / "README.md"
     write_atomically(readme, readme_text(readme.read_text(encoding="utf-8")))
 

@@ -75,7 +75,7 @@ def _apply(config: Config, sweep: Sweep, loc: Loc) -> tuple[Config, list[Problem
     room, name = sweep.over.split(".", 1)
     entries: dict[str, Any] = getattr(config, room)
     kind: type[Deployment] | type[Workload] = Deployment if room == "deployments" else Workload
-    context = {"models": config.models, "environments": config.environments, "workloads": config.workloads}
+    context = {room: getattr(config, room) for room in ("models", "environments", "workloads", "cluster")}
     way, axes = ("grid", sweep.grid) if sweep.grid else ("zip", sweep.zip or {})
     total = math.prod(map(len, axes.values())) if way == "grid" else len(next(iter(axes.values())))
     if total > MAX_VARIANTS:

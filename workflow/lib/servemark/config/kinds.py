@@ -22,10 +22,19 @@ OPTION_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 NAME_LENGTH = 80
 
 
-def refuse(text: str, *, allowed: Collection[str] = (), hide: bool = False) -> PydanticCustomError:
-    """The error of one value. ``allowed`` lists what could stand there; ``hide`` keeps the value out of the message."""
+def refuse(
+    text: str, *, allowed: Collection[str] = (), hide: bool = False, at: tuple[str, ...] = ()
+) -> PydanticCustomError:
+    """The error of one value.
+
+    Args:
+        allowed: what could stand there.
+        hide: keep the value out of the message.
+        at: the key inside the value that is at fault, when a whole mapping is checked.
+    """
     # The text travels as context: pydantic would take braces in it for placeholders.
-    return PydanticCustomError("refused", "{text}", {"text": text, "allowed": sorted(allowed), "hide": hide})
+    context = {"text": text, "allowed": sorted(allowed), "hide": hide, "at": at}
+    return PydanticCustomError("refused", "{text}", context)
 
 
 def nearest(word: str, known: Collection[str]) -> str | None:
@@ -138,17 +147,6 @@ def _lock(value: str) -> str:
     if value != "cpu":
         raise refuse("is no known lock", allowed=("cpu",))
     return value
-
-
-def not_yet(limit: str) -> AfterValidator:
-    """Refuse values above 1: recognised, but this version cannot do it."""
-
-    def check(value: int) -> int:
-        if value > 1:
-            raise refuse(f"{limit} is not there yet in this version; leave it at 1")
-        return value
-
-    return AfterValidator(check)
 
 
 def _not_there_yet(value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from servemark.config.cluster import FOLDER, Cluster
 from servemark.config.expand import same_names, try_expand
 from servemark.config.model import Config
 from servemark.config.positions import Source, read
@@ -31,14 +33,18 @@ def validate(data: Mapping[str, Any], sources: Sequence[Path] = ()) -> Config:
     return _checked(data, [read(Path(path)) for path in sources])
 
 
-def load(path: Path) -> Config:
+def load(path: Path, cluster: str | None = None) -> Config:
     """Read and check one YAML file; see :func:`validate`.
 
+    Args:
+        cluster: name or path of the cluster's file, in place of the one that the file names.
+
     Raises:
-        ConfigError: also when the file is missing or not YAML.
+        ConfigError: also when a file is missing or not YAML.
     """
     source = read(Path(path))
-    return _checked(source.data, [source])
+    data = {**source.data, "cluster": cluster} if cluster and isinstance(source.data, dict) else source.data
+    return _checked(data, [source])
 
 
 def read_resolved(path: str | os.PathLike[str]) -> Config:
@@ -68,19 +74,49 @@ def _checked(data: Any, sources: Sequence[Source]) -> Config:
         data = _plain(data)
     except RecursionError:
         raise config_error([Problem((), "contains itself through an alias (*name)")], {}, sources) from None
+    cluster, found = _cluster_file(data.get("cluster"))
+    checked = {**data, "cluster": None}
+    if cluster:
+        checked = data = {**data, "cluster": cluster.data}
+        sources = [*sources, cluster]
     rooms = ("models", "environments", "deployments", "workloads")
-    context = {room: tuple(map(str, data[room])) for room in rooms if isinstance(data.get(room), dict)}
+    context: dict[str, Any] = {room: tuple(map(str, data[room])) for room in rooms if isinstance(data.get(room), dict)}
+    # A cluster that does not validate is told with everything else; what depends on it cannot be judged.
+    with contextlib.suppress(ValidationError):
+        if not found:
+            context["cluster"] = Cluster.model_validate(cluster.data) if cluster else None
     try:
-        config = Config.model_validate(data, context=context)
+        config = Config.model_validate(checked, context=context)
     except ValidationError as error:
-        raise config_error(from_pydantic(error, data), data, sources) from None
-    found = same_names(config)
+        raise config_error([*found, *from_pydantic(error, data)], data, sources) from None
+    found = found or same_names(config)
     if not found:
         expanded, found = try_expand(config)
         found = found or same_names(expanded)
     if found or any(source.duplicates for source in sources):
         raise config_error(found, data, sources)
     return config
+
+
+def _cluster_file(given: Any) -> tuple[Source | None, list[Problem]]:
+    """The file that ``cluster`` names, or why there is none."""
+    if given is None:
+        return None, []
+    known = tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
+    if not isinstance(given, str) or not given:
+        return None, [Problem(("cluster",), f"must be NAME of {FOLDER}/NAME.yaml or the path of such a file", known)]
+    is_path = "/" in given or given.endswith((".yaml", ".yml"))
+    path = Path(given).expanduser() if is_path else FOLDER / f"{given}.yaml"
+    if not path.is_file():
+        return None, [Problem(("cluster",), f"there is no file {path}", known, given=given)]
+    source = read(path, ("cluster",))
+    try:
+        _plain(source.data)
+    except RecursionError:
+        return None, [Problem(("cluster",), f"{path} contains itself through an alias (*name)")]
+    if not isinstance(source.data, dict):
+        return None, [Problem(("cluster",), f"{path} must be a mapping of keys such as `scheduler`")]
+    return source, []
 
 
 def _plain(value: Any) -> Any:

@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
+from servemark.config.cluster import Cluster
 from servemark.config.kinds import (
     Accepted,
     Amount,
@@ -30,11 +31,11 @@ from servemark.config.kinds import (
     Variable,
     VariableValue,
     distinct,
-    not_yet,
     one_or_more,
     reference,
     refuse,
 )
+from servemark.config.topology import Topology
 from servemark.records import Strict
 
 
@@ -70,43 +71,6 @@ class Environment(Strict):
         if len(given) > 1:
             raise refuse(f"takes exactly one of `lock` and `prefix`; it has {' and '.join(given)}")
         return self
-
-
-def _executor(topology: dict[str, Any]) -> Literal["single", "mp"]:
-    return "single" if topology["tensor_parallel"] * topology["pipeline_parallel"] == 1 else "mp"
-
-
-class Topology(Strict):
-    """How a deployment spreads over devices."""
-
-    nodes: Annotated[Count, not_yet("more than one node")] = Field(
-        default=1, description="nodes of the deployment; more than 1 is not there yet"
-    )
-    tensor_parallel: Count = Field(default=1, description="tensor parallel size: ranks that share every layer")
-    pipeline_parallel: Count = Field(default=1, description="pipeline parallel size: ranks that each hold some layers")
-    data_parallel: Annotated[Count, not_yet("data parallel")] = Field(
-        default=1, description="data parallel size; more than 1 is not there yet"
-    )
-    replicas: Annotated[Count, not_yet("more than one replica")] = Field(
-        default=1, description="servers behind one address; more than 1 is not there yet"
-    )
-    # Last: its default and its check look at the fields above.
-    executor: Literal["single", "mp", "ray"] = Field(
-        default_factory=_executor,
-        description="what starts the ranks: `single` (one process), `mp` (processes of one node) or `ray`; "
-        "when left out, `single` for one rank and `mp` for several",
-    )
-
-    @field_validator("executor")
-    @classmethod
-    def _ranks_fit(cls, executor: str, info: ValidationInfo) -> str:
-        ranks = info.data.get("tensor_parallel", 1) * info.data.get("pipeline_parallel", 1)
-        if executor == "single" and ranks > 1:
-            raise refuse(
-                f"`single` is one process, and tensor_parallel x pipeline_parallel is {ranks}; write `mp` or nothing",
-                allowed=("mp", "ray"),
-            )
-        return executor
 
 
 class Deployment(Strict):
@@ -258,10 +222,16 @@ class Config(Strict):
     deployments: dict[Name, Deployment] = Field(min_length=1, description="deployments by name")
     workloads: dict[Name, Workload] = Field(min_length=1, description="workloads by name")
     sweeps: tuple[Sweep, ...] = Field(default=(), description="variants of deployments and workloads")
+    cluster: Annotated[Cluster | None, WithJsonSchema({"type": ["string", "null"], "minLength": 1})] = Field(
+        default=None,
+        description="where deployments run: NAME of config/clusters/NAME.yaml, or the path of such a file; this machine, "
+        "without a scheduler, when left out. Its keys stand in the second table",
+    )
+    # After the cluster, which may name another one.
     cache: Location = Field(
         default=Path("results/cache"),
         validate_default=True,
-        description="what runs share: environments, models, ledger",
+        description="what runs share: environments, models, ledger; a cluster's own `cache` takes its place",
     )
     share_ledger: Flag = Field(
         default=False,
@@ -283,6 +253,8 @@ class Config(Strict):
     @field_validator("cache")
     @classmethod
     def _apart_from_the_run(cls, cache: Path, info: ValidationInfo) -> Path:
+        cluster = info.data.get("cluster")
+        cache = (cluster and cluster.cache) or cache
         results = os.path.abspath(os.path.join("results", info.data.get("run", ".")))
         place = os.path.abspath(cache)
         if "run" in info.data and os.path.commonpath([results, place]) in (results, place):

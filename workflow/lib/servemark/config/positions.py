@@ -29,9 +29,11 @@ class Source:
     root: yaml.Node | None
     duplicates: tuple[tuple[int, int, str], ...]
     """(line of the second, line of the first, key) of every key that a mapping holds twice; lines from 1"""
+    at: tuple[Any, ...] = ()
+    """where the file's content stands in the configuration; () for a file that is merged into it as a whole"""
 
 
-def read(path: Path) -> Source:
+def read(path: Path, at: tuple[Any, ...] = ()) -> Source:
     """Read one YAML file.
 
     Raises:
@@ -63,7 +65,7 @@ def read(path: Path) -> Source:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         text = " ".join(str(error).split())
         raise ConfigError(f"{path}: this is not valid YAML: {text}.", do=advice) from None
-    return Source(path, data, root, duplicates)
+    return Source(path, data, root, duplicates, at)
 
 
 def _refuse_depth(text: str) -> None:
@@ -141,13 +143,16 @@ def find(sources: Sequence[Source], data: Any, loc: Sequence[Any]) -> tuple[int,
     wanted = value_at(data, loc)
     for index in reversed(range(len(sources))):
         source = sources[index]
-        here = value_at(source.data, loc)
+        inside = loc[len(source.at) :]
+        if [*source.at, *inside] != loc:
+            continue
+        here = value_at(source.data, inside)
         # Mappings are merged key by key, so they differ from the file when one key inside was overridden.
         same = here == wanted or (isinstance(here, dict) and isinstance(wanted, dict))
         if is_missing(here) or not same:
             continue
         line, node = 1, source.root
-        for part in loc:
+        for part in inside:
             step = _child(node, part)
             if step is None:
                 break

@@ -10,6 +10,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from servemark.config.cluster import (
+    CONSTRAINT_PATTERN,
+    MODULE_PATTERN,
+    WORD_PATTERN,
+    Cluster,
+)
 from servemark.config.kinds import (
     NAME_PATTERN,
     OPTION_PATTERN,
@@ -17,7 +23,7 @@ from servemark.config.kinds import (
     VARIABLE_PATTERN,
     nearest,
 )
-from servemark.config.model import Config
+from servemark.config.model import Config, Deployment, Workload
 from servemark.config.positions import Source, find, is_missing, value_at
 from servemark.config.refused import looks_secret
 from servemark.errors import ConfigError
@@ -29,6 +35,9 @@ _PATTERNS = {
     RUN_PATTERN: "lower-case letters, digits, dots, dashes and underscores, with a letter or digit first",
     VARIABLE_PATTERN: "upper-case letters, digits and underscores",
     OPTION_PATTERN: "letters, digits and dashes",
+    WORD_PATTERN: "one word",
+    CONSTRAINT_PATTERN: "features of nodes, joined by & or |, without spaces",
+    MODULE_PATTERN: "the name of a module, such as brics/nccl or cuda/12.6",
     r"^(deployments|workloads)\.[a-z0-9][a-z0-9.-]*$": "`deployments.NAME` or `workloads.NAME`",
     r"^[^/\s]+/[^/\s]+$": "`deployment/point`, each half may hold * and ?",
 }
@@ -70,6 +79,7 @@ def _translate(item: Any, data: Any) -> Problem:
     found = item["input"]
     if kind == "refused":
         given = found if isinstance(found, str) else None
+        loc = (*loc, *context["at"])
         return Problem(loc, context["text"], tuple(context["allowed"]), context["hide"], given)
     if kind == "extra_forbidden":
         return _unknown_key(loc)
@@ -123,20 +133,29 @@ def model_at(loc: Sequence[Any]) -> type[BaseModel] | None:
         if isinstance(here, type) and issubclass(here, BaseModel):
             field = here.model_fields.get(part)
             here = field.annotation if field else None
+            if here == Cluster | None:
+                here = Cluster
         elif typing.get_origin(here) in (dict, tuple):
             here = typing.get_args(here)[1 if typing.get_origin(here) is dict else 0]
     return here if isinstance(here, type) and issubclass(here, BaseModel) else None
 
 
+# In words, the way to each mapping of fixed keys.
 _HOMES = {
-    "": Config,
-    "models.NAME": model_at(("models", "NAME")),
-    "environments.NAME": model_at(("environments", "NAME")),
-    "deployments.NAME": model_at(("deployments", "NAME")),
-    "deployments.NAME.topology": model_at(("deployments", "NAME", "topology")),
-    "workloads.NAME": model_at(("workloads", "NAME")),
-    "verdict": model_at(("verdict",)),
-    "timeouts": model_at(("timeouts",)),
+    "at the top level": Config,
+    **{
+        f"under {'.'.join(loc)}": model_at(loc)
+        for loc in (
+            ("models", "NAME"),
+            ("environments", "NAME"),
+            ("deployments", "NAME"),
+            ("deployments", "NAME", "topology"),
+            ("workloads", "NAME"),
+            ("verdict",),
+            ("timeouts",),
+        )
+    },
+    "in the cluster's file, config/clusters/NAME.yaml": Cluster,
 }
 
 
@@ -147,10 +166,10 @@ def _unknown_key(loc: Loc) -> Problem:
     if not nearest(key, allowed):
         elsewhere = [place for place, model in _HOMES.items() if model and key in model.model_fields]
         if elsewhere:
-            text += "; it belongs " + (f"under {elsewhere[0]}" if elsewhere[0] else "at the top level")
-        elif home is _HOMES["deployments.NAME"]:
+            text += f"; it belongs {elsewhere[0]}"
+        elif home is Deployment:
             text += "; options of `vllm serve` stand under `options`"
-        elif home is _HOMES["workloads.NAME"]:
+        elif home is Workload:
             text += "; options of `vllm bench serve` stand under `client_options`"
     return Problem(loc, text, allowed, given=key)
 
@@ -178,9 +197,13 @@ def dotted(loc: Iterable[Any]) -> str:
     return text.removeprefix(".") or "the configuration"
 
 
-def describe(problem: Problem, data: Any) -> str:
-    """One problem as text without its place: key, fault, closest spelling, what was found, what is allowed."""
-    text = f"{dotted(problem.loc)}: {problem.text}"
+def describe(problem: Problem, data: Any, at: Loc = ()) -> str:
+    """One problem as text without its place: key, fault, closest spelling, what was found, what is allowed.
+
+    Args:
+        at: the part of the place that goes without saying.
+    """
+    text = f"{dotted(problem.loc[len(at) :])}: {problem.text}"
     close = nearest(problem.given, problem.allowed) if problem.given else None
     if close:
         text += f"; did you mean `{close}`?"
@@ -202,7 +225,8 @@ def config_error(problems: Sequence[Problem], data: Any, sources: Sequence[Sourc
     for problem in problems:
         place = find(sources, data, problem.loc)
         where = f"{sources[place[0]].path}:{place[1]}" if place else "--config"
-        entries.append((place or (len(sources), 0), f"  {where}: {describe(problem, data)}"))
+        at = sources[place[0]].at if place else ()
+        entries.append((place or (len(sources), 0), f"  {where}: {describe(problem, data, at)}"))
     for index, source in enumerate(sources):
         for line, first, key in source.duplicates:
             text = f"  {source.path}:{line}: {key}: this key is already in line {first} of the same mapping; remove one"

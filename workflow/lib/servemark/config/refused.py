@@ -1,4 +1,4 @@
-"""Options and variables that a configuration may not set, each with the reason."""
+"""Options and variables that a configuration or a cluster file may not set, each with the reason."""
 
 from __future__ import annotations
 
@@ -65,6 +65,59 @@ CLIENT_OPTIONS: dict[str, str] = {
     "percentile-metrics": _RESULT,
     "metric-percentiles": _RESULT,
 }
+
+_SIZE = "it follows from `topology` and the cluster file's gpus_per_node, cpus_per_node and memory"
+_TASKS = "servemark starts one task on each node itself"
+_JOB = "servemark names its jobs and their logs, so that it finds them again"
+_TIME = "it follows from the load points that are lacking; the cluster file's max_minutes caps it"
+_LIFE = "a job that starts anew by itself would be a deployment that nobody waits for"
+_OWN_KEY = "write it under its own key of the cluster file"
+
+SBATCH_OPTIONS: dict[str, str] = {
+    "nodes": _SIZE,
+    "gres": _SIZE,
+    "gpus*": _SIZE,
+    "mem": _SIZE,
+    "mem-per-cpu": _SIZE,
+    "mem-per-gpu": _SIZE,
+    "cpus-per-task": _SIZE,
+    "cpus-per-gpu": _SIZE,
+    "ntasks*": _TASKS,
+    "tasks-per-node": _TASKS,
+    "time": _TIME,
+    "time-min": _TIME,
+    "job-name": _JOB,
+    "comment": _JOB,
+    "output": _JOB,
+    "error": _JOB,
+    "open-mode": _JOB,
+    "partition": _OWN_KEY,
+    "account": _OWN_KEY,
+    "qos": _OWN_KEY,
+    "constraint": _OWN_KEY,
+    "reservation": _OWN_KEY,
+    "exclusive": _OWN_KEY,
+    "wrap": "servemark says what the job runs",
+    "input": "servemark says what the job runs",
+    "chdir": "jobs run in the checkout",
+    "export": "servemark hands over the environment; add variables under `variables`",
+    "export-file": "servemark hands over the environment; add variables under `variables`",
+    "array": "one deployment is one job",
+    "dependency": "snakemake starts jobs in their order",
+    "hold": "snakemake starts jobs in their order",
+    "begin": "snakemake starts jobs in their order",
+    "wait": "snakemake waits for its jobs itself",
+    "parsable": "snakemake reads what sbatch prints",
+    "quiet": "snakemake reads what sbatch prints",
+    "test-only": "nothing would be started",
+    "help": "nothing would be started",
+    "usage": "nothing would be started",
+    "version": "nothing would be started",
+    "clusters": "jobs run on the cluster that squeue and sacct ask by default",
+    "requeue": _LIFE,
+    "kill-on-invalid-dep": _LIFE,
+}
+"""Options that ``extra`` of a cluster file may not hold."""
 
 # A word of the name decides, so that TOKENIZERS_PARALLELISM or MAX_TOKENS stay allowed.
 _SECRET_WORD = re.compile(r"KEYS?|TOKEN|SECRETS?|PASSWORD|PASSWD|CREDENTIALS?|[A-Z]+KEY|[A-Z]+TOKEN|[A-Z]+SECRET")

@@ -5,21 +5,38 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import stat
 import time
 from pathlib import Path
 
 import psutil
 
-from servemark import keeper, processes
+from servemark import fence, keeper, processes
+from servemark.deployment.allocation import Allocation
 from servemark.diagnosis import diagnose, root_error
 from servemark.errors import ServemarkError, StageFailed
 from servemark.keeper import KeeperSpec
 from servemark.processes import lifeline
 from servemark.records import DaemonState, Failure, write_atomically
+from servemark.survey import private
 
 FOLDER = "attempts"
 RUNTIME_VARIABLE = "SERVEMARK_RUNTIME_DIR"
+# After the servers have ended, the stages that are left write their records: seconds, more on a slow shared disk.
+END_MARGIN_S = 30.0
+
+MORE_TIME = (
+    "Run the same command again: what is lacking is measured in a new allocation. To ask for more time at once, raise "
+    "minutes_per_point or max_minutes in the cluster file."
+)
+_FROM_OUTSIDE = {
+    "out_of_time": ("The allocation's time was over.", MORE_TIME),
+    "stop_requested": ("The deployment was stopped on request.", "Run the same command again to go on."),
+    "taken_over": ("A newer allocation works on this deployment.", "Nothing: the newer one goes on."),
+    "stage_killed": (
+        "The stage that worked on the deployment was killed without a word (kill -9, or out of memory).",
+        "See `dmesg` or the scheduler's record for who killed it; run the same command again to go on.",
+    ),
+}
 
 
 def new(deployment_folder: Path) -> Path:
@@ -62,17 +79,7 @@ def runtime_root() -> Path:
     Raises:
         ServemarkError: somebody else can write there.
     """
-    root = Path(os.environ.get(RUNTIME_VARIABLE) or f"/tmp/servemark-{os.getuid()}")
-    with contextlib.suppress(FileExistsError):
-        root.mkdir(mode=0o700)
-    status = root.lstat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o077 or not stat.S_ISDIR(status.st_mode):
-        raise ServemarkError(
-            f"{root} exists and is not a private folder of yours.",
-            do=f"Remove it or have its owner remove it, or export {RUNTIME_VARIABLE}, another private folder on this machine.",
-            reason="runtime_folder_refused",
-        )
-    return root
+    return private(Path(os.environ.get(RUNTIME_VARIABLE) or f"/tmp/servemark-{os.getuid()}"))
 
 
 def secret(attempt: Path, name: str) -> Path:
@@ -84,31 +91,51 @@ def secret(attempt: Path, name: str) -> Path:
     return path
 
 
-def open_attempt(deployment: str, folder: Path, stop_grace_s: float) -> tuple[Path, Path]:
-    """Start an attempt: its folder, its scratch folder and its keeper. Returns (attempt, scratch)."""
+def open_attempt(deployment: str, folder: Path, scratch: Path, alloc: Allocation, *, stop_grace_s: float) -> Path:
+    """Start an attempt: its folder, its scratch folder here, and its keeper. Returns its folder."""
     attempt = new(folder)
-    scratch = runtime_root() / secrets.token_hex(4)
+    private(scratch.parent)
     scratch.mkdir(mode=0o700)
     spec = KeeperSpec(
         deployment=deployment,
         lifeline=str(lifeline()),
-        machine_lock=str(runtime_root() / "machine.lock"),
+        # A scheduler has given us our nodes; without one, deployments take turns.
+        machine_lock=str(runtime_root() / "machine.lock") if alloc.job_id is None else None,
         tokens=tuple(str(token.absolute()) for token in tokens(folder)),
         scratch=str(scratch),
         stop_grace_s=stop_grace_s,
+        ends_at=alloc.ends_at,
+        end_margin_s=stop_grace_s + END_MARGIN_S,
+        owner=fence.mine(),
     )
     keeper.launch(attempt, spec)
-    return attempt, scratch
+    return attempt
 
 
 def fail(attempt: Path, failure: Failure, stop_timeout_s: float) -> Failure:
-    """End the attempt because of ``failure``: note it for the later stages, stop everything, wait for the end."""
+    """End the attempt because of ``failure``: note it for the later stages, stop everything, wait for the end.
+
+    What ended the attempt from outside is the reason, whatever a stage saw of it. Returns what was noted.
+    """
     path = attempt / "failure.json"
     if not path.exists():
+        failure = ended_from_outside(attempt, failure.stage) or failure
         write_atomically(path, failure.model_dump_json(indent=2) + "\n")
     with contextlib.suppress(TimeoutError):
         keeper.stop(attempt, stop_timeout_s + 15)
     return failure
+
+
+def ended_from_outside(attempt: Path, stage: str) -> Failure | None:
+    """Why the keeper ended the attempt, when that was neither a fault of the deployment nor asked for by a stage."""
+    state = keeper.read_state(attempt)
+    found = _FROM_OUTSIDE.get(state.why or "") if state else None
+    if found is None:
+        return None
+    detail, remedy = found
+    return Failure(
+        stage=stage, reason=str(state and state.why), detail=detail, log=str(attempt / "keeper.json"), remedy=remedy
+    )
 
 
 def noted_failure(attempt: Path | None) -> Failure | None:
@@ -154,13 +181,18 @@ def how_it_ended(daemon: DaemonState) -> str:
 
 def scratch_folder(attempt: Path) -> Path:
     """The attempt's short-lived files on this machine: Ray's sockets and logs."""
-    return Path(KeeperSpec.model_validate_json((attempt / "keeper-spec.json").read_text()).scratch)
+    return Path(spec(attempt).scratch)
 
 
-def left_over(attempt: Path) -> list[psutil.Process]:
-    """Processes of this attempt that live, its keeper included."""
-    folders = [scratch_folder(attempt)] if (attempt / "keeper-spec.json").exists() else []
-    return processes.marked(attempt, *folders)
+def spec(attempt: Path) -> KeeperSpec:
+    """What the attempt's keeper was started with."""
+    return KeeperSpec.model_validate_json((attempt / "keeper-spec.json").read_text())
+
+
+def left_over(*attempts: Path) -> list[psutil.Process]:
+    """Processes of these attempts that live on this machine, their keepers included."""
+    folders = [scratch_folder(attempt) for attempt in attempts if (attempt / "keeper-spec.json").exists()]
+    return processes.marked(*attempts, *folders)
 
 
 def find_daemon(attempt: Path, name: str) -> DaemonState | None:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
-from servemark import keeper, launch, processes
+import httpx
+
+from servemark import keeper, launch
 from servemark.config.model import Timeouts, Verdict
-from servemark.deployment import attempts
+from servemark.daemon import DaemonRequest
+from servemark.deployment import allocation, attempts
+from servemark.deployment.nodes import Ground
 from servemark.deployment.plan import point_key_parts
 from servemark.deployment.server import SERVER
-from servemark.deployment.watch import ServerWatch, scraper
+from servemark.deployment.watch import Load, ServerWatch, scraper
 from servemark.measurement import verdict
 from servemark.measurement.key import key_parts
 from servemark.measurement.ledger import Ledger, file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
-from servemark.processes import run_tool
+from servemark.processes import ToolResult, run_tool
 from servemark.records import (
     Environment,
     Failure,
@@ -30,6 +38,7 @@ from servemark.records import (
 from servemark.stage import Stage
 
 STAGE = "measure"
+DURATIONS = "durations"
 
 
 @dataclass(frozen=True)
@@ -79,18 +88,22 @@ class Measuring:
         facts = verdict.ServerFacts(same_process=True, client_exit_code=0)
         judgement = verdict.judge(read_raw(raw_path), point, self.thresholds, facts)
         old = stored.record
-        return verdict.measurement(
-            judgement,
-            point,
+        kept = (
+            "key_parts",
+            "attempt",
+            "started_at",
+            "client_node",
+            "client_argv",
+            "client_exit_code",
+            "replica_requests",
+        )
+        context = verdict.Context(
             deployment=self.plan.deployment,
-            key_parts=old.key_parts,
-            attempt=old.attempt,
-            started_at=old.started_at,
-            client_argv=old.client_argv,
-            client_exit_code=old.client_exit_code,
             raw=raw_path.name,
             raw_sha256=old.raw_sha256,
+            **{name: getattr(old, name) for name in kept},
         )
+        return verdict.measurement(judgement, point, context)
 
     def _live(self, ready_path: Path) -> tuple[Ready | None, Failure | None]:
         """The token if the deployment lives, and why not if it does not: its own failure, or how its server ended since."""
@@ -98,15 +111,35 @@ class Measuring:
         if ready.replay or ready.failure or ready.attempt is None:
             return None, ready.failure
         attempt = Path(ready.attempt)
-        if keeper.is_alive(attempt):
-            return ready, None
-        return None, attempts.noted_failure(attempt) or self._death_between_points(attempt)
+        if not keeper.is_alive(attempt):
+            return None, attempts.noted_failure(attempt) or self._death_between_points(attempt)
+        return ready, self._too_late(ready, attempt)
+
+    def _too_late(self, ready: Ready, attempt: Path) -> Failure | None:
+        """Whether the allocation's time would end within the next point, judged by the longest so far."""
+        if ready.ends_at is None:
+            return None
+        spec = attempts.spec(attempt)
+        left_s = datetime.fromisoformat(ready.ends_at).timestamp() - spec.end_margin_s - time.time()
+        expected_s = 1.1 * max(_durations(attempt), default=0.0)
+        if left_s > expected_s:
+            return None
+        detail = (
+            f"The allocation has {max(0.0, left_s):.0f} s left and a load point takes about {expected_s:.0f} s: "
+            "stopped between points."
+        )
+        failure = Failure(stage=STAGE, reason="out_of_time", detail=detail, remedy=attempts.MORE_TIME)
+        return attempts.fail(attempt, failure, self.timeouts.stop)
 
     def _death_between_points(self, attempt: Path) -> Failure:
         first = attempts.first_to_end(attempt, SERVER)
         what = f"The server died between two load points: {attempts.how_it_ended(first) if first else 'its keeper is gone'}"
         failure = attempts.explain_end(STAGE, attempt, first, what, "server_died")
         return attempts.fail(attempt, failure.model_copy(update={"reason": "server_died"}), self.timeouts.stop)
+
+    def _context(self, point: PlannedPoint, attempt: Path | None) -> verdict.Context:
+        parts = key_parts(self.plan.key_parts, point_key_parts(point))
+        return verdict.Context(self.plan.deployment, parts, attempt=str(attempt) if attempt else None)
 
     def _lost(self, point: PlannedPoint, failure: Failure | None) -> Measurement:
         attempt = attempts.latest(self.folder)
@@ -117,9 +150,7 @@ class Measuring:
             log=str(attempt / "keeper.json") if attempt else None,
             remedy="Run again: what is lacking is measured then.",
         )
-        parts = key_parts(self.plan.key_parts, point_key_parts(point))
-        name = str(attempt) if attempt else None
-        return verdict.not_measured(failure, point, deployment=self.plan.deployment, key_parts=parts, attempt=name)
+        return verdict.not_measured(failure, point, self._context(point, attempt))
 
     def _measure(self, point: PlannedPoint, ready: Ready, raw_path: Path) -> Measurement:
         """Run the client against the live server and judge what it wrote.
@@ -133,39 +164,26 @@ class Measuring:
         key = Path(ready.key_file).read_text().strip()
         draft = raw_path.with_name(f".{raw_path.name}.draft")
         draft.unlink(missing_ok=True)
+        folder = str(draft.parent.absolute())
         argv = launch.bench(
-            self.environment.python,
-            ready.url,
-            ready.served_name,
-            self.manifest.path,
-            point,
-            str(draft.parent),
-            draft.name,
+            self.environment.python, ready.url, ready.served_name, self.manifest.path, point, folder, draft.name
         )
-        server = ServerWatch(attempt, scraper(ready.url, key), self.timeouts.no_progress)
-        server.begin(ready.server_pid)
-        started_at = utc_now()
-
-        def check() -> str | None:
-            reason = server()
-            self.here.progress.waiting(
-                f"{point.name}: {point.requests} requests, {server.generated:.0f} tokens generated by this server"
-            )
-            return reason
-
-        env = processes.clean_environment(
-            {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OPENAI_API_KEY": key, **launch.NO_PROXY}
-        )
-        result = run_tool(
-            argv, log=self.here.log, env=env, timeout_s=self.timeouts.point, watch=self.here.watch, check=check
-        )
+        scrapes = {server.daemon: scraper(server.url, key) for server in ready.servers}
+        server = ServerWatch(attempt, scrapes, self.timeouts.no_progress)
+        server.begin()
+        before = _finished(scrapes)
+        started_at, begin = utc_now(), time.monotonic()
+        result = self._run_client(point, ready, attempt, argv, server)
+        with open(attempt / DURATIONS, "a") as stream:
+            stream.write(f"{time.monotonic() - begin:.1f}\n")
         facts = verdict.ServerFacts(
-            same_process=server.same_process,
+            same_process=server.same_processes,
             died=_death(attempt, server),
             hung=server.hung,
             client_exit_code=None if result.stopped else result.exit_code,
             client_timed_out=bool(result.stopped and result.stopped.startswith("timeout")),
         )
+        after = _finished(scrapes) if facts.died is None and before else {}
         raw: RawResult | RawError
         try:
             raw = read_raw(draft)
@@ -177,19 +195,65 @@ class Measuring:
             draft.replace(raw_path)
         else:
             _write_no_results(raw_path)
-        return verdict.measurement(
-            judgement,
-            point,
-            deployment=self.plan.deployment,
-            key_parts=key_parts(self.plan.key_parts, point_key_parts(point)),
-            attempt=str(attempt),
+        replicas = {server.daemon: server.replica for server in ready.servers}
+        context = dataclasses.replace(
+            self._context(point, attempt),
             started_at=started_at,
+            client_node=ready.client_node,
             client_argv=tuple(argv),
             client_exit_code=facts.client_exit_code,
+            replica_requests={replicas[name]: count - before[name] for name, count in after.items()},
             raw=raw_path.name,
             raw_sha256=file_sha256(raw_path),
             failure=failure,
         )
+        return verdict.measurement(judgement, point, context)
+
+    def _run_client(
+        self, point: PlannedPoint, ready: Ready, attempt: Path, argv: list[str], server: ServerWatch
+    ) -> ToolResult:
+        def check() -> str | None:
+            reason = server()
+            self.here.progress.waiting(
+                f"{point.name}: {point.requests} requests, {server.generated:.0f} tokens generated by this deployment"
+            )
+            return reason
+
+        ground = Ground(allocation.current(), attempt, attempts.scratch_folder(attempt))
+        node = ready.client_node or ground.alloc.nodes[0]
+        request = DaemonRequest(
+            name=f"client-{point.name}",
+            argv=tuple(argv),
+            env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **launch.NO_PROXY},
+            secret_env={"OPENAI_API_KEY": str(ready.key_file)},
+            log=str(self.here.log.absolute()),
+            modules=self.plan.modules,
+            grace_s=3.0,
+        )
+        tool = ground.tool(node, request)
+        return run_tool(
+            tool.argv,
+            log=self.here.log,
+            env=tool.env,
+            timeout_s=self.timeouts.point,
+            watch=self.here.watch,
+            check=check,
+            leash=tool.leash,
+        )
+
+
+def _finished(scrapes: Mapping[str, Callable[[], Load]]) -> dict[str, int]:
+    """Requests that each server has finished since its start; empty when one of them does not answer."""
+    try:
+        return {name: scrape().finished for name, scrape in scrapes.items()}
+    except httpx.HTTPError:
+        return {}
+
+
+def _durations(attempt: Path) -> list[float]:
+    """Seconds that each point measured in this attempt took, the client's start included."""
+    path = attempt / DURATIONS
+    return [float(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def _write_no_results(raw_path: Path) -> None:
@@ -207,9 +271,10 @@ def _words(record: Measurement) -> str:
 
 def _death(attempt: Path, server: ServerWatch) -> str | None:
     """How the server died, also when the client, all its requests failed, ended before the watch saw it."""
-    if server.same_process:
+    if server.same_processes:
         return server.died
-    daemon = attempts.await_end(attempt, SERVER)
+    first = attempts.first_to_end(attempt, SERVER)
+    daemon = attempts.await_end(attempt, first.name if first else SERVER)
     return attempts.how_it_ended(daemon) if daemon and daemon.ended_at else "the server's process is gone"
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from servemark import planning
+from servemark.config.cluster import Cluster
 from servemark.config.expand import Point
 from servemark.config.model import Deployment
 from servemark.errors import PlanRefused
@@ -26,17 +27,26 @@ def plan(
     hardware: Hardware,
     check: EnvironmentCheck,
     manifest: Manifest,
+    *,
+    cluster: Cluster | None = None,
 ) -> Plan:
     """Decide whether the deployment can serve, and what it is expected to hold.
+
+    Args:
+        hardware: one node's; on a cluster all nodes are of one kind.
+        cluster: whose variables and modules hold for everything on the nodes; None: this machine alone.
 
     Raises:
         PlanRefused: an option vLLM does not know, an illegal topology, or not enough memory; all reasons together.
     """
     architecture = Architecture.from_config(manifest.config)
-    asked = deployment.topology.model_dump()
-    topology = Topology(**asked, devices_per_node=_devices_per_node(deployment, hardware))
+    topology = deployment.topology.record()
+    variables = (dict(cluster.variables) if cluster else {}) | deployment.variables
+    modules = cluster.modules if cluster else ()
+    layers = planning.stages(architecture, topology, variables)
     unknown = unknown_options(deployment.options, check.serve_options, check.vllm)
-    errors, warnings = planning.legality(architecture, topology, hardware.devices)
+    errors, warnings = planning.legality(architecture, topology, hardware.devices, layers)
+    errors += planning.first_request_fails(topology, deployment.options, variables, hardware.accelerator)
     if unknown or errors:
         raise PlanRefused(
             "\n".join([f"deployments.{name} cannot be served:", *(f"  - {text}" for text in (*unknown, *errors))]),
@@ -45,7 +55,7 @@ def plan(
         )
     options = dict(deployment.options) | ({"trust-remote-code": True} if trust_remote_code else {})
     estimate, memory_gib, utilisation = _estimate(
-        architecture, manifest, topology, options, deployment.variables, hardware
+        architecture, manifest, topology, options, variables, hardware, layers
     )
     planning.require(estimate, topology, memory_gib, utilisation)
     share = key.deployment_parts(
@@ -53,8 +63,10 @@ def plan(
         environment_digest=check.digest,
         topology=topology,
         options=options,
-        variables=deployment.variables,
+        variables=variables,
         hardware=hardware,
+        modules=modules,
+        interface=cluster.interface if cluster else None,
     )
     return Plan(
         deployment=name,
@@ -65,7 +77,8 @@ def plan(
         served_name=deployment.model,
         topology=topology,
         options=options,
-        variables=dict(deployment.variables),
+        variables=variables,
+        modules=modules,
         estimate=estimate,
         warnings=(*warnings, *check.warnings),
         points=tuple(_planned(point, share) for point in points),
@@ -96,12 +109,6 @@ def _planned(point: Point, share: dict) -> PlannedPoint:
     return PlannedPoint(**point.model_dump(), key=key.digest(share, point_key_parts(point)))
 
 
-def _devices_per_node(deployment: Deployment, hardware: Hardware) -> int:
-    topology = deployment.topology
-    world = topology.tensor_parallel * topology.pipeline_parallel * topology.data_parallel * topology.replicas
-    return -(-world // topology.nodes)
-
-
 def unknown_options(options: Iterable[str], known: Iterable[str], version: str) -> list[str]:
     """One sentence for each option that this vLLM's ``serve`` does not know, with the nearest that it does."""
     names = set(known)
@@ -123,6 +130,7 @@ def _estimate(
     options: dict,
     variables: dict[str, str],
     hardware: Hardware,
+    layers_of_stages: tuple[int, ...],
 ) -> tuple[Estimate, float, float]:
     max_model_len = _whole(options, "max-model-len") or architecture.max_positions or 4096
     utilisation = _number("gpu-memory-utilization", options.get("gpu-memory-utilization") or DEFAULT_UTILISATION)
@@ -145,6 +153,7 @@ def _estimate(
         block_tokens=_whole(options, "block-size"),
         batched_tokens=_whole(options, "max-num-batched-tokens"),
         kv_element_bytes=1 if str(options.get("kv-cache-dtype", "")).startswith("fp8") else None,
+        layers_of_stages=layers_of_stages,
     )
     return estimate, memory_gib, utilisation
 

@@ -17,14 +17,14 @@ import httpx
 
 from servemark import keeper, planning
 from servemark.deployment import attempts
-from servemark.deployment.server import SERVER
 from servemark.errors import StageFailed
 from servemark.progress import Progress
-from servemark.records import Cluster, Endpoint, Failure, Plan, Ready, Startup
+from servemark.records import Cluster, Endpoint, Failure, Plan, Ready, ReplicaStartup, ServerPlace, Startup
 from servemark.startup_log import StartupLog
 
 STAGE = "await_ready"
 INTERVAL_S = 0.25
+KEPT = "startup.json"
 
 
 @dataclass(frozen=True)
@@ -162,92 +162,153 @@ class _Tail:
         return self._log.progress != before
 
 
-def wait(
-    plan: Plan,
-    cluster: Cluster,
-    token: Endpoint,
-    folder: Path,
-    *,
-    start_s: float,
-    stall_s: float,
-    stop_s: float,
-    progress: Progress,
-) -> tuple[Ready, Startup]:
-    """Wait for the server; returns the token and the start-up record, both with ``failure`` when it did not come up."""
-    if token.replay:
-        # Nothing was started: the start-up facts are those of the attempt that served.
-        kept = next(
-            (a / "startup.json" for a in reversed(attempts.every(folder)) if (a / "startup.json").exists()), None
-        )
-        return Ready(deployment=plan.deployment, replay=True), Startup.read(kept) if kept else Startup(
-            deployment=plan.deployment
-        )
-    if token.failure or token.attempt is None or token.url is None or token.key_file is None:
-        return (
-            Ready(deployment=plan.deployment, replay=token.replay, failure=token.failure, attempt=token.attempt),
-            Startup(deployment=plan.deployment, failure=token.failure, attempt=token.attempt),
-        )
-    attempt = Path(token.attempt)
-    daemon = attempts.find_daemon(attempt, SERVER)
-    assert daemon is not None and daemon.started_at is not None, "serve_model has started it"
-    parser = StartupLog()
-    tail = _Tail(Path(daemon.log), parser)
-    started = datetime.fromisoformat(daemon.started_at)
-    begin = time.monotonic() - (datetime.now(started.tzinfo) - started).total_seconds()
-    probe = ServerProbe(token.url, plan.served_name, Path(token.key_file).read_text().strip())
+@dataclass(frozen=True)
+class Waiting:
+    """Waits for every server of a deployment, and for the one address in front of several."""
 
-    def died() -> bool:
-        state = attempts.find_daemon(attempt, SERVER)
-        return state is None or state.ended_at is not None or not keeper.is_alive(attempt)
+    plan: Plan
+    cluster: Cluster
+    token: Endpoint
+    start_s: float
+    stall_s: float
+    stop_s: float
+    progress: Progress
 
-    try:
-        waited = poll(
-            probe,
-            tail,
-            died,
-            start_s=start_s,
-            stall_s=stall_s,
-            begin=begin,
-            tell=lambda _: progress.waiting(f"waiting for vLLM: {parser.stage}"),
+    def run(self, folder: Path) -> tuple[Ready, Startup]:
+        """Returns the token and the start-up record, both with ``failure`` when a server did not come up."""
+        token, name = self.token, self.plan.deployment
+        if token.replay:
+            # Nothing was started: the start-up facts are those of the attempt that served.
+            kept = next((a / KEPT for a in reversed(attempts.every(folder)) if (a / KEPT).exists()), None)
+            return Ready(deployment=name, replay=True), Startup.read(kept) if kept else Startup(deployment=name)
+        if token.failure or token.attempt is None or token.url is None or token.key_file is None:
+            return (
+                Ready(deployment=name, failure=token.failure, attempt=token.attempt),
+                Startup(deployment=name, failure=token.failure, attempt=token.attempt),
+            )
+        attempt = Path(token.attempt)
+        key = Path(token.key_file).read_text().strip()
+        starts: list[tuple[ReplicaStartup, float]] = []
+        server = token.servers[0]
+        try:
+            # One after the other: they start together, so the waits overlap, and the last one decides.
+            for server in token.servers:
+                starts.append(self._one(attempt, server, key))
+            if token.router:
+                server = token.router
+                self._through_router(attempt, server, key)
+        except StageFailed as error:
+            failure = attempts.fail(attempt, _explain(attempt, error, server.daemon), self.stop_s)
+            log = str(attempt / f"{server.daemon}.log")
+            return (
+                Ready(deployment=name, failure=failure, attempt=token.attempt),
+                Startup(deployment=name, failure=failure, attempt=token.attempt, log=log),
+            )
+        last, to_health = max(starts, key=lambda start: start[0].seconds_to_first_token)
+        self.progress.say(f"ready after {last.seconds_to_first_token:.1f} s")
+        startup = self._startup(last, to_health, tuple(start for start, _ in starts) if len(starts) > 1 else ())
+        startup.write(attempt / KEPT)
+        ready = Ready(
+            deployment=name,
+            attempt=token.attempt,
+            url=token.url,
+            served_name=token.served_name,
+            key_file=token.key_file,
+            servers=token.servers,
+            router=token.router,
+            # A client with a node of its own has the last one.
+            client_node=self.cluster.nodes[-1 if self.plan.topology.client == "own" else 0].name,
+            ends_at=self.cluster.ends_at,
         )
-    except StageFailed as error:
+        return ready, startup
+
+    def _startup(self, last: ReplicaStartup, to_health: float, every: tuple[ReplicaStartup, ...]) -> Startup:
+        observed = planning.observe(Path(last.log).read_text(errors="replace"))
+        return Startup(
+            deployment=self.plan.deployment,
+            attempt=self.token.attempt,
+            cluster_seconds=self.cluster.seconds,
+            seconds_to_health=to_health,
+            seconds_to_first_token=last.seconds_to_first_token,
+            phases=last.phases,
+            observed=observed,
+            differences=planning.compare(self.plan.estimate, observed) if self.plan.estimate else {},
+            log=last.log,
+            replicas=every,
+        )
+
+    def _one(self, attempt: Path, server: ServerPlace, key: str) -> tuple[ReplicaStartup, float]:
+        """Wait for one server; returns how it came up, and seconds to /health."""
+        daemon = attempts.find_daemon(attempt, server.daemon)
+        assert daemon is not None and daemon.started_at is not None, "serve_model has started it"
+        parser = StartupLog()
+        tail = _Tail(Path(daemon.log), parser)
+        started = datetime.fromisoformat(daemon.started_at)
+        begin = time.monotonic() - (datetime.now(started.tzinfo) - started).total_seconds()
+        which = f" ({server.replica} on {server.node})" if len(self.token.servers) > 1 else ""
+        waited = self._poll(
+            attempt, server, key, tail, begin, lambda: f"waiting for vLLM{which}: {parser.stage}", lambda: parser.stage
+        )
+        ready_at = started + timedelta(seconds=waited.seconds_to_first_token)
         tail()
-        failure = attempts.fail(attempt, _explain(attempt, error, parser.stage), stop_s)
-        return (
-            Ready(deployment=plan.deployment, failure=failure, attempt=token.attempt),
-            Startup(deployment=plan.deployment, failure=failure, attempt=token.attempt, log=daemon.log),
+        start = ReplicaStartup(
+            replica=server.replica,
+            node=server.node,
+            seconds_to_first_token=waited.seconds_to_first_token,
+            phases=parser.phases(started, ready_at),
+            log=daemon.log,
         )
-    ready_at = started + timedelta(seconds=waited.seconds_to_first_token)
-    tail()
-    progress.say(f"ready after {waited.seconds_to_first_token:.1f} s")
-    observed = planning.observe(Path(daemon.log).read_text(errors="replace"))
-    startup = Startup(
-        deployment=plan.deployment,
-        attempt=token.attempt,
-        cluster_seconds=cluster.seconds,
-        seconds_to_health=waited.seconds_to_health,
-        seconds_to_first_token=waited.seconds_to_first_token,
-        phases=parser.phases(started, ready_at),
-        observed=observed,
-        differences=planning.compare(plan.estimate, observed) if plan.estimate else {},
-        log=daemon.log,
-    )
-    startup.write(attempt / "startup.json")
-    ready = Ready(
-        deployment=plan.deployment,
-        attempt=token.attempt,
-        url=token.url,
-        served_name=token.served_name,
-        key_file=token.key_file,
-        server_pid=daemon.pid,
-    )
-    return ready, startup
+        return start, waited.seconds_to_health
+
+    def _through_router(self, attempt: Path, router: ServerPlace, key: str) -> None:
+        """Wait until the one address answers a completion, too."""
+        self._poll(
+            attempt, router, key, lambda: False, time.monotonic(), lambda: "waiting for the router", lambda: "starting"
+        )
+
+    def _poll(
+        self,
+        attempt: Path,
+        server: ServerPlace,
+        key: str,
+        tail: Callable[[], bool],
+        begin: float,
+        words: Callable[[], str],
+        stage: Callable[[], str],
+    ) -> Waited:
+        def died() -> bool:
+            # Whatever ends first takes the others along, so the keeper's life is every server's.
+            state = attempts.find_daemon(attempt, server.daemon)
+            return state is None or state.ended_at is not None or not keeper.is_alive(attempt)
+
+        try:
+            return poll(
+                ServerProbe(server.url, self.plan.served_name, key),
+                tail,
+                died,
+                start_s=self.start_s,
+                stall_s=self.stall_s,
+                begin=begin,
+                tell=lambda _: self.progress.waiting(words()),
+            )
+        except StageFailed as error:
+            tail()
+            raise _During(stage(), error) from error
 
 
-def _explain(attempt: Path, error: StageFailed, stage: str) -> Failure:
-    daemon = attempts.find_daemon(attempt, SERVER)
+class _During(StageFailed):
+    """A failed wait, with what the server was doing."""
+
+    def __init__(self, stage: str, error: StageFailed):
+        super().__init__(error.what, look=error.look, do=error.do, reason=error.reason, quote=error.quote)
+        self.stage = stage
+
+
+def _explain(attempt: Path, error: StageFailed, name: str) -> Failure:
+    stage = getattr(error, "stage", "starting")
+    daemon = attempts.find_daemon(attempt, name)
     if error.reason == "server_exited":
-        daemon = attempts.first_to_end(attempt, SERVER)
+        daemon = attempts.first_to_end(attempt, name)
         what = f"The server did not start: while {stage}, {attempts.how_it_ended(daemon) if daemon else 'it ended'}"
         return attempts.explain_end(STAGE, attempt, daemon, what, "server_exited")
     if error.reason == "foreign_server":

@@ -1,106 +1,161 @@
-"""serve_model: start the server's process under the keeper. It is not ready yet; await_ready says when."""
+"""serve_model: start every replica's server under the keeper. They are not ready yet; await_ready says when."""
 
 from __future__ import annotations
 
-import secrets
+from dataclasses import dataclass
 from pathlib import Path
 
 from servemark import keeper, launch
-from servemark.deployment import attempts, cluster
+from servemark.daemon import DaemonRequest
+from servemark.deployment import allocation, attempts
+from servemark.deployment.nodes import Ground
 from servemark.errors import StageFailed
-from servemark.keeper import DaemonRequest
+from servemark.launch import Rank
 from servemark.progress import Progress
-from servemark.records import Cluster, Endpoint, Environment, Hardware, Manifest, Plan, utc_now
+from servemark.records import (
+    Cluster,
+    Endpoint,
+    Environment,
+    Fabric,
+    Failure,
+    Hardware,
+    Manifest,
+    Node,
+    Part,
+    Plan,
+    Replica,
+    ServerPlace,
+    utc_now,
+)
 
 STAGE = "serve_model"
 SERVER = "server"
+ROUTER = "router"
+# A node's free ports: Ray takes them from the front, servers from the back, two for each replica and the router's last.
+PORTS_OF_A_SERVER = 2
 
 
-def start(
-    plan: Plan,
-    token: Cluster,
-    environment: Environment,
-    manifest: Manifest,
-    hardware: Hardware,
-    *,
-    port: int | None,
-    stop_s: float,
-    progress: Progress,
-) -> Endpoint:
-    """Start ``vllm serve`` on a port that is free.
+@dataclass(frozen=True)
+class Serving:
+    """Starts the servers of one deployment, and the router in front of several."""
 
-    Args:
-        port: the port the user asked for; None to look for a free one.
+    plan: Plan
+    cluster: Cluster
+    environment: Environment
+    manifest: Manifest
+    hardware: Hardware
+    port: int | None
+    stop_s: float
+    progress: Progress
 
-    Returns:
-        the token; with ``failure`` when the port is taken or the process did not start. Everything is stopped then.
-    """
-    if token.replay or token.failure or token.attempt is None:
-        return Endpoint(deployment=plan.deployment, replay=token.replay, failure=token.failure, attempt=token.attempt)
-    attempt = Path(token.attempt)
-    try:
-        chosen = _choose_port(plan.deployment, port)
-        url, key_file, argv = _start(plan, token, environment, manifest, hardware, attempt, chosen)
-    except StageFailed as error:
-        failure = attempts.fail(attempt, attempts.from_error(STAGE, error), stop_s)
-        return Endpoint(deployment=plan.deployment, failure=failure, attempt=token.attempt)
-    progress.say(f"started vLLM for {url}")
-    return Endpoint(
-        deployment=plan.deployment,
-        attempt=token.attempt,
-        url=url,
-        served_name=plan.served_name,
-        key_file=str(key_file),
-        argv=tuple(argv),
-        started_at=utc_now(),
-    )
+    def run(self, fabric: Fabric) -> Endpoint:
+        """Start ``vllm serve`` for every replica.
 
-
-def _choose_port(deployment: str, port: int | None) -> int:
-    if port is None:
-        # Anywhere in the range, so that two users who look at the same moment do not look at the same ports.
-        return launch.free_ports(cluster.ADDRESS, 1, start=secrets.randbelow(len(launch.PORTS)))[0]
-    if launch.port_holder(cluster.ADDRESS, port):
-        raise StageFailed(
-            f"Port {port} on {cluster.ADDRESS}, which deployments.{deployment}.port asks for, is already taken by another program.",
-            do=f"See who has it with `ss -ltnp 'sport = :{port}'`; end that, choose another port, or use port: auto.",
-            reason="port_taken",
+        Returns:
+            the token; with ``failure`` when the asked port is taken or a process did not start. Everything is stopped then.
+        """
+        token = self.cluster
+        failure = token.failure or fabric.failure
+        if token.replay or failure or token.attempt is None:
+            return Endpoint(deployment=token.deployment, replay=token.replay, failure=failure, attempt=token.attempt)
+        attempt = Path(token.attempt)
+        try:
+            ground = Ground(allocation.current(), attempt, attempts.scratch_folder(attempt))
+            key_file = attempts.secret(attempt, "api-key")
+            servers = tuple(
+                self._replica(ground, index, replica, key_file) for index, replica in enumerate(token.replicas)
+            )
+            router = self._router(ground, servers, key_file) if len(servers) > 1 else None
+        except StageFailed as error:
+            failed: Failure = attempts.fail(attempt, attempts.from_error(STAGE, error), self.stop_s)
+            return Endpoint(deployment=token.deployment, failure=failed, attempt=token.attempt)
+        url = (router or servers[0]).url
+        self.progress.say(f"started vLLM for {url}")
+        return Endpoint(
+            deployment=token.deployment,
+            attempt=token.attempt,
+            url=url,
+            served_name=self.plan.served_name,
+            key_file=str(key_file),
+            servers=servers,
+            router=router,
+            started_at=utc_now(),
         )
-    return port
 
+    def _node(self, part: Part) -> Node:
+        return self.cluster.nodes[part.node]
 
-def _start(
-    plan: Plan,
-    token: Cluster,
-    environment: Environment,
-    manifest: Manifest,
-    hardware: Hardware,
-    attempt: Path,
-    port: int,
-) -> tuple[str, Path, list[str]]:
-    key_file = attempts.secret(attempt, "api-key")
-    env = launch.server_environment(plan, hardware, cluster.INTERFACE)
-    if token.ray_address:
-        env |= launch.ray_environment(
-            str((attempt / "ray-token").absolute()), str(attempts.scratch_folder(attempt))
-        ) | {"RAY_ADDRESS": token.ray_address}
-    argv = launch.serve(environment.python, manifest.path, plan, cluster.ADDRESS, port)
-    request = DaemonRequest(
-        name=SERVER,
-        argv=tuple(argv),
-        env=env,
-        secret_env={"VLLM_API_KEY": str(key_file)},
-        log=str(attempt / "server.log"),
-    )
-    try:
-        state = keeper.request(attempt, request)
-    except TimeoutError as error:
-        raise StageFailed(str(error), look=str(attempt / "keeper.log"), reason="keeper_ended") from None
-    if state.why == "never_started":
-        raise StageFailed(
-            f"{argv[0]} cannot be started.",
-            look=state.log,
-            do="Check the environment's prefix.",
-            reason="never_started",
+    def _published_port(self, node: Node, free: int) -> int:
+        """The port of the one address: what the user asked for, if it is free, or ``free``."""
+        if self.port is None:
+            return free
+        if launch.port_holder(node.address, self.port):
+            name = self.cluster.deployment
+            raise StageFailed(
+                f"Port {self.port} on {node.address}, which deployments.{name}.port asks for, is already taken by another program.",
+                do=f"See who has it with `ss -ltnp 'sport = :{self.port}'`; end that, choose another port, or use port: auto.",
+                reason="port_taken",
+            )
+        return self.port
+
+    def _replica(self, ground: Ground, index: int, replica: Replica, key_file: Path) -> ServerPlace:
+        """Start one server: one process, or one on each of its nodes where vLLM spans them itself."""
+        several = self.plan.topology.replicas > 1
+        head = self._node(replica.parts[0])
+        place = -1 - PORTS_OF_A_SERVER * (index % 8) - several
+        own, between = head.ports[place], head.ports[place - 1]
+        port = own if several else self._published_port(head, own)
+        name = f"{SERVER}-{replica.name}" if several else SERVER
+        spans = len(replica.parts) > 1 and self.plan.topology.executor == "mp"
+        argv: list[str] = []
+        # The followers first: the head's start is the server's.
+        for number in reversed(range(len(replica.parts) if spans else 1)):
+            part = replica.parts[number]
+            node = self._node(part)
+            rank = Rank(len(replica.parts), number, head.address, between) if spans else None
+            argv = launch.serve(self.environment.python, self.manifest.path, self.plan, node.address, port, rank)
+            env = launch.server_environment(self.plan, self.hardware.accelerator, node.address, node.interface)
+            if replica.ray_address:
+                token = str((ground.attempt / "ray-token").absolute())
+                env |= launch.ray_environment(token, str(ground.scratch)) | {"RAY_ADDRESS": replica.ray_address}
+            daemon = name if number == 0 else f"{name}-n{number}"
+            self._start(ground, node, daemon, argv, env, {"VLLM_API_KEY": str(key_file)}, part.devices)
+        return ServerPlace(
+            replica=replica.name,
+            daemon=name,
+            node=head.name,
+            url=f"http://{head.address}:{port}",
+            argv=tuple(argv),
         )
-    return f"http://{cluster.ADDRESS}:{port}", key_file, argv
+
+    def _start(
+        self,
+        ground: Ground,
+        node: Node,
+        name: str,
+        argv: list[str],
+        env: dict[str, str],
+        secret_env: dict[str, str],
+        devices: tuple[int, ...] | None,
+    ) -> None:
+        request = DaemonRequest(
+            name=name,
+            argv=tuple(argv),
+            env=env,
+            secret_env=secret_env,
+            log=str(ground.attempt / f"{name}.log"),
+            devices=devices,
+            modules=self.plan.modules,
+            grace_s=self.stop_s,
+        )
+        try:
+            state = keeper.request(ground.attempt, ground.request(node.name, request))
+        except TimeoutError as error:
+            raise StageFailed(str(error), look=str(ground.attempt / "keeper.log"), reason="keeper_ended") from None
+        if state.why == "never_started":
+            raise StageFailed(
+                f"{argv[0]} cannot be started.",
+                look=state.log,
+                do="Check the environment's prefix.",
+                reason="never_started",
+            )

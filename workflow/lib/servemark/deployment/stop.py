@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from servemark import keeper, processes
-from servemark.deployment import attempts
+from servemark import fence, keeper, processes
+from servemark.deployment import allocation, attempts, nodes
+from servemark.deployment.nodes import Ground
 from servemark.errors import ServemarkError
 from servemark.progress import Progress
 from servemark.records import Plan, Stopped
 
 
-def stop(plan: Plan, folder: Path, *, stop_s: float, progress: Progress) -> Stopped:
+def stop(plan: Plan, folder: Path, *, stop_s: float, log: Path, progress: Progress) -> Stopped:
     """Stop the latest attempt and record its end; its secrets are removed with it.
 
     After a replay the latest attempt is the one that served, long ended: its end is what is recorded.
@@ -26,19 +27,13 @@ def stop(plan: Plan, folder: Path, *, stop_s: float, progress: Progress) -> Stop
     begin = time.monotonic()
     progress.say("stopping" if keeper.is_alive(attempt) else "has ended already")
     state = keeper.stop(attempt, stop_s + 15)
-    survivors = attempts.left_over(attempt)
-    named = [processes.describe(p) for p in survivors]
-    processes.signal_all(survivors, 9)
-    deadline = time.monotonic() + 5
-    while attempts.left_over(attempt):
-        if time.monotonic() > deadline:
-            raise ServemarkError(
-                f"A process of deployment {plan.deployment} cannot be ended: {named[0]}",
-                look=str(attempt / "keeper.log"),
-                do="Look at it with ps; a process in state D waits for a device or a file system.",
-                reason="cannot_stop",
-            )
-        time.sleep(0.05)
+    spec = attempts.spec(attempt)
+    named = _end_here(plan.deployment, attempt)
+    alloc = allocation.current()
+    if alloc.job_id is not None and spec.owner == fence.mine():
+        # Only the allocation that the attempt ran in: another one's nodes hold nothing of it.
+        ground = Ground(alloc, attempt, Path(spec.scratch))
+        named += nodes.sweep(ground, stop_s + 60, log)
     keeper.remove_secrets(attempt)
     return Stopped(
         deployment=plan.deployment,
@@ -48,3 +43,20 @@ def stop(plan: Plan, folder: Path, *, stop_s: float, progress: Progress) -> Stop
         leftovers=(*(state.leftovers if state else ()), *named),
         seconds=round(time.monotonic() - begin, 2),
     )
+
+
+def _end_here(deployment: str, attempt: Path) -> tuple[str, ...]:
+    survivors = attempts.left_over(attempt)
+    named = tuple(processes.describe(p) for p in survivors)
+    processes.signal_all(survivors, 9)
+    deadline = time.monotonic() + 5
+    while attempts.left_over(attempt):
+        if time.monotonic() > deadline:
+            raise ServemarkError(
+                f"A process of deployment {deployment} cannot be ended: {named[0]}",
+                look=str(attempt / "keeper.log"),
+                do="Look at it with ps; a process in state D waits for a device or a file system.",
+                reason="cannot_stop",
+            )
+        time.sleep(0.05)
+    return named

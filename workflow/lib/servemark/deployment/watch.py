@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from servemark import keeper
 from servemark.deployment import attempts
-from servemark.deployment.server import SERVER
-from servemark.processes import Identity
 
 SCRAPE_S = 1.0
 
 
 @dataclass(frozen=True)
 class Load:
-    """What the server says of itself: tokens generated since its start, open requests."""
+    """What a server says of itself: tokens generated and requests finished since its start, open requests."""
 
     generated: float
     open_requests: float
+    finished: int = 0
 
 
 def parse_metrics(text: str) -> Load:
     """Read vLLM's Prometheus text; several engines are added up."""
-    sums = {"vllm:generation_tokens": 0.0, "vllm:num_requests_running": 0.0, "vllm:num_requests_waiting": 0.0}
+    names = ("generation_tokens", "num_requests_running", "num_requests_waiting", "request_success")
+    sums = dict.fromkeys((f"vllm:{name}" for name in names), 0.0)
     for family in text_string_to_metric_families(text):
         if family.name in sums:
             sums[family.name] += sum(s.value for s in family.samples if not s.name.endswith("_created"))
-    return Load(sums["vllm:generation_tokens"], sums["vllm:num_requests_running"] + sums["vllm:num_requests_waiting"])
+    return Load(
+        sums["vllm:generation_tokens"],
+        sums["vllm:num_requests_running"] + sums["vllm:num_requests_waiting"],
+        int(sums["vllm:request_success"]),
+    )
 
 
 @dataclass
@@ -39,54 +44,67 @@ class ServerWatch:
     """Called again and again while a client runs; a returned text is the reason to end the measurement.
 
     A server counts as hung when, for ``no_progress_s``, it either does not answer /metrics or generates nothing while requests are open.
+
+    Args:
+        scrapes: one function for each replica's server, by the daemon's name.
     """
 
     attempt: Path
-    scrape: Callable[[], Load]
+    scrapes: Mapping[str, Callable[[], Load]]
     no_progress_s: float
     clock: Callable[[], float] = time.monotonic
     died: str | None = None
     hung: str | None = None
-    generated: float = 0.0
+    _generated: dict[str, float] = field(default_factory=dict)
+    _moved_at: dict[str, float] = field(default_factory=dict)
     _next: float = 0.0
-    _moved_at: float = field(default=-1.0)
-    _identity: Identity | None = None
 
-    def begin(self, pid: int | None) -> None:
-        """Remember which process serves."""
-        self._identity = Identity.of(pid) if pid else None
-        self._moved_at = self.clock()
+    def begin(self) -> None:
+        """Start the clocks."""
+        self._moved_at = dict.fromkeys(self.scrapes, self.clock())
 
     @property
-    def same_process(self) -> bool:
-        """Whether the process that served at the beginning still serves."""
-        return self._identity is not None and self._identity.alive
+    def generated(self) -> float:
+        """Tokens that all servers together have generated since their start."""
+        return sum(self._generated.values())
+
+    @property
+    def same_processes(self) -> bool:
+        """Whether the servers that served at the beginning still serve; the keeper starts none a second time."""
+        return all(self._ended(name) is None for name in self.scrapes)
+
+    def _ended(self, name: str) -> str | None:
+        daemon = attempts.find_daemon(self.attempt, name)
+        if daemon is None or daemon.ended_at:
+            return attempts.how_it_ended(daemon) if daemon else f"{name}: its process is gone"
+        return None if keeper.is_alive(self.attempt) else "the server's process is gone"
 
     def __call__(self) -> str | None:
-        daemon = attempts.find_daemon(self.attempt, SERVER)
-        if daemon is None or daemon.ended_at or not self.same_process:
-            self.died = attempts.how_it_ended(daemon) if daemon and daemon.ended_at else "the server's process is gone"
-            return self.died
+        for name in self.scrapes:
+            if ended := self._ended(name):
+                self.died = ended
+                return self.died
         now = self.clock()
         if now >= self._next:
             self._next = now + SCRAPE_S
-            self._look(now)
+            for name, scrape in self.scrapes.items():
+                self._look(name, scrape, now)
         return self.died or self.hung
 
-    def _look(self, now: float) -> None:
+    def _look(self, name: str, scrape: Callable[[], Load], now: float) -> None:
         silent = "did not answer /metrics"
         try:
-            load = self.scrape()
-            if load.generated != self.generated or load.open_requests == 0:
-                self._moved_at = now
-            self.generated = load.generated
+            load = scrape()
+            if load.generated != self._generated.get(name) or load.open_requests == 0:
+                self._moved_at[name] = now
+            self._generated[name] = load.generated
             silent = f"generated nothing with {load.open_requests:.0f} requests open"
         except httpx.HTTPStatusError as error:
-            self.died = f"the server answers {error.response.status_code} on /metrics"
+            self.died = f"{name} answers {error.response.status_code} on /metrics"
         except httpx.HTTPError:
             pass  # no answer: the clock runs on, and a server that has ended is seen by its process
-        if now - self._moved_at > self.no_progress_s:
-            self.hung = f"the server {silent} for {now - self._moved_at:.0f} s"
+        if now - self._moved_at[name] > self.no_progress_s:
+            self.hung = f"{name} {silent} for {now - self._moved_at[name]:.0f} s"
 
 
 def scraper(url: str, key: str, timeout_s: float = 2.0) -> Callable[[], Load]:

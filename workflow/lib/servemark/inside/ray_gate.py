@@ -1,6 +1,8 @@
 """Run by the model environment's interpreter: wait until the Ray cluster is what was asked for, then write what is there.
 
-usage: python ray_gate.py ADDRESS NODES DEVICES DEADLINE_S OUTPUT
+usage: python ray_gate.py ADDRESS EXPECTED DEADLINE_S OUTPUT
+
+EXPECTED is a JSON list of {name, address, devices}. OUTPUT gets {"nodes": [...]}, or {"missing": [sentences]} at the deadline.
 """
 
 import json
@@ -9,35 +11,53 @@ import sys
 import time
 
 
-def main(address: str, nodes: int, devices: int, deadline_s: float, output: str) -> int:
+def compare(expected, alive):
+    """One sentence for everything that differs. ``alive``: Ray's nodes, as ray.nodes() gives them."""
+    there = {node["NodeManagerAddress"]: int(node["Resources"].get("GPU", 0)) for node in alive}
+    found = []
+    for node in expected:
+        where = f"Node {node['name']}: expected to join Ray from {node['address']} with {node['devices']} device(s)"
+        if node["address"] not in there:
+            found.append(f"{where}; found no such node (there are {', '.join(sorted(there)) or 'none'}).")
+        elif there[node["address"]] != node["devices"]:
+            found.append(f"{where}; found it with {there[node['address']]}.")
+    strangers = sorted(set(there) - {node["address"] for node in expected})
+    return found + [f"A node joined Ray from {address} that is not of this deployment." for address in strangers]
+
+
+def main(address, expected, deadline_s, output):
     import ray
 
     deadline = time.monotonic() + deadline_s
-    seen = "no connection"
+    missing = ["no connection"]
     while time.monotonic() < deadline:
         try:
             if not ray.is_initialized():
                 ray.init(address=address, log_to_driver=False, logging_level="ERROR")
             alive = [node for node in ray.nodes() if node["Alive"]]
         except (ConnectionError, RuntimeError) as error:
-            seen = f"cannot connect to {address}: {str(error).splitlines()[0]}"
+            missing = [f"cannot connect to {address}: {str(error).splitlines()[0]}"]
             time.sleep(0.3)
             continue
-        total = sum(int(node["Resources"].get("GPU", 0)) for node in alive)
-        seen = f"{len(alive)} of {nodes} nodes, {total} of {devices} devices"
-        if len(alive) == nodes and total == devices:
+        missing = compare(expected, alive)
+        if not missing:
             facts = [
                 {"host": n["NodeManagerHostname"], "address": n["NodeManagerAddress"], "devices": int(n["Resources"].get("GPU", 0)),
                  "ray": ray.__version__, "python": platform.python_version()}
                 for n in alive
             ]  # fmt: skip
-            with open(output, "w") as stream:
-                json.dump({"nodes": facts}, stream)
+            write(output, {"nodes": facts})
             return 0
         time.sleep(0.3)
-    print(seen)
+    write(output, {"missing": missing})
+    print(*missing, sep="\n")
     return 1
 
 
+def write(output, data):
+    with open(output, "w") as stream:
+        json.dump(data, stream)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), sys.argv[5]))
+    sys.exit(main(sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3]), sys.argv[4]))

@@ -5,9 +5,11 @@ part            content
 ==============  ====================================================================================================
 model           the model's digest (every file's sha256)
 environment     the environment's digest (every installed package)
-topology        nodes, devices per node, tensor/pipeline/data parallel size, replicas, executor
+topology        nodes, devices per node, tensor/pipeline/data parallel size, replicas, executor, place of the client
 options         the server's options, as ``--name`` would spell them (kebab case, no dashes in front), in any order
-variables       the server's environment variables
+variables       the server's environment variables, the cluster's under the deployment's own
+modules         what ``module load`` brings (the fabric's NCCL plugin, a compiler), in the order it is loaded
+interface       the network between nodes as configured, when there is more than one node; else None
 hardware        accelerator; GPU names and memory, sorted; driver; CPU model and logical count; architecture
 workload        dataset, lengths, requests, warm-ups, client options: the workload as configured, without its name and
                 without the lists of loads, repetitions and seeds that it is expanded into
@@ -16,7 +18,8 @@ repetition      which repetition
 seed            the seed
 ==============  ====================================================================================================
 
-Never in the key: ports, addresses, places, job ids, host names, secrets, names of run, deployment and workload, times.
+Never in the key: what is asked of a scheduler, ports, addresses, places, job ids, host names, secrets, names of run,
+deployment and workload, times.
 
 Two spellings are made one only where the server gets the same words either way: ``max_model_len`` and
 ``max-model-len``, the number 512 and the text "512". ``true`` (a bare flag) and ``"true"`` (an argument) stay two: a
@@ -30,12 +33,12 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from servemark.records import Hardware, Topology
 
-FORMAT = 1
+FORMAT = 2
 
 PLACE_OPTIONS = frozenset({
     "api-key", "base-url", "data-parallel-address", "data-parallel-rank", "data-parallel-rpc-port",
@@ -77,8 +80,13 @@ def deployment_parts(
     options: Mapping[str, Any],
     variables: Mapping[str, Any],
     hardware: Hardware,
+    modules: Sequence[str] = (),
+    interface: str | None = None,
 ) -> dict[str, Any]:
     """The deployment's share of the key: a JSON-able dict, stable in content and order.
+
+    Args:
+        hardware: one node's; all nodes are of one kind.
 
     Raises:
         ValueError: one option is given in two spellings with different values.
@@ -89,6 +97,8 @@ def deployment_parts(
         "topology": topology.model_dump(),
         "options": normalise_options(options),
         "variables": {name: str(value) for name, value in sorted(variables.items()) if decides(name)},
+        "modules": list(modules),
+        "interface": interface if topology.all_nodes > 1 else None,
         "hardware": {
             "accelerator": hardware.accelerator,
             "gpus": sorted([gpu.name, gpu.memory_mib] for gpu in hardware.gpus),

@@ -1,7 +1,8 @@
 """The gate: INVALID records are moved aside so that the next run measures exactly those points again.
 
 A point that is INVALID twice for the same reasons with the same ledger key is not measured a third time: it becomes a
-reported hole, and so does one that the configuration accepts. ``decide`` is pure; ``gate`` reads and moves files.
+reported hole, and so does one that the configuration accepts. A reason that comes from outside, such as the end of an
+allocation's time, never makes one. ``decide`` is pure; ``gate`` reads and moves files.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ REMEDIES = {
     "server_hung": "Read the server's log; lower the load if it ran out of memory.",
     "too_short": "Raise `requests`, so that the point takes longer.",
 }
+# What came from outside and says nothing of the point: it is measured again however often that happens.
+FROM_OUTSIDE = frozenset({"out_of_time", "stop_requested", "taken_over", "stage_killed", "slurm_unreachable"})
 QUOTED_LINES = 3
 DEFAULT_REMEDY = "Read the logs of this attempt, then run snakemake again."
 
@@ -111,7 +114,7 @@ def decide(
             decisions.append(Decision(path, record, "keep"))
         elif _accepted(name, accept_invalid):
             decisions.append(Decision(path, record, "hole", "accepted by accept_invalid"))
-        elif (name, record.key, reason_codes(record)) in seen:
+        elif (name, record.key, reason_codes(record)) in seen and not reason_codes(record) & FROM_OUTSIDE:
             decisions.append(Decision(path, record, "hole", "INVALID again for the same reason"))
         else:
             decisions.append(Decision(path, record, "move"))

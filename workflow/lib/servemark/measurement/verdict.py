@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
 from servemark import statistics
@@ -107,29 +107,33 @@ def judge(raw: RawResult | RawError, asked: PlannedPoint, thresholds: Thresholds
     )
 
 
-def measurement(
-    judgement: Judgement,
-    point: PlannedPoint,
-    *,
-    deployment: str,
-    key_parts: dict[str, Any],
-    attempt: str | None = None,
-    started_at: str | None = None,
-    client_argv: tuple[str, ...] = (),
-    client_exit_code: int | None = None,
-    raw: str | None = None,
-    raw_sha256: str | None = None,
-    failure: Failure | None = None,
-) -> Measurement:
-    """The record of one load point.
+@dataclass(frozen=True)
+class Context:
+    """What belongs to a measurement beside its load point and the judgement.
 
-    Args:
+    Attributes:
         raw, raw_sha256: file name of the per-request results beside the record, and their sha256.
+        replica_requests: requests that each replica finished during the point.
     """
+
+    deployment: str
+    key_parts: dict[str, Any]
+    attempt: str | None = None
+    started_at: str | None = None
+    client_node: str | None = None
+    client_argv: tuple[str, ...] = ()
+    client_exit_code: int | None = None
+    replica_requests: dict[str, int] = field(default_factory=dict)
+    raw: str | None = None
+    raw_sha256: str | None = None
+    failure: Failure | None = None
+
+
+def measurement(judgement: Judgement, point: PlannedPoint, context: Context) -> Measurement:
+    """The record of one load point."""
     figures = judgement.figures
-    shown = {} if figures is None else {field.name: getattr(figures, field.name) for field in fields(figures)}
+    shown = {} if figures is None else {f.name: getattr(figures, f.name) for f in fields(figures)}
     return Measurement(
-        deployment=deployment,
         point=point.name,
         workload=point.workload,
         concurrency=point.concurrency,
@@ -139,29 +143,20 @@ def measurement(
         input_tokens=point.input_tokens,
         output_tokens=point.output_tokens,
         key=point.key,
-        key_parts=key_parts,
         verdict=judgement.verdict,
         reasons=judgement.reasons,
-        failure=failure,
-        attempt=attempt,
-        started_at=started_at,
         asked=point.requests,
         completed=judgement.completed,
         failed=judgement.failed,
-        client_argv=client_argv,
-        client_exit_code=client_exit_code,
-        raw=raw,
-        raw_sha256=raw_sha256,
+        **{f.name: getattr(context, f.name) for f in fields(context)},
         **shown,
     )
 
 
-def not_measured(
-    failure: Failure, point: PlannedPoint, *, deployment: str, key_parts: dict[str, Any], attempt: str | None = None
-) -> Measurement:
+def not_measured(failure: Failure, point: PlannedPoint, context: Context) -> Measurement:
     """The INVALID record of a load point that was never measured because an earlier stage failed."""
     judgement = Judgement("INVALID", (_invalid(failure.reason, failure.detail),), completed=0, failed=0, figures=None)
-    return measurement(judgement, point, deployment=deployment, key_parts=key_parts, attempt=attempt, failure=failure)
+    return measurement(judgement, point, replace(context, failure=failure))
 
 
 def _invalid(code: str, detail: str) -> Reason:

@@ -1,7 +1,19 @@
-"""Is a topology legal for a model, does it fit, and did the server agree: pure functions."""
+"""Is a topology legal for a model, where does it go, does it fit, and did the server agree: pure functions."""
 
-from servemark.planning.legality import legality, stage_layers
+from servemark.planning.legality import first_request_fails, legality, stage_layers, stages
 from servemark.planning.memory import estimate, refusals, require
 from servemark.planning.observed import compare, observe
+from servemark.planning.placement import place
 
-__all__ = ["compare", "estimate", "legality", "observe", "refusals", "require", "stage_layers"]
+__all__ = [
+    "compare",
+    "estimate",
+    "first_request_fails",
+    "legality",
+    "observe",
+    "place",
+    "refusals",
+    "require",
+    "stage_layers",
+    "stages",
+]

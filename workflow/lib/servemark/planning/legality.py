@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from servemark.errors import PlanRefused
 from servemark.records import Topology
 from servemark.weights.architecture import Architecture
 
@@ -21,12 +22,64 @@ def stage_layers(layers: int, pipeline_parallel: int) -> tuple[int, ...]:
     return tuple(stages)
 
 
+PARTITION = "VLLM_PP_LAYER_PARTITION"
+
+
+def stages(architecture: Architecture, topology: Topology, variables: Mapping[str, str]) -> tuple[int, ...]:
+    """Layers of each pipeline stage: as ``VLLM_PP_LAYER_PARTITION`` says it, else as vLLM splits them.
+
+    Raises:
+        PlanRefused: the variable is not one number of layers for each stage that add up to all layers
+            (vllm/distributed/utils.py, get_pp_indices).
+    """
+    pp, given = topology.pipeline_parallel, variables.get(PARTITION)
+    if not given or pp == 1 or pp > architecture.layers:
+        return stage_layers(architecture.layers, pp)
+    parts = [part.strip() for part in given.split(",")]
+    sizes = tuple(int(part) for part in parts if part.isdecimal())
+    if len(parts) != pp or len(sizes) != pp or sum(sizes) != architecture.layers or 0 in sizes:
+        example = ",".join(map(str, stage_layers(architecture.layers, pp)))
+        raise PlanRefused(
+            f"{PARTITION}: {given!r} is not pipeline_parallel = {pp} numbers of layers, each 1 or more, that add up to "
+            f"{architecture.layers}, such as {example}.",
+            do=f"Correct {PARTITION} in the deployment's variables, or remove it: vLLM then splits the layers itself.",
+            reason="bad_option",
+        )
+    return sizes
+
+
+def first_request_fails(
+    topology: Topology, options: Mapping[str, object], variables: Mapping[str, str], accelerator: str
+) -> tuple[str, ...]:
+    """Why a server would come up and die at its first request: (sentence, ...).
+
+    Pipeline stages on CPU get the buffers that they hand on only in the warm-up, which vLLM leaves out in eager mode and with
+    VLLM_CPU_CI_ENV (vllm/v1/worker/cpu_worker.py, 0.32.0); then `assert self.intermediate_tensors is not None` fails.
+    """
+    if accelerator != "cpu" or topology.pipeline_parallel == 1:
+        return ()
+    found = []
+    if options.get("enforce-eager") or options.get("no-enforce-eager") is False:
+        found.append("options.enforce-eager: true makes no warm-up")
+    if variables.get("VLLM_CPU_CI_ENV", "0") not in ("", "0"):
+        found.append("variables.VLLM_CPU_CI_ENV makes no warm-up")
+    return tuple(
+        f"{what}, and without one pipeline_parallel {topology.pipeline_parallel} on CPU dies at the first request; "
+        "legal here: `enforce-eager: false` and no VLLM_CPU_CI_ENV."
+        for what in found
+    )
+
+
 def legality(
-    architecture: Architecture, topology: Topology, devices_per_node: int
+    architecture: Architecture,
+    topology: Topology,
+    devices_per_node: int,
+    layers_of_stages: tuple[int, ...] | None = None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What forbids the topology and what speaks against it: (errors, warnings), one sentence each.
 
-    ``devices_per_node`` is how many devices a node really has. Sources, vLLM 0.32.0: attention heads
+    ``devices_per_node`` is how many devices a node really has, ``layers_of_stages`` what :func:`stages` found when a
+    variable may set it. Sources, vLLM 0.32.0: attention heads
     config/model.py verify_with_parallel_config; KV heads, split or replicated, models/qwen3.py and
     layers/linear.py QKVParallelLinear; MLP width layers/linear.py divide(); expert width fused_moe/config.py, where
     experts are sharded over tensor and data parallel ranks together; expert count models/qwen3_moe.py.
@@ -34,12 +87,11 @@ def legality(
     """
     errors = [*_tensor_errors(architecture, topology), *_pipeline_errors(architecture, topology)]
     place_errors, warnings = _placement(topology, devices_per_node)
-    stages = stage_layers(architecture.layers, topology.pipeline_parallel)
-    if 1 < topology.pipeline_parallel <= architecture.layers and len(set(stages)) > 1:
+    split = layers_of_stages or stage_layers(architecture.layers, topology.pipeline_parallel)
+    if 1 < topology.pipeline_parallel <= architecture.layers and len(set(split)) > 1:
         warnings.append(
-            f"pipeline_parallel {topology.pipeline_parallel} does not divide {architecture.layers} layers: vLLM "
-            f"splits them {', '.join(map(str, stages))}; the largest stage sets the pace. "
-            "VLLM_PP_LAYER_PARTITION can set another split."
+            f"pipeline_parallel {topology.pipeline_parallel} splits {architecture.layers} layers unevenly, "
+            f"{', '.join(map(str, split))}: the largest stage sets the pace. {PARTITION} can set another split."
         )
     if architecture.kv_heads < topology.tensor_parallel:
         warnings.append(
@@ -109,8 +161,8 @@ def _placement(topology: Topology, devices_per_node: int) -> tuple[list[str], li
     )
     if topology.devices_per_node > devices_per_node:
         errors.append(
-            f"the topology asks for {topology.devices_per_node} devices (tensor_parallel x pipeline_parallel) and this machine has "
-            f"{devices_per_node}: lower one of them."
+            f"{product}; on {topology.nodes} node(s) these are {topology.devices_per_node} devices a node, and a node has "
+            f"{devices_per_node}: lower one of the sizes, or take more nodes."
         )
     if ranks > asked:
         errors.append(
@@ -119,9 +171,10 @@ def _placement(topology: Topology, devices_per_node: int) -> tuple[list[str], li
         )
     elif ranks < asked:
         warnings.append(f"{product} leave {asked - ranks} of {asked} allocated device(s) idle.")
-    engine = topology.tensor_parallel * topology.pipeline_parallel
-    if topology.executor == "single" and engine > 1:
-        errors.append(f"executor single runs one rank and the topology has {engine} an engine; legal here: mp, ray.")
+    if topology.executor == "single" and topology.replica_size > 1:
+        errors.append(
+            f"executor single runs one rank and the topology has {topology.replica_size} a replica; legal here: mp, ray."
+        )
     if topology.tensor_parallel > topology.devices_per_node:
         warnings.append(
             f"tensor_parallel {topology.tensor_parallel} spans nodes of {topology.devices_per_node} device(s): every "

@@ -83,6 +83,7 @@ def kv_pool(
     block_tokens: int,
     batched_tokens: int,
     kv_element_bytes: int | None = None,
+    layers_of_stages: tuple[int, ...] | None = None,
 ) -> Pool:
     """Block size in bytes and blocks per request.
 
@@ -92,7 +93,7 @@ def kv_pool(
     """
     heads = max(1, architecture.kv_heads // topology.tensor_parallel)
     layer_token = 2 * heads * architecture.head_dim * (kv_element_bytes or architecture.dtype_bytes)
-    stages = stage_layers(architecture.layers, topology.pipeline_parallel)
+    stages = layers_of_stages or stage_layers(architecture.layers, topology.pipeline_parallel)
     starts = [sum(stages[:stage]) for stage in range(len(stages))]
     groups = layer_groups(architecture.windows)
     largest_group = max(
@@ -114,7 +115,12 @@ def kv_pool(
     )
 
 
-def rank_weight_bytes(architecture: Architecture, weight_bytes: int | None, topology: Topology) -> float:
+def rank_weight_bytes(
+    architecture: Architecture,
+    weight_bytes: int | None,
+    topology: Topology,
+    layers_of_stages: tuple[int, ...] | None = None,
+) -> float:
     """Bytes of the weights on the fullest rank.
 
     The shape gives each part's share (layers over stages, heads and widths over tp, experts over tp * dp, routers not
@@ -122,7 +128,7 @@ def rank_weight_bytes(architecture: Architecture, weight_bytes: int | None, topo
     Against recorded gpt-oss-120b servers: within 1.1 %; what is missing is padding inside the quantised kernels.
     """
     parts = architecture.parameters()
-    stages = stage_layers(architecture.layers, topology.pipeline_parallel)
+    stages = layers_of_stages or stage_layers(architecture.layers, topology.pipeline_parallel)
     tp, shards = topology.tensor_parallel, topology.tensor_parallel * topology.data_parallel
     dense = architecture.weight_bits / 8
     expert = architecture.expert_bits / 8
@@ -164,6 +170,7 @@ def estimate(
     block_tokens: int | None = None,
     batched_tokens: int | None = None,
     kv_element_bytes: int | None = None,
+    layers_of_stages: tuple[int, ...] | None = None,
 ) -> Estimate:
     """What one engine's KV cache will hold, before it is started.
 
@@ -183,6 +190,7 @@ def estimate(
             Default 8192 for devices of 70 GiB or more, else 2048 (engine/arg_utils.py); for CPU 2048 x tp x pp. From
             0.32 vLLM counts it once more with asynchronous scheduling.
         kv_element_bytes: 1 for an fp8 KV cache; default as the model's dtype.
+        layers_of_stages: layers of each pipeline stage, when vLLM's own split does not hold.
     """
     ranks = topology.tensor_parallel * topology.pipeline_parallel
     if batched_tokens is None:
@@ -195,8 +203,9 @@ def estimate(
         block_tokens or BLOCK_TOKENS[accelerator],
         batched_tokens,
         kv_element_bytes,
+        layers_of_stages,
     )
-    weights = rank_weight_bytes(architecture, weight_bytes, topology) / GIB
+    weights = rank_weight_bytes(architecture, weight_bytes, topology, layers_of_stages) / GIB
     if kv_cache_bytes_override is not None:
         available = kv_cache_bytes_override / GIB
     elif accelerator == "cpu":

@@ -1,0 +1,71 @@
+"""What must be there before a sandbox can start."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+from pathlib import Path
+
+from .options import Options, SandboxError
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+FREEZER = Path("/sys/fs/cgroup/freezer")
+
+# Program -> the Debian and Ubuntu package that has it.
+_ALWAYS = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "srun": "slurm-client",
+    "munged": "munge",
+    "ip": "iproute2",
+    "nft": "nftables",
+    "nsenter": "util-linux",
+    "setpriv": "util-linux",
+    "unshare": "util-linux",
+    "mount": "mount",
+}
+_ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core", "mariadb-install-db": "mariadb-server-core"}
+
+
+def find(program: str) -> str:
+    """The full path of a program, looked for in the system's folders even when PATH lacks /usr/sbin."""
+    found = shutil.which(program, path=SYSTEM_PATH)
+    if found is None:
+        package = (_ALWAYS | _ACCOUNTING).get(program, program)
+        raise SandboxError(f"{program} is missing. Install it with: apt-get install {package}")
+    return found
+
+
+def why_unavailable(options: Options | None = None) -> str | None:
+    """Why no sandbox can start here, in one line that names what to do; None when one can."""
+    options = options or Options()
+    if os.geteuid() != 0:
+        return (
+            "The Slurm sandbox makes namespaces and needs root. Run it as root, or in a virtual machine or container."
+        )
+    wanted = _ALWAYS | (_ACCOUNTING if options.accounting else {})
+    missing = [program for program in wanted if shutil.which(program, path=SYSTEM_PATH) is None]
+    if missing:
+        packages = " ".join(sorted({wanted[program] for program in missing}))
+        return f"The Slurm sandbox lacks {', '.join(missing)}. Install with: apt-get install {packages}"
+    if options.second_user and not _exists(options.second_user):
+        return f"This machine has no user {options.second_user!r}. Name an existing one as second_user, or none."
+    if options.proctrack == "cgroup" and not (FREEZER / "cgroup.procs").exists():
+        return f"proctrack cgroup needs the version 1 freezer at {FREEZER}. Start with --proctrack linuxproc instead."
+    return None
+
+
+def _exists(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
+
+
+def require(options: Options) -> None:
+    """Raise SandboxError when no sandbox with these options can start here."""
+    reason = why_unavailable(options)
+    if reason:
+        raise SandboxError(reason)

@@ -1,0 +1,208 @@
+"""The executor and the guard against a real Slurm: every end is told, in bounded time, and nothing stays in the queue."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import SNAKEMAKE, Run
+from sandbox import Sandbox
+
+NewRun = Callable[[Sandbox], Run]
+SETTINGS = ["--executor", "slurm-guarded", "--jobs", "64", "--latency-wait", "5", "--keep-going", "--scheduler", "greedy"]
+QUIET = ["--quiet", "rules", "progress", "host", "--default-resources", "mpi='batch'", "mem_mb=0", "disk_mb=0"]
+
+
+def start(run: Run, *targets: str, seconds: float = 1, env: dict[str, str] | None = None, **request: object) -> Run:
+    asked = {"SECONDS": str(seconds), "REQUEST": json.dumps(request)} | (env or {})
+    return run.start([str(SNAKEMAKE), *SETTINGS, *QUIET, "--", *targets], asked)
+
+
+def wrapper(run: Run, tool: str, body: str) -> dict[str, str]:
+    """A PATH on which ``tool`` is a shell script; ``$REAL`` is the real one."""
+    folder = run.folder / "bin"
+    folder.mkdir(exist_ok=True)
+    script = folder / tool
+    script.write_text(f'#!/bin/sh\nREAL=/usr/bin/{tool}\necho x >> "$0.calls"\n{body}\n')
+    script.chmod(0o755)
+    return {"PATH": f"{folder}:{run.cluster.environment()['PATH']}"}
+
+
+@pytest.fixture(scope="module")
+def out_of_time(plain: Sandbox) -> Run:
+    """Started before the other tests: Slurm's shortest time limit is a minute."""
+    folder = plain.folder / "work/out-of-time"
+    folder.mkdir(parents=True)
+    (folder / "Snakefile").write_text(Path(__file__).with_name("executor.smk").read_text())
+    return start(Run(plain, folder), "done.a", seconds=300, partition="short", minutes=1)
+
+
+def test_two_nodes_in_one_group_job(out_of_time: Run, plain: Sandbox, new_run: NewRun) -> None:
+    request = {"partition": "batch", "nodes": 2, "gres": "gpu:4", "minutes": 7, "extra": "--nice=1"}
+    run = start(new_run(plain), "group.x", **request)
+    assert run.end(15) == 0, run.said
+    text = (run.folder / "group.x").read_text()
+    for fact in ("NumNodes=2", "TimeLimit=00:07:00", "GRES=gpu:4(IDX:0-3)", "Requeue=0", "Partition=batch"):
+        assert fact in text, text
+    assert sorted(re.findall(r"^(node\d [\d,]+)$", text, re.MULTILINE)) == ["node1 0,1,2,3", "node2 0,1,2,3"]
+    [submitted], [ended] = run.events("submitted"), run.events("ended")
+    assert submitted["label"] == "deployment x" and submitted["wildcards"] == {"deployment": "x"}
+    assert (ended["state"], ended["success"], ended["exit_code"], ended["nodes"]) == ("COMPLETED", True, 0, "node[1-2]")
+    assert 1 <= ended["elapsed_s"] < 10 and ended["queue_wait_s"] is not None
+    assert Path(submitted["log"]).stat().st_size > 0
+    assert "warning" not in run.said.lower(), run.said
+    run.assert_clear(3)
+    assert run.guard_log == ""
+
+
+def test_whole_nodes_and_a_single_job(accounted: Sandbox, new_run: NewRun) -> None:
+    request = {"account": "research", "qos": "normal", "constraint": "gpu", "nodes": 2, "gres": "gpu:4", "minutes": 5, "exclusive": True}
+    whole, small = start(new_run(accounted), "group.x", **request), start(new_run(accounted), "done.a", cpus=2, memory_mb=100)
+    assert (whole.end(20), small.end(20)) == (0, 0), whole.said + small.said
+    text = (whole.folder / "group.x").read_text()
+    for fact in ("NumCPUs=32", "mem=125G", "Account=research", "QOS=normal", "Features=gpu", "OverSubscribe=NO"):
+        assert fact in text, text
+    whole.assert_clear(3)
+
+
+def test_cancelled_by_a_user(plain: Sandbox, accounted: Sandbox, new_run: NewRun) -> None:
+    runs = [start(new_run(cluster), "group.x", seconds=100) for cluster in (plain, accounted)]
+    for run, who in zip(runs, ("cancelled after", "cancelled by user root after"), strict=True):
+        job = run.job("RUNNING")
+        time.sleep(1.5)
+        run.cluster.run(["scancel", job])
+        assert run.end(12) == 1
+        assert f"deployment x (job {job}): {who} 0:0" in run.said and f"/{job}.log" in run.said, run.said
+        assert [entry["state"] for entry in run.events("ended")] == ["CANCELLED"]
+        run.assert_clear(3)
+
+
+def test_failed(plain: Sandbox, new_run: NewRun) -> None:
+    run = start(new_run(plain), "done.a", "done.b", seconds="1; exit 3 #")
+    assert run.end(15) == 1
+    assert len(re.findall(r"single \(name=[ab]\) \(job \d+\): failed with exit code 1 after 0:0\d on node", run.said)) == 2, run.said
+
+
+@pytest.mark.parametrize("partition", ["low-cancel", "low-requeue"])
+def test_preempted(accounted: Sandbox, new_run: NewRun, partition: str) -> None:
+    run = start(new_run(accounted), "group.x", seconds=100, partition=partition, nodes=2, exclusive=True)
+    job = run.job("RUNNING")
+    time.sleep(1.5)
+    above = accounted.run(["sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "--wrap", "sleep 2"], check=True).stdout.strip()
+    assert run.end(15) == 1
+    assert f"deployment x (job {job}): preempted after 0:0" in run.said, run.said
+    run.assert_clear(3)
+    accounted.run(["scancel", above])
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ({"partition": "nowhere"}, "invalid partition"),
+        ({"account": "nobodys"}, "Invalid account"),
+        ({"qos": "golden"}, "Invalid qos"),
+        ({"nodes": 40}, "node count"),
+        ({"gres": "gpu:99"}, "not available"),
+        ({"extra": "'"}, "No closing quotation"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_refused(accounted: Sandbox, new_run: NewRun, request_: dict[str, object], words: str) -> None:
+    run = start(new_run(accounted), "group.x", **request_)
+    assert run.end(8) == 1
+    assert words.lower() in run.said.lower() and "deployment x: " in run.said, run.said
+    run.assert_clear(3)
+
+
+@pytest.mark.parametrize("when", ["submitting", "running"])
+def test_controller_away_for_20_s(plain: Sandbox, new_run: NewRun, when: str) -> None:
+    run = new_run(plain)
+    if when == "running":
+        start(run, "group.x", seconds=5).job("RUNNING")
+    plain.stop_slurmctld()
+    try:
+        if when == "submitting":
+            start(run, "group.x")
+        time.sleep(20)
+        assert run.process and run.process.poll() is None, run.said
+    finally:
+        plain.start_slurmctld()
+    assert run.end(50) == 0, run.said
+    assert run.said.count("Slurm does not answer") == 1 and run.said.count("Slurm answers again after") == 1, run.said
+    assert len(run.events("submitted")) == 1 and len(run.events("ended")) == 1
+    run.assert_clear(3)
+
+
+def test_answer_to_a_submission_lost(plain: Sandbox, new_run: NewRun) -> None:
+    run = new_run(plain)
+    lose = '$REAL "$@"; [ $(wc -l < "$0.calls") -gt 1 ] || { echo "sbatch: error: Batch job submission failed: Socket timed out" >&2; exit 1; }'
+    start(run, "done.a", env=wrapper(run, "sbatch", lose))
+    assert run.end(20) == 0, run.said
+    name = run.events("run")[0]["run"]
+    assert [job["name"] for job in plain.jobs()].count(name) == 1
+    assert len((run.folder / "bin/sbatch.calls").read_text().split()) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "state"),
+    [(signal.SIGINT, "RUNNING"), (signal.SIGINT, "PENDING"), (signal.SIGTERM, "RUNNING"), (signal.SIGHUP, "PENDING")],
+    ids=lambda value: value.name if isinstance(value, signal.Signals) else value,
+)
+def test_interrupted(plain: Sandbox, new_run: NewRun, number: int, state: str) -> None:
+    waits = {"extra": "--begin=now+1hour"} if state == "PENDING" else {}
+    run = start(new_run(plain), "group.x", "group.y", seconds=100, **waits)
+    run.job(state)
+    run.signal(number)
+    assert run.end(9) in (1, 130)
+    run.assert_clear(8)
+    assert not list(run.folder.glob(".snakemake/locks/*"))
+
+
+@pytest.mark.parametrize("tool", ["squeue", "sbatch"])
+def test_interrupted_in_a_question(plain: Sandbox, new_run: NewRun, tool: str) -> None:
+    run = new_run(plain)
+    start(run, "done.a", seconds=100, env=wrapper(run, tool, '$REAL "$@"; sleep 5'))
+    run.job("RUNNING")
+    run.until(lambda: (run.folder / f"bin/{tool}.calls").exists(), 10, f"{tool} is being asked")
+    run.signal(signal.SIGINT)
+    assert run.end(9) in (1, 130)
+    run.until(lambda: not run.queue(), 8, "the queue is clear")
+    run.assert_clear(25)
+
+
+def test_killed_run_is_swept(plain: Sandbox, new_run: NewRun) -> None:
+    run = start(new_run(plain), "group.x", "done.a", seconds=100)
+    run.job("RUNNING")
+    run.until(lambda: len(run.events("submitted")) == 2, 10, "both are submitted")
+    run.signal(signal.SIGKILL)
+    assert run.end(2) == -signal.SIGKILL
+    run.assert_clear(15)
+    assert "nothing of the run is in the queue" in run.guard_log
+    assert run.events("run_ended")
+
+
+def test_killed_run_with_its_guard(plain: Sandbox, new_run: NewRun) -> None:
+    run = start(new_run(plain), "done.a", seconds=100)
+    job = run.job("RUNNING")
+    for pid in run.until(run.guards, 5, "the guard is there"):
+        os.kill(pid, signal.SIGKILL)
+    run.signal(signal.SIGKILL)
+    run.end(2)
+    assert run.queue()
+    code = "import sys; from pathlib import Path; from servemark.slurm import guard; guard.leftovers(Path('results/next'), print)"
+    again = [plain.run([sys.executable, "-c", code], cwd=run.folder, timeout=20, check=True) for _ in range(2)]
+    assert f"still in Slurm's queue ({job})" in again[0].stdout and again[1].stdout == ""
+    assert not run.queue()
+
+
+def test_out_of_time(out_of_time: Run) -> None:
+    assert out_of_time.end(90) == 1
+    assert re.search(r"single \(name=a\) \(job \d+\): ran into its time limit of 1 min on node", out_of_time.said), out_of_time.said
+    out_of_time.assert_clear(3)

@@ -1,0 +1,100 @@
+"""What is asked of the scheduler for a deployment and for a short job."""
+
+from __future__ import annotations
+
+import pytest
+
+from servemark.config.cluster import Cluster
+from servemark.config.topology import Topology
+from servemark.planning.allocation import AllocationRequest, request, small_job
+
+TWO = {"nodes": 2, "tensor_parallel": 4, "pipeline_parallel": 2}
+
+
+def cluster(**keys) -> Cluster:
+    return Cluster.model_validate({"scheduler": "slurm", **keys})
+
+
+def test_a_cluster_without_wishes_gets_whole_nodes_and_slurms_defaults():
+    assert request("plain", Topology(), cluster(), 0) == AllocationRequest(
+        name="plain",
+        nodes=1,
+        gres=None,
+        gpus=None,
+        cpus=None,
+        memory_mb=None,
+        minutes=20,
+        account=None,
+        partition=None,
+        qos=None,
+        constraint=None,
+        reservation=None,
+        exclusive=True,
+        extra=(),
+    )
+
+
+def test_what_the_file_says_is_asked_as_it_stands():
+    keys = {
+        "account": "me", "partition": "gpu", "qos": "long", "constraint": "ib", "reservation": "day",
+        "exclusive": False, "extra": ("--exclude=n1",),
+    }  # fmt: skip
+    found = request("plain", Topology(**TWO), cluster(**keys, cpus_per_node=64, memory=100), 1)
+    assert {key: getattr(found, key) for key in keys} == keys
+    assert (found.cpus, found.memory_mb) == (64, 102400)
+
+
+@pytest.mark.parametrize(
+    ("lacking", "cap", "minutes"),
+    [(0, None, 12), (1, None, 17), (30, None, 162), (30, 60, 60), (1, 60, 17), (0, 5, 5)],
+)
+def test_time_follows_from_the_points_that_are_lacking(lacking, cap, minutes):
+    found = request("plain", Topology(), cluster(minutes_to_start=12, minutes_per_point=5, max_minutes=cap), lacking)
+    assert found.minutes == minutes
+
+
+@pytest.mark.parametrize(
+    ("topology", "keys", "nodes", "gres", "gpus", "constraint"),
+    [
+        (TWO, {"gpus_per_node": 4}, 2, "gpu:4", None, None),
+        (TWO, {"gpus_per_node": 4, "gpu_type": "gh200"}, 2, "gpu:gh200:4", None, None),
+        (TWO, {"constraint": "ib"}, 2, None, None, "ib"),
+        ({"client": "own"}, {"gpus_per_node": 4}, 2, "gpu:4", None, None),
+        ({"client": "own"}, {"constraint": "a", "client_constraint": "c"}, 2, None, None, "[a*1&c*1]"),
+        (
+            {**TWO, "client": "own"},
+            {"gpus_per_node": 4, "gpu_type": "h100", "constraint": "ib&big", "client_constraint": "cpu|old"},
+            3,
+            None,
+            "h100:8",
+            "[(ib&big)*2&(cpu|old)*1]",
+        ),
+        (TWO, {"gpus_per_node": 4, "constraint": "a", "client_constraint": "c"}, 2, "gpu:4", None, "a"),
+    ],
+)
+def test_nodes_and_gpus(topology, keys, nodes, gres, gpus, constraint):
+    found = request("plain", Topology(**topology), cluster(**keys), 0)
+    assert (found.nodes, found.gres, found.gpus, found.constraint) == (nodes, gres, gpus, constraint)
+
+
+def test_the_record_of_a_topology_asks_the_same():
+    topology = Topology(**TWO, client="own")
+    wishes = cluster(gpus_per_node=4)
+    assert request("plain", topology.record(), wishes, 3) == request("plain", topology, wishes, 3)
+
+
+@pytest.mark.parametrize(
+    ("small", "cap", "asked"),
+    [
+        ({}, None, ("me", "gpu", "long", 15)),
+        ({"partition": "debug", "minutes": 5}, None, ("me", "debug", "long", 5)),
+        ({"account": "free", "qos": "debug"}, 10, ("free", "gpu", "debug", 10)),
+    ],
+)
+def test_a_short_job_has_one_whole_node_of_the_same_kind(small, cap, asked):
+    wishes = cluster(
+        account="me", partition="gpu", qos="long", gpus_per_node=4, constraint="ib", small_jobs=small, max_minutes=cap
+    )
+    found = small_job("probe_hardware", wishes)
+    assert (found.account, found.partition, found.qos, found.minutes) == asked
+    assert (found.nodes, found.gres, found.constraint, found.exclusive) == (1, "gpu:4", "ib", True)

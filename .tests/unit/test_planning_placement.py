@@ -1,0 +1,55 @@
+"""Which devices each replica has, as a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from servemark.config.topology import Topology
+from servemark.planning import place
+from servemark.records import Topology as Placed
+
+ALL4 = (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("topology", "parts"),
+    [
+        ({}, [[(0, (0,))]]),
+        ({"tensor_parallel": 4}, [[(0, ALL4)]]),
+        ({"replicas": 4}, [[(0, (0,))], [(0, (1,))], [(0, (2,))], [(0, (3,))]]),
+        ({"replicas": 2, "tensor_parallel": 2}, [[(0, (0, 1))], [(0, (2, 3))]]),
+        ({"nodes": 2, "tensor_parallel": 2}, [[(0, (0,)), (1, (0,))]]),
+        ({"nodes": 2, "tensor_parallel": 4, "pipeline_parallel": 2}, [[(0, ALL4), (1, ALL4)]]),
+        ({"nodes": 2, "replicas": 4}, [[(0, (0,))], [(0, (1,))], [(1, (0,))], [(1, (1,))]]),
+        ({"nodes": 2, "replicas": 2, "tensor_parallel": 2}, [[(0, (0, 1))], [(1, (0, 1))]]),
+        (
+            {"nodes": 4, "replicas": 2, "tensor_parallel": 4, "pipeline_parallel": 2},
+            [[(0, ALL4), (1, ALL4)], [(2, ALL4), (3, ALL4)]],
+        ),
+        ({"data_parallel": 2, "tensor_parallel": 2}, [[(0, ALL4)]]),
+        ({"data_parallel": 2, "replicas": 2}, [[(0, (0, 1))], [(0, (2, 3))]]),
+        ({"nodes": 2, "data_parallel": 4}, [[(0, (0, 1)), (1, (0, 1))]]),
+        ({"nodes": 2, "data_parallel": 3, "tensor_parallel": 2, "executor": "ray"}, [[(0, (0, 1, 2)), (1, (0, 1, 2))]]),
+        ({"replicas": 2, "client": "own"}, [[(0, (0,))], [(0, (1,))]]),
+    ],
+    ids=str,
+)
+def test_replicas_have_devices(topology, parts):
+    record = Topology(**topology).record()
+    found = place(record)
+    assert [replica.name for replica in found] == [f"r{index}" for index in range(len(parts))]
+    assert [[(part.node, part.devices) for part in replica.parts] for replica in found] == parts
+
+
+@pytest.mark.parametrize("nodes", range(1, 7))
+@pytest.mark.parametrize("replicas", range(1, 7))
+@pytest.mark.parametrize("ranks", [1, 2, 6])
+def test_every_device_of_every_node_has_exactly_one_rank_or_the_topology_cannot_be(nodes, replicas, ranks):
+    try:
+        record = Topology(nodes=nodes, replicas=replicas, tensor_parallel=ranks).record()
+    except ValueError:
+        with pytest.raises(ValueError, match="cannot be placed evenly"):
+            place(Placed(nodes=nodes, replicas=replicas, tensor_parallel=ranks, executor="mp"))
+        return
+    taken = [(part.node, device) for replica in place(record) for part in replica.parts for device in part.devices]
+    assert sorted(taken) == [(node, device) for node in range(nodes) for device in range(record.devices_per_node)]

@@ -1,0 +1,171 @@
+"""A cluster file, config/clusters/NAME.yaml: what a site asks for, and how its nodes are used."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
+
+from servemark.config.kinds import Count, Flag, Location, Variable, VariableValue, refuse
+from servemark.config.refused import SBATCH_OPTIONS, refusal
+from servemark.records import Strict
+
+FOLDER = Path("config/clusters")
+
+# What a shell or sbatch could take for anything but a name is left out: the words become parts of command lines.
+WORD_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.,:@+-]*$"
+CONSTRAINT_PATTERN = r"^[A-Za-z0-9(\[][A-Za-z0-9_.,:+*&|()\[\]-]*$"
+MODULE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.+/-]*$"
+INTERFACE_PATTERN = r"^[A-Za-z0-9*?\[][A-Za-z0-9_.:*?\[\]-]*$"
+SCRATCH_PATTERN = r"^[/$][A-Za-z0-9_./${}-]*$"
+
+# Ray adds some 67 characters to the folder it is given, and the name of a Unix socket has at most 107 bytes
+# (sun_path of unix(7)); servemark's own part lies between the two.
+SCRATCH_LENGTH = 20
+
+
+def _sbatch_option(text: str) -> str:
+    found = re.fullmatch(r"--([a-z][a-z-]*)(=.+)?", text, re.DOTALL)
+    if found is None:
+        raise refuse("must be one option of sbatch, `--name` or `--name=value`")
+    name = found[1]
+    # sbatch takes any beginning of an option that fits no other.
+    owned = [option for option in SBATCH_OPTIONS if option.rstrip("*").startswith(name)]
+    why = refusal(name, SBATCH_OPTIONS) or (SBATCH_OPTIONS[owned[0]] if owned else None)
+    if why:
+        raise refuse(f"is set by servemark: {why}")
+    return text
+
+
+def _interface(text: Any) -> str:
+    if isinstance(text, str) and "/" in text:
+        try:
+            return str(ipaddress.IPv4Network(text, strict=False))
+        except ValueError as error:
+            raise refuse(f"is no IPv4 network such as 10.0.0.0/8: {error}") from None
+    if not isinstance(text, str) or not re.fullmatch(INTERFACE_PATTERN, text):
+        raise refuse("must be an interface `hsn0`, a pattern `hsn*` or an IPv4 network `10.0.0.0/8`")
+    return text
+
+
+def _scratch(text: str) -> str:
+    if not re.fullmatch(SCRATCH_PATTERN, text):
+        raise refuse("must be a folder of the node, `/tmp` or `$VARIABLE/...`: letters, digits and _ . / $ { } -")
+    if "$" not in text and len(text) > SCRATCH_LENGTH:
+        raise refuse(
+            f"has more than {SCRATCH_LENGTH} characters: Ray makes sockets below it, and a socket's name has at most 107 "
+            "bytes; name a shorter folder, or link one"
+        )
+    return text
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Word = Annotated[str, Field(pattern=WORD_PATTERN)]
+Constraint = Annotated[str, Field(pattern=CONSTRAINT_PATTERN)]
+Module = Annotated[str, Field(pattern=MODULE_PATTERN)]
+SbatchOption = Annotated[str, AfterValidator(_sbatch_option), WithJsonSchema({"type": "string", "pattern": "^--[a-z]"})]
+Interface = Annotated[str, PlainValidator(_interface), WithJsonSchema({"type": "string", "minLength": 1})]
+Scratch = Annotated[str, AfterValidator(_scratch), WithJsonSchema({"type": "string", "pattern": SCRATCH_PATTERN})]
+Place = Literal["login", "job"]
+
+
+class SmallJobs(Strict):
+    """Where the short jobs run."""
+
+    partition: Word | None = Field(default=None, description="partition; as the deployments' when left out")
+    account: Word | None = Field(default=None, description="account; as the deployments' when left out")
+    qos: Word | None = Field(default=None, description="quality of service; as the deployments' when left out")
+    minutes: Count = Field(default=15, description="minutes asked for each")
+
+
+class Cluster(Strict):
+    """A site: what is asked of its scheduler, and what its nodes need."""
+
+    scheduler: Literal["slurm"] = Field(description="what hands out nodes: `slurm`")
+    account: Word | None = Field(default=None, description="sbatch --account; the user's default when left out")
+    partition: Word | None = Field(default=None, description="sbatch --partition; the cluster's default when left out")
+    qos: Word | None = Field(default=None, description="sbatch --qos")
+    constraint: Constraint | None = Field(default=None, description="sbatch --constraint: features of the nodes")
+    client_constraint: Constraint | None = Field(
+        default=None,
+        description="features of the client's own node (`topology.client: own`), such as a node without GPU; "
+        "`constraint` then holds for the servers' nodes. When left out, all nodes are alike",
+    )
+    reservation: Word | None = Field(default=None, description="sbatch --reservation")
+    exclusive: Flag = Field(
+        default=True, description="share nodes with no other job; figures from a shared node are worth little"
+    )
+    extra: tuple[SbatchOption, ...] = Field(
+        default=(), description="further options of sbatch, each `--name` or `--name=value`"
+    )
+    gpus_per_node: Annotated[int, Field(strict=True, ge=0)] = Field(
+        default=0, description="GPUs asked on each node, and the most that a topology may use there; 0: none are asked"
+    )
+    gpu_type: Word | None = Field(default=None, description="type of the GPUs as Slurm names it, `--gres=gpu:TYPE:N`")
+    cpus_per_node: Count | None = Field(
+        default=None, description="CPUs asked on each node; Slurm's choice when left out"
+    )
+    memory: Count | None = Field(
+        default=None,
+        description="GiB asked on each node; when left out, all of it with `exclusive`, else Slurm's choice",
+    )
+    max_minutes: Count | None = Field(
+        default=None, description="longest job to ask for, minutes; the partition's limit when left out"
+    )
+    minutes_to_start: Count = Field(
+        default=20, description="minutes reckoned from a job's start to a server that answers, and for its end"
+    )
+    minutes_per_point: Count = Field(
+        default=10, description="minutes reckoned for each load point that is still lacking"
+    )
+    modules: Annotated[tuple[Module, ...], BeforeValidator(_listed)] = Field(
+        default=(), description="names for `module load`, before anything is started on a node"
+    )
+    variables: dict[Variable, VariableValue] = Field(
+        default={},
+        description="environment variables of everything that is started on the nodes, such as NCCL_* and FI_*; a "
+        "deployment's own variable wins; no secrets",
+    )
+    interface: Interface | None = Field(
+        default=None,
+        description="the network between nodes: an interface `hsn0`, a pattern `hsn*` or a network `10.0.0.0/8`; when "
+        "left out, the address by which the scheduler knows the node",
+    )
+    scratch: Scratch = Field(
+        default="/tmp",
+        description="folder on each node for short-lived files such as Ray's sockets; `$VARIABLES` are expanded on the "
+        f"node. At most {SCRATCH_LENGTH} characters, because a socket's name is short",
+    )
+    cache: Location | None = Field(
+        default=None,
+        description="what runs share, on a file system that every node sees: environments, models, ledger; in place of "
+        "the experiment's `cache`",
+    )
+    build_on: Place = Field(
+        default="login",
+        description="where environments are built: `login`, where snakemake runs, or `job`, on a node (which then needs "
+        "the package index)",
+    )
+    stage_on: Place = Field(default="login", description="where weights are read and checked: `login` or `job`")
+    small_jobs: SmallJobs = Field(
+        default_factory=SmallJobs,
+        description="the short jobs that look at the hardware and the environment; on nodes of the deployments' kind",
+    )
+
+    @model_validator(mode="after")
+    def _features(self) -> Cluster:
+        if self.client_constraint and not self.constraint:
+            raise refuse(
+                "needs `constraint` beside it: Slurm counts nodes by feature, so the servers' nodes must have one too",
+                at=("client_constraint",),
+            )
+        for key in ("constraint", "client_constraint"):
+            if self.client_constraint and re.search(r"[\[\]*]", getattr(self, key) or ""):
+                raise refuse("with `client_constraint`, brackets and counts are servemark's own; write features", at=(key,))
+        return self

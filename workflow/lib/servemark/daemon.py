@@ -1,0 +1,92 @@
+"""What a daemon or a tool is started with, on this machine or through a launcher on a node of the allocation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from servemark import processes
+from servemark.records import Strict
+
+_STEP_VARIABLES = ("SLURM_", "SRUN_", "SBATCH_", "PMI")
+_KEPT = ("SLURM_CONF", "SLURM_JOB_ID")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class DaemonRequest(Strict):
+    """One process to start.
+
+    ``secret_env`` maps a variable to the 0600 file that holds its value. ``devices`` are places in the node's list of devices; None
+    for all of them. ``modules`` are loaded first, in a login shell. ``launcher`` is the command that brings it to its node (empty:
+    started here).
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    secret_env: dict[str, str] = {}
+    log: str
+    node: str | None = None
+    devices: tuple[int, ...] | None = None
+    modules: tuple[str, ...] = ()
+    launcher: tuple[str, ...] = ()
+    scratch: str | None = None
+    grace_s: float = 10.0
+
+
+def through_launcher(request: DaemonRequest, path: Path) -> tuple[list[str], dict[str, str]]:
+    """Command line and environment that start a request on its node; ``path`` is the request's file, which the node reads."""
+    argv = [*request.launcher, sys.executable, "-m", "servemark.remote", str(path.absolute())]
+    return argv, launcher_environment() | {"PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+def launcher_environment() -> dict[str, str]:
+    """Our environment without the variables of the step that we run in."""
+    return {name: value for name, value in without_step(processes.clean_environment()).items() if name != VISIBLE}
+
+
+def without_step(env: Mapping[str, str]) -> dict[str, str]:
+    """An environment without what a launcher, or an MPI library, would take for its own options."""
+    return {name: value for name, value in env.items() if name in _KEPT or not name.startswith(_STEP_VARIABLES)}
+
+
+def environment(request: DaemonRequest) -> dict[str, str]:
+    """The process's environment, made where it is started.
+
+    Raises:
+        OSError: a secret's file cannot be read.
+    """
+    env = without_step(processes.clean_environment(request.env))
+    env |= {name: Path(file).read_text().strip() for name, file in request.secret_env.items()}
+    if request.devices is not None and (chosen := visible(os.environ, request.devices)):
+        env[VISIBLE] = chosen
+    return env
+
+
+def visible(env: Mapping[str, str], devices: Sequence[int]) -> str | None:
+    """The value of CUDA_VISIBLE_DEVICES that leaves these of the devices that we were given; None where none are named or numbered.
+
+    A scheduler may name devices by UUID, so they are picked by place and not renumbered.
+    """
+    given = [word for word in env.get(VISIBLE, "").split(",") if word]
+    if given:
+        return ",".join(given[index] for index in devices)
+    return ",".join(map(str, devices)) if Path("/dev/nvidiactl").exists() else None
+
+
+def command(request: DaemonRequest) -> list[str]:
+    """The process's command line, behind the modules that it needs."""
+    return with_modules(request.argv, request.modules)
+
+
+def with_modules(argv: Sequence[str], modules: Sequence[str]) -> list[str]:
+    """``argv``, run by a login shell that has loaded the modules; only a login shell knows `module` everywhere."""
+    if not modules:
+        return list(argv)
+    script = (
+        'n=$1; shift; while [ "$n" -gt 0 ]; do module load "$1" || { echo "servemark: module load $1 failed" >&2; exit 97; }; '
+        'shift; n=$((n-1)); done; exec "$@"'
+    )
+    return ["bash", "-lc", script, "bash", str(len(modules)), *modules, *argv]

@@ -1,0 +1,145 @@
+"""The nodes that this process may use: those of the Slurm job it runs in, or this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from servemark import daemon, processes
+from servemark.errors import StageFailed
+
+# Every Slurm tool answers in a second or two; one that does not within this time talks to a controller that is away.
+TOOL_S = 60.0
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Where a deployment lives. Without a scheduler: this machine, no job, no end.
+
+    Args:
+        nodes: names, this process's own node first.
+        ends_at: end of its time, seconds since 1970.
+        known_as: the scheduler's address of each node.
+        cpus: logical CPUs that the job has on each node.
+    """
+
+    job_id: str | None
+    nodes: tuple[str, ...]
+    ends_at: float | None = None
+    known_as: dict[str, str] = field(default_factory=dict)
+    cpus: dict[str, int] = field(default_factory=dict)
+
+    def launcher(self, node: str) -> tuple[str, ...]:
+        """The command in front of another one that runs it on ``node``, beside whatever runs there already; nothing on this machine."""
+        return step(self.job_id, [node], self.cpus.get(node)) if self.job_id else ()
+
+    def everywhere(self) -> tuple[str, ...]:
+        """Like :meth:`launcher`, once on every node."""
+        return step(self.job_id, self.nodes, None) if self.job_id else ()
+
+
+def step(job_id: str, nodes: Sequence[str], cpus: int | None, tasks_per_node: int = 1) -> tuple[str, ...]:
+    """``srun`` for a step inside a job: one task a node, all that the job has there, shared with the other steps.
+
+    ``--overlap``: the step in which the stages run holds the nodes already. ``--mpi=none``: no PMI server for programs that are not MPI's.
+    """
+    return (
+        "srun",
+        f"--jobid={job_id}",
+        "--overlap",
+        f"--nodelist={','.join(nodes)}",
+        f"--nodes={len(nodes)}",
+        f"--ntasks={len(nodes) * tasks_per_node}",
+        f"--ntasks-per-node={tasks_per_node}",
+        *([f"--cpus-per-task={cpus}"] if cpus else []),
+        "--mem=0",
+        "--cpu-bind=none",
+        "--mpi=none",
+        "--export=ALL",
+    )
+
+
+def current() -> Allocation:
+    """The allocation that this process runs in.
+
+    Raises:
+        StageFailed: we are in a Slurm job and Slurm does not say what it is.
+    """
+    job_id = os.environ.get("SLURM_JOB_ID")
+    if job_id is None or shutil.which("scontrol") is None:
+        return Allocation(None, (processes.host(),))
+    text = _ask("scontrol", "show", "job", "-d", job_id)
+    nodes = _ask("scontrol", "show", "hostnames", _field(text, "NodeList") or "").split()
+    described = _ask("scontrol", "show", "node", "-o", ",".join(nodes))
+    mine = os.environ.get("SLURMD_NODENAME") or processes.host()
+    ordered = sorted(nodes, key=lambda node: node != mine)
+    end = _field(text, "EndTime")
+    return Allocation(
+        job_id,
+        tuple(ordered),
+        ends_at=datetime.fromisoformat(end).timestamp() if end and end[0].isdigit() else None,
+        known_as=_addresses(described),
+        cpus=_cpus(text),
+    )
+
+
+def jobs_alive() -> tuple[str, ...]:
+    """Ids of this user's jobs that are not over yet.
+
+    Raises:
+        StageFailed: Slurm does not answer.
+    """
+    return tuple(_ask("squeue", "--noheader", "--me", "--format=%A").split())
+
+
+def _field(text: str, name: str) -> str | None:
+    found = re.search(rf"(?:^|\s){name}=(\S+)", text)
+    return found[1] if found else None
+
+
+def _addresses(described: str) -> dict[str, str]:
+    """Node name -> IPv4 address, from ``scontrol show node -o``; a NodeAddr that is a name is resolved."""
+    found = {}
+    for line in described.splitlines():
+        name, address = _field(line, "NodeName"), _field(line, "NodeAddr")
+        if name and address:
+            found[name] = _resolve(address)
+    return found
+
+
+def _resolve(address: str) -> str:
+    try:
+        return socket.gethostbyname(address)
+    except OSError:
+        return address
+
+
+def _cpus(text: str) -> dict[str, int]:
+    """Logical CPUs by node, from the lines ``Nodes=... CPU_IDs=0-3,8 Mem=...`` of ``scontrol show job -d``."""
+    found: dict[str, int] = {}
+    for names, ids in re.findall(r"\bNodes=(\S+) CPU_IDs=(\S+)", text):
+        count = sum(int(b or a) - int(a) + 1 for a, b in re.findall(r"(\d+)(?:-(\d+))?", ids))
+        nodes = [names] if "[" not in names else _ask("scontrol", "show", "hostnames", names).split()
+        found |= dict.fromkeys(nodes, count)
+    return found
+
+
+def _ask(*argv: str) -> str:
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=TOOL_S, env=daemon.launcher_environment(), check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        words = getattr(error, "stderr", None) or str(error)
+        raise StageFailed(
+            f"`{' '.join(argv)}` failed: {str(words).strip()[-300:]}",
+            do="Run it by hand on the node; when Slurm's controller is back, run again.",
+            reason="slurm_unreachable",
+        ) from None
+    return done.stdout

@@ -1,0 +1,164 @@
+"""check_fabric: all ranks reach each other, found out in seconds and before a model is loaded.
+
+An all-reduce between all ranks, with the variables that the server will get: NCCL on GPUs, Gloo on CPU. A wrong interface or a missing
+transport shows here, with its name, and not as a server that hangs for minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from pathlib import Path
+
+from servemark import launch
+from servemark.daemon import DaemonRequest
+from servemark.deployment import allocation, attempts
+from servemark.deployment.nodes import Ground
+from servemark.diagnosis import diagnose, root_error
+from servemark.environment import INSIDE
+from servemark.errors import StageFailed
+from servemark.processes import LifelineWatch, run_tool
+from servemark.progress import Progress
+from servemark.records import Cluster, Environment, Fabric, Hardware, Plan, write_atomically
+
+STAGE = "check_fabric"
+# Large enough that bandwidth and not latency decides on a fast fabric; small enough for a laptop.
+BYTES = {"nccl": 256 * 2**20, "gloo": 4 * 2**20}
+# NCCL_DEBUG=INFO: "NET/IB : Using [0]mlx5_0...", "Using network AWS Libfabric", "Channel 00/0 : 3[3] -> 4[0] [send] via NET/Socket/0".
+_NCCL_TRANSPORT = re.compile(r"NCCL INFO .*?(NET/(?!Plugin)\w+ : Using .*|Using network .+|via (?:NET|P2P|SHM)/[\w/]+)")
+
+
+def transports(text: str) -> tuple[str, ...]:
+    """How ranks reach each other, in NCCL's own words, each once, in the order they appear."""
+    return tuple(dict.fromkeys(found[1].strip()[:120] for found in _NCCL_TRANSPORT.finditer(text)))
+
+
+def bus_bandwidth(size: int, ranks: int, seconds: float) -> float:
+    """GiB/s on the bus during an all-reduce: 2 (n-1)/n size / time (nccl-tests, doc/PERFORMANCE.md)."""
+    return 2 * (ranks - 1) / ranks * size / seconds / 2**30
+
+
+def check(
+    plan: Plan,
+    cluster: Cluster,
+    environment: Environment,
+    hardware: Hardware,
+    *,
+    timeout_s: float,
+    stop_s: float,
+    log: Path,
+    progress: Progress,
+    watch: LifelineWatch,
+) -> Fabric:
+    """Reduce over all ranks of every replica that spans nodes; on one node there is nothing to check."""
+    name = plan.deployment
+    if cluster.replay or cluster.failure or cluster.attempt is None:
+        return Fabric(deployment=name, replay=cluster.replay, failure=cluster.failure, attempt=cluster.attempt)
+    if plan.topology.nodes == 1:
+        return Fabric(deployment=name, attempt=cluster.attempt)
+    attempt = Path(cluster.attempt)
+    try:
+        return _reduce(plan, cluster, environment, hardware, attempt, timeout_s, log, progress, watch)
+    except StageFailed as error:
+        failure = attempts.fail(attempt, attempts.from_error(STAGE, error), stop_s)
+        return Fabric(deployment=name, needed=True, failure=failure, attempt=cluster.attempt)
+
+
+def _reduce(
+    plan: Plan,
+    cluster: Cluster,
+    environment: Environment,
+    hardware: Hardware,
+    attempt: Path,
+    timeout_s: float,
+    log: Path,
+    progress: Progress,
+    watch: LifelineWatch,
+) -> Fabric:
+    servers = cluster.nodes[: plan.topology.nodes]
+    used = [
+        sorted(
+            device
+            for replica in cluster.replicas
+            for part in replica.parts
+            if part.node == index
+            for device in part.devices
+        )
+        for index in range(len(servers))
+    ]
+    backend = "nccl" if hardware.accelerator == "cuda" else "gloo"
+    ranks = sum(map(len, used))
+    output = attempt / "fabric.json"
+    spec = {
+        "backend": backend,
+        "bytes": BYTES[backend],
+        "deadline_s": timeout_s,
+        "address": servers[0].address,
+        "port": launch.free_ports(servers[0].address, 1, start=secrets.randbelow(1000), taken=servers[0].ports)[0],
+        "nodes": [
+            {"name": node.name, "interface": node.interface, "devices": devices}
+            for node, devices in zip(servers, used, strict=True)
+        ],
+        "output": str(output.absolute()),
+    }
+    path = attempt / "fabric-spec.json"
+    write_atomically(path, json.dumps(spec, indent=2) + "\n")
+    env = launch.server_environment(plan, hardware.accelerator, servers[0].address, servers[0].interface)
+    # Each node names its own interface and address.
+    env = {key: value for key, value in env.items() if key not in ("VLLM_HOST_IP", "GLOO_SOCKET_IFNAME")}
+    env |= {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"} | {
+        key: value for key, value in plan.variables.items() if key == "GLOO_SOCKET_IFNAME"
+    }
+    request = DaemonRequest(
+        name="fabric",
+        argv=(environment.python, str(INSIDE / "fabric_check.py"), str(path.absolute())),
+        env=env,
+        log=str(log.absolute()),
+        modules=plan.modules,
+        devices=tuple(used[0]),
+        grace_s=3.0,
+    )
+    tool = Ground(allocation.current(), attempt, attempts.scratch_folder(attempt)).tool_on(
+        [node.name for node in servers], request
+    )
+    progress.say(f"all-reduce over {ranks} ranks on {', '.join(node.name for node in servers)} ({backend})")
+    result = run_tool(
+        tool.argv, log=log, env=tool.env, timeout_s=timeout_s + 30, watch=watch, leash=tool.leash,
+        check=lambda: progress.waiting(f"waiting for the all-reduce over {ranks} ranks"),
+    )  # fmt: skip
+    if result.exit_code != 0 or result.stopped or not output.exists():
+        raise _failed(
+            ranks, [f"{node.name} ({node.interface}, {node.address})" for node in servers], result.stopped, log
+        )
+    seconds = json.loads(output.read_text())["seconds"]
+    interfaces = tuple(f"{node.name}: {node.interface} ({node.address})" for node in servers)
+    named = transports(log.read_text(errors="replace")) if backend == "nccl" else ("gloo over TCP",)
+    bandwidth = bus_bandwidth(BYTES[backend], ranks, seconds)
+    progress.say(f"all-reduce works: {bandwidth:.2f} GiB/s on the bus, {', '.join(named) or 'transport not named'}")
+    return Fabric(
+        deployment=plan.deployment,
+        needed=True,
+        attempt=cluster.attempt,
+        backend=backend,
+        ranks=ranks,
+        transport=named,
+        interfaces=interfaces,
+        bytes=BYTES[backend],
+        seconds=seconds,
+        bus_gib_per_s=round(bandwidth, 3),
+    )
+
+
+def _failed(ranks: int, nodes: list[str], stopped: str | None, log: Path) -> StageFailed:
+    diagnosis = diagnose(log)
+    quote = diagnosis.quote if diagnosis else root_error(log)
+    why = stopped or (diagnosis.cause if diagnosis else "a rank failed")
+    return StageFailed(
+        f"The all-reduce over {ranks} ranks on {', '.join(nodes)} did not work: {why}",
+        look=str(log),
+        do=(diagnosis.remedy if diagnosis else None)
+        or "Check `interface` and the NCCL_*/GLOO_* variables of the cluster file; the log has the library's words.",
+        reason=diagnosis.reason if diagnosis else "fabric_failed",
+        quote=quote,
+    )

@@ -1,0 +1,242 @@
+"""Every node of the allocation, looked at before a deployment starts and after it has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from servemark import daemon, processes, survey
+from servemark.config.model import Config
+from servemark.deployment import allocation
+from servemark.deployment.allocation import Allocation
+from servemark.errors import StageFailed
+from servemark.processes import LifelineWatch, run_tool
+from servemark.records import Node, Plan, write_atomically
+from servemark.survey import Answer, Spec
+
+LOOPBACK = "lo"
+FOLDER = "survey"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """Command line and environment; ``leash``: its standard input is to be kept open while it is wanted."""
+
+    argv: list[str]
+    env: dict[str, str]
+    leash: bool
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a deployment stands on: its allocation, its attempt's folder, its scratch folder (the same name on every node)."""
+
+    alloc: Allocation
+    attempt: Path
+    scratch: Path
+
+    def request(self, node: str, asked: daemon.DaemonRequest) -> daemon.DaemonRequest:
+        """``asked``, to be started on ``node``."""
+        launcher = self.alloc.launcher(node)
+        return asked.model_copy(update={"launcher": launcher, "node": node, "scratch": str(self.scratch)})
+
+    def tool(self, node: str, asked: daemon.DaemonRequest) -> Tool:
+        """A short-lived process on ``node``, for :func:`servemark.processes.run_tool`."""
+        return self.tool_on([node], asked)
+
+    def tool_on(self, nodes: Sequence[str], asked: daemon.DaemonRequest) -> Tool:
+        """The same process on every one of ``nodes`` at once; SERVEMARK_NODE tells each where it is."""
+        if self.alloc.job_id is None:
+            env = daemon.environment(asked) | {survey.NODE_VARIABLE: survey.here()}
+            return Tool(daemon.command(asked), env, leash=False)
+        path = self.attempt / "tools" / f"{asked.name}.json"
+        request = self.request(nodes[0], asked)
+        if len(nodes) > 1:
+            request = request.model_copy(update={"launcher": allocation.step(self.alloc.job_id, nodes, None)})
+        write_atomically(path, request.model_dump_json(indent=2) + "\n", mode=0o600)
+        argv, env = daemon.through_launcher(request, path)
+        return Tool(argv, env | processes.mark(self.attempt), leash=True)
+
+
+def scratch_folder(config: Config, runtime_root: Path, alloc: Allocation) -> Path:
+    """A new name for an attempt's short-lived files on every node: short, because sockets lie below it."""
+    name = secrets.token_hex(4)
+    if alloc.job_id is None or config.cluster is None:
+        return runtime_root / name
+    return Path(os.path.expandvars(config.cluster.scratch)) / f"servemark-{os.getuid()}" / name
+
+
+def look(
+    ground: Ground, plan: Plan, python: str, config: Config, timeout_s: float, log: Path, watch: LifelineWatch
+) -> tuple[Node, ...]:
+    """Tidy and describe every node; the servers' first, a client's own last.
+
+    Raises:
+        StageFailed: a node does not answer, lacks what the topology needs, or differs from the others; names node, expected, found.
+    """
+    alloc, topology = ground.alloc, plan.topology
+    if len(alloc.nodes) < topology.all_nodes:
+        raise StageFailed(
+            f"The allocation has {len(alloc.nodes)} node(s), {', '.join(alloc.nodes)}; expected {topology.all_nodes}.",
+            do="Run through the scheduler: `snakemake --profile slurm`."
+            if alloc.job_id is None
+            else "See that nothing in the profile or the cluster file changes the number of nodes.",
+            reason="nodes_missing",
+        )
+    spec = Spec(
+        task="look",
+        attempt=str(ground.attempt.absolute()),
+        scratch=str(ground.scratch),
+        python=python,
+        modules=plan.modules,
+        interface=_interface(config, alloc),
+        known_as=alloc.known_as,
+        job_id=alloc.job_id,
+        jobs_alive=allocation.jobs_alive() if alloc.job_id else None,
+    )
+    answers = _ask_all(ground, spec, timeout_s, log, watch)
+    if failed := [answer.failure for answer in answers if answer.failure]:
+        raise StageFailed(
+            "\n".join(failure.detail for failure in failed),
+            look=str(log),
+            do=failed[0].remedy,
+            reason=failed[0].reason,
+            quote=failed[0].quote,
+        )
+    found = [answer.node for answer in answers if answer.node]
+    ordered = sorted(found, key=lambda node: _rank(node, alloc.nodes, topology.client == "own"))
+    servers = ordered[: topology.nodes]
+    compare(servers, topology.devices_per_node, needs_ray=topology.executor == "ray")
+    if topology.nodes > 1:
+        _check_reach(ground, spec, servers, timeout_s, log, watch)
+    return tuple(ordered)
+
+
+def _rank(node: Node, names: Sequence[str], client_apart: bool) -> tuple[bool, int]:
+    """This process's own node first; where the client has a node of its own, one without devices for ranks is the client's."""
+    return (client_apart and node.devices == 0, names.index(node.name))
+
+
+def _interface(config: Config, alloc: Allocation) -> str | None:
+    if alloc.job_id is None:
+        return LOOPBACK
+    return config.cluster.interface if config.cluster else None
+
+
+def compare(nodes: Sequence[Node], devices: int, *, needs_ray: bool) -> None:
+    """Refuse nodes that lack devices, or on which the environment is not the same.
+
+    Raises:
+        StageFailed: names every node that differs, with what was expected there and what was found.
+    """
+    problems = [
+        f"Node {node.name}: expected {devices} device(s) for ranks; found {node.devices}."
+        for node in nodes
+        if node.devices < devices
+    ]
+    reason = "devices_missing"
+    for what in ("python", "vllm", *(["ray"] if needs_ray else [])):
+        versions = [getattr(node, what) for node in nodes]
+        usual = Counter(versions).most_common(1)[0][0] if len(nodes) > 2 else versions[0]
+        for node, version in zip(nodes, versions, strict=True):
+            if version != usual:
+                reason = "versions_differ"
+                problems.append(
+                    f"Node {node.name}: expected {what.capitalize()} {usual}, as on {nodes[0].name}; found {version}."
+                )
+    if problems:
+        raise StageFailed(
+            "\n".join(problems),
+            do="Ask for nodes that have the devices (gpus_per_node in the cluster file)."
+            if reason == "devices_missing"
+            else "Give an environment that lies on a disk which all nodes share, so that it is the same everywhere.",
+            reason=reason,
+        )
+
+
+def _check_reach(
+    ground: Ground, spec: Spec, servers: Sequence[Node], timeout_s: float, log: Path, watch: LifelineWatch
+) -> None:
+    """Every other node connects to the first one and is connected to, on the chosen addresses."""
+    first = servers[0]
+    with socket.create_server((first.address, 0)) as listener:
+        listener.settimeout(1.0)
+        ended = threading.Event()
+        thread = threading.Thread(target=_connect_back, args=(listener, ended), daemon=True)
+        thread.start()
+        others = [node.name for node in servers[1:]]
+        try:
+            asked = spec.model_copy(update={"task": "reach", "reach": (first.address, listener.getsockname()[1])})
+            answers = _ask_all(ground, asked, timeout_s, log, watch, others)
+        finally:
+            ended.set()
+            thread.join()
+    if failed := [answer.failure for answer in answers if answer.failure]:
+        raise StageFailed(
+            "\n".join(failure.detail for failure in failed),
+            look=str(log),
+            do=failed[0].remedy,
+            reason=failed[0].reason,
+        )
+
+
+def _connect_back(listener: socket.socket, ended: threading.Event) -> None:
+    while not ended.is_set():
+        try:
+            caller, _ = listener.accept()
+        except TimeoutError:
+            continue
+        except OSError:
+            return
+        with caller:
+            caller.settimeout(survey.REACH_S)
+            try:
+                _, address, port = json.loads(caller.makefile().readline())
+                socket.create_connection((address, port), timeout=survey.REACH_S).close()
+            except (OSError, ValueError):
+                continue  # the node says that nobody called back
+
+
+def sweep(ground: Ground, timeout_s: float, log: Path, watch: LifelineWatch | None = None) -> tuple[str, ...]:
+    """End what is left of the attempt on every node and remove its scratch folders; says what was ended, and where."""
+    spec = Spec(task="sweep", attempt=str(ground.attempt.absolute()), scratch=str(ground.scratch))
+    answers = _ask_all(ground, spec, timeout_s, log, watch)
+    return tuple(f"{answer.name}: {words}" for answer in answers for words in answer.ended)
+
+
+def _ask_all(
+    ground: Ground,
+    spec: Spec,
+    timeout_s: float,
+    log: Path,
+    watch: LifelineWatch | None,
+    names: Sequence[str] | None = None,
+) -> list[Answer]:
+    names = list(names or ground.alloc.nodes)
+    if ground.alloc.job_id is None:
+        return [survey.answer(spec)]
+    folder = ground.attempt / FOLDER / spec.task
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "spec").write_text(spec.model_dump_json(indent=2) + "\n")
+    argv = [*allocation.step(ground.alloc.job_id, names, None), *survey.command(folder / "spec")]
+    env = daemon.launcher_environment() | survey.variables()
+    result = run_tool(argv, log=log, env=env, timeout_s=timeout_s, watch=watch)
+    missing = [name for name in names if not (folder / f"{name}.json").exists()]
+    if missing:
+        lines = log.read_text(errors="replace").strip().splitlines()[-5:] if log.exists() else []
+        raise StageFailed(
+            f"{'Nodes' if len(missing) > 1 else 'Node'} {', '.join(missing)}: expected an answer within {timeout_s:.0f} s; found none "
+            f"(srun: {result.stopped or f'exit code {result.exit_code}'}).",
+            look=str(log),
+            do="See whether the node is well (`scontrol show node NAME`), and that it mounts the same disks; run again.",
+            reason="node_silent",
+            quote=tuple(lines),
+        )
+    return [Answer.model_validate_json((folder / f"{name}.json").read_text()) for name in names]

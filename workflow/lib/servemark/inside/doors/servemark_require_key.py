@@ -1,0 +1,66 @@
+"""ASGI middleware for ``vllm serve --middleware servemark_require_key.RequireKey``: no route without the key.
+
+vLLM itself asks for its key only below /v1, /v2, /inference and /cohere, and never for OPTIONS; /invocations, /tokenize,
+/metrics and more answer to anybody. Its folder is on the server's PYTHONPATH and holds nothing else, so that it hides
+no module of the model environment.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+
+# vLLM's own variable: one key for its check and for ours, and never on a command line.
+VARIABLE = "VLLM_API_KEY"
+MESSAGE = "This server asks for its API key on every route: Authorization: Bearer KEY."
+BODY = json.dumps(
+    {"error": {"message": MESSAGE, "type": "invalid_request_error", "param": None, "code": "invalid_api_key"}}
+).encode()
+START = {
+    "type": "http.response.start",
+    "status": 401,
+    "headers": [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(BODY)).encode()),
+        (b"www-authenticate", b"Bearer"),
+    ],
+}
+
+
+def _digest(value):
+    return hashlib.sha256(value).digest()
+
+
+class RequireKey:
+    """Passes on what carries the key, and the server's own lifespan; answers 401 to every other request.
+
+    Raises:
+        RuntimeError: there is no key to ask for; vLLM does not start then.
+    """
+
+    def __init__(self, app):
+        key = os.environ.get(VARIABLE, "")
+        if not key.strip():
+            raise RuntimeError(f"{VARIABLE} is not set: without a key this server would answer to anybody")
+        self.app = app
+        # Digests have one length: the time of a comparison tells nothing about the key, not even how long it is.
+        self.expected = _digest(key.encode())
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "lifespan" or self._has_key(scope):
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            # Closing before accepting is a refusal of the handshake: the server answers 403.
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": "no valid API key"})
+        else:
+            await send(START)
+            await send({"type": "http.response.body", "body": BODY})
+
+    def _has_key(self, scope):
+        given = [value for name, value in scope.get("headers", ()) if name.lower() == b"authorization"]
+        if len(given) != 1:
+            # Two of them could be read differently by whoever looks next.
+            return False
+        scheme, _, key = given[0].partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(_digest(key.strip()), self.expected)

@@ -1,0 +1,84 @@
+"""Run by the model environment's interpreter, once on every node: an all-reduce over all ranks of a deployment, checked and timed.
+
+usage: python fabric_check.py SPEC.json
+
+SPEC: {backend, bytes, deadline_s, address, port, nodes: [{name, interface, devices: [..]}], output}. SERVEMARK_NODE names this node. Rank 0
+writes {"seconds": median of one all-reduce, "ranks": N} to ``output``.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+REPEATS = 10
+
+
+def main(path):
+    """Start one process for each rank of this node and wait for all of them."""
+    with open(path) as stream:
+        spec = json.load(stream)
+    names = [node["name"] for node in spec["nodes"]]
+    mine = names.index(os.environ["SERVEMARK_NODE"])
+    first = sum(len(node["devices"]) for node in spec["nodes"][:mine])
+    node = spec["nodes"][mine]
+    env = dict(os.environ)
+    env.setdefault("GLOO_SOCKET_IFNAME", node["interface"])
+    ranks = [
+        subprocess.Popen([sys.executable, __file__, path, str(first + local), str(local)], env=env)
+        for local in range(len(node["devices"]))
+    ]
+    deadline = time.monotonic() + spec["deadline_s"] + 5
+    while any(rank.poll() is None for rank in ranks):
+        # One rank that fails leaves the others waiting for it.
+        if any(rank.poll() for rank in ranks) or time.monotonic() > deadline:
+            for rank in ranks:
+                rank.kill()
+        time.sleep(0.1)
+    return max(abs(rank.returncode) for rank in ranks)
+
+
+def reduce(path, rank, local):
+    """One rank: join, reduce, compare with the sum that it must be."""
+    import datetime
+
+    import torch
+    import torch.distributed as dist
+
+    with open(path) as stream:
+        spec = json.load(stream)
+    world = sum(len(node["devices"]) for node in spec["nodes"])
+    device = torch.device("cpu")
+    if spec["backend"] == "nccl":
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        spec["backend"],
+        init_method=f"tcp://{spec['address']}:{spec['port']}",
+        rank=rank,
+        world_size=world,
+        timeout=datetime.timedelta(seconds=spec["deadline_s"]),
+    )
+    taken = []
+    for turn in range(REPEATS + 2):
+        tensor = torch.full((spec["bytes"] // 4,), float(rank + 1), device=device)
+        begin = time.perf_counter()
+        dist.all_reduce(tensor)
+        wrong = float(tensor[0]) != world * (world + 1) / 2 or float(tensor[-1]) != world * (world + 1) / 2
+        if wrong:
+            raise SystemExit(f"rank {rank}: the all-reduce gives {float(tensor[0])}, not {world * (world + 1) / 2}")
+        if turn >= 2:
+            taken.append(time.perf_counter() - begin)
+    if rank == 0:
+        with open(spec["output"], "w") as stream:
+            json.dump({"seconds": statistics.median(taken), "ranks": world}, stream)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        sys.exit(main(sys.argv[1]))
+    reduce(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

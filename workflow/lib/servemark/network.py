@@ -1,0 +1,43 @@
+"""Which of a node's addresses a deployment uses: pure functions."""
+
+from __future__ import annotations
+
+import fnmatch
+import ipaddress
+from collections.abc import Sequence
+
+from servemark.errors import StageFailed
+from servemark.records import Interface
+
+
+def choose(node: str, interfaces: Sequence[Interface], wanted: str | None, known_as: str | None) -> Interface:
+    """The interface that a deployment uses on one node.
+
+    Args:
+        wanted: an exact name, a pattern such as ``hsn*`` (the first in order of names), or a network such as ``10.0.0.0/8``; None for the
+            interface that holds ``known_as``.
+        known_as: the address by which the scheduler reaches the node.
+
+    Raises:
+        StageFailed: the node has no such interface; says what it has.
+    """
+    ordered = sorted(interfaces, key=lambda interface: interface.name)
+    if wanted is None:
+        fitting = [i for i in ordered if i.address == known_as]
+    elif "/" in wanted:
+        network = ipaddress.ip_network(wanted, strict=False)
+        fitting = [i for i in ordered if ipaddress.ip_address(i.address) in network]
+    else:
+        fitting = [i for i in ordered if fnmatch.fnmatchcase(i.name, wanted)]
+    if fitting:
+        return fitting[0]
+    there = ", ".join(f"{i.name} ({i.address})" for i in ordered) or "none"
+    expected = (
+        f"an interface {wanted}" if wanted else f"an interface with the address {known_as}, by which Slurm knows it"
+    )
+    raise StageFailed(
+        f"Node {node}: expected {expected} with an IPv4 address; found {there}.",
+        do="Name the right one by `interface` in the cluster file (config/clusters/): a name, a pattern such as hsn*, or a network such as "
+        "10.0.0.0/8. `ip -br addr` on the node lists them.",
+        reason="wrong_interface",
+    )

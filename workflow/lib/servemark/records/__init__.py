@@ -1,0 +1,86 @@
+"""Every record that one stage writes and another reads: typed, versioned, written atomically.
+
+A record is a JSON file with ``kind`` and ``version``. Reading one of another kind, of another version or with unknown
+keys is an error: conditions are checked in the record, never assumed from the file's existence.
+"""
+
+from servemark.records.base import Failure, Record, RecordT, Strict, utc_now, write_atomically
+from servemark.records.given import Environment, EnvironmentCheck, Gpu, Hardware, Interface, Manifest, ModelFile
+from servemark.records.live import (
+    Cluster,
+    DaemonState,
+    Endpoint,
+    Fabric,
+    Node,
+    Part,
+    RayNode,
+    Ready,
+    Replica,
+    ReplicaStartup,
+    ServerPlace,
+    Startup,
+    StartupPhase,
+    Stopped,
+)
+from servemark.records.measured import Accounting, Check, JobAccount, Measurement, Reason, Summary
+from servemark.records.planned import Estimate, Plan, PlannedPoint, Plans, Topology
+
+ALL_RECORDS: tuple[type[Record], ...] = (
+    Hardware,
+    Environment,
+    EnvironmentCheck,
+    Manifest,
+    Plan,
+    Plans,
+    Cluster,
+    Fabric,
+    Endpoint,
+    Ready,
+    Startup,
+    Measurement,
+    Stopped,
+    Accounting,
+    Check,
+)
+
+__all__ = [
+    "ALL_RECORDS",
+    "Accounting",
+    "Check",
+    "Cluster",
+    "DaemonState",
+    "Endpoint",
+    "Environment",
+    "EnvironmentCheck",
+    "Estimate",
+    "Fabric",
+    "Failure",
+    "Gpu",
+    "Hardware",
+    "Interface",
+    "JobAccount",
+    "Manifest",
+    "Measurement",
+    "ModelFile",
+    "Node",
+    "Part",
+    "Plan",
+    "PlannedPoint",
+    "Plans",
+    "RayNode",
+    "Ready",
+    "Reason",
+    "Record",
+    "RecordT",
+    "Replica",
+    "ReplicaStartup",
+    "ServerPlace",
+    "Startup",
+    "StartupPhase",
+    "Stopped",
+    "Strict",
+    "Summary",
+    "Topology",
+    "utc_now",
+    "write_atomically",
+]

@@ -1,0 +1,109 @@
+"""How a record is read, checked and written."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from servemark.errors import ServemarkError
+
+
+class Strict(BaseModel):
+    """Base of all parts: unknown keys refused, values frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Failure(Strict):
+    """Why a stage of a deployment failed. A failure travels through the later stages' records to report and gate."""
+
+    stage: str = Field(description="rule that failed, e.g. await_ready")
+    reason: str = Field(description="stable snake_case code, e.g. server_exited")
+    detail: str = Field(description="what happened, in a sentence")
+    log: str | None = Field(default=None, description="log file to look at, relative to the checkout")
+    quote: tuple[str, ...] = Field(default=(), description="log lines that state the cause, verbatim")
+    remedy: str | None = Field(default=None, description="what to do next")
+
+
+class Record(Strict):
+    """A whole file. ``KIND`` and ``VERSION`` are fixed by each subclass."""
+
+    KIND: ClassVar[str] = ""
+    VERSION: ClassVar[int] = 1
+
+    @classmethod
+    def read(cls: type[RecordT], path: str | os.PathLike[str]) -> RecordT:
+        """Read and check one record.
+
+        Raises:
+            ServemarkError: the file is missing, not JSON, of another kind or version, or does not fit the type.
+        """
+        try:
+            data = json.loads(Path(path).read_text())
+        except FileNotFoundError:
+            raise ServemarkError(
+                f"The record {path} is missing.",
+                do="Run snakemake again: it makes what is missing.",
+                reason="record_missing",
+            ) from None
+        except (OSError, ValueError) as error:
+            raise ServemarkError(
+                f"The record {path} cannot be read: {error}",
+                do="Delete it and run snakemake again.",
+                reason="record_broken",
+            ) from None
+        kind, version = (data.pop("kind", None), data.pop("version", None)) if isinstance(data, dict) else (None, None)
+        if (kind, version) != (cls.KIND, cls.VERSION):
+            raise ServemarkError(
+                f"{path} is a record of kind {kind!r} version {version!r}; expected {cls.KIND!r} version {cls.VERSION}.",
+                do="Delete it and run snakemake again.",
+                reason="record_broken",
+            )
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise ServemarkError(
+                f"{path} does not fit the record type {cls.KIND!r}: {error}",
+                do="Delete it and run snakemake again.",
+                reason="record_broken",
+            ) from None
+
+    def to_json(self) -> str:
+        """The file's text: kind and version first, stable key order, two-space indent."""
+        data = {"kind": self.KIND, "version": self.VERSION, **self.model_dump(mode="json")}
+        return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write atomically: a reader sees the whole record or none."""
+        write_atomically(path, self.to_json())
+
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+def write_atomically(path: str | os.PathLike[str], text: str, mode: int = 0o644) -> None:
+    """Write ``text`` to a temporary file beside ``path``, flush it to disk and rename it into place."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "w") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(name, mode)
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def utc_now() -> str:
+    """The time as records state it: UTC, ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

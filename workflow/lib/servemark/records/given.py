@@ -1,0 +1,104 @@
+"""What a run finds or makes before it starts anything: hardware, environments, models."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from servemark.records.base import Record, Strict
+
+
+class Gpu(Strict):
+    name: str
+    memory_mib: int
+    uuid: str | None = None
+
+
+class Interface(Strict):
+    name: str
+    address: str
+
+
+class Hardware(Record):
+    """What the machine that will run the model is. Written by probe_hardware."""
+
+    KIND = "hardware"
+    accelerator: Literal["cpu", "cuda"]
+    host: str
+    cpu_model: str
+    cpu_count: int = Field(description="logical CPUs this process may use")
+    memory_gib: float
+    shm_gib: float = Field(description="size of /dev/shm")
+    architecture: str
+    kernel: str
+    os: str
+    glibc: str
+    gpus: tuple[Gpu, ...] = ()
+    driver: str | None = None
+    cuda: str | None = Field(default=None, description="highest CUDA version the driver can do")
+    gpu_topology: str | None = Field(default=None, description="nvidia-smi topo -m, verbatim")
+    interfaces: tuple[Interface, ...] = ()
+    nofile: int
+    nproc: int
+    probed_at: str
+
+    @property
+    def devices(self) -> int:
+        """Devices for ranks on one node: GPUs, or logical CPUs where there are none."""
+        return len(self.gpus) if self.accelerator == "cuda" else self.cpu_count
+
+
+class Environment(Record):
+    """An interpreter with vLLM, Ray and torch. Written by build_environment."""
+
+    KIND = "environment"
+    name: str
+    origin: Literal["lock", "prefix"]
+    digest: str = Field(description="sha256 over what was installed; the ledger's environment identity")
+    prefix: str
+    python: str = Field(description="path of the interpreter")
+    lock: str | None = None
+    packages: int
+    seconds: float = Field(description="time this build took; 0 when an existing one was used")
+    size_mib: float
+
+
+class EnvironmentCheck(Record):
+    """What the environment says of itself on the node. Written by check_environment."""
+
+    KIND = "environment_check"
+    name: str
+    digest: str
+    python_version: str
+    vllm: str
+    torch: str
+    torch_cuda: str | None
+    ray: str | None
+    nccl: str | None = None
+    vllm_platform: str
+    serve_options: tuple[str, ...] = Field(
+        default=(), description="every option `vllm serve --help=all` knows, without dashes"
+    )
+    warnings: tuple[str, ...] = ()
+
+
+class ModelFile(Strict):
+    path: str
+    size: int
+    sha256: str
+
+
+class Manifest(Record):
+    """A model at an exact revision. Written by stage_weights."""
+
+    KIND = "manifest"
+    name: str
+    source: str
+    path: str = Field(description="directory with the files")
+    digest: str = Field(description="sha256 over the sorted (path, size, sha256) lines; the ledger's model identity")
+    files: tuple[ModelFile, ...]
+    bytes: int
+    config: dict[str, Any] = Field(description="the model's config.json")
+    weight_bytes: int = Field(description="sum of the safetensors files' tensor bytes")
+    parameters: int = Field(description="number of parameters counted from the safetensors headers")

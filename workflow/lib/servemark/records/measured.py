@@ -1,0 +1,121 @@
+"""Measurements, what the scheduler says, and the gate."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from servemark.records.base import Failure, Record, Strict
+
+
+class Reason(Strict):
+    code: str
+    severity: Literal["SUSPECT", "INVALID"]
+    detail: str
+
+
+class Summary(Strict):
+    """Distribution of one latency in milliseconds."""
+
+    count: int
+    mean: float
+    std: float
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
+
+class Measurement(Record):
+    """One load point on one deployment, with its verdict. Figures are None unless VALID or SUSPECT."""
+
+    KIND = "measurement"
+    deployment: str
+    point: str
+    workload: str
+    concurrency: int | None
+    request_rate: float | None = None
+    repetition: int
+    seed: int
+    input_tokens: int
+    output_tokens: int
+    key: str
+    key_parts: dict[str, Any]
+    verdict: Literal["VALID", "SUSPECT", "INVALID"]
+    reasons: tuple[Reason, ...] = ()
+    failure: Failure | None = None
+    attempt: str | None = None
+    started_at: str | None = None
+    asked: int = 0
+    completed: int = 0
+    failed: int = 0
+    duration_s: float | None = None
+    total_input_tokens: int | None = None
+    total_output_tokens: int | None = None
+    request_throughput: float | None = Field(default=None, description="requests/s")
+    output_throughput: float | None = Field(default=None, description="output tokens/s")
+    total_throughput: float | None = Field(default=None, description="input + output tokens/s")
+    ttft_ms: Summary | None = None
+    tpot_ms: Summary | None = None
+    itl_ms: Summary | None = None
+    e2el_ms: Summary | None = None
+    replica_requests: dict[str, int] = Field(
+        default={},
+        description="requests that each replica finished during this point, by its own count, warm-ups included",
+    )
+    client_node: str | None = None
+    client_argv: tuple[str, ...] = ()
+    client_exit_code: int | None = None
+    raw: str | None = Field(default=None, description="file name of the per-request results beside the record")
+    raw_sha256: str | None = None
+
+
+class JobAccount(Strict):
+    """One job as the scheduler saw it."""
+
+    job_id: str
+    state: str = Field(description="the scheduler's word, e.g. COMPLETED, TIMEOUT")
+    exit_code: str | None = Field(default=None, description="CODE:SIGNAL")
+    reason: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    nodes: tuple[str, ...] = ()
+    gpus: int = Field(default=0, description="allocated, over all nodes")
+    cpus: int = 0
+    submitted_at: str | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    queue_wait_s: float | None = None
+    elapsed_s: float | None = None
+    limit_s: float | None = None
+    restarts: int = 0
+
+
+class Accounting(Record):
+    """The scheduler's own record of a deployment's jobs. Written by account_allocation."""
+
+    KIND = "accounting"
+    deployment: str
+    scheduler: Literal["none", "slurm"]
+    source: Literal["none", "sacct", "scontrol"] = "none"
+    jobs: tuple[JobAccount, ...] = Field(
+        default=(), description="one per start of a job, requeues included, oldest first"
+    )
+    gpu_hours_allocated: float = 0.0
+    gpu_hours_used: float = Field(
+        default=0.0, description="devices of the topology x time from a ready server to its stop, hours"
+    )
+
+
+class Check(Record):
+    """The gate's answer. Written by check_measurements only when it passes."""
+
+    KIND = "check"
+    run: str
+    valid: int
+    suspect: int
+    holes: tuple[dict[str, str], ...] = Field(
+        default=(), description="accepted gaps: deployment, point, reason, detail"
+    )

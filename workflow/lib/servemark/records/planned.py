@@ -1,0 +1,95 @@
+"""What is going to be started and measured."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from servemark.records.base import Record, Strict
+
+
+class Topology(Strict):
+    nodes: int = 1
+    devices_per_node: int = 1
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    replicas: int = 1
+    executor: Literal["single", "mp", "ray"] = "single"
+    client: Literal["head", "own"] = "head"
+
+    @property
+    def engine_size(self) -> int:
+        """Ranks of one engine: tp x pp."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def replica_size(self) -> int:
+        """Ranks of one replica: tp x pp x dp."""
+        return self.engine_size * self.data_parallel
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the whole deployment: tp x pp x dp x replicas."""
+        return self.replica_size * self.replicas
+
+    @property
+    def all_nodes(self) -> int:
+        """Nodes of the allocation: those of the servers, and the client's own where it has one."""
+        return self.nodes + (self.client == "own")
+
+
+class Estimate(Strict):
+    """What planning expects, per rank where not said otherwise. GiB are 2**30 bytes."""
+
+    weights_gib: float = Field(description="weights on one rank")
+    kv_bytes_per_token: int = Field(description="KV cache bytes of one token over all layers, on one rank")
+    kv_cache_gib: float = Field(description="memory left for the KV cache on one rank")
+    kv_cache_tokens: int = Field(description="tokens the KV cache of one engine holds")
+    max_concurrency: float = Field(description="requests of max_model_len tokens that fit at once")
+    max_model_len: int
+
+
+class PlannedPoint(Strict):
+    """One load point of a deployment."""
+
+    name: str
+    workload: str
+    concurrency: int | None
+    request_rate: float | None = None
+    repetition: int
+    seed: int
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    warmups: int
+    client_options: dict[str, Any] = {}
+    key: str = Field(description="ledger key, sha256 hex")
+
+
+class Plan(Record):
+    """A deployment that is known to be legal, with its points. Written by plan_deployment."""
+
+    KIND = "plan"
+    deployment: str
+    model: str
+    environment: str
+    model_digest: str
+    environment_digest: str
+    served_name: str
+    topology: Topology
+    options: dict[str, Any]
+    variables: dict[str, str] = Field(description="the cluster's variables under the deployment's own")
+    modules: tuple[str, ...] = Field(default=(), description="loaded on every node before anything is started")
+    estimate: Estimate | None = None
+    warnings: tuple[str, ...] = ()
+    points: tuple[PlannedPoint, ...]
+    key_parts: dict[str, Any] = Field(description="the deployment's share of every point's ledger key")
+
+
+class Plans(Record):
+    """Every deployment of the run has a plan. Written by confirm_plans; nothing is started without it."""
+
+    KIND = "plans"
+    load_points: dict[str, int] = Field(description="number of load points by deployment")

@@ -1,0 +1,185 @@
+"""No job outlives its run: a process that waits for the end of the main Snakemake and then clears the queue of its jobs.
+
+It is started by the executor, leaves Snakemake's process tree and session, and so survives Ctrl-C, SIGHUP and ``kill -9`` of it. What
+it did is in ``guard.log`` beside the jobs' journal. A guard that died too (the login node was rebooted) leaves its work to
+:func:`leftovers`, which the next run does before it submits anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from servemark import processes
+from servemark.errors import ServemarkError
+from servemark.processes import Identity
+from servemark.records import utc_now
+from servemark.slurm import commands, journal
+from servemark.slurm.commands import CommandFailed, Trouble
+
+# Cancelled jobs leave the queue after KillWait (30 s by default) at the latest, when their processes can be killed at all.
+GONE_S = 60.0
+# How long to go on when the controller does not answer.
+PATIENCE_S = 600.0
+# A submission that was cut off may reach the controller a moment after the first look.
+_SECOND_LOOK_S = 3.0
+_POLL_S, _LONGEST_PAUSE_S = 1.0, 30.0
+
+
+def launch(run: str, main: Identity, *, log: Path, jobs_file: Path | None) -> None:
+    """Start the guard of a run. It leaves our process tree, so that what ends the tree does not end it.
+
+    Args:
+        run: the name of all the run's jobs.
+        main: the process whose end it waits for.
+    """
+    argv = [sys.executable, "-m", "servemark.slurm.guard", run, str(main), "--log", str(log)]
+    child = subprocess.Popen(
+        [*argv, "--jobs-file", str(jobs_file)] if jobs_file else argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        start_new_session=True,
+    )
+    # It ends as soon as it has forked.
+    threading.Thread(target=child.wait, name="guard", daemon=True).start()
+
+
+def leftovers(run_folder: Path, say: Callable[[str], None]) -> None:
+    """Cancel jobs of earlier runs of this checkout that still are in the queue. Call it before a new run submits anything.
+
+    Asks Slurm only when a journal below ``run_folder/..`` names a run that did not say that nothing is left of it. Returns when the
+    queue is clear, so that no old job writes beside a new one; bounded by GONE_S and KillWait.
+
+    Args:
+        run_folder: ``results/RUN``.
+        say: gets the messages for the user.
+
+    Raises:
+        ServemarkError: Slurm does not answer, or the jobs do not leave the queue.
+    """
+    files = sorted(run_folder.parent.glob("*/slurm/jobs.jsonl"))
+    names = {name: file for file in files for name in journal.open_runs(file)}
+    if not names:
+        return
+    try:
+        live = commands.squeue(names, finished=False)
+        if live:
+            ids = ", ".join(job.id for job in live)
+            say(
+                f"Jobs of an earlier run are still in Slurm's queue ({ids}); cancelling them before anything new is submitted."
+            )
+            _clear(list(names), time.monotonic() + gone_within_s())
+    except CommandFailed as error:
+        if error.trouble is Trouble.MISSING:
+            raise ServemarkError(
+                f"An earlier run submitted jobs to Slurm, and its commands are not here: {error}",
+                do="Run on the cluster's login node.",
+                reason="slurm_missing",
+            ) from error
+        raise ServemarkError(
+            f"Jobs of an earlier run may still be in Slurm's queue, and it does not answer: {error}",
+            do="Run the same command again when `squeue` answers.",
+            reason="slurm_unreachable",
+        ) from error
+    if live and (left := commands.squeue(names, finished=False)):
+        raise ServemarkError(
+            f"Jobs of an earlier run do not leave Slurm's queue: {', '.join(f'{job.id} ({job.state.word})' for job in left)}.",
+            do="Wait until `squeue --me` lists them no more, then run again; tell the cluster's support when they stay COMPLETING.",
+            reason="slurm_leftovers",
+        )
+    for name, file in names.items():
+        journal.append(file, "run_ended", run=name)
+
+
+def gone_within_s() -> float:
+    """How long cancelled jobs may take to leave the queue on this cluster: at least GONE_S, and 30 s more than KillWait."""
+    try:
+        found = re.search(r"^KillWait\s*=\s*(\d+)", commands.run(["scontrol", "show", "config"]), re.MULTILINE)
+    except CommandFailed:
+        found = None
+    return max(GONE_S, 30.0 + int(found[1])) if found else GONE_S
+
+
+def _clear(names: list[str], deadline: float) -> list[commands.Job]:
+    """Cancel until squeue lists nothing of these names or the time is up; gives what is left. Raises CommandFailed."""
+    cancelled: set[str] = set()
+    while True:
+        left = commands.squeue(names, finished=False)
+        if not left or time.monotonic() >= deadline:
+            return left
+        for name in names if any(job.id not in cancelled for job in left) else []:
+            commands.scancel(name=name)
+        cancelled |= {job.id for job in left}
+        time.sleep(_POLL_S)
+
+
+def sweep(
+    run: str, say: Callable[[str], None], *, patience_s: float = PATIENCE_S, sleep: Callable[[float], None] = time.sleep
+) -> bool:
+    """Clear the queue of a run's jobs; True when nothing is left. Goes on for ``patience_s`` when the controller does not answer."""
+    give_up, pause, silent, clean_looks = time.monotonic() + patience_s, 1.0, False, 0
+    while True:
+        try:
+            left = commands.squeue([run], finished=False)
+            if silent:
+                say("Slurm answers again")
+                silent, pause = False, 1.0
+            if left:
+                clean_looks = 0
+                say(f"cancelling {', '.join(f'{job.id} ({job.state.word})' for job in left)}")
+                left = _clear([run], time.monotonic() + gone_within_s())
+            if left:
+                say(f"still in the queue: {', '.join(f'{job.id} ({job.state.word})' for job in left)}")
+            else:
+                clean_looks += 1
+                if clean_looks == 2:
+                    say("nothing of the run is in the queue")
+                    return True
+            pause = _SECOND_LOOK_S
+        except CommandFailed as error:
+            if not silent:
+                say(f"Slurm does not answer ({error}); trying again for {patience_s / 60:.0f} min")
+            silent, pause = True, min(2 * pause, _LONGEST_PAUSE_S)
+        if time.monotonic() + pause >= give_up:
+            say(f"giving up; cancel by hand what is left: scancel --name {run}")
+            return False
+        sleep(pause)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Wait for the main process, then clear its queue."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("run")
+    parser.add_argument("main", type=Identity.parse)
+    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--jobs-file", type=Path)
+    asked = parser.parse_args(argv)
+    if os.fork():
+        os._exit(0)
+
+    def say(text: str) -> None:
+        asked.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(asked.log, "a", encoding="utf-8") as stream:
+            stream.write(f"{utc_now()}  {text}\n")
+
+    processes.wait_for_end(asked.main)
+    if asked.jobs_file and journal.closed(asked.jobs_file, asked.run):
+        return 0  # it said itself that nothing is left
+    say(f"the run {asked.run} (process {asked.main.pid}) has ended without saying that its queue is clear")
+    if sweep(asked.run, say):
+        journal.append(asked.jobs_file, "run_ended", run=asked.run)
+        return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""``jobs.jsonl``: one line for each thing that happened to a job of a run. Its path is in SERVEMARK_JOBS_FILE.
+
+Events, each with ``event`` and ``time`` (seconds since 1970): ``run`` {run, main, host}: an executor started, ``run`` is the name of
+all its jobs; ``submitted`` {run, job, label, kind, wildcards, deployment, log}; ``state`` {job, state, reason, nodes}: it waits or runs;
+``ended`` {run, job, label, state, success, exit_code, signal, reason, nodes, by, elapsed_s, queue_wait_s}; ``run_ended`` {run}: nothing
+of that run is left in the queue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "SERVEMARK_JOBS_FILE"
+
+
+def append(path: Path | None, event: str, **facts: Any) -> None:
+    """Add one line, whole. A file that cannot be written is no reason to lose a job: the line is lost instead."""
+    if path is None:
+        return
+    line = json.dumps({"event": event, "time": round(time.time(), 3), **facts}, ensure_ascii=False) + "\n"
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(handle, line.encode())
+        finally:
+            os.close(handle)
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """Every whole line; none when there is no file."""
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            with contextlib.suppress(ValueError):
+                if isinstance(entry := json.loads(line), dict):
+                    yield entry
+
+
+def open_runs(path: Path) -> list[str]:
+    """Names of the runs that did not say that nothing of them is left, oldest first."""
+    found: dict[str, None] = {}
+    for entry in read(path):
+        name = str(entry.get("run", ""))
+        if entry.get("event") == "run" and name:
+            found[name] = None
+        elif entry.get("event") == "run_ended":
+            found.pop(name, None)
+    return list(found)
+
+
+def closed(path: Path, run: str) -> bool:
+    """Whether this run said that nothing of it is left in the queue."""
+    return any(entry.get("event") == "run_ended" and entry.get("run") == run for entry in read(path))

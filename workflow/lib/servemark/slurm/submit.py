@@ -1,0 +1,94 @@
+"""Submits a job once: waits for a controller that does not answer, and never submits twice what seemed to have failed."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from servemark.slurm import commands
+from servemark.slurm.commands import CommandFailed, Trouble
+
+_PARSABLE = re.compile(r"^(\d+)(;\S+)?\s*$", re.MULTILINE)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 3.0, 30.0
+# A submission that seemed to fail may still be on its way to the controller; one that took longer is found by the tracker.
+_SETTLE_S = 2.0
+
+
+@dataclass
+class Outage:
+    """Says once that Slurm does not answer, and once that it does again. Shared by all threads of an executor."""
+
+    say: Callable[[str], None]
+    _since: float | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begins(self, error: CommandFailed) -> None:
+        """Slurm did not answer."""
+        with self._lock:
+            if self._since is None:
+                self._since = time.monotonic()
+                self.say(f"Slurm does not answer ({error}). Waiting for it; jobs that run go on.")
+
+    def ends(self) -> None:
+        """Slurm answered."""
+        with self._lock:
+            if self._since is not None:
+                self.say(f"Slurm answers again after {time.monotonic() - self._since:.0f} s.")
+                self._since = None
+
+
+def job_id_of(printed: str) -> str | None:
+    """The id in what ``sbatch --parsable`` printed, also when a site's wrapper or plugin prints more; None when there is none."""
+    found = _PARSABLE.findall(printed)
+    return found[-1][0] if found else None
+
+
+def submit(
+    flags: Sequence[str],
+    script: str,
+    *,
+    name: str,
+    token: str,
+    patience_s: float,
+    stop: threading.Event,
+    outage: Outage,
+) -> str:
+    """Submit one job and give its id.
+
+    Args:
+        name: of the job: the name of the run.
+        token: the job's comment, by which a submission without an answer is found again; unique in the run.
+        patience_s: how long to wait for a controller that does not answer.
+
+    Raises:
+        CommandFailed: sbatch refused, or Slurm did not answer for ``patience_s``, or ``stop`` was set.
+    """
+    argv = ["sbatch", "--parsable", f"--job-name={name}", f"--comment={token}", *flags]
+    deadline, pause, may_be_there = time.monotonic() + patience_s, _FIRST_PAUSE_S, False
+    while True:
+        try:
+            if may_be_there and (known := _known(name, token, stop)):
+                outage.ends()
+                return known
+            printed = commands.run(argv, stdin=script, timeout_s=commands.SUBMIT_S, stop=stop, env=os.environ)
+            outage.ends()
+            job = job_id_of(printed) or _known(name, token, stop)
+            if job is None:
+                raise CommandFailed(Trouble.REFUSED, argv, f"printed no job id: {printed.strip()[:300]!r}")
+            return job
+        except CommandFailed as error:
+            if error.trouble is not Trouble.UNREACHABLE or time.monotonic() >= deadline:
+                raise
+            may_be_there = True
+            outage.begins(error)
+        if stop.wait(max(pause, _SETTLE_S)):
+            raise CommandFailed(Trouble.STOPPED, argv, "stopped")
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def _known(name: str, token: str, stop: threading.Event) -> str | None:
+    return next((job.id for job in commands.squeue([name], finished=True, stop=stop) if job.comment == token), None)

@@ -1,0 +1,210 @@
+"""Looks at one node of an allocation, and tidies it: ``python -m servemark.survey SPEC.json`` runs on every node at once.
+
+Before a deployment starts: what is there (devices, addresses, versions, free ports), processes and folders left by earlier attempts ended
+and removed, a private scratch folder made. After it: proof that nothing of it is left. Each node writes ``NODE.json`` beside the spec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from servemark import daemon, hardware, launch, network, processes
+from servemark.errors import ServemarkError, StageFailed
+from servemark.records import Failure, Node, Strict, write_atomically
+
+NODE_VARIABLE = "SERVEMARK_NODE"
+PORTS = 24
+REACH_S = 10.0
+
+
+class Spec(Strict):
+    """What every node is asked. ``known_as``: the scheduler's address of each node by its name."""
+
+    task: Literal["look", "reach", "sweep"]
+    attempt: str
+    scratch: str
+    python: str = ""
+    modules: tuple[str, ...] = ()
+    interface: str | None = None
+    known_as: dict[str, str] = {}
+    job_id: str | None = None
+    jobs_alive: tuple[str, ...] | None = None
+    # Where the first node listens, for the others to try: address, port.
+    reach: tuple[str, int] | None = None
+
+
+class Answer(Strict):
+    """What one node says; exactly one of ``node`` and ``failure`` when it was to look."""
+
+    name: str
+    node: Node | None = None
+    failure: Failure | None = None
+    ended: tuple[str, ...] = ()
+
+
+def here() -> str:
+    """This node's name: the scheduler's, or the host's."""
+    return os.environ.get("SLURMD_NODENAME") or processes.host()
+
+
+def answer(spec: Spec) -> Answer:
+    """Do what the spec asks on this machine."""
+    attempt, scratch = Path(spec.attempt), Path(spec.scratch)
+    if spec.task == "sweep":
+        ended = end(processes.marked(attempt, scratch))
+        shutil.rmtree(scratch, ignore_errors=True)
+        return Answer(name=here(), ended=ended)
+    try:
+        if spec.task == "reach":
+            reach(spec)
+            return Answer(name=here())
+        return Answer(name=here(), node=look(spec))
+    except ServemarkError as error:
+        quote = error.quote if isinstance(error, StageFailed) else ()
+        failure = Failure(stage="start_cluster", reason=error.reason, detail=error.what, quote=quote, remedy=error.do)
+        return Answer(name=here(), failure=failure)
+
+
+def end(found: list[psutil.Process]) -> tuple[str, ...]:
+    """Kill processes and wait until they are gone, at most 5 s; their descriptions."""
+    named = tuple(processes.describe(process) for process in found)
+    processes.signal_all(found, 9)
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and any(processes.Identity.of(process.pid) for process in found):
+        time.sleep(0.05)
+    return named
+
+
+def look(spec: Spec) -> Node:
+    """Tidy this node and describe it.
+
+    Raises:
+        StageFailed: no such interface, the environment does not run here, or the first node cannot be reached.
+    """
+    name, scratch = here(), Path(spec.scratch)
+    ended = end(processes.marked(Path(spec.attempt).parent, but=Path(spec.attempt)))
+    _make_scratch(spec, scratch)
+    chosen = network.choose(name, hardware.interfaces(), spec.interface, spec.known_as.get(name))
+    versions: dict[str, Any] = _versions(name, spec)
+    visible = os.environ.get(daemon.VISIBLE)
+    return Node(
+        name=name,
+        host=processes.host(),
+        address=chosen.address,
+        interface=chosen.name,
+        devices=len([word for word in visible.split(",") if word]) if visible is not None else _devices(),
+        cpu_count=len(os.sched_getaffinity(0)),
+        memory_gib=round(psutil.virtual_memory().total / 2**30, 2),
+        shm_gib=round(shutil.disk_usage("/dev/shm").total / 2**30, 2) if Path("/dev/shm").exists() else 0.0,
+        ports=tuple(launch.free_ports(chosen.address, PORTS, start=int.from_bytes(os.urandom(2)))),
+        leftovers=ended,
+        **versions,
+    )
+
+
+def _devices() -> int:
+    if shutil.which("nvidia-smi"):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True)
+            return len(listed.stdout.splitlines())
+    return len(os.sched_getaffinity(0))
+
+
+def _make_scratch(spec: Spec, scratch: Path) -> None:
+    """Make the attempt's private folder here, and remove those of jobs that are over."""
+    root = private(scratch.parent)
+    if spec.jobs_alive is not None:
+        for folder in root.glob("*/.job"):
+            with contextlib.suppress(OSError):
+                if folder.read_text().strip() not in spec.jobs_alive:
+                    shutil.rmtree(folder.parent, ignore_errors=True)
+    scratch.mkdir(mode=0o700, exist_ok=True)
+    if spec.job_id:
+        (scratch / ".job").write_text(spec.job_id)
+
+
+def private(root: Path) -> Path:
+    """This user's folder for short-lived things on this machine, made where it lacks.
+
+    Raises:
+        ServemarkError: somebody else can write there.
+    """
+    with contextlib.suppress(FileExistsError):
+        root.mkdir(mode=0o700, parents=True)
+    status = root.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or not root.is_dir() or root.is_symlink():
+        raise ServemarkError(
+            f"{root} exists on {processes.host()} and is not a private folder of yours.",
+            do="Remove it or have its owner remove it, or name another place: `scratch` in the cluster file, or export "
+            "SERVEMARK_RUNTIME_DIR for a run on one machine.",
+            reason="runtime_folder_refused",
+        )
+    return root
+
+
+def reach(spec: Spec) -> None:
+    """Connect to the first node from this node's chosen address, and be connected to: both ways must be open.
+
+    Raises:
+        StageFailed: one of them is not.
+    """
+    assert spec.reach
+    chosen = network.choose(here(), hardware.interfaces(), spec.interface, spec.known_as.get(here()))
+    step = "a connection"
+    try:
+        with socket.create_server((chosen.address, 0)) as back:
+            back.settimeout(REACH_S)
+            with socket.create_connection(spec.reach, timeout=REACH_S, source_address=(chosen.address, 0)) as there:
+                there.sendall(json.dumps([here(), chosen.address, back.getsockname()[1]]).encode() + b"\n")
+                step = "a connection back"
+                back.accept()[0].close()
+    except OSError as error:
+        raise StageFailed(
+            f"Node {here()}: expected {step} between {chosen.address} ({chosen.name}) and {spec.reach[0]}, the first node; found: {error}.",
+            do="Check that `interface` in the cluster file names the network that joins the nodes, and that no firewall stands between.",
+            reason="wrong_interface",
+        ) from None
+
+
+def _versions(name: str, spec: Spec) -> dict[str, Any]:
+    script = str(Path(__file__).parent / "inside" / "versions.py")
+    argv = daemon.with_modules([spec.python, script], spec.modules)
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=60, env=processes.clean_environment(), check=True
+        )
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        words = getattr(error, "stderr", None) or str(error)
+        raise StageFailed(
+            f"Node {name}: expected the environment's interpreter {spec.python} to run; found: {str(words).strip()[-300:]}",
+            do="See that the environment lies on a disk that every node mounts at the same place, and that the modules exist there.",
+            reason="environment_broken",
+        ) from None
+
+
+def command(spec: Path) -> list[str]:
+    """How a node is told to answer the spec in this file."""
+    return [sys.executable, "-m", "servemark.survey", str(spec.absolute())]
+
+
+def variables() -> dict[str, str]:
+    """What the interpreter on a node needs to find this module."""
+    return {"PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+if __name__ == "__main__":
+    where = Path(sys.argv[1])
+    told = answer(Spec.model_validate_json(where.read_text()))
+    write_atomically(where.parent / f"{told.name}.json", told.model_dump_json(indent=2) + "\n")
