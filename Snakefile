@@ -35,6 +35,7 @@ include: "workflow/rules/weights.smk"
 include: "workflow/rules/plan.smk"
 include: "workflow/rules/deployment.smk"
 include: "workflow/rules/results.smk"
+include: "workflow/rules/serving.smk"
 
 
 rule all:

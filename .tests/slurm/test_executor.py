@@ -16,13 +16,12 @@ from conftest import SNAKEMAKE, Run
 from sandbox import Sandbox
 
 NewRun = Callable[[Sandbox], Run]
-SETTINGS = ["--executor", "slurm-guarded", "--jobs", "64", "--latency-wait", "5", "--keep-going", "--scheduler", "greedy"]
-QUIET = ["--quiet", "rules", "progress", "host", "--default-resources", "mpi='batch'", "mem_mb=0", "disk_mb=0"]
+PROFILE = ["--profile", str(Path(__file__).parents[2] / "profiles/slurm"), "--latency-wait", "5"]
 
 
 def start(run: Run, *targets: str, seconds: float = 1, env: dict[str, str] | None = None, **request: object) -> Run:
     asked = {"SECONDS": str(seconds), "REQUEST": json.dumps(request)} | (env or {})
-    return run.start([str(SNAKEMAKE), *SETTINGS, *QUIET, "--", *targets], asked)
+    return run.start([str(SNAKEMAKE), *PROFILE, "--", *targets], asked)
 
 
 def wrapper(run: Run, tool: str, body: str) -> dict[str, str]:
@@ -63,8 +62,19 @@ def test_two_nodes_in_one_group_job(out_of_time: Run, plain: Sandbox, new_run: N
 
 
 def test_whole_nodes_and_a_single_job(accounted: Sandbox, new_run: NewRun) -> None:
-    request = {"account": "research", "qos": "normal", "constraint": "gpu", "nodes": 2, "gres": "gpu:4", "minutes": 5, "exclusive": True}
-    whole, small = start(new_run(accounted), "group.x", **request), start(new_run(accounted), "done.a", cpus=2, memory_mb=100)
+    request = {
+        "account": "research",
+        "qos": "normal",
+        "constraint": "gpu",
+        "nodes": 2,
+        "gres": "gpu:4",
+        "minutes": 5,
+        "exclusive": True,
+    }
+    whole, small = (
+        start(new_run(accounted), "group.x", **request),
+        start(new_run(accounted), "done.a", cpus=2, memory_mb=100),
+    )
     assert (whole.end(20), small.end(20)) == (0, 0), whole.said + small.said
     text = (whole.folder / "group.x").read_text()
     for fact in ("NumCPUs=32", "mem=125G", "Account=research", "QOS=normal", "Features=gpu", "OverSubscribe=NO"):
@@ -87,7 +97,9 @@ def test_cancelled_by_a_user(plain: Sandbox, accounted: Sandbox, new_run: NewRun
 def test_failed(plain: Sandbox, new_run: NewRun) -> None:
     run = start(new_run(plain), "done.a", "done.b", seconds="1; exit 3 #")
     assert run.end(15) == 1
-    assert len(re.findall(r"single \(name=[ab]\) \(job \d+\): failed with exit code 1 after 0:0\d on node", run.said)) == 2, run.said
+    assert (
+        len(re.findall(r"single \(name=[ab]\) \(job \d+\): failed with exit code 1 after 0:0\d on node", run.said)) == 2
+    ), run.said
 
 
 @pytest.mark.parametrize("partition", ["low-cancel", "low-requeue"])
@@ -95,7 +107,9 @@ def test_preempted(accounted: Sandbox, new_run: NewRun, partition: str) -> None:
     run = start(new_run(accounted), "group.x", seconds=100, partition=partition, nodes=2, exclusive=True)
     job = run.job("RUNNING")
     time.sleep(1.5)
-    above = accounted.run(["sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "--wrap", "sleep 2"], check=True).stdout.strip()
+    above = accounted.run(
+        ["sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "--wrap", "sleep 2"], check=True
+    ).stdout.strip()
     assert run.end(15) == 1
     assert f"deployment x (job {job}): preempted after 0:0" in run.said, run.said
     run.assert_clear(3)
@@ -108,7 +122,7 @@ def test_preempted(accounted: Sandbox, new_run: NewRun, partition: str) -> None:
         ({"partition": "nowhere"}, "invalid partition"),
         ({"account": "nobodys"}, "Invalid account"),
         ({"qos": "golden"}, "Invalid qos"),
-        ({"nodes": 40}, "node count"),
+        ({"nodes": 40}, "More processors requested"),
         ({"gres": "gpu:99"}, "not available"),
         ({"extra": "'"}, "No closing quotation"),
     ],
@@ -142,7 +156,7 @@ def test_controller_away_for_20_s(plain: Sandbox, new_run: NewRun, when: str) ->
 
 def test_answer_to_a_submission_lost(plain: Sandbox, new_run: NewRun) -> None:
     run = new_run(plain)
-    lose = '$REAL "$@"; [ $(wc -l < "$0.calls") -gt 1 ] || { echo "sbatch: error: Batch job submission failed: Socket timed out" >&2; exit 1; }'
+    lose = '$REAL "$@"; [ $(wc -l < "$0.calls") -gt 1 ] || { echo "sbatch: error: Socket timed out" >&2; exit 1; }'
     start(run, "done.a", env=wrapper(run, "sbatch", lose))
     assert run.end(20) == 0, run.said
     name = run.events("run")[0]["run"]
@@ -177,6 +191,42 @@ def test_interrupted_in_a_question(plain: Sandbox, new_run: NewRun, tool: str) -
     run.assert_clear(25)
 
 
+def test_interrupted_while_the_controller_is_away(plain: Sandbox, new_run: NewRun) -> None:
+    run = start(new_run(plain), "done.a", seconds=100)
+    run.job("RUNNING")
+    plain.stop_slurmctld()
+    try:
+        run.signal(signal.SIGINT)
+        assert run.end(9.5) in (1, 130)
+    finally:
+        plain.start_slurmctld()
+    run.assert_clear(60)
+    assert "cancelling" in run.guard_log, run.guard_log
+
+
+def test_a_node_fails(accounted: Sandbox, new_run: NewRun) -> None:
+    """JobRequeue=1 here: without --no-requeue Slurm would start the job again while Snakemake starts another."""
+    run = start(new_run(accounted), "group.x", seconds=200, nodes=2)
+    job = run.job("RUNNING")
+    time.sleep(1.5)
+    accounted.kill_node("node2")
+    try:
+        assert run.end(accounted.options.slurmd_timeout + 60) == 1
+        assert re.search(rf"deployment x \(job {job}\): node \S+ failed after", run.said), run.said
+        run.assert_clear(10)
+    finally:
+        accounted.start_node("node2")
+        accounted.wait_idle()
+
+
+def test_main_process_in_a_slurm_job(plain: Sandbox, new_run: NewRun) -> None:
+    """SLURM_* of its own job does not shape what it submits; SLURM_CONF stays."""
+    run = new_run(plain)
+    outer = {"SLURM_JOB_ID": "1", "SLURM_NNODES": "2", "SLURM_MEM_PER_NODE": "1", "SBATCH_IGNORE": "1"}
+    start(run, "done.a", env=outer)
+    assert run.end(15) == 0, run.said
+
+
 def test_killed_run_is_swept(plain: Sandbox, new_run: NewRun) -> None:
     run = start(new_run(plain), "group.x", "done.a", seconds=100)
     run.job("RUNNING")
@@ -204,5 +254,7 @@ def test_killed_run_with_its_guard(plain: Sandbox, new_run: NewRun) -> None:
 
 def test_out_of_time(out_of_time: Run) -> None:
     assert out_of_time.end(90) == 1
-    assert re.search(r"single \(name=a\) \(job \d+\): ran into its time limit of 1 min on node", out_of_time.said), out_of_time.said
+    assert re.search(r"single \(name=a\) \(job \d+\): ran into its time limit of 1 min on node", out_of_time.said), (
+        out_of_time.said
+    )
     out_of_time.assert_clear(3)

@@ -110,6 +110,15 @@ def test_a_cluster_can_be_given_beside_the_file(checkout):
     )
 
 
+def test_a_profiles_cluster_holds_when_the_configuration_names_none(checkout):
+    checkout()
+    data = yaml.safe_load(EXPERIMENT)
+    named = validate(data)
+    del data["cluster"]
+    assert validate(data, [Path("my.yaml")], default_cluster="site") == named
+    assert validate({**data, "cluster": "site"}, default_cluster="nowhere") == named
+
+
 def test_null_is_this_machine(checkout):
     alone = EXPERIMENT.replace("cluster: site", "cluster: null").replace("nodes: 2, ", "")
     assert load(checkout(experiment=alone)).cluster is None

@@ -232,6 +232,25 @@ def test_too_little_memory_is_refused(planned):
         planned(variables={"VLLM_CPU_KVCACHE_SPACE": "0.00001"})
 
 
+@pytest.mark.parametrize(
+    ("topology", "space", "fits"),
+    [
+        ({"replicas": 2}, "7", True),
+        ({"replicas": 2}, "9", False),
+        ({"tensor_parallel": 2}, "9", False),
+        ({}, "9", True),
+        ({"nodes": 2, "replicas": 2}, "9", True),
+    ],
+)
+def test_ranks_of_one_node_share_its_memory_on_cpu(planned, topology, space, fits):
+    changes = {"topology": topology, "variables": {"VLLM_CPU_KVCACHE_SPACE": space}, "cluster": CLUSTER}
+    if fits:
+        assert planned(**changes).estimate.kv_cache_gib == float(space)
+    else:
+        with pytest.raises(PlanRefused, match=r"of 16.0 GiB that 2 ranks of a node share"):
+            planned(**changes)
+
+
 def test_the_smallest_gpu_counts(planned):
     large = GPUS.model_copy(update={"gpus": GPUS.gpus[:1] * 2})
     assert planned(hardware=GPUS).estimate.kv_cache_gib < planned(hardware=large).estimate.kv_cache_gib

@@ -277,3 +277,13 @@ def test_what_does_not_fit_is_refused_with_gib_and_ways_out(gib, cache, words):
     with pytest.raises(PlanRefused) as caught:
         require(got, TP1, gib, 0.92)
     assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_the_largest_stage_of_a_partition_decides_weights_and_cache():
+    topology = Topology(devices_per_node=2, pipeline_parallel=2, executor="mp")
+    even, given, uneven = (planned(GPT_OSS, topology, layers_of_stages=split) for split in (None, (18, 18), (27, 9)))
+    assert even == given
+    assert uneven.kv_bytes_per_token == even.kv_bytes_per_token * 27 / 18
+    # The embedding on each stage does not grow with its layers.
+    assert 1.4 < uneven.weights_gib / even.weights_gib < 1.5
+    assert uneven.kv_cache_tokens < even.kv_cache_tokens

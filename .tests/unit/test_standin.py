@@ -21,6 +21,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS))
 
+from servemark import launch_router  # noqa: E402
 from servemark.diagnosis import diagnose  # noqa: E402
 from servemark.startup_log import StartupLog  # noqa: E402
 from standin import make_prefix  # noqa: E402
@@ -181,10 +182,27 @@ def test_key_guards_v1_only(python, tmp_path):
         assert KEY not in running.log.read_text()
 
 
-def test_middleware_option_extends_the_key_to_other_routes(python, tmp_path):
-    with server(python, tmp_path, "--middleware", "some.Class", VLLM_API_KEY=KEY) as running:
-        assert running.get("/metrics").status_code == 401
-        assert running.get("/health").status_code == 200
+def test_middleware_is_imported_and_asked_before_anything_else(python, tmp_path):
+    doors = {"VLLM_API_KEY": KEY, **launch_router.door_environment()}
+    with server(python, tmp_path, *launch_router.door_arguments(), **doors) as running:
+        for path in ("/metrics", "/health", "/v1/models", "/nothing"):
+            refused = running.get(path)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
+        assert running.get("/metrics", headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
+        assert running.complete(key=KEY).status_code == 200
+
+
+def test_unknown_middleware_ends_the_start(python, tmp_path):
+    with server(python, tmp_path, "--middleware", "some.Class", ready=False) as running:
+        assert running.process.wait(10) == 1
+
+
+def test_metrics_count_finished_requests_as_vllm_does(python, tmp_path):
+    with server(python, tmp_path) as running:
+        assert launch_router.requests_served(running.get("/metrics").text) == 0
+        assert [running.complete(tokens=2).status_code for _ in range(3)] == [200] * 3
+        assert running.complete(model="other").status_code == 404
+        assert launch_router.requests_served(running.get("/metrics").text) == 3
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,46 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "lib"))
 
-from servemark import main_process
+from servemark import main_process, scheduled
+
+# On one machine all jobs run here, and nothing is asked of a scheduler.
+SCHEDULED = scheduled.is_scheduled(is_main=workflow.is_main_process, jobs=workflow.resource_settings.nodes)
 
 
 def load_experiment(config, workflow):
     """The validated configuration, sweeps applied; in the main process this also claims the checkout."""
     sources = workflow.overwrite_configfiles or ["config/config.yaml"]
-    return main_process.load(config, sources, is_main=workflow.is_main_process)
+    return main_process.load(config, sources, is_main=workflow.is_main_process, scheduled=SCHEDULED)
 
 
 def settings():
     """The resolved configuration. The main process writes it before a real run; a dry run in a fresh checkout has none."""
     return str(experiment.settings) if experiment.settings.exists() else []
+
+
+def runs_here(where):
+    """Whether a stage that the cluster file puts ``where`` (login or job) runs beside the main process."""
+    return experiment.config.cluster is None or where(experiment.config.cluster) == "login"
+
+
+def of_a_small_job(name):
+    """Resources of a short job that looks at a node."""
+    return scheduled.small_request(experiment.config, name).resources() if SCHEDULED else {}
+
+
+def of_an_allocation():
+    """Resources of a deployment's job. Given by one rule of the group, since Snakemake adds them up or asks that they be equal."""
+
+    def one(key, default):
+        def resource(wildcards):
+            plan = experiment.folder / "deployments" / wildcards.deployment / "plan.json"
+            lacking = scheduled.lacking(experiment.config, plan)
+            request = scheduled.deployment_request(experiment.config, wildcards.deployment, lacking)
+            return request.resources().get(key, default)
+
+        return resource
+
+    return {key: one(key, default) for key, default in scheduled.RESOURCES.items()} if SCHEDULED else {}
 
 
 def point_names(deployment):
@@ -36,6 +64,8 @@ def deployment_parameters(wildcards):
         "deployment": deployment.model_dump(mode="json", exclude={"port"}),
         "points": [point.model_dump(mode="json") for point in experiment.points[wildcards.deployment]],
         "trust_remote_code": experiment.config.models[deployment.model].trust_remote_code,
+        "cluster": experiment.config.cluster
+        and experiment.config.cluster.model_dump(mode="json", include={"scheduler", "variables", "modules", "interface"}),
     }
 
 
@@ -127,6 +157,7 @@ def records_of_the_run(wildcards):
         *of_every_deployment("<run>/deployments/{deployment}/fabric.json"),
         *of_every_deployment("<run>/deployments/{deployment}/startup.json"),
         *of_every_deployment("<run>/deployments/{deployment}/stopped.json"),
+        *of_every_deployment("<run>/deployments/{deployment}/accounting.json"),
         *all_points(wildcards),
         *[path.replace(".json", ".requests.json") for path in all_points(wildcards)],
     ]

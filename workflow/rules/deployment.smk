@@ -8,7 +8,7 @@ it on, so that the other deployments, the report and the archive go on, and chec
 """
 
 # On one machine the jobs of a group are ordinary jobs; naming the group there would only make a dry run of many deployments slow.
-ALLOCATION = None if workflow.local_exec else "deployment"
+ALLOCATION = "deployment" if SCHEDULED else None
 
 
 rule start_cluster:
@@ -29,6 +29,8 @@ rule start_cluster:
     priority: 10
     group:
         ALLOCATION
+    resources:
+        **of_an_allocation(),
     params:
         hold=False,
     script:

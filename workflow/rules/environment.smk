@@ -12,6 +12,8 @@ rule probe_hardware:
         "<logs>/probe_hardware.log",
     benchmark:
         "<benchmarks>/probe_hardware.tsv"
+    resources:
+        **of_a_small_job("probe_hardware"),
     script:
         "../scripts/probe_hardware.py"
 
@@ -28,6 +30,9 @@ rule build_environment:
         "<logs>/build_environment/{environment}.log",
     benchmark:
         "<benchmarks>/build_environment/{environment}.tsv"
+    localrule: runs_here(lambda cluster: cluster.build_on)
+    resources:
+        **of_a_small_job("build_environment"),
     params:
         environment=environment_parameters,
     script:
@@ -45,6 +50,8 @@ rule check_environment:
         "<logs>/check_environment/{environment}.log",
     benchmark:
         "<benchmarks>/check_environment/{environment}.tsv"
+    resources:
+        **of_a_small_job("check_environment"),
     params:
         needs_ray=needs_ray,
     script:

@@ -17,6 +17,7 @@ rule plan_deployment:
         "<logs>/plan_deployment/{deployment}.log",
     benchmark:
         "<benchmarks>/plan_deployment/{deployment}.tsv"
+    localrule: True
     params:
         spec=deployment_parameters,
     script:

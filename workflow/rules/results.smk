@@ -1,15 +1,31 @@
 """From records to a table, a page, an archive and the gate.
 
-Takes every record of the run. Gives measurements.csv and .parquet, report.html, archive/RUN.tar.zst and, when nothing is left to
-measure again, check.json.
+Takes every record of the run. Gives accounting.json of each deployment, measurements.csv and .parquet, report.html,
+archive/RUN.tar.zst and, when nothing is left to measure again, check.json.
 """
+
+
+rule account_allocation:
+    """The scheduler's own record of a deployment's jobs, once they have ended; without a scheduler it says so."""
+    input:
+        stopped="<run>/deployments/{deployment}/stopped.json",
+        plan=ancient("<run>/deployments/{deployment}/plan.json"),
+    output:
+        accounting="<run>/deployments/{deployment}/accounting.json",
+    log:
+        "<logs>/account_allocation/{deployment}.log",
+    benchmark:
+        "<benchmarks>/account_allocation/{deployment}.tsv"
+    localrule: True
+    script:
+        "../scripts/account_allocation.py"
 
 
 rule collect_measurements:
     """One row a measurement, INVALID ones without figures."""
     input:
         records=all_points,
-        stopped=of_every_deployment("<run>/deployments/{deployment}/stopped.json"),
+        accounting=of_every_deployment("<run>/deployments/{deployment}/accounting.json"),
     output:
         csv="<run>/measurements.csv",
         parquet="<run>/measurements.parquet",
@@ -32,8 +48,10 @@ rule write_report:
         checks=every("environment", "<run>/environments/{name}/check.json"),
         manifests=every("model", "<run>/models/{name}/manifest.json"),
         plans=of_every_deployment("<run>/deployments/{deployment}/plan.json"),
+        fabrics=of_every_deployment("<run>/deployments/{deployment}/fabric.json"),
         startups=of_every_deployment("<run>/deployments/{deployment}/startup.json"),
         stopped=of_every_deployment("<run>/deployments/{deployment}/stopped.json"),
+        accounting=of_every_deployment("<run>/deployments/{deployment}/accounting.json"),
     output:
         report="<run>/report.html",
     log:

@@ -14,6 +14,9 @@ rule stage_weights:
         "<logs>/stage_weights/{model}.log",
     benchmark:
         "<benchmarks>/stage_weights/{model}.tsv"
+    localrule: runs_here(lambda cluster: cluster.stage_on)
+    resources:
+        **of_a_small_job("stage_weights"),
     params:
         source=model_source,
     script:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from servemark.config.cluster import Cluster
 from servemark.config.expand import Point
 from servemark.config.model import Deployment
 from servemark.deployment.plan import plan
@@ -21,6 +22,7 @@ with stage("plan_deployment", name, snakemake.log[0]) as here:
         Hardware.read(snakemake.input.hardware),
         EnvironmentCheck.read(snakemake.input.check),
         Manifest.read(snakemake.input.manifest),
+        cluster=Cluster.model_validate(spec["cluster"]) if spec["cluster"] else None,
     )
     planned.write(snakemake.output.plan)
     here.progress.say(f"{len(planned.points)} load points, {planned.topology.world_size} ranks")

@@ -1,17 +1,22 @@
-"""The ``servemark`` command: looks at a configuration before a run, and writes the generated files."""
+"""The ``servemark`` command: looks at a configuration before a run, at what lives, stops it, and tells support about a run."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from servemark import __version__, schemas
+from servemark import __version__, schemas, status_table, stopping, ticket
 from servemark.config import document
 from servemark.config.expand import expand, points
 from servemark.config.load import load
 from servemark.errors import ServemarkError
+from servemark.living import Jobs, living
+from servemark.records import write_atomically
+
+RESULTS = Path("results")
 
 
 def check(path: Path, cluster: str | None = None) -> None:
@@ -38,25 +43,70 @@ def generate(root: Path) -> None:
     schemas.write(root / "workflow" / "schemas")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code: 0, or 2 for a bad configuration."""
+def status(as_json: bool) -> None:
+    """Print what lives in this checkout."""
+    jobs, now = Jobs(), time.time()
+    found = living(RESULTS, jobs, now)
+    print(status_table.as_json(found) if as_json else status_table.table(found, now), end="")
+    if jobs.trouble and any(one.job_id for one in found):
+        print(f"servemark: Slurm was not asked ({jobs.trouble}); this is what the files say.", file=sys.stderr)
+
+
+def write_ticket(run: str, output: Path | None) -> None:
+    """Write the support ticket of a run and say where it is."""
+    made = ticket.compile_ticket(RESULTS / run)
+    path = output or Path(f"servemark-ticket-{run}.txt")
+    # For its user alone until they hand it on.
+    write_atomically(path, made.text, mode=0o600)
+    print(f"wrote {path} ({len(made.text.encode()) / 1024:.0f} KiB); look it over, then attach or paste it")
+    for kind, count in made.redacted.items():
+        print(
+            f"servemark: {count} x {kind} was replaced in it; renew that secret, since a log or record has it",
+            file=sys.stderr,
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="servemark", description=__doc__)
     parser.add_argument("--version", action="version", version=f"servemark {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     checking = commands.add_parser("check", help="validate a configuration; starts nothing")
     checking.add_argument("config", type=Path, nargs="?", default=Path("config/config.yaml"))
     checking.add_argument("--cluster", help="NAME of config/clusters/NAME.yaml, or a path, in place of the file's own")
+    looking = commands.add_parser("status", help="what lives in this checkout: measured deployments and held endpoints")
+    looking.add_argument("--json", action="store_true", help="as JSON")
+    ending = commands.add_parser("stop", help="end one deployment or endpoint, from any machine that sees its files")
+    ending.add_argument("name", help="of the deployment, as `servemark status` shows it")
+    ending.add_argument("--run", help="which run's, where several have that name")
+    telling = commands.add_parser("ticket", help="one text file about a run for the cluster's support")
+    telling.add_argument("run", help="name of the run")
+    telling.add_argument("-o", "--output", type=Path, help="where to write it; default servemark-ticket-RUN.txt")
     generating = commands.add_parser("generate", help="write the schemas and the table of keys anew (for developers)")
     generating.add_argument("root", type=Path, nargs="?", default=Path())
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code: 0, 1 when it could not be done, 2 for a bad configuration or an unknown name."""
+    arguments = _parser().parse_args(argv)
     try:
-        if arguments.command == "check":
-            check(arguments.config, arguments.cluster)
-        else:
-            generate(arguments.root)
+        match arguments.command:
+            case "check":
+                check(arguments.config, arguments.cluster)
+            case "status":
+                status(arguments.json)
+            case "stop":
+                stopping.stop(RESULTS, arguments.name, arguments.run, lambda text: print(text, flush=True))
+            case "ticket":
+                write_ticket(arguments.run, arguments.output)
+            case _:
+                generate(arguments.root)
     except ServemarkError as error:
         print(f"servemark: {error.message()}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("servemark: interrupted", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from servemark import doors
 from servemark.records import Node, Plan, PlannedPoint
 
 VLLM = "vllm.entrypoints.cli.main"
-# What vLLM may import of ours: a folder with nothing else in it, so that no module of the model environment is hidden.
-DOORS = Path(__file__).parent / "inside" / "doors"
-MIDDLEWARE = "servemark_require_key.RequireKey"
 # Our traffic is local; with a site's http_proxy set, vLLM's client would hand load and key to the proxy.
 NO_PROXY = {"NO_PROXY": "*", "no_proxy": "*"}
 # Ports below Linux's default ephemeral range (32768-60999) and above the well-known ones: nobody is given one by chance.
@@ -69,8 +66,6 @@ def serve(python: str, model_path: str, plan: Plan, host: str, port: int, rank: 
         host,
         "--port",
         str(port),
-        "--middleware",
-        MIDDLEWARE,
     ]
     if topology.tensor_parallel > 1:
         argv += ["--tensor-parallel-size", str(topology.tensor_parallel)]
@@ -84,7 +79,7 @@ def serve(python: str, model_path: str, plan: Plan, host: str, port: int, rank: 
         argv += ["--nnodes", str(rank.nodes), "--node-rank", str(rank.index)]
         argv += ["--master-addr", rank.address, "--master-port", str(rank.port)]
         argv += ["--headless"] if rank.index else []
-    return argv + option_arguments(plan.options)
+    return argv + option_arguments(plan.options) + doors.arguments()
 
 
 def _data_parallel(plan: Plan, host: str, rank: Rank | None) -> list[str]:
@@ -100,16 +95,19 @@ def _data_parallel(plan: Plan, host: str, rank: Rank | None) -> list[str]:
     return argv + (["--headless", "--data-parallel-start-rank", str(local * rank.index)] if rank.index else [])
 
 
-def server_environment(plan: Plan, accelerator: str, address: str, interface: str) -> dict[str, str]:
+def server_environment(plan: Plan, accelerator: str, node: Node, scratch: str) -> dict[str, str]:
     """Variables of the server and of every Ray process on one node (Ray's workers take theirs from the raylet).
 
     Sources: offline and usage switches from vLLM's documentation; gloo needs an exact interface name, NCCL takes ``=name`` for one; the Ray
     executor does no OpenMP binding on CPU, so threads are limited by hand. The deployment's own variables win.
+
+    Args:
+        scratch: the attempt's private folder on the node; vLLM's own sockets lie there and vanish with it.
     """
     env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1", **NO_PROXY}
-    env |= {"VLLM_HOST_IP": address, "GLOO_SOCKET_IFNAME": interface, "PYTHONPATH": str(DOORS)}
+    env |= {"VLLM_HOST_IP": node.address, "GLOO_SOCKET_IFNAME": node.interface, "VLLM_RPC_BASE_PATH": scratch}
     if accelerator == "cuda" and plan.topology.nodes > 1:
-        env["NCCL_SOCKET_IFNAME"] = f"={interface}"
+        env["NCCL_SOCKET_IFNAME"] = f"={node.interface}"
     if accelerator == "cpu":
         ranks = plan.topology.replica_size // max(1, plan.topology.nodes // plan.topology.replicas)
         if plan.topology.executor == "mp" and ranks > 1:
@@ -122,7 +120,8 @@ def server_environment(plan: Plan, accelerator: str, address: str, interface: st
                 "OMP_NUM_THREADS": "1",
                 "VLLM_CPU_SIM_MULTI_NUMA": "0",
             }
-    return env | plan.variables
+    closed = doors.environment(plan.variables, behind_router=plan.topology.replicas > 1)
+    return env | plan.variables | closed
 
 
 def ray_environment(token_file: str, scratch: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from servemark import fence, interrupts, keeper, processes, runlock
+from servemark import scheduled as scheduled_run
 from servemark.config import load as config_load
 from servemark.config.expand import Point, expand, points
 from servemark.config.model import Config
@@ -71,21 +72,29 @@ def _ended_a_server(run: str, deployment: str, point: str) -> bool:
     return False
 
 
-def load(data: Mapping[str, Any], sources: Sequence[os.PathLike[str]], *, is_main: bool) -> Experiment:
+def load(
+    data: Mapping[str, Any], sources: Sequence[os.PathLike[str]], *, is_main: bool, scheduled: bool = False
+) -> Experiment:
     """Validate what Snakemake merged, and claim the checkout if this process is going to run jobs.
+
+    Args:
+        scheduled: jobs go to a scheduler.
 
     A problem ends the process with its message and exit code 2, before Snakemake starts anything: it would show a traceback
     and exit with 1.
     """
     fence.export_name()
     try:
-        experiment = Experiment.of(expand(config_load.validate(data, [Path(source) for source in sources])))
+        site = scheduled_run.default_cluster()
+        experiment = Experiment.of(expand(config_load.validate(data, [Path(source) for source in sources], site)))
         if is_main:
             processes.export_lifeline()
             for message in runlock.claim(Path.cwd(), sys.argv[1:]):
                 print(f"servemark: {message}", file=sys.stderr)
             atexit.register(runlock.release, Path.cwd())
             if runlock.executes(sys.argv[1:]):
+                if scheduled:
+                    scheduled_run.prepare(experiment.config, experiment.folder)
                 # No other run lives here, so tokens and keys that are there are those of dead deployments.
                 _remove_tokens(experiment)
                 atexit.register(_remove_tokens, experiment)

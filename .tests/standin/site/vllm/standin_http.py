@@ -1,5 +1,6 @@
 """The stand-in's HTTP side: vLLM's routes, the OpenAI stream format, metrics, and the faults that requests can see."""
 
+import importlib
 import itertools
 import json
 import os
@@ -15,6 +16,40 @@ from vllm import standin_log as log
 from vllm.standin_faults import fault, number
 
 VOCABULARY = 1024
+FINISHED = ("stop", "length", "abort", "error", "repetition")  # the reasons that vLLM counts, in its order
+
+
+class Door:
+    """An ASGI middleware (``--middleware module.Class``) in front of a server that is not ASGI.
+
+    Its ``receive`` has no body to give, and it may not wait for anything: enough for what judges a request by its headers.
+    """
+
+    def __init__(self, dotted):
+        module, name = dotted.rsplit(".", 1)
+        self.middleware = getattr(importlib.import_module(module), name)(self._pass)
+
+    @staticmethod
+    async def _pass(scope, receive, send):
+        scope["passed"] = True
+
+    def refusal(self, handler):
+        """None when the middleware passed the request on; else its answer: status, headers, body."""
+        path = handler.path.partition("?")[0]
+        headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in handler.headers.items()]
+        scope = {"type": "http", "method": handler.command, "path": path, "headers": headers}
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        try:
+            self.middleware(scope, None, send).send(None)
+            raise RuntimeError("the middleware waits for something")
+        except StopIteration:
+            if scope.get("passed"):
+                return None
+        return sent[0]["status"], sent[0]["headers"], sent[1].get("body", b"")
 
 
 class State:
@@ -23,12 +58,19 @@ class State:
     def __init__(self, args):
         self.names = args.served_model_name or [args.model]
         self.key = args.api_key[0] if args.api_key else os.environ.get("VLLM_API_KEY")
-        self.guarded = "/" if args.middleware else "/v1"
+        self.doors = [Door(dotted) for dotted in args.middleware or ()]
         self.max_model_len = args.max_model_len
         self.seats = args.max_num_seqs
         self.slots = threading.Semaphore(args.max_num_seqs)
         self.lock = threading.Lock()
-        self.counts = {"asked": 0, "running": 0, "waiting": 0, "prompt": 0, "generated": 0}
+        self.counts = {
+            "asked": 0,
+            "running": 0,
+            "waiting": 0,
+            "prompt": 0,
+            "generated": 0,
+            **dict.fromkeys(FINISHED, 0),
+        }
         self.streams = itertools.count(1)
         self.dead = threading.Event()
 
@@ -66,18 +108,28 @@ class Handler(BaseHTTPRequestHandler):
 
     def reply(self, status, body, content_type="application/json"):
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        self.answer(
+            status, ((b"Content-Type", content_type.encode()), (b"Content-Length", str(len(data)).encode())), data
+        )
+
+    def answer(self, status, headers, data):
         self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(data)))
+        for name, value in headers:
+            self.send_header(name.decode(), value.decode())
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
     def refuse(self, status, message):
         self.reply(status, {"error": {"message": message, "type": "standin", "param": None, "code": status}})
 
     def admitted(self):
         wait_while_hanging()
-        guarded = self.path.startswith(self.state.guarded) and self.path != "/health"
+        for door in reversed(self.state.doors):  # as in vLLM: the one that was named last is asked first
+            if refused := door.refusal(self):
+                self.answer(*refused)
+                return False
+        guarded = self.path.startswith("/v1")
         if self.state.key and guarded and self.headers.get("Authorization") != f"Bearer {self.state.key}":
             self.reply(401, {"error": "Unauthorized"})
         elif self.state.dead.is_set():
@@ -105,9 +157,10 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(404, "Not Found")
 
     def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if not self.admitted():
             return
+        body = json.loads(data or b"{}")
         if self.path == "/tokenize":
             ids = token_ids(body["prompt"])
             self.reply(200, {"tokens": ids, "count": len(ids), "max_model_len": self.state.max_model_len})
@@ -117,6 +170,13 @@ class Handler(BaseHTTPRequestHandler):
             self.complete(body)
         else:
             self.refuse(404, "Not Found")
+
+    def do_other(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.admitted():
+            self.refuse(405, "Method Not Allowed")
+
+    do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_other
 
     def complete(self, body):
         state, (name, value) = self.state, fault()
@@ -136,6 +196,7 @@ class Handler(BaseHTTPRequestHandler):
         count = {"zero_tokens": 0, "short_tokens": asked_tokens // 2}.get(name, asked_tokens)
         usage = {"prompt_tokens": prompt_tokens, "completion_tokens": count, "total_tokens": prompt_tokens + count}
         state.add(waiting=1, prompt=prompt_tokens)
+        reason = "length" if count == asked_tokens else "stop"
         with state.slots:
             state.add(waiting=-1, running=1)
             try:
@@ -143,11 +204,12 @@ class Handler(BaseHTTPRequestHandler):
                     self.stream(body, asked_tokens, count, usage)
                 else:
                     text = "".join(self.tokens(count))
-                    self.reply(200, completion(body, text, "length" if count == asked_tokens else "stop", usage))
+                    self.reply(200, completion(body, text, reason, usage))
             except (BrokenPipeError, ConnectionResetError):
+                reason = "abort"
                 self.close_connection = True  # the client went away; vLLM aborts such a request without a word
             finally:
-                state.add(running=-1)
+                state.add(running=-1, **{reason: 1})
 
     def tokens(self, count):
         """``count`` made-up words at the stand-in's pace; ends early when the engine dies."""
@@ -218,11 +280,17 @@ def metrics(state):
         ("counter", "vllm:generation_tokens_total", counts["generated"]),
         ("counter", "vllm:num_preemptions_total", 0),
     )
-    return "".join(
+    text = "".join(
         f"# HELP {name.removesuffix('_total')} stand-in\n# TYPE {name.removesuffix('_total')} {kind}\n"
         f"{name}{labels} {float(value)}\n"
         for kind, name, value in rows
     )
+    served = "".join(
+        f'vllm:request_success_total{{engine="0",finished_reason="{reason}",model_name="{state.names[0]}"}}'
+        f" {float(counts[reason])}\n"
+        for reason in FINISHED
+    )
+    return f"{text}# HELP vllm:request_success stand-in\n# TYPE vllm:request_success counter\n{served}"
 
 
 class Server(ThreadingHTTPServer):

@@ -167,5 +167,7 @@ class Cluster(Strict):
             )
         for key in ("constraint", "client_constraint"):
             if self.client_constraint and re.search(r"[\[\]*]", getattr(self, key) or ""):
-                raise refuse("with `client_constraint`, brackets and counts are servemark's own; write features", at=(key,))
+                raise refuse(
+                    "with `client_constraint`, brackets and counts are servemark's own; write features", at=(key,)
+                )
         return self

@@ -19,17 +19,20 @@ from servemark.config.problems import Problem, config_error, describe, from_pyda
 from servemark.errors import ConfigError
 
 
-def validate(data: Mapping[str, Any], sources: Sequence[Path] = ()) -> Config:
+def validate(data: Mapping[str, Any], sources: Sequence[Path] = (), default_cluster: str | None = None) -> Config:
     """Check a configuration; the result is not expanded (see :func:`servemark.config.expand.expand`).
 
     Args:
         data: the merged configuration, as Snakemake holds it.
         sources: the YAML files it was merged from, in that order; they give messages their file and line. What is in
             none of them is taken to come from ``--config``.
+        default_cluster: name or path of the cluster's file when the configuration has no key ``cluster``.
 
     Raises:
         ConfigError: with all problems at once: place, key, value found, what is allowed, closest spelling.
     """
+    if default_cluster and data and isinstance(data, Mapping):
+        data = {"cluster": default_cluster, **data}
     return _checked(data, [read(Path(path)) for path in sources])
 
 

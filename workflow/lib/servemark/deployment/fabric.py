@@ -104,7 +104,7 @@ def _reduce(
     }
     path = attempt / "fabric-spec.json"
     write_atomically(path, json.dumps(spec, indent=2) + "\n")
-    env = launch.server_environment(plan, hardware.accelerator, servers[0].address, servers[0].interface)
+    env = launch.server_environment(plan, hardware.accelerator, servers[0], str(attempts.scratch_folder(attempt)))
     # Each node names its own interface and address.
     env = {key: value for key, value in env.items() if key not in ("VLLM_HOST_IP", "GLOO_SOCKET_IFNAME")}
     env |= {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"} | {

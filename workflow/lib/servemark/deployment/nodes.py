@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from servemark import daemon, processes, survey
+from servemark import daemon, keeper, processes, survey
 from servemark.config.model import Config
 from servemark.deployment import allocation
 from servemark.deployment.allocation import Allocation
@@ -46,6 +46,24 @@ class Ground:
         """``asked``, to be started on ``node``."""
         launcher = self.alloc.launcher(node)
         return asked.model_copy(update={"launcher": launcher, "node": node, "scratch": str(self.scratch)})
+
+    def start(self, node: str, asked: daemon.DaemonRequest) -> None:
+        """Have the keeper start one daemon on ``node``.
+
+        Raises:
+            StageFailed: the keeper has ended, or the program cannot be started.
+        """
+        try:
+            state = keeper.request(self.attempt, self.request(node, asked))
+        except TimeoutError as error:
+            raise StageFailed(str(error), look=str(self.attempt / "keeper.log"), reason="keeper_ended") from None
+        if state.why == "never_started":
+            raise StageFailed(
+                f"{asked.argv[0]} cannot be started.",
+                look=state.log,
+                do="Check the environment's prefix.",
+                reason="never_started",
+            )
 
     def tool(self, node: str, asked: daemon.DaemonRequest) -> Tool:
         """A short-lived process on ``node``, for :func:`servemark.processes.run_tool`."""

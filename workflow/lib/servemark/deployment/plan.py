@@ -17,6 +17,7 @@ from servemark.weights.architecture import Architecture
 
 # vLLM's default for gpu-memory-utilization (0.25.1, 0.32.0).
 DEFAULT_UTILISATION = 0.92
+CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 
 
 def plan(
@@ -57,7 +58,9 @@ def plan(
     estimate, memory_gib, utilisation = _estimate(
         architecture, manifest, topology, options, variables, hardware, layers
     )
-    planning.require(estimate, topology, memory_gib, utilisation)
+    # On CPU every rank of a node takes the space that the variable gives out of the same memory.
+    shared = hardware.accelerator == "cpu" and bool(variables.get(CPU_SPACE))
+    planning.require(estimate, topology, memory_gib, utilisation, topology.devices_per_node if shared else 1)
     share = key.deployment_parts(
         model_digest=manifest.digest,
         environment_digest=check.digest,
@@ -137,8 +140,8 @@ def _estimate(
     override = _whole(options, "kv-cache-memory-bytes")
     if hardware.accelerator == "cpu":
         memory_gib = hardware.memory_gib
-        if variables.get("VLLM_CPU_KVCACHE_SPACE"):
-            override = int(_number("VLLM_CPU_KVCACHE_SPACE", variables["VLLM_CPU_KVCACHE_SPACE"]) * 2**30)
+        if variables.get(CPU_SPACE):
+            override = int(_number(CPU_SPACE, variables[CPU_SPACE]) * 2**30)
     else:
         memory_gib = min(gpu.memory_mib for gpu in hardware.gpus) / 1024
     estimate = planning.estimate(

@@ -70,7 +70,7 @@ class Rays:
         return node.ports[first : first + PORTS]
 
     def _environment(self, node: Node, token: Path) -> dict[str, str]:
-        env = launch.server_environment(self.plan, self.hardware.accelerator, node.address, node.interface)
+        env = launch.server_environment(self.plan, self.hardware.accelerator, node, str(self.ground.scratch))
         return env | launch.ray_environment(str(token.absolute()), str(self.ground.scratch))
 
     def _head(self, index: int, replica: Replica, token: Path) -> str:
@@ -101,10 +101,7 @@ class Rays:
             devices=part.devices,
             modules=self.plan.modules,
         )
-        try:
-            keeper.request(self.ground.attempt, self.ground.request(node.name, request))
-        except TimeoutError as error:
-            raise StageFailed(str(error), look=str(self.ground.attempt / "keeper.log"), reason="keeper_ended") from None
+        self.ground.start(node.name, request)
 
     def _await_head(self, replica: Replica, name: str, deadline: float) -> None:
         """Wait until the head's port is open: a worker that comes before gives up."""

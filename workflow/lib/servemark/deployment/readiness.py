@@ -12,11 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-from servemark import keeper, planning
-from servemark.deployment import attempts
+from servemark import keeper, launch_router, planning
+from servemark.daemon import DaemonRequest
+from servemark.deployment import allocation, attempts
+from servemark.deployment.nodes import Ground
 from servemark.errors import StageFailed
 from servemark.progress import Progress
 from servemark.records import Cluster, Endpoint, Failure, Plan, Ready, ReplicaStartup, ServerPlace, Startup
@@ -87,19 +90,19 @@ def poll(
 class ServerProbe:
     """Asks one server; every answer that shows another program on our port is an error at once."""
 
-    def __init__(self, url: str, served_name: str, key: str):
+    def __init__(self, url: str, served_name: str, key: str, health: str = "/health"):
         self._client = httpx.Client(
             base_url=url, timeout=10.0, headers={"Authorization": f"Bearer {key}"}, trust_env=False
         )
-        self._name = served_name
+        self._name, self._health = served_name, health
         self._healthy = False
 
     def __call__(self) -> str:
         try:
             if not self._healthy:
-                health = self._client.get("/health")
+                health = self._client.get(self._health)
                 if health.status_code != 200:
-                    return f"/health answers {health.status_code}"
+                    return f"{self._health} answers {health.status_code}"
                 self._healthy = True
                 return "healthy"
             return self._ask()
@@ -184,7 +187,7 @@ class Waiting:
         if token.failure or token.attempt is None or token.url is None or token.key_file is None:
             return (
                 Ready(deployment=name, failure=token.failure, attempt=token.attempt),
-                Startup(deployment=name, failure=token.failure, attempt=token.attempt),
+                Startup(deployment=name, failure=token.failure, attempt=token.attempt, **self._places()),
             )
         attempt = Path(token.attempt)
         key = Path(token.key_file).read_text().strip()
@@ -196,13 +199,13 @@ class Waiting:
                 starts.append(self._one(attempt, server, key))
             if token.router:
                 server = token.router
-                self._through_router(attempt, server, key)
+                self._start_router(attempt, server, key)
         except StageFailed as error:
             failure = attempts.fail(attempt, _explain(attempt, error, server.daemon), self.stop_s)
             log = str(attempt / f"{server.daemon}.log")
             return (
                 Ready(deployment=name, failure=failure, attempt=token.attempt),
-                Startup(deployment=name, failure=failure, attempt=token.attempt, log=log),
+                Startup(deployment=name, failure=failure, attempt=token.attempt, log=log, **self._places()),
             )
         last, to_health = max(starts, key=lambda start: start[0].seconds_to_first_token)
         self.progress.say(f"ready after {last.seconds_to_first_token:.1f} s")
@@ -216,8 +219,7 @@ class Waiting:
             key_file=token.key_file,
             servers=token.servers,
             router=token.router,
-            # A client with a node of its own has the last one.
-            client_node=self.cluster.nodes[-1 if self.plan.topology.client == "own" else 0].name,
+            client_node=self._client_node(),
             ends_at=self.cluster.ends_at,
         )
         return ready, startup
@@ -235,7 +237,24 @@ class Waiting:
             differences=planning.compare(self.plan.estimate, observed) if self.plan.estimate else {},
             log=last.log,
             replicas=every,
+            **self._places(),
         )
+
+    def _places(self) -> dict[str, Any]:
+        """What the tokens say of nodes and servers: they do not outlive the deployment, the start-up record does."""
+        return {
+            "nodes": self.cluster.nodes,
+            "placement": self.cluster.replicas,
+            "ray_nodes": self.cluster.ray_nodes,
+            "servers": self.token.servers,
+            "router": self.token.router,
+            "client_node": self._client_node(),
+        }
+
+    def _client_node(self) -> str | None:
+        """A client with a node of its own has the last one."""
+        nodes = self.cluster.nodes
+        return nodes[-1 if self.plan.topology.client == "own" else 0].name if nodes else None
 
     def _one(self, attempt: Path, server: ServerPlace, key: str) -> tuple[ReplicaStartup, float]:
         """Wait for one server; returns how it came up, and seconds to /health."""
@@ -249,6 +268,7 @@ class Waiting:
         waited = self._poll(
             attempt, server, key, tail, begin, lambda: f"waiting for vLLM{which}: {parser.stage}", lambda: parser.stage
         )
+        _require_closed(f"{server.url}/metrics")
         ready_at = started + timedelta(seconds=waited.seconds_to_first_token)
         tail()
         start = ReplicaStartup(
@@ -260,11 +280,33 @@ class Waiting:
         )
         return start, waited.seconds_to_health
 
-    def _through_router(self, attempt: Path, router: ServerPlace, key: str) -> None:
-        """Wait until the one address answers a completion, too."""
-        self._poll(
-            attempt, router, key, lambda: False, time.monotonic(), lambda: "waiting for the router", lambda: "starting"
+    def _start_router(self, attempt: Path, router: ServerPlace, key: str) -> None:
+        """Start the router in front of replicas that are ready, and wait until it answers a completion, and nobody without the key.
+
+        The first request through it carries the key: it keeps its first verdict on a key for its whole life.
+        """
+        ground = Ground(allocation.current(), attempt, attempts.scratch_folder(attempt))
+        request = DaemonRequest(
+            name=router.daemon,
+            argv=router.argv,
+            env=launch_router.router_environment(),
+            log=str(attempt / f"{router.daemon}.log"),
+            modules=self.plan.modules,
         )
+        ground.start(router.node, request)
+        begin = time.monotonic()
+        # Its health route tells nothing of the key, so models and a completion are asked at once.
+        self._poll(
+            attempt,
+            router,
+            key,
+            lambda: False,
+            begin,
+            lambda: "waiting for the router",
+            lambda: "starting",
+            "/v1/models",
+        )
+        _require_closed(router.url + launch_router.DOOR_TEST)
 
     def _poll(
         self,
@@ -275,6 +317,7 @@ class Waiting:
         begin: float,
         words: Callable[[], str],
         stage: Callable[[], str],
+        health: str = "/health",
     ) -> Waited:
         def died() -> bool:
             # Whatever ends first takes the others along, so the keeper's life is every server's.
@@ -283,7 +326,7 @@ class Waiting:
 
         try:
             return poll(
-                ServerProbe(server.url, self.plan.served_name, key),
+                ServerProbe(server.url, self.plan.served_name, key, health),
                 tail,
                 died,
                 start_s=self.start_s,
@@ -294,6 +337,24 @@ class Waiting:
         except StageFailed as error:
             tail()
             raise _During(stage(), error) from error
+
+
+def _require_closed(url: str) -> None:
+    """See that a route answers nobody without the key.
+
+    Raises:
+        StageFailed: it does.
+    """
+    try:
+        status = httpx.get(url, timeout=10.0, trust_env=False).status_code
+    except httpx.HTTPError:
+        return  # what answers nothing gives nothing away; the measurement will tell
+    if status != 401:
+        raise StageFailed(
+            f"{url} answers {status} without the key; expected 401. Nothing is served that anybody could use.",
+            do="This is a defect of servemark, or of a vLLM or router that it does not know; report it with the version.",
+            reason="open_door",
+        )
 
 
 class _During(StageFailed):
@@ -311,7 +372,7 @@ def _explain(attempt: Path, error: StageFailed, name: str) -> Failure:
         daemon = attempts.first_to_end(attempt, name)
         what = f"The server did not start: while {stage}, {attempts.how_it_ended(daemon) if daemon else 'it ended'}"
         return attempts.explain_end(STAGE, attempt, daemon, what, "server_exited")
-    if error.reason == "foreign_server":
+    if error.reason in ("foreign_server", "open_door", "keeper_ended", "never_started"):
         return attempts.from_error(STAGE, error)
     failure = attempts.explain_end(STAGE, attempt, daemon, f"{error.what} It was {stage}.", error.reason, stalled=True)
     key = "timeouts.start" if error.reason == "startup_timeout" else "timeouts.stall"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from servemark import keeper, launch
+from servemark import launch, launch_router
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, attempts
 from servemark.deployment.nodes import Ground
@@ -31,6 +32,7 @@ from servemark.records import (
 STAGE = "serve_model"
 SERVER = "server"
 ROUTER = "router"
+LOOPBACK = "127.0.0.1"
 # A node's free ports: Ray takes them from the front, servers from the back, two for each replica and the router's last.
 PORTS_OF_A_SERVER = 2
 
@@ -65,7 +67,7 @@ class Serving:
             servers = tuple(
                 self._replica(ground, index, replica, key_file) for index, replica in enumerate(token.replicas)
             )
-            router = self._router(ground, servers, key_file) if len(servers) > 1 else None
+            router = self._router(servers) if len(servers) > 1 else None
         except StageFailed as error:
             failed: Failure = attempts.fail(attempt, attempts.from_error(STAGE, error), self.stop_s)
             return Endpoint(deployment=token.deployment, failure=failed, attempt=token.attempt)
@@ -114,12 +116,22 @@ class Serving:
             node = self._node(part)
             rank = Rank(len(replica.parts), number, head.address, between) if spans else None
             argv = launch.serve(self.environment.python, self.manifest.path, self.plan, node.address, port, rank)
-            env = launch.server_environment(self.plan, self.hardware.accelerator, node.address, node.interface)
+            env = launch.server_environment(self.plan, self.hardware.accelerator, node, str(ground.scratch))
             if replica.ray_address:
                 token = str((ground.attempt / "ray-token").absolute())
                 env |= launch.ray_environment(token, str(ground.scratch)) | {"RAY_ADDRESS": replica.ray_address}
             daemon = name if number == 0 else f"{name}-n{number}"
-            self._start(ground, node, daemon, argv, env, {"VLLM_API_KEY": str(key_file)}, part.devices)
+            request = DaemonRequest(
+                name=daemon,
+                argv=tuple(argv),
+                env=env,
+                secret_env={"VLLM_API_KEY": str(key_file)},
+                log=str(ground.attempt / f"{daemon}.log"),
+                devices=part.devices,
+                modules=self.plan.modules,
+                grace_s=self.stop_s,
+            )
+            ground.start(node.name, request)
         return ServerPlace(
             replica=replica.name,
             daemon=name,
@@ -128,34 +140,14 @@ class Serving:
             argv=tuple(argv),
         )
 
-    def _start(
-        self,
-        ground: Ground,
-        node: Node,
-        name: str,
-        argv: list[str],
-        env: dict[str, str],
-        secret_env: dict[str, str],
-        devices: tuple[int, ...] | None,
-    ) -> None:
-        request = DaemonRequest(
-            name=name,
-            argv=tuple(argv),
-            env=env,
-            secret_env=secret_env,
-            log=str(ground.attempt / f"{name}.log"),
-            devices=devices,
-            modules=self.plan.modules,
-            grace_s=self.stop_s,
+    def _router(self, servers: tuple[ServerPlace, ...]) -> ServerPlace:
+        """The one address in front of the replicas. await_ready starts it: it asks replicas that are ready, or ends."""
+        head = self.cluster.nodes[0]
+        port = self._published_port(head, head.ports[-1])
+        metrics = launch.free_ports(LOOPBACK, 1, start=secrets.randbelow(len(launch.PORTS)), taken=head.ports)[0]
+        argv = launch_router.router(
+            self.environment.python, [server.url for server in servers], head.address, port, metrics
         )
-        try:
-            state = keeper.request(ground.attempt, ground.request(node.name, request))
-        except TimeoutError as error:
-            raise StageFailed(str(error), look=str(ground.attempt / "keeper.log"), reason="keeper_ended") from None
-        if state.why == "never_started":
-            raise StageFailed(
-                f"{argv[0]} cannot be started.",
-                look=state.log,
-                do="Check the environment's prefix.",
-                reason="never_started",
-            )
+        return ServerPlace(
+            replica="", daemon=ROUTER, node=head.name, url=f"http://{head.address}:{port}", argv=tuple(argv)
+        )

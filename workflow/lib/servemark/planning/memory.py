@@ -226,9 +226,15 @@ def estimate(
 
 
 def refusals(
-    estimated: Estimate, topology: Topology, memory_gib_per_device: float, utilisation: float
+    estimated: Estimate,
+    topology: Topology,
+    memory_gib_per_device: float,
+    utilisation: float,
+    sharing: int = 1,
 ) -> tuple[str, ...]:
     """Why the deployment cannot start, with GiB needed and had and the ways out; empty when it fits.
+
+    ``sharing`` is how many ranks take their weights and caches out of the same memory: 1 for devices with their own.
 
     vLLM refuses to start when one request of max_model_len does not fit
     (kv_cache_utils.py, check_enough_kv_cache_memory).
@@ -241,10 +247,11 @@ def refusals(
             f"itself needs is {-estimated.kv_cache_gib:.1f} GiB more than there is of {had}. Ways out: a larger "
             "tensor_parallel or pipeline_parallel, a larger gpu-memory-utilization, quantised weights, larger devices.",
         )
-    if estimated.weights_gib + estimated.kv_cache_gib > memory_gib_per_device:
+    if sharing * (estimated.weights_gib + estimated.kv_cache_gib) > memory_gib_per_device:
+        where = "a device" if sharing == 1 else f"that {sharing} ranks of a node share"
         return (
             f"Weights and KV cache do not fit: {estimated.weights_gib:.1f} + {estimated.kv_cache_gib:.1f} GiB a rank "
-            f"at {shape}, of {memory_gib_per_device:.1f} GiB a device. Ways out: a smaller kv-cache-memory-bytes (on "
+            f"at {shape}, of {memory_gib_per_device:.1f} GiB {where}. Ways out: a smaller kv-cache-memory-bytes (on "
             "CPU: VLLM_CPU_KVCACHE_SPACE), a larger tensor_parallel or pipeline_parallel.",
         )
     if estimated.max_concurrency < 1:
@@ -263,13 +270,19 @@ def refusals(
     return ()
 
 
-def require(estimated: Estimate, topology: Topology, memory_gib_per_device: float, utilisation: float) -> None:
+def require(
+    estimated: Estimate,
+    topology: Topology,
+    memory_gib_per_device: float,
+    utilisation: float,
+    sharing: int = 1,
+) -> None:
     """Raise what ``refusals`` finds.
 
     Raises:
         PlanRefused: the deployment does not fit.
     """
-    if found := refusals(estimated, topology, memory_gib_per_device, utilisation):
+    if found := refusals(estimated, topology, memory_gib_per_device, utilisation, sharing):
         raise PlanRefused(
             "\n".join(found), do="Change the deployment's topology or options as said.", reason="does_not_fit"
         )

@@ -185,6 +185,14 @@ class Startup(Record):
         default=(),
         description="each server where there are several; the figures above are then those of the last to come up",
     )
+    nodes: tuple[Node, ...] = Field(
+        default=(), description="those of cluster.json, which does not outlive the deployment"
+    )
+    placement: tuple[Replica, ...] = Field(default=(), description="which replica has which devices of which node")
+    ray_nodes: tuple[RayNode, ...] = ()
+    servers: tuple[ServerPlace, ...] = ()
+    router: ServerPlace | None = None
+    client_node: str | None = None
 
 
 class Stopped(Record):

@@ -72,17 +72,21 @@ class Measurement(Record):
 
 
 class JobAccount(Strict):
-    """One job as the scheduler saw it."""
+    """One start of a job as the scheduler saw it."""
 
     job_id: str
-    state: str = Field(description="the scheduler's word, e.g. COMPLETED, TIMEOUT")
+    source: Literal["sacct", "scontrol", "journal", "none"] = Field(
+        default="none",
+        description="who told: accounting, the controller, or only what the run itself saw; none: nobody knows the job",
+    )
+    state: str = Field(description="the scheduler's word, e.g. COMPLETED, TIMEOUT; UNKNOWN when nobody knows the job")
     exit_code: str | None = Field(default=None, description="CODE:SIGNAL")
     reason: str | None = None
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
     nodes: tuple[str, ...] = ()
-    gpus: int = Field(default=0, description="allocated, over all nodes")
+    gpus: int | None = Field(default=0, description="allocated, over all nodes; None when nobody told")
     cpus: int = 0
     submitted_at: str | None = None
     started_at: str | None = None
@@ -90,7 +94,8 @@ class JobAccount(Strict):
     queue_wait_s: float | None = None
     elapsed_s: float | None = None
     limit_s: float | None = None
-    restarts: int = 0
+    restarts: int = Field(default=0, description="starts of this job before this one")
+    attempts: tuple[str, ...] = Field(default=(), description="folders of the attempts that ran in it")
 
 
 class Accounting(Record):
@@ -99,13 +104,22 @@ class Accounting(Record):
     KIND = "accounting"
     deployment: str
     scheduler: Literal["none", "slurm"]
-    source: Literal["none", "sacct", "scontrol"] = "none"
-    jobs: tuple[JobAccount, ...] = Field(
-        default=(), description="one per start of a job, requeues included, oldest first"
+    source: Literal["none", "sacct", "scontrol", "journal"] = Field(
+        default="none", description="the poorest source of any of the jobs; with slurm, none: nobody knows one of them"
     )
-    gpu_hours_allocated: float = 0.0
+    trouble: str | None = Field(default=None, description="why a better source gave no answer, in its own words")
+    jobs: tuple[JobAccount, ...] = Field(
+        default=(),
+        description="one per start of a job in which the deployment was started, requeues included, oldest first",
+    )
+    gpu_hours_allocated: float | None = Field(
+        default=None,
+        description="elapsed x GPUs of all jobs, hours; None when not known of every job, or without a scheduler",
+    )
     gpu_hours_used: float = Field(
-        default=0.0, description="devices of the topology x time from a ready server to its stop, hours"
+        default=0.0,
+        description="devices of the topology x time from the last server's first token to the first server's end, hours, over "
+        "all attempts",
     )
 
 

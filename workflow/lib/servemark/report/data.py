@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from servemark.records import (
+    Accounting,
     Environment,
     EnvironmentCheck,
+    Fabric,
     Hardware,
     Manifest,
     Measurement,
@@ -22,8 +24,8 @@ from servemark.records import (
 class PageData:
     """The records of a run.
 
-    ``environments`` and ``checks`` are keyed by environment name, ``manifests`` by model name, ``plans``, ``startups``
-    and ``stopped`` by deployment name. A record that was never written is absent. ``measurements`` holds one record a
+    ``environments`` and ``checks`` are keyed by environment name, ``manifests`` by model name, ``plans``, ``fabrics``,
+    ``startups``, ``stopped`` and ``accounts`` by deployment name. A record that was never written is absent. ``measurements`` holds one record a
     load point, INVALID ones too; ``rejected`` the INVALID attempts that a later attempt replaced. ``commit`` says which
     sources ran, ``commands`` are the shell lines that make the run again.
     """
@@ -42,6 +44,8 @@ class PageData:
     commit: str
     commands: Sequence[str]
     rejected: Sequence[Measurement] = field(default=())
+    fabrics: Mapping[str, Fabric] = field(default_factory=dict)
+    accounts: Mapping[str, Accounting] = field(default_factory=dict)
 
     @property
     def deployments(self) -> list[str]:

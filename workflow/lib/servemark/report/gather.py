@@ -8,8 +8,10 @@ from pathlib import Path
 
 from servemark import __version__
 from servemark.records import (
+    Accounting,
     Environment,
     EnvironmentCheck,
+    Fabric,
     Hardware,
     Manifest,
     Measurement,
@@ -47,6 +49,8 @@ def gather(run_folder: Path) -> PageData:
         plans=_each(Plan, deployments, "plan.json"),
         startups=_each(Startup, deployments, "startup.json"),
         stopped=_each(Stopped, deployments, "stopped.json"),
+        fabrics=_each(Fabric, deployments, "fabric.json"),
+        accounts=_each(Accounting, deployments, "accounting.json"),
         measurements=_measurements(run_folder, config),
         rejected=[
             Measurement.read(path)

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from servemark.records import Measurement, write_atomically
+from servemark.records import Accounting, Measurement, Topology, write_atomically
 from servemark.report import words
 
 STATISTICS = ("mean", "std", "p50", "p95", "p99", "max")
 LATENCIES = tuple(f"{metric}_{statistic}_ms" for metric in words.METRICS for statistic in STATISTICS)
 FIGURES = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", *LATENCIES)
 LOAD = ("deployment", "workload", "concurrency", "request_rate_per_s")
+TOPOLOGY = {
+    "nodes": "Int64",
+    "devices": "Int64",
+    "tensor_parallel": "Int64",
+    "pipeline_parallel": "Int64",
+    "data_parallel": "Int64",
+    "replicas": "Int64",
+    "executor": "string",
+    "client": "string",
+}
+"""``nodes`` are those of the servers, ``devices`` the ranks over all of them, ``client`` where the load comes from."""
 
 SCHEMA: dict[str, str] = {
     "deployment": "string",
     "workload": "string",
     "point": "string",
+    **TOPOLOGY,
     "concurrency": "Int64",
     "request_rate_per_s": "float64",
     "repetition": "Int64",
@@ -39,7 +51,10 @@ SCHEMA: dict[str, str] = {
     "total_output_tokens": "Int64",
     **dict.fromkeys(FIGURES, "float64"),
     **{f"{metric}_count": "Int64" for metric in words.METRICS},
+    "replica_requests": "string",
     "started_at": "string",
+    "client_node": "string",
+    "job_id": "string",
     "attempt": "string",
     "key": "string",
     "raw": "string",
@@ -47,13 +62,15 @@ SCHEMA: dict[str, str] = {
 }
 
 
-def tidy(measurements: Sequence[Measurement]) -> pd.DataFrame:
+def tidy(measurements: Sequence[Measurement], accounts: Iterable[Accounting] = ()) -> pd.DataFrame:
     """One row a measurement, columns and types of ``SCHEMA``, ordered by deployment, workload, load and repetition.
 
     Every figure of an INVALID measurement is empty, whatever its record holds. ``reasons`` and ``failure`` hold codes;
-    the sentences stay in the records.
+    the sentences stay in the records. ``job_id`` is the scheduler's job that the attempt ran in, as ``accounts`` tell.
+    ``replica_requests`` reads ``r0=64 r1=66``: empty for one replica.
     """
-    return pd.DataFrame([_row(item) for item in ordered(measurements)], columns=list(SCHEMA)).astype(SCHEMA)
+    jobs = {attempt: job.job_id for account in accounts for job in account.jobs for attempt in job.attempts}
+    return pd.DataFrame([_row(item, jobs) for item in ordered(measurements)], columns=list(SCHEMA)).astype(SCHEMA)
 
 
 def ordered(measurements: Sequence[Measurement]) -> list[Measurement]:
@@ -66,8 +83,25 @@ def _order(item: Measurement) -> tuple[Any, ...]:
     return (item.deployment, item.workload, *load, item.repetition, item.point)
 
 
-def _row(item: Measurement) -> dict[str, Any]:
+def topology(item: Measurement) -> dict[str, Any]:
+    """The ``TOPOLOGY`` columns of one measurement, from the parts of its ledger key; empty where they do not tell."""
+    parts = item.key_parts.get("deployment", {}).get("topology")
+    if not parts:
+        return {}
+    shape = Topology.model_validate(parts)
+    return {"devices": shape.world_size, **shape.model_dump(include=set(TOPOLOGY))}
+
+
+def sorted_replicas(item: Measurement) -> dict[str, int]:
+    """Requests by replica, r2 before r10; none where there is only one replica."""
+    if len(item.replica_requests) < 2:
+        return {}
+    return dict(sorted(item.replica_requests.items(), key=lambda pair: (len(pair[0]), pair[0])))
+
+
+def _row(item: Measurement, jobs: Mapping[str, str]) -> dict[str, Any]:
     row: dict[str, Any] = {
+        **topology(item),
         "deployment": item.deployment,
         "workload": item.workload,
         "point": item.point,
@@ -83,7 +117,10 @@ def _row(item: Measurement) -> dict[str, Any]:
         "requests_asked": item.asked,
         "requests_completed": item.completed,
         "requests_failed": item.failed,
+        "replica_requests": " ".join(f"{name}={count}" for name, count in sorted_replicas(item).items()) or None,
         "started_at": item.started_at,
+        "client_node": item.client_node,
+        "job_id": jobs.get(item.attempt or ""),
         "attempt": item.attempt,
         "key": item.key,
         "raw": item.raw,

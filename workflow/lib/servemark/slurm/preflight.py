@@ -20,6 +20,7 @@ _PAUSE_S = 3.0
 
 # What Slurm says (slurm/src/common/slurm_errno.c) and which of our keys it is about; the first that fits counts.
 _ABOUT = (
+    (r"violates accounting/qos policy", ("qos", "account", "minutes", "nodes")),
     (r"invalid account|account/partition combination|user'?s? .*account", ("account", "partition")),
     (r"invalid qos|requested qos", ("qos",)),
     (r"partition.*(invalid|not available|down|inactive|drain)|invalid partition|required partition", ("partition",)),
@@ -28,7 +29,6 @@ _ABOUT = (
     (r"time limit|requested time|timelimit", ("minutes",)),
     (r"node count|more nodes|more processors|too many", ("nodes",)),
     (r"node configuration is not available", ("nodes", "gres", "constraint")),
-    (r"policy|limit", ("qos", "account", "minutes", "nodes")),
     (r"unrecognized option|invalid option|ambiguous|invalid --|requires an argument", ("extra",)),
 )
 

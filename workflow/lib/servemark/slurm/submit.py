@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from servemark.slurm import commands
 from servemark.slurm.commands import CommandFailed, Trouble
 
 _PARSABLE = re.compile(r"^(\d+)(;\S+)?\s*$", re.MULTILINE)
+_SILENCE_S = 8.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 3.0, 30.0
 # A submission that seemed to fail may still be on its way to the controller; one that took longer is found by the tracker.
 _SETTLE_S = 2.0
@@ -74,7 +76,8 @@ def submit(
             if may_be_there and (known := _known(name, token, stop)):
                 outage.ends()
                 return known
-            printed = commands.run(argv, stdin=script, timeout_s=commands.SUBMIT_S, stop=stop, env=os.environ)
+            with _impatient(outage, argv):
+                printed = commands.run(argv, stdin=script, timeout_s=commands.SUBMIT_S, stop=stop, env=os.environ)
             outage.ends()
             job = job_id_of(printed) or _known(name, token, stop)
             if job is None:
@@ -88,6 +91,17 @@ def submit(
         if stop.wait(max(pause, _SETTLE_S)):
             raise CommandFailed(Trouble.STOPPED, argv, "stopped")
         pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+@contextlib.contextmanager
+def _impatient(outage: Outage, argv: Sequence[str]) -> Iterator[None]:
+    """sbatch itself tries again, silently, for up to a minute: tell the user before that."""
+    timer = threading.Timer(_SILENCE_S, outage.begins, [CommandFailed(Trouble.UNREACHABLE, argv, f"no answer for {_SILENCE_S:.0f} s")])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _known(name: str, token: str, stop: threading.Event) -> str | None:

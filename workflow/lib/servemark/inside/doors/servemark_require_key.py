@@ -12,6 +12,9 @@ import os
 
 # vLLM's own variable: one key for its check and for ours, and never on a command line.
 VARIABLE = "VLLM_API_KEY"
+# Set to 1 for replicas behind vllm-router, which asks for /health without a key and starts for no replica that refuses it.
+# The answer is 200 or 503 with an empty body: that something is alive, which the open port says already.
+OPEN_HEALTH = "SERVEMARK_HEALTH_WITHOUT_KEY"
 MESSAGE = "This server asks for its API key on every route: Authorization: Bearer KEY."
 BODY = json.dumps(
     {"error": {"message": MESSAGE, "type": "invalid_request_error", "param": None, "code": "invalid_api_key"}}
@@ -31,6 +34,10 @@ def _digest(value):
     return hashlib.sha256(value).digest()
 
 
+def _asks_for_health(scope):
+    return scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == "/health"
+
+
 class RequireKey:
     """Passes on what carries the key, and the server's own lifespan; answers 401 to every other request.
 
@@ -45,9 +52,10 @@ class RequireKey:
         self.app = app
         # Digests have one length: the time of a comparison tells nothing about the key, not even how long it is.
         self.expected = _digest(key.encode())
+        self.open_health = os.environ.get(OPEN_HEALTH) == "1"
 
     async def __call__(self, scope, receive, send):
-        if scope["type"] == "lifespan" or self._has_key(scope):
+        if scope["type"] == "lifespan" or self._has_key(scope) or (self.open_health and _asks_for_health(scope)):
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             # Closing before accepting is a refusal of the handshake: the server answers 403.

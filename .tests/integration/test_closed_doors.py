@@ -1,0 +1,289 @@
+"""Nobody without the key uses a server or the router: every route is tried, on the stand-in and on real vLLM.
+
+The router and real vLLM are taken from the environment that the real-vLLM tests build (``results/cache/environments``); where that is
+missing these tests skip, and fail instead when SERVEMARK_REQUIRE_REAL=1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from integration.harness import ROOT, wait_until
+from servemark import doors, launch, launch_router
+from servemark.weights.builtin import make
+from standin import make_prefix
+
+HOST = "127.0.0.1"
+KEY = secrets.token_urlsafe(32)
+RIGHT = {"Authorization": f"Bearer {KEY}"}
+WITHOUT = (
+    {},
+    {"Authorization": "Bearer wrong"},
+    {"Authorization": "Bearer"},
+    {"Authorization": KEY},
+    {"X-API-Key": KEY},
+)
+ASK = {"model": "tiny", "prompt": [3, 5, 7], "max_tokens": 4, "temperature": 0}
+# What vllm-router 0.1.17 knows (its server.rs and the strings of its core), and a few that it would hand on.
+ROUTER_ROUTES = """POST /generate|POST /v1/chat/completions|POST /v1/completions|POST /rerank|POST /v1/rerank|POST /v1/responses
+    POST /v1/embeddings|POST /inference/v1/generate|GET /v1/responses/x|POST /v1/responses/x/cancel|DELETE /v1/responses/x
+    GET /v1/responses/x/input|GET /liveness|GET /readiness|GET /health|GET /health_generate|GET /v1/models|GET /get_model_info
+    GET /get_server_info|POST /add_worker?url={new}|POST /remove_worker?url={old}|GET /list_workers|POST /flush_cache|GET /get_loads
+    POST /workers|GET /workers|GET /workers/x|DELETE /workers/x|GET /metrics|POST /tokenize|POST /invocations|GET /anything
+    PUT /anything|DELETE /anything|POST /start_profile|GET //v1/models|HEAD /v1/models|HEAD /health|POST /pause|GET /""".replace(
+    "\n    ", "|"
+).split("|")
+# Valid for every body the router looks into before it looks at the key.
+BODY = ASK | {
+    "prompt": "x",
+    "messages": [{"role": "user", "content": "x"}], "input": "x", "query": "x", "documents": ["x"], "text": "x",
+    "url": "http://127.0.0.1:9", "token_ids": [3], "sampling_params": {},
+}  # fmt: skip
+
+
+def real_python() -> str:
+    """The interpreter of a built environment with real vLLM."""
+    found = sorted((ROOT / "results" / "cache" / "environments").glob("cpu-*/bin/python"), key=os.path.getmtime)
+    if found:
+        return str(found[-1])
+    _missing("no environment was built from envs/cpu.lock yet")
+    raise AssertionError
+
+
+def router_python() -> str:
+    """The interpreter of an environment with vllm-router (SERVEMARK_ROUTER_PYTHON names another one)."""
+    python = os.environ.get("SERVEMARK_ROUTER_PYTHON") or real_python()
+    if subprocess.run([python, "-c", "import vllm_router.launch_router"], capture_output=True).returncode != 0:
+        _missing(f"{python} has no vllm-router")
+    return python
+
+
+def _missing(reason: str) -> None:
+    (pytest.fail if os.environ.get("SERVEMARK_REQUIRE_REAL") == "1" else pytest.skip)(reason)
+
+
+def ask(url: str, route: str, headers: dict[str, str], **body) -> httpx.Response:
+    method, path = route.split(" ", 1)
+    content = {"json": body or BODY} if method in ("POST", "PUT", "PATCH") else {}
+    return httpx.request(method, url + path, headers=headers, timeout=30, trust_env=False, **content)
+
+
+@contextmanager
+def started(argv: list[str], env: dict[str, str], log: Path, url: str, seconds: float) -> Iterator[psutil.Process]:
+    """A process that listens at ``url``; ended with all its children."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+    with log.open("wb") as stream:
+        child = subprocess.Popen(argv, env=kept | env, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
+    process = psutil.Process(child.pid)
+    try:
+
+        def listening() -> bool:
+            assert child.poll() is None, log.read_text()[-3000:]
+            try:
+                httpx.get(url + "/", timeout=5, trust_env=False)
+            except httpx.TransportError:
+                return False
+            return True
+
+        wait_until(listening, seconds, f"{url} listens; {log}")
+        yield process
+    finally:
+        tree = [process, *process.children(recursive=True)] if process.is_running() else []
+        for member in tree:
+            member.kill()
+        child.wait(10)
+        psutil.wait_procs(tree, 10)
+
+
+@contextmanager
+def server(python: str, model: str, folder: Path, *options: str, behind_router: bool = False, seconds: float = 20):
+    """``vllm serve`` with closed doors; gives its address."""
+    (port,) = launch.free_ports(HOST, 1, start=secrets.randbelow(len(launch.PORTS)))
+    url = f"http://{HOST}:{port}"
+    argv = [
+        python,
+        "-m",
+        launch.VLLM,
+        "serve",
+        model,
+        "--served-model-name",
+        "tiny",
+        "--host",
+        HOST,
+        "--port",
+        str(port),
+    ]
+    env = {"VLLM_API_KEY": KEY, "STANDIN_START_S": "0.1", "STANDIN_TOKEN_S": "0.001", "HF_HUB_OFFLINE": "1",
+           "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "GLOO_SOCKET_IFNAME": "lo",
+           **launch.NO_PROXY, **doors.environment({}, behind_router=behind_router)}  # fmt: skip
+    argv += [*options, *doors.arguments()]
+    with started(argv, env, folder / f"server-{port}.log", url, seconds):
+        yield url
+
+
+@contextmanager
+def router(workers: list[str], folder: Path):
+    """The router with its key check; gives its address and that of its counters."""
+    port, metrics = launch.free_ports(HOST, 2, start=secrets.randbelow(len(launch.PORTS)))
+    url = f"http://{HOST}:{port}"
+    argv = launch_router.router(router_python(), workers, HOST, port, metrics)
+    with started(argv, launch_router.router_environment(), folder / "router.log", url, 30):
+        assert httpx.get(url + launch_router.DOOR_TEST, headers=RIGHT, trust_env=False).status_code == 200
+        yield url, f"http://{HOST}:{metrics}/metrics"
+
+
+@pytest.fixture(scope="module")
+def standin_python(tmp_path_factory) -> str:
+    return str(make_prefix(tmp_path_factory.mktemp("doors") / "standin") / "bin" / "python")
+
+
+@pytest.fixture(scope="module")
+def replicas(standin_python, tmp_path_factory):
+    with ExitStack() as stack:
+        folder = tmp_path_factory.mktemp("replicas")
+        yield [stack.enter_context(server(standin_python, "m", folder, behind_router=True)) for _ in range(2)]
+
+
+@pytest.fixture(scope="module")
+def routed(replicas, tmp_path_factory):
+    with router(replicas, tmp_path_factory.mktemp("router")) as (url, metrics):
+        yield url, metrics
+
+
+def served(replicas: list[str]) -> list[int]:
+    return [launch_router.requests_served(httpx.get(url + "/metrics", headers=RIGHT).text) for url in replicas]
+
+
+def statuses(url: str, routes: list[str]) -> dict[str, Counter]:
+    return {route: Counter(ask(url, route, headers).status_code for headers in WITHOUT) for route in routes}
+
+
+def test_a_server_on_the_stand_in_asks_for_the_key_everywhere(standin_python, tmp_path):
+    routes = ["GET /health", "GET /metrics", "GET /v1/models", "POST /v1/completions", "POST /tokenize", "GET /version",
+              "GET /x", "OPTIONS /v1/completions", "HEAD /health", "PUT /x", "DELETE /x", "PATCH /x"]  # fmt: skip
+    with server(standin_python, "m", tmp_path) as url:
+        assert statuses(url, routes) == {route: Counter({401: len(WITHOUT)}) for route in routes}
+        assert ask(url, "GET /health", RIGHT).status_code == 200
+        assert ask(url, "POST /v1/completions", RIGHT, **ASK).status_code == 200
+
+
+def test_a_replica_shows_its_health_and_nothing_else(replicas):
+    assert ask(replicas[0], "GET /health", {}).status_code == 200
+    for route in ("HEAD /health", "POST /health", "GET /metrics", "GET /v1/models", "POST /v1/completions"):
+        assert ask(replicas[0], route, {}).status_code == 401, route
+
+
+@pytest.mark.parametrize("route", ROUTER_ROUTES)
+def test_the_router_asks_for_the_key_on_every_route(routed, replicas, route):
+    route = route.strip().format(new="http://127.0.0.1:9", old=replicas[0])
+    for headers in WITHOUT:
+        answer = ask(routed[0], route, headers)
+        assert answer.status_code == 401, (headers, answer.text)
+        # Its own words: what a replica refuses has gone through the router.
+        assert route.startswith("HEAD") or "valid API key" in answer.text
+
+
+def test_what_the_router_says_before_it_looks_at_the_key_does_nothing(routed, replicas):
+    """A method it does not know, a browser's question in advance and a body that is not one are answered without the key."""
+    before = served(replicas)
+    for route, status in (("GET /v1/completions", 405), ("DELETE /v1/models", 405), ("OPTIONS /v1/completions", 200)):
+        assert ask(routed[0], route, {}).status_code == status
+    assert httpx.post(routed[0] + "/v1/completions", json=[]).status_code == 422
+    assert served(replicas) == before
+    assert len(ask(routed[0], "GET /list_workers", RIGHT).json()["urls"]) == len(replicas)
+
+
+def test_its_counters_hold_no_key_and_no_prompt(routed):
+    ask(routed[0], "POST /v1/completions", RIGHT, **ASK | {"prompt": "planted-prompt"})
+    text = httpx.get(routed[1]).text
+    assert "vllm_router_processed_requests_total" in text
+    assert KEY not in text and "planted-prompt" not in text
+
+
+def test_requests_are_spread_evenly_and_none_is_repeated(routed, replicas):
+    async def load() -> list[httpx.Response]:
+        async with httpx.AsyncClient(headers=RIGHT, trust_env=False, limits=httpx.Limits(max_connections=8)) as client:
+            body = ASK | {"stream": True}
+            return await asyncio.gather(*(client.post(routed[0] + "/v1/completions", json=body) for _ in range(64)))
+
+    before = served(replicas)
+    answers = asyncio.run(load())
+    assert {answer.status_code for answer in answers} == {200}
+    assert all(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
+    assert [after - start for after, start in zip(served(replicas), before, strict=True)] == [32, 32]
+    assert launch_router.requests_repeated(httpx.get(routed[1]).text) == 0
+
+
+def test_a_dead_replica_fails_its_share_and_is_not_covered_up(standin_python, tmp_path):
+    with server(standin_python, "m", tmp_path, behind_router=True) as alive, ExitStack() as mortal:
+        dead = mortal.enter_context(server(standin_python, "m", tmp_path, behind_router=True))
+        with router([alive, dead], tmp_path) as (url, _):
+            mortal.close()
+            found = Counter(ask(url, "POST /v1/completions", RIGHT, **ASK).status_code for _ in range(10))
+    assert found == {200: 5, 500: 5}
+
+
+@pytest.mark.parametrize("fault", ["open", "absent"])
+def test_no_router_is_started_for_a_replica_that_is_open_or_not_there(standin_python, tmp_path, fault):
+    (port,) = launch.free_ports(HOST, 1, start=secrets.randbelow(len(launch.PORTS)))
+    url = f"http://{HOST}:{port}"
+    argv = launch_router.router(router_python(), [url], HOST, port + 1, port + 2)
+    with ExitStack() as stack:
+        if fault == "open":
+            served_open = [standin_python, "-m", launch.VLLM, "serve", "m", "--host", HOST, "--port", str(port)]
+            stack.enter_context(started(served_open, {"STANDIN_START_S": "0.1"}, tmp_path / "open.log", url, 20))
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"{url}/v1/models answers" in done.stderr and "401 was expected" in done.stderr
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
+def test_real_vllm_asks_for_the_key_on_every_route_it_has(tmp_path):
+    """Its own list of routes, from its log; then what it does for the one who has the key, counted."""
+    python = real_python()
+    model = tmp_path / "tiny"
+    make("tiny-dense", model)
+    options = ("--max-model-len", "128", "--enforce-eager", "--dtype", "bfloat16")
+    begin = time.monotonic()
+    with server(python, str(model), tmp_path, *options, seconds=240) as url:
+        (log,) = tmp_path.glob("server-*.log")
+        listed = re.findall(r"Route: (\S+), Methods: (.+)", log.read_text())
+        routes = [
+            f"{method} {path.replace('{response_id}', 'x')}"
+            for path, methods in listed
+            for method in methods.split(", ")
+        ]
+        assert {"POST /invocations", "GET /metrics", "POST /tokenize", "GET /docs", "GET /health"} <= set(routes)
+        routes += [
+            "OPTIONS /v1/completions",
+            "OPTIONS /health",
+            "GET /nothing",
+            "GET //health",
+            "PUT /v1/models",
+            "GET /metrics/",
+        ]
+        assert statuses(url, routes) == {route: Counter({401: len(WITHOUT)}) for route in routes}
+        assert [ask(url, f"GET {path}", RIGHT).status_code for path in ("/health", "/v1/models", "/metrics")] == [
+            200
+        ] * 3
+        assert launch_router.requests_served(ask(url, "GET /metrics", RIGHT).text) == 0
+        for _ in range(3):
+            assert ask(url, "POST /v1/completions", RIGHT, **ASK).json()["usage"]["completion_tokens"] == 4
+        assert launch_router.requests_served(ask(url, "GET /metrics", RIGHT).text) == 3
+        assert KEY not in log.read_text()
+    print(f"real vLLM: {len(routes)} routes, {time.monotonic() - begin:.0f} s", file=sys.stderr)

@@ -1,0 +1,263 @@
+"""The guard and the check before a run, against scripts in place of Slurm's tools. Against a real Slurm: .tests/slurm."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from slurm_tools import AWAY, MakeTool, on_path
+
+from servemark.errors import ConfigError, ServemarkError
+from servemark.processes import Identity
+from servemark.slurm import guard, journal, preflight
+from servemark.slurm.request import Request
+
+ROW = "echo '5|{state}|0:00|5:00|N/A|N/A||None|x'"
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTool:
+    return on_path(tmp_path / "bin", monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_POLL_S", 0.02)
+    monkeypatch.setattr(guard, "_SECOND_LOOK_S", 0.02)
+    monkeypatch.setattr(preflight, "_PAUSE_S", 0.02)
+
+
+def calls(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_sweep_cancels_by_name_until_nothing_is_left(tool: MakeTool) -> None:
+    tool("squeue", f"[ $N -gt 3 ] || {ROW.format(state='RUNNING')}")
+    cancelled = tool("scancel", "")
+    tool("scontrol", "echo 'KillWait                = 30 sec'")
+    said: list[str] = []
+    assert guard.sweep("run-1", said.append)
+    assert calls(cancelled) == [f"--quiet --user={os.getuid()} --name=run-1"]
+    assert said == ["cancelling 5 (RUNNING)", "nothing of the run is in the queue"]
+
+
+def test_sweep_takes_a_second_look(tool: MakeTool) -> None:
+    """A submission that was cut off may arrive after the first look."""
+    tool("squeue", f"[ $N -ne 2 ] && [ $N -ne 3 ] || {ROW.format(state='PENDING')}")
+    cancelled = tool("scancel", "")
+    assert guard.sweep("run-1", lambda _: None)
+    assert len(calls(cancelled)) == 1
+
+
+def test_sweep_waits_for_the_controller_and_says_it_once(tool: MakeTool) -> None:
+    tool("squeue", f"[ $N -gt 3 ] || {{ {AWAY}; }}")
+    said: list[str] = []
+    assert guard.sweep("run-1", said.append, sleep=lambda _: None)
+    assert len(said) == 3 and "does not answer" in said[0] and said[1] == "Slurm answers again"
+
+
+def test_sweep_gives_up_and_says_what_to_do(tool: MakeTool) -> None:
+    tool("squeue", AWAY)
+    said: list[str] = []
+    assert not guard.sweep("run-1", said.append, patience_s=0.1, sleep=lambda _: None)
+    assert "scancel --name run-1" in said[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("KillWait                = 30 sec", 60), ("KillWait = 120 sec", 150), ("", 60)]
+)
+def test_how_long_cancelled_jobs_may_take(tool: MakeTool, text: str, seconds: float) -> None:
+    tool("scontrol", f"echo 'Other = 7'; echo '{text}'")
+    assert guard.gone_within_s() == seconds
+
+
+def gone(pid: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while Identity.of(pid) is not None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return Identity.of(pid) is None
+
+
+@pytest.mark.parametrize("clear", [True, False])
+def test_the_guard_outlives_its_parent_and_acts_only_when_needed(tool: MakeTool, tmp_path: Path, clear: bool) -> None:
+    asked = tool("squeue", "")
+    jobs, log = tmp_path / "jobs.jsonl", tmp_path / "guard.log"
+    journal.append(jobs, "run", run="run-1")
+    code = (
+        "import sys; from pathlib import Path; from servemark import processes; from servemark.slurm import guard;"
+        "guard.launch('run-1', processes.myself(), log=Path(sys.argv[2]), jobs_file=Path(sys.argv[1])); input()"
+    )
+    env = dict(os.environ) | {"PYTHONPATH": str(Path(guard.__file__).parents[2])}
+    main = subprocess.Popen([sys.executable, "-c", code, str(jobs), str(log)], stdin=subprocess.PIPE, env=env)
+    found = 0
+    for _ in range(200):
+        mine = [
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and str(jobs) in _command(entry) and "guard" in _command(entry)
+        ]
+        found = next(
+            (
+                pid
+                for pid in mine
+                if pid != main.pid and os.getsid(pid) != os.getsid(main.pid) and _parent(pid) != main.pid
+            ),
+            0,
+        )
+        if found:
+            break
+        time.sleep(0.05)
+    assert found and Identity.of(found) is not None
+    if clear:
+        journal.append(jobs, "run_ended", run="run-1")
+    main.kill()
+    main.wait()
+    assert gone(found, 12)
+    assert bool(calls(asked)) == (not clear) and log.exists() == (not clear)
+    assert journal.closed(jobs, "run-1")
+
+
+def _command(entry: Path) -> str:
+    try:
+        return (entry / "cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def results(tmp_path: Path) -> Path:
+    journal.append(tmp_path / "results/old/slurm/jobs.jsonl", "run", run="run-1")
+    journal.append(tmp_path / "results/new/slurm/jobs.jsonl", "run", run="run-2")
+    journal.append(tmp_path / "results/new/slurm/jobs.jsonl", "run_ended", run="run-2")
+    return tmp_path / "results/new"
+
+
+def test_leftovers_of_any_run_of_the_checkout(tool: MakeTool, tmp_path: Path) -> None:
+    asked = tool("squeue", f"[ $N -gt 2 ] || {ROW.format(state='RUNNING')}")
+    cancelled = tool("scancel", "")
+    tool("scontrol", "")
+    said: list[str] = []
+    guard.leftovers(results(tmp_path), said.append)
+    assert "(5)" in said[0] and len(said) == 1
+    assert "--name=run-1 " in calls(asked)[0] and "run-2" not in calls(asked)[0]
+    assert calls(cancelled) == [f"--quiet --user={os.getuid()} --name=run-1"]
+    before = len(calls(asked))
+    guard.leftovers(tmp_path / "results/new", said.append)
+    assert len(calls(asked)) == before, "a journal that is closed asks nothing"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"), [(AWAY, "slurm_unreachable"), (ROW.format(state="COMPLETING"), "slurm_leftovers")]
+)
+def test_leftovers_that_cannot_be_cleared_stop_the_new_run(
+    tool: MakeTool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, reason: str
+) -> None:
+    monkeypatch.setattr(guard, "gone_within_s", lambda: 0.2)
+    tool("squeue", body)
+    tool("scancel", "")
+    with pytest.raises(ServemarkError) as caught:
+        guard.leftovers(results(tmp_path), lambda _: None)
+    assert caught.value.reason == reason and caught.value.do
+    assert journal.open_runs(tmp_path / "results/old/slurm/jobs.jsonl") == ["run-1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "keys"),
+    [
+        ("Batch job submission failed: Invalid account or account/partition combination specified", ("account", "partition")),
+        ("invalid partition specified: nowhere", ("partition",)),
+        ("Batch job submission failed: Invalid partition name specified", ("partition",)),
+        ("Batch job submission failed: Invalid qos specification", ("qos",)),
+        ("Batch job submission failed: Invalid feature specification", ("constraint",)),
+        ("Batch job submission failed: Invalid generic resource (gres) specification", ("gres",)),
+        ("Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)", ("minutes",)),
+        ("Batch job submission failed: Node count specification invalid", ("nodes",)),
+        ("Batch job submission failed: More processors requested than permitted", ("nodes",)),
+        ("Batch job submission failed: Requested node configuration is not available", ("nodes", "gres", "constraint")),
+        ("sbatch: unrecognized option '--nonsense'", ("extra",)),
+        ("Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+         ("qos", "account", "minutes", "nodes")),
+        ("something new", ()),
+    ],
+)  # fmt: skip
+def test_which_key_a_refusal_is_about(said: str, keys: tuple[str, ...]) -> None:
+    assert preflight.keys_for(said) == keys
+
+
+@pytest.fixture
+def tools(tool: MakeTool) -> None:
+    for name in ("scancel", "scontrol", "srun"):
+        tool(name, "")
+
+
+def test_preflight_names_every_refused_deployment(tool: MakeTool, tools: None) -> None:
+    tool("squeue", "")
+    asked = tool(
+        "sbatch", 'case "$*" in *bad*) echo "sbatch: error: invalid partition specified: bad" >&2; exit 1;; esac'
+    )
+    requests = [
+        Request("a", partition="ok"),
+        Request("b", partition="bad"),
+        Request("c", partition="bad"),
+        Request("d", partition="ok"),
+    ]
+    with pytest.raises(ConfigError) as caught:
+        preflight.check(requests, lambda _: None)
+    assert caught.value.exit_code == 2
+    assert "b, c: Slurm refuses the request (key partition): invalid partition specified: bad" in caught.value.what
+    assert len(calls(asked)) == 2 and all(line.startswith("--test-only --nodes=1") for line in calls(asked))
+
+
+def test_preflight_waits_for_the_controller(tool: MakeTool, tools: None) -> None:
+    tool("squeue", f"[ $N -gt 2 ] || {{ {AWAY}; }}")
+    tool("sbatch", "")
+    said: list[str] = []
+    preflight.check([Request("a")], said.append)
+    assert len(said) == 1 and "does not answer" in said[0]
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_preflight_without_slurm(
+    tool: MakeTool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: bool
+) -> None:
+    if missing:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    else:
+        for name in preflight.TOOLS:
+            tool(name, AWAY)
+    with pytest.raises(ConfigError) as caught:
+        preflight.check([Request("a")], lambda _: None, patience_s=0.1)
+    assert caught.value.reason == ("slurm_missing" if missing else "slurm_unreachable") and caught.value.do
+
+
+def test_preflight_says_what_is_wrong_with_extra_options(tool: MakeTool, tools: None) -> None:
+    tool("squeue", "")
+    tool("sbatch", "")
+    with pytest.raises(ConfigError, match="no command line"):
+        preflight.check([Request("a", extra="--x='")], lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("partition", "minutes"), [("short", 2), (None, 60), ("long", 2880), ("free", None), ("none", None)]
+)
+def test_partition_limit(partition: str | None, minutes: float | None) -> None:
+    text = "\n".join(
+        f"PartitionName={name} AllowGroups=ALL Default={default} MaxTime={limit} State=UP"
+        for name, default, limit in (
+            ("batch", "YES", "01:00:00"),
+            ("short", "NO", "00:02:00"),
+            ("long", "NO", "2-00:00:00"),
+            ("free", "NO", "UNLIMITED"),
+        )
+    )
+    assert preflight.limit_of(text, partition) == minutes

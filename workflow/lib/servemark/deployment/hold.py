@@ -1,0 +1,249 @@
+"""hold_endpoint: keep a ready deployment for people to use until it is stopped, its time is over, or it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, get_args
+
+import httpx
+
+from servemark import fence, keeper, processes
+from servemark.deployment import attempts, how_to_use
+from servemark.deployment.server import SERVER
+from servemark.deployment.stop import stop
+from servemark.deployment.watch import Load, scraper
+from servemark.errors import StageFailed
+from servemark.progress import Progress
+from servemark.records import Cluster, Failure, Plan, Ready, Stopped, utc_now, write_atomically
+from servemark.records.held import EndpointStatus, Held
+
+STAGE = "hold_endpoint"
+STATUS = "status.json"
+HEARTBEAT_S = 5.0
+# How soon the end of the deployment is seen.
+TICK_S = 0.3
+# The user at the main Snakemake is told that it is still held, and how much it is used, this often.
+TELL_S = 600.0
+# Log lines of a failure that are told at once; the log has the rest.
+QUOTED = 5
+Well = Literal["stop_requested", "out_of_time"]
+
+
+@dataclass
+class Usage:
+    """Counts requests through every server's /metrics.
+
+    Args:
+        scrapes: one function for each server, by the daemon's name.
+    """
+
+    scrapes: Mapping[str, Callable[[], Load]]
+    finished: int = 0
+    running: int = 0
+    silent: tuple[str, ...] = ()
+    _seen: dict[str, int] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Ask every server once. One that does not answer keeps its count; what it finished before the first look does not count."""
+        running, silent = 0, []
+        for name, scrape in self.scrapes.items():
+            try:
+                load = scrape()
+            except (httpx.HTTPError, ValueError):
+                silent.append(name)
+                continue
+            self.finished += load.finished - self._seen.get(name, load.finished)
+            self._seen[name] = load.finished
+            running += int(load.open_requests)
+        self.running, self.silent = running, tuple(silent)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Holds the endpoint of one deployment."""
+
+    plan: Plan
+    cluster: Cluster
+    ready: Ready
+    folder: Path
+    stop_s: float
+    log: Path
+    progress: Progress
+
+    def run(self) -> Held:
+        """Returns when the endpoint was stopped on request or its time is over. Nothing of it is left then.
+
+        Raises:
+            StageFailed: it did not come up, or it died; states the cause. Nothing of it is left either.
+            TakenOver: another allocation works on it.
+        """
+        ready = self.ready
+        if ready.attempt is None:
+            raise self._error(ready.failure or _no_attempt())
+        attempt = Path(ready.attempt)
+        if ready.failure:
+            return self._not_ready(attempt, ready.failure)
+        assert ready.url and ready.key_file and ready.served_name, "a live deployment's token is complete"
+        key = Path(ready.key_file).read_text().strip()
+        usage = Usage({server.daemon: scraper(server.url, key) for server in ready.servers})
+        usage.look()
+        since = utc_now()
+        how = self.folder / how_to_use.NAME
+        why: str | None = None
+        try:
+            write_atomically(how, how_to_use.page(self._facts(attempt)))
+            self._tell(how)
+            self._hold(attempt, usage, since)
+            state = keeper.read_state(attempt)
+            why = state.why if state else None
+        finally:
+            how.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._status("ended", usage, since, why).write(self.folder / STATUS)
+        if why == "taken_over":
+            fence.check(self.folder)
+        failure = None if why in get_args(Well) else self._death(attempt)
+        stopped = self._stop()
+        if failure:
+            raise self._error(failure)
+        return self._held(attempt, why, since, usage.finished, stopped)
+
+    def _hold(self, attempt: Path, usage: Usage, since: str) -> None:
+        """Until the keeper ends, for whatever reason."""
+        beat_at, told_at = 0.0, time.monotonic()
+        told_silent: tuple[str, ...] = ()
+        while keeper.is_alive(attempt):
+            now = time.monotonic()
+            if now >= beat_at:
+                usage.look()
+                # A full disk must not end what people use: a heartbeat is missed then.
+                with contextlib.suppress(OSError):
+                    self._status("silent" if usage.silent else "held", usage, since).write(self.folder / STATUS)
+                if usage.silent != told_silent:
+                    self._tell_silence(usage.silent)
+                    told_silent = usage.silent
+                beat_at = now + HEARTBEAT_S
+            if now - told_at > TELL_S:
+                self.progress.say(f"held; {usage.finished} requests finished so far, {usage.running} now")
+                told_at = now
+            time.sleep(TICK_S)
+
+    def _tell(self, how: Path) -> None:
+        ready = self.ready
+        self.progress.say(f"READY  {ready.url}/v1  model {ready.served_name}")
+        self.progress.say(f"  key      in {ready.key_file} (readable by you alone)")
+        self.progress.say(f"  how to   {how}: curl, Python, ssh tunnel")
+        self.progress.say(f"  lives    {how_to_use.how_long(self._ends_at)}")
+        self.progress.say(f"  stop     .venv/bin/servemark stop {ready.deployment} --run {self._run}")
+
+    def _tell_silence(self, silent: tuple[str, ...]) -> None:
+        self.progress.say(f"warning: {', '.join(silent)} does not answer /metrics" if silent else "all servers answer")
+
+    def _death(self, attempt: Path) -> Failure:
+        """Why the deployment died, as later readers of its attempt will find it, too."""
+        first = attempts.first_to_end(attempt, SERVER)
+        daemon = attempts.await_end(attempt, first.name) if first else None
+        how = attempts.how_it_ended(daemon) if daemon and daemon.ended_at else "its keeper is gone"
+        failure = attempts.explain_end(
+            STAGE, attempt, daemon, f"The server died while it was held: {how}", "server_died"
+        )
+        return attempts.fail(attempt, failure, self.stop_s)
+
+    def _not_ready(self, attempt: Path, failure: Failure) -> Held:
+        stopped = self._stop()
+        if failure.reason not in get_args(Well):
+            raise self._error(failure)
+        return self._held(attempt, failure.reason, None, 0, stopped)
+
+    def _stop(self) -> Stopped:
+        return stop(self.plan, self.folder, stop_s=self.stop_s, log=self.log, progress=self.progress)
+
+    def _held(self, attempt: Path, why: str | None, since: str | None, finished: int, stopped: Stopped) -> Held:
+        words = "its allocation's time is over" if why == "out_of_time" else "stopped on request"
+        self.progress.say(f"{words}; {finished} requests were finished; nothing of it is left")
+        return Held.model_validate(
+            {
+                "deployment": self.plan.deployment,
+                "attempt": str(attempt),
+                "why": why,
+                "since": since,
+                "until": utc_now(),
+                "finished": finished,
+                "daemons": stopped.daemons,
+                "leftovers": stopped.leftovers,
+            }
+        )
+
+    def _error(self, failure: Failure) -> StageFailed:
+        # What the stage itself tells of an error is its first line.
+        for line in failure.quote[:QUOTED]:
+            self.progress.say(f"  | {line[:200]}")
+        if failure.remedy:
+            self.progress.say(f"what to do: {failure.remedy}")
+        return StageFailed(
+            failure.detail, look=failure.log, do=failure.remedy, reason=failure.reason, quote=failure.quote
+        )
+
+    @property
+    def _run(self) -> str:
+        return self.folder.parents[1].name
+
+    @property
+    def _ends_at(self) -> float | None:
+        """When the keeper ends everything: the allocation's end less the time that this takes; seconds since 1970."""
+        if self.ready.ends_at is None or self.ready.attempt is None:
+            return None
+        margin_s = attempts.spec(Path(self.ready.attempt)).end_margin_s
+        return datetime.fromisoformat(self.ready.ends_at).timestamp() - margin_s
+
+    def _facts(self, attempt: Path) -> how_to_use.Facts:
+        ready = self.ready
+        assert ready.url and ready.key_file and ready.served_name, "a live deployment's token is complete"
+        return how_to_use.Facts(
+            run=self._run,
+            deployment=ready.deployment,
+            url=ready.url,
+            served_name=ready.served_name,
+            key_file=Path(ready.key_file).absolute(),
+            node=(ready.router or ready.servers[0]).node if ready.servers else processes.host(),
+            user=getpass.getuser(),
+            checkout=Path.cwd(),
+            scheduled=attempts.spec(attempt).machine_lock is None,
+            ends_at=self._ends_at,
+        )
+
+    def _status(
+        self, state: Literal["held", "silent", "ended"], usage: Usage, since: str, why: str | None = None
+    ) -> EndpointStatus:
+        ready = self.ready
+        ends_at = self._ends_at
+        return EndpointStatus(
+            deployment=ready.deployment,
+            state=state,
+            at=utc_now(),
+            since=since,
+            ends_at=None if ends_at is None else datetime.fromtimestamp(ends_at, UTC).isoformat(timespec="seconds"),
+            url=ready.url,
+            served_name=ready.served_name,
+            nodes=tuple(node.name for node in self.cluster.nodes),
+            job_id=self.cluster.job_id,
+            attempt=ready.attempt,
+            finished=usage.finished,
+            running=usage.running,
+            why=why,
+        )
+
+
+def _no_attempt() -> Failure:
+    return Failure(
+        stage=STAGE,
+        reason="not_started",
+        detail="The deployment was not started.",
+        remedy="Run the same command again; if it says the same, look at the log of start_cluster.",
+    )

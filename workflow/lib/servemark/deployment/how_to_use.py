@@ -1,0 +1,119 @@
+"""The page that a person who uses a held endpoint needs: address, key, curl, Python, a tunnel, how long, how to stop it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+NAME = "how-to-use.txt"
+# Where the tunnel begins on the user's own machine: the port that vLLM's own examples use.
+TUNNEL_PORT = 8000
+# Between these lines of the page stands the Python code.
+PYTHON_BEGIN, PYTHON_END = "--- begin Python ---", "--- end Python ---"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the page is made from.
+
+    Args:
+        key_file: absolute path of the 0600 file with the key.
+        node: name of the node with the one address.
+        scheduled: the endpoint lives in a scheduler's allocation, behind a login node.
+        ends_at: seconds since 1970; None: no end is set.
+    """
+
+    run: str
+    deployment: str
+    url: str
+    served_name: str
+    key_file: Path
+    node: str
+    user: str
+    checkout: Path
+    scheduled: bool
+    ends_at: float | None = None
+
+
+def page(facts: Facts) -> str:
+    """The whole text. The key is not in it, and no command puts it on a command line, where other users could see it."""
+    address = urlsplit(facts.url)
+    key = shlex.quote(str(facts.key_file))
+    login = "LOGIN" if facts.scheduled else facts.node
+    put_in = (
+        "For LOGIN put in the cluster's login node, as you type it for ssh.\n"
+        if facts.scheduled
+        else f"The endpoint listens on {facts.node} itself, and only for programs there; put in a name that ssh knows it by.\n"
+    )
+    title = f"How to use the endpoint {facts.deployment} of run {facts.run}"
+    return f"""\
+{title}
+{"=" * len(title)}
+
+Address    {facts.url}/v1   (OpenAI's API; on {facts.node})
+Model      {facts.served_name}
+Key        in the file {facts.key_file}
+           Only your user can read it. Every request needs it. It changes with every start and is removed at the end.
+Lives      {how_long(facts.ends_at)}
+Stop it    .venv/bin/servemark stop {facts.deployment} --run {facts.run}
+           in {facts.checkout}, on any machine that sees this folder; or Ctrl-C where snakemake runs.
+See it     .venv/bin/servemark status
+
+The key as a variable of your shell, without printing it
+--------------------------------------------------------
+export OPENAI_API_KEY="$(cat {key})"
+
+curl
+----
+The header goes through a file descriptor, because others on the machine can see command lines. bash, curl 7.55 or newer:
+
+curl --noproxy '*' -sS -H @<(echo "Authorization: Bearer $(cat {key})") \\
+  -H 'Content-Type: application/json' {facts.url}/v1/completions \\
+  -d '{{"model": "{facts.served_name}", "prompt": "Hello", "max_tokens": 16}}'
+
+Python
+------
+pip install openai, then:
+
+{PYTHON_BEGIN}
+{python(facts)}{PYTHON_END}
+
+Where the model has a chat template: client.chat.completions.create(model=..., messages=[{{"role": "user", "content": "Hello"}}]).
+
+From your own machine, through a tunnel
+---------------------------------------
+ssh -N -L {TUNNEL_PORT}:{address.hostname}:{address.port} {facts.user}@{login}
+
+{put_in}Leave it running; the address on your machine is then http://localhost:{TUNNEL_PORT}/v1. The key, without printing it:
+
+export OPENAI_API_KEY="$(ssh {facts.user}@{login} cat {key})"
+"""
+
+
+def python(facts: Facts) -> str:
+    """A whole program for the ``openai`` package; it uses no proxy, which a cluster's environment may name."""
+    return f"""\
+from pathlib import Path
+
+import httpx
+from openai import OpenAI
+
+client = OpenAI(
+    base_url="{facts.url}/v1",
+    api_key=Path({str(facts.key_file)!r}).read_text().strip(),
+    http_client=httpx.Client(trust_env=False),
+)
+answer = client.completions.create(model="{facts.served_name}", prompt="Hello", max_tokens=16)
+print(answer.choices[0].text)
+"""
+
+
+def how_long(ends_at: float | None) -> str:
+    """Words for the end of its life, in this machine's time zone."""
+    if ends_at is None:
+        return "until it is stopped, or the snakemake that holds it ends"
+    end = datetime.fromtimestamp(ends_at).astimezone()
+    return f"until {end:%Y-%m-%d %H:%M:%S %z}, when its allocation's time is over; earlier if it is stopped"

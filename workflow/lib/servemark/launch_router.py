@@ -1,0 +1,95 @@
+"""The router in front of several replicas: its command line, its variables, and what the counters say.
+
+Every address asks for the deployment's key on every route: replicas by a middleware of ours
+(``inside/doors/servemark_require_key.py``), the router by its own check, which ``inside/run_router.py`` turns on.
+Start order: all replicas until they are ready, then the router, then at once one request with the key through it. The router keeps
+its first verdict on a key for its whole life, a wrong one too when no replica could be asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from servemark.environment import INSIDE
+from servemark.launch import NO_PROXY
+
+# A route that the router answers itself: 401 without the key is its own check, 200 would be a router without one.
+DOOR_TEST = "/liveness"
+# The core holds a threshold in 32 bits; so many failed health checks never come together.
+_NEVER = 2**32 - 1
+# The longest prompts we send have far less; the default of 512 MiB is read and parsed before the key is looked at.
+_MAX_PAYLOAD_BYTES = 64 * 2**20
+_SERVED = re.compile(r"^vllm:request_success_total\{[^}]*\}\s+(\S+)", re.MULTILINE)
+_RETRIES = re.compile(r"^vllm_router_retries_total(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
+
+
+def router(python: str, workers: Sequence[str], host: str, port: int, metrics_port: int) -> list[str]:
+    """vllm-router for replicas that are ready, one request to each in turn.
+
+    It neither repeats nor redirects anything: a request to a replica that fails or is dead fails in the client's result, where
+    it is counted. So retries and the circuit breaker are off, and no number of failed health checks takes a replica out.
+
+    Args:
+        workers: the replicas' addresses, ``http://HOST:PORT``.
+        metrics_port: where its own counters lie, on loopback. They cannot be turned off and ask for no key; they hold
+            addresses and numbers of requests, never a prompt or a key.
+
+    Raises:
+        ValueError: there is no replica, or two of them are the same.
+    """
+    if not workers or len(set(workers)) != len(workers):
+        raise ValueError(f"a router needs one address for each replica, not {list(workers)}")
+    return [
+        python,
+        str(INSIDE / "run_router.py"),
+        "--host",
+        host,
+        "--port",
+        str(port),
+        "--policy",
+        "round_robin",
+        "--disable-retries",
+        "--disable-circuit-breaker",
+        "--health-failure-threshold",
+        str(_NEVER),
+        # Replicas are ready before it is started, so what it waits for here is the first answer.
+        "--worker-startup-timeout-secs",
+        "30",
+        "--worker-startup-check-interval",
+        "1",
+        "--max-payload-size",
+        str(_MAX_PAYLOAD_BYTES),
+        "--prometheus-host",
+        "127.0.0.1",
+        "--prometheus-port",
+        str(metrics_port),
+        "--worker-urls",
+        *workers,
+    ]
+
+
+def router_environment() -> dict[str, str]:
+    """Variables of the router. It needs no key: clients bring theirs, and replicas judge it."""
+    return {"PYTHONUNBUFFERED": "1", **NO_PROXY}
+
+
+def requests_served(text: str) -> int:
+    """How many requests a replica has brought to an end since it started, whatever the reason.
+
+    Args:
+        text: a replica's own ``/metrics``: the sum of ``vllm:request_success_total`` over engines and finish reasons
+            (an aborted request ends with the reason ``abort``).
+
+    Raises:
+        ValueError: the counter is not there: these are not vLLM's metrics, or it has changed their names.
+    """
+    values = _SERVED.findall(text)
+    if not values:
+        raise ValueError("the metrics hold no vllm:request_success_total")
+    return round(sum(map(float, values)))
+
+
+def requests_repeated(text: str) -> int:
+    """How many requests the router sent again (``text``: its own metrics): 0 as long as its retries are off."""
+    return round(sum(map(float, _RETRIES.findall(text))))

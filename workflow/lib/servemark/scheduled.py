@@ -1,0 +1,141 @@
+"""What a run through a scheduler adds to the main process: checks before anything is submitted, and what each job asks for."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from servemark.config.model import Config
+from servemark.errors import ServemarkError
+from servemark.measurement.ledger import Ledger
+from servemark.planning import allocation
+from servemark.planning.allocation import AllocationRequest
+from servemark.records import Plan
+from servemark.slurm import guard, journal, preflight
+from servemark.slurm.commands import CommandFailed
+from servemark.slurm.request import Request
+
+# The jobs of a run must see it as the main process does, whatever executor they have inside: this travels by environment.
+VARIABLE = "SERVEMARK_SCHEDULED"
+# Name or path of the cluster file for a configuration without the key ``cluster``; a user may export it.
+CLUSTER_VARIABLE = "SERVEMARK_CLUSTER"
+DEFAULT_CLUSTER = "slurm"
+# What Request.resources() may hold, with what Snakemake has to be given where it holds nothing.
+RESOURCES: dict[str, str | int] = {
+    "slurm_account": "",
+    "slurm_partition": "",
+    "qos": "",
+    "constraint": "",
+    "nodes": 1,
+    "gres": "",
+    "runtime": 0,
+    "slurm_exclusive": 0,
+    "slurm_extra": "",
+    "cpus_per_task": 0,
+    "mem_mb": 0,
+}
+
+
+def is_scheduled(*, is_main: bool, jobs: int | None) -> bool:
+    """Whether jobs go to a scheduler.
+
+    Args:
+        jobs: Snakemake's limit of jobs at a time, which it has exactly with an executor that is not local. (What its executor is, it
+            does not know yet while it parses.)
+    """
+    if is_main:
+        os.environ.pop(VARIABLE, None)
+        if jobs is not None:
+            os.environ[VARIABLE] = "1"
+            os.environ.setdefault(CLUSTER_VARIABLE, DEFAULT_CLUSTER)
+    return VARIABLE in os.environ
+
+
+def default_cluster() -> str | None:
+    """The cluster file for a configuration that names none: the user's, else the one that the profile is made for."""
+    return os.environ.get(CLUSTER_VARIABLE)
+
+
+def prepare(config: Config, folder: Path) -> None:
+    """Before anything is submitted: no job of an earlier run lives, and Slurm would take what this one asks for.
+
+    Raises:
+        ConfigError: Slurm is not here, does not answer, or refuses a request.
+        ServemarkError: jobs of an earlier run do not end.
+    """
+    os.environ[journal.VARIABLE] = str((folder / "slurm" / "jobs.jsonl").absolute())
+    requests = [deployment_request(config, name, lacking=None) for name in config.deployments]
+    preflight.check([*requests, small_request(config, "the short jobs")], _say)
+    guard.leftovers(folder, _say)
+
+
+def _say(text: str) -> None:
+    print(f"servemark: {text}", file=sys.stderr)
+
+
+def deployment_request(config: Config, name: str, lacking: int | None) -> Request:
+    """One deployment's job.
+
+    Args:
+        lacking: load points that the ledger lacks; None for a job of the shortest length.
+    """
+    assert config.cluster is not None, "a run through a scheduler has a cluster"
+    asked = allocation.request(name, config.deployments[name].topology, config.cluster, lacking or 0)
+    return _request(asked, _limit(config))
+
+
+def small_request(config: Config, name: str) -> Request:
+    """A short job that looks at a node or at an environment."""
+    assert config.cluster is not None, "a run through a scheduler has a cluster"
+    return _request(allocation.small_job(name, config.cluster), _limit(config))
+
+
+def lacking(config: Config, plan: Path) -> int | None:
+    """Load points of a planned deployment that the ledger lacks; None while there is no plan."""
+    try:
+        keys = [point.key for point in Plan.read(plan).points]
+    except ServemarkError:
+        return None
+    return len(Ledger(config.ledger_folder).missing(keys))
+
+
+class _Limits:
+    """Each partition's limit is asked for once."""
+
+    known: dict[str | None, float | None] = {}
+
+
+def _limit(config: Config) -> float | None:
+    cluster = config.cluster
+    if cluster is None or cluster.max_minutes:
+        return None
+    if cluster.partition not in _Limits.known:
+        try:
+            _Limits.known[cluster.partition] = preflight.partition_limit(cluster.partition)
+        except CommandFailed:
+            _Limits.known[cluster.partition] = None
+    return _Limits.known[cluster.partition]
+
+
+def _request(asked: AllocationRequest, limit: float | None) -> Request:
+    extra = [
+        *([f"--gpus={asked.gpus}"] if asked.gpus else []),
+        *([f"--reservation={asked.reservation}"] if asked.reservation else []),
+        *asked.extra,
+    ]
+    return Request(
+        name=asked.name,
+        account=asked.account,
+        partition=asked.partition,
+        qos=asked.qos,
+        constraint=asked.constraint,
+        nodes=asked.nodes,
+        gres=asked.gres,
+        minutes=int(min(asked.minutes, limit or asked.minutes)),
+        exclusive=asked.exclusive,
+        extra=shlex.join(extra),
+        cpus=asked.cpus,
+        memory_mb=asked.memory_mb,
+    )

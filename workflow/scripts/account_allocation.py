@@ -1,0 +1,22 @@
+"""What the scheduler says of a deployment's jobs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from servemark.deployment import accounting
+from servemark.records import Plan
+from servemark.stage import stage
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+folder = Path(snakemake.output.accounting).parent
+# No stage of the deployment: it has ended, and belongs to the job that it ran in.
+with stage("account_allocation", snakemake.wildcards.deployment, snakemake.log[0]) as here:
+    record = accounting.account(
+        Plan.read(snakemake.input.plan),
+        folder,
+        folder.parents[1] / "slurm" / "jobs.jsonl",
+        progress=here.progress,
+    )
+    record.write(snakemake.output.accounting)
