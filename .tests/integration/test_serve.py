@@ -40,7 +40,8 @@ def attempt(checkout: Checkout, deployment: str = "a") -> Path:
     return sorted((endpoint(checkout, deployment) / "attempts").glob("*"))[-1]
 
 
-def serve(checkout: Checkout, *targets: str, **variables: str) -> Running:
+def serve(checkout: Checkout, *targets: str, seconds: float = 60, **variables: str) -> Running:
+    """Start it and wait until an endpoint is ready."""
     before = len(checkout.progress())
     running = checkout.start("--", *(targets or ["serve"]), **variables)
 
@@ -48,7 +49,7 @@ def serve(checkout: Checkout, *targets: str, **variables: str) -> Running:
         assert running.process.poll() is None, running.text
         return any("READY" in line["text"] for line in checkout.progress()[before:])
 
-    wait_until(ready, 60, "an endpoint is ready")
+    wait_until(ready, seconds, "an endpoint is ready")
     return running
 
 

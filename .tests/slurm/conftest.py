@@ -91,7 +91,7 @@ class Run:
             time.sleep(0.05)
         return found
 
-    def job(self, state: str, seconds: float = 15.0) -> str:
+    def job(self, state: str, seconds: float = 60.0) -> str:
         """The id of a job of this run, once the controller has it in this state."""
         name = self.until(lambda: self.events("run"), seconds, "the executor has started")[0]["run"]
 

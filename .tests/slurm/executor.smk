@@ -20,10 +20,12 @@ onstart:
 rule single:
     output:
         "done.{name}",
+    log:
+        "logs/{name}.log",
     resources:
         **ASKED,
     shell:
-        "sleep {SECONDS}; echo $SLURM_JOB_ID > {output}"
+        "echo about to sleep > {log}; sleep {SECONDS}; echo $SLURM_JOB_ID > {output}"
 
 
 rule begin:
@@ -57,5 +59,7 @@ rule finish:
         "group.{deployment}",
     group:
         "deployment"
+    resources:
+        runtime=0,
     shell:
         "cat {input} > {output}"

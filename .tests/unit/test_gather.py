@@ -8,7 +8,7 @@ import pytest
 import report_data
 
 from servemark.errors import ServemarkError
-from servemark.records import Stopped
+from servemark.records import Accounting, Fabric, Stopped
 from servemark.report import gather
 from servemark.report.page import render
 
@@ -33,6 +33,8 @@ def run_folder(tmp_path, monkeypatch):
         startup.write(folder / "deployments" / name / "startup.json")
     for record in data.measurements:
         record.write(folder / "deployments" / record.deployment / "points" / f"{record.point}.json")
+    Fabric(deployment="plain").write(folder / "deployments" / "plain" / "fabric.json")
+    Accounting(deployment="plain", scheduler="none").write(folder / "deployments" / "plain" / "accounting.json")
     Stopped(deployment="plain", seconds=2.0).write(folder / "deployments" / "plain" / "stopped.json")
     return folder
 
@@ -45,6 +47,8 @@ def test_everything_of_a_run_is_gathered(run_folder):
     assert data.manifests == expected.manifests
     assert data.plans == expected.plans and data.startups == expected.startups
     assert data.measurements == sorted(expected.measurements, key=lambda m: m.deployment)
+    assert data.fabrics == {"plain": Fabric(deployment="plain")}
+    assert data.accounts == {"plain": Accounting(deployment="plain", scheduler="none")}
     assert list(data.stopped) == ["plain"], "a record that was never written is absent"
     assert data.rejected == [] and data.commit == "not a git checkout"
     assert any("results/demo/config.json" in command for command in data.commands)

@@ -84,7 +84,7 @@ def test_startup_segments_add_up_to_the_first_token():
     record = report_data.demo().startups["ray-tp2"]
     segments = dict(starting.segments(record))
     assert sum(segments.values()) == pytest.approx(record.cluster_seconds + record.seconds_to_first_token)
-    assert next(iter(segments)) == "Ray cluster"
+    assert next(iter(segments)) == "nodes and Ray"
     assert segments["other, up to /health"] == pytest.approx(41.3 - 17.8 - 0.6 - 8.9)
 
 
@@ -102,7 +102,7 @@ def test_startup_phases_keep_the_order_in_which_they_pass():
     short = Startup(deployment="a", seconds_to_health=5.0, seconds_to_first_token=6.0, phases=(_phase("load", 5.0),))
     long = Startup(deployment="b", cluster_seconds=3.0, seconds_to_health=9.0, phases=(_phase("compile", 2.0),))
     assert starting.phases([short, long]) == [
-        "Ray cluster",
+        "nodes and Ray",
         "load",
         "compile",
         "other, up to /health",

@@ -47,6 +47,40 @@ def test_figures_are_the_records_own():
     assert row["itl_count"] == 992
 
 
+def test_row_tells_topology_client_replicas_and_job():
+    data = report_data.two_nodes()
+    four, one = (next(item for item in data.measurements if item.deployment == name) for name in ("tp2-x4", "plain"))
+    by_name = {row["deployment"]: row for row in table.rows(table.tidy([four, one], data.accounts.values()))}
+    assert {
+        name: by_name["tp2-x4"][name] for name in (*table.TOPOLOGY, "client_node", "job_id", "replica_requests")
+    } == {
+        "nodes": 2,
+        "devices": 8,
+        "tensor_parallel": 2,
+        "pipeline_parallel": 1,
+        "data_parallel": 1,
+        "replicas": 4,
+        "executor": "mp",
+        "client": "own",
+        "client_node": "client1",
+        "job_id": "48212",
+        "replica_requests": "r0=10 r1=9 r2=9 r3=8",
+    }
+    assert (by_name["plain"]["replicas"], by_name["plain"]["replica_requests"]) == (1, None)
+
+
+def test_job_is_the_one_of_the_attempt_that_measured():
+    item = report_data.measurement("x", attempt="results/r/deployments/x/attempts/002")
+    jobs = [
+        report_data.job("x", "11", attempts=("results/r/deployments/x/attempts/001",)),
+        report_data.job("x", "12", attempts=("results/r/deployments/x/attempts/002",)),
+    ]
+    (row,) = table.rows(table.tidy([item], [report_data.accounting("x", *jobs, used=0.0)]))
+    assert row["job_id"] == "12"
+    (row,) = table.rows(table.tidy([item.model_copy(update={"key_parts": {}})]))
+    assert (row["job_id"], row["devices"], row["executor"]) == (None, None, None)
+
+
 def test_invalid_row_has_no_figure_though_its_record_carries_some():
     (row,) = table.rows(frame(report_data.invalid()))
     assert {

@@ -11,6 +11,7 @@ import report_data
 from servemark.report import words
 from servemark.report.page import render
 
+BUILDS = (report_data.demo, report_data.troubled, report_data.two_nodes)
 CURVES = ("throughput", "ttft", "tpot", "itl", "e2el")
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
@@ -34,7 +35,7 @@ def quiet(visited) -> None:
     assert {url.split("#")[0] for url in visited.seen.requests} <= {visited.url}
 
 
-@pytest.mark.parametrize("build", [report_data.demo, report_data.troubled], ids=["demo", "troubled"])
+@pytest.mark.parametrize("build", BUILDS, ids=[build.__name__ for build in BUILDS])
 def test_page_asks_for_nothing_and_breaks_no_policy(visit, build):
     visited = visit(render(build()), viewport=DESKTOP)
     assert visited.page.title() == f"{build().run}: servemark report"
@@ -192,7 +193,7 @@ def test_hostile_text_is_shown_and_inert(visit):
     quiet(visited)
 
 
-@pytest.mark.parametrize("build", [report_data.demo, report_data.troubled], ids=["demo", "troubled"])
+@pytest.mark.parametrize("build", BUILDS, ids=[build.__name__ for build in BUILDS])
 def test_phone_needs_no_sideways_scrolling(visit, shots, build):
     visited = visit(render(build()), viewport=PHONE, device_scale_factor=2, is_mobile=True, has_touch=True)
     page = visited.page
@@ -204,7 +205,7 @@ def test_phone_needs_no_sideways_scrolling(visit, shots, build):
     quiet(visited)
 
 
-@pytest.mark.parametrize("build", [report_data.demo, report_data.troubled], ids=["demo", "troubled"])
+@pytest.mark.parametrize("build", BUILDS, ids=[build.__name__ for build in BUILDS])
 def test_dark_and_light_differ_in_page_and_plots(visit, shots, build):
     colours = {}
     for scheme in ("light", "dark"):
@@ -254,7 +255,7 @@ def test_text_has_contrast_in_both_schemes(visit):
         assert page.evaluate(ratio) == []
 
 
-@pytest.mark.parametrize("build", [report_data.demo, report_data.troubled], ids=["demo", "troubled"])
+@pytest.mark.parametrize("build", BUILDS, ids=[build.__name__ for build in BUILDS])
 def test_headings_descend_one_level_at_a_time(visit, build):
     page = visit(render(build()), viewport=DESKTOP).page
     levels = page.evaluate("() => [...document.querySelectorAll('h1,h2,h3,h4')].map(node => Number(node.tagName[1]))")
@@ -270,7 +271,7 @@ def test_tables_hold_the_numbers_without_javascript(visit):
     assert "814" in page.locator("#headline").inner_text() or "810" in page.locator("#headline").inner_text()
 
 
-@pytest.mark.parametrize("build", [report_data.demo, report_data.troubled], ids=["demo", "troubled"])
+@pytest.mark.parametrize("build", BUILDS, ids=[build.__name__ for build in BUILDS])
 def test_printed_tables_fit_the_paper(visit, shots, build):
     """A4 less 10 mm margins is 718 CSS pixels wide, 1047 in landscape, which the table of all figures uses."""
     page = visit(render(build()), viewport=DESKTOP).page

@@ -199,17 +199,35 @@ def use_prefix(name: str, prefix: Path) -> Environment:
             reason="prefix_missing",
         )
     found = list_packages(python)
-    digest = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
     return Environment(
         name=name,
         origin="prefix",
-        digest=digest,
+        digest=_digest(found),
         prefix=str(prefix.absolute()),
         python=str(python),
         packages=len(found["packages"]),
         seconds=0,
         size_mib=0,
     )
+
+
+def verify(environment: Environment) -> None:
+    """See that an existing environment still has the packages that it was described with; one built here never changes.
+
+    Raises:
+        EnvironmentRefused: it has others: figures would go by the wrong name.
+    """
+    if environment.origin == "prefix" and _digest(list_packages(Path(environment.python))) != environment.digest:
+        raise EnvironmentRefused(
+            f"The packages of {environment.prefix} have changed since this run described it.",
+            do=f"Delete results/RUN/environments/{environment.name}/environment.json and run again: it is described anew, and what it "
+            "serves is measured anew.",
+            reason="environment_changed",
+        )
+
+
+def _digest(packages: dict) -> str:
+    return hashlib.sha256(json.dumps(packages, sort_keys=True).encode()).hexdigest()
 
 
 def list_packages(python: Path) -> dict:

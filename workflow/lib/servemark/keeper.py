@@ -201,7 +201,8 @@ class Keeper:
                 path = self.attempt / "requests" / f"{request.name}.json"
                 argv, env = daemon.through_launcher(request, path)
                 env |= processes.mark(self.attempt)
-                child = processes.start_child(argv, log=Path(request.log), env=env, leash=True)
+                # A log of its own: the process's is written on its node, and a shared disk does not append for two machines.
+                child = processes.start_child(argv, log=launcher_log(self.attempt, request.name), env=env, leash=True)
                 self.leashes[request.name] = child
             else:
                 env = daemon.environment(request) | processes.mark(self.attempt)
@@ -276,6 +277,11 @@ class Keeper:
 def worker_file(deployment: Path) -> Path:
     """Where the script that works on a deployment says which process it is, while it does."""
     return deployment / "stage"
+
+
+def launcher_log(attempt: Path, name: str) -> Path:
+    """What the launcher of a daemon says: that its node was lost, or that a step could not be started."""
+    return attempt / f"{name}.launcher.log"
 
 
 def remove_secrets(attempt: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from servemark import doors
-from servemark.records import Node, Plan, PlannedPoint
+from servemark.records import Node, Plan, PlannedPoint, Topology
 
 VLLM = "vllm.entrypoints.cli.main"
 # Our traffic is local; with a site's http_proxy set, vLLM's client would hand load and key to the proxy.
@@ -86,13 +86,21 @@ def _data_parallel(plan: Plan, host: str, rank: Rank | None) -> list[str]:
     size = plan.topology.data_parallel
     argv = ["--data-parallel-size", str(size)]
     if plan.topology.executor == "ray":
-        return [*argv, "--data-parallel-backend", "ray", "--data-parallel-address", host]
+        # Ray starts the engines of all nodes; vLLM's default puts every one of them on the first.
+        local = max(1, size // nodes_of_a_replica(plan.topology))
+        argv += ["--data-parallel-backend", "ray", "--data-parallel-address", host]
+        return [*argv, "--data-parallel-size-local", str(local)]
     if rank is None:
         return argv
     local = size // rank.nodes
     argv += ["--data-parallel-size-local", str(local), "--data-parallel-address", rank.address]
     argv += ["--data-parallel-rpc-port", str(rank.port)]
     return argv + (["--headless", "--data-parallel-start-rank", str(local * rank.index)] if rank.index else [])
+
+
+def nodes_of_a_replica(topology: Topology) -> int:
+    """How many nodes one replica spans; 1 where several share a node."""
+    return max(1, topology.nodes // topology.replicas)
 
 
 def server_environment(plan: Plan, accelerator: str, node: Node, scratch: str) -> dict[str, str]:
@@ -109,7 +117,7 @@ def server_environment(plan: Plan, accelerator: str, node: Node, scratch: str) -
     if accelerator == "cuda" and plan.topology.nodes > 1:
         env["NCCL_SOCKET_IFNAME"] = f"={node.interface}"
     if accelerator == "cpu":
-        ranks = plan.topology.replica_size // max(1, plan.topology.nodes // plan.topology.replicas)
+        ranks = plan.topology.replica_size // nodes_of_a_replica(plan.topology)
         if plan.topology.executor == "mp" and ranks > 1:
             # vLLM's own choice is one NUMA node a rank, and it refuses to start where there are fewer.
             env["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(rank) for rank in range(ranks))
@@ -120,6 +128,10 @@ def server_environment(plan: Plan, accelerator: str, node: Node, scratch: str) -
                 "OMP_NUM_THREADS": "1",
                 "VLLM_CPU_SIM_MULTI_NUMA": "0",
             }
+    if plan.topology.executor == "ray" and plan.topology.data_parallel > 1 and plan.topology.nodes > 1:
+        # Engines within a node each, or engines that span nodes: vLLM wants to be told (VLLM_RAY_DP_PACK_STRATEGY in vllm/envs.py).
+        spans = plan.topology.engine_size > plan.topology.devices_per_node
+        env["VLLM_RAY_DP_PACK_STRATEGY"] = "span" if spans else "strict"
     closed = doors.environment(plan.variables, behind_router=plan.topology.replicas > 1)
     return env | plan.variables | closed
 

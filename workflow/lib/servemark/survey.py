@@ -21,6 +21,7 @@ import psutil
 
 from servemark import daemon, hardware, launch, network, processes
 from servemark.errors import ServemarkError, StageFailed
+from servemark.measurement.key import hardware_part
 from servemark.records import Failure, Node, Strict, write_atomically
 
 NODE_VARIABLE = "SERVEMARK_NODE"
@@ -97,28 +98,22 @@ def look(spec: Spec) -> Node:
     _make_scratch(spec, scratch)
     chosen = network.choose(name, hardware.interfaces(), spec.interface, spec.known_as.get(name))
     versions: dict[str, Any] = _versions(name, spec)
+    found = hardware.probe()
     visible = os.environ.get(daemon.VISIBLE)
     return Node(
         name=name,
         host=processes.host(),
         address=chosen.address,
         interface=chosen.name,
-        devices=len([word for word in visible.split(",") if word]) if visible is not None else _devices(),
-        cpu_count=len(os.sched_getaffinity(0)),
-        memory_gib=round(psutil.virtual_memory().total / 2**30, 2),
-        shm_gib=round(shutil.disk_usage("/dev/shm").total / 2**30, 2) if Path("/dev/shm").exists() else 0.0,
+        devices=len([word for word in visible.split(",") if word]) if visible is not None else found.devices,
+        cpu_count=found.cpu_count,
+        memory_gib=found.memory_gib,
+        shm_gib=found.shm_gib,
+        kind=hardware_part(found),
         ports=tuple(launch.free_ports(chosen.address, PORTS, start=int.from_bytes(os.urandom(2)))),
         leftovers=ended,
         **versions,
     )
-
-
-def _devices() -> int:
-    if shutil.which("nvidia-smi"):
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True)
-            return len(listed.stdout.splitlines())
-    return len(os.sched_getaffinity(0))
 
 
 def _make_scratch(spec: Spec, scratch: Path) -> None:

@@ -27,6 +27,7 @@ def arguments(argv):
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--api-key", nargs="+")
     parser.add_argument("--middleware", action="append")
+    parser.add_argument("--headless", action="store_true")
     return parser.parse_known_args(argv)[0]
 
 
@@ -80,6 +81,11 @@ def main(argv):
     args = arguments(argv)
     log.say(log.BANNER)
     log.say(f"non-default args: {vars(args) | {'api_key': None}}")
+    if args.headless:
+        # Like vLLM's followers: no port, and no eye for the head's end.
+        log.say("Stand-in follower: waits for the end")
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        threading.Event().wait()
     name = fault()[0]
     if name == "bad_option":
         log.plain(

@@ -159,7 +159,7 @@ def explain_end(
         return Failure(stage=stage, reason=reason, detail=what, log=str(attempt / "keeper.log"))
     log = Path(daemon.log)
     diagnosis = diagnose(log, stalled=stalled)
-    quote = diagnosis.quote if diagnosis else root_error(log)
+    quote = diagnosis.quote if diagnosis else root_error(log) or _launcher_words(attempt, daemon.name)
     return Failure(
         stage=stage,
         reason=diagnosis.reason if diagnosis else reason,
@@ -168,6 +168,13 @@ def explain_end(
         quote=quote,
         remedy=diagnosis.remedy if diagnosis else "Read the quoted lines and the log; mend the cause; run again.",
     )
+
+
+def _launcher_words(attempt: Path, name: str) -> tuple[str, ...]:
+    """The last words of what brought a daemon to its node: a lost node, or a step that Slurm did not start."""
+    log = keeper.launcher_log(attempt, name)
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return tuple(line for line in lines if "error" in line.lower())[-3:]
 
 
 def how_it_ended(daemon: DaemonState) -> str:

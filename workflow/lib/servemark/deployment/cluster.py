@@ -13,6 +13,7 @@ from servemark.config.model import Config
 from servemark.deployment import allocation, attempts, nodes
 from servemark.deployment.nodes import Ground
 from servemark.deployment.rays import Rays
+from servemark.environment import verify as verify_environment
 from servemark.errors import ServemarkError, StageFailed
 from servemark.measurement.ledger import Ledger
 from servemark.planning import place
@@ -83,6 +84,7 @@ def start(
         # Only now: hashing while another deployment is measured would disturb it.
         progress.say("checking the model's files against their manifest")
         verify(manifest)
+        verify_environment(environment)
         token = token.model_copy(update={"nodes": found, "replicas": place(plan.topology)})
         if plan.topology.executor == "ray":
             timeout_s = config.timeouts.cluster

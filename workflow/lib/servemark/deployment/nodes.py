@@ -8,9 +8,10 @@ import secrets
 import socket
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from servemark import daemon, keeper, processes, survey
 from servemark.config.model import Config
@@ -132,6 +133,7 @@ def look(
     ordered = sorted(found, key=lambda node: _rank(node, alloc.nodes, topology.client == "own"))
     servers = ordered[: topology.nodes]
     compare(servers, topology.devices_per_node, needs_ray=topology.executor == "ray")
+    same_kind(servers, plan.key_parts["hardware"])
     if topology.nodes > 1:
         _check_reach(ground, spec, servers, timeout_s, log, watch)
     return tuple(ordered)
@@ -176,6 +178,27 @@ def compare(nodes: Sequence[Node], devices: int, *, needs_ray: bool) -> None:
             if reason == "devices_missing"
             else "Give an environment that lies on a disk which all nodes share, so that it is the same everywhere.",
             reason=reason,
+        )
+
+
+def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> None:
+    """Refuse nodes that are of another kind than the one that was probed and planned for: figures would go by the wrong name.
+
+    Raises:
+        StageFailed: names each node, what was expected and what was found.
+    """
+    problems = [
+        f"Node {node.name}: expected {what} {planned.get(what)}, as probed; found {found}."
+        for node in nodes
+        for what, found in node.kind.items()
+        if planned.get(what) != found
+    ]
+    if problems:
+        raise StageFailed(
+            "\n".join(problems),
+            do="Ask for nodes of one kind (`constraint` or `partition` in the cluster file). If this kind is the right one, delete "
+            "results/RUN/hardware.json and run again: everything is planned for it.",
+            reason="hardware_differs",
         )
 
 
@@ -243,7 +266,8 @@ def _ask_all(
     folder = ground.attempt / FOLDER / spec.task
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spec").write_text(spec.model_dump_json(indent=2) + "\n")
-    argv = [*allocation.step(ground.alloc.job_id, names, None), *survey.command(folder / "spec")]
+    cpus = min((ground.alloc.cpus.get(name, 0) for name in names), default=0) or None
+    argv = [*allocation.step(ground.alloc.job_id, names, cpus), *survey.command(folder / "spec")]
     env = daemon.launcher_environment() | survey.variables()
     result = run_tool(argv, log=log, env=env, timeout_s=timeout_s, watch=watch)
     missing = [name for name in names if not (folder / f"{name}.json").exists()]

@@ -99,14 +99,19 @@ def deployment_parts(
         "variables": {name: str(value) for name, value in sorted(variables.items()) if decides(name)},
         "modules": list(modules),
         "interface": interface if topology.all_nodes > 1 else None,
-        "hardware": {
-            "accelerator": hardware.accelerator,
-            "gpus": sorted([gpu.name, gpu.memory_mib] for gpu in hardware.gpus),
-            "driver": hardware.driver,
-            "cpu_model": hardware.cpu_model,
-            "cpu_count": hardware.cpu_count,
-            "architecture": hardware.architecture,
-        },
+        "hardware": hardware_part(hardware),
+    }
+
+
+def hardware_part(hardware: Hardware) -> dict[str, Any]:
+    """What of the hardware decides figures: nodes that differ in it are not of one kind."""
+    return {
+        "accelerator": hardware.accelerator,
+        "gpus": sorted([gpu.name, gpu.memory_mib] for gpu in hardware.gpus),
+        "driver": hardware.driver,
+        "cpu_model": hardware.cpu_model,
+        "cpu_count": hardware.cpu_count,
+        "architecture": hardware.architecture,
     }
 
 

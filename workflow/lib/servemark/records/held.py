@@ -42,6 +42,8 @@ class Held(Record):
     why: Literal["stop_requested", "out_of_time"]
     since: str | None = Field(default=None, description="None: it was ended before it was ready")
     until: str
-    finished: int = Field(default=0, description="requests that were finished while it was held")
+    finished: int = Field(
+        default=0, description="requests that were finished while it was held, as of the last heartbeat"
+    )
     daemons: tuple[DaemonState, ...] = ()
     leftovers: tuple[str, ...] = Field(default=(), description="processes that were still there and had to be ended")

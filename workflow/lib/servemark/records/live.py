@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from servemark.records.base import Failure, Record, Strict
@@ -35,6 +37,7 @@ class Node(Strict):
     cpu_count: int
     memory_gib: float
     shm_gib: float
+    kind: dict[str, Any] = Field(default={}, description="what of its hardware decides figures, as in the ledger's key")
     python: str = Field(description="version of the model environment's interpreter there")
     vllm: str
     ray: str | None = None

@@ -29,6 +29,9 @@ DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 COLOURS = 8
 """How many series colours the style sheet has (``--series-1`` ...); shapes and dashes keep later series apart."""
 
+PER_DEVICE = "output_tokens_per_s_per_device"
+"""A throughput to choose in the plot, beside the table's own, where deployments differ in their number of devices."""
+
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _LOG_FROM = 8
 """Loads that differ by this factor or more get a logarithmic axis: sweeps double from point to point."""
@@ -65,10 +68,13 @@ def series(names: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
-def panels(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Panel]:
+def panels(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], throughputs: Sequence[str] = tuple(words.THROUGHPUTS)
+) -> list[Panel]:
     """Group accepted measurements (rows of the tidy table) that can share an axis, and plot each group.
 
-    ``names`` are the deployments of the legend, in the order that gives each its look.
+    ``names`` are the deployments of the legend, in the order that gives each its look; ``throughputs`` the columns that
+    the throughput plot can show.
 
     Points without concurrency and without rate have no place on an axis; the tables still show them.
     """
@@ -81,9 +87,20 @@ def panels(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Pane
         elif row["concurrency"] is not None:
             groups.setdefault((row["workload"], "concurrency", None), []).append(row)
     return [
-        Panel(f"panel-{index}", _label(*key), _curves(group, names, key[1]))
+        Panel(f"panel-{index}", _label(*key), _curves(group, names, key[1], throughputs))
         for index, (key, group) in enumerate(groups.items())
     ]
+
+
+def throughputs(rows: Sequence[Mapping[str, Any]], accelerator: str) -> dict[str, str]:
+    """What the throughput plot can show: column -> title.
+
+    Per device only where accepted rows differ in devices, and these are GPUs: ranks on a CPU share it.
+    """
+    devices = {row["devices"] for row in rows if row["verdict"] != "INVALID"}
+    if accelerator == "cpu" or len(devices) < 2 or None in devices:
+        return words.THROUGHPUTS
+    return words.THROUGHPUTS | {PER_DEVICE: "Output tokens per second and device"}
 
 
 def _label(workload: str, axis: str, cap: int | None) -> str:
@@ -92,13 +109,20 @@ def _label(workload: str, axis: str, cap: int | None) -> str:
     return f"{workload}, by request rate" + ("" if cap is None else f", at most {cap} at once")
 
 
-def _curves(rows: Sequence[Mapping[str, Any]], names: Sequence[str], axis: str) -> dict[str, dict[str, Any]]:
-    specs = {"throughput": _curve(rows, names, axis, tuple(words.THROUGHPUTS), list(words.THROUGHPUTS))}
+def _curves(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], axis: str, throughput: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    specs = {"throughput": _curve([_per_device(row) for row in rows], names, axis, throughput, throughput)}
     for metric, title in words.METRICS.items():
         columns = [f"{metric}_{name}_ms" for name in PERCENTILES]
         if any(row[column] is not None for row in rows for column in columns):
             specs[metric] = _curve(rows, names, axis, PERCENTILES, columns, title=title)
     return specs
+
+
+def _per_device(row: Mapping[str, Any]) -> dict[str, Any]:
+    figure, devices = row["output_tokens_per_s"], row["devices"]
+    return {**row, PER_DEVICE: figure / devices if figure is not None and devices else None}
 
 
 def _curve(

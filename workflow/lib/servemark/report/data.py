@@ -25,9 +25,9 @@ class PageData:
     """The records of a run.
 
     ``environments`` and ``checks`` are keyed by environment name, ``manifests`` by model name, ``plans``, ``fabrics``,
-    ``startups``, ``stopped`` and ``accounts`` by deployment name. A record that was never written is absent. ``measurements`` holds one record a
-    load point, INVALID ones too; ``rejected`` the INVALID attempts that a later attempt replaced. ``commit`` says which
-    sources ran, ``commands`` are the shell lines that make the run again.
+    ``startups``, ``stopped`` and ``accounts`` by deployment name. A record that was never written is absent.
+    ``measurements`` holds one record a load point, INVALID ones too; ``rejected`` the INVALID attempts that a later attempt
+    replaced. ``commit`` says which sources ran, ``commands`` are the shell lines that make the run again.
     """
 
     run: str

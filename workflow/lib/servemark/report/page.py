@@ -13,7 +13,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from servemark.report import charts, starting, views, words
+from servemark.report import charts, places, starting, views, words
 from servemark.report.data import PageData
 from servemark.report.gaps import gaps
 from servemark.report.table import aggregate, ordered, rows, tidy
@@ -29,13 +29,14 @@ def render(data: PageData) -> str:
     The content security policy names the sha256 of each inline script and style, so nothing that data could smuggle
     into the page would run. Data reaches the scripts as JSON in a block that the browser does not execute.
     """
-    frame = tidy(data.measurements)
+    frame = tidy(data.measurements, data.accounts.values())
     measured = rows(frame)
     shown = sorted({row["deployment"] for row in measured if row["verdict"] != "INVALID"})
     points = views.medians(aggregate(frame))
     headline = views.headlines(points, data)
     found = gaps(data)
-    panels = charts.panels(measured, shown)
+    throughputs = charts.throughputs(measured, data.hardware.accelerator)
+    panels = charts.panels(measured, shown, tuple(throughputs))
     style, script = (
         (TEMPLATES / "report.css").read_text(encoding="utf-8"),
         (TEMPLATES / "report.js").read_text(encoding="utf-8"),
@@ -59,6 +60,11 @@ def render(data: PageData) -> str:
         ],
         gaps=found,
         panels=panels,
+        throughputs=throughputs,
+        places=places.places(data),
+        jobs=places.jobs(data),
+        balance=places.balance(data),
+        replica_startups=places.replica_startups(data),
         series=charts.series(shown),
         drawings=_json(drawings),
         hardware_line=views.hardware_line(data.hardware),
@@ -89,6 +95,7 @@ def _template() -> Any:
         "quantity": words.quantity,
         "plural": words.plural,
         "seconds": words.seconds,
+        "clock": words.clock,
         "size": words.size,
         "yaml": lambda value: yaml.safe_dump(words.plain(value), sort_keys=False, allow_unicode=True, width=100),
     }

@@ -8,7 +8,7 @@ from typing import Any
 from servemark.records import Startup
 from servemark.report.charts import SCHEMA
 
-_CLUSTER = "Ray cluster"
+_CLUSTER = "nodes and Ray"
 _AFTER_PHASES = ("other, up to /health", "/health to first token")
 
 

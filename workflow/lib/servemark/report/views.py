@@ -41,12 +41,16 @@ def headlines(points: Sequence[Mapping[str, Any]], data: PageData) -> list[dict[
     """Per workload, the load with the highest accepted median output throughput of each deployment asked to run it.
 
     ``share`` is that figure over the best deployment's; ``best`` is None where a deployment has no accepted figure.
+    ``per_device`` is that figure over the topology's ``devices``, where the planned deployments differ in the number of GPUs.
     ``lengths`` are the (input, output) tokens of the workload's requests.
     """
     asked: list[tuple[str, str, Measurement | PlannedPoint]] = [
         (item.workload, item.deployment, item) for item in data.measurements
     ]
     asked += [(point.workload, plan.deployment, point) for plan in data.plans.values() for point in plan.points]
+    devices = {plan.deployment: plan.topology.world_size for plan in data.plans.values()}
+    # Ranks on a CPU share it: there, a share of each would say nothing.
+    differ = len(set(devices.values())) > 1 and data.hardware.accelerator != "cpu"
     result = []
     for workload in sorted({name for name, _, _ in asked}):
         best: dict[str, Mapping[str, Any]] = {}
@@ -63,6 +67,12 @@ def headlines(points: Sequence[Mapping[str, Any]], data: PageData) -> list[dict[
                 "deployment": name,
                 "best": best.get(name),
                 "share": best[name]["output_tokens_per_s_median"] / top if name in best and top > 0 else None,
+                "devices": devices.get(name),
+                "per_device": (
+                    best[name]["output_tokens_per_s_median"] / devices[name]
+                    if differ and name in best and name in devices
+                    else None
+                ),
             }
             for name in sorted({deployment for other, deployment, _ in asked if other == workload})
         ]

@@ -56,6 +56,15 @@ GLOSSARY = (
     ("INVALID", "Not a measurement of what was asked. It gives no figure anywhere, only its reason."),
     ("TP, PP, DP", "Tensor, pipeline and data parallel size: how the model is cut, or copied, over devices."),
     ("Replica", "One of several identical servers behind one address."),
+    (
+        "Bus bandwidth",
+        "Of an all-reduce over n ranks: 2(n-1)/n of the tensor's size, divided by the time. Comparable between numbers of ranks.",
+    ),
+    (
+        "GPU-hours",
+        "Allocated: GPUs of the job times its elapsed time. Used: devices of the topology times the time in which every "
+        "server could serve.",
+    ),
     ("KV cache", "Memory for the attention keys and values of the tokens in flight. It limits the concurrency."),
 )
 
@@ -82,6 +91,14 @@ def quantity(value: float | None, unit: str) -> str:
 def seconds(value: float | None) -> str:
     """Seconds to a tenth: start-up times are not known better."""
     return NOTHING if value is None or not math.isfinite(value) else f"{value:,.1f}".replace(",", _GROUP)
+
+
+def clock(value: float | None) -> str:
+    """Seconds as hours, minutes and seconds: ``0:21:38``."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    whole = round(value)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def spread(low: float | None, high: float | None) -> str:
@@ -131,6 +148,8 @@ def topology(shape: Topology) -> str:
     parts += [f"{name}{_NBSP}{value}" for name, value in sizes if value > 1]
     if shape.replicas > 1:
         parts.append(plural(shape.replicas, "replica"))
+    if shape.client == "own":
+        parts.append("client on a node of its own")
     executor = {"single": "one process", "mp": "multiprocessing executor", "ray": "Ray executor"}
     return ", ".join([*parts, executor[shape.executor]])
 

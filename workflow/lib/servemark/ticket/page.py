@@ -5,8 +5,9 @@ from __future__ import annotations
 import getpass
 import json
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -62,32 +63,36 @@ def compile_ticket(run_folder: Path, longest: int = LONGEST) -> Ticket:
     return Ticket(_head(run_folder, hits) + body, hits)
 
 
-def _sections(run_folder: Path, config: dict[str, Any], quoting: Quoting) -> Iterator[tuple[str, list[str]]]:
-    yield "Versions", _versions(run_folder)
-    yield "Hardware", _hardware(run_folder)
+def _sections(
+    run_folder: Path, config: dict[str, Any], quoting: Quoting
+) -> Iterator[tuple[str, Callable[[], list[str]]]]:
+    """Titles, and what makes their lines: reading logs takes time, and not all of them may be wanted."""
     folders = attempt_part.folders(run_folder)
-    yield "Deployments and endpoints", [attempt_part.overview(folder) for folder in folders] or ["none was started"]
-    yield "Scheduler", scheduler.section(run_folder, quoting)
+    yield "Deployments and endpoints", lambda: list(map(attempt_part.overview, folders)) or ["none was started"]
+    yield "Versions", lambda: _versions(run_folder)
+    yield "Hardware", lambda: _hardware(run_folder)
+    text = json.dumps(config, indent=1).splitlines()
+    yield "What was run: the resolved configuration", lambda: quoting.lines(text, CONFIG_LINES)
+    yield "Scheduler", lambda: scheduler.section(run_folder, quoting)
     for folder in folders:
         for attempt in attempt_part.chosen(folder):
             title = f"{attempt_part.kind(folder)} {folder.name}, attempt {attempt.name}"
-            yield title, attempt_part.section(run_folder, folder, attempt, quoting)
-    yield (
-        "What was run: the resolved configuration",
-        quoting.lines(json.dumps(config, indent=1).splitlines(), CONFIG_LINES),
-    )
+            yield title, partial(attempt_part.section, run_folder, folder, attempt, quoting)
 
 
-def _bounded(sections: Iterable[tuple[str, list[str]]], longest: int) -> str:
-    """The sections as text; what does not fit any more is named and left out."""
-    parts, size, left_out = [], 0, []
-    for title, lines in sections:
-        part = "\n".join([RULE, title, RULE, *lines, "", ""])
-        if size + len(part) > longest:
-            left_out.append(title)
-            continue
-        parts.append(part)
-        size += len(part)
+def _bounded(sections: Iterable[tuple[str, Callable[[], list[str]]]], longest: int) -> str:
+    """The sections as text, as many as fit; the others are named."""
+    parts: list[str] = []
+    left_out: list[str] = []
+    size = 0
+    for title, make in sections:
+        if not left_out:
+            part = "\n".join([RULE, title, RULE, *make(), "", ""])
+            if size + len(part) <= longest:
+                parts.append(part)
+                size += len(part)
+                continue
+        left_out.append(title)
     if left_out:
         parts.append(f"Left out, because the text would be too long: {'; '.join(left_out)[:2000]}\n")
     return "".join(parts)

@@ -1,0 +1,74 @@
+"""A held endpoint of real vLLM (CPU), used as its page says: the very Python code, with the openai package that vLLM brings."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import httpx
+import pytest
+
+from integration.harness import ROOT, RUN, wait_until
+from integration.test_serve import STOPPED_S, assert_nothing_left, living, serve, servemark
+from servemark.deployment import how_to_use
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+CACHE = ROOT / "results" / "cache"
+
+
+@pytest.fixture
+def real(fresh):
+    """One deployment of real vLLM; its environment is the one that the other real tests build."""
+    if sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64":
+        reason = "the cpu lock is for CPython 3.11 on x86_64"
+        pytest.fail(reason) if os.environ.get("SERVEMARK_REQUIRE_REAL") == "1" else pytest.skip(reason)
+    deployment = {
+        "model": "tiny",
+        "environment": "cpu",
+        "options": {"max-model-len": 512, "enforce-eager": True, "dtype": "bfloat16"},
+        "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"},
+    }
+    fresh.config |= {
+        "environments": {"cpu": {"lock": "cpu"}},
+        "deployments": {"a": deployment},
+        "cache": str(CACHE),
+        "timeouts": {"start": 400.0, "stall": 300.0, "stop": 10.0},
+    }
+    with tempfile.TemporaryDirectory(prefix="sm", dir="/tmp") as folder:
+        fresh.runtime = Path(folder)
+        yield fresh
+        for process in fresh.processes():
+            process.kill()
+
+
+def test_the_code_of_the_page_works_with_the_openai_client_and_requests_are_counted(real, tmp_path):
+    running = serve(real, seconds=700)
+    page = (real.results / "serving" / "a" / how_to_use.NAME).read_text()
+    code = page.partition(f"{how_to_use.PYTHON_BEGIN}\n")[2].partition(how_to_use.PYTHON_END)[0]
+    program = tmp_path / "ask.py"
+    program.write_text(code)
+    python = json.loads((real.results / "environments" / "cpu" / "environment.json").read_text())["python"]
+    asked = subprocess.run([python, str(program)], capture_output=True, text=True, timeout=120)
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.strip(), "a completion was printed"
+
+    curl = re.search(r"^curl .*?\n\n", page, re.MULTILINE | re.DOTALL)[0]
+    printed = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, timeout=60)
+    assert json.loads(printed.stdout)["usage"]["completion_tokens"] == 16, printed.stdout + printed.stderr
+
+    wait_until(lambda: living(real)[0]["finished"] == 2, 20, "both requests are counted")
+    url = living(real)[0]["url"]
+    for route in ("/v1/models", "/metrics", "/health", "/version"):
+        assert httpx.get(f"{url}{route}", trust_env=False, timeout=10).status_code == 401, route
+
+    assert servemark(real, "stop", "a", "--run", RUN).returncode == 0
+    assert running.wait(STOPPED_S + 15).rc == 0
+    held = json.loads((real.results / "serving" / "a" / "held.json").read_text())
+    assert (held["why"], held["leftovers"], held["finished"]) == ("stop_requested", [], 2)
+    assert_nothing_left(real)
