@@ -1,13 +1,18 @@
 # Two commands do everything: make demo, make test. Both set up what they need first.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
+SANDBOX ?= /var/tmp/servemark-sandbox
+FAULT_TABLE := results/faults.md
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint setup setup-test generate lock clean help
+.PHONY: demo test test-slurm test-faults slurm-sandbox lint setup setup-test generate lock clean help
 
 help:
 	@echo "make demo   set up, then measure a tiny model on real vLLM (CPU): results/demo/report.html"
 	@echo "make test   set up, then run the tests"
+	@echo "make test-slurm     the tests on a real Slurm of two nodes, made on this machine (root; names the packages it needs)"
+	@echo "make test-faults    every fault, on the same; writes $(FAULT_TABLE)"
+	@echo "make slurm-sandbox  a shell on that Slurm's login node"
 	@echo "make setup  the workflow environment alone (.venv with snakemake and servemark)"
 	@echo "make lint   formatters, linters, type checker"
 	@echo "make clean  remove .venv, results/demo, results/cache and .snakemake (asks nothing)"
@@ -17,6 +22,17 @@ demo: setup
 
 test: setup-test
 	$(VENV)/bin/python -m pytest
+
+test-slurm: setup-test
+	$(VENV)/bin/python -m pytest .tests/slurm -m "not faults and not real_slurm_full"
+
+test-faults: setup-test
+	SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_FAULT_TABLE=$(CURDIR)/$(FAULT_TABLE) $(VENV)/bin/python -m pytest .tests/slurm -m "faults or real_slurm_full"
+
+# Everything that the shell starts ends with it.
+slurm-sandbox: setup-test
+	@cd .tests/slurm && ../../$(VENV)/bin/python -m sandbox start $(SANDBOX) $(SANDBOX_OPTIONS) && \
+	  { ../../$(VENV)/bin/python -m sandbox shell $(SANDBOX); ../../$(VENV)/bin/python -m sandbox stop $(SANDBOX); }
 
 setup: $(VENV)/.workflow-ready
 

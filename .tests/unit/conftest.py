@@ -13,8 +13,8 @@ import pytest
 from deployed import HARDWARE, Deployment, Told, planned_point
 from standin_slurm import StandinSlurm
 
-from servemark import daemon, fence, processes
-from servemark.children import LifelineWatch
+from servemark import daemon, environment, fence, processes
+from servemark.processes import LifelineWatch
 from servemark.deployment import attempts
 from servemark.records import Environment
 from standin import VERSION, make_prefix
@@ -47,17 +47,7 @@ def watch() -> LifelineWatch:
 @pytest.fixture(scope="session")
 def standin(tmp_path_factory) -> Environment:
     """The stand-in of a vLLM environment."""
-    prefix = make_prefix(tmp_path_factory.mktemp("standin") / "prefix")
-    return Environment(
-        name="standin",
-        origin="prefix",
-        digest="5" * 64,
-        prefix=str(prefix),
-        python=str(prefix / "bin" / "python"),
-        packages=3,
-        seconds=0,
-        size_mib=0,
-    )
+    return environment.use_prefix("standin", make_prefix(tmp_path_factory.mktemp("standin") / "prefix"))
 
 
 @pytest.fixture
@@ -99,10 +89,10 @@ def standin_copy(tmp_path, standin) -> Environment:
     return standin.model_copy(update={"prefix": str(prefix), "python": str(prefix / "bin" / "python")})
 
 
-def site_packages(environment: Environment) -> Path:
+def site_packages(of: Environment) -> Path:
     """Where an environment's packages lie."""
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    return Path(environment.prefix) / "lib" / version / "site-packages"
+    return Path(of.prefix) / "lib" / version / "site-packages"
 
 
 __all__ = ["HARDWARE", "VERSION", "Deployment", "Told", "planned_point", "site_packages"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import signal
@@ -10,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from servemark import keeper, processes
-from servemark.children import LifelineWatch
+from servemark import hardware, keeper, processes
+from servemark.processes import LifelineWatch
 from servemark.config.cluster import Cluster as Site
 from servemark.config.model import Config, Timeouts, Verdict
 from servemark.deployment import attempts, cluster, fabric
@@ -78,6 +79,11 @@ FIGURES = (
     "itl_ms",
     "e2el_ms",
 )
+
+
+@functools.cache
+def _this_machine() -> Hardware:
+    return hardware.probe()
 
 
 class Told(Progress):
@@ -160,7 +166,8 @@ class Deployment:
             topology=self.topology,
             options={},
             variables=variables,
-            hardware=HARDWARE,
+            # Nodes must be of the kind that was planned for.
+            hardware=_this_machine(),
         )
         self.plan = Plan(
             deployment=self.name,
@@ -284,9 +291,7 @@ class Deployment:
         return self.folder / "points" / f"{self.plan.points[number - 1].name}.requests.json"
 
     def stop(self) -> Stopped:
-        return stop(
-            self.plan, self.folder, stop_s=self.timeouts.stop, log=self.root / "stop.log", progress=self.told
-        )
+        return stop(self.plan, self.folder, stop_s=self.timeouts.stop, log=self.root / "stop.log", progress=self.told)
 
     def end(self) -> None:
         """End whatever a test left."""

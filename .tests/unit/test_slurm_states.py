@@ -236,6 +236,7 @@ def test_the_first_look_is_early_and_no_answer_slows_down() -> None:
         ("TIMEOUT", {}, "ran into its time limit"),
         ("PREEMPTED", {"elapsed_s": 3725.0, "nodes": "node1"}, "preempted after 1:02:05 on node1"),
         ("NODE_FAIL", {"nodes": "node2", "elapsed_s": 61.0}, "node node2 failed after 1:01"),
+        ("NODE_FAIL", {"nodes": "node[1-2]"}, "one of the nodes node[1-2] failed before"),
         ("NODE_FAIL", {}, "a node failed"),
         ("BOOT_FAIL", {"nodes": "node2"}, "could not start it on node2"),
         ("OUT_OF_MEMORY", {"nodes": "node2"}, "ran out of the node's memory"),

@@ -289,6 +289,32 @@ def test_printed_tables_fit_the_paper(visit, shots, build):
     assert not page.locator("nav").is_visible()
 
 
+def test_two_nodes_show_where_they_ran_and_figures_per_device(visit):
+    visited = visit(render(report_data.two_nodes()), viewport=DESKTOP)
+    page = visited.page
+    page.get_by_role("link", name="Cluster").click()
+    assert page.locator("#cluster h3").all_inner_texts() == [
+        "plain",
+        "tp2-x4",
+        "tp4-pp2-ray",
+        "Requests of each replica",
+        "The scheduler's record",
+    ]
+    assert page.get_by_role("region", name="Nodes of tp2-x4").locator("tbody tr").count() == 3
+    page.get_by_role("radio", name="Output tokens/s per device").check(force=True)
+    settle(page)
+    assert page.locator("[data-title=throughput]").inner_text() == "Output tokens per second and device"
+    assert max(float(text.replace("\u202f", "")) for text in texts(page, "throughput")) <= 10_000
+    assert points(page, "throughput").count() == 18
+    quiet(visited)
+
+
+def test_a_laptops_page_has_no_section_on_clusters(visit):
+    page = visit(render(report_data.demo()), viewport=DESKTOP).page
+    assert page.locator("#cluster").count() == 0
+    assert page.get_by_role("radio", name="per device").count() == 0
+
+
 def test_run_without_any_measurement_says_so(visit):
     empty = replace(report_data.demo(), measurements=(), startups={}, stopped={})
     visited = visit(render(empty), viewport=DESKTOP)

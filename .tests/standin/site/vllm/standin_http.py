@@ -281,16 +281,14 @@ def metrics(state):
         ("counter", "vllm:num_preemptions_total", 0),
     )
     text = "".join(
-        f"# HELP {name.removesuffix('_total')} stand-in\n# TYPE {name.removesuffix('_total')} {kind}\n"
-        f"{name}{labels} {float(value)}\n"
-        for kind, name, value in rows
+        f"# HELP {name} stand-in\n# TYPE {name} {kind}\n{name}{labels} {float(value)}\n" for kind, name, value in rows
     )
     served = "".join(
         f'vllm:request_success_total{{engine="0",finished_reason="{reason}",model_name="{state.names[0]}"}}'
         f" {float(counts[reason])}\n"
         for reason in FINISHED
     )
-    return f"{text}# HELP vllm:request_success stand-in\n# TYPE vllm:request_success counter\n{served}"
+    return f"{text}# HELP vllm:request_success_total stand-in\n# TYPE vllm:request_success_total counter\n{served}"
 
 
 class Server(ThreadingHTTPServer):

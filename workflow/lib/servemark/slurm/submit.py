@@ -96,7 +96,9 @@ def submit(
 @contextlib.contextmanager
 def _impatient(outage: Outage, argv: Sequence[str]) -> Iterator[None]:
     """sbatch itself tries again, silently, for up to a minute: tell the user before that."""
-    timer = threading.Timer(_SILENCE_S, outage.begins, [CommandFailed(Trouble.UNREACHABLE, argv, f"no answer for {_SILENCE_S:.0f} s")])
+    timer = threading.Timer(
+        _SILENCE_S, outage.begins, [CommandFailed(Trouble.UNREACHABLE, argv, f"no answer for {_SILENCE_S:.0f} s")]
+    )
     timer.start()
     try:
         yield

@@ -69,7 +69,8 @@ def _explain(end: End) -> tuple[str, str]:
                 f"Ask for a partition or QOS that is not preempted. {_GO_ON}",
             )
         case "NODE_FAIL":
-            failed = f"node {end.nodes} failed" if end.nodes else "a node failed"
+            several = any(mark in end.nodes for mark in "[,")
+            failed = f"{'one of the nodes' if several else 'node'} {end.nodes} failed" if end.nodes else "a node failed"
             return f"{failed}{after}", f"Tell the cluster's support if it happens again. {_GO_ON}"
         case "BOOT_FAIL" | "LAUNCH_FAILED" | "RECONFIG_FAIL":
             return (
@@ -100,9 +101,12 @@ def _explain(end: End) -> tuple[str, str]:
 
 
 def _because(end: End, before: str = ": ") -> str:
-    # These repeat the state.
-    known = ("", "None", "NonZeroExitCode", "TimeLimit", "Prolog", "JobLaunchFailure")
-    return "" if end.reason in known[:4] else f"{before}Slurm gives the reason {end.reason}"
+    # A reason that only repeats the state is none.
+    return (
+        ""
+        if end.reason in ("", "None", "NonZeroExitCode", "TimeLimit")
+        else f"{before}Slurm gives the reason {end.reason}"
+    )
 
 
 def _or(value: int | None) -> str:

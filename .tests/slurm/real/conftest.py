@@ -1,0 +1,191 @@
+"""Fixtures: a Slurm of two nodes, real vLLM and Ray on it, a prepared checkout, and a copy of it for each test.
+
+Needs what the Slurm sandbox and the cpu lock need; skips with the reason where that is missing, and fails instead when
+SERVEMARK_REQUIRE_SLURM=1 or SERVEMARK_REQUIRE_REAL=1. The environment is built once, in the checkout's own cache, and outside the
+sandbox, whose network leads nowhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+for folder in (Path(__file__).parent, Path(__file__).parents[1], Path(__file__).parents[1] / "workflow"):
+    sys.path.insert(0, str(folder))
+from fault_table import FaultTable, Injury
+from real_checkout import RealCheckout, standin_config, tiny
+from sandbox import Options, Sandbox, why_unavailable
+
+from integration import harness
+from standin import make_prefix
+
+CACHE = harness.ROOT / "results" / "cache"
+MakeCheckout = Callable[[], RealCheckout]
+
+
+def _skip(reason: str, variable: str) -> None:
+    if os.environ.get(variable) == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def disk() -> Iterator[Path]:
+    """A folder that both nodes see, and that every user may enter: what nobody cannot read there is closed by us."""
+    with tempfile.TemporaryDirectory(prefix="sm-re-", dir="/var/tmp", ignore_cleanup_errors=True) as folder:
+        path = Path(folder)
+        path.chmod(0o755)
+        yield path
+
+
+@pytest.fixture(scope="session")
+def site(disk: Path) -> Iterator[Sandbox]:
+    """Two nodes with pretended GPUs, accounting, and a site that stores every job's script and environment."""
+    options = Options(kill_wait=5)
+    if reason := why_unavailable(options):
+        _skip(reason, "SERVEMARK_REQUIRE_SLURM")
+    with Sandbox(disk / "site", options) as sandbox:
+        with (sandbox.folder / "etc/slurm.conf").open("a") as conf:
+            conf.write("AccountingStoreFlags=job_script,job_env\n")
+        sandbox.stop_slurmctld()
+        sandbox.start_slurmctld()
+        sandbox.wait_idle()
+        yield sandbox
+        scratch = [str(path) for path in sandbox.folder.glob("nodes/*/tmp/servemark-*/*")]
+    assert sandbox.leftovers() == []
+    assert scratch == [], "scratch folders that no run has removed"
+
+
+@pytest.fixture(scope="session")
+def real_environment(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Build the environment of the cpu lock, or find it built."""
+    if sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64":
+        _skip("the cpu lock is for CPython 3.11 on x86_64", "SERVEMARK_REQUIRE_REAL")
+    path = tmp_path_factory.mktemp("build") / "checkout"
+    path.mkdir()
+    harness.copy_parts(path)
+    config = {
+        "run": harness.RUN,
+        "models": {"tiny": {"source": "builtin:tiny-dense"}},
+        "environments": {"cpu": {"lock": "cpu"}},
+        "deployments": {"a": tiny()},
+        "workloads": {"chat": {"dataset": "random", "input_tokens": 8, "output_tokens": 4, "requests": 1, "concurrency": 1}},
+        "cache": str(CACHE),
+    }
+    with tempfile.TemporaryDirectory(prefix="sm", dir="/tmp") as runtime:
+        checkout = harness.Checkout(path, Path(runtime), config)
+        done = checkout.run("--until", "build_environment", seconds=600)
+    assert done.rc == 0, done.text
+
+
+def _bare(disk: Path, name: str, site: Sandbox, config: dict[str, Any]) -> RealCheckout:
+    path = disk / name
+    path.mkdir()
+    harness.copy_parts(path)
+    return RealCheckout(site, path, config, _sockets(disk))
+
+
+def _sockets(disk: Path) -> Path:
+    path = disk / "ipc"
+    path.mkdir(exist_ok=True, mode=0o700)
+    return path
+
+
+@pytest.fixture(scope="session")
+def prepared(site: Sandbox, disk: Path, real_environment: None) -> RealCheckout:
+    """A checkout in which hardware, real environment and model were looked at. Not to be run in; it is copied."""
+    config = {
+        "run": harness.RUN,
+        "models": {"tiny": {"source": "builtin:tiny-dense"}},
+        "environments": {"cpu": {"lock": "cpu"}},
+        "deployments": {"ray": tiny(nodes=2, tensor_parallel=2, executor="ray")},
+        "workloads": {
+            "chat": {"dataset": "random", "input_tokens": 64, "output_tokens": 16, "requests": 16, "concurrency": 4}
+        },
+        "cache": str(CACHE),
+        "verdict": {"min_duration_s": 0.0, "min_requests_per_slot": 0.0},
+        # A machine of two cores that others use, too: a rank imports vLLM for a minute there.
+        "timeouts": {"cluster": 180.0, "start": 420.0, "stall": 240.0, "point": 300.0, "no_progress": 30.0, "stop": 10.0},
+    }
+    checkout = _bare(disk, "prepared", site, config)
+    done = checkout.run("--until", "check_environment", "stage_weights", seconds=400)
+    assert done.rc == 0, done.text
+    checkout.assert_nothing_left()
+    return checkout
+
+
+@contextlib.contextmanager
+def _copies(source: RealCheckout, disk: Path) -> Iterator[MakeCheckout]:
+    made: list[RealCheckout] = []
+
+    def make() -> RealCheckout:
+        folder = Path(tempfile.mkdtemp(prefix="c", dir=disk))
+        folder.chmod(0o755)
+        path = folder / "checkout"
+        shutil.copytree(source.path, path)
+        # What was submitted there is the other one's.
+        shutil.rmtree(path / "results" / harness.RUN / "slurm", ignore_errors=True)
+        made.append(RealCheckout(source.cluster, path, source.config, _sockets(disk)))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for checkout in made:
+            checkout.cluster.mend_network()
+            checkout.close()
+
+
+@pytest.fixture(scope="module")
+def real_checkouts(prepared: RealCheckout, disk: Path) -> Iterator[MakeCheckout]:
+    """Makes checkouts with real vLLM, up to the point where deployments are planned."""
+    with _copies(prepared, disk) as make:
+        yield make
+
+
+@pytest.fixture(scope="session")
+def prepared_standin(site: Sandbox, disk: Path) -> RealCheckout:
+    """The same on the stand-in, for what does not need vLLM itself."""
+    checkout = _bare(disk, "prepared-standin", site, standin_config(make_prefix(disk / "standin"), disk / "cache"))
+    done = checkout.run("--until", "check_environment", "stage_weights")
+    assert done.rc == 0, done.text
+    checkout.assert_nothing_left()
+    return checkout
+
+
+@pytest.fixture
+def standin_checkout(prepared_standin: RealCheckout, disk: Path) -> Iterator[RealCheckout]:
+    """A checkout on the stand-in, up to the point where deployments are planned."""
+    with _copies(prepared_standin, disk) as make:
+        yield make()
+
+
+@pytest.fixture(scope="session")
+def fault_table() -> Iterator[FaultTable]:
+    """Collects one row for each fault; added to the file that SERVEMARK_FAULT_TABLE names, if it names one."""
+    table = FaultTable()
+    yield table
+    if path := os.environ.get("SERVEMARK_FAULT_TABLE"):
+        with open(path, "a") as stream:
+            stream.write(f"\nOn real vLLM and Ray:\n\n{table.markdown()}")
+    print(f"\n{table.markdown()}", file=sys.stderr)
+
+
+@pytest.fixture
+def new_injury(fault_table: FaultTable) -> Callable[[], Injury]:
+    """Makes rows of the table."""
+
+    def make() -> Injury:
+        fault_table.rows.append(Injury())
+        return fault_table.rows[-1]
+
+    return make

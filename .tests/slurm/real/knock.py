@@ -1,0 +1,71 @@
+"""Run by the model environment's interpreter, as a stranger: knock at ports, without any key or token, and say who answers.
+
+usage: python knock.py ADDRESS:PORT...   (a JSON object on standard output: ADDRESS:PORT -> {connect, http, body, grpc})
+
+``http``: status of ``GET /metrics``, or null for what speaks no HTTP. ``grpc``: Ray's answers to one harmless call of each of its
+services, by status name; UNIMPLEMENTED (another service) is left out.
+"""
+
+import http.client
+import json
+import socket
+import sys
+
+# One call that changes nothing of each service (ray/src/ray/protobuf, 2.60); an empty message is a valid request of each.
+CALLS = (
+    "NodeInfoGcsService/GetAllNodeInfo",
+    "NodeManagerService/GetSystemConfig",
+    "ObjectManagerService/FreeObjects",
+    "CoreWorkerService/GetCoreWorkerStats",
+    "RayletDriver/ClusterInfo",
+    "ReporterService/HealthCheck",
+)
+
+
+def knock(address, port):
+    """What one port says to somebody without a key."""
+    try:
+        socket.create_connection((address, port), timeout=3).close()
+    except OSError:
+        return {"connect": False}
+    status, body = _http(address, port)
+    return {"connect": True, "http": status, "body": body, "grpc": _grpc(address, port) if status is None else {}}
+
+
+def _http(address, port):
+    connection = http.client.HTTPConnection(address, port, timeout=3)
+    try:
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        return answer.status, answer.read(2000).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return None, ""
+    finally:
+        connection.close()
+
+
+def _grpc(address, port):
+    import grpc
+
+    found = {}
+    with grpc.insecure_channel(f"{address}:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=2)
+        except grpc.FutureTimeoutError:
+            return found
+        for call in CALLS:
+            try:
+                channel.unary_unary(f"/ray.rpc.{call}")(b"", timeout=3)
+                found[call] = "OK"
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                    found[call] = error.code().name
+    return found
+
+
+if __name__ == "__main__":
+    said = {}
+    for word in sys.argv[1:]:
+        host, _, number = word.rpartition(":")
+        said[word] = knock(host, int(number))
+    print(json.dumps(said))

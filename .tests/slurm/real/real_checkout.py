@@ -1,0 +1,95 @@
+"""A checkout on real vLLM and Ray over the nodes of a sandbox, and what can be seen of its deployment there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psutil
+from sandbox import Sandbox
+from scheduled_checkout import ScheduledCheckout
+
+from integration import harness
+
+NODES = ("node1", "node2")
+# What a process of a deployment is, by the beginning of a word of its command line; vLLM and Ray rename theirs.
+KINDS = {
+    "gcs_server": "gcs",
+    "raylet": "raylet",
+    "ray::": "Ray actor",
+    "VLLM::EngineCore": "engine",
+    "VLLM::Worker": "worker",
+    "vllm.entrypoints.cli.main": "server",
+}
+
+
+def tiny(options: dict[str, Any] | None = None, **topology: Any) -> dict[str, Any]:
+    """A deployment of the tiny model. Pipeline stages on CPU do not come up in eager mode."""
+    eager = topology.get("pipeline_parallel", 1) == 1
+    return {
+        "model": "tiny",
+        "environment": "cpu",
+        "topology": topology,
+        "options": {"max-model-len": 512, "dtype": "bfloat16", **({"enforce-eager": True} if eager else {}), **(options or {})},
+        "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"},
+    }
+
+
+def standin_config(prefix: Path, cache: Path) -> dict[str, Any]:
+    """One deployment of two replicas over both nodes on the stand-in."""
+    config = harness.basic_config(prefix, cache)
+    config["deployments"] = {"a": config["deployments"]["a"] | {"topology": {"nodes": 2, "tensor_parallel": 2}}}
+    config["timeouts"] |= {"cluster": 60.0, "start": 90.0}
+    return config
+
+
+class RealCheckout(ScheduledCheckout):
+    """A checkout whose deployments are real.
+
+    Args:
+        sockets: a folder that both nodes see. vLLM takes two ranks for neighbours when both see the same folder of shared memory, which
+            the nodes of a sandbox do, and then has them meet at a socket in VLLM_RPC_BASE_PATH; real nodes share neither.
+    """
+
+    def __init__(self, cluster: Sandbox, path: Path, config: dict[str, Any], sockets: Path):
+        super().__init__(cluster, path, config)
+        self.site |= {
+            "minutes_to_start": 12,
+            "minutes_per_point": 5,
+            "small_jobs": {"minutes": 10},
+            "variables": {"VLLM_RPC_BASE_PATH": str(sockets)},
+        }
+
+    def kinds(self, node: str) -> dict[str, list[psutil.Process]]:
+        """Processes of deployments on a node, by what they are."""
+        found: dict[str, list[psutil.Process]] = {}
+        for where, process in self.of_ours():
+            if where != node:
+                continue
+            try:
+                words = process.cmdline()
+            except psutil.Error:
+                continue
+            # srun and servemark.remote name the command they bring; they are not it.
+            if any("servemark." in word or word == "srun" for word in words):
+                continue
+            for beginning, kind in KINDS.items():
+                if any(word.rpartition("/")[2].startswith(beginning) for word in words[:3]) and "bench" not in words:
+                    found.setdefault(kind, []).append(process)
+                    break
+        return found
+
+    def failure(self, deployment: str) -> dict[str, Any] | None:
+        """Why the deployment's last start failed, as stop_deployment has recorded it."""
+        failure: dict[str, Any] | None = self.record(f"deployments/{deployment}/stopped.json")["failure"]
+        return failure
+
+    def log(self, deployment: str, name: str) -> str:
+        """A log of the latest attempt."""
+        return (self.attempts(deployment)[-1] / name).read_text(errors="replace")
+
+    def facts(self, deployment: str, name: str) -> dict[str, Any]:
+        """A record of a deployment."""
+        record: dict[str, Any] = json.loads((self.results / "deployments" / deployment / name).read_text())
+        return record

@@ -1,0 +1,106 @@
+"""Endpoints held on a real Slurm: each in its own job, seen and stopped from the login node, ended with their allocation."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+from scheduled_checkout import GONE_S, ScheduledCheckout
+
+from integration.harness import RUN, Running, wait_until
+from servemark.deployment import how_to_use
+
+
+def servemark(checkout: ScheduledCheckout, *arguments: str):
+    """The command on the login node: it sees neither the nodes' processes nor their networks."""
+    env = {"PYTHONPATH": str(checkout.path / "workflow" / "lib")}
+    return checkout.cluster.run([sys.executable, "-m", "servemark.cli", *arguments], cwd=checkout.path, env=env)
+
+
+def living(checkout: ScheduledCheckout) -> dict[str, dict]:
+    return {one["deployment"]: one for one in json.loads(servemark(checkout, "status", "--json").stdout)}
+
+
+def serve(checkout: ScheduledCheckout, *names: str, **variables: str) -> Running:
+    running = checkout.start("--", "serve", **variables)
+    for name in names:
+        checkout.wait_for_progress("READY", subject=name, seconds=120)
+    return running
+
+
+def serve_again(checkout: ScheduledCheckout) -> Running:
+    running = checkout.start("--", "serve")
+    wait_until(lambda: [one for one in living(checkout).values() if one["state"] == "ready"], 120, "it is held again")
+    return running
+
+
+def assert_nothing_left(checkout: ScheduledCheckout) -> None:
+    checkout.assert_nothing_left()
+    serving = checkout.results / "serving"
+    names = ("api-key", "ray-token", how_to_use.NAME, "cluster.json", "endpoint.json", "ready.json")
+    assert [str(path) for name in names for path in serving.rglob(name)] == []
+    for spec in serving.glob("*/attempts/*/keeper-spec.json"):
+        place = json.loads(spec.read_text())["scratch"]
+        assert [n for n in checkout.cluster.nodes if (checkout.cluster.folder / "nodes" / n / place[1:]).exists()] == []
+    assert "Nothing lives" in servemark(checkout, "status").stdout
+
+
+def test_each_endpoint_has_a_job_is_seen_from_the_login_node_and_stopped_there(checkout: ScheduledCheckout) -> None:
+    checkout.site["max_minutes"] = 30
+    running = serve(checkout, "a", "b")
+    found = living(checkout)
+    states = {name: (one["purpose"], one["state"], one["sure"]) for name, one in found.items()}
+    assert states == dict.fromkeys(("a", "b"), ("held", "ready", True))
+    jobs = {one["job_id"] for one in found.values()}
+    assert len(jobs) == 2 and jobs == {job["job_id"] for job in checkout.queue()}
+    assert all(1500 < one["left_s"] < 1800 for one in found.values())
+    pages = {name: (checkout.results / "serving" / name / how_to_use.NAME).read_text() for name in found}
+    for name, one in found.items():
+        address, port = re.fullmatch(r"http://([\d.]+):(\d+)", one["url"]).groups()
+        assert f"ssh -N -L 8000:{address}:{port} " in pages[name] and "@LOGIN" in pages[name]
+        code = pages[name].partition("curl --noproxy")[2].partition("\n\n")[0]
+        asked = checkout.cluster.run(["bash", "-c", f"curl --noproxy{code}"], node=one["nodes"][0])
+        assert json.loads(asked.stdout)["choices"][0]["text"], asked.stderr
+
+    stopped = servemark(checkout, "stop", "a")
+    assert stopped.returncode == 0 and "a ended after" in stopped.stdout, stopped
+    wait_until(lambda: len(checkout.queue()) == 1, GONE_S, "a's job is over")
+    assert set(living(checkout)) == {"b"}, "the other one lives on"
+    assert servemark(checkout, "stop", "b", "--run", RUN).returncode == 0
+    assert running.wait(60).rc == 0, running.text
+    held = [json.loads((checkout.results / "serving" / name / "held.json").read_text())["why"] for name in ("a", "b")]
+    assert held == ["stop_requested"] * 2
+    assert_nothing_left(checkout)
+
+
+def test_a_job_that_slurm_has_ended_is_not_alive_whatever_the_files_say(checkout: ScheduledCheckout) -> None:
+    checkout.keep("a")
+    running = serve(checkout, "a")
+    (job,) = checkout.queue()
+    checkout.cluster.run(["scancel", job["job_id"]])
+    wait_until(lambda: not checkout.queue(), GONE_S, "the job is gone")
+    assert living(checkout) == {}
+    assert running.wait(60).rc == 1
+    checkout.assert_nothing_left()
+    ticket = servemark(checkout, "ticket", RUN, "-o", "ticket.txt")
+    assert ticket.returncode == 0, ticket.stderr
+    text = (checkout.path / "ticket.txt").read_text()
+    for fact in ("sinfo", f'"job": "{job["job_id"]}"', "CANCELLED", "interface", "endpoint a, attempt 001"):
+        assert fact in text, fact
+
+    # Slurm may kill a cancelled job's keeper before it has removed its scratch folder; the next start on that node does.
+    again = serve_again(checkout)
+    assert servemark(checkout, "stop", "a").returncode == 0
+    assert again.wait(60).rc == 0, again.text
+    assert_nothing_left(checkout)
+
+
+def test_an_endpoint_ends_well_with_its_allocation(checkout: ScheduledCheckout) -> None:
+    checkout.keep("a")
+    checkout.site["max_minutes"] = 2
+    running = serve(checkout, "a")
+    assert 0 < living(checkout)["a"]["left_s"] < 90
+    assert running.wait(180).rc == 0, running.text
+    assert json.loads((checkout.results / "serving" / "a" / "held.json").read_text())["why"] == "out_of_time"
+    assert_nothing_left(checkout)

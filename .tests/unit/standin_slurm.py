@@ -1,0 +1,102 @@
+"""Stand-ins of Slurm's commands: a job on nodes that all are this machine. What they print is what Slurm 22.05.8 printed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "slurm"
+JOB = (FIXTURES / "scontrol-22.05.8-job-whole-nodes.txt").read_text()
+NODES = (FIXTURES / "scontrol-22.05.8-nodes.txt").read_text()
+
+_SCONTROL = r"""#!/bin/sh
+# Stand-in of scontrol.
+cd {folder}
+echo "$@" >> scontrol.calls
+case "$1 $2" in
+"show job") cat job ;;
+"show hostnames") tr , '\n' < nodes ;;
+"show node") cat described ;;
+*) echo "stand-in of scontrol: $*" >&2; exit 2 ;;
+esac
+"""
+# As srun does it: the same standard input for every task, SLURMD_NODENAME in each, the highest exit code of all.
+_SRUN = r"""#!/bin/sh
+# Stand-in of srun: runs the command on this machine, once for every node that is named.
+echo "$@" >> {folder}/srun.calls
+while [ "${{1#--}}" != "$1" ]; do
+  case $1 in --nodelist=*) nodes=${{1#*=}} ;; esac
+  shift
+done
+exec 3<&0
+export SLURM_STEP_ID=7 SLURM_PROCID=0
+tasks=
+for node in $(echo "$nodes" | tr , ' '); do
+  if grep -qsx "$node" {folder}/lost; then continue; fi
+  SLURMD_NODENAME=$node "$@" <&3 3<&- & tasks="$tasks $!"
+done
+worst=0
+for task in $tasks; do wait "$task"; code=$?; [ $code -gt $worst ] && worst=$code; done
+exit $worst
+"""
+_SQUEUE = "#!/bin/sh\n# Stand-in of squeue.\ncat {folder}/alive\n"
+
+
+@dataclass(frozen=True)
+class StandinSlurm:
+    """The job that this process is in; node1 is where it is.
+
+    Files in ``folder``: ``job`` and ``described`` are what scontrol prints, ``alive`` what squeue prints, ``lost`` names nodes on which
+    srun starts nothing.
+    """
+
+    folder: Path
+    job_id: str = "1"
+
+    @classmethod
+    def install(cls, folder: Path, monkeypatch: pytest.MonkeyPatch) -> StandinSlurm:
+        """Make the commands and put them first on PATH."""
+        (folder / "bin").mkdir(parents=True)
+        for name, text in (("scontrol", _SCONTROL), ("srun", _SRUN), ("squeue", _SQUEUE)):
+            script = folder / "bin" / name
+            script.write_text(text.format(folder=folder))
+            script.chmod(0o755)
+        monkeypatch.setenv("PATH", str(folder / "bin"), prepend=":")
+        made = cls(folder)
+        monkeypatch.setenv("SLURM_JOB_ID", made.job_id)
+        monkeypatch.setenv("SLURMD_NODENAME", "node1")
+        made.nodes("node1", "node2")
+        made.described(re.sub(r"NodeAddr=\S+", "NodeAddr=127.0.0.1", NODES))
+        made.alive("1")
+        return made
+
+    def nodes(self, *names: str) -> None:
+        """The job's nodes, with one CPU of each."""
+        (self.folder / "nodes").write_text(",".join(names) + "\n")
+        self.job(JOB.replace("NodeList=node[1-2]\n", f"NodeList={','.join(names)}\n").replace("=0-15", "=0"))
+
+    def ends_at(self, moment: float) -> None:
+        """When the job's time is over, seconds since 1970; Slurm prints local time."""
+        text = (self.folder / "job").read_text()
+        self.job(re.sub(r"EndTime=\S+", f"EndTime={datetime.fromtimestamp(moment):%Y-%m-%dT%H:%M:%S}", text))
+
+    def job(self, text: str) -> None:
+        (self.folder / "job").write_text(text)
+
+    def described(self, text: str) -> None:
+        (self.folder / "described").write_text(text)
+
+    def alive(self, *jobs: str) -> None:
+        (self.folder / "alive").write_text("".join(f"{job}\n" for job in jobs))
+
+    def lose(self, *nodes: str) -> None:
+        (self.folder / "lost").write_text("".join(f"{node}\n" for node in nodes))
+
+    def calls(self, tool: str) -> list[str]:
+        """The arguments of every call so far."""
+        path = self.folder / f"{tool}.calls"
+        return path.read_text().splitlines() if path.exists() else []

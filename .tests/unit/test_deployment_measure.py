@@ -1,0 +1,168 @@
+"""Points measured on a live stand-in: whatever happens, no figure of a faulty point is published."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from deployed import assert_all_gone, assert_no_figure, reasons
+
+from servemark import keeper
+from servemark.config.model import Timeouts
+from servemark.measurement import quarantine
+from servemark.records import Ready
+
+
+def test_a_stored_measurement_is_judged_by_todays_thresholds(deploy):
+    plain = deploy(points=1)
+    plain.up()
+    assert plain.measure().verdict == "VALID"
+    plain.stop()
+    plain.verdict = plain.verdict.model_copy(update={"min_requests_per_slot": 1000.0})
+    record = plain.measure()
+    assert (record.verdict, reasons(record)) == ("SUSPECT", {"few_requests_per_slot"})
+
+
+def test_a_suspect_measurement_is_kept_and_marked(deploy):
+    plain = deploy(points=1)
+    plain.verdict = plain.verdict.model_copy(update={"min_duration_s": 60.0})
+    plain.up()
+    record = plain.measure()
+    assert (record.verdict, reasons(record)) == ("SUSPECT", {"too_short"})
+    assert plain.ledger.find(record.key).record == record
+    assert plain.told.words[-1].endswith("(SUSPECT: too_short)")
+
+
+def test_a_damaged_entry_of_the_ledger_is_said_and_measured_again(deploy):
+    plain = deploy(points=1)
+    plain.up()
+    key = plain.measure().key
+    plain.ledger.find(key).raw.write_text("{}")
+    record = plain.measure()
+    assert record.verdict == "VALID" and plain.ledger.find(key).record == record
+    assert any(text.startswith("warning: A stored measurement was damaged") for text in plain.told.words)
+
+
+def test_a_server_that_is_killed_in_mid_measurement_ends_the_deployment_with_its_reason(deploy):
+    # One completion makes it ready, one is the client's warm-up.
+    plain = deploy(variables={"STANDIN_FAULT": "die_after:4", "STANDIN_TOKEN_S": "0.02"})
+    ready = plain.up()
+    begin = time.monotonic()
+    first = plain.measure(1)
+    assert time.monotonic() - begin < 12
+    assert_no_figure(plain, first)
+    assert "server_died" in reasons(first) and first.failure.reason == "server_died"
+    assert f"server (pid {plain.pid()}) was ended by signal 9" in first.failure.detail
+    assert first.failure.log == str(plain.attempt / "server.log") and first.failure.remedy
+    second = plain.measure(2)
+    assert_no_figure(plain, second)
+    assert second.failure == first.failure and second.asked in (0, 4)
+    assert plain.raw(2).read_text() == "{}\n"
+    assert any(
+        text.startswith("chat-c4-r2: not measured: The server died during chat-c4-r1") for text in plain.told.words
+    )
+    assert_all_gone(plain)
+    stopped = plain.stop()
+    assert stopped.failure == first.failure
+    assert (stopped.daemons[0].signal, stopped.daemons[0].why) == (signal.SIGKILL, "exited")
+    assert quarantine.reason_codes(second) == {"server_died"}
+
+
+def test_a_server_that_hangs_is_found_by_its_silence_and_ended(deploy, tmp_path):
+    fault = tmp_path / "fault"
+    plain = deploy(
+        variables={"STANDIN_FAULT_FILE": str(fault)},
+        timeouts=Timeouts(start=20.0, stall=20.0, point=60.0, no_progress=1.0, stop=1.0),
+    )
+    plain.up()
+    fault.write_text("hang")
+    begin = time.monotonic()
+    record = plain.measure()
+    assert time.monotonic() - begin < 15
+    assert_no_figure(plain, record)
+    assert "server_hung" in reasons(record)
+    assert (record.failure.reason, record.client_exit_code) == ("server_hung", None)
+    assert "did not answer /metrics" in record.failure.detail and "timeouts.no_progress" in record.failure.remedy
+    assert_all_gone(plain)
+
+
+def test_faults_of_single_requests_make_invalid_points_and_leave_the_server_to_the_next(deploy, tmp_path):
+    expected = {
+        "fail_requests:2": {"requests_failed"},
+        "cut_streams:2": {"requests_failed"},
+        "zero_tokens": {"no_output", "requests_failed"},
+        "short_tokens": {"output_tokens_short"},
+    }
+    fault = tmp_path / "fault"
+    plain = deploy(points=len(expected) + 1, variables={"STANDIN_FAULT_FILE": str(fault)})
+    plain.up()
+    for number, (text, codes) in enumerate(expected.items()):
+        fault.write_text(text)
+        record = plain.measure(number + 1)
+        assert_no_figure(plain, record)
+        assert reasons(record) & codes and record.failure is None, text
+        assert plain.raw(number + 1).stat().st_size > 100, "the client's results are kept as evidence"
+    fault.write_text("none")
+    assert plain.measure(len(expected) + 1).verdict == "VALID"
+    assert (plain.stop().failure, plain.left) == (None, [])
+
+
+def test_faults_of_the_client_make_invalid_points_and_leave_the_server_to_the_next(deploy, monkeypatch):
+    expected = {
+        "exit_1": {"client_failed", "raw_missing"},
+        "no_file": {"raw_missing"},
+        "truncated_json": {"raw_truncated"},
+        "nan": {"non_finite"},
+        "hang": {"client_timeout", "raw_missing"},
+    }
+    plain = deploy(
+        points=len(expected) + 1,
+        timeouts=Timeouts(start=20.0, stall=20.0, point=1.0, no_progress=10.0, stop=1.0),
+    )
+    plain.up()
+    for number, (text, codes) in enumerate(expected.items()):
+        monkeypatch.setenv("STANDIN_CLIENT_FAULT", text)
+        plain.timeouts = plain.timeouts.model_copy(update={"point": 1.0 if text == "hang" else 20.0})
+        record = plain.measure(number + 1)
+        assert_no_figure(plain, record)
+        assert reasons(record) == codes and record.failure is None, text
+        if codes & {"raw_missing"}:
+            assert plain.raw(number + 1).read_text() == "{}\n"
+    monkeypatch.delenv("STANDIN_CLIENT_FAULT")
+    plain.timeouts = plain.timeouts.model_copy(update={"point": 20.0})
+    assert plain.measure(len(expected) + 1).verdict == "VALID"
+
+
+def test_a_server_that_dies_between_two_points_is_not_asked_for_the_next(deploy, wait_for):
+    plain = deploy()
+    ready = plain.up()
+    assert plain.measure(1).verdict == "VALID"
+    os.kill(plain.pid(), signal.SIGKILL)
+    wait_for(lambda: keeper.read_state(plain.attempt).state == "ended")
+    record = plain.measure(2)
+    assert_no_figure(plain, record)
+    assert reasons(record) == {"server_died"} and record.client_argv == ()
+    assert "between two load points: server (pid" in record.failure.detail and "signal 9" in record.failure.detail
+    assert_all_gone(plain)
+    assert plain.stop().failure == record.failure
+
+
+def test_a_point_that_is_lost_does_not_touch_what_the_ledger_keeps(deploy):
+    plain = deploy(points=1)
+    plain.up()
+    good = plain.measure()
+    plain.stop()
+    # The same point of another experiment, whose deployment fails: its results take the same place.
+    other = plain.plan.points[0].model_copy(update={"key": "0" * 64})
+    plain.plan = plain.plan.model_copy(update={"points": (other,)})
+    assert plain.measure().verdict == "INVALID" and plain.raw().read_text() == "{}\n"
+    assert plain.ledger.find(good.key).record == good
+
+
+def test_a_replay_that_lacks_a_point_after_all_is_no_live_deployment(deploy):
+    plain = deploy(points=1)
+    Ready(deployment="plain", replay=True).write(plain.tokens[2])
+    record = plain.measure()
+    assert_no_figure(plain, record)
+    assert reasons(record) == {"deployment_gone"} and record.attempt is None

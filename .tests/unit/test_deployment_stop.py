@@ -1,0 +1,62 @@
+"""stop_deployment ends what lives, proves that nothing is left, and names what had to be killed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import time
+from types import SimpleNamespace
+
+import pytest
+from deployed import assert_all_gone, kill_keeper
+
+from servemark import processes
+from servemark.deployment import stop as stop_module
+from servemark.errors import ServemarkError
+
+
+def test_stopping_ends_what_a_killed_keeper_left(deploy, wait_for):
+    plain = deploy(points=1)
+    plain.up()
+    kill_keeper(plain)
+    wait_for(lambda: len(plain.left) == 1)
+    (engine,) = plain.left
+    stopped = plain.stop()
+    assert engine in stopped.leftovers
+    assert plain.left == []
+
+
+def test_a_server_that_ignores_requests_to_end_is_killed_and_named(deploy):
+    plain = deploy(points=1, variables={"STANDIN_FAULT": "ignore_term"})
+    plain.up()
+    pid = plain.pid()
+    begin = time.monotonic()
+    stopped = plain.stop()
+    assert time.monotonic() - begin < 8
+    assert any(text.startswith(f"{pid} ") for text in stopped.leftovers)
+    assert stopped.daemons[0].signal == signal.SIGKILL
+    assert_all_gone(plain)
+
+
+def test_a_process_that_cannot_be_ended_is_an_error_that_names_it(deploy, monkeypatch):
+    plain = deploy(points=1)
+    plain.start()
+    stuck = subprocess.Popen(["sleep", "300"], env={**os.environ, **processes.mark(plain.attempt)})
+    ticks = itertools.count()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(processes, "signal_all", lambda found, number: None)
+            patch.setattr(stop_module, "time", SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda _: None))
+            with pytest.raises(ServemarkError, match=f"cannot be ended: {stuck.pid} sleep 300") as failed:
+                plain.stop()
+        assert failed.value.reason == "cannot_stop"
+    finally:
+        stuck.kill()
+        stuck.wait()
+
+
+def test_stopping_what_was_never_started_is_a_replay(deploy):
+    stopped = deploy(points=1).stop()
+    assert (stopped.replay, stopped.attempt, stopped.daemons) == (True, None, ())
