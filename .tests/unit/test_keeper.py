@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from servemark import keeper, processes
-from servemark.keeper import DaemonRequest, KeeperSpec
+from servemark import fence, keeper, processes, survey
+from servemark.daemon import DaemonRequest
+from servemark.keeper import KeeperSpec
 from servemark.processes import Identity
 
 # A daemon like vLLM's worst: a child that detached itself into a session of its own, and (by argument) deaf to TERM.
@@ -21,7 +23,7 @@ import os, signal, subprocess, sys, time
 if 'deaf' in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
 deaf = 'import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)'
 child = subprocess.Popen([sys.executable, '-c', deaf], start_new_session=True)
-print('child', child.pid, os.environ.get('SECRET'), flush=True)
+print('child', child.pid, os.environ.get('SECRET'), os.environ.get('SERVEMARK_NODE'), flush=True)
 time.sleep(300)
 """
 
@@ -46,15 +48,16 @@ def master():
 def attempts(tmp_path, master):
     started = []
 
-    def start(name="a", lock="machine.lock") -> Path:
+    def start(name="a", lock="machine.lock", **more) -> Path:
         attempt = tmp_path / name
         token = tmp_path / f"{name}-ready.json"
         token.write_text("{}")
         scratch = tmp_path / f"{name}-scratch"
         scratch.mkdir()
         identity = Identity.of(master.pid)
-        spec = KeeperSpec(deployment=name, lifeline=str(identity), machine_lock=str(tmp_path / lock), tokens=(str(token),),
-                          scratch=str(scratch), stop_grace_s=1.0, orphan_grace_s=1.0)  # fmt: skip
+        given = {"deployment": name, "lifeline": str(identity), "machine_lock": str(tmp_path / lock), "tokens": (str(token),),
+                 "scratch": str(scratch), "stop_grace_s": 1.0, "orphan_grace_s": 1.0}  # fmt: skip
+        spec = KeeperSpec(**(given | more))
         keeper.launch(attempt, spec)
         wait_for(lambda: keeper.read_state(attempt) is not None)
         started.append(attempt)
@@ -69,9 +72,9 @@ def attempts(tmp_path, master):
             left.kill()
 
 
-def daemon(attempt: Path, *arguments: str, name="server", secret: Path | None = None):
+def daemon(attempt: Path, *arguments: str, name="server", secret: Path | None = None, **more):
     request = DaemonRequest(name=name, argv=(sys.executable, "-c", DAEMON, *arguments), env={}, log=str(attempt / f"{name}.log"),
-                            secret_env={"SECRET": str(secret)} if secret else {})  # fmt: skip
+                            secret_env={"SECRET": str(secret)} if secret else {}, **more)  # fmt: skip
     state = keeper.request(attempt, request)
     wait_for(lambda: "child" in Path(state.log).read_text())
     return state
@@ -195,3 +198,91 @@ def test_a_stage_that_was_killed_without_a_word_ends_the_deployment(tmp_path, ma
     wait_for(lambda: keeper.read_state(attempt).state == "ended")
     assert keeper.read_state(attempt).why == "stage_killed"
     assert_all_dead(attempt)
+
+
+@pytest.fixture
+def deployment(tmp_path):
+    """A deployment's folder, for what a keeper finds above its attempt."""
+    folder = tmp_path / "deployment"
+    (folder / "attempts").mkdir(parents=True)
+    return folder
+
+
+def test_the_end_of_the_allocations_time_ends_everything_before_it_is_over(attempts):
+    attempt = attempts(ends_at=time.time() + 31.5, end_margin_s=30.0)
+    daemon(attempt)
+    wait_for(lambda: keeper.read_state(attempt).state == "ended")
+    assert keeper.read_state(attempt).why == "out_of_time"
+    (ended,) = keeper.read_daemons(attempt)
+    assert ended.why == "out_of_time"
+    assert_all_dead(attempt)
+
+
+def test_a_keeper_whose_deployment_was_taken_over_ends(attempts, deployment):
+    fence.write_atomically(deployment / fence.FILE, "job 7\n")
+    attempt = attempts("deployment/attempts/001", owner="job 7")
+    daemon(attempt)
+    assert keeper.is_alive(attempt) and keeper.read_state(attempt).owner == "job 7"
+    fence.write_atomically(deployment / fence.FILE, "job 7, start 2\n")
+    wait_for(lambda: keeper.read_state(attempt).state == "ended")
+    assert keeper.read_state(attempt).why == "taken_over"
+    assert_all_dead(attempt)
+    assert (deployment / fence.FILE).read_text() == "job 7, start 2\n", "the newer one's files are not touched"
+
+
+def test_a_folder_without_an_owner_is_not_taken_over(attempts, deployment):
+    attempt = attempts("deployment/attempts/001", owner="job 7")
+    time.sleep(1.2)  # it looks once a second
+    assert keeper.is_alive(attempt)
+
+
+def test_keepers_with_nodes_of_their_own_wait_for_no_machine(attempts):
+    first, second = attempts("first", machine_lock=None), attempts("second", machine_lock=None)
+    wait_for(lambda: keeper.read_state(first).state == keeper.read_state(second).state == "running")
+
+
+def leashed(attempt: Path, *arguments: str, **more):
+    """A daemon behind a launcher: like srun, a process of its own in front of what it runs."""
+    launcher = ("sh", "-c", '"$@"; exit $?', "sh")
+    return daemon(attempt, *arguments, launcher=launcher, node="node7", scratch=str(attempt / "s"), grace_s=1.0, **more)
+
+
+def test_a_daemon_behind_a_launcher_is_ended_by_its_leash_with_its_tree(attempts, tmp_path):
+    secret = tmp_path / "key"
+    secret.write_text("s3cr3t-value\n")
+    attempt = attempts()
+    state = leashed(attempt, secret=secret)
+    assert state.node == "node7"
+    said = Path(state.log).read_text().split()
+    assert said[2:] == ["s3cr3t-value", survey.here()], "secret and node are put there on the node"
+    place = json.loads((attempt / "requests" / "server.place.json").read_text())
+    assert place["host"] == processes.host() and place["pid"] != state.pid, "the daemon itself, behind remote.py"
+    assert keeper.stop(attempt, 10).why == "stop_requested"
+    (ended,) = keeper.read_daemons(attempt)
+    assert (ended.why, ended.signal) == ("stop_requested", signal.SIGTERM)
+    assert Identity.of(place["pid"]) is None and Identity.of(int(said[1])) is None
+    assert_all_dead(attempt)
+
+
+def test_a_daemon_behind_a_launcher_that_ends_by_itself_is_named_with_its_signal(attempts):
+    attempt = attempts()
+    leashed(attempt, name="ray-head")
+    leashed(attempt, name="server")
+    place = json.loads((attempt / "requests" / "server.place.json").read_text())
+    os.kill(place["pid"], signal.SIGKILL)
+    wait_for(lambda: keeper.read_state(attempt).state == "ended")
+    assert keeper.read_state(attempt).why == "daemon_ended:server"
+    states = {d.name: d for d in keeper.read_daemons(attempt)}
+    assert (states["server"].signal, states["server"].exit_code) == (signal.SIGKILL, None)
+    assert states["ray-head"].why == "sibling_ended"
+    assert_all_dead(attempt)
+
+
+def test_what_is_behind_a_launcher_ends_with_a_killed_keeper(attempts):
+    attempt = attempts()
+    state = leashed(attempt, "deaf")
+    place = json.loads((attempt / "requests" / "server.place.json").read_text())
+    child = int(Path(state.log).read_text().split()[1])
+    Identity.parse(keeper.read_state(attempt).identity).signal(signal.SIGKILL)
+    wait_for(lambda: Identity.of(place["pid"]) is None and Identity.of(child) is None)
+    assert processes.marked(attempt) == []

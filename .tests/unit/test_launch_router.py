@@ -90,7 +90,7 @@ def test_requests_repeated_by_the_router(text, count):
 
 
 def test_the_launcher_starts_no_router_whose_replicas_do_not_ask_for_a_key(monkeypatch, capsys):
-    sys.path.insert(0, str(launch_router.DOORS.parent))
+    sys.path.insert(0, str(doors.DOORS.parent))
     try:
         import run_router
     finally:

@@ -21,6 +21,9 @@ from servemark.progress import Display, Progress
 
 DEFAULT = Path(main_process.__file__).parents[3] / "config" / "config.yaml"
 
+# A lifeline of this machine that is not this process.
+HERE = f"1:1@{processes.host()}"
+
 
 @pytest.fixture
 def data():
@@ -31,7 +34,8 @@ def data():
 def checkout(tmp_path, monkeypatch):
     """A fresh working folder; what would run at this process's exit is kept in a list."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(LIFELINE_VARIABLE, "1:1")
+    monkeypatch.setenv(LIFELINE_VARIABLE, HERE)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setattr(sys, "argv", ["snakemake", "--cores", "2"])
     at_exit = []
     monkeypatch.setattr(main_process.atexit, "register", lambda *call: at_exit.append(call))
@@ -105,12 +109,17 @@ def test_a_dry_run_claims_writes_and_removes_nothing(checkout, data, monkeypatch
     assert all(path.exists() for path in left)
 
 
-@pytest.mark.parametrize("before", ["1:1", None])
-def test_a_job_keeps_the_lifeline_that_it_was_given(checkout, data, monkeypatch, before):
-    if before is None:
-        monkeypatch.delenv(LIFELINE_VARIABLE)
+@pytest.mark.parametrize(
+    ("before", "kept"),
+    [(HERE, True), (None, False), ("1:1@another-machine", False)],
+    ids=["of this machine", "none", "of the machine that submitted the job"],
+)
+def test_a_job_keeps_the_lifeline_that_it_was_given_here(checkout, data, monkeypatch, before, kept):
+    monkeypatch.delenv(LIFELINE_VARIABLE)
+    if before:
+        monkeypatch.setenv(LIFELINE_VARIABLE, before)
     main_process.load(data, [], is_main=False)
-    assert os.environ[LIFELINE_VARIABLE] == (before or str(myself()))
+    assert os.environ[LIFELINE_VARIABLE] == (before if kept else str(myself()))
     assert not owner().exists() and checkout == []
 
 

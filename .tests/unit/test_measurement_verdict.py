@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from servemark.measurement.raw import RawError, RawResult, Request, read_raw
-from servemark.measurement.verdict import ServerFacts, judge, measurement, not_measured
+from servemark.measurement.verdict import Context, ServerFacts, judge, measurement, not_measured
 from servemark.records import Failure, PlannedPoint
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -219,7 +219,7 @@ def test_all_reasons_are_given_not_only_the_first():
 
 
 def record(judgement, **changes):
-    return measurement(judgement, point(), deployment="plain", key_parts={"a": 1}, client_exit_code=0, **changes)
+    return measurement(judgement, point(), Context("plain", {"a": 1}, client_exit_code=0, **changes))
 
 
 def test_a_valid_record_carries_the_recounted_figures():
@@ -250,7 +250,7 @@ def test_a_record_survives_writing_and_reading(tmp_path):
 
 def test_a_point_of_a_failed_deployment_is_invalid_by_its_failures_reason():
     failure = Failure(stage="await_ready", reason="server_exited", detail="The server exited with 1.")
-    made = not_measured(failure, point(), deployment="plain", key_parts={})
+    made = not_measured(failure, point(), Context("plain", {}))
     assert (made.verdict, made.failure, made.asked, made.completed) == ("INVALID", failure, 4, 0)
     assert [(r.code, r.severity) for r in made.reasons] == [("server_exited", "INVALID")]
     assert [getattr(made, name) for name in FIGURES] == [None] * len(FIGURES)

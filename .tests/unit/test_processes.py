@@ -7,6 +7,7 @@ import platform
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -110,6 +111,13 @@ def test_a_process_whose_first_thread_has_ended_lives_while_another_one_runs(wai
     assert process.wait() == -signal.SIGKILL
 
 
+def test_a_process_of_another_machine_is_none_of_ours():
+    other = Identity(os.getpid(), processes.myself().start, "another-machine")
+    assert not other.here and not other.alive and processes.myself().here
+    other.signal(signal.SIGKILL)  # would end this very test
+    assert Identity.parse(str(other)) == other
+
+
 @pytest.mark.parametrize("text", ["", "12", "a:b", "1:2:3"])
 def test_a_text_that_is_no_identity_is_a_value_error(text):
     with pytest.raises(ValueError):
@@ -117,8 +125,15 @@ def test_a_text_that_is_no_identity_is_a_value_error(text):
 
 
 def test_the_lifeline_is_what_was_exported_or_else_the_parent(monkeypatch):
-    monkeypatch.setenv(processes.LIFELINE_VARIABLE, "7:8")
+    monkeypatch.setenv(processes.LIFELINE_VARIABLE, f"7:8@{processes.host()}")
     assert processes.lifeline() == Identity(7, 8)
+    processes.ensure_lifeline()
+    assert processes.lifeline() == Identity(7, 8), "it was given"
+    monkeypatch.setenv(processes.LIFELINE_VARIABLE, "7:8@another-machine")
+    assert processes.lifeline().pid == os.getppid(), "a job inherits the variable of the machine that submitted it"
+    processes.ensure_lifeline()
+    assert processes.lifeline() == processes.myself()
+    monkeypatch.delenv(processes.LIFELINE_VARIABLE)
     processes.export_lifeline()
     assert processes.lifeline() == processes.myself()
     monkeypatch.delenv(processes.LIFELINE_VARIABLE)
@@ -212,11 +227,13 @@ def test_marked_finds_what_an_attempt_of_this_checkout_started_and_nothing_else(
     monkeypatch.chdir(here)
     mark = Path("results/demo/deployments/plain/attempts/001")
     ours = sleeper(processes.mark(mark))
-    sleeper(processes.mark(mark.with_name("0010")))
+    second = sleeper(processes.mark(mark.with_name("0010")))
     sleeper(processes.mark(elsewhere / mark))
     sleeper({"OTHER": str(mark.absolute())})
     # Until a new process has called exec its environment is that of its parent.
     wait_for(lambda: [p.pid for p in processes.marked(mark)] == [ours.pid], 5)
+    assert {p.pid for p in processes.marked(mark.parent)} == {ours.pid, second.pid}
+    assert [p.pid for p in processes.marked(mark.parent, but=mark)] == [second.pid], "this one is left alone"
     ours.kill()
     ours.wait()
     assert processes.marked(mark) == []
@@ -261,6 +278,10 @@ def test_the_end_of_the_lifeline_ends_the_tools_and_this_process(family, sleeper
     master.kill()
     wait_for(lambda: exits)
     assert exits == [130]
+    late = threading.Thread(target=watch.remove, args=(child,), daemon=True)
+    late.start()
+    late.join(0.3)
+    assert late.is_alive(), "whoever waited for the tool learns nothing of its end"
     assert child.wait(5) == -signal.SIGKILL
     assert processes.wait_for_end(grandchild, 5)
     assert spared.poll() is None
@@ -309,6 +330,18 @@ def test_a_tool_that_must_end_is_ended_and_the_reason_is_kept(tmp_path, timeout_
     assert result.stopped == stopped
     assert result.exit_code == -signal.SIGTERM
     assert result.seconds < 5
+
+
+def test_a_tool_on_a_leash_ends_by_itself_when_it_is_let_go(tmp_path):
+    code = "import sys; sys.stdin.read(); print('let go', flush=True); sys.exit(5)"
+    given = {"log": tmp_path / "log", "env": {}, "timeout_s": 20, "leash": True, "interval_s": 0.05}
+    begin = time.monotonic()
+    result = processes.run_tool(
+        [sys.executable, "-c", code], check=lambda: "enough" if time.monotonic() - begin > 0.2 else None, **given
+    )
+    assert (result.exit_code, result.stopped) == (5, "enough"), "it was not killed"
+    assert (tmp_path / "log").read_text() == "let go\n"
+    assert processes.run_tool([sys.executable, "-c", "pass"], **given).exit_code == 0
 
 
 def test_a_tool_does_not_outlive_an_error_of_the_caller(tmp_path, watch):

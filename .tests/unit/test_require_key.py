@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from servemark import launch_router
+from servemark import doors
 
 KEY = "sm-right-key"
-FILE = launch_router.DOORS / "servemark_require_key.py"
+FILE = doors.DOORS / "servemark_require_key.py"
 RIGHT = (b"authorization", f"Bearer {KEY}".encode())
 
 
@@ -145,6 +145,6 @@ def test_behind_the_router_health_alone_answers_to_anybody(make, value, scope, a
 
 
 def test_its_folder_holds_nothing_else_and_it_needs_the_standard_library_only():
-    assert [path.name for path in launch_router.DOORS.glob("*.py")] == [FILE.name]
+    assert [path.name for path in doors.DOORS.glob("*.py")] == [FILE.name]
     code = f"import sys; sys.path.insert(0, {str(FILE.parent)!r}); import servemark_require_key"
     subprocess.run([sys.executable, "-I", "-S", "-B", "-c", code], check=True)

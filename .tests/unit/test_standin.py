@@ -21,7 +21,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS))
 
-from servemark import launch_router  # noqa: E402
+from servemark import doors, launch_router  # noqa: E402
 from servemark.diagnosis import diagnose  # noqa: E402
 from servemark.startup_log import StartupLog  # noqa: E402
 from standin import make_prefix  # noqa: E402
@@ -183,8 +183,8 @@ def test_key_guards_v1_only(python, tmp_path):
 
 
 def test_middleware_is_imported_and_asked_before_anything_else(python, tmp_path):
-    doors = {"VLLM_API_KEY": KEY, **launch_router.door_environment()}
-    with server(python, tmp_path, *launch_router.door_arguments(), **doors) as running:
+    variables = {"VLLM_API_KEY": KEY, **doors.environment({})}
+    with server(python, tmp_path, *doors.arguments(), **variables) as running:
         for path in ("/metrics", "/health", "/v1/models", "/nothing"):
             refused = running.get(path)
             assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")

@@ -292,7 +292,7 @@ def test_printed_tables_fit_the_paper(visit, shots, build):
 def test_two_nodes_show_where_they_ran_and_figures_per_device(visit):
     visited = visit(render(report_data.two_nodes()), viewport=DESKTOP)
     page = visited.page
-    page.get_by_role("link", name="Cluster").click()
+    assert page.get_by_role("link", name="Cluster").get_attribute("href") == "#cluster"
     assert page.locator("#cluster h3").all_inner_texts() == [
         "plain",
         "tp2-x4",

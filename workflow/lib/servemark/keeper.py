@@ -202,6 +202,8 @@ class Keeper:
                 argv, env = daemon.through_launcher(request, path)
                 env |= processes.mark(self.attempt)
                 # A log of its own: the process's is written on its node, and a shared disk does not append for two machines.
+                # The process's exists from now on all the same: who reads it need not know how far its node has come.
+                Path(request.log).touch()
                 child = processes.start_child(argv, log=launcher_log(self.attempt, request.name), env=env, leash=True)
                 self.leashes[request.name] = child
             else:

@@ -268,6 +268,7 @@ class LifelineWatch:
     def __init__(self, watched: Identity | None = None):
         self._watched = watched or lifeline()
         self._children: set[int] = set()
+        self._ending = False
         self._lock = threading.Lock()
         threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
 
@@ -277,13 +278,16 @@ class LifelineWatch:
             self._children.add(child.pid)
 
     def remove(self, child: subprocess.Popen[bytes]) -> None:
-        """The child has ended."""
+        """The child has ended. Does not return once the lifeline has: what we did to the child is not to be taken for its own end."""
         with self._lock:
             self._children.discard(child.pid)
+        while self._ending:
+            time.sleep(1.0)
 
     def _watch(self) -> None:
         wait_for_end(self._watched)
         with self._lock:
+            self._ending = True
             children = list(self._children)
         for pid in children:
             signal_all(descendants(pid), signal.SIGKILL)

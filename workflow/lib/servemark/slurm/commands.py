@@ -87,8 +87,8 @@ def run(
             text=True,
             errors="replace",
             env=dict(env) if env is not None else query_environment(),
-            start_new_session=True,  # Ctrl-C in the terminal must not end a tool half-way
-            preexec_fn=_die_with_parent,
+            start_new_session=True,
+            preexec_fn=_die_with_us_alone,
         )
     except OSError as error:
         raise CommandFailed(Trouble.MISSING, argv, str(error)) from error
@@ -103,6 +103,12 @@ def run(
         said = err.strip() or out.strip() or f"ended with exit code {child.returncode}"
         raise CommandFailed(trouble_of(said), argv, said)
     return out
+
+
+def _die_with_us_alone() -> None:
+    # An interrupted run sends SIGINT to its children; a tool that is cut off half-way leaves us not knowing what it did.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with_parent()
 
 
 def _communicate(

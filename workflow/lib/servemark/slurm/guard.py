@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,16 +40,17 @@ def launch(run: str, main: Identity, *, log: Path, jobs_file: Path | None) -> No
         main: the process whose end it waits for.
     """
     argv = [sys.executable, "-m", "servemark.slurm.guard", run, str(main), "--log", str(log)]
-    child = subprocess.Popen(
-        [*argv, "--jobs-file", str(jobs_file)] if jobs_file else argv,
+    argv += ["--jobs-file", str(jobs_file)] if jobs_file else []
+    # The shell ends at once, so that the guard is nobody's child before anything can be interrupted.
+    subprocess.run(
+        ["/bin/sh", "-c", '"$@" &', "guard", *argv],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[2])},
         start_new_session=True,
+        check=True,
     )
-    # It ends as soon as it has forked.
-    threading.Thread(target=child.wait, name="guard", daemon=True).start()
 
 
 def leftovers(run_folder: Path, say: Callable[[str], None]) -> None:
@@ -163,8 +163,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--jobs-file", type=Path)
     asked = parser.parse_args(argv)
-    if os.fork():
-        os._exit(0)
 
     def say(text: str) -> None:
         asked.log.parent.mkdir(parents=True, exist_ok=True)

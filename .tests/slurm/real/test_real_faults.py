@@ -1,0 +1,230 @@
+"""Faults of nodes, networks and processes on real vLLM and Ray over two nodes: each named, bounded, cleaned up, and mended by a plain run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fault_table import Injury
+from real_checkout import NODES, RealCheckout, tiny
+from sandbox import Sandbox
+
+from integration.harness import RUN, SNAKEMAKE, Running, wait_until
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
+
+# From a fault in a live deployment to the end of the run: no_progress and the stop, then the report and the archive.
+LIVE_END_S = 150.0
+# A fault that start_cluster finds, from the start of the run: the job, the survey, the report.
+EARLY_END_S = 240.0
+# A loaded machine ends a tree of twenty processes on two nodes within this.
+GONE_S = 45.0
+
+
+@pytest.fixture
+def checkout(real_checkouts: Callable[[], RealCheckout]) -> RealCheckout:
+    """Two ranks over two nodes by Ray: a short point first, then one that is long enough to be disturbed."""
+    made = real_checkouts()
+    made.config["deployments"] = {"a": tiny(nodes=2, tensor_parallel=2, executor="ray")}
+    one = made.config["workloads"]["chat"]
+    made.config["workloads"] = {"brief": one | {"requests": 8, "concurrency": 2}, "long": one | {"requests": 400}}
+    return made
+
+
+def forget_rejections(checkout: RealCheckout) -> None:
+    """Two faults of one reason at the same point are two attempts here, and not a hole that is accepted."""
+    shutil.rmtree(checkout.results / "rejected", ignore_errors=True)
+
+
+@contextmanager
+def another_version(cluster: Sandbox, node: str, metadata: Path, version: str, folder: Path) -> Iterator[None]:
+    """A package has another version on one node, for as long as this lasts; on the disk nothing is changed."""
+    other = folder / "METADATA"
+    other.write_text(re.sub(r"^Version: .*$", f"Version: {version}", metadata.read_text(), count=1, flags=re.MULTILINE))
+    cluster.run(["mount", "--bind", str(other), str(metadata)], node=node, check=True)
+    try:
+        yield
+    finally:
+        cluster.run(["umount", str(metadata)], node=node, check=True)
+
+
+def site_packages(checkout: RealCheckout) -> Path:
+    python = Path(checkout.record("environments/cpu/environment.json")["python"])
+    (found,) = python.parents[1].glob("lib/python3.*/site-packages")
+    return found
+
+
+def test_what_is_wrong_with_the_nodes_is_found_before_a_model_is_loaded(
+    checkout: RealCheckout, new_injury: Callable[[], Injury], tmp_path: Path
+) -> None:
+    def found(fault: str, pattern: str) -> None:
+        injury = new_injury()
+        injury.of(fault, pattern)
+        forget_rejections(checkout)
+        before = len(checkout.progress())
+        running = checkout.start()
+        done = injury.ends(checkout, running, EARLY_END_S, since=time.monotonic(), gone_s=GONE_S)
+        assert done.rc == 1
+        lines = [line for line in checkout.progress()[before:] if line["subject"] == "a"]
+        begin = next(line["time"] for line in lines if line["stage"] == "start_cluster")
+        end = next(line["time"] for line in lines if "not measured" in line["text"])
+        print(f"{fault}: {end - begin:.1f} s from the look at the nodes to the verdict; {done.seconds:.0f} s in all", file=sys.stderr)
+        assert end - begin < 60
+        assert not any(line["stage"] == "serve_model" for line in lines), "nothing was loaded"
+
+    checkout.site["interface"] = "ib0"
+    found("no such interface", r"Node node[12]: expected an interface ib0 with an IPv4 address; found .*hsn0 \(10\.77\.0\.1[12]\)")
+    checkout.site["interface"] = "eth0"
+    found(
+        "an interface that leads nowhere",
+        r"Node node2: expected a connection between 10\.78\.0\.12 \(eth0\) and 10\.78\.0\.11, the first node; found: [^\n]+",
+    )
+    del checkout.site["interface"]
+    packages = site_packages(checkout)
+    with another_version(checkout.cluster, "node2", next(packages.glob("ray-*.dist-info/METADATA")), "2.59.1", tmp_path):
+        found("another Ray on one node", r"Node node2: expected Ray [\d.]+, as on node1; found 2\.59\.1")
+    with another_version(checkout.cluster, "node2", next(packages.glob("vllm-*.dist-info/METADATA")), "0.31.9", tmp_path):
+        found("another vLLM on one node", r"Node node2: expected (?i:vllm) [\w.+]+, as on node1; found 0\.31\.9")
+    assert checkout.results.joinpath("ledger").is_dir() is False or not list(checkout.results.glob("ledger/*/*.json"))
+
+
+def test_nodes_or_devices_that_slurm_does_not_have_are_refused_before_anything_is_submitted(
+    checkout: RealCheckout, new_injury: Callable[[], Injury]
+) -> None:
+    jobs = len(checkout.cluster.jobs())
+    for fault, pattern, change in (
+        ("GPUs that no node has", r"Slurm refuses the request \(keys? [^)]*gres[^)]*\): [^\n]+", {"gpus_per_node": 8}),
+        ("more nodes than there are", r"Slurm refuses the request \(keys? [^)]*nodes[^)]*\): [^\n]+", {}),
+    ):
+        injury = new_injury()
+        injury.of(fault, pattern)
+        before = dict(checkout.site)
+        checkout.site |= change
+        if not change:
+            checkout.config["deployments"]["a"] = tiny(nodes=3, replicas=3)
+        done = injury.ends(checkout, checkout.start(), 60, since=time.monotonic(), gone_s=GONE_S)
+        assert done.rc == 2
+        checkout.site = before
+    assert len(checkout.cluster.jobs()) == jobs, "nothing was submitted"
+
+
+def test_an_allocation_that_is_too_small_is_named(checkout: RealCheckout, new_injury: Callable[[], Injury]) -> None:
+    """A run by hand inside a job with less than the topology wants: the scheduler's part is not ours then."""
+    cases = (
+        ("a node too few", r"The allocation has 1 node\(s\), node1; expected 2\.", 4, {"nodes": 2, "tensor_parallel": 2, "executor": "ray"}),
+        ("a GPU too few", r"Node node1: expected 2 device\(s\) for ranks; found 1\.", 1, {"tensor_parallel": 2}),
+    )
+    for fault, pattern, gpus, topology in cases:
+        injury = new_injury()
+        injury.of(fault, pattern)
+        forget_rejections(checkout)
+        checkout.config["deployments"]["a"] = tiny(**topology)
+        checkout.write()
+        output = checkout.path.parent / "by-hand.txt"
+        output.unlink(missing_ok=True)
+        argv = [str(SNAKEMAKE), "--profile", "profiles/local", "--configfile", "my.yaml"]
+        begin = time.monotonic()
+        done = checkout.cluster.run(
+            ["sbatch", "--wait", "--nodelist=node1", f"--gres=gpu:{gpus}", "--mem=0", f"--output={output}", "--wrap", " ".join(argv)],
+            cwd=checkout.path, timeout=EARLY_END_S,
+        )  # fmt: skip
+        injury.end_s = time.monotonic() - begin
+        assert done.returncode == 1, (done, output.read_text())
+        injury.check_reason(output.read_text())
+        checkout.assert_nothing_left(GONE_S)
+        injury.left = "nothing"
+
+
+def generated(checkout: RealCheckout, since: int) -> int:
+    """Tokens that the deployment has generated in the long point, as its progress lines say it."""
+    counts = [
+        int(found[1]) for line in checkout.progress()[since:]
+        if (found := re.match(r"long-c4-r1: 400 requests, (\d+) tokens", line["text"]))
+    ]  # fmt: skip
+    return counts[-1] if counts else 0
+
+
+def measuring(checkout: RealCheckout) -> Running:
+    """Start and wait until the long point's requests are being answered."""
+    since = len(checkout.progress())
+    running = checkout.start()
+
+    def busy() -> bool:
+        assert running.process.poll() is None, running.text
+        return generated(checkout, since) > 300
+
+    wait_until(busy, 500, "the long point generates tokens")
+    return running
+
+
+def one_of(checkout: RealCheckout, node: str, kind: str):
+    found = checkout.kinds(node)
+    assert found.get(kind), f"no {kind} on {node}; there are {({k: len(v) for k, v in found.items()})}"
+    return found[kind][0]
+
+
+def kill(node: str, kind: str) -> Callable[[RealCheckout], None]:
+    return lambda checkout: one_of(checkout, node, kind).kill()
+
+
+LIVE = (
+    # fault, what is done, the measurement's reason, what the words must hold
+    ("Ray's head loses its raylet", kill("node1", "raylet"), "server_died", r"server_died[^\n]*"),
+    ("the other node loses its raylet", kill("node2", "raylet"), "server_died", r"server_died[^\n]*"),
+    ("a rank is killed", kill("node2", "Ray actor"), "server_died", r"server_died[^\n]*"),
+    ("the engine is killed", kill("node1", "engine"), "server_died", r"server_died[^\n]*"),
+    (
+        "the network between the nodes is cut",
+        lambda checkout: checkout.cluster.cut_network(*NODES),
+        "server_hung|server_died",
+        r"server_(hung|died)[^\n]*",
+    ),
+)
+
+
+def test_faults_of_a_live_deployment(checkout: RealCheckout, new_injury: Callable[[], Injury]) -> None:
+    """Successive starts of one deployment, each disturbed; then a plain run measures what is lacking and nothing else."""
+    brief: dict[str, str] = {}
+    for fault, disturb, reason, pattern in LIVE:
+        injury = new_injury()
+        injury.of(fault, pattern)
+        forget_rejections(checkout)
+        running = measuring(checkout)
+        disturb(checkout)
+        try:
+            done = injury.ends(checkout, running, LIVE_END_S, since=time.monotonic(), gone_s=GONE_S)
+        finally:
+            checkout.cluster.mend_network()
+        print(f"{fault}: {injury.end_s:.0f} s to the end; {injury.seen}", file=sys.stderr)
+        assert done.rc == 1
+        rejected = checkout.rejected()
+        assert set(rejected) == {"a/long-c4-r1.1"}, "what was finished is kept"
+        codes = {found["code"] for found in rejected["a/long-c4-r1.1"]["reasons"]}
+        assert any(re.fullmatch(reason, code) for code in codes), codes
+        assert rejected["a/long-c4-r1.1"]["failure"]["detail"]
+        started = {name: when for name, when in checkout.started_at("a").items() if name.startswith("brief")}
+        assert started == (brief or started), "a finished point is not measured again"
+        brief = started
+
+    injury = new_injury()
+    injury.of("scancel while the model is loaded", r"cancelled[^\n]*")
+    forget_rejections(checkout)
+    since = len(checkout.progress())
+    running = checkout.start()
+    wait_until(lambda: any(line["stage"] == "await_ready" for line in checkout.progress()[since:]), 300, "vLLM starts")
+    checkout.cluster.run(["scancel", checkout.job()["job_id"]], check=True)
+    done = injury.ends(checkout, running, 90, since=time.monotonic(), gone_s=GONE_S)
+    assert done.rc == 1
+
+    again = checkout.run(seconds=700)
+    injury.mended_by(again)
+    assert checkout.points("a")["brief-c2-r1"]["started_at"] == brief["brief-c2-r1"]
+    assert checkout.rows()["a", "long-c4-r1"]["verdict"] in ("VALID", "SUSPECT")
+    assert RUN in again.text
+    checkout.assert_nothing_left()

@@ -1,0 +1,100 @@
+"""What a process is started with: devices by place, secrets from files, modules first, nothing of the step that we run in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from servemark import daemon, processes
+from servemark.daemon import DaemonRequest
+
+
+@pytest.mark.parametrize(
+    ("given", "places", "gpus", "expected"),
+    [
+        ("0,1,2,3", (2, 3), True, "2,3"),
+        ("4,5,6,7", (0, 2), True, "4,6"),
+        ("GPU-aa,GPU-bb,MIG-cc", (2, 0), True, "MIG-cc,GPU-aa"),
+        ("7", (0,), False, "7"),
+        ("", (0, 1), True, "0,1"),
+        (None, (1, 3), True, "1,3"),
+        (None, (0, 1), False, None),
+        ("", (0,), False, None),
+    ],
+)
+def test_devices_are_picked_by_place_and_never_renumbered(monkeypatch, given, places, gpus, expected):
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: gpus if str(path) == "/dev/nvidiactl" else exists(path))
+    assert daemon.visible({} if given is None else {daemon.VISIBLE: given}, places) == expected
+
+
+def request(**changes) -> DaemonRequest:
+    return DaemonRequest(**({"name": "server", "argv": ("vllm", "serve"), "env": {}, "log": "server.log"} | changes))
+
+
+def test_the_environment_has_what_was_asked_and_nothing_of_our_step(monkeypatch, tmp_path):
+    for name in ("SLURM_STEP_ID", "SLURM_NTASKS", "SRUN_DEBUG", "SBATCH_PARTITION", "PMIX_RANK", "PMI_FD", "HF_TOKEN"):
+        monkeypatch.setenv(name, "ours")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv(daemon.VISIBLE, "4,5,6,7")
+    key = tmp_path / "key"
+    key.write_text("s3cr3t\n")
+    env = daemon.environment(request(env={"A": "b"}, secret_env={"VLLM_API_KEY": str(key)}, devices=(1, 2)))
+    assert (env["A"], env["VLLM_API_KEY"], env[daemon.VISIBLE]) == ("b", "s3cr3t", "5,6")
+    left = {name for name in env if name.startswith(("SLURM", "SRUN", "SBATCH", "PMI", "HF_"))}
+    assert left <= {"SLURM_CONF", "SLURM_JOB_ID", "SLURMD_NODENAME"} and env["SLURM_JOB_ID"] == "7"
+    assert daemon.environment(request())[daemon.VISIBLE] == "4,5,6,7", "all of them when no place is named"
+    with pytest.raises(FileNotFoundError):
+        daemon.environment(request(secret_env={"VLLM_API_KEY": str(tmp_path / "gone")}))
+
+
+def test_through_a_launcher_only_the_requests_file_is_handed_on(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(daemon.VISIBLE, "0")
+    monkeypatch.setenv("SLURM_STEP_ID", "3")
+    monkeypatch.setenv("VLLM_API_KEY", "another one")
+    asked = request(launcher=("srun", "--nodes=1"), env={"SECRET_PATH": "x"})
+    argv, env = daemon.through_launcher(asked, Path("requests/server.json"))
+    assert argv == [
+        "srun",
+        "--nodes=1",
+        sys.executable,
+        "-m",
+        "servemark.remote",
+        str(tmp_path / "requests/server.json"),
+    ]
+    assert not {"SECRET_PATH", "VLLM_API_KEY", "SLURM_STEP_ID", daemon.VISIBLE} & set(env)
+    assert env["PYTHONPATH"] == str(Path(daemon.__file__).parents[1])
+
+
+def test_without_modules_the_command_is_the_command():
+    assert daemon.command(request()) == ["vllm", "serve"]
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A login shell in which `module` is a function, as sites have it: it notes what it loads, and knows no cuda/0."""
+    (tmp_path / ".bash_profile").write_text(
+        'module() { [ "$2" = cuda/0 ] && return 1; LOADED="$LOADED $2"; export LOADED; }\n'
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def test_modules_are_loaded_in_order_by_a_login_shell_that_becomes_the_command(module):
+    code = "import os, sys; print(os.environ['LOADED'], sys.argv[1:], os.getpid())"
+    argv = daemon.with_modules([sys.executable, "-c", code, "a b", "$HOME", ""], ["gcc/12", "cuda/13.0"])
+    child = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=processes.clean_environment())
+    said, _ = child.communicate(timeout=20)
+    assert said.splitlines()[-1] == f" gcc/12 cuda/13.0 ['a b', '$HOME', ''] {child.pid}"
+
+
+def test_a_module_that_does_not_load_ends_the_start(module):
+    argv = daemon.with_modules(["echo", "started"], ["gcc/12", "cuda/0"])
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, env=dict(os.environ))
+    assert done.returncode == 97 and "servemark: module load cuda/0 failed" in done.stderr
+    assert "started" not in done.stdout

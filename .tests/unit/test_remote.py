@@ -1,0 +1,158 @@
+"""The far end of a launcher, as a real process on a real pipe: what it starts ends with the leash, whole and in time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from servemark import processes, remote, survey
+from servemark.daemon import VISIBLE, DaemonRequest
+from servemark.processes import Identity
+
+LIBRARY = str(Path(remote.__file__).parents[1])
+# Says its devices, node and mark and the id of a child in a session of its own that is deaf to TERM; itself deaf if told so.
+TREE = """
+import os, signal, subprocess, sys, time
+deaf = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print("deaf", flush=True); time.sleep(300)'
+child = subprocess.Popen([sys.executable, '-c', deaf], start_new_session=True, stdout=subprocess.PIPE)
+child.stdout.readline()
+if 'deaf' in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+else: signal.signal(signal.SIGTERM, lambda *_: (print('asked to end', flush=True), sys.exit(7)))
+env = os.environ.get
+print(child.pid, env('CUDA_VISIBLE_DEVICES'), env('SERVEMARK_NODE'), env('SERVEMARK_ATTEMPT'), env('SECRET'), flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.fixture
+def start(tmp_path, wait_for):
+    """Starts remote.py for a request: the process, and the file beside which it tells its place."""
+    started = []
+
+    def run(code: str = TREE, *arguments: str, variables: dict[str, str] | None = None, **changes):
+        path = tmp_path / "requests" / "server.json"
+        path.parent.mkdir(exist_ok=True)
+        values = {
+            "name": "server",
+            "argv": (sys.executable, "-c", code, *arguments),
+            "env": {},
+            "log": str(tmp_path / "log"),
+        }
+        path.write_text(DaemonRequest(**(values | {"grace_s": 0.5} | changes)).model_dump_json())
+        env = {**os.environ, "PYTHONPATH": LIBRARY, **(variables or {})}
+        argv = [sys.executable, "-m", "servemark.remote", str(path)]
+        child = subprocess.Popen(argv, stdin=subprocess.PIPE, env=env, cwd=tmp_path)
+        started.append(child)
+        return child, path.with_suffix(".place.json")
+
+    yield run
+    for child in started:
+        child.stdin.close()
+        child.wait(20)
+
+
+@pytest.fixture
+def tree(start, tmp_path, wait_for):
+    """Starts a request whose process has a tree: remote's process, the tree's identities, and what the process says."""
+
+    def run(*arguments: str, **more):
+        child, place = start(TREE, *arguments, **more)
+        log = tmp_path / "log"
+        wait_for(lambda: log.exists() and log.read_text().endswith("\n"))
+        said = log.read_text().split()
+        told = json.loads(place.read_text())
+        return child, [Identity.of(told["pid"]), Identity.of(int(said[0]))], said[1:], told
+
+    return run
+
+
+def test_the_end_of_the_leash_ends_the_tree_politely_and_then_by_force(tree, tmp_path):
+    child, members, _, _ = tree()
+    begin = time.monotonic()
+    child.stdin.close()
+    assert child.wait(10) == 7, "asked by TERM, it ended in its own way"
+    assert time.monotonic() - begin < 6
+    assert "asked to end" in (tmp_path / "log").read_text()
+    assert [member for member in members if member.alive] == []
+
+
+def test_what_is_deaf_is_killed_when_its_grace_is_over(tree):
+    child, members, _, _ = tree("deaf")
+    child.stdin.close()
+    assert child.wait(10) == 128 + signal.SIGKILL
+    assert [member for member in members if member.alive] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_the_far_end_is_a_request_to_end(tree, number):
+    child, members, _, _ = tree()
+    child.send_signal(number)
+    assert child.wait(10) == 7
+    assert [member for member in members if member.alive] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("", 0),
+        ("import sys; sys.exit(3)", 3),
+        ("import os; os.kill(os.getpid(), 9)", 128 + 9),
+        ("import os; os.kill(os.getpid(), 15)", 128 + 15),
+    ],
+)
+def test_the_exit_is_handed_on(start, code, expected):
+    child, _ = start(code)
+    assert child.wait(20) == expected
+
+
+def test_a_process_that_ends_by_itself_leaves_nothing(start, tmp_path):
+    code = (
+        "import subprocess, sys; child = subprocess.Popen(['sleep', '300'], start_new_session=True);"
+        "print(child.pid, flush=True); sys.exit(4)"
+    )
+    child, _ = start(code, grace_s=0.2)
+    assert child.wait(20) == 4
+    assert Identity.of(int((tmp_path / "log").read_text())) is None
+
+
+def test_the_process_gets_its_devices_node_mark_and_secret_and_says_where_it_is(tree, tmp_path):
+    secret = tmp_path / "key"
+    secret.write_text("s3cr3t\n")
+    variables = {
+        VISIBLE: "GPU-a,GPU-b,GPU-c",
+        "SLURMD_NODENAME": "node7",
+        processes.MARK_VARIABLE: "/runs/attempts/001",
+    }
+    scratch = tmp_path / "new" / "scratch"
+    _, _, said, told = tree(
+        variables=variables, devices=(0, 2), secret_env={"SECRET": str(secret)}, scratch=str(scratch)
+    )
+    assert said == ["GPU-a,GPU-c", "node7", "/runs/attempts/001", "s3cr3t"]
+    assert scratch.is_dir() and scratch.stat().st_mode & 0o777 == 0o700
+    assert told == {"host": processes.host(), "pid": told["pid"], "identity": str(Identity.of(told["pid"]))}
+
+
+def test_without_a_scheduler_the_node_is_this_machine(start, tmp_path):
+    child, _ = start("import os; print(os.environ['SERVEMARK_NODE'], 'SERVEMARK_ATTEMPT' in os.environ)")
+    assert child.wait(20) == 0
+    assert (tmp_path / "log").read_text().split() == [survey.here(), "False"]
+
+
+def test_words_on_the_leash_are_not_its_end(tree):
+    child, members, _, _ = tree()
+    child.stdin.write(b"anything\n")
+    child.stdin.flush()
+    time.sleep(0.4)
+    assert child.poll() is None and all(member.alive for member in members)
+
+
+def test_a_program_that_is_not_there_is_an_error_of_the_launcher(start, tmp_path):
+    child, place = start(argv=("/no/such/program",))
+    assert child.wait(20) == 1 and not place.exists()
