@@ -238,6 +238,7 @@ class Deployment:
             token,
             self.environment,
             HARDWARE,
+            self.folder,
             timeout_s=self.timeouts.cluster,
             stop_s=self.timeouts.stop,
             log=self.root / "fabric.log",

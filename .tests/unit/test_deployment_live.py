@@ -12,7 +12,7 @@ from deployed import assert_all_gone, reasons
 
 from servemark import keeper, launch, processes
 from servemark.deployment import attempts
-from servemark.deployment.server import LOOPBACK
+LOOPBACK = "127.0.0.1"
 from servemark.measurement.ledger import file_sha256
 from servemark.records import Fabric
 

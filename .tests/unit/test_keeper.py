@@ -285,4 +285,4 @@ def test_what_is_behind_a_launcher_ends_with_a_killed_keeper(attempts):
     child = int(Path(state.log).read_text().split()[1])
     Identity.parse(keeper.read_state(attempt).identity).signal(signal.SIGKILL)
     wait_for(lambda: Identity.of(place["pid"]) is None and Identity.of(child) is None)
-    assert processes.marked(attempt) == []
+    wait_for(lambda: processes.marked(attempt) == [])

@@ -6,10 +6,10 @@ import socket
 from itertools import pairwise
 
 import pytest
-from conftest import HARDWARE, planned_point
+from deployed import planned_point
 
-from servemark import launch
-from servemark.records import Gpu, Hardware, Plan, Topology
+from servemark import doors, launch
+from servemark.records import Node, Plan, Topology
 
 
 def plan(**changes) -> Plan:
@@ -29,11 +29,6 @@ def plan(**changes) -> Plan:
     return Plan(**(values | changes))
 
 
-def gpu_hardware() -> Hardware:
-    gpus = (Gpu(name="NVIDIA H200", memory_mib=143771),)
-    return HARDWARE.model_copy(update={"accelerator": "cuda", "gpus": gpus})
-
-
 @pytest.mark.parametrize(
     ("options", "arguments"),
     [
@@ -50,22 +45,64 @@ def test_options_are_spelled_as_vllm_reads_them(options, arguments):
     assert launch.option_arguments(options) == arguments
 
 
+MP = ["--distributed-executor-backend", "mp"]
+RAY = ["--distributed-executor-backend", "ray"]
+SPANS = {"nodes": 2, "devices_per_node": 2, "tensor_parallel": 2, "pipeline_parallel": 2}
+SIZES = ["--tensor-parallel-size", "2", "--pipeline-parallel-size", "2"]
+TOGETHER = ["--master-addr", "10.0.0.1", "--master-port", "20009"]
+DP4 = {"nodes": 2, "devices_per_node": 2, "data_parallel": 4, "executor": "mp"}
+DP4_OF = ["--data-parallel-size", "4", "--data-parallel-size-local", "2", "--data-parallel-address"]
+
+
+def rank(index: int, nodes: int = 2) -> launch.Rank:
+    return launch.Rank(nodes, index, "10.0.0.1", 20009)
+
+
 @pytest.mark.parametrize(
-    ("topology", "expected"),
+    ("topology", "of", "expected"),
     [
-        (Topology(), []),
+        ({}, None, []),
+        ({"tensor_parallel": 2, "executor": "mp"}, None, ["--tensor-parallel-size", "2", *MP]),
+        ({**SPANS, "executor": "ray"}, None, [*SIZES, *RAY]),
+        ({**SPANS, "executor": "mp"}, rank(0), [*SIZES, *MP, "--nnodes", "2", "--node-rank", "0", *TOGETHER]),
         (
-            Topology(tensor_parallel=2, executor="mp"),
-            ["--tensor-parallel-size", "2", "--distributed-executor-backend", "mp"],
+            {**SPANS, "executor": "mp"},
+            rank(1),
+            [*SIZES, *MP, "--nnodes", "2", "--node-rank", "1", *TOGETHER, "--headless"],
+        ),
+        ({"data_parallel": 2, "executor": "mp"}, None, [*MP, "--data-parallel-size", "2"]),
+        (DP4, rank(0), [*MP, *DP4_OF, "10.0.0.1", "--data-parallel-rpc-port", "20009"]),
+        (
+            DP4,
+            rank(1),
+            [
+                *MP, *DP4_OF, "10.0.0.1", "--data-parallel-rpc-port", "20009",
+                "--headless", "--data-parallel-start-rank", "2",
+            ],
         ),
         (
-            Topology(tensor_parallel=2, pipeline_parallel=3, executor="ray"),
-            ["--tensor-parallel-size", "2", "--pipeline-parallel-size", "3", "--distributed-executor-backend", "ray"],
+            {"nodes": 4, "data_parallel": 4, "executor": "mp"},
+            rank(3, nodes=4),
+            [
+                *MP, "--data-parallel-size", "4", "--data-parallel-size-local", "1", "--data-parallel-address",
+                "10.0.0.1", "--data-parallel-rpc-port", "20009", "--headless", "--data-parallel-start-rank", "3",
+            ],
+        ),
+        (
+            {**DP4, "executor": "ray"},
+            None,
+            [*RAY, "--data-parallel-size", "4", "--data-parallel-backend", "ray", "--data-parallel-address", "10.0.0.7",
+             "--data-parallel-size-local", "2"],
+        ),
+        (
+            {"nodes": 2, "tensor_parallel": 2, "data_parallel": 1, "replicas": 2, "executor": "ray"},
+            None,
+            ["--tensor-parallel-size", "2", *RAY],
         ),
     ],
-)
-def test_the_servers_command_line(topology, expected):
-    argv = launch.serve("/env/bin/python", "/models/tiny", plan(topology=topology), "127.0.0.1", 20001)
+)  # fmt: skip
+def test_the_servers_command_line(topology, of, expected):
+    argv = launch.serve("/env/bin/python", "/models/tiny", plan(topology=Topology(**topology)), "10.0.0.7", 20001, of)
     assert argv == [
         "/env/bin/python",
         "-m",
@@ -75,18 +112,21 @@ def test_the_servers_command_line(topology, expected):
         "--served-model-name",
         "tiny",
         "--host",
-        "127.0.0.1",
+        "10.0.0.7",
         "--port",
         "20001",
         *expected,
         "--max-model-len",
         "512",
         "--enforce-eager",
+        "--middleware",
+        "servemark_require_key.RequireKey",
     ]
 
 
-CPU = {"GLOO_SOCKET_IFNAME": "lo"}
-RAY = {
+NODE = Node(name="node1", host="n1", address="10.0.0.1", interface="hsn0", devices=2, cpu_count=8, memory_gib=1, shm_gib=1,
+            python="3.12.1", vllm="1", ports=tuple(range(20000, 20019)))  # fmt: skip
+CPU_RAY = {
     "SERVEMARK_CPU_RAY": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
@@ -95,39 +135,95 @@ RAY = {
 
 
 @pytest.mark.parametrize(
-    ("topology", "hardware", "variables", "expected"),
+    ("topology", "accelerator", "variables", "expected"),
     [
-        (Topology(), HARDWARE, {}, CPU),
-        (Topology(), HARDWARE, {"HF_HUB_OFFLINE": "0", "X": "1"}, {**CPU, "HF_HUB_OFFLINE": "0", "X": "1"}),
-        (Topology(tensor_parallel=2, executor="mp"), HARDWARE, {}, {**CPU, "VLLM_CPU_OMP_THREADS_BIND": "0|1"}),
-        (Topology(tensor_parallel=2, executor="ray"), HARDWARE, {}, {**CPU, **RAY}),
-        (Topology(tensor_parallel=2, executor="ray"), gpu_hardware(), {}, {}),
+        ({}, "cpu", {}, {}),
+        ({}, "cuda", {}, {}),
+        ({}, "cpu", {"HF_HUB_OFFLINE": "0", "X": "1"}, {"HF_HUB_OFFLINE": "0", "X": "1"}),
+        ({"tensor_parallel": 2, "executor": "mp"}, "cpu", {}, {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}),
+        ({**SPANS, "executor": "mp"}, "cpu", {}, {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}),
+        ({**DP4}, "cpu", {}, {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}),
+        ({"nodes": 2, "replicas": 2, "executor": "mp"}, "cpu", {}, {"SERVEMARK_HEALTH_WITHOUT_KEY": "1"}),
+        ({"tensor_parallel": 2, "executor": "ray"}, "cpu", {}, CPU_RAY),
+        ({"tensor_parallel": 2, "executor": "ray"}, "cuda", {}, {}),
+        ({**SPANS, "executor": "ray"}, "cuda", {}, {"NCCL_SOCKET_IFNAME": "=hsn0"}),
+        (
+            {**SPANS, "executor": "ray"},
+            "cuda",
+            {"NCCL_SOCKET_IFNAME": "ib", "GLOO_SOCKET_IFNAME": "eth1"},
+            {"NCCL_SOCKET_IFNAME": "ib", "GLOO_SOCKET_IFNAME": "eth1"},
+        ),
+        (
+            {**DP4, "executor": "ray"},
+            "cuda",
+            {},
+            {"NCCL_SOCKET_IFNAME": "=hsn0", "VLLM_RAY_DP_PACK_STRATEGY": "strict"},
+        ),
+        (
+            {"nodes": 4, "tensor_parallel": 2, "data_parallel": 2, "executor": "ray"},
+            "cuda",
+            {},
+            {"NCCL_SOCKET_IFNAME": "=hsn0", "VLLM_RAY_DP_PACK_STRATEGY": "span"},
+        ),
+        ({}, "cpu", {"PYTHONPATH": "/mine"}, {"PYTHONPATH": f"{doors.DOORS}:/mine"}),
     ],
 )
-def test_the_servers_environment(topology, hardware, variables, expected):
-    env = launch.server_environment(plan(topology=topology, variables=variables), hardware, "lo")
-    always = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1"}
+def test_the_servers_environment(topology, accelerator, variables, expected):
+    asked = plan(topology=Topology(**topology), variables=variables)
+    env = launch.server_environment(asked, accelerator, NODE, "/tmp/scratch")
+    always = {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "PYTHONUNBUFFERED": "1",
+        "VLLM_HOST_IP": "10.0.0.1",
+        "GLOO_SOCKET_IFNAME": "hsn0",
+        "VLLM_RPC_BASE_PATH": "/tmp/scratch",
+        "PYTHONPATH": str(doors.DOORS),
+    }
     assert env == always | launch.NO_PROXY | expected
 
 
-def test_ray_is_started_with_a_token_file_without_dashboard_and_in_the_foreground():
+def test_ray_is_told_of_its_token_by_a_file():
     env = launch.ray_environment("/attempt/ray-token", "/tmp/scratch")
     assert (env["RAY_AUTH_MODE"], env["RAY_AUTH_TOKEN_PATH"], env["RAY_TMPDIR"]) == (
         "token",
         "/attempt/ray-token",
         "/tmp/scratch",
     )
-    argv = launch.ray_head("/env/bin/python", "127.0.0.1", 20001, 20002, 2, 8, "/tmp/scratch")
-    assert argv[:5] == ["/env/bin/python", "-m", "ray.scripts.scripts", "start", "--head"]
-    assert {
-        "--block",
-        "--include-dashboard=false",
-        "--node-ip-address=127.0.0.1",
-        "--port=20001",
-        "--num-gpus=2",
-    } < set(argv)
-    assert {"--ray-client-server-port=20002", "--num-cpus=8", "--temp-dir=/tmp/scratch"} < set(argv)
-    assert "token" not in " ".join(argv)
+
+
+PINNED = {
+    "--node-manager-port": "20002",
+    "--object-manager-port": "20003",
+    "--runtime-env-agent-port": "20004",
+    "--metrics-export-port": "20005",
+    "--min-worker-port": "0",
+    "--max-worker-port": "0",
+}
+
+
+@pytest.mark.parametrize(
+    ("head", "role", "devices", "cpus"),
+    [
+        (None, {"--head": "", "--port": "20000", "--ray-client-server-port": "20001", "--include-dashboard": "false"}, 2, "8"),
+        ("10.0.0.9:20500", {"--address": "10.0.0.9:20500"}, 16, "16"),
+    ],
+    ids=["head", "worker"],
+)  # fmt: skip
+def test_ray_on_a_node_stays_in_the_foreground_and_on_its_ports(head, role, devices, cpus):
+    argv = launch.ray_node("/env/bin/python", NODE, devices, "/tmp/scratch", range(20000, 20006), head)
+    assert argv[:4] == ["/env/bin/python", "-m", "ray.scripts.scripts", "start"]
+    told = {name: value for name, _, value in (word.partition("=") for word in argv[4:])}
+    assert told == role | PINNED | {
+        "--block": "",
+        "--node-ip-address": "10.0.0.1",
+        "--num-gpus": str(devices),
+        "--num-cpus": cpus,
+        "--disable-usage-stats": "",
+        "--object-store-memory": "200000000",
+        "--temp-dir": "/tmp/scratch",
+    }
 
 
 @pytest.mark.parametrize(

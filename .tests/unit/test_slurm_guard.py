@@ -89,7 +89,8 @@ def test_the_guard_outlives_its_parent_and_acts_only_when_needed(tool: MakeTool,
     journal.append(jobs, "run", run="run-1")
     code = (
         "import sys; from pathlib import Path; from servemark import processes; from servemark.slurm import guard;"
-        "guard.launch('run-1', processes.myself(), log=Path(sys.argv[2]), jobs_file=Path(sys.argv[1])); input()"
+        "guard.launch('run-1', processes.myself(), log=Path(sys.argv[2]), jobs_file=Path(sys.argv[1]));"
+        "import psutil; assert not psutil.Process().children(recursive=True); input()"
     )
     env = dict(os.environ) | {"PYTHONPATH": str(Path(guard.__file__).parents[2])}
     main = subprocess.Popen([sys.executable, "-c", code, str(jobs), str(log)], stdin=subprocess.PIPE, env=env)

@@ -19,6 +19,7 @@ with stage("check_fabric", snakemake.wildcards.deployment, snakemake.log[0], fol
         Cluster.read(snakemake.input.cluster),
         Environment.read(snakemake.input.environment),
         Hardware.read(snakemake.input.hardware),
+        folder,
         timeout_s=timeouts.cluster,
         stop_s=timeouts.stop,
         log=here.log,

@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
-for folder in (Path(__file__).parent, Path(__file__).parents[1], Path(__file__).parents[1] / "workflow"):
-    sys.path.insert(0, str(folder))
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1]))
+sys.path.insert(2, str(Path(__file__).parents[1] / "workflow"))
 from fault_table import FaultTable, Injury
 from real_checkout import RealCheckout, standin_config, tiny
 from sandbox import Options, Sandbox, why_unavailable
@@ -78,7 +79,9 @@ def real_environment(tmp_path_factory: pytest.TempPathFactory) -> None:
         "models": {"tiny": {"source": "builtin:tiny-dense"}},
         "environments": {"cpu": {"lock": "cpu"}},
         "deployments": {"a": tiny()},
-        "workloads": {"chat": {"dataset": "random", "input_tokens": 8, "output_tokens": 4, "requests": 1, "concurrency": 1}},
+        "workloads": {
+            "chat": {"dataset": "random", "input_tokens": 8, "output_tokens": 4, "requests": 1, "concurrency": 1}
+        },
         "cache": str(CACHE),
     }
     with tempfile.TemporaryDirectory(prefix="sm", dir="/tmp") as runtime:
@@ -114,7 +117,14 @@ def prepared(site: Sandbox, disk: Path, real_environment: None) -> RealCheckout:
         "cache": str(CACHE),
         "verdict": {"min_duration_s": 0.0, "min_requests_per_slot": 0.0},
         # A machine of two cores that others use, too: a rank imports vLLM for a minute there.
-        "timeouts": {"cluster": 180.0, "start": 420.0, "stall": 240.0, "point": 300.0, "no_progress": 30.0, "stop": 10.0},
+        "timeouts": {
+            "cluster": 180.0,
+            "start": 420.0,
+            "stall": 240.0,
+            "point": 300.0,
+            "no_progress": 30.0,
+            "stop": 10.0,
+        },
     }
     checkout = _bare(disk, "prepared", site, config)
     done = checkout.run("--until", "check_environment", "stage_weights", seconds=400)
@@ -162,11 +172,11 @@ def prepared_standin(site: Sandbox, disk: Path) -> RealCheckout:
     return checkout
 
 
-@pytest.fixture
-def standin_checkout(prepared_standin: RealCheckout, disk: Path) -> Iterator[RealCheckout]:
-    """A checkout on the stand-in, up to the point where deployments are planned."""
+@pytest.fixture(scope="module")
+def standin_checkouts(prepared_standin: RealCheckout, disk: Path) -> Iterator[MakeCheckout]:
+    """Makes checkouts on the stand-in, up to the point where deployments are planned."""
     with _copies(prepared_standin, disk) as make:
-        yield make()
+        yield make
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Run by the model environment's interpreter, as a stranger: knock at ports, without any key or token, and say who answers.
 
-usage: python knock.py ADDRESS:PORT...   (a JSON object on standard output: ADDRESS:PORT -> {connect, http, body, grpc})
+usage: python knock.py UID ADDRESS:PORT...   (as that user; on standard output {ADDRESS:PORT: {connect, http, body, grpc}})
 
 ``http``: status of ``GET /metrics``, or null for what speaks no HTTP. ``grpc``: Ray's answers to one harmless call of each of its
 services, by status name; UNIMPLEMENTED (another service) is left out.
@@ -8,17 +8,19 @@ services, by status name; UNIMPLEMENTED (another service) is left out.
 
 import http.client
 import json
+import os
 import socket
 import sys
+
+import grpc
 
 # One call that changes nothing of each service (ray/src/ray/protobuf, 2.60); an empty message is a valid request of each.
 CALLS = (
     "NodeInfoGcsService/GetAllNodeInfo",
     "NodeManagerService/GetSystemConfig",
-    "ObjectManagerService/FreeObjects",
+    "ObjectManagerService/Pull",
     "CoreWorkerService/GetCoreWorkerStats",
     "RayletDriver/ClusterInfo",
-    "ReporterService/HealthCheck",
 )
 
 
@@ -45,8 +47,6 @@ def _http(address, port):
 
 
 def _grpc(address, port):
-    import grpc
-
     found = {}
     with grpc.insecure_channel(f"{address}:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
         try:
@@ -65,7 +65,10 @@ def _grpc(address, port):
 
 if __name__ == "__main__":
     said = {}
-    for word in sys.argv[1:]:
+    # Not before: the interpreter may lie where that user cannot read.
+    os.setgid(int(sys.argv[1]))
+    os.setuid(int(sys.argv[1]))
+    for word in sys.argv[2:]:
         host, _, number = word.rpartition(":")
         said[word] = knock(host, int(number))
     print(json.dumps(said))

@@ -31,15 +31,19 @@ def tiny(options: dict[str, Any] | None = None, **topology: Any) -> dict[str, An
         "model": "tiny",
         "environment": "cpu",
         "topology": topology,
-        "options": {"max-model-len": 512, "dtype": "bfloat16", **({"enforce-eager": True} if eager else {}), **(options or {})},
+        "options": {
+            "max-model-len": 512,
+            "dtype": "bfloat16",
+            **({"enforce-eager": True} if eager else {}),
+            **(options or {}),
+        },
         "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"},
     }
 
 
 def standin_config(prefix: Path, cache: Path) -> dict[str, Any]:
-    """One deployment of two replicas over both nodes on the stand-in."""
+    """Two deployments on the stand-in, each on a node of its own."""
     config = harness.basic_config(prefix, cache)
-    config["deployments"] = {"a": config["deployments"]["a"] | {"topology": {"nodes": 2, "tensor_parallel": 2}}}
     config["timeouts"] |= {"cluster": 60.0, "start": 90.0}
     return config
 

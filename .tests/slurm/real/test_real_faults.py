@@ -1,4 +1,4 @@
-"""Faults of nodes, networks and processes on real vLLM and Ray over two nodes: each named, bounded, cleaned up, and mended by a plain run."""
+"""Faults of nodes, networks and processes on real vLLM and Ray over two nodes: named, bounded, cleaned up, mended by a plain run."""
 
 from __future__ import annotations
 
@@ -74,12 +74,18 @@ def test_what_is_wrong_with_the_nodes_is_found_before_a_model_is_loaded(
         lines = [line for line in checkout.progress()[before:] if line["subject"] == "a"]
         begin = next(line["time"] for line in lines if line["stage"] == "start_cluster")
         end = next(line["time"] for line in lines if "not measured" in line["text"])
-        print(f"{fault}: {end - begin:.1f} s from the look at the nodes to the verdict; {done.seconds:.0f} s in all", file=sys.stderr)
+        print(
+            f"{fault}: {end - begin:.1f} s from the look at the nodes to the verdict; {done.seconds:.0f} s in all",
+            file=sys.stderr,
+        )
         assert end - begin < 60
         assert not any(line["stage"] == "serve_model" for line in lines), "nothing was loaded"
 
     checkout.site["interface"] = "ib0"
-    found("no such interface", r"Node node[12]: expected an interface ib0 with an IPv4 address; found .*hsn0 \(10\.77\.0\.1[12]\)")
+    found(
+        "no such interface",
+        r"Node node[12]: expected an interface ib0 with an IPv4 address; found .*hsn0 \(10\.77\.0\.1[12]\)",
+    )
     checkout.site["interface"] = "eth0"
     found(
         "an interface that leads nowhere",
@@ -87,9 +93,13 @@ def test_what_is_wrong_with_the_nodes_is_found_before_a_model_is_loaded(
     )
     del checkout.site["interface"]
     packages = site_packages(checkout)
-    with another_version(checkout.cluster, "node2", next(packages.glob("ray-*.dist-info/METADATA")), "2.59.1", tmp_path):
+    with another_version(
+        checkout.cluster, "node2", next(packages.glob("ray-*.dist-info/METADATA")), "2.59.1", tmp_path
+    ):
         found("another Ray on one node", r"Node node2: expected Ray [\d.]+, as on node1; found 2\.59\.1")
-    with another_version(checkout.cluster, "node2", next(packages.glob("vllm-*.dist-info/METADATA")), "0.31.9", tmp_path):
+    with another_version(
+        checkout.cluster, "node2", next(packages.glob("vllm-*.dist-info/METADATA")), "0.31.9", tmp_path
+    ):
         found("another vLLM on one node", r"Node node2: expected (?i:vllm) [\w.+]+, as on node1; found 0\.31\.9")
     assert checkout.results.joinpath("ledger").is_dir() is False or not list(checkout.results.glob("ledger/*/*.json"))
 
@@ -116,8 +126,9 @@ def test_nodes_or_devices_that_slurm_does_not_have_are_refused_before_anything_i
 
 def test_an_allocation_that_is_too_small_is_named(checkout: RealCheckout, new_injury: Callable[[], Injury]) -> None:
     """A run by hand inside a job with less than the topology wants: the scheduler's part is not ours then."""
+    over_two = {"nodes": 2, "tensor_parallel": 2, "executor": "ray"}
     cases = (
-        ("a node too few", r"The allocation has 1 node\(s\), node1; expected 2\.", 4, {"nodes": 2, "tensor_parallel": 2, "executor": "ray"}),
+        ("a node too few", r"The allocation has 1 node\(s\), node1; expected 2\.", 4, over_two),
         ("a GPU too few", r"Node node1: expected 2 device\(s\) for ranks; found 1\.", 1, {"tensor_parallel": 2}),
     )
     for fault, pattern, gpus, topology in cases:
@@ -165,7 +176,7 @@ def measuring(checkout: RealCheckout) -> Running:
 
 def one_of(checkout: RealCheckout, node: str, kind: str):
     found = checkout.kinds(node)
-    assert found.get(kind), f"no {kind} on {node}; there are {({k: len(v) for k, v in found.items()})}"
+    assert found.get(kind), f"no {kind} on {node}; there are { ({k: len(v) for k, v in found.items()}) }"
     return found[kind][0]
 
 

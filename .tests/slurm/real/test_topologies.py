@@ -71,7 +71,7 @@ class Seen:
 
     def __call__(self) -> None:
         """Look at the deployment that is ready now; again and again, until it had all that it must have."""
-        for name, wanted in self.wanted.items():
+        for name in self.wanted:
             if not (self.checkout.results / "deployments" / name / "ready.json").exists():
                 continue
             if self.kinds.get(name) and not self.lacks(name):
@@ -83,7 +83,11 @@ class Seen:
     def lacks(self, name: str) -> dict[str, set[str]]:
         """Kinds that a node has not had."""
         found = self.kinds.get(name, {})
-        return {node: kinds - found.get(node, set()) for node, kinds in self.wanted[name].items() if kinds - found.get(node, set())}
+        return {
+            node: kinds - found.get(node, set())
+            for node, kinds in self.wanted[name].items()
+            if kinds - found.get(node, set())
+        }
 
 
 def measure(checkout: RealCheckout, cases: dict[str, Any], seconds: float) -> None:
@@ -146,10 +150,14 @@ def gate_s(checkout: RealCheckout, name: str, job: dict[str, Any]) -> float:
 @pytest.mark.real_slurm
 @pytest.mark.timeout(1500)
 def test_ray_replicas_and_uneven_stages_over_two_nodes(
-    real_checkouts: Callable[[], RealCheckout], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    real_checkouts: Callable[[], RealCheckout],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     checkout = real_checkouts()
-    checkout.config["models"] = MODELS | {"three-layers": three_layers(checkout.path.parent / "three-layers", monkeypatch)}
+    checkout.config["models"] = MODELS | {
+        "three-layers": three_layers(checkout.path.parent / "three-layers", monkeypatch)
+    }
     measure(checkout, ESSENTIAL, 1400)
     log = checkout.log("ray-tp2", "server.log")
     assert "Connected to Ray cluster" in log and "world_size=2" in log, "the real Ray executor, two ranks"

@@ -153,14 +153,15 @@ def ray_node(
     """``ray start`` in the foreground on one node: the head, or a worker that joins ``head`` (ADDRESS:PORT).
 
     One Ray "GPU" is one rank; the object store carries no tensors. Every port that can be pinned is, so that nothing is chosen inside
-    Ray's default worker range, where other users' Ray looks too.
+    Ray's default worker range, where other users' Ray looks too. No monitor: nothing is scaled here, and its metrics would be the one
+    port of Ray's that answers to anybody (monitor.py listens on every address and asks for no token).
 
     Args:
         ports: six free ports of the node.
     """
     own, client, manager, objects, agent, metrics = ports
     role = (
-        ["--head", f"--port={own}", f"--ray-client-server-port={client}", "--include-dashboard=false"]
+        ["--head", f"--port={own}", f"--ray-client-server-port={client}", "--include-dashboard=false", "--no-monitor"]
         if head is None
         else [f"--address={head}"]
     )

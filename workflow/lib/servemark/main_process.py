@@ -84,6 +84,7 @@ def load(
     and exit with 1.
     """
     fence.export_name()
+    scheduled_run.restore_configuration()
     try:
         site = scheduled_run.default_cluster()
         experiment = Experiment.of(expand(config_load.validate(data, [Path(source) for source in sources], site)))

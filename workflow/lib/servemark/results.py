@@ -24,6 +24,9 @@ _LEFT_OUT = frozenset(
         "check.json",
         "stage",
         "summary.txt",
+        # The scheduler's side of the run writes these while the archive is made; accounting.json has what matters of them.
+        "jobs.jsonl",
+        "guard.log",
         *SECRETS,
     }
 )

@@ -53,6 +53,12 @@ def is_scheduled(*, is_main: bool, jobs: int | None) -> bool:
     return VARIABLE in os.environ
 
 
+def restore_configuration() -> None:
+    """Give Slurm's tools in a job their configuration back, which the executor's inner part takes away."""
+    if configuration := os.environ.get("SERVEMARK_SLURM_CONF"):
+        os.environ.setdefault("SLURM_CONF", configuration)
+
+
 def default_cluster() -> str | None:
     """The cluster file for a configuration that names none: the user's, else the one that the profile is made for."""
     return os.environ.get(CLUSTER_VARIABLE)

@@ -25,7 +25,6 @@ from servemark.measurement.key import hardware_part
 from servemark.records import Failure, Node, Strict, write_atomically
 
 NODE_VARIABLE = "SERVEMARK_NODE"
-PORTS = 24
 REACH_S = 10.0
 
 
@@ -38,10 +37,12 @@ class Spec(Strict):
     python: str = ""
     modules: tuple[str, ...] = ()
     interface: str | None = None
+    # Free ports to be found.
+    ports: int = 1
     known_as: dict[str, str] = {}
     job_id: str | None = None
     jobs_alive: tuple[str, ...] | None = None
-    # Where the first node listens, for the others to try: address, port.
+    # Where the node of the stages listens, for the others to try: address, port.
     reach: tuple[str, int] | None = None
 
 
@@ -110,7 +111,8 @@ def look(spec: Spec) -> Node:
         memory_gib=found.memory_gib,
         shm_gib=found.shm_gib,
         kind=hardware_part(found),
-        ports=tuple(launch.free_ports(chosen.address, PORTS, start=int.from_bytes(os.urandom(2)))),
+        # Free on every address: the router's counters lie on loopback.
+        ports=tuple(launch.free_ports("0.0.0.0", spec.ports, start=int.from_bytes(os.urandom(2)))),  # noqa: S104
         leftovers=ended,
         **versions,
     )
@@ -149,7 +151,7 @@ def private(root: Path) -> Path:
 
 
 def reach(spec: Spec) -> None:
-    """Connect to the first node from this node's chosen address, and be connected to: both ways must be open.
+    """Connect to the node of the stages from this node's chosen address, and be connected to: both ways must be open.
 
     Raises:
         StageFailed: one of them is not.
@@ -166,7 +168,7 @@ def reach(spec: Spec) -> None:
                 back.accept()[0].close()
     except OSError as error:
         raise StageFailed(
-            f"Node {here()}: expected {step} between {chosen.address} ({chosen.name}) and {spec.reach[0]}, the first node; found: {error}.",
+            f"Node {here()}: expected {step} between {chosen.address} ({chosen.name}) and {spec.reach[0]}, the job's first node; found: {error}.",
             do="Check that `interface` in the cluster file names the network that joins the nodes, and that no firewall stands between.",
             reason="wrong_interface",
         ) from None

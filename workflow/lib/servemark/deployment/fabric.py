@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 from pathlib import Path
 
 from servemark import launch
 from servemark.daemon import DaemonRequest
-from servemark.deployment import allocation, attempts
+from servemark.deployment import allocation, attempts, ports
 from servemark.deployment.nodes import Ground
 from servemark.diagnosis import diagnose, root_error
 from servemark.environment import INSIDE
@@ -23,6 +22,7 @@ from servemark.progress import Progress
 from servemark.records import Cluster, Environment, Fabric, Hardware, Plan, write_atomically
 
 STAGE = "check_fabric"
+KEPT = "fabric.json"
 # Large enough that bandwidth and not latency decides on a fast fabric; small enough for a laptop.
 BYTES = {"nccl": 256 * 2**20, "gloo": 4 * 2**20}
 # NCCL_DEBUG=INFO: "NET/IB : Using [0]mlx5_0...", "Using network AWS Libfabric", "Channel 00/0 : 3[3] -> 4[0] [send] via NET/Socket/0".
@@ -44,6 +44,7 @@ def check(
     cluster: Cluster,
     environment: Environment,
     hardware: Hardware,
+    folder: Path,
     *,
     timeout_s: float,
     stop_s: float,
@@ -53,13 +54,19 @@ def check(
 ) -> Fabric:
     """Reduce over all ranks of every replica that spans nodes; on one node there is nothing to check."""
     name = plan.deployment
-    if cluster.replay or cluster.failure or cluster.attempt is None:
-        return Fabric(deployment=name, replay=cluster.replay, failure=cluster.failure, attempt=cluster.attempt)
+    if cluster.replay:
+        # Nothing was started: the fabric's facts are those of the attempt that served.
+        kept = next((a / KEPT for a in reversed(attempts.every(folder)) if (a / KEPT).exists()), None)
+        return Fabric.read(kept) if kept else Fabric(deployment=name, replay=True)
+    if cluster.failure or cluster.attempt is None:
+        return Fabric(deployment=name, failure=cluster.failure, attempt=cluster.attempt)
     if plan.topology.nodes == 1:
         return Fabric(deployment=name, attempt=cluster.attempt)
     attempt = Path(cluster.attempt)
     try:
-        return _reduce(plan, cluster, environment, hardware, attempt, timeout_s, log, progress, watch)
+        found = _reduce(plan, cluster, environment, hardware, attempt, timeout_s, log, progress, watch)
+        found.write(attempt / KEPT)
+        return found
     except StageFailed as error:
         failure = attempts.fail(attempt, attempts.from_error(STAGE, error), stop_s)
         return Fabric(deployment=name, needed=True, failure=failure, attempt=cluster.attempt)
@@ -89,20 +96,20 @@ def _reduce(
     ]
     backend = "nccl" if hardware.accelerator == "cuda" else "gloo"
     ranks = sum(map(len, used))
-    output = attempt / "fabric.json"
+    output = attempt / "all-reduce.json"
     spec = {
         "backend": backend,
         "bytes": BYTES[backend],
         "deadline_s": timeout_s,
         "address": servers[0].address,
-        "port": launch.free_ports(servers[0].address, 1, start=secrets.randbelow(1000), taken=servers[0].ports)[0],
+        "port": ports.of_fabric(servers[0]),
         "nodes": [
             {"name": node.name, "interface": node.interface, "devices": devices}
             for node, devices in zip(servers, used, strict=True)
         ],
         "output": str(output.absolute()),
     }
-    path = attempt / "fabric-spec.json"
+    path = attempt / "all-reduce-spec.json"
     write_atomically(path, json.dumps(spec, indent=2) + "\n")
     env = launch.server_environment(plan, hardware.accelerator, servers[0], str(attempts.scratch_folder(attempt)))
     # Each node names its own interface and address.

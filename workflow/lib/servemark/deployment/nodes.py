@@ -15,7 +15,7 @@ from typing import Any
 
 from servemark import daemon, keeper, processes, survey
 from servemark.config.model import Config
-from servemark.deployment import allocation
+from servemark.deployment import allocation, ports
 from servemark.deployment.allocation import Allocation
 from servemark.errors import StageFailed
 from servemark.processes import LifelineWatch, run_tool
@@ -116,6 +116,7 @@ def look(
         python=python,
         modules=plan.modules,
         interface=_interface(config, alloc),
+        ports=ports.needed(topology),
         known_as=alloc.known_as,
         job_id=alloc.job_id,
         jobs_alive=allocation.jobs_alive() if alloc.job_id else None,
@@ -134,8 +135,8 @@ def look(
     servers = ordered[: topology.nodes]
     compare(servers, topology.devices_per_node, needs_ray=topology.executor == "ray")
     same_kind(servers, plan.key_parts["hardware"])
-    if topology.nodes > 1:
-        _check_reach(ground, spec, servers, timeout_s, log, watch)
+    if len(ordered) > 1:
+        _check_reach(ground, spec, ordered, timeout_s, log, watch)
     return tuple(ordered)
 
 
@@ -203,18 +204,18 @@ def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> None:
 
 
 def _check_reach(
-    ground: Ground, spec: Spec, servers: Sequence[Node], timeout_s: float, log: Path, watch: LifelineWatch
+    ground: Ground, spec: Spec, every: Sequence[Node], timeout_s: float, log: Path, watch: LifelineWatch
 ) -> None:
-    """Every other node connects to the first one and is connected to, on the chosen addresses."""
-    first = servers[0]
-    with socket.create_server((first.address, 0)) as listener:
+    """Every other node connects to this process's own and is connected to, on the chosen addresses."""
+    own = next(node for node in every if node.name == ground.alloc.nodes[0])
+    with socket.create_server((own.address, 0)) as listener:
         listener.settimeout(1.0)
         ended = threading.Event()
         thread = threading.Thread(target=_connect_back, args=(listener, ended), daemon=True)
         thread.start()
-        others = [node.name for node in servers[1:]]
+        others = [node.name for node in every if node is not own]
         try:
-            asked = spec.model_copy(update={"task": "reach", "reach": (first.address, listener.getsockname()[1])})
+            asked = spec.model_copy(update={"task": "reach", "reach": (own.address, listener.getsockname()[1])})
             answers = _ask_all(ground, asked, timeout_s, log, watch, others)
         finally:
             ended.set()

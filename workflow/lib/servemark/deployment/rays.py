@@ -10,7 +10,7 @@ from pathlib import Path
 
 from servemark import keeper, launch
 from servemark.daemon import DaemonRequest
-from servemark.deployment import attempts
+from servemark.deployment import attempts, ports
 from servemark.deployment.nodes import Ground
 from servemark.environment import INSIDE
 from servemark.errors import StageFailed
@@ -19,7 +19,6 @@ from servemark.progress import Progress
 from servemark.records import Environment, Hardware, Node, Plan, RayNode, Replica
 
 STAGE = "start_cluster"
-PORTS = 6
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,7 @@ class Rays:
         return self.nodes[replica.parts[place].node]
 
     def _ports(self, index: int, node: Node) -> tuple[int, ...]:
-        # Replicas that share a node take different ones of its free ports; the last ones are the servers'.
-        first = PORTS * (index % max(1, len(node.ports) // PORTS - 1))
-        return node.ports[first : first + PORTS]
+        return ports.of_ray(self.plan.topology, node, index)
 
     def _environment(self, node: Node, token: Path) -> dict[str, str]:
         env = launch.server_environment(self.plan, self.hardware.accelerator, node, str(self.ground.scratch))
@@ -75,19 +72,15 @@ class Rays:
 
     def _head(self, index: int, replica: Replica, token: Path) -> str:
         node = self._node(replica, 0)
-        ports = self._ports(index, node)
-        metrics = launch.free_ports(node.address, 1, start=ports[-1] - launch.PORTS.start + 1, taken=node.ports)[0]
-        self._request(index, replica, 0, token, None, {"AUTOSCALER_METRIC_PORT": str(metrics)})
-        address = f"{node.address}:{ports[0]}"
+        self._request(index, replica, 0, token, None)
+        address = f"{node.address}:{self._ports(index, node)[0]}"
         self.progress.say(f"starting Ray on {address}")
         return address
 
     def _worker(self, index: int, replica: Replica, place: int, token: Path) -> None:
-        self._request(index, replica, place, token, replica.ray_address, {})
+        self._request(index, replica, place, token, replica.ray_address)
 
-    def _request(
-        self, index: int, replica: Replica, place: int, token: Path, head: str | None, more: dict[str, str]
-    ) -> None:
+    def _request(self, index: int, replica: Replica, place: int, token: Path, head: str | None) -> None:
         node, part = self._node(replica, place), replica.parts[place]
         name = self._name(index, replica, place)
         argv = launch.ray_node(
@@ -96,7 +89,7 @@ class Rays:
         request = DaemonRequest(
             name=name,
             argv=tuple(argv),
-            env=self._environment(node, token) | more,
+            env=self._environment(node, token),
             log=str(self.ground.attempt / f"{name}.log"),
             devices=part.devices,
             modules=self.plan.modules,

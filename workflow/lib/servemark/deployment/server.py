@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from servemark import launch, launch_router
+from servemark import launch, launch_router, processes
 from servemark.daemon import DaemonRequest
-from servemark.deployment import allocation, attempts
+from servemark.deployment import allocation, attempts, ports
 from servemark.deployment.nodes import Ground
 from servemark.errors import StageFailed
 from servemark.launch import Rank
@@ -32,9 +31,6 @@ from servemark.records import (
 STAGE = "serve_model"
 SERVER = "server"
 ROUTER = "router"
-LOOPBACK = "127.0.0.1"
-# A node's free ports: Ray takes them from the front, servers from the back, two for each replica and the router's last.
-PORTS_OF_A_SERVER = 2
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,8 @@ class Serving:
         """The port of the one address: what the user asked for, if it is free, or ``free``."""
         if self.port is None:
             return free
-        if launch.port_holder(node.address, self.port):
+        # Of another node's ports nothing can be seen from here; a server that finds its port taken says so itself.
+        if node.host == processes.host() and launch.port_holder(node.address, self.port):
             name = self.cluster.deployment
             raise StageFailed(
                 f"Port {self.port} on {node.address}, which deployments.{name}.port asks for, is already taken by another program.",
@@ -104,8 +101,7 @@ class Serving:
         """Start one server: one process, or one on each of its nodes where vLLM spans them itself."""
         several = self.plan.topology.replicas > 1
         head = self._node(replica.parts[0])
-        place = -1 - PORTS_OF_A_SERVER * (index % 8) - several
-        own, between = head.ports[place], head.ports[place - 1]
+        own, between = ports.of_server(self.plan.topology, head, index)
         port = own if several else self._published_port(head, own)
         name = f"{SERVER}-{replica.name}" if several else SERVER
         spans = len(replica.parts) > 1 and self.plan.topology.executor == "mp"
@@ -143,10 +139,10 @@ class Serving:
     def _router(self, servers: tuple[ServerPlace, ...]) -> ServerPlace:
         """The one address in front of the replicas. await_ready starts it: it asks replicas that are ready, or ends."""
         head = self.cluster.nodes[0]
-        port = self._published_port(head, head.ports[-1])
-        metrics = launch.free_ports(LOOPBACK, 1, start=secrets.randbelow(len(launch.PORTS)), taken=head.ports)[0]
+        free, counters = ports.of_router(head)
+        port = self._published_port(head, free)
         argv = launch_router.router(
-            self.environment.python, [server.url for server in servers], head.address, port, metrics
+            self.environment.python, [server.url for server in servers], head.address, port, counters
         )
         return ServerPlace(
             replica="", daemon=ROUTER, node=head.name, url=f"http://{head.address}:{port}", argv=tuple(argv)

@@ -1,0 +1,215 @@
+"""One node is looked at, tidied, asked whether it reaches the first one, and swept."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from servemark import daemon, hardware, launch, processes, survey
+from servemark.errors import ServemarkError
+from servemark.records import Interface
+from servemark.survey import Answer, Spec
+
+
+@pytest.fixture
+def spec(tmp_path, standin, nowhere):
+    """Makes a spec for this machine; its attempt is the second one of a deployment."""
+    attempt = tmp_path / "attempts" / "002"
+    attempt.mkdir(parents=True)
+
+    def make(task="look", **changes) -> Spec:
+        values = {
+            "task": task,
+            "attempt": str(attempt),
+            "scratch": str(tmp_path / "runtime" / "abc"),
+            "python": standin.python,
+            "interface": "lo",
+        }
+        return Spec(**(values | changes))
+
+    return make
+
+
+@pytest.fixture
+def sleeper(wait_for):
+    """Starts a process that carries an attempt's mark."""
+    started = []
+
+    def start(attempt: Path) -> subprocess.Popen:
+        child = subprocess.Popen(["sleep", "300"], env={**os.environ, **processes.mark(attempt)})
+        started.append(child)
+        wait_for(lambda: child.pid in [p.pid for p in processes.marked(attempt)])
+        return child
+
+    yield start
+    for child in started:
+        child.kill()
+        child.wait()
+
+
+def test_a_node_is_described_with_what_the_allocation_has_there(spec, monkeypatch):
+    monkeypatch.setenv("SLURMD_NODENAME", "node7")
+    monkeypatch.setenv(daemon.VISIBLE, "GPU-a,GPU-b")
+    asked = spec(job_id="7", jobs_alive=("7",), ports=19)
+    node = survey.answer(asked).node
+    assert (node.name, node.host, node.address, node.interface) == ("node7", processes.host(), "127.0.0.1", "lo")
+    assert (node.devices, node.vllm, node.ray) == (2, "0.0.0+standin", "0.0.0+standin")
+    assert node.python == ".".join(map(str, sys.version_info[:3]))
+    assert len(set(node.ports)) == 19 and set(node.ports) <= set(launch.PORTS)
+    assert node.cpu_count == len(os.sched_getaffinity(0)) and node.memory_gib > 0 and node.kind
+    scratch = Path(asked.scratch)
+    assert scratch.stat().st_mode & 0o777 == 0o700 == scratch.parent.stat().st_mode & 0o777
+    assert (scratch / ".job").read_text() == "7"
+
+
+@pytest.mark.parametrize(("visible", "devices"), [("", 0), ("0", 1), ("0,1,2,3", 4), (None, hardware.probe().devices)])
+def test_devices_are_those_that_the_step_sees(spec, monkeypatch, visible, devices):
+    if visible is not None:
+        monkeypatch.setenv(daemon.VISIBLE, visible)
+    assert survey.answer(spec()).node.devices == devices
+
+
+def test_earlier_attempts_are_ended_and_this_one_is_spared(spec, sleeper):
+    asked = spec()
+    mine, old = sleeper(Path(asked.attempt)), sleeper(Path(asked.attempt).with_name("001"))
+    node = survey.answer(asked).node
+    assert len(node.leftovers) == 1 and node.leftovers[0].startswith(f"{old.pid} sleep 300")
+    assert old.wait(5) == -9 and mine.poll() is None
+
+
+def test_folders_of_jobs_that_are_over_are_removed(spec):
+    asked = spec(job_id="7", jobs_alive=("7", "8"))
+    root = Path(asked.scratch).parent
+    for name, job in (("alive", "8"), ("over", "5"), ("no-job", None)):
+        (root / name).mkdir(parents=True, mode=0o700)
+        if job:
+            (root / name / ".job").write_text(job)
+    root.chmod(0o700)
+    survey.answer(asked)
+    assert sorted(path.name for path in root.iterdir()) == ["abc", "alive", "no-job"]
+    survey.answer(spec(jobs_alive=None))
+    assert (root / "alive").exists(), "without a scheduler's word nothing is over"
+
+
+def test_a_scratch_folder_that_others_can_write_is_a_failure_with_its_node(spec):
+    asked = spec()
+    root = Path(asked.scratch).parent
+    root.mkdir()
+    root.chmod(0o777)
+    failure = survey.answer(asked).failure
+    assert failure.reason == "runtime_folder_refused" and processes.host() in failure.detail
+    with pytest.raises(ServemarkError, match="is not a private folder of yours"):
+        survey.private(root)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "words"),
+    [
+        ({"interface": "ib0"}, "wrong_interface", "expected an interface ib0"),
+        ({"interface": None, "known_as": {}}, "wrong_interface", "with the address None"),
+        (
+            {"python": "/no/such/python"},
+            "environment_broken",
+            "expected the environment's interpreter /no/such/python to run",
+        ),
+        ({"python": "/bin/false"}, "environment_broken", "/bin/false"),
+        ({"python": "/bin/true"}, "environment_broken", "/bin/true"),
+    ],
+    ids=["no such interface", "unknown address", "no interpreter", "broken interpreter", "silent interpreter"],
+)
+def test_a_node_that_cannot_be_used_says_why(spec, monkeypatch, changes, reason, words):
+    monkeypatch.setenv("SLURMD_NODENAME", "node7")
+    told = survey.answer(spec(**changes))
+    assert (told.node, told.failure.reason, told.failure.stage) == (None, reason, "start_cluster")
+    assert told.failure.detail.startswith("Node node7: ") and words in told.failure.detail and told.failure.remedy
+
+
+def test_versions_are_asked_behind_the_modules(spec, tmp_path, monkeypatch):
+    (tmp_path / ".bash_profile").write_text("module() { return 1; }\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    failure = survey.answer(spec(modules=("cuda/13",))).failure
+    assert failure.reason == "environment_broken" and "module load cuda/13 failed" in failure.detail
+
+
+def test_the_sweep_ends_what_is_left_and_removes_the_scratch_folder(spec, sleeper):
+    asked = spec("sweep")
+    left = sleeper(Path(asked.attempt))
+    other = sleeper(Path(asked.attempt).with_name("003"))
+    scratch = Path(asked.scratch)
+    (scratch / "session").mkdir(parents=True)
+    told = survey.answer(asked)
+    assert len(told.ended) == 1 and told.ended[0].startswith(f"{left.pid} sleep 300")
+    assert left.wait(5) == -9 and other.poll() is None and not scratch.exists()
+    assert survey.answer(asked).ended == (), "nothing is left to end"
+
+
+class First:
+    """The first node: takes one call and, if it is to, calls back."""
+
+    def __init__(self, calls_back: bool):
+        self.calls_back = calls_back
+        self.heard: list = []
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.thread = threading.Thread(target=self._answer)
+        self.thread.start()
+
+    def _answer(self):
+        with self.socket.accept()[0] as caller:
+            self.heard = json.loads(caller.makefile().readline())
+            if self.calls_back:
+                socket.create_connection((self.heard[1], self.heard[2])).close()
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.socket.getsockname()
+
+    def end(self):
+        self.thread.join(5)
+        self.socket.close()
+
+
+@pytest.mark.parametrize(
+    ("calls_back", "words"), [(True, None), (False, "expected a connection back between 127.0.0.1 (lo) and 127.0.0.1")]
+)
+def test_both_ways_to_the_first_node_must_be_open(spec, monkeypatch, calls_back, words):
+    monkeypatch.setattr(survey, "REACH_S", 0.5)
+    first = First(calls_back)
+    told = survey.answer(spec("reach", reach=first.place))
+    first.end()
+    assert first.heard[:2] == [survey.here(), "127.0.0.1"]
+    if words is None:
+        assert told == Answer(name=survey.here())
+    else:
+        assert told.failure.reason == "wrong_interface" and words in told.failure.detail
+
+
+def test_a_first_node_that_refuses_is_named(spec):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        place = closed.getsockname()
+    failure = survey.answer(spec("reach", reach=place)).failure
+    assert "expected a connection between 127.0.0.1 (lo) and 127.0.0.1, the job's first node; found: " in failure.detail
+    assert "refused" in failure.detail and "firewall" in failure.remedy
+
+
+def test_the_connection_leaves_from_the_chosen_address(spec, monkeypatch):
+    # An address that this machine does not have stands for an interface without a way to the first node.
+    monkeypatch.setattr(hardware, "interfaces", lambda: (Interface(name="hsn0", address="192.0.2.1"),))
+    failure = survey.answer(spec("reach", reach=("127.0.0.1", 9), interface="hsn0")).failure
+    assert failure.reason == "wrong_interface" and "192.0.2.1 (hsn0)" in failure.detail
+
+
+def test_a_node_answers_in_a_file_of_its_name(spec, tmp_path):
+    path = tmp_path / "survey" / "spec"
+    path.parent.mkdir()
+    path.write_text(spec().model_dump_json())
+    env = {**os.environ, **survey.variables(), "SLURMD_NODENAME": "node7"}
+    subprocess.run(survey.command(path), env=env, check=True, timeout=30)
+    told = Answer.model_validate_json((path.parent / "node7.json").read_text())
+    assert told.name == "node7" and told.node.address == "127.0.0.1" and told.failure is None
