@@ -196,7 +196,7 @@ class Holding(threading.Thread):
             self.checkout.wait_for_progress("late-c1-r1: 6 requests", seconds=100)
             self.checkout.hang(True)
             begin = time.time()
-            end = datetime.fromisoformat(self.checkout.record("deployments/a/cluster.json")["ends_at"]).timestamp()
+            end = datetime.fromisoformat(self.checkout.record("deployments/a/ready.json")["ends_at"]).timestamp()
             [attempt] = self.checkout.attempts("a")
             margin = json.loads((attempt / "keeper-spec.json").read_text())["end_margin_s"]
             until = end - margin - 0.3 * (end - margin - begin)
@@ -221,7 +221,7 @@ def short_run(module_checkouts: Callable[..., ScheduledCheckout], plain: Sandbox
     }
     checkout.config["timeouts"] |= {"no_progress": 120.0, "point": 200.0}
     checkout.site |= {"partition": "short", "minutes_to_start": 1, "minutes_per_point": 1}
-    running = checkout.start()
+    running = checkout.start(STANDIN_TOKEN_S="0.02")
     holding = Holding(checkout)
     holding.start()
 
