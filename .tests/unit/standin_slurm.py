@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -75,9 +76,10 @@ class StandinSlurm:
         return made
 
     def nodes(self, *names: str) -> None:
-        """The job's nodes, with one CPU of each."""
+        """The job's nodes, with one CPU of each, for an hour from now."""
         (self.folder / "nodes").write_text(",".join(names) + "\n")
         self.job(JOB.replace("NodeList=node[1-2]\n", f"NodeList={','.join(names)}\n").replace("=0-15", "=0"))
+        self.ends_at(time.time() + 3600)
 
     def ends_at(self, moment: float) -> None:
         """When the job's time is over, seconds since 1970; Slurm prints local time."""

@@ -158,6 +158,43 @@ def test_the_first_failure_of_an_attempt_is_the_one_that_is_noted(tmp_path):
     assert (attempt / "stop").exists()
 
 
+@pytest.mark.parametrize(
+    ("why", "reason", "remedy"),
+    [
+        ("out_of_time", "out_of_time", "max_minutes"),
+        ("stop_requested", "stop_requested", "to go on"),
+        ("taken_over", "taken_over", "the newer one goes on"),
+        ("stage_killed", "stage_killed", "dmesg"),
+        ("daemon_ended:server", "server_died", None),
+        ("lifeline_ended", "server_died", None),
+        (None, "server_died", None),
+    ],
+)
+def test_what_ended_an_attempt_from_outside_is_its_reason_whatever_a_stage_saw(tmp_path, why, reason, remedy):
+    attempt = attempts.new(tmp_path)
+    state = keeper.KeeperState(state="ended", identity="1:1@elsewhere", deployment="plain", why=why)
+    (attempt / "keeper.json").write_text(state.model_dump_json())
+    seen = Failure(stage="measure", reason="server_died", detail="The server died.", remedy=None)
+    noted = attempts.fail(attempt, seen, 1)
+    assert noted == attempts.noted_failure(attempt) and (noted.stage, noted.reason) == ("measure", reason)
+    assert noted == seen if remedy is None else remedy in noted.remedy
+    assert attempts.ended_from_outside(tmp_path / "never", "measure") is None
+
+
+def test_an_empty_log_is_explained_by_the_launchers_words(tmp_path):
+    words = "srun: Job 7 step creation temporarily disabled\nsrun: error: Node failure on node2\nsrun: error: timeout\n"
+    keeper.launcher_log(tmp_path, "server").write_text(words)
+    failure = attempts.explain_end("await_ready", tmp_path, daemon(tmp_path), "It ended", "server_exited")
+    assert failure.quote == ("srun: error: Node failure on node2", "srun: error: timeout")
+
+
+def test_a_failure_and_its_error_say_the_same():
+    failure = Failure(
+        stage="serve_model", reason="port_taken", detail="It broke.", log="a.log", remedy="Mend.", quote=("line",)
+    )
+    assert attempts.from_error("serve_model", attempts.as_error(failure)) == failure
+
+
 def test_a_keeper_that_does_not_end_in_time_does_not_hide_the_failure(tmp_path, monkeypatch):
     def never(_, timeout_s):
         raise TimeoutError("still there")

@@ -1,65 +1,36 @@
-"""Ray is started under the keeper and believed only when it says itself that all nodes and devices are there.
-
-The stand-in has no Ray, so these tests put one into a copy of it: a head that lives or dies, and a client that answers.
-"""
+"""Ray is started under the keeper and believed only when it says itself that all nodes and devices are there."""
 
 from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from conftest import site_packages
+from standin_ray import DIES, NODE, put_ray
 
 from servemark import keeper, processes
+from servemark.config.cluster import Cluster as Site
 from servemark.config.model import Timeouts
-from servemark.deployment import cluster
-from servemark.environment import INSIDE
-from servemark.records import Topology
+from servemark.deployment import cluster, ports, rays
+from servemark.records import RayNode, Topology
 
 TOPOLOGY = Topology(devices_per_node=2, tensor_parallel=2, executor="ray")
-NODE = {
-    "Alive": True,
-    "NodeManagerHostname": "node01",
-    "NodeManagerAddress": "127.0.0.1",
-    "Resources": {"CPU": 2.0, "GPU": 2.0},
-}
-LIVES = "import time; print('Ray runtime started.', flush=True); time.sleep(300)"
-DIES = "import sys; print('RuntimeError: the redis port is in use'); sys.exit(4)"
-
-
-def put_ray(environment, head: str, nodes: str = "[]", connects: str = "") -> None:
-    """A Ray whose head runs ``head``, whose nodes are ``nodes`` and whose clients connect after ``connects``."""
-    package = site_packages(environment) / "ray"
-    (package / "scripts").mkdir()
-    (package / "scripts" / "__init__.py").touch()
-    record = (
-        "import json, os, sys\n"
-        "seen = {'env': dict(os.environ), 'argv': sys.argv}\n"
-        "json.dump(seen, open(os.environ['RAY_TMPDIR'] + '/seen.json', 'w'))\n"
-    )
-    (package / "scripts" / "scripts.py").write_text(record + head)
-    (package / "__init__.py").write_text(
-        f"__version__ = '0.0.0+standin'\nimport time\n_begin = time.monotonic()\n_up = []\n"
-        f"def is_initialized(): return bool(_up)\n"
-        f"def init(**options):\n    {connects or 'pass'}\n    _up.append(options)\n"
-        f"def nodes(): return {nodes}\n"
-    )
+THERE = f"[{NODE!r}]"
+NONE = "Node {host}: expected to join Ray from 127.0.0.1 with 2 device(s); found no such node (there are none)."
 
 
 @pytest.fixture
 def ray(deploy, standin_copy):
     """Makes a deployment over a Ray that is given as to :func:`put_ray`."""
 
-    def make(*args, cluster_s=10.0, **given):
+    def make(*args, cluster_s=10.0, topology=TOPOLOGY, site=None, **given):
         put_ray(standin_copy, *args, **given)
         return deploy(
             environment=standin_copy,
-            topology=TOPOLOGY,
+            topology=topology,
+            site=site,
             points=1,
             timeouts=Timeouts(cluster=cluster_s, start=20.0, stall=20.0, stop=1.0),
         )
@@ -68,20 +39,16 @@ def ray(deploy, standin_copy):
 
 
 def test_a_complete_cluster_is_recorded_with_its_nodes(ray):
-    plain = ray(LIVES, nodes=f"[{NODE!r}]")
+    plain = ray(nodes=THERE)
     token = plain.start()
     assert token.failure is None and token.seconds > 0
-    assert token.nodes == (
-        {
-            "host": "node01",
-            "address": "127.0.0.1",
-            "devices": 2,
-            "ray": "0.0.0+standin",
-            "python": sys.version.split()[0],
-        },
+    python = token.nodes[0].python
+    assert token.ray_nodes == (
+        RayNode(host="node01", address="127.0.0.1", devices=2, ray="0.0.0+standin", python=python),
     )
-    address, port = token.ray_address.split(":")
-    assert address == cluster.ADDRESS
+    (replica,) = token.replicas
+    address, port = replica.ray_address.split(":")
+    assert (address, int(port)) == ("127.0.0.1", ports.of_ray(TOPOLOGY, token.nodes[0], 0)[0])
     (head,) = keeper.read_daemons(plain.attempt)
     assert head.name == "ray-head" and f"--port={port}" in head.argv and "--num-gpus=2" in head.argv
 
@@ -91,18 +58,12 @@ def test_a_complete_cluster_is_recorded_with_its_nodes(ray):
     assert secret == (plain.attempt / "ray-token").absolute() and secret.stat().st_mode & 0o777 == 0o600
     assert seen["env"]["RAY_AUTH_MODE"] == "token" and seen["env"]["RAY_TMPDIR"] == scratch
     assert secret.read_text() not in json.dumps(seen), "the secret itself is in a file only"
-    ports = {
-        int(port),
-        int(next(w for w in head.argv if "client-server" in w).split("=")[1]),
-        int(seen["env"]["AUTOSCALER_METRIC_PORT"]),
-    }
-    assert len(ports) == 3
 
     endpoint = plain.serve(token)
     request = json.loads((plain.attempt / "requests" / "server.json").read_text())
-    assert request["env"]["RAY_ADDRESS"] == token.ray_address
+    assert request["env"]["RAY_ADDRESS"] == replica.ray_address
     assert request["env"]["RAY_AUTH_TOKEN_PATH"] == str(secret) and request["env"]["RAY_TMPDIR"] == scratch
-    assert "--distributed-executor-backend" in endpoint.argv
+    assert "--distributed-executor-backend" in endpoint.servers[0].argv
     ready, startup = plain.wait(token, endpoint)
     assert ready.failure is None and startup.cluster_seconds == token.seconds
     stopped = plain.stop()
@@ -114,10 +75,10 @@ def test_a_complete_cluster_is_recorded_with_its_nodes(ray):
 
 
 def test_a_cluster_that_is_late_is_waited_for(ray):
-    plain = ray(LIVES, nodes=f"[{NODE!r}] if time.monotonic() - _begin > 1 else []")
+    plain = ray(nodes=f"{THERE} if time.monotonic() - _begin > 1 else []")
     token = plain.start()
-    assert token.failure is None and token.nodes[0]["devices"] == 2
-    assert any(text.startswith("waiting for the Ray cluster (1 node, 2 devices)") for text in plain.told.words)
+    assert token.failure is None and token.ray_nodes[0].devices == 2
+    assert any(text.startswith("waiting for the Ray cluster (1 node(s), 2 devices)") for text in plain.told.words)
 
 
 def test_a_head_that_ends_is_a_failure_at_once_with_its_last_words(ray):
@@ -144,32 +105,35 @@ def test_an_environment_without_ray_fails_with_pythons_word(deploy):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"nodes": "[]"}, "0 of 1 nodes, 0 of 2 devices"),
-        ({"nodes": f"[{NODE | {'Resources': {'CPU': 2.0}}!r}]"}, "1 of 1 nodes, 0 of 2 devices"),
-        ({"nodes": f"[{NODE | {'Alive': False}!r}]"}, "0 of 1 nodes, 0 of 2 devices"),
+        ({"nodes": "[]"}, NONE),
+        ({"nodes": f"[{NODE | {'Resources': {'CPU': 2.0}}!r}]"}, "with 2 device(s); found it with 0."),
+        ({"nodes": f"[{NODE | {'Alive': False}!r}]"}, NONE),
         ({"connects": "raise ConnectionError('no route\\nto it')"}, "cannot connect to 127.0.0.1:"),
     ],
 )
-def test_a_cluster_that_stays_incomplete_is_a_failure_that_says_what_was_there(ray, given, words):
-    plain = ray(LIVES, cluster_s=1.0, **given)
+def test_a_cluster_that_stays_incomplete_is_a_failure_that_says_what_was_there(ray, monkeypatch, given, words):
+    # The gate has 5 s at least: an interpreter on a shared disk takes its time.
+    monkeypatch.setattr(rays, "GATE_S", 1.0)
+    plain = ray(cluster_s=1.0, **given)
     token = plain.start()
+    words = words.format(host=processes.host())
     assert token.failure.reason == "ray_incomplete"
-    assert "The Ray cluster was not complete after" in token.failure.detail and words in token.failure.detail
+    assert "The Ray cluster was not complete within 1 s" in token.failure.detail and words in token.failure.detail
     assert words in token.failure.quote[0] and "timeouts.cluster" in token.failure.remedy
     assert plain.left == []
 
 
 def test_a_gate_that_never_answers_is_ended(ray, monkeypatch):
-    plain = ray(LIVES, connects="time.sleep(300)")
-    run = cluster.run_tool
-    monkeypatch.setattr(cluster, "run_tool", lambda argv, **given: run(argv, **{**given, "timeout_s": 1.0}))
+    plain = ray(connects="time.sleep(300)")
+    run = rays.run_tool
+    monkeypatch.setattr(rays, "run_tool", lambda argv, **given: run(argv, **{**given, "timeout_s": 1.0}))
     token = plain.start()
     assert token.failure.reason == "ray_incomplete" and "timeout after 1 s" in token.failure.detail
     assert plain.left == []
 
 
 def test_a_raylet_that_dies_later_takes_the_server_along_and_is_named(ray):
-    plain = ray(LIVES, nodes=f"[{NODE!r}]")
+    plain = ray(nodes=THERE)
     ready = plain.up()
     assert ready.failure is None
     (head,) = [daemon for daemon in keeper.read_daemons(plain.attempt) if daemon.name == "ray-head"]
@@ -183,7 +147,7 @@ def test_a_raylet_that_dies_later_takes_the_server_along_and_is_named(ray):
 
 
 def test_a_keeper_that_ends_before_ray_is_asked_for_is_named(ray, monkeypatch):
-    plain = ray(LIVES)
+    plain = ray()
 
     def killed(manifest):
         identity = processes.Identity.parse(keeper.read_state(plain.attempt).identity)
@@ -195,10 +159,68 @@ def test_a_keeper_that_ends_before_ray_is_asked_for_is_named(ray, monkeypatch):
     assert (token.failure.reason, token.failure.log) == ("keeper_ended", str(plain.attempt / "keeper.log"))
 
 
-def test_the_gate_writes_nothing_before_the_cluster_is_complete(standin_copy, tmp_path):
-    put_ray(standin_copy, LIVES, nodes="[]")
-    output = tmp_path / "nodes.json"
-    argv = [standin_copy.python, str(INSIDE / "ray_gate.py"), "127.0.0.1:1", "1", "2", "0.2", str(output)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
-    assert (done.returncode, done.stdout) == (1, "0 of 1 nodes, 0 of 2 devices\n")
-    assert not output.exists()
+def test_a_head_that_never_listens_is_said(ray, monkeypatch):
+    plain = ray("import time; time.sleep(300)", cluster_s=0.5)
+    failure = plain.start().failure
+    assert failure.reason == "ray_incomplete" and "nothing listens on 127.0.0.1:" in failure.detail
+    assert failure.log == str(plain.attempt / "ray-head.log")
+    assert plain.left == []
+
+
+@pytest.fixture
+def site(tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir(mode=0o700)
+    return Site.model_construct(scheduler="slurm", interface="lo", scratch=str(scratch))
+
+
+def options(argv) -> dict[str, str]:
+    return dict(word.partition("=")[::2] for word in argv)
+
+
+def test_ray_over_two_nodes_has_a_head_and_a_worker_that_joins_it(ray, slurm, site):
+    spans = Topology(nodes=2, devices_per_node=1, pipeline_parallel=2, executor="ray")
+    one = NODE | {"Resources": {"GPU": 1.0}}
+    plain = ray(nodes=f"[{one!r}]", topology=spans, site=site)
+    token = plain.start()
+    assert token.failure is None, token.failure
+    head, worker = keeper.read_daemons(plain.attempt)
+    assert [(each.name, each.node) for each in (head, worker)] == [("ray-head", "node1"), ("ray-n1", "node2")]
+    assert options(worker.argv)["--address"] == token.replicas[0].ray_address
+    assert options(head.argv)["--num-gpus"] == options(worker.argv)["--num-gpus"] == "1"
+    seen = sorted(path.name for path in next(Path(site.scratch).glob("servemark-*/*/")).glob("seen-*"))
+    assert seen == ["seen-head-node1.json", "seen-worker-node2.json"]
+    assert (
+        len([call for call in slurm.calls("srun") if "ray-head-gate.json" in call and "--nodelist=node1 " in call]) == 1
+    )
+    assert plain.stop().leftovers == () and plain.left == []
+
+
+def test_every_replica_has_a_ray_of_its_own_on_ports_of_its_own(ray, slurm, site, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    two = Topology(nodes=2, devices_per_node=2, replicas=4, executor="ray")
+    one = NODE | {"Resources": {"GPU": 1.0}}
+    plain = ray(nodes=f"[{one!r}]", topology=two, site=site)
+    token = plain.start()
+    assert token.failure is None, token.failure
+    heads = keeper.read_daemons(plain.attempt)
+    assert {head.name: head.node for head in heads} == {
+        "ray-r0-head": "node1", "ray-r1-head": "node1", "ray-r2-head": "node2", "ray-r3-head": "node2"
+    }  # fmt: skip
+    addresses = [replica.ray_address for replica in token.replicas]
+    assert len(set(addresses)) == 4 and len(token.ray_nodes) == 4
+    for node in ("node1", "node2"):
+        given = [
+            value
+            for head in heads
+            for name, value in options(head.argv).items()
+            if (head.node == node and name.endswith("-port") and value != "0")
+            or (name == "--port" and head.node == node)
+        ]
+        assert len(given) == 12 == len(set(given))
+    devices = {
+        name: json.loads((plain.attempt / "requests" / f"{name}.json").read_text())["devices"]
+        for name in (head.name for head in heads)
+    }
+    assert devices == {"ray-r0-head": [0], "ray-r1-head": [1], "ray-r2-head": [0], "ray-r3-head": [1]}
+    assert plain.stop().leftovers == () and plain.left == []

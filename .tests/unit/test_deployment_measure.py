@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import time
+from datetime import UTC, datetime
 
+import pytest
 from deployed import assert_all_gone, assert_no_figure, reasons
 
-from servemark import keeper
+from servemark import fence, keeper
+from servemark.config.cluster import Cluster as Site
 from servemark.config.model import Timeouts
+from servemark.deployment import attempts
 from servemark.measurement import quarantine
-from servemark.records import Ready
+from servemark.records import Ready, Topology
 
 
 def test_a_stored_measurement_is_judged_by_todays_thresholds(deploy):
@@ -47,7 +51,7 @@ def test_a_damaged_entry_of_the_ledger_is_said_and_measured_again(deploy):
 def test_a_server_that_is_killed_in_mid_measurement_ends_the_deployment_with_its_reason(deploy):
     # One completion makes it ready, one is the client's warm-up.
     plain = deploy(variables={"STANDIN_FAULT": "die_after:4", "STANDIN_TOKEN_S": "0.02"})
-    ready = plain.up()
+    plain.up()
     begin = time.monotonic()
     first = plain.measure(1)
     assert time.monotonic() - begin < 12
@@ -136,7 +140,7 @@ def test_faults_of_the_client_make_invalid_points_and_leave_the_server_to_the_ne
 
 def test_a_server_that_dies_between_two_points_is_not_asked_for_the_next(deploy, wait_for):
     plain = deploy()
-    ready = plain.up()
+    plain.up()
     assert plain.measure(1).verdict == "VALID"
     os.kill(plain.pid(), signal.SIGKILL)
     wait_for(lambda: keeper.read_state(plain.attempt).state == "ended")
@@ -166,3 +170,68 @@ def test_a_replay_that_lacks_a_point_after_all_is_no_live_deployment(deploy):
     record = plain.measure()
     assert_no_figure(plain, record)
     assert reasons(record) == {"deployment_gone"} and record.attempt is None
+
+
+def test_a_point_that_the_allocations_time_does_not_hold_is_not_begun(deploy):
+    plain = deploy()
+    ready = plain.up()
+    assert plain.measure(1).verdict == "VALID"
+    (took,) = map(float, (plain.attempt / "durations").read_text().split())
+    margin = attempts.spec(plain.attempt).end_margin_s
+    assert 0 < took < 20 and margin == plain.timeouts.stop + attempts.END_MARGIN_S
+    (plain.attempt / "durations").write_text("1.0\n100.0\n")
+
+    def ends_in(seconds: float) -> None:
+        ends_at = datetime.fromtimestamp(time.time() + margin + seconds, UTC).isoformat()
+        ready.model_copy(update={"ends_at": ends_at}).write(plain.tokens[2])
+
+    ends_in(125)
+    plain.plan = plain.plan.model_copy(update={"points": (plain.plan.points[1], plain.plan.points[1])})
+    assert plain.measure(1).verdict == "VALID", "the longest point so far and a tenth"
+    other = plain.plan.points[0].model_copy(update={"key": "0" * 64})
+    plain.plan = plain.plan.model_copy(update={"points": (other,)})
+    ends_in(105)
+    record = plain.measure(1)
+    assert_no_figure(plain, record)
+    assert reasons(record) == {"out_of_time"} and record.client_argv == ()
+    assert (
+        "The allocation has 10" in record.failure.detail and "a load point takes about 110 s" in record.failure.detail
+    )
+    assert record.failure.remedy == attempts.MORE_TIME
+    assert_all_gone(plain)
+    assert plain.stop().failure == record.failure
+
+
+@pytest.mark.parametrize(("how", "reason"), [("asked", "stop_requested"), ("later owner", "taken_over")])
+def test_a_deployment_that_was_ended_from_outside_says_so_at_the_next_point(deploy, wait_for, how, reason):
+    plain = deploy(points=1)
+    plain.up()
+    if how == "asked":
+        (plain.attempt / "stop").touch()
+    else:
+        (plain.folder / fence.FILE).write_text("job 7, start 2\n")
+    wait_for(lambda: keeper.read_state(plain.attempt).state == "ended")
+    record = plain.measure()
+    assert_no_figure(plain, record)
+    assert reasons(record) == {reason} and record.failure.log == str(plain.attempt / "keeper.json")
+    assert plain.stop().failure == record.failure
+
+
+def test_the_client_runs_on_its_own_node_through_the_launcher(deploy, slurm, tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir(mode=0o700)
+    site = Site.model_construct(scheduler="slurm", interface="lo", scratch=str(scratch))
+    plain = deploy(points=1, topology=Topology(client="own"), site=site)
+    ready = plain.up()
+    assert ready.failure is None, ready.failure
+    assert ready.client_node == "node2" and datetime.fromisoformat(ready.ends_at).timestamp() > time.time()
+    record = plain.measure()
+    assert (record.verdict, record.client_node, record.client_exit_code) == ("VALID", "node2", 0)
+    (call,) = [call for call in slurm.calls("srun") if "client-chat-c4-r1.json" in call]
+    assert "--nodelist=node2 " in call
+    request = (plain.attempt / "tools" / "client-chat-c4-r1.json").read_text()
+    assert "OPENAI_API_KEY" in request
+    key = (plain.attempt / "api-key").read_text()
+    assert key not in request and key not in " ".join(slurm.calls("srun"))
+    plain.stop()
+    assert_all_gone(plain)

@@ -12,7 +12,7 @@ import pytest
 import report_data
 
 from servemark.deployment import readiness
-from servemark.deployment.readiness import ServerProbe, poll
+from servemark.deployment.readiness import ServerProbe, Waiting, poll
 from servemark.errors import StageFailed
 from servemark.records import Cluster, Endpoint, Failure, Startup
 from servemark.startup_log import StartupLog
@@ -214,9 +214,10 @@ FAILURE = Failure(stage="start_cluster", reason="ray_exited", detail="Ray ended.
 @pytest.mark.parametrize("failure", [FAILURE, None], ids=["failed before", "replay"])
 def test_what_was_not_started_is_not_waited_for(tmp_path, told, failure):
     token = Endpoint(deployment="plain", failure=failure, replay=failure is None, attempt="a" if failure else None)
-    ready, startup = readiness.wait(
-        report_data.plan(), Cluster(deployment="plain"), token, tmp_path, start_s=1, stall_s=1, stop_s=1, progress=told
+    waiting = Waiting(
+        report_data.plan(), Cluster(deployment="plain"), token, start_s=1, stall_s=1, stop_s=1, progress=told
     )
+    ready, startup = waiting.run(tmp_path)
     assert (ready.failure, ready.replay, ready.url) == (failure, failure is None, None)
     assert startup == Startup(deployment="plain", failure=failure, attempt="a" if failure else None)
     assert told.words == []

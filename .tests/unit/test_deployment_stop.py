@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 from deployed import assert_all_gone, kill_keeper
 
-from servemark import processes
+from servemark import fence, processes
+from servemark.config.cluster import Cluster as Site
 from servemark.deployment import stop as stop_module
 from servemark.errors import ServemarkError
 
@@ -60,3 +61,26 @@ def test_a_process_that_cannot_be_ended_is_an_error_that_names_it(deploy, monkey
 def test_stopping_what_was_never_started_is_a_replay(deploy):
     stopped = deploy(points=1).stop()
     assert (stopped.replay, stopped.attempt, stopped.daemons) == (True, None, ())
+
+
+@pytest.mark.parametrize(("owner", "swept"), [("job 1", True), ("job 9", False)])
+def test_nodes_are_swept_in_the_allocation_that_the_attempt_ran_in_only(
+    deploy, slurm, tmp_path, monkeypatch, owner, swept
+):
+    monkeypatch.setenv(fence.VARIABLE, "job 1")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir(mode=0o700)
+    plain = deploy(points=1, site=Site.model_construct(scheduler="slurm", interface="lo", scratch=str(scratch)))
+    assert plain.start().failure is None
+    left = subprocess.Popen(["sleep", "300"], env={**os.environ, **processes.mark(plain.attempt)})
+    monkeypatch.setenv(fence.VARIABLE, owner)
+    monkeypatch.setattr(stop_module, "_end_here", lambda deployment, attempt: ())
+    before = len(slurm.calls("srun"))
+    try:
+        stopped = plain.stop()
+        assert len(slurm.calls("srun")) - before == swept
+        assert any(f": {left.pid} sleep 300" in words for words in stopped.leftovers) is swept
+        assert (left.poll() is not None) is swept
+    finally:
+        left.kill()
+        left.wait()

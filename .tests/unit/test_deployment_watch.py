@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from test_deployment_readiness import server
 
+from servemark import processes
 from servemark.deployment.watch import Load, ServerWatch, parse_metrics, scraper
+from servemark.keeper import KeeperState
 from servemark.records import DaemonState
 
 
@@ -28,6 +28,10 @@ def metrics() -> str:
         counter = Counter(f"vllm:{name}", "x", labels, registry=registry)
         for engine, value in enumerate(values):
             counter.labels("tiny", str(engine)).inc(value)
+    finished = Counter("vllm:request_success", "x", (*labels, "finished_reason"), registry=registry)
+    for engine, (length, aborted) in enumerate(((7, 1), (5, 0))):
+        finished.labels("tiny", str(engine), "length").inc(length)
+        finished.labels("tiny", str(engine), "abort").inc(aborted)
     return generate_latest(registry).decode()
 
 
@@ -35,13 +39,13 @@ METRICS = metrics()
 
 
 def test_several_engines_are_added_up_and_nothing_else_is_counted():
-    assert parse_metrics(METRICS) == Load(generated=150.0, open_requests=6.0)
+    assert parse_metrics(METRICS) == Load(generated=150.0, open_requests=6.0, finished=13)
     assert parse_metrics("") == Load(0.0, 0.0)
 
 
 def test_metrics_are_asked_for_with_the_key():
     with server(metrics=(200, METRICS)) as (handler, url):
-        assert scraper(url, "the-key")() == Load(150.0, 6.0)
+        assert scraper(url, "the-key")() == Load(150.0, 6.0, 13)
         handler.table["/metrics"] = (503, "")
         with pytest.raises(httpx.HTTPStatusError):
             scraper(url, "the-key")()
@@ -49,55 +53,63 @@ def test_metrics_are_asked_for_with_the_key():
 
 
 class Scene:
-    """A watched process, a clock to be moved, and what /metrics says."""
+    """Watched servers under a keeper (this very process), a clock to be moved, and what each says on /metrics."""
 
-    def __init__(self, folder):
-        self.now = 0.0
-        self.says: Load | Exception = Load(0.0, 0.0)
-        self.scrapes = 0
-        self.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    def __init__(self, folder, names=("server",)):
         self.folder = folder
+        self.now = 0.0
+        self.says: dict[str, Load | Exception] = {name: Load(0.0, 0.0) for name in names}
+        self.scrapes = 0
         (folder / "daemons").mkdir()
-        self.daemon()
-        self.watch = ServerWatch(folder, self.scrape, no_progress_s=10.0, clock=lambda: self.now)
-        self.watch.begin(self.process.pid)
+        self.keeper("running")
+        for name in names:
+            self.daemon(name)
+        self.watch = ServerWatch(
+            folder, {name: self.scraper(name) for name in names}, no_progress_s=10.0, clock=lambda: self.now
+        )
+        self.watch.begin()
 
-    def daemon(self, **changes):
-        state = DaemonState(name="server", pid=self.process.pid, argv=(), log="server.log", **changes)
-        (self.folder / "daemons" / "server.json").write_text(json.dumps(state.model_dump()))
+    def keeper(self, state):
+        said = KeeperState(state=state, identity=str(processes.myself()), deployment="plain")
+        (self.folder / "keeper.json").write_text(said.model_dump_json())
 
-    def scrape(self):
-        self.scrapes += 1
-        if isinstance(self.says, Exception):
-            raise self.says
-        return self.says
+    def daemon(self, name="server", **changes):
+        state = DaemonState(name=name, pid=7, argv=(), log=f"{name}.log", **changes)
+        (self.folder / "daemons" / f"{name}.json").write_text(json.dumps(state.model_dump()))
 
-    def look(self, now, says=None):
+    def scraper(self, name):
+        def scrape():
+            self.scrapes += 1
+            if isinstance(self.says[name], Exception):
+                raise self.says[name]
+            return self.says[name]
+
+        return scrape
+
+    def look(self, now, says=None, **others):
         self.now = now
-        self.says = says or self.says
+        self.says |= {"server": says} if says else {}
+        self.says |= {name.replace("_", "-"): value for name, value in others.items()}
         return self.watch()
 
 
 @pytest.fixture
 def scene(tmp_path):
-    made = Scene(tmp_path)
-    yield made
-    made.process.kill()
-    made.process.wait()
+    return Scene(tmp_path)
 
 
 def test_a_server_that_generates_is_well_and_asked_once_a_second(scene):
     for tenth in range(300):
         assert scene.look(tenth / 10, Load(float(tenth), 4.0)) is None
     assert scene.scrapes == 30
-    assert scene.watch.generated == 290.0 and scene.watch.same_process
+    assert scene.watch.generated == 290.0 and scene.watch.same_processes
 
 
 @pytest.mark.parametrize(
     ("says", "words"),
     [
-        (Load(5.0, 3.0), "the server generated nothing with 3 requests open for 11 s"),
-        (httpx.ReadTimeout("slow"), "the server did not answer /metrics for 11 s"),
+        (Load(5.0, 3.0), "server generated nothing with 3 requests open for 11 s"),
+        (httpx.ReadTimeout("slow"), "server did not answer /metrics for 11 s"),
     ],
 )
 def test_a_server_that_stands_still_with_work_is_hung(scene, says, words):
@@ -122,30 +134,86 @@ def test_one_unanswered_question_is_no_hang(scene):
 def test_a_server_that_answers_an_error_has_died_inside(scene):
     request = httpx.Request("GET", "http://x/metrics")
     error = httpx.HTTPStatusError("503", request=request, response=httpx.Response(503, request=request))
-    assert scene.look(1.0, error) == "the server answers 503 on /metrics"
+    assert scene.look(1.0, error) == "server answers 503 on /metrics"
     assert scene.watch.died and not scene.watch.hung
 
 
 def test_a_server_that_ended_is_dead_with_its_exit(scene):
     assert scene.look(1.0) is None
     scene.daemon(ended_at="now", signal=9)
-    assert scene.look(1.1) == f"server (pid {scene.process.pid}) was ended by signal 9"
+    assert scene.look(1.1) == "server (pid 7) was ended by signal 9"
+    assert not scene.watch.same_processes
 
 
-def test_a_process_that_is_gone_is_dead_before_the_keeper_says_so(scene):
-    scene.process.kill()
-    scene.process.wait()
-    assert scene.look(1.0) == "the server's process is gone"
-    assert not scene.watch.same_process
-
-
-@pytest.mark.parametrize("pid", [None, 2**22 + 1])
-def test_a_process_that_never_was_does_not_serve(scene, pid):
-    scene.watch.begin(pid)
-    assert not scene.watch.same_process
-    assert scene.look(1.0) == "the server's process is gone"
+def test_servers_end_with_their_keeper(scene):
+    assert scene.look(1.0) is None
+    scene.keeper("ending")
+    assert scene.look(1.1) == "the server's process is gone"
+    assert not scene.watch.same_processes
 
 
 def test_a_server_that_the_keeper_does_not_know_is_gone(scene):
     (scene.folder / "daemons" / "server.json").unlink()
-    assert scene.look(1.0) == "the server's process is gone"
+    assert scene.look(1.0) == "server: its process is gone"
+
+
+def test_a_server_that_answers_at_the_end_is_well(scene):
+    scene.watch.settle()
+    assert scene.scrapes == 1 and scene.watch.same_processes
+
+
+def test_a_server_that_answers_no_more_at_the_end_is_given_time_to_have_ended(scene):
+    def scrape():
+        scene.scrapes += 1
+        if scene.scrapes == 3:
+            scene.daemon(ended_at="now", signal=9)
+        raise httpx.ConnectError("refused")
+
+    scene.watch.scrapes = {"server": scrape}
+    scene.watch.settle()
+    assert scene.scrapes == 3 and not scene.watch.same_processes and scene.watch.blamed == "server"
+
+
+def test_a_server_that_only_does_not_answer_is_not_waited_for_without_end(scene):
+    scene.watch.scrapes = {"server": scene.scraper("server")}
+    scene.says["server"] = httpx.ReadTimeout("slow")
+    ticks = iter(range(100))
+    scene.watch.clock = lambda: float(next(ticks))
+    scene.watch.settle(seconds=5.0)
+    assert scene.scrapes == 4 and scene.watch.same_processes
+
+
+@pytest.fixture
+def pair(tmp_path):
+    return Scene(tmp_path, ("server-r0", "server-r1"))
+
+
+def test_what_all_servers_generate_is_added_up(pair):
+    assert pair.look(0.0, server_r0=Load(5.0, 1.0), server_r1=Load(7.0, 0.0)) is None
+    assert pair.watch.generated == 12.0 and pair.watch.same_processes
+
+
+def test_one_server_of_several_that_stands_still_is_named(pair):
+    for second in range(0, 11):
+        assert pair.look(float(second), server_r0=Load(float(second), 2.0), server_r1=Load(5.0, 2.0)) is None
+    assert pair.watch.blamed == "server-r0", "nobody is to blame yet"
+    assert pair.look(11.0, server_r0=Load(11.0, 2.0)) == "server-r1 generated nothing with 2 requests open for 11 s"
+    assert pair.watch.blamed == "server-r1"
+
+
+def test_one_server_of_several_that_died_is_named_before_anything_is_asked(pair):
+    pair.daemon("server-r1", ended_at="now", exit_code=1)
+    assert pair.look(0.0) == "server-r1 (pid 7) exited with code 1"
+    assert pair.scrapes == 0 and not pair.watch.same_processes and pair.watch.blamed == "server-r1"
+
+
+def test_a_server_that_ended_unseen_is_to_blame(pair):
+    pair.daemon("server-r1", ended_at="now", signal=9)
+    assert pair.watch.died is None and pair.watch.blamed == "server-r1"
+
+
+def test_silence_of_one_server_is_not_covered_by_the_others(pair):
+    pair.look(0.0, server_r0=Load(1.0, 1.0), server_r1=httpx.ReadTimeout("slow"))
+    for second in range(1, 11):
+        assert pair.look(float(second), server_r0=Load(float(second), 1.0)) is None
+    assert pair.look(11.0) == "server-r1 did not answer /metrics for 11 s"

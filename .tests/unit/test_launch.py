@@ -206,7 +206,15 @@ PINNED = {
 @pytest.mark.parametrize(
     ("head", "role", "devices", "cpus"),
     [
-        (None, {"--head": "", "--port": "20000", "--ray-client-server-port": "20001", "--include-dashboard": "false"}, 2, "8"),
+        (
+            None,
+            {
+                "--head": "", "--port": "20000", "--ray-client-server-port": "20001",
+                "--include-dashboard": "false", "--no-monitor": "",
+            },
+            2,
+            "8",
+        ),
         ("10.0.0.9:20500", {"--address": "10.0.0.9:20500"}, 16, "16"),
     ],
     ids=["head", "worker"],

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from servemark import keeper, stage
+from servemark import fence, keeper, stage
 from servemark.deployment import attempts
 from servemark.errors import ConfigError, StageFailed
 from servemark.processes import LIFELINE_VARIABLE, myself
+from servemark.records import Cluster
 
 LIBRARY = str(Path(stage.__file__).parents[1])
 
@@ -24,6 +25,7 @@ LIBRARY = str(Path(stage.__file__).parents[1])
 def own_output(monkeypatch):
     """A stage takes this process's output and its SIGTERM; both come back after the test."""
     monkeypatch.setenv(LIFELINE_VARIABLE, str(myself()))
+    monkeypatch.delenv(fence.VARIABLE, raising=False)
     handler = signal.getsignal(signal.SIGTERM)
     kept = [os.dup(number) for number in (1, 2)]
     yield
@@ -40,10 +42,18 @@ def attempt(tmp_path, monkeypatch, own_output):
     new = attempts.new(folder)
     state = keeper.KeeperState(state="running", identity=str(myself()), deployment="plain")
     (new / "keeper.json").write_text(state.model_dump_json())
+    keeper_spec(new, "machine.lock")
     return new
 
 
-def run(tmp_path, folder, work):
+def keeper_spec(attempt, machine_lock):
+    spec = keeper.KeeperSpec(
+        deployment="plain", lifeline="1:1", machine_lock=machine_lock, tokens=(), scratch="s", stop_grace_s=2.0
+    )
+    (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
+
+
+def run(tmp_path, folder, work, **given):
     """One stage in this process: (exit code or None, its log, the last word of its progress)."""
     log = tmp_path / "results" / "demo" / "logs" / "measure" / "plain.log"
     code = None
@@ -55,7 +65,7 @@ def run(tmp_path, folder, work):
         redirect_stderr(err),
     ):
         try:
-            with stage.stage("measure", "plain", str(log), folder) as here:
+            with stage.stage("measure", "plain", str(log), folder, **given) as here:
                 work(here)
         except SystemExit as end:
             code = end.code
@@ -117,6 +127,19 @@ def test_a_stage_that_fails_says_so_and_stops_the_deployment(tmp_path, attempt, 
     assert (attempt / "stop").exists()
 
 
+def test_in_an_allocation_a_stage_that_fails_waits_for_the_end_of_its_deployment(tmp_path, attempt, monkeypatch):
+    keeper_spec(attempt, None)
+    waited = []
+
+    def stop(where, timeout_s):
+        waited.append((where, timeout_s))
+        raise keeper.KeeperStuck("still there")
+
+    monkeypatch.setattr(keeper, "stop", stop)
+    assert run(tmp_path, attempt.parents[1], fail(StageFailed("x")))[0] == 1
+    assert waited == [(attempt, 17.0)] and (attempt / "stop").exists()
+
+
 def test_an_attempt_that_has_ended_is_not_touched(tmp_path, attempt):
     state = keeper.KeeperState(state="ended", identity=str(myself()), deployment="plain")
     (attempt / "keeper.json").write_text(state.model_dump_json())
@@ -126,6 +149,52 @@ def test_an_attempt_that_has_ended_is_not_touched(tmp_path, attempt):
 
 def test_a_stage_without_a_deployment_has_nothing_to_stop(tmp_path, own_output):
     assert run(tmp_path, None, fail(StageFailed("x")))[0] == 1
+
+
+RECORD = Cluster(deployment="plain")
+
+
+def test_a_record_is_written_while_the_deployment_is_ours(tmp_path, attempt):
+    path = tmp_path / "cluster.json"
+    assert run(tmp_path, attempt.parents[1], lambda here: here.write(RECORD, str(path)))[0] is None
+    assert Cluster.read(path) == RECORD
+    assert run(tmp_path, None, lambda here: here.write(RECORD, str(tmp_path / "other.json")))[0] is None
+    assert Cluster.read(tmp_path / "other.json") == RECORD, "nobody takes over what is no deployment"
+
+
+def test_a_deployment_that_was_taken_over_meanwhile_gets_no_record_and_is_left_alone(tmp_path, attempt):
+    folder, path = attempt.parents[1], tmp_path / "cluster.json"
+
+    def work(here):
+        (folder / fence.FILE).write_text("job 7, start 2\n")
+        here.write(RECORD, str(path))
+
+    code, log, words = run(tmp_path, folder, work)
+    assert code == 1 and not path.exists()
+    assert "is worked on by job 7, start 2" in log and "Traceback" not in log and words == ""
+    assert not (attempt / "stop").exists(), "the newer one's attempt may be the latest"
+
+
+def test_a_stage_of_a_deployment_that_is_anothers_does_no_work(tmp_path, attempt):
+    (attempt.parents[1] / fence.FILE).write_text("job 7\n")
+    worked = []
+    assert run(tmp_path, attempt.parents[1], worked.append)[0] == 1
+    assert worked == []
+
+
+def test_the_first_stage_takes_the_deployment(tmp_path, attempt):
+    folder = attempt.parents[1]
+    (folder / fence.FILE).write_text("job 7\n")
+    worked = []
+    assert run(tmp_path, folder, worked.append, begins=True)[0] is None
+    assert len(worked) == 1 and fence.owner(folder) == fence.mine()
+
+
+def test_the_keeper_is_told_who_works_while_it_works(tmp_path, attempt):
+    file = keeper.worker_file(attempt.parents[1])
+    seen = []
+    run(tmp_path, attempt.parents[1], lambda _: seen.append(file.read_text()))
+    assert seen == [str(myself())] and not file.exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

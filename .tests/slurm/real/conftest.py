@@ -51,7 +51,8 @@ def disk() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def site(disk: Path) -> Iterator[Sandbox]:
     """Two nodes with pretended GPUs, accounting, and a site that stores every job's script and environment."""
-    options = Options(kill_wait=5)
+    # A real server needs some seconds to end; Slurm's own default is 30.
+    options = Options(kill_wait=20)
     if reason := why_unavailable(options):
         _skip(reason, "SERVEMARK_REQUIRE_SLURM")
     with Sandbox(disk / "site", options) as sandbox:
@@ -155,7 +156,7 @@ def _copies(source: RealCheckout, disk: Path) -> Iterator[MakeCheckout]:
             checkout.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def real_checkouts(prepared: RealCheckout, disk: Path) -> Iterator[MakeCheckout]:
     """Makes checkouts with real vLLM, up to the point where deployments are planned."""
     with _copies(prepared, disk) as make:

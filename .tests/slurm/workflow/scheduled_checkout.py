@@ -113,7 +113,7 @@ class ScheduledCheckout(Checkout):
     # What must not be left
 
     def of_ours(self) -> Iterator[tuple[str, psutil.Process]]:
-        """Every living process of a run in this checkout with the name of its node, guards left out.
+        """Every living process of a run in this checkout with the name of its node.
 
         They work in the checkout's folder or name it; the daemons that Slurm keeps for a job count as well.
         """

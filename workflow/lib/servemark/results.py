@@ -30,7 +30,8 @@ _LEFT_OUT = frozenset(
         *SECRETS,
     }
 )
-_LEFT_OUT_FOLDERS = frozenset({"archive", "ledger", "requests"})
+# What is held for use is no measurement; tools/ and requests/ are how processes were started, also told by their records.
+_LEFT_OUT_FOLDERS = frozenset({"archive", "ledger", "requests", "tools", "serving"})
 # These rules write their logs while or after the archive is made.
 _LATE = ("archive_results", "check_measurements")
 

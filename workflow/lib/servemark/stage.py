@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -77,6 +78,8 @@ def stage(
         _stop(deployment)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
+        # Told once is enough: what follows is the end.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print(f"servemark: {name} {subject}: interrupted", file=sys.stderr)
         _stop(deployment)
         sys.exit(130)
@@ -104,5 +107,11 @@ def _redirect(log: Path) -> None:
 
 def _stop(deployment: Path | None) -> None:
     attempt = attempts.latest(deployment) if deployment else None
-    if attempt and keeper.is_alive(attempt):
-        (attempt / "stop").touch()
+    if attempt is None or not keeper.is_alive(attempt):
+        return
+    (attempt / "stop").touch()
+    spec = attempts.spec(attempt)
+    if spec.machine_lock is None:
+        # Slurm kills whatever there still is of a job when its script ends, the keeper that tidies up as well.
+        with contextlib.suppress(TimeoutError):
+            keeper.stop(attempt, spec.stop_grace_s + 15)

@@ -168,7 +168,8 @@ def reach(spec: Spec) -> None:
                 back.accept()[0].close()
     except OSError as error:
         raise StageFailed(
-            f"Node {here()}: expected {step} between {chosen.address} ({chosen.name}) and {spec.reach[0]}, the job's first node; found: {error}.",
+            f"Node {here()}: expected {step} between {chosen.address} ({chosen.name}) and {spec.reach[0]}, the job's first node; "
+            f"found: {error}.",
             do="Check that `interface` in the cluster file names the network that joins the nodes, and that no firewall stands between.",
             reason="wrong_interface",
         ) from None

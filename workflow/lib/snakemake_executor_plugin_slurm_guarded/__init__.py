@@ -88,8 +88,20 @@ common_settings = CommonSettings(
 
 # slurm-jobstep takes SLURM_CONF from the environment of what it starts; the rules' own srun needs it where Slurm's configuration
 # is at no standard place.
+# A job that is cancelled, preempted or out of time has KillWait seconds to end well, but Slurm sends SIGTERM to the steps and to this
+# shell alone, and kills all the rest together with the shell. So the shell hands the signal on and stays until its child has ended.
 _SCRIPT = """#!/bin/sh
 export SERVEMARK_SLURM_CONF="$SLURM_CONF"
+trap 'trap "" TERM; kill -TERM 0' TERM
+%s &
+child=$!
+wait $child
+code=$?
+while kill -0 $child 2>/dev/null; do
+  wait $child
+  code=$?
+done
+exit $code
 """
 # A canceller's name comes from accounting only, which may lag behind the controller or be slow; the message does not wait longer.
 _WHO_S = 3.0
@@ -174,7 +186,7 @@ class Executor(RemoteExecutor):
             f"--chdir={self.workflow.workdir_init}",
             f"--output={str(folder).replace('%', '%%')}/%j.log",
         ]
-        script = _SCRIPT + self.format_job_exec(job) + "\n"
+        script = _SCRIPT % self.format_job_exec(job)
         self.logger.debug(f"sbatch {shlex.join(flags)} <<EOF\n{script}EOF")
         if self._stop.is_set():
             raise CommandFailed(Trouble.STOPPED, ["sbatch"], "")

@@ -151,6 +151,11 @@ def from_error(stage: str, error: ServemarkError) -> Failure:
     return Failure(stage=stage, reason=error.reason, detail=error.what, log=error.look, quote=quote, remedy=error.do)
 
 
+def as_error(failure: Failure) -> StageFailed:
+    """An error that says what the failure says."""
+    return StageFailed(failure.detail, look=failure.log, do=failure.remedy, reason=failure.reason, quote=failure.quote)
+
+
 def explain_end(
     stage: str, attempt: Path, daemon: DaemonState | None, what: str, reason: str, stalled: bool = False
 ) -> Failure:

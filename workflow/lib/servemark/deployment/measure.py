@@ -174,6 +174,7 @@ class Measuring:
         before = _finished(scrapes)
         started_at, begin = utc_now(), time.monotonic()
         result = self._run_client(point, ready, attempt, argv, server)
+        server.settle()
         with open(attempt / DURATIONS, "a") as stream:
             stream.write(f"{time.monotonic() - begin:.1f}\n")
         facts = verdict.ServerFacts(
@@ -190,7 +191,7 @@ class Measuring:
         except RawError as error:
             raw = error
         judgement = verdict.judge(raw, point, self.thresholds, facts)
-        failure = _end_deployment(attempt, point, facts, self.timeouts.stop)
+        failure = _end_deployment(attempt, point, facts, server.blamed, self.timeouts.stop)
         if draft.exists():
             draft.replace(raw_path)
         else:
@@ -273,15 +274,17 @@ def _death(attempt: Path, server: ServerWatch) -> str | None:
     """How the server died, also when the client, all its requests failed, ended before the watch saw it."""
     if server.same_processes:
         return server.died
-    first = attempts.first_to_end(attempt, SERVER)
-    daemon = attempts.await_end(attempt, first.name if first else SERVER)
+    first = attempts.first_to_end(attempt, server.blamed)
+    daemon = attempts.await_end(attempt, first.name if first else server.blamed)
     return attempts.how_it_ended(daemon) if daemon and daemon.ended_at else "the server's process is gone"
 
 
-def _end_deployment(attempt: Path, point: PlannedPoint, facts: verdict.ServerFacts, stop_s: float) -> Failure | None:
-    daemon = attempts.find_daemon(attempt, SERVER)
+def _end_deployment(
+    attempt: Path, point: PlannedPoint, facts: verdict.ServerFacts, blamed: str, stop_s: float
+) -> Failure | None:
+    daemon = attempts.find_daemon(attempt, blamed)
     if facts.died:
-        daemon = attempts.first_to_end(attempt, SERVER)
+        daemon = attempts.first_to_end(attempt, blamed)
         failure = attempts.explain_end(
             STAGE, attempt, daemon, f"The server died during {point.name}: {facts.died}", "server_died"
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 from servemark import daemon, keeper, processes, survey
 from servemark.config.model import Config
-from servemark.deployment import allocation, ports
+from servemark.deployment import allocation, attempts, ports
 from servemark.deployment.allocation import Allocation
 from servemark.errors import StageFailed
 from servemark.processes import LifelineWatch, run_tool
@@ -52,12 +52,12 @@ class Ground:
         """Have the keeper start one daemon on ``node``.
 
         Raises:
-            StageFailed: the keeper has ended, or the program cannot be started.
+            StageFailed: the keeper has ended, because of another daemon's end or without one; or the program cannot be started.
         """
         try:
             state = keeper.request(self.attempt, self.request(node, asked))
         except TimeoutError as error:
-            raise StageFailed(str(error), look=str(self.attempt / "keeper.log"), reason="keeper_ended") from None
+            raise self._not_started(asked.name, error) from None
         if state.why == "never_started":
             raise StageFailed(
                 f"{asked.argv[0]} cannot be started.",
@@ -65,6 +65,13 @@ class Ground:
                 do="Check the environment's prefix.",
                 reason="never_started",
             )
+
+    def _not_started(self, name: str, error: TimeoutError) -> StageFailed:
+        first = attempts.first_to_end(self.attempt, name)
+        if first is None or first.ended_at is None:
+            return StageFailed(str(error), look=str(self.attempt / "keeper.log"), reason="keeper_ended")
+        what = f"{name} was not started: before it, {attempts.how_it_ended(first)}"
+        return attempts.as_error(attempts.explain_end("", self.attempt, first, what, "server_exited"))
 
     def tool(self, node: str, asked: daemon.DaemonRequest) -> Tool:
         """A short-lived process on ``node``, for :func:`servemark.processes.run_tool`."""
@@ -163,15 +170,14 @@ def compare(nodes: Sequence[Node], devices: int, *, needs_ray: bool) -> None:
         if node.devices < devices
     ]
     reason = "devices_missing"
-    for what in ("python", "vllm", *(["ray"] if needs_ray else [])):
-        versions = [getattr(node, what) for node in nodes]
+    for what in ("Python", "vLLM", *(["Ray"] if needs_ray else [])):
+        versions = [getattr(node, what.lower()) for node in nodes]
         usual = Counter(versions).most_common(1)[0][0] if len(nodes) > 2 else versions[0]
+        example = nodes[versions.index(usual)].name
         for node, version in zip(nodes, versions, strict=True):
             if version != usual:
                 reason = "versions_differ"
-                problems.append(
-                    f"Node {node.name}: expected {what.capitalize()} {usual}, as on {nodes[0].name}; found {version}."
-                )
+                problems.append(f"Node {node.name}: expected {what} {usual}, as on {example}; found {version}.")
     if problems:
         raise StageFailed(
             "\n".join(problems),
@@ -242,8 +248,8 @@ def _connect_back(listener: socket.socket, ended: threading.Event) -> None:
             try:
                 _, address, port = json.loads(caller.makefile().readline())
                 socket.create_connection((address, port), timeout=survey.REACH_S).close()
-            except (OSError, ValueError):
-                continue  # the node says that nobody called back
+            except (OSError, ValueError, TypeError):
+                continue  # the node says that nobody called back; others that call here say anything
 
 
 def sweep(ground: Ground, timeout_s: float, log: Path, watch: LifelineWatch | None = None) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ from servemark.progress import Progress
 from servemark.records import Environment, Hardware, Node, Plan, RayNode, Replica
 
 STAGE = "start_cluster"
+# The gate has so much time at least, however long the heads took: it only has to ask.
+GATE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -118,9 +120,8 @@ class Rays:
         ended = attempts.await_end(self.ground.attempt, name)
         first = attempts.first_to_end(self.ground.attempt, name) or ended
         words = attempts.how_it_ended(first) if first else "its keeper is gone"
-        failure = attempts.explain_end(STAGE, self.ground.attempt, first, f"Ray did not come up, {words}", "ray_exited")
-        return StageFailed(
-            failure.detail, look=failure.log, do=failure.remedy, reason=failure.reason, quote=failure.quote
+        return attempts.as_error(
+            attempts.explain_end(STAGE, self.ground.attempt, first, f"Ray did not come up, {words}", "ray_exited")
         )
 
     def _incomplete(self, said: list[str], name: str) -> StageFailed:
@@ -139,7 +140,7 @@ class Rays:
             {"name": self._node(replica, place).name, "address": self._node(replica, place).address, "devices": len(part.devices)}
             for place, part in enumerate(replica.parts)
         ]  # fmt: skip
-        left_s = max(5.0, deadline - time.monotonic())
+        left_s = max(GATE_S, deadline - time.monotonic())
         facts = self.ground.attempt / f"{name}.nodes.json"
         head = self._node(replica, 0)
         script = [self.environment.python, str(INSIDE / "ray_gate.py"), str(replica.ray_address), json.dumps(expected)]

@@ -372,7 +372,7 @@ def _explain(attempt: Path, error: StageFailed, name: str) -> Failure:
         daemon = attempts.first_to_end(attempt, name)
         what = f"The server did not start: while {stage}, {attempts.how_it_ended(daemon) if daemon else 'it ended'}"
         return attempts.explain_end(STAGE, attempt, daemon, what, "server_exited")
-    if error.reason in ("foreign_server", "open_door", "keeper_ended", "never_started"):
+    if error.reason not in ("startup_timeout", "startup_stalled"):
         return attempts.from_error(STAGE, error)
     failure = attempts.explain_end(STAGE, attempt, daemon, f"{error.what} It was {stage}.", error.reason, stalled=True)
     key = "timeouts.start" if error.reason == "startup_timeout" else "timeouts.stall"

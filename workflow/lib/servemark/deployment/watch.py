@@ -14,6 +14,8 @@ from servemark import keeper
 from servemark.deployment import attempts
 
 SCRAPE_S = 1.0
+# From a server's end to the keeper's word of it: a moment here, a second or two through a launcher.
+SETTLE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class ServerWatch:
     clock: Callable[[], float] = time.monotonic
     died: str | None = None
     hung: str | None = None
+    _blamed: str | None = None
     _generated: dict[str, float] = field(default_factory=dict)
     _moved_at: dict[str, float] = field(default_factory=dict)
     _next: float = 0.0
@@ -73,6 +76,23 @@ class ServerWatch:
         """Whether the servers that served at the beginning still serve; the keeper starts none a second time."""
         return all(self._ended(name) is None for name in self.scrapes)
 
+    @property
+    def blamed(self) -> str:
+        """The daemon that died or hung; the first one's name when none did."""
+        ended = (name for name in self.scrapes if self._ended(name))
+        return self._blamed or next(ended, None) or next(iter(self.scrapes))
+
+    def settle(self, seconds: float = SETTLE_S) -> None:
+        """After the client's end: a server that answers no more may have ended without the keeper having said so yet."""
+        deadline = self.clock() + seconds
+        while self.died is None and self.hung is None and self.same_processes and self.clock() < deadline:
+            try:
+                for scrape in self.scrapes.values():
+                    scrape()
+                return
+            except httpx.HTTPError:
+                time.sleep(0.05)
+
     def _ended(self, name: str) -> str | None:
         daemon = attempts.find_daemon(self.attempt, name)
         if daemon is None or daemon.ended_at:
@@ -82,13 +102,14 @@ class ServerWatch:
     def __call__(self) -> str | None:
         for name in self.scrapes:
             if ended := self._ended(name):
-                self.died = ended
+                self.died, self._blamed = ended, name
                 return self.died
         now = self.clock()
         if now >= self._next:
             self._next = now + SCRAPE_S
             for name, scrape in self.scrapes.items():
-                self._look(name, scrape, now)
+                if self.died is None and self.hung is None:
+                    self._look(name, scrape, now)
         return self.died or self.hung
 
     def _look(self, name: str, scrape: Callable[[], Load], now: float) -> None:
@@ -100,11 +121,11 @@ class ServerWatch:
             self._generated[name] = load.generated
             silent = f"generated nothing with {load.open_requests:.0f} requests open"
         except httpx.HTTPStatusError as error:
-            self.died = f"{name} answers {error.response.status_code} on /metrics"
+            self.died, self._blamed = f"{name} answers {error.response.status_code} on /metrics", name
         except httpx.HTTPError:
             pass  # no answer: the clock runs on, and a server that has ended is seen by its process
         if now - self._moved_at[name] > self.no_progress_s:
-            self.hung = f"{name} {silent} for {now - self._moved_at[name]:.0f} s"
+            self.hung, self._blamed = f"{name} {silent} for {now - self._moved_at[name]:.0f} s", name
 
 
 def scraper(url: str, key: str, timeout_s: float = 2.0) -> Callable[[], Load]:

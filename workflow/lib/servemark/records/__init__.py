@@ -6,6 +6,7 @@ keys is an error: conditions are checked in the record, never assumed from the f
 
 from servemark.records.base import Failure, Record, RecordT, Strict, utc_now, write_atomically
 from servemark.records.given import Environment, EnvironmentCheck, Gpu, Hardware, Interface, Manifest, ModelFile
+from servemark.records.held import EndpointStatus, Held
 from servemark.records.live import (
     Cluster,
     DaemonState,
@@ -39,6 +40,8 @@ ALL_RECORDS: tuple[type[Record], ...] = (
     Startup,
     Measurement,
     Stopped,
+    EndpointStatus,
+    Held,
     Accounting,
     Check,
 )
@@ -50,6 +53,7 @@ __all__ = [
     "Cluster",
     "DaemonState",
     "Endpoint",
+    "EndpointStatus",
     "Environment",
     "EnvironmentCheck",
     "Estimate",
@@ -57,6 +61,7 @@ __all__ = [
     "Failure",
     "Gpu",
     "Hardware",
+    "Held",
     "Interface",
     "JobAccount",
     "Manifest",

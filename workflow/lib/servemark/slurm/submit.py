@@ -7,9 +7,10 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from servemark.config.refused import looks_secret
 from servemark.slurm import commands
 from servemark.slurm.commands import CommandFailed, Trouble
 
@@ -49,6 +50,15 @@ def job_id_of(printed: str) -> str | None:
     return found[-1][0] if found else None
 
 
+def exported(env: Mapping[str, str]) -> dict[str, str]:
+    """What of our environment a job gets: not what is a secret by its name.
+
+    Slurm keeps a job's environment on the controller's disk while the job is remembered, and in accounting for good where a site asks
+    for it (AccountingStoreFlags=job_env of slurm.conf). No stage needs a secret of the user's.
+    """
+    return {name: value for name, value in env.items() if not looks_secret(name)}
+
+
 def submit(
     flags: Sequence[str],
     script: str,
@@ -77,7 +87,9 @@ def submit(
                 outage.ends()
                 return known
             with _impatient(outage, argv):
-                printed = commands.run(argv, stdin=script, timeout_s=commands.SUBMIT_S, stop=stop, env=os.environ)
+                printed = commands.run(
+                    argv, stdin=script, timeout_s=commands.SUBMIT_S, stop=stop, env=exported(os.environ)
+                )
             outage.ends()
             job = job_id_of(printed) or _known(name, token, stop)
             if job is None:

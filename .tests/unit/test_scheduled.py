@@ -1,0 +1,171 @@
+"""A run through a scheduler: what its jobs ask for, how much time they get, and what is checked before anything is submitted."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import report_data
+from deployed import CONFIG, planned_point
+from slurm_tools import on_path
+
+from servemark import scheduled
+from servemark.config.cluster import Cluster
+from servemark.config.topology import Topology
+from servemark.measurement.ledger import Ledger
+from servemark.slurm import guard, journal, preflight
+from servemark.slurm.request import Request
+
+SITE = Cluster.model_validate(
+    {
+        "scheduler": "slurm",
+        "account": "me",
+        "partition": "gpu",
+        "gpus_per_node": 4,
+        "minutes_to_start": 12,
+        "minutes_per_point": 5,
+        "small_jobs": {"partition": "short", "minutes": 7},
+    }
+)
+
+
+def config(topology: dict | None = None, **site):
+    deployments = {
+        name: deployment.model_copy(update={"topology": Topology(**(topology or {}))})
+        for name, deployment in CONFIG.deployments.items()
+    }
+    cluster = Cluster.model_validate(SITE.model_dump() | {"max_minutes": 600} | site)
+    return CONFIG.model_copy(update={"cluster": cluster, "deployments": deployments})
+
+
+@pytest.fixture(autouse=True)
+def own_variables(monkeypatch):
+    """What a test exports, and what it was told of partitions, ends with it."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    for name in (scheduled.VARIABLE, scheduled.CLUSTER_VARIABLE, journal.VARIABLE):
+        os.environ.pop(name, None)
+    monkeypatch.setattr(scheduled._Limits, "known", {})
+
+
+@pytest.mark.parametrize(
+    ("is_main", "jobs", "inherited", "expected", "cluster"),
+    [
+        (True, 10, False, True, "slurm"),
+        (True, None, False, False, None),
+        # A plain run in a shell where a scheduled one was, or in a job of one.
+        (True, None, True, False, None),
+        (False, None, True, True, None),
+        (False, 1, False, False, None),
+    ],
+)
+def test_a_run_is_scheduled_when_its_main_process_hands_jobs_out(is_main, jobs, inherited, expected, cluster):
+    if inherited:
+        os.environ[scheduled.VARIABLE] = "1"
+    assert scheduled.is_scheduled(is_main=is_main, jobs=jobs) is expected
+    assert (scheduled.VARIABLE in os.environ) is expected
+    assert scheduled.default_cluster() == cluster
+
+
+def test_the_users_cluster_is_kept():
+    os.environ[scheduled.CLUSTER_VARIABLE] = "mine"
+    assert scheduled.is_scheduled(is_main=True, jobs=3)
+    assert scheduled.default_cluster() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("lacking", "site", "minutes"),
+    [(None, {}, 12), (0, {}, 12), (6, {}, 42), (6, {"max_minutes": 30}, 30), (1000, {"max_minutes": 30}, 30)],
+)
+def test_a_deployments_job_gets_the_time_of_the_points_that_are_lacking(lacking, site, minutes):
+    assert scheduled.deployment_request(config(**site), "plain", lacking).minutes == minutes
+
+
+def test_a_deployments_job_asks_for_what_the_cluster_file_says():
+    found = scheduled.deployment_request(
+        config({"nodes": 2, "tensor_parallel": 4, "pipeline_parallel": 2}, reservation="day", extra=("--exclude=n1",)),
+        "plain",
+        0,
+    )
+    assert found == Request(
+        name="plain",
+        account="me",
+        partition="gpu",
+        nodes=2,
+        gres="gpu:4",
+        minutes=12,
+        exclusive=True,
+        extra="--reservation=day --exclude=n1",
+    )
+
+
+def test_gpus_of_the_whole_job_become_a_flag():
+    site = {"constraint": "gpu", "client_constraint": "cpu"}
+    found = scheduled.deployment_request(
+        config({"nodes": 2, "tensor_parallel": 4, "replicas": 2, "client": "own"}, **site), "plain", 0
+    )
+    assert (found.gres, found.extra, found.nodes, found.constraint) == (None, "--gpus=8", 3, "[gpu*2&cpu*1]")
+
+
+def test_a_short_job_runs_where_short_jobs_run():
+    found = scheduled.small_request(config(), "probe")
+    assert (found.name, found.partition, found.minutes, found.account, found.nodes) == ("probe", "short", 7, "me", 1)
+
+
+def test_every_resource_that_a_request_can_have_is_known_to_snakemake():
+    full = Request("x", "a", "p", "q", "c", 2, "gpu:1", 5, True, "--x", 8, 100)
+    assert set(full.resources()) == set(scheduled.RESOURCES)
+    kinds = {name: type(value) for name, value in scheduled.RESOURCES.items()}
+    assert {name: type(value) for name, value in full.resources().items()} == kinds
+    assert Request.of(scheduled.RESOURCES) == replace(Request(), cpus=1), "nothing asked is Slurm's own choice"
+
+
+PARTITION = "PartitionName=gpu Default=NO MaxTime=00:30:00 State=UP"
+
+
+@pytest.mark.parametrize(
+    ("body", "minutes", "calls"),
+    [
+        (f"echo '{PARTITION}'", 30, 1),
+        (f"echo '{PARTITION}'".replace("00:30:00", "UNLIMITED"), 42, 1),
+        ("exit 1", 42, 1),
+    ],
+    ids=["limited", "unlimited", "no answer"],
+)
+def test_without_a_limit_of_ours_the_partitions_holds_and_is_asked_for_once(
+    tmp_path, monkeypatch, body, minutes, calls
+):
+    asked = on_path(tmp_path / "bin", monkeypatch)("scontrol", body)
+    given = config(max_minutes=None)
+    for _ in range(2):
+        assert scheduled.deployment_request(given, "plain", 6).minutes == minutes
+    assert len(asked.read_text().splitlines()) == calls
+
+
+def test_what_is_lacking_is_counted_by_the_ledger(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given, plan = config(), Path("plan.json")
+    assert scheduled.lacking(given, plan) is None, "no plan yet"
+    points = tuple(planned_point(number, {}) for number in (1, 2, 3))
+    report_data.plan().model_copy(update={"points": points}).write(plan)
+    assert scheduled.lacking(given, plan) == 3
+    record = report_data.measurement().model_copy(update={"key": points[1].key})
+    Path("raw.json").write_text("{}")
+    monkeypatch.setattr(Ledger, "missing", lambda ledger, keys: [key for key in keys if key != record.key])
+    assert scheduled.lacking(given, plan) == 2
+    plan.write_text("{}")
+    assert scheduled.lacking(given, plan) is None, "a plan that cannot be read is none"
+
+
+def test_before_anything_is_submitted_slurm_is_asked_and_old_jobs_are_ended(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    monkeypatch.setattr(
+        preflight, "check", lambda requests, say: (seen.append([r.name for r in requests]), say("asked"))
+    )
+    monkeypatch.setattr(guard, "leftovers", lambda folder, say: seen.append(folder))
+    scheduled.prepare(config(), Path("results/demo"))
+    assert seen == [["plain", "the short jobs"], Path("results/demo")]
+    assert os.environ[journal.VARIABLE] == str(tmp_path / "results/demo/slurm/jobs.jsonl")
+    assert capsys.readouterr().err == "servemark: asked\n"
