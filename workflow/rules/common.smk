@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "lib"))
 
-from servemark import main_process, scheduled
+from servemark import main_process, scheduled, serving
 
 # On one machine all jobs run here, and nothing is asked of a scheduler.
 SCHEDULED = scheduled.is_scheduled(is_main=workflow.is_main_process, jobs=workflow.resource_settings.nodes)
@@ -48,6 +48,17 @@ def of_an_allocation():
     return {key: one(key, default) for key, default in scheduled.RESOURCES.items()} if SCHEDULED else {}
 
 
+def of_an_endpoint():
+    """Resources of the job that holds an endpoint: those of its measurement, for another time."""
+
+    def runtime(wildcards):
+        cluster = experiment.config.cluster
+        instead = serving.LONGEST_MIN // cluster.minutes_per_point
+        return scheduled.deployment_request(experiment.config, wildcards.deployment, instead).resources()["runtime"]
+
+    return {**of_an_allocation(), "runtime": runtime} if SCHEDULED else {}
+
+
 def point_names(deployment):
     return [point.name for point in experiment.points[deployment]]
 
@@ -65,7 +76,9 @@ def deployment_parameters(wildcards):
         "points": [point.model_dump(mode="json") for point in experiment.points[wildcards.deployment]],
         "trust_remote_code": experiment.config.models[deployment.model].trust_remote_code,
         "cluster": experiment.config.cluster
-        and experiment.config.cluster.model_dump(mode="json", include={"scheduler", "variables", "modules", "interface"}),
+        and experiment.config.cluster.model_dump(
+            mode="json", include={"scheduler", "variables", "modules", "interface"}
+        ),
     }
 
 

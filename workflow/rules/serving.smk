@@ -14,17 +14,6 @@ if workflow.is_main_process and runlock.executes(sys.argv[1:]):
     serving.begin(experiment.folder, experiment.points, sys.argv[1:], scheduled=SCHEDULED)
 
 
-def of_an_endpoint():
-    """Resources of the job that holds an endpoint: those of its measurement, for another time."""
-
-    def runtime(wildcards):
-        cluster = experiment.config.cluster
-        instead = serving.LONGEST_MIN // cluster.minutes_per_point
-        return scheduled.deployment_request(experiment.config, wildcards.deployment, instead).resources()["runtime"]
-
-    return {**of_an_allocation(), "runtime": runtime} if SCHEDULED else {}
-
-
 use rule start_cluster as start_cluster_to_hold with:
     output:
         cluster=temp("<run>/serving/{deployment}/cluster.json"),
