@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from deployed import HARDWARE, Deployment, Told, planned_point
+from families import family, sleeper  # noqa: F401 - fixtures
 from standin_slurm import StandinSlurm
 
 from servemark import daemon, environment, fence, processes
-from servemark.processes import LifelineWatch
+from servemark.children import LifelineWatch
 from servemark.deployment import attempts
 from servemark.records import Environment
 from standin import VERSION, make_prefix

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from servemark import hardware, keeper, processes
+from servemark.children import LifelineWatch
 from servemark.config.cluster import Cluster as Site
 from servemark.config.model import Config, Timeouts, Verdict
 from servemark.deployment import attempts, cluster, fabric
@@ -22,7 +23,6 @@ from servemark.deployment.server import Serving
 from servemark.deployment.stop import stop
 from servemark.measurement import key
 from servemark.measurement.ledger import Ledger
-from servemark.processes import LifelineWatch
 from servemark.progress import Progress
 from servemark.records import (
     Cluster,

@@ -38,6 +38,8 @@ export SLURM_STEP_ID=7 SLURM_PROCID=0
 tasks=
 for node in $(echo "$nodes" | tr , ' '); do
   if grep -qsx "$node" {folder}/lost; then continue; fi
+  unset CUDA_VISIBLE_DEVICES
+  if [ -e {folder}/devices.$node ]; then export CUDA_VISIBLE_DEVICES="$(cat {folder}/devices.$node)"; fi
   SLURMD_NODENAME=$node "$@" <&3 3<&- & tasks="$tasks $!"
 done
 worst=0
@@ -52,7 +54,7 @@ class StandinSlurm:
     """The job that this process is in; node1 is where it is.
 
     Files in ``folder``: ``job`` and ``described`` are what scontrol prints, ``alive`` what squeue prints, ``lost`` names nodes on which
-    srun starts nothing.
+    srun starts nothing, ``devices.NODE`` is CUDA_VISIBLE_DEVICES there.
     """
 
     folder: Path
@@ -97,6 +99,11 @@ class StandinSlurm:
 
     def lose(self, *nodes: str) -> None:
         (self.folder / "lost").write_text("".join(f"{node}\n" for node in nodes))
+
+    def devices(self, **visible: str) -> None:
+        """The devices that the job has on each node, as Slurm names them; on the others it names none."""
+        for node, names in visible.items():
+            (self.folder / f"devices.{node}").write_text(names)
 
     def calls(self, tool: str) -> list[str]:
         """The arguments of every call so far."""

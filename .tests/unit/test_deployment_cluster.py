@@ -196,8 +196,8 @@ def test_ray_over_two_nodes_has_a_head_and_a_worker_that_joins_it(ray, slurm, si
     assert plain.stop().leftovers == () and plain.left == []
 
 
-def test_every_replica_has_a_ray_of_its_own_on_ports_of_its_own(ray, slurm, site, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+def test_every_replica_has_a_ray_of_its_own_on_ports_of_its_own(ray, slurm, site):
+    slurm.devices(node1="GPU-a,GPU-b", node2="GPU-c,GPU-d")
     two = Topology(nodes=2, devices_per_node=2, replicas=4, executor="ray")
     one = NODE | {"Resources": {"GPU": 1.0}}
     plain = ray(nodes=f"[{one!r}]", topology=two, site=site)

@@ -81,12 +81,12 @@ def test_after_a_replay_the_facts_are_those_of_the_attempt_that_served(deploy):
 
 
 @pytest.fixture
-def spanning(deploy, slurm, standin_copy, tmp_path, monkeypatch):
+def spanning(deploy, slurm, standin_copy, tmp_path):
     """A deployment of two ranks on each of two nodes, on a stand-in that can reduce; its nodes have been looked at."""
 
-    def make(fault: str = "", **variables: str):
+    def make(fault: str = ""):
         put_torch(standin_copy)
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+        slurm.devices(node1="0,1", node2="0,1")
         scratch = tmp_path / "scratch"
         scratch.mkdir(mode=0o700)
         plain = deploy(
@@ -94,7 +94,7 @@ def spanning(deploy, slurm, standin_copy, tmp_path, monkeypatch):
             topology=Topology(nodes=2, devices_per_node=2, tensor_parallel=2, pipeline_parallel=2, executor="mp"),
             site=Site.model_construct(scheduler="slurm", interface="lo", scratch=str(scratch)),
             points=1,
-            variables={"STANDIN_TORCH": fault, **variables},
+            variables={"STANDIN_TORCH": fault},
         )
         token = plain.start()
         assert token.failure is None, token.failure
@@ -116,15 +116,17 @@ def test_all_ranks_of_all_nodes_reduce_with_the_servers_variables(spanning, tmp_
         f"interface lo rank {rank}" for rank in range(4)
     ]
     assert Fabric.read(plain.attempt / fabric.KEPT) == found
+    spec = json.loads((plain.attempt / "all-reduce-spec.json").read_text())
+    assert [(each["name"], each["devices"]) for each in spec["nodes"]] == [("node1", [0, 1]), ("node2", [0, 1])]
+    assert spec["port"] in token.nodes[0].ports
     assert any("all-reduce over 4 ranks on node1, node2 (gloo)" in words for words in plain.told.words)
+
+    own = plain.plan.variables | {"GLOO_SOCKET_IFNAME": "eth7"}
+    plain.plan = plain.plan.model_copy(update={"variables": own})
+    assert plain.check(token).failure is None
+    assert (tmp_path / "fabric.log").read_text().count("interface eth7 rank") == 4, "the user's own interface wins"
     plain.stop()
     assert_all_gone(plain)
-
-
-def test_an_interface_of_the_users_own_wins(spanning, tmp_path):
-    plain, token = spanning(GLOO_SOCKET_IFNAME="eth7")
-    assert plain.check(token).failure is None
-    assert (tmp_path / "fabric.log").read_text().count("interface eth7 rank") == 4
 
 
 @pytest.mark.parametrize(
@@ -160,11 +162,3 @@ def test_a_log_with_a_known_cause_is_named_by_it(tmp_path):
     assert error.look == str(log) and error.do and error.quote
     assert "over 4 ranks on node1 (ib0, 10.0.0.1) did not work: " in error.what
     assert "timeout after 30 s" in fabric._failed(4, ["n"], "timeout after 30 s", log).what
-
-
-def test_each_rank_is_told_its_place(spanning):
-    plain, token = spanning()
-    plain.check(token)
-    spec = json.loads((plain.attempt / "all-reduce-spec.json").read_text())
-    assert [(each["name"], each["devices"]) for each in spec["nodes"]] == [("node1", [0, 1]), ("node2", [0, 1])]
-    assert spec["port"] in token.nodes[0].ports

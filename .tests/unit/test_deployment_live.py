@@ -12,9 +12,10 @@ from deployed import assert_all_gone, reasons
 
 from servemark import keeper, launch, processes
 from servemark.deployment import attempts
-LOOPBACK = "127.0.0.1"
 from servemark.measurement.ledger import file_sha256
 from servemark.records import Fabric
+
+LOOPBACK = "127.0.0.1"
 
 
 def test_a_deployment_is_started_measured_stopped_and_then_only_replayed(deploy):

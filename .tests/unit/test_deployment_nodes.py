@@ -25,6 +25,9 @@ from servemark.records import Node, Topology
 TWO = Topology(nodes=2, devices_per_node=1, tensor_parallel=1, pipeline_parallel=2, executor="mp")
 
 
+PLANNED = {"gpu": "H200", "count": 4}
+
+
 def node(name: str = "node1", **changes) -> Node:
     values = {
         "name": name, "host": name, "address": "10.0.0.1", "interface": "hsn0", "devices": 4, "cpu_count": 8, "memory_gib": 1,
@@ -77,25 +80,28 @@ def test_a_node_that_differs_is_named_with_what_was_expected_and_found(found, re
 
 
 def test_nodes_of_another_kind_than_the_planned_one_are_refused():
-    planned = {"gpu": "H200", "count": 4}
-    nodes.same_kind([node("node1"), node("node2")], planned)
+    nodes.same_kind([node("node1"), node("node2")], PLANNED)
     with pytest.raises(StageFailed) as refused:
-        nodes.same_kind([node("node1"), node("node2", kind={"gpu": "A100", "count": 4})], planned)
+        nodes.same_kind([node("node1"), node("node2", kind={"gpu": "A100", "count": 4})], PLANNED)
     assert refused.value.what == "Node node2: expected gpu H200, as probed; found A100."
     assert refused.value.reason == "hardware_differs" and "`constraint`" in refused.value.do
 
 
 @pytest.mark.parametrize(
-    ("client_apart", "found", "expected"),
+    ("planned", "found", "expected"),
     [
-        (False, {"node1": 0, "node2": 4, "client1": 4}, ["node1", "node2", "client1"]),
-        (True, {"client1": 0, "node1": 4, "node2": 4}, ["node1", "node2", "client1"]),
-        (True, {"node1": 4, "node2": 4, "node3": 4}, ["node1", "node2", "node3"]),
+        (None, {"node1": 0, "node2": 4, "client1": 4}, ["node1", "node2", "client1"]),
+        (PLANNED, {"client1": 0, "node1": 4, "node2": 4}, ["node1", "node2", "client1"]),
+        (PLANNED, {"node1": 4, "node2": 4, "node3": 4}, ["node1", "node2", "node3"]),
+        # A node without GPUs counts its CPUs.
+        (PLANNED, {"client1": None, "node1": 4, "node2": 4}, ["node1", "node2", "client1"]),
     ],
+    ids=["beside the server", "no devices", "nodes alike", "another kind"],
 )
-def test_a_node_without_devices_is_the_clients(client_apart, found, expected):
-    every = [node(name, devices=devices) for name, devices in found.items()]
-    ordered = sorted(every, key=lambda each: nodes._rank(each, list(found), client_apart))
+def test_a_node_that_cannot_serve_is_the_clients(planned, found, expected):
+    other = {"devices": 16, "kind": {"gpu": None, "count": 0}}
+    every = [node(name, **(other if devices is None else {"devices": devices})) for name, devices in found.items()]
+    ordered = sorted(every, key=lambda each: nodes._rank(each, list(found), planned))
     assert [each.name for each in ordered] == expected
 
 
@@ -130,6 +136,18 @@ def test_all_nodes_are_looked_at_at_once_and_swept_at_the_end(two, slurm):
     assert len(slurm.calls("srun")) == 3 and "--nodelist=node1,node2" in slurm.calls("srun")[-1]
     assert list(scratch.iterdir()) == []
     assert_all_gone(plain)
+
+
+def test_stages_may_run_on_the_clients_own_node(two, slurm):
+    slurm.nodes("node1", "node2", "node3")
+    slurm.devices(node1="", node2="0", node3="0")
+    plain = two(topology=TWO.model_copy(update={"client": "own"}))
+    token = plain.start()
+    assert token.failure is None, token.failure
+    assert [each.name for each in token.nodes] == ["node2", "node3", "node1"]
+    # Every other node is joined with the one of the stages, which is no server's.
+    assert "--nodelist=node2,node3 " in slurm.calls("srun")[-1]
+    assert [part.node for part in token.replicas[0].parts] == [0, 1]
 
 
 def test_a_node_that_does_not_answer_is_named(two, slurm):

@@ -9,6 +9,7 @@ import pytest
 from deployed import assert_all_gone, assert_no_figure, kill_keeper, reasons
 
 from servemark import launch
+
 LOOPBACK = "127.0.0.1"
 
 

@@ -140,12 +140,12 @@ def test_the_shim_is_built_from_a_copy_and_installed_beside_the_list(build, lock
 
 def test_two_builds_at_once_build_once(lock, tmp_path):
     code = (
-        "import json, sys; from pathlib import Path; from servemark import environment, processes\n"
+        "import json, sys; from pathlib import Path; from servemark import children, environment\n"
         "from servemark.progress import Progress\n"
         "lock = environment.Lock('demo', Path(sys.argv[1]), None, (sys.version_info[:2]), sys.argv[3])\n"
         "cache = Path(sys.argv[2])\n"
         "record = environment.build('cpu', lock, cache, log=cache.parent / sys.argv[4], timeout_s=60,\n"
-        "  progress=Progress(cache.parent / (sys.argv[4] + '.jsonl'), 'b'), watch=processes.LifelineWatch())\n"
+        "  progress=Progress(cache.parent / (sys.argv[4] + '.jsonl'), 'b'), watch=children.LifelineWatch())\n"
         "print(record.seconds, record.prefix)"
     )
     env = {**os.environ, "PYTHONPATH": LIBRARY, LIFELINE_VARIABLE: str(myself())}

@@ -56,7 +56,7 @@ def attempts(tmp_path, master):
         scratch.mkdir()
         identity = Identity.of(master.pid)
         given = {"deployment": name, "lifeline": str(identity), "machine_lock": str(tmp_path / lock), "tokens": (str(token),),
-                 "scratch": str(scratch), "stop_grace_s": 1.0, "orphan_grace_s": 1.0}  # fmt: skip
+                 "scratch": str(scratch), "stop_grace_s": 0.4, "orphan_grace_s": 0.4}  # fmt: skip
         spec = KeeperSpec(**(given | more))
         keeper.launch(attempt, spec)
         wait_for(lambda: keeper.read_state(attempt) is not None)
@@ -244,13 +244,13 @@ def test_keepers_with_nodes_of_their_own_wait_for_no_machine(attempts):
 def leashed(attempt: Path, *arguments: str, **more):
     """A daemon behind a launcher: like srun, a process of its own in front of what it runs."""
     launcher = ("sh", "-c", '"$@"; exit $?', "sh")
-    return daemon(attempt, *arguments, launcher=launcher, node="node7", scratch=str(attempt / "s"), grace_s=1.0, **more)
+    return daemon(attempt, *arguments, launcher=launcher, node="node7", scratch=str(attempt / "s"), grace_s=0.3, **more)
 
 
 def test_a_daemon_behind_a_launcher_is_ended_by_its_leash_with_its_tree(attempts, tmp_path):
     secret = tmp_path / "key"
     secret.write_text("s3cr3t-value\n")
-    attempt = attempts()
+    attempt = attempts(stop_grace_s=5.0)
     state = leashed(attempt, secret=secret)
     assert state.node == "node7"
     said = Path(state.log).read_text().split()
@@ -265,7 +265,7 @@ def test_a_daemon_behind_a_launcher_is_ended_by_its_leash_with_its_tree(attempts
 
 
 def test_a_daemon_behind_a_launcher_that_ends_by_itself_is_named_with_its_signal(attempts):
-    attempt = attempts()
+    attempt = attempts(stop_grace_s=5.0)
     leashed(attempt, name="ray-head")
     leashed(attempt, name="server")
     place = json.loads((attempt / "requests" / "server.place.json").read_text())

@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
@@ -64,12 +65,11 @@ def _grpc(address, port):
 
 
 if __name__ == "__main__":
-    said = {}
     # The interpreter may lie where that user cannot read: what is loaded late is loaded by a first knock, at a closed port.
     knock("localhost", 9), _http("localhost", 9), _grpc("localhost", 9)
     os.setgid(int(sys.argv[1]))
     os.setuid(int(sys.argv[1]))
-    for word in sys.argv[2:]:
-        host, _, number = word.rpartition(":")
-        said[word] = knock(host, int(number))
-    print(json.dumps(said))
+    with ThreadPoolExecutor(16) as pool:
+        doors = [word.rpartition(":") for word in sys.argv[2:]]
+        answers = pool.map(lambda door: knock(door[0], int(door[2])), doors)
+        print(json.dumps(dict(zip(sys.argv[2:], answers, strict=False))))

@@ -22,6 +22,7 @@ from scheduled_checkout import ScheduledCheckout
 from integration import harness
 from standin import make_prefix
 
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slurm: whole runs through a Slurm of their own (minutes)")
     config.addinivalue_line("markers", "faults: the whole fault matrix (half an hour)")

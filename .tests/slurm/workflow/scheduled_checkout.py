@@ -66,7 +66,9 @@ class ScheduledCheckout(Checkout):
         self.write()
         self._runs += 1
         output = self.path.parent / f"output-{self.path.name}-{self._runs}.txt"
-        env = {"STANDIN_START_S": "0.1", "STANDIN_TOKEN_S": "0.002", **variables}
+        # Its own library, all of it: an executor plugin is imported before the Snakefile says where the library is.
+        library = {"PYTHONPATH": str(self.path / "workflow/lib")}
+        env = {"STANDIN_START_S": "0.1", "STANDIN_TOKEN_S": "0.002"} | library | variables
         with output.open("wb") as stream:
             process = self.cluster.popen(
                 self.command(*arguments), cwd=self.path, env=env, stdin=subprocess.DEVNULL, stdout=stream,
@@ -140,8 +142,12 @@ class ScheduledCheckout(Checkout):
 
     def scratch(self) -> list[str]:
         """Scratch folders of this checkout's attempts that are still on a node."""
-        names = [json.loads(p.read_text())["scratch"] for p in self.results.glob("deployments/*/attempts/*/keeper-spec.json")]
-        places = [self.cluster.folder / "nodes" / node / name[1:] for node in (LOGIN, *self.cluster.nodes) for name in names]
+        names = [
+            json.loads(p.read_text())["scratch"] for p in self.results.glob("deployments/*/attempts/*/keeper-spec.json")
+        ]
+        places = [
+            self.cluster.folder / "nodes" / node / name[1:] for node in (LOGIN, *self.cluster.nodes) for name in names
+        ]
         return [str(place) for place in places if place.exists()]
 
     def left(self) -> list[str]:

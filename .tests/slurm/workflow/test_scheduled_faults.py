@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -33,7 +32,11 @@ ANSWER_S = 13.0
 @pytest.fixture(autouse=True)
 def _nodes_as_they_were(site: Sandbox) -> Iterator[None]:
     yield
-    wait_until(lambda: not [j for j in site.jobs() if j["state"] in ("RUNNING", "COMPLETING", "PENDING")] or _clear(site), 30, "no job")
+    wait_until(
+        lambda: not [j for j in site.jobs() if j["state"] in ("RUNNING", "COMPLETING", "PENDING")] or _clear(site),
+        30,
+        "no job",
+    )
 
 
 def _clear(site: Sandbox) -> None:
@@ -48,7 +51,9 @@ def begin(checkout: ScheduledCheckout, *arguments: str, **variables: str) -> Run
     return checkout.start(*arguments, **({"STANDIN_TOKEN_S": "0.05"} | variables))
 
 
-def measuring(checkout: ScheduledCheckout, *arguments: str, **variables: str) -> tuple[Running, dict[str, str], dict[str, str]]:
+def measuring(
+    checkout: ScheduledCheckout, *arguments: str, **variables: str
+) -> tuple[Running, dict[str, str], dict[str, str]]:
     """The same, up to its second point, in which the server hangs; with its job, and when the first point was measured."""
     running = begin(checkout, *arguments, **variables)
     job = checkout.measuring()
@@ -93,7 +98,7 @@ def test_its_time_is_over(checkout: ScheduledCheckout, injury: Injury, when: str
     # The keeper ends everything 33 s before: stop 3 s + 30 s for the records.
     checkout.site["max_minutes"] = 1 if when == "loading" else 2
     if when == "loading":
-        checkout.config["timeouts"]["start"] = 300.0
+        checkout.config["timeouts"] |= {"start": 300.0, "stall": 300.0}
         running, before = begin(checkout, STANDIN_START_S="200"), {}
         checkout.wait_for_progress("waiting for vLLM", seconds=RUN_S)
     else:
@@ -120,7 +125,11 @@ def test_preempted(checkout: ScheduledCheckout, injury: Injury, partition: str) 
 
 
 def test_preempted_and_requeued_by_slurm(checkout: ScheduledCheckout, injury: Injury) -> None:
-    injury.of("preempted, and Slurm may requeue", r"4 VALID|2 VALID|2 SUSPECT|1 VALID, 1 SUSPECT", "goes on by itself in a new attempt")
+    injury.of(
+        "preempted, and Slurm may requeue",
+        r"4 VALID|2 VALID|2 SUSPECT|1 VALID, 1 SUSPECT",
+        "goes on by itself in a new attempt",
+    )
     checkout.site["partition"] = "low-requeue"
     running, job, before = measuring(checkout, "--slurm-guarded-requeue")
     since = time.monotonic()
@@ -133,12 +142,23 @@ def test_preempted_and_requeued_by_slurm(checkout: ScheduledCheckout, injury: In
     owners = [json.loads((path / "keeper-spec.json").read_text())["owner"] for path in checkout.attempts("a")]
     assert owners == [f"job {job['job_id']}", f"job {job['job_id']}, start 2"]
     starts = checkout.record("deployments/a/accounting.json")["jobs"]
-    assert [(start["job_id"], start["state"]) for start in starts] == [(job["job_id"], "PREEMPTED"), (job["job_id"], "COMPLETED")]
+    assert [(start["job_id"], start["state"]) for start in starts] == [
+        (job["job_id"], "PREEMPTED"),
+        (job["job_id"], "COMPLETED"),
+    ]
 
 
 def occupy(cluster: Sandbox, partition: str, seconds: int, nodes: int = 2) -> str:
     """A job of somebody else that takes whole nodes; its id."""
-    argv = ["sbatch", "--parsable", f"--partition={partition}", f"--nodes={nodes}", "--exclusive", "--time=10", "--output=/dev/null"]
+    argv = [
+        "sbatch",
+        "--parsable",
+        f"--partition={partition}",
+        f"--nodes={nodes}",
+        "--exclusive",
+        "--time=10",
+        "--output=/dev/null",
+    ]
     return cluster.run([*argv, f"--wrap=sleep {seconds}"], check=True).stdout.strip()
 
 
@@ -166,35 +186,57 @@ def test_nodes_are_drained(checkout: ScheduledCheckout, injury: Injury) -> None:
         checkout.cluster.wait_idle()
 
 
-def test_slurmd_is_lost_while_its_processes_live(checkout: ScheduledCheckout, injury: Injury) -> None:
+def test_slurmd_is_lost(checkout: ScheduledCheckout, injury: Injury) -> None:
+    """Its processes live on; the controller tells their sruns of the lost node, and they end without slurmd."""
     injury.of("slurmd killed, its processes live on", r"deployment a \(job \d+\): node \S+ failed after \S+")
     running, job, before = measuring(checkout)
     lost = job["nodes"]
     since = time.monotonic()
     checkout.cluster.kill_slurmd(lost)
     try:
-        assert injury.ends(checkout, running, 120, since, None).rc == 1
-        zombies = checkout.where("servemark.keeper").get(lost, [])
-        assert zombies, "the keeper on the lost node still runs, or this test proves nothing"
-        # What the old attempt would write now, it would write beside the new one.
-        checkout.hang(False)
-        again = checkout.start()
-        wait_until(lambda: len(checkout.attempts("a")) == 2, 90, "a new attempt elsewhere")
-        done = again.wait(RUN_S)
-        injury.mended_by(done)
-        old, new = checkout.attempts("a")
-        state = json.loads((old / "keeper.json").read_text())
-        assert (state["state"], state["why"]) == ("ended", "taken_over"), state
-        [second] = checkout.record("deployments/a/accounting.json")["jobs"][-1:]
-        assert second["nodes"] != [lost]
-        assert {record["attempt"] for name, record in checkout.points("a").items() if name not in before} == {str(new.relative_to(checkout.path))}
-        assert checkout.started_at("a")["chat-c1-r1"] == before["chat-c1-r1"]
-        wait_until(lambda: not checkout.where("servemark").get(lost), GONE_S, "the old attempt has ended on the lost node")
+        time.sleep(3)
+        assert checkout.where("servemark.keeper").keys() == {lost}, "they outlive slurmd, or this test proves nothing"
+        assert injury.ends(checkout, running, 120, since, GONE_S).rc == 1
+        assert_mended(checkout, injury, before)
+        assert checkout.record("deployments/a/accounting.json")["jobs"][-1]["nodes"] != [lost]
     finally:
         checkout.cluster.start_slurmd(lost)
         checkout.cluster.wait_idle()
-    checkout.assert_nothing_left()
-    injury.left = "nothing, once the node was taken over"
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the old Snakemake removes the outputs of its failed rules, which are the new one's by then"
+)
+def test_a_frozen_node_comes_back_after_another_has_done_its_work(checkout: ScheduledCheckout, injury: Injury) -> None:
+    """All processes stand still while Slurm gives the node up and a rerun completes elsewhere; then they go on."""
+    injury.of("node frozen, given up, and back after the rerun", r"deployment a \(job \d+\): node \S+ failed after \S+")
+    running, job, before = measuring(checkout)
+    lost = job["nodes"]
+    frozen = [process for node, process in checkout.of_ours() if node == lost]
+    since = time.monotonic()
+    checkout.cluster.kill_slurmd(lost)
+    try:
+        for process in frozen:
+            process.suspend()
+        assert injury.ends(checkout, running, 120, since, None).rc == 1
+        checkout.hang(False)
+        injury.mended_by(checkout.run())
+        done = checkout.digests("a") | checkout.started_at("a")
+        assert checkout.started_at("a")["chat-c1-r1"] == before["chat-c1-r1"]
+        for process in frozen:
+            with contextlib.suppress(psutil.Error):
+                process.resume()
+        checkout.assert_nothing_left()
+        assert checkout.digests("a") | checkout.started_at("a") == done, (
+            "what woke up has changed the newer one's records"
+        )
+        injury.left = "nothing"
+    finally:
+        for process in frozen:
+            with contextlib.suppress(psutil.Error):
+                process.resume()
+        checkout.cluster.start_slurmd(lost)
+        checkout.cluster.wait_idle()
 
 
 # Slurm's own daemons
@@ -211,7 +253,11 @@ def controller_away(cluster: Sandbox, seconds: float) -> Iterator[None]:
         cluster.start_slurmctld()
 
 
-@pytest.mark.parametrize("when", ["submitting", "measuring"])
+@pytest.mark.parametrize(
+    "when",
+    ["submitting", pytest.param("measuring", marks=pytest.mark.xfail(
+        strict=True, reason="stages inside the job ask the controller and give up at once"))],
+)  # fmt: skip
 def test_the_controller_is_away_for_45_s(checkout: ScheduledCheckout, injury: Injury, when: str) -> None:
     injury.of(f"slurmctld down 45 s while {when}", r"Slurm answers again after \d+ s", "waits, says so, goes on")
     if when == "submitting":
@@ -231,7 +277,11 @@ def test_the_controller_is_away_for_45_s(checkout: ScheduledCheckout, injury: In
 
 
 def test_the_accounting_daemon_is_away(checkout: ScheduledCheckout, injury: Injury) -> None:
-    injury.of("slurmdbd down from before the submission to after the end", r"job \d+ COMPLETED", "goes on; accounting by the controller")
+    injury.of(
+        "slurmdbd down from before the submission to after the end",
+        r"job \d+ COMPLETED",
+        "goes on; accounting by the controller",
+    )
     checkout.cluster.stop_slurmdbd()
     try:
         since = time.monotonic()
@@ -248,8 +298,12 @@ def test_the_accounting_daemon_is_away(checkout: ScheduledCheckout, injury: Inju
 
 
 @core
-@pytest.mark.parametrize(("key", "value"), [("account", "nobodys"), ("partition", "nowhere"), ("qos", "golden"), ("gpus_per_node", 99)])
-def test_refused_before_anything_is_submitted(checkout: ScheduledCheckout, injury: Injury, key: str, value: object) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"), [("account", "nobodys"), ("partition", "nowhere"), ("qos", "golden"), ("gpus_per_node", 99)]
+)
+def test_refused_before_anything_is_submitted(
+    checkout: ScheduledCheckout, injury: Injury, key: str, value: object
+) -> None:
     named = {"gpus_per_node": "gres"}.get(key, key)
     injury.of(f"{key}: {value}", rf"Slurm refuses the request \(keys? [\w, ]*{named}[\w, ]*\): .+")
     begin_ = time.monotonic()
@@ -286,7 +340,9 @@ SIGNALS = [
 
 
 @pytest.mark.parametrize(("number", "group"), SIGNALS)
-def test_interrupted_while_measuring(checkout: ScheduledCheckout, injury: Injury, number: signal.Signals, group: bool) -> None:
+def test_interrupted_while_measuring(
+    checkout: ScheduledCheckout, injury: Injury, number: signal.Signals, group: bool
+) -> None:
     injury.of(f"{number.name} while measuring", rf"servemark: {number.name}: ending the running stages")
     running, _, before = measuring(checkout)
     since = time.monotonic()
@@ -314,7 +370,9 @@ def test_interrupted_while_slurm_is_being_asked(checkout: ScheduledCheckout, inj
     tools = checkout.path / "slow"
     tools.mkdir()
     # A stand-in for a controller that is slow to answer.
-    (tools / "squeue").write_text('#!/bin/sh\necho x >> "$0.calls"\n/usr/bin/squeue "$@"; [ ! -e "$0.slow" ] || sleep 6\n')
+    (tools / "squeue").write_text(
+        '#!/bin/sh\necho x >> "$0.calls"\n/usr/bin/squeue "$@"; [ ! -e "$0.slow" ] || sleep 6\n'
+    )
     (tools / "squeue").chmod(0o755)
     running, _, before = measuring(checkout, PATH=f"{tools}:{checkout.cluster.environment()['PATH']}")
     (tools / "squeue.slow").touch()
@@ -341,7 +399,7 @@ def test_interrupted_twice(checkout: ScheduledCheckout, injury: Injury) -> None:
 @pytest.mark.parametrize("guard", [pytest.param("its guard lives", marks=core), "its guard too"])
 def test_killed(checkout: ScheduledCheckout, injury: Injury, guard: str) -> None:
     """kill -9 of the main process; the job ends by the guard, or, without one, when the next run begins."""
-    injury.of(f"kill -9 of the main process, {guard}", "")
+    injury.of(f"kill -9 of the main process, {guard}", "", "said by the next run")
     running, job, before = measuring(checkout)
     if guard == "its guard too":
         for pid in guards(checkout):
@@ -355,7 +413,12 @@ def test_killed(checkout: ScheduledCheckout, injury: Injury, guard: str) -> None
         assert [j["job_id"] for j in checkout.queue()] == [job["job_id"]]
     else:
         assert job["job_id"] in (checkout.results / "slurm/guard.log").read_text()
-    injury.of(injury.fault, rf"still in Slurm's queue \({job['job_id']}\); cancelling" if left_alone else r"An earlier run ended without unlocking")
+    told = (
+        rf"still in Slurm's queue \({job['job_id']}\); cancelling"
+        if left_alone
+        else "An earlier run ended without unlocking"
+    )
+    injury.of(injury.fault, told, "said by the next run")
     done = assert_mended(checkout, injury, before)
     injury.check_reason(done.text)
     injury.left = "nothing"
@@ -372,7 +435,9 @@ def test_the_main_process_is_itself_a_job_and_its_time_is_over(checkout: Schedul
     checkout.config["timeouts"] |= {"no_progress": 150.0, "point": 200.0}
     checkout.write()
     output = checkout.path.parent / "outer.txt"
-    script = f"#!/bin/bash\ncd {checkout.path}\nSTANDIN_TOKEN_S=0.05 {' '.join(checkout.command())}\necho ended with $?\n"
+    script = (
+        f"#!/bin/bash\ncd {checkout.path}\nSTANDIN_TOKEN_S=0.05 {' '.join(checkout.command())}\necho ended with $?\n"
+    )
     argv = ["sbatch", "--parsable", "--partition=client", "--time=1", f"--output={output}"]
     outer = checkout.cluster.run(argv, input=script, check=True).stdout.strip()
     checkout.measuring()
@@ -390,7 +455,9 @@ def test_the_main_process_is_itself_a_job_and_its_time_is_over(checkout: Schedul
 
 
 def test_two_runs_in_one_checkout(checkout: ScheduledCheckout, injury: Injury) -> None:
-    injury.of("a second Snakemake in the same directory", r"Another run is at work in this directory: process \d+ on login")
+    injury.of(
+        "a second Snakemake in the same directory", r"Another run is at work in this directory: process \d+ on login"
+    )
     running, _, before = measuring(checkout)
     since = time.monotonic()
     first = checkout.current
@@ -409,7 +476,9 @@ def test_two_runs_in_one_checkout(checkout: ScheduledCheckout, injury: Injury) -
 
 def _inner(running: Running) -> int:
     """The process's number as its own node counts."""
-    line = next(li for li in Path(f"/proc/{running.process.pid}/status").read_text().splitlines() if li.startswith("NSpid:"))
+    line = next(
+        li for li in Path(f"/proc/{running.process.pid}/status").read_text().splitlines() if li.startswith("NSpid:")
+    )
     return int(line.split()[-1])
 
 
@@ -419,9 +488,13 @@ def _inner(running: Running) -> int:
 def test_somebody_elses_server_on_the_configured_port(checkout: ScheduledCheckout, injury: Injury) -> None:
     injury.of("another program listens on the configured port", r"a/chat-c1-r1 +port_taken", "port_taken")
     checkout.config["deployments"]["a"]["port"] = 18123
-    code = "import http.server as h; h.ThreadingHTTPServer(('0.0.0.0', 18123), h.SimpleHTTPRequestHandler).serve_forever()"
+    code = (
+        "import http.server as h; h.ThreadingHTTPServer(('0.0.0.0', 18123), h.SimpleHTTPRequestHandler).serve_forever()"
+    )
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    foreign = [checkout.cluster.popen([sys.executable, "-c", code], node=node, cwd="/", **quiet) for node in ("node1", "node2")]
+    foreign = [
+        checkout.cluster.popen([sys.executable, "-c", code], node=node, cwd="/", **quiet) for node in ("node1", "node2")
+    ]
     try:
         since = time.monotonic()
         done = injury.ends(checkout, begin(checkout), RUN_S, since, GONE_S)
@@ -439,23 +512,28 @@ def test_what_an_earlier_run_has_left_is_ended_by_the_next(
     checkouts: Callable[..., ScheduledCheckout], loose: Sandbox, injury: Injury
 ) -> None:
     """Without control groups, a process that hides outlives job and keeper: vLLM's engine does when the server is killed."""
-    injury.of("keeper, remote and server killed; the engine lives on", r"ended a process left by an earlier attempt on node1: .*EngineCore")
+    injury.of(
+        "keeper, remote and server killed; the engine lives on",
+        r"ended a process left by an earlier attempt on node1: .*EngineCore",
+    )
     checkout = checkouts(loose)
     checkout.site["extra"] = ["--nodelist=node1"]
     running, job, before = measuring(checkout)
     engines = checkout.where("standin_engine.py")["node1"]
-    # From the top down, each before it can end what is below it.
-    for words in ("servemark.keeper", "servemark.remote", "cli.main serve"):
-        for process in checkout.where(words).get("node1", []):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+    # All at once, before one of them can end what is below it.
+    words = ("servemark.keeper", "servemark.remote", "cli.main serve")
+    for process in [found for word in words for found in checkout.where(word)["node1"]]:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
     since = time.monotonic()
     loose.run(["scancel", "--signal=KILL", "--full", job["job_id"]])
     loose.run(["scancel", job["job_id"]])
     done = running.wait(END_S)
     injury.end_s = time.monotonic() - since
     assert done.rc == 1, done.text
-    assert [process for process in engines if process.is_running()], "the engine outlived its job, or this test proves nothing"
+    assert [process for process in engines if process.is_running()], (
+        "the engine outlived its job, or this test proves nothing"
+    )
     again = assert_mended(checkout, injury, before)
     injury.check_reason(again.text)
     assert not [process for process in engines if process.is_running()]

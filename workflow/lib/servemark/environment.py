@@ -20,8 +20,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from servemark import processes
+from servemark.children import LifelineWatch, run_tool
 from servemark.errors import EnvironmentRefused
-from servemark.processes import LifelineWatch, run_tool
 from servemark.progress import Progress
 from servemark.records import Environment, EnvironmentCheck
 

@@ -32,7 +32,7 @@ from typing import Any
 
 import psutil
 
-from servemark import daemon, fence, processes
+from servemark import children, daemon, fence, processes
 from servemark.errors import ServemarkError
 from servemark.processes import Identity
 from servemark.records import DaemonState, Strict, utc_now, write_atomically
@@ -204,11 +204,11 @@ class Keeper:
                 # A log of its own: the process's is written on its node, and a shared disk does not append for two machines.
                 # The process's exists from now on all the same: who reads it need not know how far its node has come.
                 Path(request.log).touch()
-                child = processes.start_child(argv, log=launcher_log(self.attempt, request.name), env=env, leash=True)
+                child = children.start_child(argv, log=launcher_log(self.attempt, request.name), env=env, leash=True)
                 self.leashes[request.name] = child
             else:
                 env = daemon.environment(request) | processes.mark(self.attempt)
-                child = processes.start_child(daemon.command(request), log=Path(request.log), env=env)
+                child = children.start_child(daemon.command(request), log=Path(request.log), env=env)
         except OSError as error:
             with open(request.log, "a") as log:
                 log.write(f"servemark: cannot start {request.argv[0]}: {error}\n")

@@ -38,11 +38,17 @@ class Progress:
         finally:
             os.close(handle)
 
-    def waiting(self, text: str, every_s: float = 5.0) -> None:
-        """Tell what is waited for, with the time so far; at once when the text is new, else each ``every_s`` seconds."""
+    def waiting(self, text: str, every_s: float = 5.0, about: str | None = None) -> None:
+        """Tell what is waited for, with the time so far; at once when it is another thing than before, else each ``every_s`` seconds.
+
+        Args:
+            about: what is waited for, where the text has numbers that change; the text itself when left out.
+        """
         when, last = self._last
-        if not last.startswith(text) or time.monotonic() - when >= every_s:
+        key = about or text
+        if key != last or time.monotonic() - when >= every_s:
             self.say(f"{text}, {time.monotonic() - self._begin:.0f} s so far")
+            self._last = (time.monotonic(), key)
 
 
 def format_line(line: dict[str, object], begin: float) -> str:

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from servemark import daemon, processes, survey
+from servemark import children, daemon, processes, survey
 from servemark.records import write_atomically
 
 TICK_S = 0.1
@@ -45,7 +45,7 @@ def run(path: Path) -> int:
     if mark := os.environ.get(processes.MARK_VARIABLE):
         env[processes.MARK_VARIABLE] = mark
     env[survey.NODE_VARIABLE] = survey.here()
-    child = processes.start_child(daemon.command(request), log=Path(request.log), env=env)
+    child = children.start_child(daemon.command(request), log=Path(request.log), env=env)
     identity = processes.Identity.of(child.pid)
     place = {"host": processes.host(), "pid": child.pid, "identity": str(identity)}
     with contextlib.suppress(OSError):

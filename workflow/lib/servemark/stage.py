@@ -14,9 +14,9 @@ from pathlib import Path
 from types import FrameType
 
 from servemark import fence, keeper, processes
+from servemark.children import LifelineWatch
 from servemark.deployment import attempts
 from servemark.errors import ServemarkError
-from servemark.processes import LifelineWatch
 from servemark.progress import Progress
 from servemark.records import Record, write_atomically
 

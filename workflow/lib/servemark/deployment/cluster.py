@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from servemark import keeper
+from servemark.children import LifelineWatch
 from servemark.config.model import Config
 from servemark.deployment import allocation, attempts, nodes
 from servemark.deployment.nodes import Ground
@@ -17,7 +18,6 @@ from servemark.environment import verify as verify_environment
 from servemark.errors import ServemarkError, StageFailed
 from servemark.measurement.ledger import Ledger
 from servemark.planning import place
-from servemark.processes import LifelineWatch
 from servemark.progress import Progress
 from servemark.records import Cluster, Environment, Hardware, Manifest, Plan
 from servemark.survey import end

@@ -11,13 +11,13 @@ import re
 from pathlib import Path
 
 from servemark import launch
+from servemark.children import LifelineWatch, run_tool
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, attempts, ports
 from servemark.deployment.nodes import Ground
 from servemark.diagnosis import diagnose, root_error
 from servemark.environment import INSIDE
 from servemark.errors import StageFailed
-from servemark.processes import LifelineWatch, run_tool
 from servemark.progress import Progress
 from servemark.records import Cluster, Environment, Fabric, Hardware, Plan, write_atomically
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from servemark import daemon, keeper, processes, survey
+from servemark.children import LifelineWatch, run_tool
 from servemark.config.model import Config
 from servemark.deployment import allocation, attempts, ports
 from servemark.deployment.allocation import Allocation
 from servemark.errors import StageFailed
-from servemark.processes import LifelineWatch, run_tool
 from servemark.records import Node, Plan, write_atomically
 from servemark.survey import Answer, Spec
 
@@ -74,7 +74,7 @@ class Ground:
         return attempts.as_error(attempts.explain_end("", self.attempt, first, what, "server_exited"))
 
     def tool(self, node: str, asked: daemon.DaemonRequest) -> Tool:
-        """A short-lived process on ``node``, for :func:`servemark.processes.run_tool`."""
+        """A short-lived process on ``node``, for :func:`servemark.children.run_tool`."""
         return self.tool_on([node], asked)
 
     def tool_on(self, nodes: Sequence[str], asked: daemon.DaemonRequest) -> Tool:
@@ -138,18 +138,29 @@ def look(
             quote=failed[0].quote,
         )
     found = [answer.node for answer in answers if answer.node]
-    ordered = sorted(found, key=lambda node: _rank(node, alloc.nodes, topology.client == "own"))
+    planned = plan.key_parts["hardware"]
+    ordered = sorted(found, key=lambda node: _rank(node, alloc.nodes, planned if topology.client == "own" else None))
     servers = ordered[: topology.nodes]
     compare(servers, topology.devices_per_node, needs_ray=topology.executor == "ray")
-    same_kind(servers, plan.key_parts["hardware"])
+    same_kind(servers, planned)
     if len(ordered) > 1:
         _check_reach(ground, spec, ordered, timeout_s, log, watch)
     return tuple(ordered)
 
 
-def _rank(node: Node, names: Sequence[str], client_apart: bool) -> tuple[bool, int]:
-    """This process's own node first; where the client has a node of its own, one without devices for ranks is the client's."""
-    return (client_apart and node.devices == 0, names.index(node.name))
+def _rank(node: Node, names: Sequence[str], planned: Mapping[str, Any] | None) -> tuple[bool, int]:
+    """This process's own node first; where the client has a node of its own, one that cannot be a server's is the client's.
+
+    Args:
+        planned: the servers' kind of hardware, where the client has a node of its own.
+    """
+    cannot_serve = planned is not None and (node.devices == 0 or bool(_differs(node, planned)))
+    return (cannot_serve, names.index(node.name))
+
+
+def _differs(node: Node, planned: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a node's hardware is not as it was planned for."""
+    return {what: found for what, found in node.kind.items() if planned.get(what) != found}
 
 
 def _interface(config: Config, alloc: Allocation) -> str | None:
@@ -197,8 +208,7 @@ def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> None:
     problems = [
         f"Node {node.name}: expected {what} {planned.get(what)}, as probed; found {found}."
         for node in nodes
-        for what, found in node.kind.items()
-        if planned.get(what) != found
+        for what, found in _differs(node, planned).items()
     ]
     if problems:
         raise StageFailed(

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servemark import keeper, launch
+from servemark.children import LifelineWatch, run_tool
 from servemark.daemon import DaemonRequest
 from servemark.deployment import attempts, ports
 from servemark.deployment.nodes import Ground
 from servemark.environment import INSIDE
 from servemark.errors import StageFailed
-from servemark.processes import LifelineWatch, run_tool
 from servemark.progress import Progress
 from servemark.records import Environment, Hardware, Node, Plan, RayNode, Replica
 
