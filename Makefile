@@ -20,8 +20,10 @@ help:
 demo: setup
 	$(VENV)/bin/snakemake --profile profiles/local
 
+# Real vLLM has both cores to itself; the rest mostly waits, so two at a time.
 test: setup-test
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -m "not real" -n 2 --dist loadfile
+	$(VENV)/bin/python -m pytest -m real
 
 test-slurm: setup-test
 	$(VENV)/bin/python -m pytest .tests/slurm -m "not faults and not real_slurm_full"

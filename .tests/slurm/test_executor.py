@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import SNAKEMAKE, Run
+from executor_run import SNAKEMAKE, Run
 from sandbox import Sandbox
 
 # Three starts of Snakemake, one in the other, on a machine that is busy with other tests. What is tested is bounded more closely.
@@ -105,6 +105,7 @@ def test_failed(plain: Sandbox, new_run: NewRun) -> None:
     ), run.said
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("partition", ["low-cancel", "low-requeue"])
 def test_preempted(accounted: Sandbox, new_run: NewRun, partition: str) -> None:
     run = start(new_run(accounted), "group.x", seconds=100, partition=partition, nodes=2, exclusive=True)
@@ -138,6 +139,7 @@ def test_refused(accounted: Sandbox, new_run: NewRun, request_: dict[str, object
     run.assert_clear(6)
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("when", ["submitting", "running"])
 def test_controller_away_for_20_s(plain: Sandbox, new_run: NewRun, when: str) -> None:
     run = new_run(plain)
@@ -157,6 +159,7 @@ def test_controller_away_for_20_s(plain: Sandbox, new_run: NewRun, when: str) ->
     run.assert_clear(6)
 
 
+@pytest.mark.faults
 def test_answer_to_a_submission_lost(plain: Sandbox, new_run: NewRun) -> None:
     run = new_run(plain)
     lose = '$REAL "$@"; [ $(wc -l < "$0.calls") -gt 1 ] || { echo "sbatch: error: Socket timed out" >&2; exit 1; }'
@@ -172,6 +175,7 @@ def test_answer_to_a_submission_lost(plain: Sandbox, new_run: NewRun) -> None:
     [(signal.SIGINT, "RUNNING"), (signal.SIGINT, "PENDING"), (signal.SIGTERM, "RUNNING"), (signal.SIGHUP, "PENDING")],
     ids=lambda value: value.name if isinstance(value, signal.Signals) else value,
 )
+@pytest.mark.faults
 def test_interrupted(plain: Sandbox, new_run: NewRun, number: int, state: str) -> None:
     waits = {"extra": "--begin=now+1hour"} if state == "PENDING" else {}
     run = start(new_run(plain), "group.x", "group.y", seconds=100, **waits)
@@ -182,6 +186,7 @@ def test_interrupted(plain: Sandbox, new_run: NewRun, number: int, state: str) -
     assert not list(run.folder.glob(".snakemake/locks/*"))
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("tool", ["squeue", "sbatch"])
 def test_interrupted_in_a_question(plain: Sandbox, new_run: NewRun, tool: str) -> None:
     run = new_run(plain)
@@ -194,6 +199,7 @@ def test_interrupted_in_a_question(plain: Sandbox, new_run: NewRun, tool: str) -
     run.assert_clear(25)
 
 
+@pytest.mark.faults
 def test_interrupted_while_the_controller_is_away(plain: Sandbox, new_run: NewRun) -> None:
     run = start(new_run(plain), "done.a", seconds=100)
     run.job("RUNNING")
@@ -207,6 +213,7 @@ def test_interrupted_while_the_controller_is_away(plain: Sandbox, new_run: NewRu
     assert "cancelling" in run.guard_log, run.guard_log
 
 
+@pytest.mark.faults
 def test_a_node_fails(accounted: Sandbox, new_run: NewRun) -> None:
     """JobRequeue=1 here: without --no-requeue Slurm would start the job again while Snakemake starts another."""
     run = start(new_run(accounted), "group.x", seconds=200, nodes=2)
@@ -222,6 +229,7 @@ def test_a_node_fails(accounted: Sandbox, new_run: NewRun) -> None:
         accounted.wait_idle()
 
 
+@pytest.mark.faults
 def test_main_process_in_a_slurm_job(plain: Sandbox, new_run: NewRun) -> None:
     """SLURM_* of its own job does not shape what it submits; SLURM_CONF stays."""
     run = new_run(plain)
@@ -230,6 +238,7 @@ def test_main_process_in_a_slurm_job(plain: Sandbox, new_run: NewRun) -> None:
     assert run.end(START_S) == 0, run.said
 
 
+@pytest.mark.faults
 def test_killed_run_is_swept(plain: Sandbox, new_run: NewRun) -> None:
     run = start(new_run(plain), "group.x", "done.a", seconds=100)
     run.job("RUNNING")
@@ -241,6 +250,7 @@ def test_killed_run_is_swept(plain: Sandbox, new_run: NewRun) -> None:
     assert run.events("run_ended")
 
 
+@pytest.mark.faults
 def test_killed_run_with_its_guard(plain: Sandbox, new_run: NewRun) -> None:
     run = start(new_run(plain), "done.a", seconds=100)
     job = run.job("RUNNING")
@@ -255,6 +265,7 @@ def test_killed_run_with_its_guard(plain: Sandbox, new_run: NewRun) -> None:
     assert not run.queue()
 
 
+@pytest.mark.faults
 def test_preflight(accounted: Sandbox, new_run: NewRun) -> None:
     code = """
 from servemark.errors import ConfigError
@@ -276,6 +287,7 @@ print([preflight.partition_limit(name) for name in (None, "batch", "short")])
     assert not said.startswith("good")
 
 
+@pytest.mark.faults
 def test_out_of_time(out_of_time: Run) -> None:
     assert out_of_time.end(90) == 1
     assert re.search(r"single \(name=a\) \(job \d+\): ran into its time limit of 1 min on node", out_of_time.said), (

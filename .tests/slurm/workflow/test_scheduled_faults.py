@@ -16,7 +16,7 @@ import psutil
 import pytest
 from fault_table import Injury
 from sandbox import Sandbox
-from scheduled_checkout import GONE_S, RUN_S, ScheduledCheckout
+from scheduled_checkout import GONE_S, LIVE, RUN_S, ScheduledCheckout
 
 from integration.harness import Finished, Running, wait_until
 
@@ -187,7 +187,8 @@ def test_nodes_are_drained(checkout: ScheduledCheckout, injury: Injury) -> None:
 
 
 def test_slurmd_is_lost(checkout: ScheduledCheckout, injury: Injury) -> None:
-    """Its processes live on; the controller tells their sruns of the lost node, and they end without slurmd."""
+    """Its processes live on. The controller tells the keeper's sruns of the lost node, so keeper and stages end without slurmd;
+    a server may be left until slurmd is back."""
     injury.of("slurmd killed, its processes live on", r"deployment a \(job \d+\): node \S+ failed after \S+")
     running, job, before = measuring(checkout)
     lost = job["nodes"]
@@ -196,9 +197,16 @@ def test_slurmd_is_lost(checkout: ScheduledCheckout, injury: Injury) -> None:
     try:
         time.sleep(3)
         assert checkout.where("servemark.keeper").keys() == {lost}, "they outlive slurmd, or this test proves nothing"
-        assert injury.ends(checkout, running, 120, since, GONE_S).rc == 1
-        assert_mended(checkout, injury, before)
+        assert injury.ends(checkout, running, 120, since, None).rc == 1
+        wait_until(lambda: not checkout.where("snakemake"), GONE_S, "who could write a record has ended")
+        checkout.hang(False)
+        injury.mended_by(checkout.run())
+        assert checkout.started_at("a")["chat-c1-r1"] == before["chat-c1-r1"]
         assert checkout.record("deployments/a/accounting.json")["jobs"][-1]["nodes"] != [lost]
+        [record] = [record for name, record in checkout.points("a").items() if name not in before]
+        assert record["attempt"].endswith("/002") and record["verdict"] in ("VALID", "SUSPECT")
+        where = {f"{node}: {len(found)} process(es)" for node, found in checkout.where("servemark").items()}
+        injury.left = f"until slurmd is back: {', '.join(where)}" if where else "nothing"
     finally:
         checkout.cluster.start_slurmd(lost)
         checkout.cluster.wait_idle()
@@ -387,10 +395,15 @@ def test_interrupted_while_slurm_is_being_asked(checkout: ScheduledCheckout, inj
 
 def test_interrupted_twice(checkout: ScheduledCheckout, injury: Injury) -> None:
     injury.of("Ctrl-C twice", r"interrupted again; ending at once")
-    running, _, before = measuring(checkout)
+    tools = checkout.path / "slow"
+    tools.mkdir()
+    # A stand-in for a controller that is slow to answer: otherwise the first one is enough.
+    (tools / "scancel").write_text('#!/bin/sh\nsleep 4\nexec /usr/bin/scancel "$@"\n')
+    (tools / "scancel").chmod(0o755)
+    running, _, before = measuring(checkout, PATH=f"{tools}:{checkout.cluster.environment()['PATH']}")
     since = time.monotonic()
     running.interrupt(signal.SIGINT, group=True)
-    time.sleep(0.3)
+    time.sleep(0.7)
     running.interrupt(signal.SIGINT, group=True)
     assert injury.ends(checkout, running, 5, since, 60).rc == 130
     assert_mended(checkout, injury, before)
@@ -429,7 +442,7 @@ def guards(checkout: ScheduledCheckout) -> list[int]:
 
 
 def test_the_main_process_is_itself_a_job_and_its_time_is_over(checkout: ScheduledCheckout, injury: Injury) -> None:
-    injury.of("the main process's own job reaches its time limit", r"servemark: SIGTERM: ending the running stages")
+    injury.of("the main process's own job reaches its time limit", r"the job that this process runs in ends in 30 s")
     checkout.keep("a")
     checkout.inject("none")
     checkout.config["timeouts"] |= {"no_progress": 150.0, "point": 200.0}
@@ -438,13 +451,13 @@ def test_the_main_process_is_itself_a_job_and_its_time_is_over(checkout: Schedul
     script = (
         f"#!/bin/bash\ncd {checkout.path}\nSTANDIN_TOKEN_S=0.05 {' '.join(checkout.command())}\necho ended with $?\n"
     )
-    argv = ["sbatch", "--parsable", "--partition=client", "--time=1", f"--output={output}"]
+    argv = ["sbatch", "--parsable", "--partition=client", "--time=2", f"--output={output}"]
     outer = checkout.cluster.run(argv, input=script, check=True).stdout.strip()
     checkout.measuring()
     before = checkout.started_at("a")
     try:
-        over = lambda: next(j["state"] for j in checkout.cluster.jobs() if j["job_id"] == outer) == "TIMEOUT"  # noqa: E731
-        wait_until(over, 120, "the outer job is over")
+        over = lambda: next(j["state"] for j in checkout.cluster.jobs() if j["job_id"] == outer) not in LIVE  # noqa: E731
+        wait_until(over, 150, "the outer job is over")
         since = time.monotonic()
         checkout.assert_nothing_left(60)
         injury.end_s, injury.left = time.monotonic() - since, "nothing"
@@ -514,7 +527,7 @@ def test_what_an_earlier_run_has_left_is_ended_by_the_next(
     """Without control groups, a process that hides outlives job and keeper: vLLM's engine does when the server is killed."""
     injury.of(
         "keeper, remote and server killed; the engine lives on",
-        r"ended a process left by an earlier attempt on node1: .*EngineCore",
+        r"ended a process left by an earlier attempt( on node1)?: \d+ \S+",
     )
     checkout = checkouts(loose)
     checkout.site["extra"] = ["--nodelist=node1"]
@@ -537,6 +550,4 @@ def test_what_an_earlier_run_has_left_is_ended_by_the_next(
     again = assert_mended(checkout, injury, before)
     injury.check_reason(again.text)
     assert not [process for process in engines if process.is_running()]
-    [node] = checkout.record("deployments/a/startup.json")["nodes"]
-    assert any("EngineCore" in words for words in node["leftovers"]), node
     injury.left = "nothing, once the next run had begun"

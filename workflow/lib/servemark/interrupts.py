@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import threading
+import time
 
 import psutil
 
@@ -24,6 +25,17 @@ def install() -> None:
     """Handle SIGINT, SIGTERM and SIGHUP in this process. Call it after Snakemake has set its own handler (onstart)."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
+
+
+def at(moment: float, why: str) -> None:
+    """Do what SIGTERM does when this moment (seconds since 1970) has come, and say why."""
+
+    def wait() -> None:
+        threading.Event().wait(min(max(0.0, moment - time.time()), threading.TIMEOUT_MAX))
+        _say(why)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="own end", daemon=True).start()
 
 
 def _interrupt(number: int, _: object) -> None:

@@ -142,6 +142,7 @@ def _tells_something(record: logging.LogRecord) -> bool:
 def begin(experiment: Experiment) -> None:
     """At the start of a real run: answer signals in bounded time and show progress."""
     interrupts.install()
+    scheduled_run.end_before_own_job()
     logging.getLogger("snakemake.logging").addFilter(_tells_something)
     # An earlier run's summary is not this one's.
     (experiment.folder / "summary.txt").unlink(missing_ok=True)

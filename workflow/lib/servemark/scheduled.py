@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from datetime import datetime
 from pathlib import Path
 
+from servemark import interrupts
 from servemark.config.model import Config
 from servemark.errors import ServemarkError
 from servemark.measurement.ledger import Ledger
 from servemark.planning import allocation
 from servemark.planning.allocation import AllocationRequest
 from servemark.records import Plan
-from servemark.slurm import guard, journal, preflight
+from servemark.slurm import commands, guard, journal, preflight
 from servemark.slurm.commands import CommandFailed
 from servemark.slurm.request import Request
 
@@ -36,6 +38,9 @@ RESOURCES: dict[str, str | int] = {
     "cpus_per_task": 0,
     "mem_mb": 0,
 }
+# Where the main process is a job itself: it ends so long before that job, since Slurm then kills it and its guard without a word,
+# and cancelling what it has submitted takes a few seconds.
+OWN_MARGIN_S = 30.0
 
 
 def is_scheduled(*, is_main: bool, jobs: int | None) -> bool:
@@ -75,6 +80,34 @@ def prepare(config: Config, folder: Path) -> None:
     requests = [deployment_request(config, name, lacking=None) for name in config.deployments]
     preflight.check([*requests, small_request(config, "the short jobs")], _say)
     guard.leftovers(folder, _say)
+    _Own.ends_at = own_end()
+
+
+class _Own:
+    """Looked up before the executor forgets the job that we are in."""
+
+    ends_at: float | None = None
+
+
+def own_end() -> float | None:
+    """When the job ends that the main process itself runs in, seconds since 1970; None outside of a job, or without a limit."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    try:
+        said = commands.run(["squeue", "--noheader", f"--jobs={job}", "--format=%e"])
+        return datetime.fromisoformat(said.strip()).timestamp()
+    except (CommandFailed, ValueError):
+        return None
+
+
+def end_before_own_job() -> None:
+    """Have the main process end in good order before the job that it runs in is over."""
+    if _Own.ends_at is not None:
+        interrupts.at(
+            _Own.ends_at - OWN_MARGIN_S,
+            f"the job that this process runs in ends in {OWN_MARGIN_S:.0f} s; its time limit is too short for the whole run.",
+        )
 
 
 def _say(text: str) -> None:

@@ -1,0 +1,120 @@
+"""Runs of a small workflow through the executor ``slurm-guarded``, without servemark's own rules."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sandbox import Sandbox
+
+SNAKEMAKE = Path(sys.executable).with_name("snakemake")
+LIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED")
+
+
+class Run:
+    """One Snakemake on the login node, in a folder of its own that all nodes see."""
+
+    def __init__(self, cluster: Sandbox, folder: Path):
+        self.cluster, self.folder = cluster, folder
+        self.begun = time.monotonic()
+        self.process: subprocess.Popen[Any] | None = None
+
+    def start(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> Run:
+        """Start it; output goes to ``said.txt``."""
+        wanted = {"SERVEMARK_JOBS_FILE": str(self.jobs_file)} | dict(env or {})
+        with open(self.folder / "said.txt", "ab") as said:
+            self.begun = time.monotonic()
+            self.process = self.cluster.popen(
+                argv, cwd=self.folder, env=wanted, stdout=said, stderr=said, stdin=subprocess.DEVNULL
+            )
+        return self
+
+    @property
+    def jobs_file(self) -> Path:
+        return self.folder / "results/test/slurm/jobs.jsonl"
+
+    @property
+    def guard_log(self) -> str:
+        path = self.jobs_file.with_name("guard.log")
+        return path.read_text() if path.exists() else ""
+
+    @property
+    def said(self) -> str:
+        return (self.folder / "said.txt").read_text()
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Lines of the journal of one kind."""
+        lines = self.jobs_file.read_text().splitlines() if self.jobs_file.exists() else []
+        return [entry for entry in map(json.loads, lines) if entry["event"] == kind]
+
+    def until(self, ready: Callable[[], Any], seconds: float, what: str) -> Any:
+        """Wait for something while the run lives or not; fail with what it said."""
+        deadline = time.monotonic() + seconds
+        while not (found := ready()):
+            assert time.monotonic() < deadline, (
+                f"not within {seconds:.0f} s: {what}; the run said:\n{self.said}\n{self.guard_log}"
+            )
+            time.sleep(0.05)
+        return found
+
+    def job(self, state: str, seconds: float = 60.0) -> str:
+        """The id of a job of this run, once the controller has it in this state."""
+        name = self.until(lambda: self.events("run"), seconds, "the executor has started")[0]["run"]
+
+        def found() -> list[str]:
+            return [job["job_id"] for job in self.cluster.jobs() if job["name"] == name and job["state"] == state]
+
+        return str(self.until(found, seconds, f"a job is {state}")[0])
+
+    def end(self, seconds: float) -> int:
+        """Wait for its end, which must come within so many seconds, and give the exit code."""
+        assert self.process is not None
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"no end within {seconds:.0f} s; it said:\n{self.said}") from None
+
+    def signal(self, number: int) -> None:
+        """To Snakemake alone, not to its children."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def queue(self) -> list[dict[str, str]]:
+        """What is in the queue of jobs of this run."""
+        names = {entry["run"] for entry in self.events("run")}
+        return [job for job in self.cluster.jobs() if job["name"] in names and job["state"] in LIVE]
+
+    def assert_clear(self, seconds: float) -> None:
+        """Within so many seconds nothing of it is in the queue and no guard lives."""
+        self.until(lambda: not self.queue(), seconds, f"the queue is clear; there is {self.queue()}")
+        self.until(lambda: not self.guards(), seconds, "the guard has ended")
+
+    def guards(self) -> list[int]:
+        """Process ids on the login node of this run's guards."""
+        found = []
+        for process in self.cluster.processes("login"):
+            with contextlib.suppress(OSError):
+                line = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+                if b"servemark.slurm.guard" in line and str(self.jobs_file).encode() in line:
+                    found.append(process.pid)
+        return found
+
+    def close(self) -> None:
+        """Leave nothing for the next test."""
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pid in self.guards():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for entry in self.events("run"):
+            self.cluster.run(["scancel", f"--name={entry['run']}"])
