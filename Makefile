@@ -23,13 +23,14 @@ demo: setup
 # Real vLLM has both cores to itself; the rest mostly waits, so two at a time.
 test: setup-test
 	$(VENV)/bin/python -m pytest -m "not real" -n 2 --dist loadfile
-	$(VENV)/bin/python -m pytest -m real
+	$(VENV)/bin/python -m pytest -m "real and not faults"
 
 test-slurm: setup-test
-	$(VENV)/bin/python -m pytest .tests/slurm -m "not faults and not real_slurm_full"
+	$(VENV)/bin/python -m pytest .tests/slurm -m "not faults and not real_slurm and not real_slurm_full" -n 2 --dist loadfile
+	$(VENV)/bin/python -m pytest .tests/slurm -m real_slurm
 
 test-faults: setup-test
-	SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_FAULT_TABLE=$(CURDIR)/$(FAULT_TABLE) $(VENV)/bin/python -m pytest .tests/slurm -m "faults or real_slurm_full"
+	SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_FAULT_TABLE=$(CURDIR)/$(FAULT_TABLE) $(VENV)/bin/python -m pytest .tests/slurm .tests/integration -m "faults or real_slurm_full"
 
 # Everything that the shell starts ends with it.
 slurm-sandbox: setup-test

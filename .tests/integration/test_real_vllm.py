@@ -144,6 +144,7 @@ def test_the_embedded_default_survives_a_crash_and_an_interruption_and_ends_with
     fresh.assert_all_dead()
 
 
+@pytest.mark.faults
 def test_faults_of_a_live_server_are_named_and_leave_the_healthy_deployment_alone(fresh):
     """API server killed, engine killed, server stopped, exit at start, requests refused: one deployment each, one run."""
     # Another seed each: the ledger knows a deployment by what it is, not by its name.

@@ -142,7 +142,7 @@ def gate_s(checkout: RealCheckout, name: str, job: dict[str, Any]) -> float:
     """Seconds from the start of the job, as Slurm has it, to the word that every node has joined Ray."""
     passed = next(
         line for line in checkout.progress()
-        if line["stage"] == "start_cluster" and line["subject"] == name and "node(s) ready after" in line["text"]
+        if line["stage"] == "start_cluster" and line["subject"] == name and "node(s) looked at and joined in" in line["text"]
     )  # fmt: skip
     return float(passed["time"]) - datetime.fromisoformat(job["started_at"]).timestamp()
 

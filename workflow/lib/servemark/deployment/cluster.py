@@ -95,7 +95,7 @@ def start(
         failure = attempts.fail(attempt, attempts.from_error(STAGE, error), config.timeouts.stop)
         return token.model_copy(update={"failure": failure})
     seconds = round(time.monotonic() - begin - waited, 2)
-    progress.say(f"{len(found)} node(s) ready after {seconds:.1f} s")
+    progress.say(f"{len(found)} node(s) looked at and joined in {seconds:.1f} s")
     return token.model_copy(update={"seconds": seconds})
 
 

@@ -263,10 +263,16 @@ def _connect_back(listener: socket.socket, ended: threading.Event) -> None:
 
 
 def sweep(ground: Ground, timeout_s: float, log: Path, watch: LifelineWatch | None = None) -> tuple[str, ...]:
-    """End what is left of the attempt on every node and remove its scratch folders; says what was ended, and where."""
+    """End what is left of the attempt on every node and remove its scratch folders; says what was ended, and where.
+
+    A node that does not answer is no failure: with the job the scheduler ends what is there, and the next start there tidies up. So
+    the records of a deployment whose node or network was lost are written all the same.
+    """
     spec = Spec(task="sweep", attempt=str(ground.attempt.absolute()), scratch=str(ground.scratch))
-    answers = _ask_all(ground, spec, timeout_s, log, watch)
-    return tuple(f"{answer.name}: {words}" for answer in answers for words in answer.ended)
+    answers, silent, why = _ask(ground, spec, timeout_s, log, watch, ground.alloc.nodes)
+    named = [f"{answer.name}: {words}" for answer in answers for words in answer.ended]
+    named += [f"{name}: could not be looked at ({why}); what is there ends with the job" for name in silent]
+    return tuple(named)
 
 
 def _ask_all(
@@ -277,9 +283,27 @@ def _ask_all(
     watch: LifelineWatch | None,
     names: Sequence[str] | None = None,
 ) -> list[Answer]:
-    names = list(names or ground.alloc.nodes)
+    """Like :func:`_ask`; raises StageFailed when a node gives no answer."""
+    answers, silent, why = _ask(ground, spec, timeout_s, log, watch, names or ground.alloc.nodes)
+    if silent:
+        lines = log.read_text(errors="replace").strip().splitlines()[-5:] if log.exists() else []
+        raise StageFailed(
+            f"{'Nodes' if len(silent) > 1 else 'Node'} {', '.join(silent)}: expected an answer within {timeout_s:.0f} s; found none "
+            f"({why}).",
+            look=str(log),
+            do="See whether the node is well (`scontrol show node NAME`), and that it mounts the same disks; run again.",
+            reason="node_silent",
+            quote=tuple(lines),
+        )
+    return answers
+
+
+def _ask(
+    ground: Ground, spec: Spec, timeout_s: float, log: Path, watch: LifelineWatch | None, names: Sequence[str]
+) -> tuple[list[Answer], list[str], str]:
+    """Ask nodes, all at once: their answers, the nodes that gave none, and how the asking ended."""
     if ground.alloc.job_id is None:
-        return [survey.answer(spec)]
+        return [survey.answer(spec)], [], ""
     folder = ground.attempt / FOLDER / spec.task
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spec").write_text(spec.model_dump_json(indent=2) + "\n")
@@ -287,15 +311,7 @@ def _ask_all(
     argv = [*allocation.step(ground.alloc.job_id, names, cpus), *survey.command(folder / "spec")]
     env = daemon.launcher_environment() | survey.variables()
     result = run_tool(argv, log=log, env=env, timeout_s=timeout_s, watch=watch)
-    missing = [name for name in names if not (folder / f"{name}.json").exists()]
-    if missing:
-        lines = log.read_text(errors="replace").strip().splitlines()[-5:] if log.exists() else []
-        raise StageFailed(
-            f"{'Nodes' if len(missing) > 1 else 'Node'} {', '.join(missing)}: expected an answer within {timeout_s:.0f} s; found none "
-            f"(srun: {result.stopped or f'exit code {result.exit_code}'}).",
-            look=str(log),
-            do="See whether the node is well (`scontrol show node NAME`), and that it mounts the same disks; run again.",
-            reason="node_silent",
-            quote=tuple(lines),
-        )
-    return [Answer.model_validate_json((folder / f"{name}.json").read_text()) for name in names]
+    answers = [folder / f"{name}.json" for name in names]
+    silent = [path.stem for path in answers if not path.exists()]
+    why = f"srun: {result.stopped or f'exit code {result.exit_code}'}"
+    return [Answer.model_validate_json(path.read_text()) for path in answers if path.exists()], silent, why
