@@ -15,7 +15,7 @@ from fault_table import Injury
 from real_checkout import NODES, RealCheckout, tiny
 from sandbox import Sandbox
 
-from integration.harness import RUN, SNAKEMAKE, Running, wait_until
+from integration.harness import SNAKEMAKE, Running, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 
@@ -184,6 +184,7 @@ def kill(node: str, kind: str) -> Callable[[RealCheckout], None]:
     return lambda checkout: one_of(checkout, node, kind).kill()
 
 
+LEFT = "a scratch folder, which the next start there removes"
 DIED = r"The server died during long-c4-r1: {} [^\n]*exited with code \d+: [^\n]+"
 # Fault, what is done, the measurement's reason, what the run must say.
 LIVE = (
@@ -216,6 +217,8 @@ def test_faults_of_a_live_deployment(checkout: RealCheckout, new_injury: Callabl
             done = injury.ends(checkout, running, LIVE_END_S, since=time.monotonic(), gone_s=GONE_S)
         finally:
             checkout.cluster.mend_network()
+        if checkout.tolerated:
+            injury.left = LEFT
         print(f"{fault}: {injury.end_s:.0f} s to the end; {injury.seen}", file=sys.stderr)
         assert done.rc == 1
         rejected = checkout.rejected()
@@ -228,20 +231,21 @@ def test_faults_of_a_live_deployment(checkout: RealCheckout, new_injury: Callabl
         brief = started
 
     injury = new_injury()
-    checkout.tolerated = ""
+    # Slurm signals the batch shell alone, and kills what is left when that has died: nobody is left to remove the folders.
+    checkout.tolerated = f"scratch folder {checkout.cluster.folder}/nodes/"
     injury.of("scancel while the model is loaded", r"cancelled[^\n]*")
     forget_rejections(checkout)
     since = len(checkout.progress())
     running = checkout.start()
     wait_until(lambda: any(line["stage"] == "await_ready" for line in checkout.progress()[since:]), 300, "vLLM starts")
     checkout.cluster.run(["scancel", checkout.job()["job_id"]], check=True)
-    assert len(checkout.scratch()) <= len(NODES), "the start has removed the folder that the cut had left"
     done = injury.ends(checkout, running, 90, since=time.monotonic(), gone_s=GONE_S)
+    injury.left = LEFT
     assert done.rc == 1
 
     again = checkout.run(seconds=700)
     injury.mended_by(again)
     assert checkout.points("a")["brief-c2-r1"]["started_at"] == brief["brief-c2-r1"]
     assert checkout.rows()["a", "long-c4-r1"]["verdict"] in ("VALID", "SUSPECT")
-    assert RUN in again.text
+    checkout.tolerated = ""
     checkout.assert_nothing_left()

@@ -23,11 +23,6 @@ from integration import harness
 from standin import make_prefix
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slurm: whole runs through a Slurm of their own (minutes)")
-    config.addinivalue_line("markers", "faults: the whole fault matrix (half an hour)")
-
-
 SITE = Options(
     client_node=True, preemption=True, kill_wait=5, slurmd_timeout=4, requeue_wait=5, accounts=("research", "teaching")
 )  # fmt: skip

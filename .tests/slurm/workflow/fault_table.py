@@ -38,7 +38,7 @@ class Injury:
 
     def of(self, fault: str, pattern: str, expected: str | None = None) -> None:
         """Say what is injected, and the pattern that a run's output must hold for it; ``expected`` says the same to a reader."""
-        self.fault, self._pattern, self.expected = fault, pattern, expected or pattern
+        self.fault, self._pattern, self.expected = fault, pattern, expected or _readable(pattern)
 
     def check_reason(self, text: str) -> None:
         """The text must state the reason."""
@@ -78,6 +78,20 @@ class Injury:
         """As text, in the order of the columns."""
         times = ("-" if seconds is None else f"{seconds:.0f}" for seconds in (self.end_s, self.rerun_s))
         return (self.fault, self.expected, self.seen, *times, self.left)
+
+
+def _readable(pattern: str) -> str:
+    """A pattern as a reader of the table wants it: ``job N`` for ``job \\d+``."""
+    for code, words in (
+        (r"\d+", "N"),
+        (r"\S+", "..."),
+        (".+", "..."),
+        (r"[\w, ]*", ".."),
+        ("keys?", "keys"),
+        ("\\", ""),
+    ):
+        pattern = pattern.replace(code, words)
+    return pattern
 
 
 @dataclass

@@ -71,7 +71,8 @@ def two(module_checkouts: Callable[..., ScheduledCheckout]) -> Two:
         if any("--max-model-len 512" in " ".join(process.cmdline()) for process in found)
     ]  # fmt: skip
     server = environment_of(servers[-1])
-    text = wait_until(lambda: (t := running.text) and "chat-c1-r1: 6 requests" in t and t, 5, "the line is shown")
+    line = re.compile(r"^\d:\d\d:\d\d  a +measure +chat-c1-r1: 6 requests", re.MULTILINE)
+    text = wait_until(lambda: (shown := running.text) and line.search(shown) and shown, 5, "the line is shown")
     assert running.process.poll() is None
     return Two(checkout, running.wait(RUN_S), text, server, node)
 
@@ -145,7 +146,7 @@ FEATURES = {"constraint": "gpu", "client_constraint": "cpu"}
 
 
 @pytest.mark.parametrize(
-    "site",
+    "asked",
     [
         pytest.param({"gpus_per_node": 0}, id="nodes-alike"),
         pytest.param({"gpus_per_node": 0} | FEATURES, id="by-feature", marks=pytest.mark.xfail(
@@ -154,9 +155,11 @@ FEATURES = {"constraint": "gpu", "client_constraint": "cpu"}
             strict=True, reason="Slurm 22.05 refuses --gpus for a job with a node that has none")),
     ],
 )  # fmt: skip
-def test_servers_over_two_nodes_and_the_client_on_a_third(checkout: ScheduledCheckout, site: dict[str, object]) -> None:
+def test_servers_over_two_nodes_and_the_client_on_a_third(
+    checkout: ScheduledCheckout, asked: dict[str, object]
+) -> None:
     checkout.keep("a")
-    checkout.site |= {"partition": "mixed", **site}
+    checkout.site |= {"partition": "mixed", **asked}
     checkout.config["deployments"]["a"]["topology"] = {"nodes": 2, "tensor_parallel": 2, "client": "own"}
     running = checkout.start(STANDIN_TOKEN_S="0.2")
     checkout.wait_for_progress("chat-c1-r1: 6 requests", seconds=RUN_S)
@@ -168,7 +171,7 @@ def test_servers_over_two_nodes_and_the_client_on_a_third(checkout: ScheduledChe
     startup = checkout.record("deployments/a/startup.json")
     *of_servers, own = [node["name"] for node in startup["nodes"]]
     assert sorted([*of_servers, own]) == ["client1", "node1", "node2"]
-    assert own == "client1" or "client_constraint" not in site
+    assert own == "client1" or "client_constraint" not in asked
     assert set(servers) == set(of_servers) and clients.keys() <= {own} and startup["client_node"] == own
     assert {record["client_node"] for record in checkout.points("a").values()} == {own}
     fabric = checkout.record("deployments/a/fabric.json")
