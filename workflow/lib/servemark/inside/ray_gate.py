@@ -41,6 +41,8 @@ def main(address, expected, deadline_s, output):
             continue
         missing = compare(expected, alive)
         if not missing:
+            order = [node["address"] for node in expected]
+            alive.sort(key=lambda node: order.index(node["NodeManagerAddress"]))
             facts = [
                 {"host": n["NodeManagerHostname"], "address": n["NodeManagerAddress"], "devices": int(n["Resources"].get("GPU", 0)),
                  "ray": ray.__version__, "python": platform.python_version()}
