@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from deployed import HARDWARE, Deployment, Told, planned_point
+from deployed import Deployment, Told
 from families import family, sleeper  # noqa: F401 - fixtures
 from standin_slurm import StandinSlurm
 
@@ -18,7 +16,7 @@ from servemark import daemon, environment, fence, processes
 from servemark.children import LifelineWatch
 from servemark.deployment import attempts
 from servemark.records import Environment
-from standin import VERSION, make_prefix
+from standin import make_prefix
 
 
 @pytest.fixture
@@ -88,12 +86,3 @@ def standin_copy(tmp_path, standin) -> Environment:
     prefix = tmp_path / "prefix"
     shutil.copytree(standin.prefix, prefix, symlinks=True)
     return standin.model_copy(update={"prefix": str(prefix), "python": str(prefix / "bin" / "python")})
-
-
-def site_packages(of: Environment) -> Path:
-    """Where an environment's packages lie."""
-    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    return Path(of.prefix) / "lib" / version / "site-packages"
-
-
-__all__ = ["HARDWARE", "VERSION", "Deployment", "Told", "planned_point", "site_packages"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import site_packages
+from places import site_packages
 
 from servemark.records import Environment
 

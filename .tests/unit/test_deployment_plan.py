@@ -6,7 +6,7 @@ import json
 
 import pytest
 import report_data
-from conftest import HARDWARE
+from deployed import HARDWARE
 
 from servemark.config.cluster import Cluster
 from servemark.config.expand import Point

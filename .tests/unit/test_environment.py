@@ -15,12 +15,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import VERSION, site_packages
+from places import site_packages
 
 from servemark import environment
 from servemark.environment import Lock
 from servemark.errors import EnvironmentRefused, ServemarkError
 from servemark.processes import LIFELINE_VARIABLE, myself
+from standin import VERSION
 
 LIBRARY = str(Path(environment.__file__).parents[1])
 HERE = (sys.version_info[:2], platform.machine())

@@ -22,7 +22,6 @@ from scheduled_checkout import ScheduledCheckout
 from integration import harness
 from standin import make_prefix
 
-
 SITE = Options(
     client_node=True, preemption=True, kill_wait=5, slurmd_timeout=4, requeue_wait=5, accounts=("research", "teaching")
 )  # fmt: skip

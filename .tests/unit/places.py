@@ -1,0 +1,14 @@
+"""Where things lie in the stand-ins' environments."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from servemark.records import Environment
+
+
+def site_packages(of: Environment) -> Path:
+    """Where an environment's packages lie."""
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    return Path(of.prefix) / "lib" / version / "site-packages"
