@@ -127,7 +127,7 @@ def test_the_embedded_default_survives_a_crash_and_an_interruption_and_ends_with
         assert phases == pytest.approx(startup["seconds_to_first_token"], abs=5.0)
         assert fresh.record(f"deployments/{name}/stopped.json")["failure"] is None
     ray = fresh.attempts("ray-tp2")[-1]
-    (node,) = json.loads((ray / "ray-nodes.json").read_text())["nodes"]
+    (node,) = json.loads((ray / "ray-head.nodes.json").read_text())["nodes"]
     assert node["devices"] == 2
     log = (ray / "server.log").read_text()
     assert "Connected to Ray cluster" in log and "world_size=2" in log, "the real Ray executor, two ranks"

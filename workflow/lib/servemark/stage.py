@@ -98,7 +98,9 @@ def _as_interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def _redirect(log: Path) -> None:
-    with open(log, "wb", buffering=0) as stream:
+    log.write_bytes(b"")
+    # Appending, as the tools do that write to the same log.
+    with open(log, "ab", buffering=0) as stream:
         sys.stdout.flush()
         sys.stderr.flush()
         os.dup2(stream.fileno(), 1)
@@ -107,7 +109,11 @@ def _redirect(log: Path) -> None:
 
 def _stop(deployment: Path | None) -> None:
     attempt = attempts.latest(deployment) if deployment else None
-    if attempt is None or not keeper.is_alive(attempt):
+    if attempt is None:
+        return
+    if not keeper.is_alive(attempt):
+        # A keeper that a daemon's end took along has left the keys to the stages.
+        keeper.remove_secrets(attempt)
         return
     (attempt / "stop").touch()
     spec = attempts.spec(attempt)

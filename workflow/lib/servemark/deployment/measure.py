@@ -162,7 +162,8 @@ class Measuring:
         )
         attempt = Path(ready.attempt)
         key = Path(ready.key_file).read_text().strip()
-        draft = raw_path.with_name(f".{raw_path.name}.draft")
+        # Of this attempt alone: a client that a lost node still runs writes elsewhere.
+        draft = raw_path.with_name(f".{raw_path.name}.{attempt.name}.draft")
         draft.unlink(missing_ok=True)
         folder = str(draft.parent.absolute())
         argv = launch.bench(
