@@ -1,17 +1,20 @@
 """Nobody without the key uses a server or the router: every route is tried, on the stand-in and on real vLLM.
 
-The router and real vLLM are taken from the environment that the real-vLLM tests build (``results/cache/environments``); where that is
-missing these tests skip, and fail instead when SERVEMARK_REQUIRE_REAL=1.
+The router and real vLLM are taken from the environment of the cpu lock, which is built in the checkout's cache where that was not
+done yet; where that lock cannot be used these tests skip, and fail instead when SERVEMARK_REQUIRE_REAL=1.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
+import platform
 import re
 import secrets
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -23,7 +26,8 @@ import psutil
 import pytest
 
 from integration.harness import ROOT, wait_until
-from servemark import doors, launch, launch_router
+from servemark import doors, environment, launch, launch_router
+from servemark.progress import Progress
 from servemark.weights.builtin import make
 from standin import make_prefix
 
@@ -55,13 +59,17 @@ BODY = ASK | {
 }  # fmt: skip
 
 
+@functools.cache
 def real_python() -> str:
-    """The interpreter of a built environment with real vLLM."""
-    found = sorted((ROOT / "results" / "cache" / "environments").glob("cpu-*/bin/python"), key=os.path.getmtime)
-    if found:
-        return str(found[-1])
-    _missing("no environment was built from envs/cpu.lock yet")
-    raise AssertionError
+    """The interpreter of the environment with real vLLM, built if that was not done yet."""
+    if sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64":
+        _missing("the cpu lock is for CPython 3.11 on x86_64")
+    lock, log = environment.Lock.find("cpu", ROOT / "envs"), Path(tempfile.mkdtemp()) / "build.log"
+    told = Progress(None, "build_environment")
+    built = environment.build(
+        "cpu", lock, ROOT / "results" / "cache", log=log, timeout_s=1500, progress=told, watch=None
+    )
+    return built.python
 
 
 def router_python() -> str:
