@@ -63,3 +63,15 @@ def test_the_gate_says_at_the_deadline_what_was_missing(standin_copy, tmp_path):
     said = [FIRST + "no such node (there are none).", SECOND + "no such node (there are none)."]
     assert (done.returncode, done.stdout.splitlines()) == (1, said)
     assert json.loads(output.read_text()) == {"missing": said}
+
+
+def test_loopback_is_known_by_the_address_that_ray_gives_it():
+    expected = [{"name": "vm", "address": "127.0.0.1", "devices": 2}]
+    alive = [{"NodeManagerAddress": "192.0.2.2", "Resources": {"GPU": 2.0}}]
+    assert ray_gate.compare(expected, alive) == []
+    assert "found it with 1" in ray_gate.compare(expected, [alive[0] | {"Resources": {"GPU": 1.0}}])[0]
+
+
+def test_between_machines_an_address_is_what_it_is():
+    expected = [{"name": "n1", "address": "10.0.0.1", "devices": 1}]
+    assert len(ray_gate.compare(expected, [{"NodeManagerAddress": "10.0.0.9", "Resources": {"GPU": 1.0}}])) == 2
