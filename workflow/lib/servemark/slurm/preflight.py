@@ -102,7 +102,7 @@ def _await_controller(say: Callable[[str], None], patience_s: float) -> None:
             if time.monotonic() >= deadline:
                 raise ConfigError(
                     f"Slurm's controller did not answer for {patience_s:.0f} s: {error}",
-                    do="Try again when `squeue` answers here; on a machine that is no login node, go to one (or export SLURM_CONF). Nothing was started.",
+                    do="Try again when `squeue` answers here. Is this no login node, go to one, or export SLURM_CONF. Nothing was started.",
                     reason="slurm_unreachable",
                 ) from error
             if not told:
