@@ -11,7 +11,10 @@ from servemark import daemon, processes
 from servemark.deployment import allocation
 from servemark.deployment.allocation import Allocation
 from servemark.errors import StageFailed
+from servemark.slurm import patience
 
+# scontrol of Slurm 22.05.8, 18 s after it was asked with slurmctld down.
+AWAY = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
 SHARED = (FIXTURES / "scontrol-22.05.8-job-shared-nodes.txt").read_text()
 PENDING = (FIXTURES / "scontrol-22.05.8-job-pending.txt").read_text()
 
@@ -112,17 +115,29 @@ def test_jobs_that_are_not_over(slurm):
     ("body", "words"),
     [
         ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", "Invalid job id specified"),
-        ("sleep 30", "timed out"),
+        ("sleep 30", "gave no answer within"),
+        (f"echo '{AWAY}' >&2; exit 1", "Unable to contact slurm controller"),
     ],
 )
-def test_a_controller_that_is_away_is_named(slurm, monkeypatch, body, words):
+def test_what_slurm_does_not_say_is_named(slurm, monkeypatch, body, words):
     script = slurm.folder / "bin" / "scontrol"
     script.write_text(f"#!/bin/sh\n{body}\n")
     monkeypatch.setattr(allocation, "TOOL_S", 0.3)
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.0)
     with pytest.raises(StageFailed) as failed:
         allocation.current()
     assert failed.value.reason == "slurm_unreachable" and words in failed.value.what
     assert "`scontrol show job -d 1` failed" in failed.value.what and "run again" in failed.value.do
+
+
+def test_a_controller_that_is_away_is_waited_for(slurm, monkeypatch):
+    monkeypatch.setattr(patience, "PAUSE_S", 0.05)
+    script = slurm.folder / "bin" / "squeue"
+    script.write_text(
+        f"#!/bin/sh\ncd {slurm.folder}; echo x >> tries\n[ $(wc -l < tries) = 3 ] && exec cat alive\necho '{AWAY}' >&2; exit 1\n"
+    )
+    assert allocation.jobs_alive() == ("1",)
+    assert (slurm.folder / "tries").read_text().split() == ["x"] * 3
 
 
 def test_slurms_tools_are_not_asked_as_a_part_of_our_step(slurm, monkeypatch):

@@ -204,7 +204,7 @@ REQUEST = DaemonRequest(name="gate", argv=("python", "gate.py"), env={"A": "b"},
 
 def test_a_tool_of_this_machine_is_run_as_it_is(tmp_path, nowhere):
     tool = ground(tmp_path, None, (processes.host(),)).tool(processes.host(), REQUEST)
-    assert tool.argv == ["python", "gate.py"] and not tool.leash
+    assert tool.argv == ["python", "gate.py"] and not tool.launched
     assert (tool.env["A"], tool.env[survey.NODE_VARIABLE]) == ("b", processes.host())
 
 
@@ -216,7 +216,7 @@ def test_a_tool_of_other_nodes_goes_through_the_launcher_on_a_leash(tmp_path, na
     made = ground(tmp_path)
     tool = made.tool_on(names, REQUEST)
     path = made.attempt / "tools" / "gate.json"
-    assert tool.leash and tool.argv[-1] == str(path) and nodelist in tool.argv
+    assert tool.launched and tool.argv[-1] == str(path) and nodelist in tool.argv
     assert ("--cpus-per-task=4" in tool.argv) is cpus
     assert tool.env[processes.MARK_VARIABLE] == str(made.attempt) and "A" not in tool.env
     asked = DaemonRequest.model_validate_json(path.read_text())

@@ -286,3 +286,58 @@ def test_what_is_behind_a_launcher_ends_with_a_killed_keeper(attempts):
     Identity.parse(keeper.read_state(attempt).identity).signal(signal.SIGKILL)
     wait_for(lambda: Identity.of(place["pid"]) is None and Identity.of(child) is None)
     wait_for(lambda: processes.marked(attempt) == [])
+
+
+# srun of Slurm 22.05.8 with slurmctld down; it ends with exit code 1 after 9 s.
+AWAY = "srun: error: Unable to confirm allocation for job 1: Unable to contact slurm controller (connect failure)"
+
+
+def behind(attempt: Path, launcher: tuple[str, ...]) -> DaemonRequest:
+    """A daemon that is not wanted for itself."""
+    log = str(attempt / "server.log")
+    return DaemonRequest(name="server", argv=("true",), env={}, log=log, launcher=launcher, node="node7")
+
+
+def test_a_launcher_that_finds_no_controller_is_started_again(attempts, tmp_path):
+    attempt = attempts(stop_grace_s=5.0)
+    tries = tmp_path / "tries"
+    script = f"echo x >> {tries}; [ $(wc -l < {tries}) -lt 3 ] && {{ echo '{AWAY}' >&2; exit 1; }}; \"$@\"; exit $?"
+    daemon(attempt, launcher=("sh", "-c", script, "sh"), node="node7", scratch=str(attempt / "s"), grace_s=0.3)
+    assert tries.read_text().split() == ["x"] * 3
+    (state,) = keeper.read_daemons(attempt)
+    assert state.ended_at is None and keeper.is_alive(attempt)
+    assert Identity.of(json.loads((attempt / "requests" / "server.place.json").read_text())["pid"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "srun: error: Unable to create step for job 1: Invalid job id specified",
+        f"srun: Job 1 step creation still disabled\nconnection refused\n{AWAY.replace('srun: error: ', '')}",
+    ],
+)
+def test_a_launcher_that_is_refused_is_not(attempts, tmp_path, words):
+    attempt = attempts(stop_grace_s=5.0)
+    launcher = ("sh", "-c", f"echo x >> {tmp_path}/tries; echo '{words}' >&2; exit 1", "sh")
+    keeper.request(attempt, behind(attempt, launcher))
+    wait_for(lambda: keeper.read_state(attempt).state == "ended")
+    assert keeper.read_state(attempt).why == "daemon_ended:server"
+    assert (tmp_path / "tries").read_text().split() == ["x"]
+
+
+def test_a_keeper_that_is_stopped_while_a_launcher_waits_says_that_it_never_started(attempts):
+    attempt = attempts(stop_grace_s=5.0)
+    keeper.request(attempt, behind(attempt, ("sh", "-c", f"echo '{AWAY}' >&2; exit 1", "sh")))
+    wait_for(lambda: AWAY in keeper.launcher_log(attempt, "server").read_text())
+    time.sleep(0.5)
+    assert keeper.stop(attempt, 10).why == "stop_requested"
+    (state,) = keeper.read_daemons(attempt)
+    assert state.ended_at and state.why in ("never_started", "stop_requested")
+
+
+def test_a_far_end_hears_its_keeper(attempts, tmp_path):
+    """With a silence that is shorter than this test it would end, did the keeper not speak to it."""
+    attempt = attempts(stop_grace_s=5.0)
+    leashed(attempt, silence_s=7.0)
+    time.sleep(9.0)
+    assert keeper.is_alive(attempt) and keeper.read_daemons(attempt)[0].ended_at is None

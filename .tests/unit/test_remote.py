@@ -156,3 +156,40 @@ def test_words_on_the_leash_are_not_its_end(tree):
 def test_a_program_that_is_not_there_is_an_error_of_the_launcher(start, tmp_path):
     child, place = start(argv=("/no/such/program",))
     assert child.wait(20) == 1 and not place.exists()
+
+
+def test_a_leash_on_which_nothing_is_heard_ends_the_tree(tree):
+    child, members, _, _ = tree(silence_s=1.0)
+    for _ in range(8):
+        child.stdin.write(b".")
+        child.stdin.flush()
+        time.sleep(0.25)
+    assert child.poll() is None, "while the keeper speaks it lives"
+    assert child.wait(10) == 7
+    assert [member for member in members if member.alive] == []
+
+
+def test_a_node_that_stood_still_goes_on(tree):
+    child, members, _, _ = tree(silence_s=3.0)
+    child.send_signal(signal.SIGSTOP)
+    time.sleep(3.5)
+    child.send_signal(signal.SIGCONT)
+    time.sleep(0.5)
+    assert child.poll() is None and all(member.alive for member in members)
+
+
+@pytest.mark.parametrize("how", ["signal", "silence", "let go"])
+def test_after_a_signal_or_silence_the_last_one_here_removes_the_scratch_folder(start, tmp_path, wait_for, how):
+    scratch = tmp_path / "scratch"
+    sleeper = "import time; time.sleep(300)"
+    silence_s = 1.5 if how == "silence" else None
+    first, second = (start(sleeper, scratch=str(scratch), name=name, silence_s=silence_s)[0] for name in ("one", "two"))
+    wait_for(lambda: scratch.exists() and len(list((scratch / remote.USERS).iterdir())) == 2)
+    for child in (first, second):
+        assert scratch.exists() or how == "silence", "the other one still uses it"
+        if how == "signal":
+            child.send_signal(signal.SIGTERM)
+        elif how == "let go":
+            child.stdin.close()
+        child.wait(10)
+    assert scratch.exists() == (how == "let go"), "the keeper that let go looks at the logs and removes it itself"

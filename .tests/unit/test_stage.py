@@ -197,15 +197,21 @@ def test_the_keeper_is_told_who_works_while_it_works(tmp_path, attempt):
     assert seen == [str(myself())] and not file.exists()
 
 
+@pytest.mark.parametrize("ignored", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_script_with_a_word_in_its_log(tmp_path, number):
+def test_a_signal_ends_a_script_with_a_word_in_its_log(tmp_path, number, ignored):
+    """Also where SIGINT was ignored before: a shell script does that to what it starts in the background."""
     log = tmp_path / "results" / "demo" / "logs" / "measure.log"
     code = (
         "import sys, time; from servemark.stage import stage\n"
         "with stage('measure', 'plain', sys.argv[1]): print('up', flush=True); time.sleep(300)"
     )
     env = {"PYTHONPATH": LIBRARY, LIFELINE_VARIABLE: str(myself())}
-    script = subprocess.Popen([sys.executable, "-c", code, str(log)], env=env)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
+    try:
+        script = subprocess.Popen([sys.executable, "-c", code, str(log)], env=env)
+    finally:
+        signal.signal(signal.SIGINT, before)
     deadline = time.monotonic() + 10
     while not (log.exists() and "up" in log.read_text()):
         assert time.monotonic() < deadline
@@ -213,3 +219,25 @@ def test_a_signal_ends_a_script_with_a_word_in_its_log(tmp_path, number):
     script.send_signal(number)
     assert script.wait(5) == 130
     assert log.read_text() == "up\nservemark: measure plain: interrupted\n"
+
+
+def test_the_snakemakes_above_a_stage_of_a_lost_job_are_killed(tmp_path, attempt):
+    """They would remove the outputs of the rule that failed, which are the newer one's by then; what is not of the job lives on."""
+    folder = attempt.parents[1]
+    (folder / fence.FILE).write_text("job 8\n")
+    stage_code = (
+        "import sys; from pathlib import Path; from servemark.stage import stage\n"
+        "with stage('measure', 'plain', sys.argv[1], Path(sys.argv[2])): pass"
+    )
+    log = str(tmp_path / "results" / "demo" / "logs" / "measure.log")
+    chain = ["-c", stage_code, log, str(folder)]
+    for where, name in (("inner", "snakemake"), ("outer", "snakemake"), ("job", "batch-script")):
+        script = tmp_path / where / name
+        script.parent.mkdir()
+        goes_on = f"open({str(tmp_path / 'goes-on')!r}, 'a').write({where!r})"
+        script.write_text(f"import subprocess, sys; subprocess.call([sys.executable, *sys.argv[1:]]); {goes_on}\n")
+        chain = [str(script), *chain]
+    env = {"PYTHONPATH": LIBRARY, LIFELINE_VARIABLE: str(myself()), "SLURM_JOB_ID": "7", "SERVEMARK_OWNER": "job 7"}
+    subprocess.run([sys.executable, *chain], env=env, timeout=30, check=True)
+    assert "is worked on by job 8" in Path(log).read_text()
+    assert (tmp_path / "goes-on").read_text() == "job"

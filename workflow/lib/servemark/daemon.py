@@ -13,6 +13,9 @@ from servemark.records import Strict
 _STEP_VARIABLES = ("SLURM_", "SRUN_", "SBATCH_", "PMI")
 _KEPT = ("SLURM_CONF", "SLURM_JOB_ID")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+# A keeper says on each leash, this often, that it lives; a far end that has heard nothing for SILENCE_S takes it, or the way to it, for
+# lost. Slurm itself gives a silent node up after 300 s (SlurmdTimeout).
+BEAT_S, SILENCE_S = 5.0, 60.0
 
 
 class DaemonRequest(Strict):
@@ -20,7 +23,7 @@ class DaemonRequest(Strict):
 
     ``secret_env`` maps a variable to the 0600 file that holds its value. ``devices`` are places in the node's list of devices; None
     for all of them. ``modules`` are loaded first, in a login shell. ``launcher`` is the command that brings it to its node (empty:
-    started here).
+    started here). ``silence_s``: what is behind a launcher ends when nothing was heard on its leash for so long; None: it waits for ever.
     """
 
     name: str
@@ -34,6 +37,7 @@ class DaemonRequest(Strict):
     launcher: tuple[str, ...] = ()
     scratch: str | None = None
     grace_s: float = 10.0
+    silence_s: float | None = None
 
 
 def through_launcher(request: DaemonRequest, path: Path) -> tuple[list[str], dict[str, str]]:

@@ -6,8 +6,12 @@ writing. The newest one names itself in ``owner`` in the deployment's folder; wh
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 from pathlib import Path
+
+import psutil
 
 from servemark import processes
 from servemark.errors import ServemarkError
@@ -56,11 +60,39 @@ def owner(deployment: Path) -> str | None:
         return None
 
 
+def taken_over(deployment: Path) -> bool:
+    """Whether somebody else works on the deployment."""
+    return owner(deployment) not in (None, mine())
+
+
 def check(deployment: Path) -> None:
     """Raise :class:`TakenOver` if somebody else works on the deployment."""
-    found = owner(deployment)
-    if found is not None and found != mine():
+    if taken_over(deployment):
         raise TakenOver(
-            f"{deployment.name} is worked on by {found}; this is {mine()}, which was given up for lost. Nothing was written.",
+            f"{deployment.name} is worked on by {owner(deployment)}; this is {mine()}, which was given up for lost. Nothing was written.",
             do="Nothing: the newer one goes on.",
         )
+
+
+def end_those_above() -> None:
+    """Kill the Snakemakes of this job that we run under, the outermost first.
+
+    They would remove the outputs of the rule that failed, and those are the newer one's. Outside of a job nothing is done: a second
+    Snakemake on one machine waits at the lock.
+    """
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return
+    above = []
+    for process in psutil.Process().parents():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("SLURM_JOB_ID") == job and _is_snakemake(process.cmdline()):
+                above.append(process.pid)
+    # Without a pause: our own end follows theirs.
+    for pid in reversed(above):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _is_snakemake(words: list[str]) -> bool:
+    return words[1:3] == ["-m", "snakemake"] or any(Path(word).name == "snakemake" for word in words[:2])

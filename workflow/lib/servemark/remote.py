@@ -1,8 +1,12 @@
 """The far end of a launcher: starts one requested process on a node and ends it, with all that it started, when it is told to.
 
-``python -m servemark.remote REQUEST.json``. Standard input is a leash: its end (the keeper closed it, or died; the launcher was killed; the
-node with the keeper is gone) ends the process: TERM, grace, KILL. The exit code is the process's own, 128 + N for signal N.
+``python -m servemark.remote REQUEST.json``. Standard input is a leash. Its end (the keeper closed it, or died; the launcher was killed; the
+node with the keeper is gone) ends the process: TERM, grace, KILL. So does its silence, where a keeper is to be heard: the network is cut,
+or Slurm's daemon here is dead and the launcher's end did not come through. The exit code is the process's own, 128 + N for signal N.
 Where the process is says ``REQUEST.place.json`` beside the request.
+
+After a signal (the job was cancelled) or silence nobody comes here to tidy up: the last of the attempt's processes on this node removes
+its scratch folder.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -20,27 +25,54 @@ from servemark import children, daemon, processes, survey
 from servemark.records import write_atomically
 
 TICK_S = 0.1
+# In a scratch folder: a file for each of us that uses it.
+USERS = ".users"
 
 
-class _Asked:
-    """Whether somebody asked for the end by a signal."""
+class _Leash:
+    """Whether somebody asks for the end: by a signal, by letting go, or by having nothing to say.
 
-    def __init__(self) -> None:
-        self.ended = False
+    Args:
+        silence_s: see :class:`servemark.daemon.DaemonRequest`.
+    """
+
+    def __init__(self, silence_s: float | None) -> None:
+        self.silence_s = silence_s
+        self.signalled = False
+        self.let_go = False
+        self.silent_s = 0.0
+        self._looked_at = time.monotonic()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._note)
 
     def _note(self, *_: object) -> None:
-        self.ended = True
+        self.signalled = True
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing was heard for too long."""
+        return self.silence_s is not None and self.silent_s > self.silence_s
+
+    @property
+    def ended(self) -> bool:
+        """Look at it for up to a tick."""
+        heard = bool(select.select([0], [], [], TICK_S)[0])
+        now = time.monotonic()
+        # A node that stood still, with us on it, has heard nothing either; that alone is no end.
+        self.silent_s = 0.0 if heard else self.silent_s + min(now - self._looked_at, 10 * TICK_S)
+        self._looked_at = now
+        self.let_go = heard and not os.read(0, 4096)
+        return self.signalled or self.let_go or self.silent
 
 
 def run(path: Path) -> int:
     """Start what the file asks for and wait for its end; returns the exit code to hand on."""
     request = daemon.DaemonRequest.model_validate_json(path.read_text())
     processes.become_subreaper()
-    asked = _Asked()
-    if request.scratch:
-        Path(request.scratch).mkdir(mode=0o700, parents=True, exist_ok=True)
+    leash = _Leash(request.silence_s)
+    scratch = Path(request.scratch) if request.scratch else None
+    if scratch:
+        _use(scratch)
     env = daemon.environment(request)
     if mark := os.environ.get(processes.MARK_VARIABLE):
         env[processes.MARK_VARIABLE] = mark
@@ -51,7 +83,7 @@ def run(path: Path) -> int:
     with contextlib.suppress(OSError):
         write_atomically(path.with_suffix(".place.json"), json.dumps(place) + "\n")
     status = None
-    while status is None and not asked.ended and not _leash_ended():
+    while status is None and not leash.ended:
         status = _reap(child.pid)
     deadline = time.monotonic() + request.grace_s
     if status is None:
@@ -61,13 +93,25 @@ def run(path: Path) -> int:
             status = _reap(child.pid)
             time.sleep(0.02)
     status = _end_rest(child.pid, status, min(deadline, time.monotonic() + 1.0))
+    if scratch:
+        _leave(scratch, remove=leash.signalled or leash.silent)
     child.returncode = 0  # collected here; the destructor of Popen must not try again
     code = os.waitstatus_to_exitcode(status) if status is not None else 0
     return code if code >= 0 else 128 - code
 
 
-def _leash_ended() -> bool:
-    return bool(select.select([0], [], [], TICK_S)[0]) and not os.read(0, 4096)
+def _use(scratch: Path) -> None:
+    scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (scratch / USERS).mkdir(exist_ok=True)
+    (scratch / USERS / str(os.getpid())).touch()
+
+
+def _leave(scratch: Path, *, remove: bool) -> None:
+    """The folder is not ours any more; the last one removes it if it is told to."""
+    with contextlib.suppress(OSError):
+        (scratch / USERS / str(os.getpid())).unlink()
+        if remove and not any((scratch / USERS).iterdir()):
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _reap(pid: int) -> int | None:

@@ -36,9 +36,13 @@ class Stage:
         Raises:
             TakenOver: it has.
         """
+        self.check()
+        record.write(path)
+
+    def check(self) -> None:
+        """Raise TakenOver if another allocation works on the deployment now; before a file of its is written."""
         if self.deployment:
             fence.check(self.deployment)
-        record.write(path)
 
 
 @contextmanager
@@ -54,7 +58,9 @@ def stage(
         deployment: the deployment's folder, for the stages of a live deployment.
         begins: this stage begins a deployment: from now on it is ours.
     """
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    # SIGINT as well: a run that a script started in the background has inherited to ignore it.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _as_interrupt)
     log_path = Path(log)
     log_path.parent.mkdir(parents=True, exist_ok=True)
     _redirect(log_path)
@@ -69,8 +75,8 @@ def stage(
             fence.check(deployment)
         yield Stage(progress, log_path, LifelineWatch(), deployment)
     except fence.TakenOver as error:
-        # Nothing here is ours any more, the stop file included.
         print(f"servemark: {name} {subject}: {error.message()}", file=sys.stderr)
+        fence.end_those_above()
         sys.exit(error.exit_code)
     except ServemarkError as error:
         print(f"servemark: {name} {subject}: {error.message()}", file=sys.stderr)
@@ -79,7 +85,8 @@ def stage(
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         # Told once is enough: what follows is the end.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
         print(f"servemark: {name} {subject}: interrupted", file=sys.stderr)
         _stop(deployment)
         sys.exit(130)
@@ -108,6 +115,10 @@ def _redirect(log: Path) -> None:
 
 
 def _stop(deployment: Path | None) -> None:
+    if deployment and fence.taken_over(deployment):
+        # Nothing here is ours any more, the stop file included.
+        fence.end_those_above()
+        return
     attempt = attempts.latest(deployment) if deployment else None
     if attempt is None:
         return

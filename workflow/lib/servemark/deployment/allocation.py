@@ -6,13 +6,14 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from servemark import daemon, processes
 from servemark.errors import StageFailed
+from servemark.slurm import patience
+from servemark.slurm.commands import CommandFailed
 
 # Every Slurm tool answers in a second or two; one that does not within this time talks to a controller that is away.
 TOOL_S = 60.0
@@ -132,14 +133,10 @@ def _cpus(text: str) -> dict[str, int]:
 
 def _ask(*argv: str) -> str:
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=TOOL_S, env=daemon.launcher_environment(), check=True
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        words = getattr(error, "stderr", None) or str(error)
+        return patience.ask(argv, env=daemon.launcher_environment(), timeout_s=TOOL_S)
+    except CommandFailed as error:
         raise StageFailed(
-            f"`{' '.join(argv)}` failed: {str(words).strip()[-300:]}",
+            f"`{' '.join(argv)}` failed: {error.said[-300:]}",
             do="Run it by hand on the node; when Slurm's controller is back, run again.",
             reason="slurm_unreachable",
         ) from None
-    return done.stdout

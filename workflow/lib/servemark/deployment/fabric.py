@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from servemark import launch
-from servemark.children import LifelineWatch, run_tool
+from servemark.children import LifelineWatch
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, attempts, ports
 from servemark.deployment.nodes import Ground
@@ -130,8 +130,8 @@ def _reduce(
         [node.name for node in servers], request
     )
     progress.say(f"all-reduce over {ranks} ranks on {', '.join(node.name for node in servers)} ({backend})")
-    result = run_tool(
-        tool.argv, log=log, env=tool.env, timeout_s=timeout_s + 30, watch=watch, leash=tool.leash,
+    result = tool.run(
+        log=log, timeout_s=timeout_s + 30, watch=watch,
         check=lambda: progress.waiting(f"waiting for the all-reduce over {ranks} ranks"),
     )  # fmt: skip
     if result.exit_code != 0 or result.stopped or not output.exists():

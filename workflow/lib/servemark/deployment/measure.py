@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 
 from servemark import keeper, launch
-from servemark.children import ToolResult, run_tool
+from servemark.children import ToolResult
 from servemark.config.model import Timeouts, Verdict
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, attempts
@@ -71,6 +71,7 @@ class Measuring:
             self.here.progress.say(
                 f"{name}: not measured: {failure.detail.splitlines()[0] if failure else 'the deployment is gone'}"
             )
+            self.here.check()
             _write_no_results(raw_path)
             return self._lost(point, failure)
         record = self._measure(point, ready, raw_path)
@@ -83,6 +84,7 @@ class Measuring:
         stored = self.ledger.find(point.key)
         if stored is None:
             return None
+        self.here.check()
         stored.copy_raw(raw_path)
         # The key does not hold the thresholds: a stored measurement is judged by today's.
         facts = verdict.ServerFacts(same_process=True, client_exit_code=0)
@@ -173,11 +175,11 @@ class Measuring:
         server = ServerWatch(attempt, scrapes, self.timeouts.no_progress)
         server.begin()
         before = _finished(scrapes)
-        started_at, begin = utc_now(), time.monotonic()
+        started_at = utc_now()
         result = self._run_client(point, ready, attempt, argv, server)
         server.settle()
         with open(attempt / DURATIONS, "a") as stream:
-            stream.write(f"{time.monotonic() - begin:.1f}\n")
+            stream.write(f"{result.seconds:.1f}\n")
         facts = verdict.ServerFacts(
             same_process=server.same_processes,
             died=_death(attempt, server),
@@ -193,6 +195,7 @@ class Measuring:
             raw = error
         judgement = verdict.judge(raw, point, self.thresholds, facts)
         failure = _end_deployment(attempt, point, facts, server.blamed, self.timeouts.stop)
+        self.here.check()
         if draft.exists():
             draft.replace(raw_path)
         else:
@@ -233,15 +236,8 @@ class Measuring:
             modules=self.plan.modules,
             grace_s=3.0,
         )
-        tool = ground.tool(node, request)
-        return run_tool(
-            tool.argv,
-            log=self.here.log,
-            env=tool.env,
-            timeout_s=self.timeouts.point,
-            watch=self.here.watch,
-            check=check,
-            leash=tool.leash,
+        return ground.tool(node, request).run(
+            log=self.here.log, timeout_s=self.timeouts.point, watch=self.here.watch, check=check
         )
 
 

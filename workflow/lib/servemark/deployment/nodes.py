@@ -7,19 +7,21 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from servemark import daemon, keeper, processes, survey
-from servemark.children import LifelineWatch, run_tool
+from servemark.children import LifelineWatch, ToolResult, run_tool
 from servemark.config.model import Config
 from servemark.deployment import allocation, attempts, ports
 from servemark.deployment.allocation import Allocation
 from servemark.errors import StageFailed
 from servemark.records import Node, Plan, write_atomically
+from servemark.slurm import patience
 from servemark.survey import Answer, Spec
 
 LOOPBACK = "lo"
@@ -28,11 +30,37 @@ FOLDER = "survey"
 
 @dataclass(frozen=True)
 class Tool:
-    """Command line and environment; ``leash``: its standard input is to be kept open while it is wanted."""
+    """A short-lived process on a node.
+
+    Args:
+        launched: it comes to its node through srun; its standard input is kept open while it is wanted.
+    """
 
     argv: list[str]
     env: dict[str, str]
-    leash: bool
+    launched: bool
+
+    def run(
+        self,
+        *,
+        log: Path,
+        timeout_s: float,
+        watch: LifelineWatch | None = None,
+        check: Callable[[], str | None] = lambda: None,
+        patience_s: float = patience.PATIENCE_S,
+    ) -> ToolResult:
+        """Run it to its end; see :func:`servemark.children.run_tool`. While Slurm's controller is away, srun is tried again."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            begin = patience.size(log)
+            result = run_tool(
+                self.argv, log=log, env=self.env, timeout_s=timeout_s, watch=watch, check=check, leash=self.launched
+            )
+            if not (self.launched and result.exit_code and result.stopped is None and patience.not_started(log, begin)):
+                return result
+            if time.monotonic() > deadline:
+                return result
+            time.sleep(patience.PAUSE_S)
 
 
 @dataclass(frozen=True)
@@ -55,7 +83,8 @@ class Ground:
             StageFailed: the keeper has ended, because of another daemon's end or without one; or the program cannot be started.
         """
         try:
-            state = keeper.request(self.attempt, self.request(node, asked))
+            kept = self.request(node, asked).model_copy(update={"silence_s": daemon.SILENCE_S})
+            state = keeper.request(self.attempt, kept)
         except TimeoutError as error:
             raise self._not_started(asked.name, error) from None
         if state.why == "never_started":
@@ -74,21 +103,21 @@ class Ground:
         return attempts.as_error(attempts.explain_end("", self.attempt, first, what, "server_exited"))
 
     def tool(self, node: str, asked: daemon.DaemonRequest) -> Tool:
-        """A short-lived process on ``node``, for :func:`servemark.children.run_tool`."""
+        """A short-lived process on ``node``."""
         return self.tool_on([node], asked)
 
     def tool_on(self, nodes: Sequence[str], asked: daemon.DaemonRequest) -> Tool:
         """The same process on every one of ``nodes`` at once; SERVEMARK_NODE tells each where it is."""
         if self.alloc.job_id is None:
             env = daemon.environment(asked) | {survey.NODE_VARIABLE: survey.here()}
-            return Tool(daemon.command(asked), env, leash=False)
+            return Tool(daemon.command(asked), env, launched=False)
         path = self.attempt / "tools" / f"{asked.name}.json"
         request = self.request(nodes[0], asked)
         if len(nodes) > 1:
             request = request.model_copy(update={"launcher": allocation.step(self.alloc.job_id, nodes, None)})
         write_atomically(path, request.model_dump_json(indent=2) + "\n", mode=0o600)
         argv, env = daemon.through_launcher(request, path)
-        return Tool(argv, env | processes.mark(self.attempt), leash=True)
+        return Tool(argv, env | processes.mark(self.attempt), launched=True)
 
 
 def scratch_folder(config: Config, runtime_root: Path, alloc: Allocation) -> Path:
@@ -269,7 +298,8 @@ def sweep(ground: Ground, timeout_s: float, log: Path, watch: LifelineWatch | No
     the records of a deployment whose node or network was lost are written all the same.
     """
     spec = Spec(task="sweep", attempt=str(ground.attempt.absolute()), scratch=str(ground.scratch))
-    answers, silent, why = _ask(ground, spec, timeout_s, log, watch, ground.alloc.nodes)
+    # A controller that is away is waited for no longer than the processes are: the records are to be written.
+    answers, silent, why = _ask(ground, spec, timeout_s, log, watch, ground.alloc.nodes, patience_s=timeout_s)
     named = [f"{answer.name}: {words}" for answer in answers for words in answer.ended]
     named += [f"{name}: could not be looked at ({why}); what is there ends with the job" for name in silent]
     return tuple(named)
@@ -299,7 +329,13 @@ def _ask_all(
 
 
 def _ask(
-    ground: Ground, spec: Spec, timeout_s: float, log: Path, watch: LifelineWatch | None, names: Sequence[str]
+    ground: Ground,
+    spec: Spec,
+    timeout_s: float,
+    log: Path,
+    watch: LifelineWatch | None,
+    names: Sequence[str],
+    patience_s: float = patience.PATIENCE_S,
 ) -> tuple[list[Answer], list[str], str]:
     """Ask nodes, all at once: their answers, the nodes that gave none, and how the asking ended."""
     if ground.alloc.job_id is None:
@@ -310,7 +346,7 @@ def _ask(
     cpus = min((ground.alloc.cpus.get(name, 0) for name in names), default=0) or None
     argv = [*allocation.step(ground.alloc.job_id, names, cpus), *survey.command(folder / "spec")]
     env = daemon.launcher_environment() | survey.variables()
-    result = run_tool(argv, log=log, env=env, timeout_s=timeout_s, watch=watch)
+    result = Tool(argv, env, launched=True).run(log=log, timeout_s=timeout_s, watch=watch, patience_s=patience_s)
     answers = [folder / f"{name}.json" for name in names]
     silent = [path.stem for path in answers if not path.exists()]
     why = f"srun: {result.stopped or f'exit code {result.exit_code}'}"

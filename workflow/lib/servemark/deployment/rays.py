@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servemark import keeper, launch
-from servemark.children import LifelineWatch, run_tool
+from servemark.children import LifelineWatch
 from servemark.daemon import DaemonRequest
 from servemark.deployment import attempts, ports
 from servemark.deployment.nodes import Ground
@@ -162,15 +162,7 @@ class Rays:
 
         # On the head's node: a driver needs a raylet of its cluster beside it.
         tool = self.ground.tool(head.name, request)
-        result = run_tool(
-            tool.argv,
-            log=self.log,
-            env=tool.env,
-            timeout_s=left_s + 30,
-            watch=self.watch,
-            check=check,
-            leash=tool.leash,
-        )
+        result = tool.run(log=self.log, timeout_s=left_s + 30, watch=self.watch, check=check)
         if result.exit_code == 0 and not result.stopped:
             return [RayNode.model_validate(node) for node in json.loads(facts.read_text())["nodes"]]
         ended = attempts.await_end(self.ground.attempt, name, 2.0 if result.seconds < left_s else 0.0)

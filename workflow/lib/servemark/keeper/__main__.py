@@ -10,7 +10,8 @@ tree (TERM, grace, KILL) when
 * the allocation's time is nearly over, or another allocation has taken the deployment over.
 
 A daemon on another node of the allocation, or in a step of its own on this one, is started through a launcher (srun) and
-``servemark.remote`` there, on a leash: a pipe whose end tells the other side to end its tree.
+``servemark.remote`` there, on a leash: a pipe whose end, or whose silence, tells the other side to end its tree. A launcher that could
+start nothing, because Slurm's controller was away, is started again.
 
 Then it removes its scratch folder, says in ``ATTEMPT/keeper.json`` why, and, when the lifeline has ended, removes the deployment's
 tokens. While the run goes on they stay: its later stages read them and learn from keeper.json that the deployment has ended.
@@ -20,66 +21,26 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from servemark import children, daemon, fence, processes
-from servemark.errors import ServemarkError
+from servemark.keeper import KeeperSpec, KeeperState, launcher_log, remove_secrets, worker_file
 from servemark.processes import Identity
-from servemark.records import DaemonState, Strict, utc_now, write_atomically
+from servemark.records import DaemonState, utc_now, write_atomically
+from servemark.slurm import patience
 
 TICK_S = 0.1
 # The owner's file lies on a shared disk: not to be read at every tick.
 OWNER_S = 1.0
-# Names of the files with keys in an attempt's folder.
-SECRETS = ("api-key", "ray-token")
-
-
-class KeeperStuck(ServemarkError, TimeoutError):
-    """A keeper did not end when it was asked to."""
-
-    default_reason = "cannot_stop"
-
-
-class KeeperSpec(Strict):
-    """What a keeper is started with."""
-
-    deployment: str
-    lifeline: str
-    # None: a scheduler has given us our nodes.
-    machine_lock: str | None
-    tokens: tuple[str, ...]
-    scratch: str
-    stop_grace_s: float = 10.0
-    # After the lifeline has ended nobody waits for a graceful end, and nothing may be left 15 s later.
-    orphan_grace_s: float = 4.0
-    # When the time of the allocation is over, seconds since 1970, and how long before that everything is ended.
-    ends_at: float | None = None
-    end_margin_s: float = 30.0
-    # Who works on this deployment; see fence.py.
-    owner: str | None = None
-
-
-class KeeperState(Strict):
-    """What a keeper says of itself."""
-
-    state: str  # waiting | running | ending | ended
-    identity: str
-    deployment: str
-    owner: str | None = None
-    why: str | None = None
-    ended_at: str | None = None
-    leftovers: tuple[str, ...] = ()
-    waiting_for: str | None = None
 
 
 class Keeper:
@@ -92,6 +53,10 @@ class Keeper:
         self.daemons: dict[str, DaemonState] = {}
         self.identities: dict[str, Identity] = {}
         self.leashes: dict[str, subprocess.Popen[bytes]] = {}
+        self.leash_lock = threading.Lock()
+        # Where each launcher's log began, until when it may be started again, and when those whose turn it is are.
+        self.launches: dict[str, tuple[int, float]] = {}
+        self.again: dict[str, float] = {}
         self.terminated = False
         self._look_at_owner = 0.0
 
@@ -112,6 +77,7 @@ class Keeper:
         why = self._take_machine()
         if why is None:
             self.say("running")
+            threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
             while (why := self._reason_to_end()) is None:
                 self._start_requested()
                 time.sleep(TICK_S)
@@ -131,6 +97,17 @@ class Keeper:
 
     def _on_term(self, *_: object) -> None:
         self.terminated = True
+
+    def _beat(self) -> None:
+        """Tell the far ends that we live. In a thread of its own: a shared disk that hangs holds the rest of us up, and is no end."""
+        while True:
+            time.sleep(daemon.BEAT_S)
+            with self.leash_lock:
+                for child in self.leashes.values():
+                    # One that is full or broken is not ours to mend: the far end, or _reap, sees it.
+                    with contextlib.suppress(OSError):
+                        if child.stdin and not child.stdin.closed and select.select([], [child.stdin], [], 0)[1]:
+                            os.write(child.stdin.fileno(), b".")
 
     def _take_machine(self) -> str | None:
         if self.spec.machine_lock is None:
@@ -191,6 +168,10 @@ class Keeper:
         for path in sorted((self.attempt / "requests").glob("*.json")):
             if path.stem not in self.daemons and not path.name.endswith(".place.json"):
                 self._start(daemon.DaemonRequest.model_validate_json(path.read_text()))
+        for name in [name for name, due in self.again.items() if time.monotonic() > due]:
+            del self.again[name]
+            path = self.attempt / "requests" / f"{name}.json"
+            self._start(daemon.DaemonRequest.model_validate_json(path.read_text()))
 
     def _start(self, request: daemon.DaemonRequest) -> None:
         state = DaemonState(
@@ -204,8 +185,12 @@ class Keeper:
                 # A log of its own: the process's is written on its node, and a shared disk does not append for two machines.
                 # The process's exists from now on all the same: who reads it need not know how far its node has come.
                 Path(request.log).touch()
-                child = children.start_child(argv, log=launcher_log(self.attempt, request.name), env=env, leash=True)
-                self.leashes[request.name] = child
+                said = launcher_log(self.attempt, request.name)
+                _, until = self.launches.get(request.name, (0, time.monotonic() + patience.PATIENCE_S))
+                self.launches[request.name] = (patience.size(said), until)
+                child = children.start_child(argv, log=said, env=env, leash=True)
+                with self.leash_lock:
+                    self.leashes[request.name] = child
             else:
                 env = daemon.environment(request) | processes.mark(self.attempt)
                 child = children.start_child(daemon.command(request), log=Path(request.log), env=env)
@@ -234,16 +219,25 @@ class Keeper:
             for state in self.daemons.values():
                 if state.pid == pid and not state.ended_at:
                     code = os.waitstatus_to_exitcode(status)
+                    if code > 0 and why == "exited" and self._not_started(state.name):
+                        self.again[state.name] = time.monotonic() + patience.PAUSE_S
+                        continue
                     if state.name in self.leashes and code > 128:
                         code = 128 - code  # servemark.remote's way to hand on a signal
                     ending = {"exit_code": code} if code >= 0 else {"signal": -code}
                     self._record(state.model_copy(update={"ended_at": utc_now(), "why": why, **ending}))
+
+    def _not_started(self, name: str) -> bool:
+        begin, until = self.launches.get(name, (0, 0.0))
+        return time.monotonic() < until and patience.not_started(launcher_log(self.attempt, name), begin)
 
     def _end_tree(self, why: str) -> list[str]:
         """End the daemons, the last started first, then whatever descendant is left; returns what had to be killed."""
         grace_s = self.spec.orphan_grace_s if why == "lifeline_ended" else self.spec.stop_grace_s
         label = "sibling_ended" if why.startswith("daemon_ended") else why
         deadline = time.monotonic() + grace_s
+        for name in self.again:
+            self._record(self.daemons[name].model_copy(update={"ended_at": utc_now(), "why": "never_started"}))
         for name in reversed(self.daemons):
             if name in self.leashes:
                 self._let_go(name)
@@ -265,105 +259,16 @@ class Keeper:
         return named
 
     def _let_go(self, name: str) -> None:
-        leash = self.leashes[name].stdin
-        if leash and not leash.closed:
-            leash.close()
+        with self.leash_lock:
+            leash = self.leashes[name].stdin
+            if leash and not leash.closed:
+                leash.close()
 
     def _wait_until_gone(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and processes.descendants(os.getpid()):
             self._reap()
             time.sleep(0.02)
-
-
-def worker_file(deployment: Path) -> Path:
-    """Where the script that works on a deployment says which process it is, while it does."""
-    return deployment / "stage"
-
-
-def launcher_log(attempt: Path, name: str) -> Path:
-    """What the launcher of a daemon says: that its node was lost, or that a step could not be started."""
-    return attempt / f"{name}.launcher.log"
-
-
-def remove_secrets(attempt: Path) -> None:
-    """Remove the attempt's keys, if they are there still."""
-    for name in SECRETS:
-        (attempt / name).unlink(missing_ok=True)
-
-
-def read_state(attempt: Path) -> KeeperState | None:
-    """The keeper's own word, or None before its first."""
-    try:
-        return KeeperState.model_validate_json((attempt / "keeper.json").read_text())
-    except FileNotFoundError:
-        return None
-
-
-def read_daemons(attempt: Path) -> tuple[DaemonState, ...]:
-    """Every daemon the keeper has started, in the order of their start."""
-    found = [DaemonState.model_validate(json.loads(p.read_text())) for p in (attempt / "daemons").glob("*.json")]
-    return tuple(sorted(found, key=lambda d: (d.started_at or "", d.name)))
-
-
-def is_alive(attempt: Path) -> bool:
-    """Whether the keeper of this attempt runs and has not begun to end."""
-    state = read_state(attempt)
-    return bool(state and state.state in ("waiting", "running") and Identity.parse(state.identity).alive)
-
-
-def launch(attempt: Path, spec: KeeperSpec) -> None:
-    """Start a keeper in a session of its own; it outlives the caller and ends with the lifeline."""
-    attempt.mkdir(parents=True, exist_ok=True)
-    for folder in ("requests", "daemons"):
-        (attempt / folder).mkdir(exist_ok=True)
-    write_atomically(attempt / "keeper-spec.json", spec.model_dump_json(indent=2) + "\n")
-    env = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    with open(attempt / "keeper.log", "ab") as log, open(os.devnull, "rb") as nothing:
-        psutil.Popen(
-            [sys.executable, "-m", "servemark.keeper", str(attempt)],
-            stdin=nothing,
-            stdout=log,
-            stderr=log,
-            env=env,
-            start_new_session=True,
-        )
-
-
-def request(attempt: Path, asked: daemon.DaemonRequest, timeout_s: float = 20.0) -> DaemonState:
-    """Ask the keeper for a daemon and wait until it has started it.
-
-    Raises:
-        TimeoutError: the keeper did not take it up; it has ended or is stuck.
-    """
-    write_atomically(attempt / "requests" / f"{asked.name}.json", asked.model_dump_json(indent=2) + "\n", mode=0o600)
-    path = attempt / "daemons" / f"{asked.name}.json"
-    deadline = time.monotonic() + timeout_s
-    while not path.exists():
-        if time.monotonic() > deadline or not is_alive(attempt):
-            raise TimeoutError(f"the keeper did not start {asked.name}; its own words are in {attempt / 'keeper.log'}")
-        time.sleep(0.02)
-    return DaemonState.model_validate_json(path.read_text())
-
-
-def stop(attempt: Path, timeout_s: float) -> KeeperState | None:
-    """Ask the keeper to end everything and wait for it.
-
-    Raises:
-        KeeperStuck: it did not within ``timeout_s``.
-    """
-    (attempt / "stop").touch()
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        state = read_state(attempt)
-        if state is None or not Identity.parse(state.identity).alive:
-            return state
-        time.sleep(0.05)
-    raise KeeperStuck(
-        f"The processes of {attempt} did not end within {timeout_s:.0f} s.",
-        look=str(attempt / "keeper.log"),
-        do="Look at them with ps; a process in state D waits for a device or a file system.",
-    )
 
 
 def main() -> None:

@@ -1,0 +1,150 @@
+"""The keeper, seen from outside: how it is started and asked, and what it says of itself.
+
+One small process per deployment owns everything long-lived in it; ``__main__`` is its life.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from servemark import daemon
+from servemark.errors import ServemarkError
+from servemark.processes import Identity
+from servemark.records import DaemonState, Strict, write_atomically
+
+# Names of the files with keys in an attempt's folder.
+SECRETS = ("api-key", "ray-token")
+
+
+class KeeperStuck(ServemarkError, TimeoutError):
+    """A keeper did not end when it was asked to."""
+
+    default_reason = "cannot_stop"
+
+
+class KeeperSpec(Strict):
+    """What a keeper is started with."""
+
+    deployment: str
+    lifeline: str
+    # None: a scheduler has given us our nodes.
+    machine_lock: str | None
+    tokens: tuple[str, ...]
+    scratch: str
+    stop_grace_s: float = 10.0
+    # After the lifeline has ended nobody waits for a graceful end, and nothing may be left 15 s later.
+    orphan_grace_s: float = 4.0
+    # When the time of the allocation is over, seconds since 1970, and how long before that everything is ended.
+    ends_at: float | None = None
+    end_margin_s: float = 30.0
+    # Who works on this deployment; see fence.py.
+    owner: str | None = None
+
+
+class KeeperState(Strict):
+    """What a keeper says of itself."""
+
+    state: str  # waiting | running | ending | ended
+    identity: str
+    deployment: str
+    owner: str | None = None
+    why: str | None = None
+    ended_at: str | None = None
+    leftovers: tuple[str, ...] = ()
+    waiting_for: str | None = None
+
+
+def worker_file(deployment: Path) -> Path:
+    """Where the script that works on a deployment says which process it is, while it does."""
+    return deployment / "stage"
+
+
+def launcher_log(attempt: Path, name: str) -> Path:
+    """What the launcher of a daemon says: that its node was lost, or that a step could not be started."""
+    return attempt / f"{name}.launcher.log"
+
+
+def remove_secrets(attempt: Path) -> None:
+    """Remove the attempt's keys, if they are there still."""
+    for name in SECRETS:
+        (attempt / name).unlink(missing_ok=True)
+
+
+def read_state(attempt: Path) -> KeeperState | None:
+    """The keeper's own word, or None before its first."""
+    try:
+        return KeeperState.model_validate_json((attempt / "keeper.json").read_text())
+    except FileNotFoundError:
+        return None
+
+
+def read_daemons(attempt: Path) -> tuple[DaemonState, ...]:
+    """Every daemon the keeper has started, in the order of their start."""
+    found = [DaemonState.model_validate(json.loads(p.read_text())) for p in (attempt / "daemons").glob("*.json")]
+    return tuple(sorted(found, key=lambda d: (d.started_at or "", d.name)))
+
+
+def is_alive(attempt: Path) -> bool:
+    """Whether the keeper of this attempt runs and has not begun to end."""
+    state = read_state(attempt)
+    return bool(state and state.state in ("waiting", "running") and Identity.parse(state.identity).alive)
+
+
+def launch(attempt: Path, spec: KeeperSpec) -> None:
+    """Start a keeper in a session of its own; it outlives the caller and ends with the lifeline."""
+    attempt.mkdir(parents=True, exist_ok=True)
+    for folder in ("requests", "daemons"):
+        (attempt / folder).mkdir(exist_ok=True)
+    write_atomically(attempt / "keeper-spec.json", spec.model_dump_json(indent=2) + "\n")
+    env = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    with open(attempt / "keeper.log", "ab") as log, open(os.devnull, "rb") as nothing:
+        psutil.Popen(
+            [sys.executable, "-m", "servemark.keeper", str(attempt)],
+            stdin=nothing,
+            stdout=log,
+            stderr=log,
+            env=env,
+            start_new_session=True,
+        )
+
+
+def request(attempt: Path, asked: daemon.DaemonRequest, timeout_s: float = 20.0) -> DaemonState:
+    """Ask the keeper for a daemon and wait until it has started it.
+
+    Raises:
+        TimeoutError: the keeper did not take it up; it has ended or is stuck.
+    """
+    write_atomically(attempt / "requests" / f"{asked.name}.json", asked.model_dump_json(indent=2) + "\n", mode=0o600)
+    path = attempt / "daemons" / f"{asked.name}.json"
+    deadline = time.monotonic() + timeout_s
+    while not path.exists():
+        if time.monotonic() > deadline or not is_alive(attempt):
+            raise TimeoutError(f"the keeper did not start {asked.name}; its own words are in {attempt / 'keeper.log'}")
+        time.sleep(0.02)
+    return DaemonState.model_validate_json(path.read_text())
+
+
+def stop(attempt: Path, timeout_s: float) -> KeeperState | None:
+    """Ask the keeper to end everything and wait for it.
+
+    Raises:
+        KeeperStuck: it did not within ``timeout_s``.
+    """
+    (attempt / "stop").touch()
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        state = read_state(attempt)
+        if state is None or not Identity.parse(state.identity).alive:
+            return state
+        time.sleep(0.05)
+    raise KeeperStuck(
+        f"The processes of {attempt} did not end within {timeout_s:.0f} s.",
+        look=str(attempt / "keeper.log"),
+        do="Look at them with ps; a process in state D waits for a device or a file system.",
+    )
