@@ -20,7 +20,7 @@ cd {folder}
 echo "$@" >> scontrol.calls
 case "$1 $2" in
 "show job") cat job ;;
-"show hostnames") tr , '\n' < nodes ;;
+"show hostnames") case "$3" in *[*) tr , '\n' < nodes ;; *) echo "$3" | tr , '\n' ;; esac ;;
 "show node") cat described ;;
 *) echo "stand-in of scontrol: $*" >&2; exit 2 ;;
 esac
@@ -82,6 +82,17 @@ class StandinSlurm:
         (self.folder / "nodes").write_text(",".join(names) + "\n")
         self.job(JOB.replace("NodeList=node[1-2]\n", f"NodeList={','.join(names)}\n").replace("=0-15", "=0"))
         self.ends_at(time.time() + 3600)
+
+    def heterogeneous(self, *components: str) -> None:
+        """The nodes of each component, with one CPU of each, for an hour from now."""
+        self.nodes(*",".join(components).split(","))
+        whole = (self.folder / "job").read_text()
+        names = re.search(r"\bNodeList=(\S+)", whole)[1]
+        parts = [
+            whole.replace("JobId=1 ", f"JobId={1 + offset} HetJobId=1 HetJobOffset={offset} ", 1).replace(names, asked)
+            for offset, asked in enumerate(components)
+        ]
+        self.job("\n".join(parts))
 
     def ends_at(self, moment: float) -> None:
         """When the job's time is over, seconds since 1970; Slurm prints local time."""

@@ -1,4 +1,4 @@
-"""The scheduler's record of a deployment's jobs: read from real outputs, put together from what is known, never a reason to fail."""
+"""The scheduler's record of a deployment's jobs: asked for in bounded time, summed up in GPU-hours, never a reason to fail."""
 
 from __future__ import annotations
 
@@ -9,180 +9,13 @@ from pathlib import Path
 
 import pytest
 import report_data
+from accounted import DAY, JOURNAL, NO_ACCOUNTING, SACCT, SCONTROL, start
 
 from servemark.deployment import accounting
 from servemark.deployment.accounting import Asking
 from servemark.keeper import KeeperSpec
-from servemark.records import Accounting, DaemonState, JobAccount, ReplicaStartup, ServerPlace, Startup, Topology
-from servemark.slurm import accounts
+from servemark.records import Accounting, DaemonState, ReplicaStartup, ServerPlace, Startup, Topology
 from servemark.slurm.commands import CommandFailed, Trouble
-
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "slurm"
-SACCT = (FIXTURES / "sacct-22.05.8.txt").read_text()
-SCONTROL = (FIXTURES / "scontrol-22.05.8.txt").read_text().splitlines()
-NO_ACCOUNTING = (FIXTURES / "scontrol-22.05.8-no-accounting.txt").read_text()
-DAY = "2026-11-20T18:"
-
-
-def one(job: str, start: int = -1) -> JobAccount:
-    return accounts.parse_sacct(SACCT)[job][start]
-
-
-def controller(job: int) -> JobAccount:
-    found = accounts.parse_scontrol(SCONTROL[job - 1])
-    assert found is not None
-    return found
-
-
-def test_a_job_on_two_nodes_is_read_whole():
-    assert one("1") == JobAccount(
-        job_id="1",
-        source="sacct",
-        state="COMPLETED",
-        exit_code="0:0",
-        partition="batch",
-        account="research",
-        qos="normal",
-        nodes=("node1", "node2"),
-        gpus=8,
-        cpus=32,
-        submitted_at=f"{DAY}37:55+00:00",
-        started_at=f"{DAY}37:55+00:00",
-        ended_at=f"{DAY}38:02+00:00",
-        queue_wait_s=0.0,
-        elapsed_s=7.0,
-        limit_s=300.0,
-    )
-
-
-@pytest.mark.parametrize(
-    ("job", "start", "state", "exit_code", "gpus", "wait", "elapsed", "limit", "restarts"),
-    [
-        ("2", 0, "FAILED", "3:0", 2, 7, 0, 300, 0),
-        ("3", 0, "TIMEOUT", "0:0", 1, 7, 88, 60, 0),
-        ("4", 0, "REQUEUED", "0:0", 1, 7, 7, 300, 0),
-        ("4", 1, "COMPLETED", "0:0", 1, 16, 15, 300, 1),
-        ("5", 0, "CANCELLED", "0:0", 0, None, 0, 300, 0),
-        ("6", 0, "CANCELLED", "0:0", 0, 7, 9, 300, 0),
-    ],
-)
-def test_what_accounting_says(job, start, state, exit_code, gpus, wait, elapsed, limit, restarts):
-    found = one(job, start)
-    assert (found.state, found.exit_code, found.gpus) == (state, exit_code, gpus)
-    assert (found.queue_wait_s, found.elapsed_s, found.limit_s, found.restarts) == (wait, elapsed, limit, restarts)
-
-
-@pytest.mark.parametrize("job", [1, 2, 3, 4, 6])
-def test_controller_and_accounting_agree_on_a_job_that_ran(job):
-    told = {"source", "exit_code", "reason"}
-    assert controller(job).model_dump(exclude=told) == one(str(job)).model_dump(exclude=told)
-
-
-def test_controller_gives_a_job_that_never_ran_no_start_and_no_gpus():
-    found = controller(5)
-    assert (found.state, found.started_at, found.nodes, found.gpus, found.cpus) == ("CANCELLED", None, (), 0, 0)
-    assert (found.ended_at, found.queue_wait_s) == (f"{DAY}38:09+00:00", None)
-
-
-def test_gpus_that_are_not_accounted_for_come_from_the_job_itself():
-    found = accounts.parse_scontrol(NO_ACCOUNTING)
-    assert found is not None and (found.gpus, found.nodes, found.account, found.qos) == (
-        8,
-        ("node1", "node2"),
-        None,
-        None,
-    )
-
-
-def test_the_expected_end_of_a_job_that_runs_is_no_end():
-    running = SCONTROL[0].replace("JobState=COMPLETED", "JobState=RUNNING")
-    found = accounts.parse_scontrol(running)
-    assert found is not None and (found.ended_at, accounts.final([found])) == (None, False)
-
-
-@pytest.mark.parametrize(
-    ("tres", "gpus"),
-    [
-        ("billing=32,cpu=32,gres/gpu=8,mem=125G,node=2", 8),
-        ("cpu=72,gres/gpu:gh200=4,gres/gpu=4,node=1", 4),
-        ("cpu=72,gres/gpu:h200=4,gres/gpu:l4=2", 6),
-        ("cpu=4,gres/shard=2,node=1", 0),
-        ("", 0),
-    ],
-)
-def test_gpus_are_counted_once(tres, gpus):
-    (line,) = (line for line in SACCT.splitlines() if line.startswith("1|"))
-    text = line.replace("billing=32,cpu=32,gres/gpu=8,mem=125G,node=2", tres)
-    assert accounts.parse_sacct(text)["1"][0].gpus == gpus
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("node1", ("node1",)),
-        ("node[1-2],login", ("node1", "node2", "login")),
-        ("nid[000998-001001,002000]", ("nid000998", "nid000999", "nid001000", "nid001001", "nid002000")),
-        ("r[1-2]n[08-09]-ib", ("r1n08-ib", "r1n09-ib", "r2n08-ib", "r2n09-ib")),
-        ("None assigned", ()),
-        ("(null)", ()),
-    ],
-)
-def test_node_lists_are_written_out(text, names):
-    assert accounts._nodes(text) == names
-
-
-def test_lines_of_another_shape_are_passed_over():
-    assert accounts.parse_sacct("sacct: error: something\n1|RUNNING\n\n") == {}
-    assert accounts.parse_scontrol("slurm_load_jobs error: Invalid job id specified") is None
-
-
-def test_the_question_is_put_in_utc_and_not_before_the_jobs_could_be():
-    argv = accounts.sacct_argv(["7", "9"], datetime.fromisoformat("2026-11-20T19:00:00+01:00"))
-    assert argv[0] == "sacct" and "--duplicates" in argv and "--jobs=7,9" in argv
-    assert f"--starttime={DAY}00:00" in argv
-
-
-JOURNAL = [
-    {"event": "submitted", "time": 1000.0, "job": "7", "kind": "group", "wildcards": {"deployment": "x"}},
-    {"event": "submitted", "time": 1001.0, "job": "8"},
-    {"event": "state", "time": 1010.0, "job": "7", "state": "RUNNING", "reason": "", "nodes": "node[1-2]"},
-    {"event": "ended", "time": 1100.0, "job": "7", "state": "TIMEOUT", "success": False, "exit_code": None, "signal": 15,
-     "reason": "TimeLimit", "nodes": "", "by": None, "elapsed_s": 80.0, "queue_wait_s": 5.0},
-]  # fmt: skip
-
-
-def test_the_journal_tells_what_the_run_saw():
-    found = accounts.from_journal(JOURNAL, "7")
-    assert (found.source, found.state, found.exit_code, found.reason) == ("journal", "TIMEOUT", "0:15", "TimeLimit")
-    assert (found.nodes, found.queue_wait_s, found.elapsed_s, found.gpus) == (("node1", "node2"), 5.0, 80.0, None)
-    assert found.started_at == "1970-01-01T00:16:45+00:00"
-    unknown = accounts.from_journal(JOURNAL, "99")
-    assert (unknown.source, unknown.state, unknown.ended_at) == ("none", "UNKNOWN", None)
-
-
-def start(state="COMPLETED", restarts=0, gpus=4, source="sacct", **more):
-    return JobAccount(job_id="7", state=state, restarts=restarts, gpus=gpus, source=source, nodes=("node1",), **more)
-
-
-@pytest.mark.parametrize(
-    ("accounted", "told", "expected"),
-    [
-        ([], None, []),
-        ([start()], None, [start()]),
-        ([start()], start(source="scontrol"), [start()]),
-        ([], start(source="scontrol"), [start(source="scontrol")]),
-        ([start("RUNNING")], start(source="scontrol"), [start(source="scontrol")]),
-        (
-            [start("REQUEUED")],
-            start(restarts=1, source="scontrol"),
-            [start("REQUEUED"), start(restarts=1, source="scontrol")],
-        ),
-        ([start(gpus=0)], start(gpus=8, source="scontrol"), [start(gpus=8)]),
-    ],
-    ids=["nobody", "accounting", "both", "controller", "end not arrived", "start not arrived", "gpus not accounted"],
-)
-def test_accounting_is_preferred_and_the_controller_fills_in(accounted, told, expected):
-    assert accounts.merge(accounted, told) == expected
 
 
 class Slurm:

@@ -150,8 +150,6 @@ BAD = [
     (GPUS, "account: 12345  #!", "account", "put it in quotes"),
     (GPUS, "partition: gpu;reboot  #!", "partition", "one word"),
     (GPUS, "constraint: a b  #!", "constraint", "joined by & or |"),
-    (GPUS, "client_constraint: cpu  #!", "client_constraint", "needs `constraint` beside it"),
-    (GPUS, "constraint: '[a|b]'  #!\nclient_constraint: c", "constraint", "brackets and counts are servemark's own"),
     (GPUS, "modules: [brics/nccl, 'a;b']  #!", "modules[1]", "the name of a module"),
     (GPUS, "interface: hsn 0  #!", "interface", "must be an interface `hsn0`"),
     (GPUS, "interface: 10.0.0.0/33  #!", "interface", "is no IPv4 network"),

@@ -90,7 +90,7 @@ def test_without_a_job_or_without_slurm_it_is_this_machine(slurm, monkeypatch):
         assert allocation.current() == here
     monkeypatch.setenv("PATH", "/nowhere")
     assert allocation.current() == here
-    assert here.launcher(processes.host()) == () == here.everywhere()
+    assert here.launcher(processes.host()) == ()
 
 
 def test_the_launcher_shares_the_nodes_and_gives_all_cpus():
@@ -101,9 +101,23 @@ def test_the_launcher_shares_the_nodes_and_gives_all_cpus():
         *common, "--nodelist=node1", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--cpus-per-task=16", *shape
     ]  # fmt: skip
     assert not any(word.startswith("--cpus-per-task") for word in found.launcher("node2"))
-    assert list(found.everywhere()) == [
+    assert list(found.launcher("node1", "node2")) == [
         *common, "--nodelist=node1,node2", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", *shape
     ]  # fmt: skip
+
+
+HETEROGENEOUS = (FIXTURES / "scontrol-22.05.8-job-heterogeneous.txt").read_text()
+
+
+def test_of_a_heterogeneous_job_the_servers_nodes_are_the_first_components(slurm, monkeypatch):
+    assert allocation._components(HETEROGENEOUS) == ["node[1-2]", "client1"]
+    slurm.heterogeneous("node1,node2", "client1")
+    monkeypatch.setenv("SLURMD_NODENAME", "node2")
+    found = allocation.current()
+    assert found.nodes == ("node2", "node1", "client1")
+    assert found.by_component(["node1", "client1", "node2"]) == [["node1", "node2"], ["client1"]]
+    assert found.launcher("client1")[:3] == ("srun", "--jobid=1", "--het-group=1")
+    assert "--het-group=0" in found.launcher("node1", "node2")
 
 
 def test_jobs_that_are_not_over(slurm):

@@ -13,7 +13,7 @@ from standin_ray import DIES, NODE, put_ray
 from servemark import keeper, processes
 from servemark.config.cluster import Cluster as Site
 from servemark.config.model import Timeouts
-from servemark.deployment import cluster, ports, rays
+from servemark.deployment import cluster, ground, ports, rays
 from servemark.records import RayNode, Topology
 
 TOPOLOGY = Topology(devices_per_node=2, tensor_parallel=2, executor="ray")
@@ -125,8 +125,8 @@ def test_a_cluster_that_stays_incomplete_is_a_failure_that_says_what_was_there(r
 
 def test_a_gate_that_never_answers_is_ended(ray, monkeypatch):
     plain = ray(connects="time.sleep(300)")
-    run = rays.run_tool
-    monkeypatch.setattr(rays, "run_tool", lambda argv, **given: run(argv, **{**given, "timeout_s": 1.0}))
+    run = ground.run_tool
+    monkeypatch.setattr(ground, "run_tool", lambda argv, **given: run(argv, **{**given, "timeout_s": 1.0}))
     token = plain.start()
     assert token.failure.reason == "ray_incomplete" and "timeout after 1 s" in token.failure.detail
     assert plain.left == []

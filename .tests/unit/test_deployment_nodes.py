@@ -17,7 +17,7 @@ from servemark.config.cluster import Cluster as Site
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, nodes
 from servemark.deployment.allocation import Allocation
-from servemark.deployment.nodes import Ground
+from servemark.deployment.ground import Ground, new_scratch
 from servemark.errors import StageFailed
 from servemark.records import Node, Topology
 
@@ -87,24 +87,6 @@ def test_nodes_of_another_kind_than_the_planned_one_are_refused():
     assert refused.value.reason == "hardware_differs" and "`constraint`" in refused.value.do
 
 
-@pytest.mark.parametrize(
-    ("planned", "found", "expected"),
-    [
-        (None, {"node1": 0, "node2": 4, "client1": 4}, ["node1", "node2", "client1"]),
-        (PLANNED, {"client1": 0, "node1": 4, "node2": 4}, ["node1", "node2", "client1"]),
-        (PLANNED, {"node1": 4, "node2": 4, "node3": 4}, ["node1", "node2", "node3"]),
-        # A node without GPUs counts its CPUs.
-        (PLANNED, {"client1": None, "node1": 4, "node2": 4}, ["node1", "node2", "client1"]),
-    ],
-    ids=["beside the server", "no devices", "nodes alike", "another kind"],
-)
-def test_a_node_that_cannot_serve_is_the_clients(planned, found, expected):
-    other = {"devices": 16, "kind": {"gpu": None, "count": 0}}
-    every = [node(name, **(other if devices is None else {"devices": devices})) for name, devices in found.items()]
-    ordered = sorted(every, key=lambda each: nodes._rank(each, list(found), planned))
-    assert [each.name for each in ordered] == expected
-
-
 @pytest.fixture
 def two(deploy, slurm, tmp_path):
     """A deployment over the two nodes of the stand-in's job."""
@@ -129,7 +111,7 @@ def test_all_nodes_are_looked_at_at_once_and_swept_at_the_end(two, slurm):
     assert [[part.node for part in replica.parts] for replica in token.replicas] == [[0, 1]]
     looked, reached = slurm.calls("srun")
     assert "--nodelist=node1,node2" in looked and "--nodelist=node2" in reached
-    scratch = nodes.scratch_folder(plain.config, Path("/unused"), allocation.current()).parent
+    scratch = new_scratch(plain.config, Path("/unused"), allocation.current()).parent
     assert [(path / ".job").read_text() for path in scratch.iterdir()] == ["1"]
     stopped = plain.stop()
     assert (stopped.failure, stopped.leftovers) == (None, ())
@@ -138,15 +120,19 @@ def test_all_nodes_are_looked_at_at_once_and_swept_at_the_end(two, slurm):
     assert_all_gone(plain)
 
 
-def test_stages_may_run_on_the_clients_own_node(two, slurm):
-    slurm.nodes("node1", "node2", "node3")
-    slurm.devices(node1="", node2="0", node3="0")
+def test_a_client_of_another_kind_is_asked_in_a_step_of_its_own(two, slurm):
+    slurm.heterogeneous("node1,node2", "client1")
+    slurm.devices(node1="0", node2="0", client1="")
     plain = two(topology=TWO.model_copy(update={"client": "own"}))
     token = plain.start()
     assert token.failure is None, token.failure
-    assert [each.name for each in token.nodes] == ["node2", "node3", "node1"]
-    # Every other node is joined with the one of the stages, which is no server's.
-    assert "--nodelist=node2,node3 " in slurm.calls("srun")[-1]
+    assert [each.name for each in token.nodes] == ["node1", "node2", "client1"]
+    steps = {
+        (call.split("--het-group=")[1][0], call.split("--nodelist=")[1].split()[0]) for call in slurm.calls("srun")
+    }
+    assert steps == {("0", "node1,node2"), ("1", "client1"), ("0", "node2")}, (
+        "looked at, then joined with the first node"
+    )
     assert [part.node for part in token.replicas[0].parts] == [0, 1]
 
 
@@ -228,11 +214,11 @@ def test_the_scratch_folder_is_short_new_and_where_the_site_says(monkeypatch, tm
     job = Allocation("1", ("node1",))
     monkeypatch.setenv("LOCAL", "/nvme/alice")
     site = CONFIG.model_copy(update={"cluster": Site(scheduler="slurm", scratch="$LOCAL/x")})
-    assert nodes.scratch_folder(CONFIG, tmp_path, here).parent == tmp_path
-    assert nodes.scratch_folder(CONFIG, tmp_path, job).parent == tmp_path
-    found = nodes.scratch_folder(site, tmp_path, job)
+    assert new_scratch(CONFIG, tmp_path, here).parent == tmp_path
+    assert new_scratch(CONFIG, tmp_path, job).parent == tmp_path
+    found = new_scratch(site, tmp_path, job)
     assert found.parent == Path(f"/nvme/alice/x/servemark-{os.getuid()}") and len(found.name) == 8
-    assert found != nodes.scratch_folder(site, tmp_path, job)
+    assert found != new_scratch(site, tmp_path, job)
 
 
 def test_the_sweep_says_what_it_ended_and_where(slurm, tmp_path, wait_for):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import report_data
+import report_data_cluster
 
 from servemark.deployment.readiness import Waiting
 from servemark.records import Cluster, Endpoint, Failure, Startup
 
 FAILURE = Failure(stage="serve_model", reason="port_taken", detail="The port is taken.")
-SPANNING = report_data.spanning_startup("x")
+SPANNING = report_data_cluster.spanning_startup("x")
 
 
 @pytest.mark.parametrize(

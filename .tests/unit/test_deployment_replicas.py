@@ -10,8 +10,7 @@ import pytest
 from deployed import assert_all_gone, assert_no_figure, reasons
 from standin_router import put_router
 
-from servemark.deployment import attempts, readiness
-from servemark.errors import StageFailed
+from servemark.deployment import attempts
 from servemark.records import Topology
 
 
@@ -117,18 +116,3 @@ def test_a_server_that_shows_its_metrics_to_anybody_is_not_used(deploy, monkeypa
     assert "/metrics answers 200 without the key; expected 401" in ready.failure.detail
     assert "defect of servemark" in ready.failure.remedy
     assert_all_gone(plain)
-
-
-@pytest.mark.parametrize(("status", "closed"), [(401, True), (200, False), (403, False), (404, False), (500, False)])
-def test_only_401_is_a_closed_door(status, closed):
-    from test_deployment_readiness import server
-
-    with server(metrics=(status, "")) as (handler, url):
-        if closed:
-            readiness._require_closed(f"{url}/metrics")
-        else:
-            with pytest.raises(StageFailed, match=f"answers {status} without the key") as refused:
-                readiness._require_closed(f"{url}/metrics")
-            assert refused.value.reason == "open_door"
-    assert handler.asked == [("/metrics", None)], "it was asked without the key"
-    readiness._require_closed(f"{url}/metrics")  # nobody answers: nothing is given away

@@ -6,8 +6,8 @@ import json
 
 import httpx
 import pytest
+from answering import server
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from test_deployment_readiness import server
 
 from servemark import processes
 from servemark.deployment.watch import Load, ServerWatch, parse_metrics, scraper

@@ -16,7 +16,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 import snakemake_executor_plugin_slurm_guarded as plugin
-from servemark.slurm import commands, journal
+from servemark.slurm import guard, journal, listings, submit
 
 
 class Job:
@@ -86,10 +86,10 @@ def executor(
     (tmp_path / ".snakemake").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(journal.VARIABLE, str(tmp_path / "jobs.jsonl"))
-    monkeypatch.setattr(plugin.guard, "launch", lambda *_, **__: None)
+    monkeypatch.setattr(guard, "launch", lambda *_, **__: None)
     monkeypatch.setattr(plugin.Executor, "format_job_exec", lambda self, job: "true")
-    monkeypatch.setattr(plugin.submit, "_FIRST_PAUSE_S", 0.1)
-    monkeypatch.setattr(plugin.submit, "_SETTLE_S", 0.1)
+    monkeypatch.setattr(submit, "_FIRST_PAUSE_S", 0.1)
+    monkeypatch.setattr(submit, "_SETTLE_S", 0.1)
     remote = SimpleNamespace(
         max_status_checks_per_second=10,
         jobname="{jobid}",
@@ -177,7 +177,7 @@ def test_every_end_is_told(
     scontrol: str,
     state: str,
 ) -> None:
-    monkeypatch.setattr(commands.scontrol_job, "__kwdefaults__", {"timeout_s": 1.0, "stop": None})
+    monkeypatch.setattr(listings.scontrol_job, "__kwdefaults__", {"timeout_s": 1.0, "stop": None})
     tool("sbatch", "cat > /dev/null; echo 7")
     tool("squeue", squeue)
     tool("scontrol", scontrol)
@@ -216,14 +216,14 @@ def test_a_fault_in_a_look_ends_neither_the_thread_nor_the_job(
 ) -> None:
     tool("sbatch", "cat > /dev/null; echo 7")
     tool("squeue", row("COMPLETED"))
-    real, faults = commands.squeue, iter([RuntimeError("odd"), OSError("too many files")])
+    real, faults = listings.squeue, iter([RuntimeError("odd"), OSError("too many files")])
 
-    def squeue(*args: Any, **rest: Any) -> list[commands.Job]:
+    def squeue(*args: Any, **rest: Any) -> list[listings.Job]:
         if fault := next(faults, None):
             raise fault
         return real(*args, **rest)
 
-    monkeypatch.setattr(commands, "squeue", squeue)
+    monkeypatch.setattr(listings, "squeue", squeue)
     job = Job()
     executor.run_jobs([job])
     until(lambda: executor.workflow.scheduler.done == [job], 10)
@@ -288,5 +288,5 @@ def test_a_double_is_cancelled(executor: plugin.Executor, tool: MakeTool) -> Non
 def test_own_slurm_job_is_forgotten_but_not_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_JOB_ID", "SLURM_NNODES", "SLURM_CONF"):
         monkeypatch.setenv(name, "1")
-    plugin._leave_job_environment()
+    plugin.executor._leave_job_environment()
     assert {name for name in os.environ if name.startswith("SLURM_")} == {"SLURM_CONF"}

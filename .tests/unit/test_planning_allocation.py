@@ -6,7 +6,8 @@ import pytest
 
 from servemark.config.cluster import Cluster
 from servemark.config.topology import Topology
-from servemark.planning.allocation import AllocationRequest, request, small_job
+from servemark.planning.allocation import request, small_job
+from servemark.slurm.request import Request
 
 TWO = {"nodes": 2, "tensor_parallel": 4, "pipeline_parallel": 2}
 
@@ -16,32 +17,17 @@ def cluster(**keys) -> Cluster:
 
 
 def test_a_cluster_without_wishes_gets_whole_nodes_and_slurms_defaults():
-    assert request("plain", Topology(), cluster(), 0) == AllocationRequest(
-        name="plain",
-        nodes=1,
-        gres=None,
-        gpus=None,
-        cpus=None,
-        memory_mb=None,
-        minutes=20,
-        account=None,
-        partition=None,
-        qos=None,
-        constraint=None,
-        reservation=None,
-        exclusive=True,
-        extra=(),
-    )
+    assert request("plain", Topology(), cluster(), 0) == Request(name="plain", minutes=20, exclusive=True)
 
 
 def test_what_the_file_says_is_asked_as_it_stands():
     keys = {
-        "account": "me", "partition": "gpu", "qos": "long", "constraint": "ib", "reservation": "day",
-        "exclusive": False, "extra": ("--exclude=n1",),
+        "account": "me", "partition": "gpu", "qos": "long", "constraint": "ib", "exclusive": False,
     }  # fmt: skip
-    found = request("plain", Topology(**TWO), cluster(**keys, cpus_per_node=64, memory=100), 1)
+    more = {"cpus_per_node": 64, "memory": 100, "reservation": "day", "extra": ("--exclude=n1",)}
+    found = request("plain", Topology(**TWO), cluster(**keys, **more), 1)
     assert {key: getattr(found, key) for key in keys} == keys
-    assert (found.cpus, found.memory_mb) == (64, 102400)
+    assert (found.cpus, found.memory_mb, found.extra) == (64, 102400, "--reservation=day --exclude=n1")
 
 
 @pytest.mark.parametrize(
@@ -53,28 +39,48 @@ def test_time_follows_from_the_points_that_are_lacking(lacking, cap, minutes):
     assert found.minutes == minutes
 
 
+CLIENT = "--constraint=cpu|old"
+
+
 @pytest.mark.parametrize(
-    ("topology", "keys", "nodes", "gres", "gpus", "constraint"),
+    ("topology", "keys", "nodes", "gres", "constraint", "client"),
     [
         (TWO, {"gpus_per_node": 4}, 2, "gpu:4", None, None),
         (TWO, {"gpus_per_node": 4, "gpu_type": "gh200"}, 2, "gpu:gh200:4", None, None),
-        (TWO, {"constraint": "ib"}, 2, None, None, "ib"),
+        (TWO, {"constraint": "ib"}, 2, None, "ib", None),
         ({"client": "own"}, {"gpus_per_node": 4}, 2, "gpu:4", None, None),
-        ({"client": "own"}, {"constraint": "a", "client_constraint": "c"}, 2, None, None, "[a*1&c*1]"),
+        ({"client": "own"}, {"client_constraint": "cpu|old"}, 1, None, None, f"'{CLIENT}'"),
         (
             {**TWO, "client": "own"},
-            {"gpus_per_node": 4, "gpu_type": "h100", "constraint": "ib&big", "client_constraint": "cpu|old"},
-            3,
-            None,
-            "h100:8",
-            "[(ib&big)*2&(cpu|old)*1]",
+            {"gpus_per_node": 4, "constraint": "ib&big", "client_constraint": "cpu|old", "client_partition": "c"},
+            2,
+            "gpu:4",
+            "ib&big",
+            f"--partition=c '{CLIENT}'",
         ),
-        (TWO, {"gpus_per_node": 4, "constraint": "a", "client_constraint": "c"}, 2, "gpu:4", None, "a"),
+        (
+            {"client": "own"},
+            {"client_partition": "c", "reservation": "day"},
+            1,
+            None,
+            None,
+            "--partition=c --reservation=day",
+        ),
+        (TWO, {"gpus_per_node": 4, "constraint": "a", "client_constraint": "c"}, 2, "gpu:4", "a", None),
     ],
 )
-def test_nodes_and_gpus(topology, keys, nodes, gres, gpus, constraint):
+def test_nodes_and_gpus(topology, keys, nodes, gres, constraint, client):
     found = request("plain", Topology(**topology), cluster(**keys), 0)
-    assert (found.nodes, found.gres, found.gpus, found.constraint) == (nodes, gres, gpus, constraint)
+    assert (found.nodes, found.gres, found.constraint, found.client) == (nodes, gres, constraint, client)
+
+
+def test_a_client_of_another_kind_is_a_component_without_gpus():
+    wishes = cluster(account="me", partition="gpu", gpus_per_node=4, client_partition="cpu", extra=("--exclude=n1",))
+    found = request("plain", Topology(**TWO, client="own"), wishes, 1).flags()
+    servers, client = " ".join(found).split(" : ")
+    common = "--ntasks-per-node=1 --account=me --partition=gpu"
+    assert servers == f"--nodes=2 {common} --gres=gpu:4 --time=30 --exclusive --mem=0 --exclude=n1"
+    assert client == f"--nodes=1 {common} --time=30 --exclusive --mem=0 --partition=cpu", "the last word counts"
 
 
 def test_the_record_of_a_topology_asks_the_same():

@@ -179,7 +179,7 @@ def test_a_node_that_stood_still_goes_on(tree):
 
 
 @pytest.mark.parametrize("how", ["signal", "silence", "let go"])
-def test_after_a_signal_or_silence_the_last_one_here_removes_the_scratch_folder(start, tmp_path, wait_for, how):
+def test_the_last_one_that_is_told_to_end_removes_the_scratch_folder(start, tmp_path, wait_for, how):
     scratch = tmp_path / "scratch"
     sleeper = "import time; time.sleep(300)"
     silence_s = 1.5 if how == "silence" else None
@@ -192,4 +192,10 @@ def test_after_a_signal_or_silence_the_last_one_here_removes_the_scratch_folder(
         elif how == "let go":
             child.stdin.close()
         child.wait(10)
-    assert scratch.exists() == (how == "let go"), "the keeper that let go looks at the logs and removes it itself"
+    assert not scratch.exists()
+
+
+def test_a_process_that_ends_by_itself_removes_nothing(start, tmp_path):
+    scratch = tmp_path / "scratch"
+    child, _ = start("pass", scratch=str(scratch))
+    assert child.wait(20) == 0 and scratch.exists()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import report_data
+import report_data_cluster
 from test_report_render import Document
 
 from servemark import records
@@ -25,7 +26,7 @@ class Cells(Document):
 
 @pytest.fixture(scope="module")
 def page():
-    return Cells(render(report_data.two_nodes()))
+    return Cells(render(report_data_cluster.two_nodes()))
 
 
 def plain(text):
@@ -33,7 +34,7 @@ def plain(text):
 
 
 def test_roles_name_replicas_devices_head_router_and_client():
-    four, spanning = report_data.replicated_startup("a"), report_data.spanning_startup("b")
+    four, spanning = report_data_cluster.replicated_startup("a"), report_data_cluster.spanning_startup("b")
     assert [places.roles(four, index) for index in range(3)] == [
         ["r0: devices 0\u20131", "r1: devices 2\u20133", "router"],
         ["r2: devices 0\u20131", "r3: devices 2\u20133"],
@@ -57,7 +58,7 @@ def test_roles_name_replicas_devices_head_router_and_client():
 )
 def test_devices_are_named_shortly(devices, said):
     placement = (records.Replica(name="r0", parts=(records.Part(node=0, devices=devices),)),)
-    one = report_data.startup("x", nodes=report_data.GPU_NODES[:1], placement=placement)
+    one = report_data.startup("x", nodes=report_data_cluster.GPU_NODES[:1], placement=placement)
     assert places.roles(one, 0) == [f"server: {said}"]
 
 
@@ -115,7 +116,7 @@ def test_invalid_points_have_no_balance_and_replicas_count_in_order():
 
 
 def test_jobs_have_their_gpu_hours_and_deployments_their_share():
-    by_name = {entry["deployment"]: entry for entry in places.jobs(report_data.two_nodes())}
+    by_name = {entry["deployment"]: entry for entry in places.jobs(report_data_cluster.two_nodes())}
     hours = [line["hours"] for line in by_name["tp4-pp2-ray"]["lines"]]
     assert hours == [pytest.approx(411 * 8 / 3600), pytest.approx(1425 * 8 / 3600)]
     assert by_name["tp4-pp2-ray"]["share"] == pytest.approx(2.41 / sum(hours))
@@ -162,7 +163,7 @@ def test_every_new_table_has_a_label_and_header_cells(page):
 @pytest.mark.parametrize("build", [report_data.demo, report_data.troubled])
 def test_a_laptops_page_has_none_of_it(build):
     base = build()
-    node = report_data.GPU_NODES[0].model_copy(update={"name": "node01", "devices": 2})
+    node = report_data_cluster.GPU_NODES[0].model_copy(update={"name": "node01", "devices": 2})
     placement = (records.Replica(name="r0", parts=(records.Part(node=0, devices=(0, 1)),)),)
     laptop = replace(
         base,
@@ -179,7 +180,7 @@ def test_a_laptops_page_has_none_of_it(build):
 
 
 def test_a_single_node_under_slurm_shows_its_node_and_job():
-    base = report_data.two_nodes()
+    base = report_data_cluster.two_nodes()
     one = replace(base, plans={"plain": base.plans["plain"]}, config={}, measurements=[], fabrics={})
     one = replace(one, startups={"plain": base.startups["plain"]}, accounts={"plain": base.accounts["plain"]})
     (place,) = places.places(one)
@@ -189,8 +190,8 @@ def test_a_single_node_under_slurm_shows_its_node_and_job():
 
 def test_a_deployment_that_failed_keeps_its_nodes():
     failure = records.Failure(stage="await_ready", reason="server_exited", detail="It ended.")
-    base = report_data.two_nodes()
-    failed = report_data.spanning_startup("tp4-pp2-ray").model_copy(
+    base = report_data_cluster.two_nodes()
+    failed = report_data_cluster.spanning_startup("tp4-pp2-ray").model_copy(
         update={"failure": failure, "phases": (), "seconds_to_health": None, "seconds_to_first_token": None}
     )
     text = Document(render(replace(base, startups={"tp4-pp2-ray": failed}))).words
@@ -198,11 +199,13 @@ def test_a_deployment_that_failed_keeps_its_nodes():
 
 
 def test_hostile_names_of_nodes_and_jobs_are_mere_text():
-    base = report_data.two_nodes()
-    node = report_data.GPU_NODES[0].model_copy(update={"name": report_data.HOSTILE, "interface": report_data.HOSTILE})
+    base = report_data_cluster.two_nodes()
+    node = report_data_cluster.GPU_NODES[0].model_copy(
+        update={"name": report_data.HOSTILE, "interface": report_data.HOSTILE}
+    )
     startup = base.startups["tp2-x4"]
     hostile = startup.model_copy(update={"nodes": (node, *startup.nodes[1:])})
-    account = report_data.accounting("tp2-x4", report_data.job("tp2-x4", report_data.HOSTILE), used=1.0)
+    account = report_data_cluster.accounting("tp2-x4", report_data_cluster.job("tp2-x4", report_data.HOSTILE), used=1.0)
     document = Document(render(replace(base, startups={"tp2-x4": hostile}, accounts={"tp2-x4": account})))
     assert "img" not in {tag for tag, _ in document.tags}
     assert report_data.HOSTILE in document.text
@@ -217,7 +220,7 @@ def test_hostile_names_of_nodes_and_jobs_are_mere_text():
     ],
 )
 def test_throughput_per_device_where_gpus_differ_in_number(names, accelerator, offered):
-    measured = [item for item in report_data.two_nodes().measurements if item.deployment in names]
+    measured = [item for item in report_data_cluster.two_nodes().measurements if item.deployment in names]
     frame = rows(tidy(measured))
     titles = charts.throughputs(frame, accelerator)
     assert (charts.PER_DEVICE in titles) == offered
@@ -236,7 +239,7 @@ def test_rows_that_do_not_tell_their_topology_offer_no_figure_per_device():
 
 
 def test_headline_per_device_only_where_gpus_differ_in_number():
-    data = report_data.two_nodes()
+    data = report_data_cluster.two_nodes()
     points = views.medians(aggregate(tidy(data.measurements)))
     (group,) = views.headlines(points, data)
     assert {card["deployment"]: card["devices"] for card in group["cards"]} == {

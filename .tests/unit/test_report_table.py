@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow.parquet
 import pytest
 import report_data
+import report_data_cluster
 
 from servemark.report import table
 
@@ -48,7 +49,7 @@ def test_figures_are_the_records_own():
 
 
 def test_row_tells_topology_client_replicas_and_job():
-    data = report_data.two_nodes()
+    data = report_data_cluster.two_nodes()
     four, one = (next(item for item in data.measurements if item.deployment == name) for name in ("tp2-x4", "plain"))
     by_name = {row["deployment"]: row for row in table.rows(table.tidy([four, one], data.accounts.values()))}
     assert {
@@ -72,10 +73,10 @@ def test_row_tells_topology_client_replicas_and_job():
 def test_job_is_the_one_of_the_attempt_that_measured():
     item = report_data.measurement("x", attempt="results/r/deployments/x/attempts/002")
     jobs = [
-        report_data.job("x", "11", attempts=("results/r/deployments/x/attempts/001",)),
-        report_data.job("x", "12", attempts=("results/r/deployments/x/attempts/002",)),
+        report_data_cluster.job("x", "11", attempts=("results/r/deployments/x/attempts/001",)),
+        report_data_cluster.job("x", "12", attempts=("results/r/deployments/x/attempts/002",)),
     ]
-    (row,) = table.rows(table.tidy([item], [report_data.accounting("x", *jobs, used=0.0)]))
+    (row,) = table.rows(table.tidy([item], [report_data_cluster.accounting("x", *jobs, used=0.0)]))
     assert row["job_id"] == "12"
     (row,) = table.rows(table.tidy([item.model_copy(update={"key_parts": {}})]))
     assert (row["job_id"], row["devices"], row["executor"]) == (None, None, None)

@@ -100,21 +100,13 @@ def test_a_deployments_job_asks_for_what_the_cluster_file_says():
     )
 
 
-def test_gpus_of_the_whole_job_become_a_flag():
-    site = {"constraint": "gpu", "client_constraint": "cpu"}
-    found = scheduled.deployment_request(
-        config({"nodes": 2, "tensor_parallel": 4, "replicas": 2, "client": "own"}, **site), "plain", 0
-    )
-    assert (found.gres, found.extra, found.nodes, found.constraint) == (None, "--gpus=8", 3, "[gpu*2&cpu*1]")
-
-
 def test_a_short_job_runs_where_short_jobs_run():
     found = scheduled.small_request(config(), "probe")
     assert (found.name, found.partition, found.minutes, found.account, found.nodes) == ("probe", "short", 7, "me", 1)
 
 
 def test_every_resource_that_a_request_can_have_is_known_to_snakemake():
-    full = Request("x", "a", "p", "q", "c", 2, "gpu:1", 5, True, "--x", 8, 100)
+    full = Request("x", "a", "p", "q", "c", 2, "gpu:1", 5, True, "--x", 8, 100, "--y")
     assert set(full.resources()) == set(scheduled.RESOURCES)
     kinds = {name: type(value) for name, value in scheduled.RESOURCES.items()}
     assert {name: type(value) for name, value in full.resources().items()} == kinds

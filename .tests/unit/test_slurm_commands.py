@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from slurm_tools import AWAY, MakeTool, on_path
 
-from servemark.slurm import commands, journal, submit
+from servemark.slurm import commands, journal, listings, submit
 from servemark.slurm.commands import CommandFailed, Trouble
 from servemark.slurm.request import Request
 from servemark.slurm.states import State
@@ -32,7 +32,7 @@ slurm_load_jobs error: something
 
 
 def test_squeue() -> None:
-    jobs = commands.parse_squeue(SQUEUE)
+    jobs = listings.parse_squeue(SQUEUE)
     assert [job.id for job in jobs] == ["12", "13", "14_3", "15"]
     running, pending, done, cancelled = jobs
     assert (running.state, running.elapsed_s, running.limit_min, running.queue_wait_s) == (State("RUNNING"), 83, 10, 30)
@@ -54,8 +54,8 @@ SCONTROL = """JobId=42 JobName=abc UserId=root(0) JobState={state} Reason={reaso
 @pytest.mark.parametrize("one_line", [True, False])
 def test_scontrol_job(one_line: bool) -> None:
     text = SCONTROL.format(state="FAILED", reason="NonZeroExitCode", exit="3:9", nodes="node[1-2]")
-    job = commands.parse_scontrol_job(" ".join(text.split()) if one_line else text)
-    assert job == commands.Job(
+    job = listings.parse_scontrol_job(" ".join(text.split()) if one_line else text)
+    assert job == listings.Job(
         "42",
         State("FAILED"),
         "NonZeroExitCode",
@@ -70,10 +70,10 @@ def test_scontrol_job(one_line: bool) -> None:
 
 
 def test_scontrol_job_without_nodes_or_at_all() -> None:
-    job = commands.parse_scontrol_job(SCONTROL.format(state="PENDING", reason="None", exit="0:0", nodes="(null)"))
+    job = listings.parse_scontrol_job(SCONTROL.format(state="PENDING", reason="None", exit="0:0", nodes="(null)"))
     assert job and (job.nodes, job.reason, job.exit_code, job.signal) == ("", "", 0, None)
     for text in ("", "No jobs in the system", "JobId=x JobState=RUNNING", "JobId=5 JobName=abc"):
-        assert commands.parse_scontrol_job(text) is None
+        assert listings.parse_scontrol_job(text) is None
 
 
 def test_sacct() -> None:
@@ -82,7 +82,7 @@ def test_sacct() -> None:
         "42|CANCELLED by 1000|0:15|12|2026-11-20T18:00:00|2026-11-20T18:00:07|node1\n"
         "43|PENDING|0:0|0|2026-11-20T18:00:00|Unknown|None assigned\nSlurm accounting storage is disabled\n44\n"
     )
-    jobs = commands.parse_sacct(text)
+    jobs = listings.parse_sacct(text)
     assert sorted(jobs) == ["42", "43"]
     assert (jobs["42"].state, jobs["42"].signal, jobs["42"].elapsed_s, jobs["42"].queue_wait_s) == (
         State("CANCELLED", 1000),
@@ -107,7 +107,7 @@ def test_sacct() -> None:
     ],
 )
 def test_duration(text: str, seconds: float | None) -> None:
-    assert commands.duration_s(text) == seconds
+    assert listings.duration_s(text) == seconds
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_question_that_fails(tool: MakeTool, body: str, trouble: Trouble, said
     tool("squeue", body)
     begin = time.monotonic()
     with pytest.raises(CommandFailed) as caught:
-        commands.squeue(["name"], finished=True, timeout_s=1)
+        listings.squeue(["name"], finished=True, timeout_s=1)
     assert caught.value.trouble is trouble and said in caught.value.said
     assert time.monotonic() - begin < 3
 
@@ -154,12 +154,12 @@ def test_a_question_is_not_changed_by_the_users_variables(tool: MakeTool, monkey
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
     tool("squeue", 'echo "[$SQUEUE_STATES$SLURM_TIME_FORMAT]" >&2; exit 1')
     with pytest.raises(CommandFailed, match=r"\[\]"):
-        commands.squeue(["name"], finished=False)
+        listings.squeue(["name"], finished=False)
 
 
 def test_nothing_listed_is_an_answer(tool: MakeTool) -> None:
     tool("squeue", "")
-    assert commands.squeue(["name"], finished=True) == []
+    assert listings.squeue(["name"], finished=True) == []
 
 
 def test_a_missing_tool() -> None:
@@ -174,13 +174,13 @@ def test_a_question_ends_when_it_is_stopped(tool: MakeTool) -> None:
     threading.Timer(0.3, stop.set).start()
     begin = time.monotonic()
     with pytest.raises(CommandFailed) as caught:
-        commands.squeue(["name"], finished=True, stop=stop)
+        listings.squeue(["name"], finished=True, stop=stop)
     assert caught.value.trouble is Trouble.STOPPED and time.monotonic() - begin < 2
 
 
 def test_a_job_that_the_controller_forgot(tool: MakeTool) -> None:
     tool("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    assert commands.scontrol_job("5") is None
+    assert listings.scontrol_job("5") is None
 
 
 @pytest.mark.parametrize(

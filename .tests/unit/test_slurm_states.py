@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from servemark.slurm.commands import Job
+from servemark.slurm.listings import Job
 from servemark.slurm.states import Meaning, State
 from servemark.slurm.tracking import Bounds, Pace, Tracked, Tracker
 from servemark.slurm.words import LOST, STUCK, End, clock, explain, minutes

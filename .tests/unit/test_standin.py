@@ -1,108 +1,28 @@
-"""The stand-in environment behaves like vLLM where fault tests rely on it."""
+"""The stand-in environment and its server behave like vLLM where fault tests rely on it."""
 
 from __future__ import annotations
 
 import http.client
 import json
-import math
-import os
 import signal
 import socket
 import subprocess
-import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+from standin_running import CLI, KEY, environment, server
 
-TESTS = Path(__file__).parents[1]
-sys.path.insert(0, str(TESTS))
-
-from servemark import doors, launch_router  # noqa: E402
-from servemark.diagnosis import diagnose  # noqa: E402
-from servemark.startup_log import StartupLog  # noqa: E402
-from standin import make_prefix  # noqa: E402
-
-CLI = ("-m", "vllm.entrypoints.cli.main")
-KEY = "standin-test-key"
+from servemark import doors, launch_router
+from servemark.diagnosis import diagnose
+from servemark.startup_log import StartupLog
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory):
-    return str(make_prefix(tmp_path_factory.mktemp("standin")) / "bin" / "python")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def environment(**extra):
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    return {**kept, "STANDIN_START_S": "0.1", "STANDIN_TOKEN_S": "0.001", **extra}
-
-
-class Running:
-    """A started stand-in: its process, address and log."""
-
-    def __init__(self, process, port, log):
-        self.process, self.log, self.url = process, log, f"http://127.0.0.1:{port}"
-
-    def get(self, path, **options):
-        return httpx.get(self.url + path, timeout=5, **options)
-
-    def complete(self, tokens=4, model="tiny", key=None, **body):
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        body = {"model": model, "prompt": "t1 t2 t3", "max_tokens": tokens, **body}
-        return httpx.post(self.url + "/v1/completions", json=body, headers=headers, timeout=5)
-
-    def wait_until_ready(self):
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                raise AssertionError(self.log.read_text())
-            try:
-                self.get("/health")
-                return
-            except httpx.TransportError:
-                time.sleep(0.02)
-        raise AssertionError("the stand-in was not ready in 10 s")
-
-
-@contextmanager
-def server(python, tmp_path, *options, ready=True, **variables):
-    port, log = free_port(), tmp_path / "server.log"
-    argv = [python, *CLI, "serve", "/models/tiny", "--host", "127.0.0.1", "--port", str(port)]
-    argv += ["--served-model-name", "tiny", "--dtype", "bfloat16", "--enforce-eager", *options]
-    with log.open("w") as stream:
-        process = subprocess.Popen(argv, stdout=stream, stderr=subprocess.STDOUT, env=environment(**variables))
-    tree = [psutil.Process(process.pid)]
-    try:
-        running = Running(process, port, log)
-        if ready:
-            running.wait_until_ready()
-            tree += tree[0].children(recursive=True)
-        yield running
-    finally:
-        if process.poll() is None:
-            tree += tree[0].children(recursive=True)
-        for member in tree:
-            if member.is_running():
-                member.kill()
-        process.wait(5)
-
-
-def bench(python, folder, url, *options, **variables):
-    argv = [python, *CLI, "bench", "serve", "--backend", "openai", "--base-url", url, "--endpoint", "/v1/completions"]
-    argv += ["--model", "tiny", "--tokenizer", "/models/tiny", "--dataset-name", "random", "--random-input-len", "5"]
-    argv += ["--random-output-len", "4", "--num-prompts", "6", "--max-concurrency", "3", "--seed", "1", "--ignore-eos"]
-    argv += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,95,99", "--disable-tqdm"]
-    argv += ["--save-result", "--save-detailed", "--result-dir", str(folder), "--result-filename", "raw.json"]
-    return subprocess.run([*argv, *options], env=environment(**variables), capture_output=True, text=True, timeout=20)
+@pytest.fixture
+def python(standin):
+    return standin.python
 
 
 def test_prefix_imports_only_standins_that_name_themselves(python):
@@ -310,91 +230,6 @@ def test_ignore_term_survives_sigterm(python, tmp_path):
         running.process.terminate()
         time.sleep(0.3)
         assert running.get("/health").status_code == 200
-
-
-def shape(value):
-    """Type of a JSON value; of a list, the types of its items."""
-    if isinstance(value, list):
-        return ["list", *sorted({str(shape(item)) for item in value})]
-    return "number" if isinstance(value, (int, float)) else type(value).__name__
-
-
-def test_client_writes_the_keys_order_and_shapes_of_the_recorded_result(python, tmp_path):
-    with server(python, tmp_path, VLLM_API_KEY=KEY) as running:
-        done = bench(python, tmp_path, running.url, OPENAI_API_KEY=KEY)
-    assert done.returncode == 0 and "stand-in client" in done.stdout
-    written = json.loads((tmp_path / "raw.json").read_text())
-    recorded = json.loads((TESTS / "fixtures" / "bench-0.32.0-cpu-detailed.json").read_text())
-    assert list(written) == list(recorded)
-    assert {key: shape(value) for key, value in written.items()} == {
-        key: shape(value) for key, value in recorded.items()
-    }
-    assert (written["completed"], written["failed"], written["total_output_tokens"]) == (6, 0, 24)
-    assert written["input_lens"] == [5] * 6 and written["output_lens"] == [4] * 6
-    assert [len(gaps) for gaps in written["itls"]] == [3] * 6
-    assert all(ttft + sum(gaps) == pytest.approx(latency) for ttft, gaps, latency in
-               zip(written["ttfts"], written["itls"], written["latencies"], strict=True))  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("fault", "completed", "error"),
-    [
-        ("fail_requests:2", 3, "Internal Server Error"),
-        ("cut_streams:3", 4, "IncompleteRead"),
-        ("wrong_name", 0, "Not Found"),
-        ("die_after:3", 3, "Traceback"),
-    ],
-)
-def test_client_exits_0_whatever_happens_to_the_requests(python, tmp_path, fault, completed, error):
-    with server(python, tmp_path, STANDIN_FAULT=fault) as running:
-        done = bench(python, tmp_path, running.url, "--max-concurrency", "1")
-    written = json.loads((tmp_path / "raw.json").read_text())
-    assert done.returncode == 0
-    assert (written["completed"], written["failed"]) == (completed, 6 - completed)
-    assert sum(error in text for text in written["errors"]) == 6 - completed
-    assert diagnose(done.stdout).reason == "requests_failed"
-
-
-def test_zero_tokens_count_as_success_without_output(python, tmp_path):
-    with server(python, tmp_path, STANDIN_FAULT="zero_tokens") as running:
-        bench(python, tmp_path, running.url)
-    written = json.loads((tmp_path / "raw.json").read_text())
-    assert (written["completed"], written["total_output_tokens"], written["errors"]) == (6, 0, [""] * 6)
-
-
-def test_client_without_detail_warmup_rate_and_metadata(python, tmp_path):
-    with server(python, tmp_path) as running:
-        argv = [python, *CLI, "bench", "serve", "--base-url", running.url, "--model", "tiny", "--num-prompts", "3"]
-        argv += ["--random-input-len", "2", "--random-output-len", "2", "--num-warmups", "2", "--request-rate", "50"]
-        argv += ["--metadata", "wf_tp=2", "--save-result", "--result-dir", str(tmp_path), "--result-filename", "r.json"]
-        subprocess.run(argv, env=environment(), check=True, timeout=20, capture_output=True)
-        assert 'vllm:generation_tokens_total{engine="0",model_name="tiny"} 10.0' in running.get("/metrics").text
-    written = json.loads((tmp_path / "r.json").read_text())
-    assert written["wf_tp"] == "2" and written["request_rate"] == 50
-    assert "ttfts" not in written and "latencies" in written
-
-
-def test_ready_check_that_times_out_exits_1(python, tmp_path):
-    done = bench(python, tmp_path, f"http://127.0.0.1:{free_port()}", "--ready-check-timeout-sec", "1")
-    assert done.returncode == 1
-    assert diagnose(done.stderr).reason == "client_first_request_failed"
-
-
-def test_client_faults(python, tmp_path):
-    with server(python, tmp_path) as running:
-        raw = tmp_path / "raw.json"
-        assert bench(python, tmp_path, running.url, STANDIN_CLIENT_FAULT="no_file").returncode == 0
-        assert not raw.exists()
-        assert bench(python, tmp_path, running.url, STANDIN_CLIENT_FAULT="exit_1").returncode == 1
-        assert not raw.exists()
-        bench(python, tmp_path, running.url, STANDIN_CLIENT_FAULT="truncated_json")
-        with pytest.raises(json.JSONDecodeError):
-            json.loads(raw.read_text())
-        bench(python, tmp_path, running.url, STANDIN_CLIENT_FAULT="nan")
-        assert math.isnan(json.loads(raw.read_text())["duration"])
-        argv = [python, *CLI, "bench", "serve", "--base-url", running.url, "--model", "tiny"]
-        with pytest.raises(subprocess.TimeoutExpired):
-            subprocess.run(argv, env=environment(STANDIN_CLIENT_FAULT="hang"), timeout=0.7, capture_output=True)
 
 
 def test_keep_alive_connection_serves_several_requests(python, tmp_path):

@@ -17,7 +17,8 @@ from servemark.living import Jobs, Living, job_of, living
 from servemark.records import write_atomically
 from servemark.records.held import EndpointStatus
 from servemark.slurm import journal
-from servemark.slurm.commands import CommandFailed, Job, Trouble
+from servemark.slurm.commands import CommandFailed, Trouble
+from servemark.slurm.listings import Job
 from servemark.slurm.states import State
 from servemark.stopping import NothingToStop, Stopping, choose
 

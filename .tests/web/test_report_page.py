@@ -7,11 +7,12 @@ from itertools import pairwise
 
 import pytest
 import report_data
+import report_data_cluster
 
 from servemark.report import words
 from servemark.report.page import render
 
-BUILDS = (report_data.demo, report_data.troubled, report_data.two_nodes)
+BUILDS = (report_data.demo, report_data.troubled, report_data_cluster.two_nodes)
 CURVES = ("throughput", "ttft", "tpot", "itl", "e2el")
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
@@ -290,7 +291,7 @@ def test_printed_tables_fit_the_paper(visit, shots, build):
 
 
 def test_two_nodes_show_where_they_ran_and_figures_per_device(visit):
-    visited = visit(render(report_data.two_nodes()), viewport=DESKTOP)
+    visited = visit(render(report_data_cluster.two_nodes()), viewport=DESKTOP)
     page = visited.page
     assert page.get_by_role("link", name="Cluster").get_attribute("href") == "#cluster"
     assert page.locator("#cluster h3").all_inner_texts() == [

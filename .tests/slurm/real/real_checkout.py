@@ -58,17 +58,12 @@ class RealCheckout(ScheduledCheckout):
 
     def __init__(self, cluster: Sandbox, path: Path, config: dict[str, Any], sockets: Path):
         super().__init__(cluster, path, config)
-        self.tolerated = ""
         self.site |= {
             "minutes_to_start": 12,
             "minutes_per_point": 5,
             "small_jobs": {"minutes": 10},
             "variables": {"VLLM_RPC_BASE_PATH": str(sockets)},
         }
-
-    def left(self) -> list[str]:
-        """As ever, without lines that begin with ``tolerated``."""
-        return [line for line in super().left() if not self.tolerated or not line.startswith(self.tolerated)]
 
     def kinds(self, node: str) -> dict[str, list[psutil.Process]]:
         """Processes of deployments on a node, by what they are."""

@@ -184,7 +184,6 @@ def kill(node: str, kind: str) -> Callable[[RealCheckout], None]:
     return lambda checkout: one_of(checkout, node, kind).kill()
 
 
-LEFT = "a scratch folder, which the next start there removes"
 DIED = r"The server died during long-c4-r1: {} [^\n]*exited with code \d+: [^\n]+"
 # Fault, what is done, the measurement's reason, what the run must say.
 LIVE = (
@@ -210,15 +209,10 @@ def test_faults_of_a_live_deployment(checkout: RealCheckout, new_injury: Callabl
         forget_rejections(checkout)
         running = measuring(checkout)
         disturb(checkout)
-        # A node that cannot be reached is tidied by the next start there; its processes end with the job.
-        cut = f"scratch folder {checkout.cluster.folder}/nodes/node2/"
-        checkout.tolerated = cut if "network" in fault else ""
         try:
             done = injury.ends(checkout, running, LIVE_END_S, since=time.monotonic(), gone_s=GONE_S)
         finally:
             checkout.cluster.mend_network()
-        if checkout.tolerated:
-            injury.left = LEFT
         print(f"{fault}: {injury.end_s:.0f} s to the end; {injury.seen}", file=sys.stderr)
         assert done.rc == 1
         rejected = checkout.rejected()
@@ -231,8 +225,6 @@ def test_faults_of_a_live_deployment(checkout: RealCheckout, new_injury: Callabl
         brief = started
 
     injury = new_injury()
-    # Slurm signals the batch shell alone, and kills what is left when that has died: nobody is left to remove the folders.
-    checkout.tolerated = f"scratch folder {checkout.cluster.folder}/nodes/"
     injury.of("scancel while the model is loaded", r"cancelled[^\n]*")
     forget_rejections(checkout)
     since = len(checkout.progress())
@@ -240,12 +232,10 @@ def test_faults_of_a_live_deployment(checkout: RealCheckout, new_injury: Callabl
     wait_until(lambda: any(line["stage"] == "await_ready" for line in checkout.progress()[since:]), 300, "vLLM starts")
     checkout.cluster.run(["scancel", checkout.job()["job_id"]], check=True)
     done = injury.ends(checkout, running, 90, since=time.monotonic(), gone_s=GONE_S)
-    injury.left = LEFT
     assert done.rc == 1
 
     again = checkout.run(seconds=700)
     injury.mended_by(again)
     assert checkout.points("a")["brief-c2-r1"]["started_at"] == brief["brief-c2-r1"]
     assert checkout.rows()["a", "long-c4-r1"]["verdict"] in ("VALID", "SUSPECT")
-    checkout.tolerated = ""
     checkout.assert_nothing_left()

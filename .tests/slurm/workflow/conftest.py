@@ -136,6 +136,21 @@ def fresh(bare: ScheduledCheckout) -> Iterator[ScheduledCheckout]:
         yield make()
 
 
+@pytest.fixture
+def queue_left_empty(site: Sandbox) -> Iterator[None]:
+    """No job is left in the site's queue for the next test."""
+    yield
+    harness.wait_until(
+        lambda: not [j for j in site.jobs() if j["state"] in ("RUNNING", "COMPLETING", "PENDING")] or _cancel_all(site),
+        30,
+        "no job",
+    )
+
+
+def _cancel_all(site: Sandbox) -> None:
+    site.run(["scancel", "--user=root"])
+
+
 @pytest.fixture(scope="session")
 def fault_table() -> Iterator[FaultTable]:
     """Collects one row for each fault; written to the file that SERVEMARK_FAULT_TABLE names, if it names one."""

@@ -1,78 +1,24 @@
-"""Faults of the scheduler's side: each run ends in bounded time and says why, leaves nothing, and a plain rerun completes it."""
+"""Faults of Slurm: each run ends in bounded time and says why, leaves nothing, and a plain rerun completes it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import psutil
 import pytest
 from fault_table import Injury
+from injuring import END_S, assert_mended, begin, measuring, occupy
 from sandbox import Sandbox
-from scheduled_checkout import GONE_S, LIVE, RUN_S, ScheduledCheckout
+from scheduled_checkout import GONE_S, RUN_S, ScheduledCheckout
 
-from integration.harness import Finished, Running, wait_until
+from integration.harness import wait_until
 from servemark import daemon
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("queue_left_empty")]
 core = pytest.mark.slurm
-
-# From a job's end to the run's end: the executor looks every few seconds, KillWait is 5 s, and the machine is busy.
-END_S = 60.0
-# From a signal to the end of the main process (interrupts.BOUND_S is 8 s).
-ANSWER_S = 13.0
-
-
-@pytest.fixture(autouse=True)
-def _nodes_as_they_were(site: Sandbox) -> Iterator[None]:
-    yield
-    wait_until(
-        lambda: not [j for j in site.jobs() if j["state"] in ("RUNNING", "COMPLETING", "PENDING")] or _clear(site),
-        30,
-        "no job",
-    )
-
-
-def _clear(site: Sandbox) -> None:
-    site.run(["scancel", "--user=root"])
-
-
-def begin(checkout: ScheduledCheckout, *arguments: str, **variables: str) -> Running:
-    """Start a run of one deployment whose server can be made to hang."""
-    checkout.keep("a")
-    checkout.inject("none")
-    checkout.config["timeouts"] |= {"no_progress": 150.0, "point": 200.0}
-    return checkout.start(*arguments, **({"STANDIN_TOKEN_S": "0.05"} | variables))
-
-
-def measuring(
-    checkout: ScheduledCheckout, *arguments: str, **variables: str
-) -> tuple[Running, dict[str, str], dict[str, str]]:
-    """The same, up to its second point, in which the server hangs; with its job, and when the first point was measured."""
-    running = begin(checkout, *arguments, **variables)
-    job = checkout.measuring()
-    before = checkout.started_at("a")
-    assert set(before) == {"chat-c1-r1"}
-    return running, job, before
-
-
-def assert_mended(checkout: ScheduledCheckout, injury: Injury, before: dict[str, str]) -> Finished:
-    """A plain rerun completes, and measures nothing again that was measured."""
-    checkout.hang(False)
-    done = checkout.run()
-    injury.mended_by(done)
-    after = checkout.started_at("a")
-    assert set(after) == {"chat-c1-r1", "chat-c2-r1"} and {name: after[name] for name in before} == before
-    assert {row["verdict"] for row in checkout.rows().values()} <= {"VALID", "SUSPECT"}
-    checkout.assert_nothing_left()
-    return done
 
 
 # Jobs that Slurm ends
@@ -149,20 +95,6 @@ def test_preempted_and_requeued_by_slurm(checkout: ScheduledCheckout, injury: In
     ]
 
 
-def occupy(cluster: Sandbox, partition: str, seconds: int, nodes: int = 2) -> str:
-    """A job of somebody else that takes whole nodes; its id."""
-    argv = [
-        "sbatch",
-        "--parsable",
-        f"--partition={partition}",
-        f"--nodes={nodes}",
-        "--exclusive",
-        "--time=10",
-        "--output=/dev/null",
-    ]
-    return cluster.run([*argv, f"--wrap=sleep {seconds}"], check=True).stdout.strip()
-
-
 # Nodes
 
 
@@ -206,7 +138,9 @@ def test_slurmd_is_lost(checkout: ScheduledCheckout, injury: Injury) -> None:
         assert checkout.record("deployments/a/accounting.json")["jobs"][-1]["nodes"] != [lost]
         [record] = [record for name, record in checkout.points("a").items() if name not in before]
         assert record["attempt"].endswith("/002") and record["verdict"] in ("VALID", "SUSPECT")
-        wait_until(lambda: not checkout.where("servemark"), daemon.SILENCE_S + GONE_S, "nothing of it lives on, without slurmd")
+        wait_until(
+            lambda: not checkout.where("servemark"), daemon.SILENCE_S + GONE_S, "nothing of it lives on, without slurmd"
+        )
         injury.left = "nothing"
     finally:
         checkout.cluster.start_slurmd(lost)
@@ -330,221 +264,3 @@ def test_refused_at_the_submission_of_the_group(checkout: ScheduledCheckout, inj
     finally:
         checkout.cluster.run(["scontrol", "update", "PartitionName=batch", "State=UP"], check=True)
     assert_mended(checkout, injury, {})
-
-
-# The main process
-
-
-SIGNALS = [
-    pytest.param(signal.SIGINT, True, id="ctrl-c", marks=core),
-    *(pytest.param(number, False, id=number.name) for number in (signal.SIGTERM, signal.SIGHUP)),
-]
-
-
-@pytest.mark.parametrize(("number", "group"), SIGNALS)
-def test_interrupted_while_measuring(
-    checkout: ScheduledCheckout, injury: Injury, number: signal.Signals, group: bool
-) -> None:
-    injury.of(f"{number.name} while measuring", rf"servemark: {number.name}: ending the running stages")
-    running, _, before = measuring(checkout)
-    since = time.monotonic()
-    running.interrupt(number, group=group)
-    done = injury.ends(checkout, running, ANSWER_S, since, GONE_S)
-    assert done.rc not in (0, -number) and "Traceback" not in done.text, done.text
-    assert_mended(checkout, injury, before)
-
-
-def test_interrupted_while_pending(checkout: ScheduledCheckout, injury: Injury) -> None:
-    injury.of("Ctrl-C while the job is pending", r"servemark: SIGINT: ending the running stages")
-    other = occupy(checkout.cluster, "batch", 300)
-    running = begin(checkout)
-    checkout.job(state="PENDING")
-    since = time.monotonic()
-    running.interrupt(signal.SIGINT, group=True)
-    assert injury.ends(checkout, running, ANSWER_S, since, GONE_S).rc not in (0, -signal.SIGINT)
-    assert not checkout.attempts("a")
-    checkout.cluster.run(["scancel", other])
-    assert_mended(checkout, injury, {})
-
-
-def test_interrupted_while_slurm_is_being_asked(checkout: ScheduledCheckout, injury: Injury) -> None:
-    injury.of("Ctrl-C during a status query", r"servemark: SIGINT: ending the running stages")
-    tools = checkout.path / "slow"
-    tools.mkdir()
-    # A stand-in for a controller that is slow to answer.
-    (tools / "squeue").write_text(
-        '#!/bin/sh\necho x >> "$0.calls"\n/usr/bin/squeue "$@"; [ ! -e "$0.slow" ] || sleep 6\n'
-    )
-    (tools / "squeue").chmod(0o755)
-    running, _, before = measuring(checkout, PATH=f"{tools}:{checkout.cluster.environment()['PATH']}")
-    (tools / "squeue.slow").touch()
-    calls = (tools / "squeue.calls").read_text()
-    wait_until(lambda: (tools / "squeue.calls").read_text() != calls, 30, "squeue is asked")
-    since = time.monotonic()
-    running.interrupt(signal.SIGINT, group=True)
-    assert injury.ends(checkout, running, ANSWER_S, since, 60).rc not in (0, -signal.SIGINT)
-    (tools / "squeue.slow").unlink()
-    assert_mended(checkout, injury, before)
-
-
-@pytest.mark.xfail(
-    strict=False, reason="the key stays when the keeper sees the server's end before it is asked to stop"
-)
-def test_interrupted_twice(checkout: ScheduledCheckout, injury: Injury) -> None:
-    injury.of("Ctrl-C twice", r"interrupted again; ending at once")
-    tools = checkout.path / "slow"
-    tools.mkdir()
-    # A stand-in for a controller that is slow to answer: otherwise the first one is enough.
-    (tools / "scancel").write_text('#!/bin/sh\nsleep 4\nexec /usr/bin/scancel "$@"\n')
-    (tools / "scancel").chmod(0o755)
-    running, _, before = measuring(checkout, PATH=f"{tools}:{checkout.cluster.environment()['PATH']}")
-    since = time.monotonic()
-    running.interrupt(signal.SIGINT, group=True)
-    time.sleep(0.7)
-    running.interrupt(signal.SIGINT, group=True)
-    assert injury.ends(checkout, running, 5, since, 60).rc == 130
-    assert_mended(checkout, injury, before)
-
-
-@pytest.mark.parametrize("guard", [pytest.param("its guard lives", marks=core), "its guard too"])
-def test_killed(checkout: ScheduledCheckout, injury: Injury, guard: str) -> None:
-    """kill -9 of the main process; the job ends by the guard, or, without one, when the next run begins."""
-    injury.of(f"kill -9 of the main process, {guard}", "", "said by the next run")
-    running, job, before = measuring(checkout)
-    if guard == "its guard too":
-        for pid in guards(checkout):
-            os.kill(pid, signal.SIGKILL)
-    since = time.monotonic()
-    running.interrupt(signal.SIGKILL)
-    left_alone = guard == "its guard too"
-    assert injury.ends(checkout, running, 5, since, None if left_alone else GONE_S).rc == -signal.SIGKILL
-    if left_alone:
-        time.sleep(3)
-        assert [j["job_id"] for j in checkout.queue()] == [job["job_id"]]
-    else:
-        assert job["job_id"] in (checkout.results / "slurm/guard.log").read_text()
-    told = (
-        rf"still in Slurm's queue \({job['job_id']}\); cancelling"
-        if left_alone
-        else "An earlier run ended without unlocking"
-    )
-    injury.of(injury.fault, told, "said by the next run")
-    done = assert_mended(checkout, injury, before)
-    injury.check_reason(done.text)
-    injury.left = "nothing"
-
-
-def guards(checkout: ScheduledCheckout) -> list[int]:
-    return [p.pid for p in checkout.where("servemark.slurm.guard").get("login", [])]
-
-
-def test_the_main_process_is_itself_a_job_and_its_time_is_over(checkout: ScheduledCheckout, injury: Injury) -> None:
-    injury.of("the main process's own job reaches its time limit", r"the job that this process runs in ends in 30 s")
-    checkout.keep("a")
-    checkout.inject("none")
-    checkout.config["timeouts"] |= {"no_progress": 150.0, "point": 200.0}
-    checkout.write()
-    output = checkout.path.parent / "outer.txt"
-    script = (
-        f"#!/bin/bash\ncd {checkout.path}\nSTANDIN_TOKEN_S=0.05 {' '.join(checkout.command())}\necho ended with $?\n"
-    )
-    argv = ["sbatch", "--parsable", "--partition=client", "--time=2", f"--output={output}"]
-    outer = checkout.cluster.run(argv, input=script, check=True).stdout.strip()
-    checkout.measuring()
-    before = checkout.started_at("a")
-    try:
-        over = lambda: next(j["state"] for j in checkout.cluster.jobs() if j["job_id"] == outer) not in LIVE  # noqa: E731
-        wait_until(over, 150, "the outer job is over")
-        since = time.monotonic()
-        checkout.assert_nothing_left(60)
-        injury.end_s, injury.left = time.monotonic() - since, "nothing"
-        injury.check_reason(output.read_text())
-    finally:
-        checkout.cluster.run(["scancel", outer])
-    assert_mended(checkout, injury, before)
-
-
-def test_two_runs_in_one_checkout(checkout: ScheduledCheckout, injury: Injury) -> None:
-    injury.of(
-        "a second Snakemake in the same directory", r"Another run is at work in this directory: process \d+ on login"
-    )
-    running, _, before = measuring(checkout)
-    since = time.monotonic()
-    first = checkout.current
-    second = checkout.start()
-    done = injury.ends(checkout, second, 30, since, None)
-    assert done.rc == 2 and f"process {_inner(running)}" in done.text, done.text
-    checkout.current = first
-    checkout.hang(False)
-    ended = running.wait(RUN_S)
-    assert ended.rc == 0, ended.text
-    after = checkout.started_at("a")
-    assert after["chat-c1-r1"] == before["chat-c1-r1"]
-    checkout.assert_nothing_left()
-    injury.left = "the first run, unharmed"
-
-
-def _inner(running: Running) -> int:
-    """The process's number as its own node counts."""
-    line = next(
-        li for li in Path(f"/proc/{running.process.pid}/status").read_text().splitlines() if li.startswith("NSpid:")
-    )
-    return int(line.split()[-1])
-
-
-# What is there already
-
-
-def test_somebody_elses_server_on_the_configured_port(checkout: ScheduledCheckout, injury: Injury) -> None:
-    injury.of("another program listens on the configured port", r"a/chat-c1-r1 +port_taken", "port_taken")
-    checkout.config["deployments"]["a"]["port"] = 18123
-    code = (
-        "import http.server as h; h.ThreadingHTTPServer(('0.0.0.0', 18123), h.SimpleHTTPRequestHandler).serve_forever()"
-    )
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    foreign = [
-        checkout.cluster.popen([sys.executable, "-c", code], node=node, cwd="/", **quiet) for node in ("node1", "node2")
-    ]
-    try:
-        since = time.monotonic()
-        done = injury.ends(checkout, begin(checkout), RUN_S, since, GONE_S)
-        assert done.rc == 1 and "port: auto" in done.text, done.text
-        assert all(process.poll() is None for process in foreign), "it is not ours to end"
-        assert not (checkout.attempts("a")[-1] / "server.log").exists()
-    finally:
-        for process in foreign:
-            process.kill()
-            process.wait()
-    assert_mended(checkout, injury, {})
-
-
-def test_what_an_earlier_run_has_left_is_ended_by_the_next(
-    checkouts: Callable[..., ScheduledCheckout], loose: Sandbox, injury: Injury
-) -> None:
-    """Without control groups, a process that hides outlives job and keeper: vLLM's engine does when the server is killed."""
-    injury.of(
-        "keeper, remote and server killed; the engine lives on",
-        r"ended a process left by an earlier attempt( on node1)?: \d+ \S+",
-    )
-    checkout = checkouts(loose)
-    checkout.site["extra"] = ["--nodelist=node1"]
-    running, job, before = measuring(checkout)
-    engines = checkout.where("standin_engine.py")["node1"]
-    # All at once, before one of them can end what is below it.
-    words = ("servemark.keeper", "servemark.remote", "cli.main serve")
-    for process in [found for word in words for found in checkout.where(word)["node1"]]:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    since = time.monotonic()
-    loose.run(["scancel", "--signal=KILL", "--full", job["job_id"]])
-    loose.run(["scancel", job["job_id"]])
-    done = running.wait(END_S)
-    injury.end_s = time.monotonic() - since
-    assert done.rc == 1, done.text
-    assert [process for process in engines if process.is_running()], (
-        "the engine outlived its job, or this test proves nothing"
-    )
-    again = assert_mended(checkout, injury, before)
-    injury.check_reason(again.text)
-    assert not [process for process in engines if process.is_running()]
-    injury.left = "nothing, once the next run had begun"

@@ -142,24 +142,19 @@ def test_a_second_run_does_nothing(two: Two) -> None:
     assert two.checkout.digests("a") | two.checkout.digests("b") == before
 
 
-FEATURES = {"constraint": "gpu", "client_constraint": "cpu"}
-
-
 @pytest.mark.parametrize(
     "asked",
     [
-        pytest.param({"gpus_per_node": 0}, id="nodes-alike"),
-        pytest.param({"gpus_per_node": 0} | FEATURES, id="by-feature", marks=pytest.mark.xfail(
-            strict=True, reason="a node without GPUs is told from the others by its GPUs alone, also where none are asked for")),
-        pytest.param(FEATURES, id="by-feature-with-gpus", marks=pytest.mark.xfail(
-            strict=True, reason="Slurm 22.05 refuses --gpus for a job with a node that has none")),
+        pytest.param({"partition": "mixed", "gpus_per_node": 0}, id="nodes-alike"),
+        pytest.param({"partition": "mixed", "client_constraint": "cpu"}, id="by-feature"),
+        pytest.param({"client_partition": "client"}, id="by-partition"),
     ],
-)  # fmt: skip
+)
 def test_servers_over_two_nodes_and_the_client_on_a_third(
     checkout: ScheduledCheckout, asked: dict[str, object]
 ) -> None:
     checkout.keep("a")
-    checkout.site |= {"partition": "mixed", **asked}
+    checkout.site |= asked
     checkout.config["deployments"]["a"]["topology"] = {"nodes": 2, "tensor_parallel": 2, "client": "own"}
     running = checkout.start(STANDIN_TOKEN_S="0.2")
     checkout.wait_for_progress("chat-c1-r1: 6 requests", seconds=RUN_S)
@@ -171,7 +166,7 @@ def test_servers_over_two_nodes_and_the_client_on_a_third(
     startup = checkout.record("deployments/a/startup.json")
     *of_servers, own = [node["name"] for node in startup["nodes"]]
     assert sorted([*of_servers, own]) == ["client1", "node1", "node2"]
-    assert own == "client1" or "client_constraint" not in asked
+    assert own == "client1" or asked.get("gpus_per_node") == 0
     assert set(servers) == set(of_servers) and clients.keys() <= {own} and startup["client_node"] == own
     assert {record["client_node"] for record in checkout.points("a").values()} == {own}
     fabric = checkout.record("deployments/a/fabric.json")

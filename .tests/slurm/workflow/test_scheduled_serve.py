@@ -89,7 +89,7 @@ def test_a_job_that_slurm_has_ended_is_not_alive_whatever_the_files_say(checkout
     for fact in ("sinfo", f'"job": "{job["job_id"]}"', "CANCELLED", "interface", "endpoint a, attempt 001"):
         assert fact in text, fact
 
-    # Slurm may kill a cancelled job's keeper before it has removed its scratch folder; the next start on that node does.
+    assert_nothing_left(checkout)
     again = serve_again(checkout)
     assert servemark(checkout, "stop", "a").returncode == 0
     assert again.wait(60).rc == 0, again.text

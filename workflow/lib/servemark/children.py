@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servemark import processes
-from servemark.processes import Identity, _die_with_parent
+from servemark.processes import Identity, die_with_parent
 
 
 def start_child(
@@ -36,7 +36,7 @@ def start_child(
             env=dict(env),
             cwd=cwd,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
 
 

@@ -24,8 +24,9 @@ from servemark.processes import Identity
 from servemark.records import Cluster
 from servemark.records.held import EndpointStatus
 from servemark.serving import FOLDER as SERVING
-from servemark.slurm import commands, journal
-from servemark.slurm.commands import CommandFailed, Job
+from servemark.slurm import journal, listings
+from servemark.slurm.commands import CommandFailed
+from servemark.slurm.listings import Job
 from servemark.slurm.states import Meaning
 
 MEASURED = "deployments"
@@ -73,7 +74,7 @@ class Living:
 class Jobs:
     """What Slurm says of jobs; each is asked for once, and after one failure nothing more is asked."""
 
-    ask: Lookup = commands.scontrol_job
+    ask: Lookup = listings.scontrol_job
     trouble: str | None = None
     _known: dict[str, Job | None] = field(default_factory=dict)
 

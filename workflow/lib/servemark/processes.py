@@ -140,7 +140,8 @@ def become_subreaper() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Have this process killed when the thread that started it ends (prctl(2)); for the ``preexec_fn`` of a child."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 

@@ -5,8 +5,8 @@ node with the keeper is gone) ends the process: TERM, grace, KILL. So does its s
 or Slurm's daemon here is dead and the launcher's end did not come through. The exit code is the process's own, 128 + N for signal N.
 Where the process is says ``REQUEST.place.json`` beside the request.
 
-After a signal (the job was cancelled) or silence nobody comes here to tidy up: the last of the attempt's processes on this node removes
-its scratch folder.
+Whoever asks for the end may never come here to tidy up (the job was cancelled, the network is cut): the last of the attempt's processes on
+this node removes its scratch folder.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ def run(path: Path) -> int:
     status = None
     while status is None and not leash.ended:
         status = _reap(child.pid)
+    asked = status is None
     deadline = time.monotonic() + request.grace_s
-    if status is None:
+    if asked:
         if identity:
             identity.signal(signal.SIGTERM)
         while status is None and time.monotonic() < deadline:
@@ -94,7 +95,7 @@ def run(path: Path) -> int:
             time.sleep(0.02)
     status = _end_rest(child.pid, status, min(deadline, time.monotonic() + 1.0))
     if scratch:
-        _leave(scratch, remove=leash.signalled or leash.silent)
+        _leave(scratch, remove=asked)
     child.returncode = 0  # collected here; the destructor of Popen must not try again
     code = os.waitstatus_to_exitcode(status) if status is not None else 0
     return code if code >= 0 else 128 - code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +12,6 @@ from servemark.config.model import Config
 from servemark.errors import ServemarkError
 from servemark.measurement.ledger import Ledger
 from servemark.planning import allocation
-from servemark.planning.allocation import AllocationRequest
 from servemark.records import Plan
 from servemark.slurm import commands, guard, journal, preflight
 from servemark.slurm.commands import CommandFailed
@@ -37,6 +35,7 @@ RESOURCES: dict[str, str | int] = {
     "slurm_extra": "",
     "cpus_per_task": 0,
     "mem_mb": 0,
+    "slurm_client": "",
 }
 # Where the main process is a job itself: it ends so long before that job, since Slurm then kills it and its guard without a word,
 # and cancelling what it has submitted takes a few seconds.
@@ -121,14 +120,13 @@ def deployment_request(config: Config, name: str, lacking: int | None) -> Reques
         lacking: load points that the ledger lacks; None for a job of the shortest length.
     """
     assert config.cluster is not None, "a run through a scheduler has a cluster"
-    asked = allocation.request(name, config.deployments[name].topology, config.cluster, lacking or 0)
-    return _request(asked, _limit(config))
+    return allocation.request(name, config.deployments[name].topology, config.cluster, lacking or 0, _limit(config))
 
 
 def small_request(config: Config, name: str) -> Request:
     """A short job that looks at a node or at an environment."""
     assert config.cluster is not None, "a run through a scheduler has a cluster"
-    return _request(allocation.small_job(name, config.cluster), _limit(config))
+    return allocation.small_job(name, config.cluster, _limit(config))
 
 
 def lacking(config: Config, plan: Path) -> int | None:
@@ -156,25 +154,3 @@ def _limit(config: Config) -> float | None:
         except CommandFailed:
             _Limits.known[cluster.partition] = None
     return _Limits.known[cluster.partition]
-
-
-def _request(asked: AllocationRequest, limit: float | None) -> Request:
-    extra = [
-        *([f"--gpus={asked.gpus}"] if asked.gpus else []),
-        *([f"--reservation={asked.reservation}"] if asked.reservation else []),
-        *asked.extra,
-    ]
-    return Request(
-        name=asked.name,
-        account=asked.account,
-        partition=asked.partition,
-        qos=asked.qos,
-        constraint=asked.constraint,
-        nodes=asked.nodes,
-        gres=asked.gres,
-        minutes=int(min(asked.minutes, limit or asked.minutes)),
-        exclusive=asked.exclusive,
-        extra=shlex.join(extra),
-        cpus=asked.cpus,
-        memory_mb=asked.memory_mb,
-    )

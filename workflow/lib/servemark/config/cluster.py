@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 from servemark.config.kinds import Count, Flag, Location, Variable, VariableValue, refuse
 from servemark.config.refused import SBATCH_OPTIONS, refusal
@@ -94,8 +94,11 @@ class Cluster(Strict):
     constraint: Constraint | None = Field(default=None, description="sbatch --constraint: features of the nodes")
     client_constraint: Constraint | None = Field(
         default=None,
-        description="features of the client's own node (`topology.client: own`), such as a node without GPU; "
-        "`constraint` then holds for the servers' nodes. When left out, all nodes are alike",
+        description="features of the client's own node (`topology.client: own`), which then is asked for apart, without "
+        "GPUs, as a second component of the job. When this and `client_partition` are left out, all nodes are alike",
+    )
+    client_partition: Word | None = Field(
+        default=None, description="partition of the client's own node, asked for apart; as the servers' when left out"
     )
     reservation: Word | None = Field(default=None, description="sbatch --reservation")
     exclusive: Flag = Field(
@@ -158,16 +161,7 @@ class Cluster(Strict):
         description="the short jobs that look at the hardware and the environment; on nodes of the deployments' kind",
     )
 
-    @model_validator(mode="after")
-    def _features(self) -> Cluster:
-        if self.client_constraint and not self.constraint:
-            raise refuse(
-                "needs `constraint` beside it: Slurm counts nodes by feature, so the servers' nodes must have one too",
-                at=("client_constraint",),
-            )
-        for key in ("constraint", "client_constraint"):
-            if self.client_constraint and re.search(r"[\[\]*]", getattr(self, key) or ""):
-                raise refuse(
-                    "with `client_constraint`, brackets and counts are servemark's own; write features", at=(key,)
-                )
-        return self
+    @property
+    def other_clients(self) -> bool:
+        """Whether a client's own node is of another kind than the servers'."""
+        return self.client_constraint is not None or self.client_partition is not None

@@ -28,6 +28,7 @@ class Allocation:
         ends_at: end of its time, seconds since 1970.
         known_as: the scheduler's address of each node.
         cpus: logical CPUs that the job has on each node.
+        component: of a heterogeneous job, the one that each node belongs to: the servers' nodes are in the first, 0.
     """
 
     job_id: str | None
@@ -35,17 +36,25 @@ class Allocation:
     ends_at: float | None = None
     known_as: dict[str, str] = field(default_factory=dict)
     cpus: dict[str, int] = field(default_factory=dict)
+    component: dict[str, int] = field(default_factory=dict)
 
-    def launcher(self, node: str) -> tuple[str, ...]:
-        """The command in front of another one that runs it on ``node``, beside whatever runs there already; nothing on this machine."""
-        return step(self.job_id, [node], self.cpus.get(node)) if self.job_id else ()
+    def launcher(self, *nodes: str) -> tuple[str, ...]:
+        """The command in front of another one that runs it on each of ``nodes``, which are of one component, beside whatever runs there
+        already; nothing on this machine."""
+        if self.job_id is None:
+            return ()
+        cpus = min((self.cpus.get(node, 0) for node in nodes), default=0)
+        return step(self.job_id, nodes, cpus or None, self.component.get(nodes[0]))
 
-    def everywhere(self) -> tuple[str, ...]:
-        """Like :meth:`launcher`, once on every node."""
-        return step(self.job_id, self.nodes, None) if self.job_id else ()
+    def by_component(self, nodes: Sequence[str]) -> list[list[str]]:
+        """These nodes in groups that one step can run on."""
+        groups: dict[int, list[str]] = {}
+        for node in nodes:
+            groups.setdefault(self.component.get(node, 0), []).append(node)
+        return list(groups.values())
 
 
-def step(job_id: str, nodes: Sequence[str], cpus: int | None, tasks_per_node: int = 1) -> tuple[str, ...]:
+def step(job_id: str, nodes: Sequence[str], cpus: int | None, component: int | None) -> tuple[str, ...]:
     """``srun`` for a step inside a job: one task a node, all that the job has there, shared with the other steps.
 
     ``--overlap``: the step in which the stages run holds the nodes already. ``--mpi=none``: no PMI server for programs that are not MPI's.
@@ -53,11 +62,12 @@ def step(job_id: str, nodes: Sequence[str], cpus: int | None, tasks_per_node: in
     return (
         "srun",
         f"--jobid={job_id}",
+        *([f"--het-group={component}"] if component is not None else []),
         "--overlap",
         f"--nodelist={','.join(nodes)}",
         f"--nodes={len(nodes)}",
-        f"--ntasks={len(nodes) * tasks_per_node}",
-        f"--ntasks-per-node={tasks_per_node}",
+        f"--ntasks={len(nodes)}",
+        "--ntasks-per-node=1",
         *([f"--cpus-per-task={cpus}"] if cpus else []),
         "--mem=0",
         "--cpu-bind=none",
@@ -76,10 +86,11 @@ def current() -> Allocation:
     if job_id is None or shutil.which("scontrol") is None:
         return Allocation(None, (processes.host(),))
     text = _ask("scontrol", "show", "job", "-d", job_id)
-    nodes = _ask("scontrol", "show", "hostnames", _field(text, "NodeList") or "").split()
-    described = _ask("scontrol", "show", "node", "-o", ",".join(nodes))
+    components = [_ask("scontrol", "show", "hostnames", names).split() for names in _components(text) or [""]]
+    component = {name: number for number, names in enumerate(components) for name in names}
+    described = _ask("scontrol", "show", "node", "-o", ",".join(component))
     mine = os.environ.get("SLURMD_NODENAME") or processes.host()
-    ordered = sorted(nodes, key=lambda node: node != mine)
+    ordered = sorted(component, key=lambda node: (component[node], node != mine))
     end = _field(text, "EndTime")
     return Allocation(
         job_id,
@@ -87,6 +98,7 @@ def current() -> Allocation:
         ends_at=datetime.fromisoformat(end).timestamp() if end and end[0].isdigit() else None,
         known_as=_addresses(described),
         cpus=_cpus(text),
+        component=component if len(components) > 1 else {},
     )
 
 
@@ -97,6 +109,17 @@ def jobs_alive() -> tuple[str, ...]:
         StageFailed: Slurm does not answer.
     """
     return tuple(_ask("squeue", "--noheader", "--me", "--format=%A").split())
+
+
+def _components(text: str) -> list[str]:
+    """The node list of each component of a job, by offset; of a usual job there is one. scontrol may print a component twice."""
+    found = {
+        _field(part, "HetJobOffset") or "0": _field(part, "NodeList") or "" for part in _JOB.split(text) if part.strip()
+    }
+    return [found[offset] for offset in sorted(found, key=int)]
+
+
+_JOB = re.compile(r"^(?=JobId=)", re.MULTILINE)
 
 
 def _field(text: str, name: str) -> str | None:

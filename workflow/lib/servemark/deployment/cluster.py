@@ -12,7 +12,7 @@ from servemark import keeper
 from servemark.children import LifelineWatch
 from servemark.config.model import Config
 from servemark.deployment import allocation, attempts, nodes
-from servemark.deployment.nodes import Ground
+from servemark.deployment.ground import Ground, new_scratch
 from servemark.deployment.rays import Rays
 from servemark.environment import verify as verify_environment
 from servemark.errors import ServemarkError, StageFailed
@@ -62,7 +62,7 @@ def start(
     begin = time.monotonic()
     alloc = allocation.current()
     _end_leftovers(folder, progress)
-    scratch = nodes.scratch_folder(config, attempts.runtime_root(), alloc)
+    scratch = new_scratch(config, attempts.runtime_root(), alloc)
     attempt = attempts.open_attempt(plan.deployment, folder, scratch, alloc, stop_grace_s=config.timeouts.stop)
     token = Cluster(deployment=plan.deployment, attempt=str(attempt), job_id=alloc.job_id, ends_at=_utc(alloc.ends_at))
     try:

@@ -14,7 +14,7 @@ from servemark import launch
 from servemark.children import LifelineWatch
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, attempts, ports
-from servemark.deployment.nodes import Ground
+from servemark.deployment.ground import Ground
 from servemark.diagnosis import diagnose, root_error
 from servemark.environment import INSIDE
 from servemark.errors import StageFailed

@@ -16,7 +16,7 @@ from servemark.children import ToolResult
 from servemark.config.model import Timeouts, Verdict
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, attempts
-from servemark.deployment.nodes import Ground
+from servemark.deployment.ground import Ground
 from servemark.deployment.plan import point_key_parts
 from servemark.deployment.server import SERVER
 from servemark.deployment.watch import Load, ServerWatch, scraper

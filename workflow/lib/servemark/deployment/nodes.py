@@ -3,129 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import socket
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from servemark import daemon, keeper, processes, survey
-from servemark.children import LifelineWatch, ToolResult, run_tool
+from servemark import daemon, survey
+from servemark.children import LifelineWatch
 from servemark.config.model import Config
-from servemark.deployment import allocation, attempts, ports
+from servemark.deployment import allocation, ports
 from servemark.deployment.allocation import Allocation
+from servemark.deployment.ground import Ground, Tool
 from servemark.errors import StageFailed
-from servemark.records import Node, Plan, write_atomically
+from servemark.records import Node, Plan
 from servemark.slurm import patience
 from servemark.survey import Answer, Spec
 
 LOOPBACK = "lo"
 FOLDER = "survey"
-
-
-@dataclass(frozen=True)
-class Tool:
-    """A short-lived process on a node.
-
-    Args:
-        launched: it comes to its node through srun; its standard input is kept open while it is wanted.
-    """
-
-    argv: list[str]
-    env: dict[str, str]
-    launched: bool
-
-    def run(
-        self,
-        *,
-        log: Path,
-        timeout_s: float,
-        watch: LifelineWatch | None = None,
-        check: Callable[[], str | None] = lambda: None,
-        patience_s: float = patience.PATIENCE_S,
-    ) -> ToolResult:
-        """Run it to its end; see :func:`servemark.children.run_tool`. While Slurm's controller is away, srun is tried again."""
-        deadline = time.monotonic() + patience_s
-        while True:
-            begin = patience.size(log)
-            result = run_tool(
-                self.argv, log=log, env=self.env, timeout_s=timeout_s, watch=watch, check=check, leash=self.launched
-            )
-            if not (self.launched and result.exit_code and result.stopped is None and patience.not_started(log, begin)):
-                return result
-            if time.monotonic() > deadline:
-                return result
-            time.sleep(patience.PAUSE_S)
-
-
-@dataclass(frozen=True)
-class Ground:
-    """What a deployment stands on: its allocation, its attempt's folder, its scratch folder (the same name on every node)."""
-
-    alloc: Allocation
-    attempt: Path
-    scratch: Path
-
-    def request(self, node: str, asked: daemon.DaemonRequest) -> daemon.DaemonRequest:
-        """``asked``, to be started on ``node``."""
-        launcher = self.alloc.launcher(node)
-        return asked.model_copy(update={"launcher": launcher, "node": node, "scratch": str(self.scratch)})
-
-    def start(self, node: str, asked: daemon.DaemonRequest) -> None:
-        """Have the keeper start one daemon on ``node``.
-
-        Raises:
-            StageFailed: the keeper has ended, because of another daemon's end or without one; or the program cannot be started.
-        """
-        try:
-            kept = self.request(node, asked).model_copy(update={"silence_s": daemon.SILENCE_S})
-            state = keeper.request(self.attempt, kept)
-        except TimeoutError as error:
-            raise self._not_started(asked.name, error) from None
-        if state.why == "never_started":
-            raise StageFailed(
-                f"{asked.argv[0]} cannot be started.",
-                look=state.log,
-                do="Check the environment's prefix.",
-                reason="never_started",
-            )
-
-    def _not_started(self, name: str, error: TimeoutError) -> StageFailed:
-        first = attempts.first_to_end(self.attempt, name)
-        if first is None or first.ended_at is None:
-            return StageFailed(str(error), look=str(self.attempt / "keeper.log"), reason="keeper_ended")
-        what = f"{name} was not started: before it, {attempts.how_it_ended(first)}"
-        return attempts.as_error(attempts.explain_end("", self.attempt, first, what, "server_exited"))
-
-    def tool(self, node: str, asked: daemon.DaemonRequest) -> Tool:
-        """A short-lived process on ``node``."""
-        return self.tool_on([node], asked)
-
-    def tool_on(self, nodes: Sequence[str], asked: daemon.DaemonRequest) -> Tool:
-        """The same process on every one of ``nodes`` at once; SERVEMARK_NODE tells each where it is."""
-        if self.alloc.job_id is None:
-            env = daemon.environment(asked) | {survey.NODE_VARIABLE: survey.here()}
-            return Tool(daemon.command(asked), env, launched=False)
-        path = self.attempt / "tools" / f"{asked.name}.json"
-        request = self.request(nodes[0], asked)
-        if len(nodes) > 1:
-            request = request.model_copy(update={"launcher": allocation.step(self.alloc.job_id, nodes, None)})
-        write_atomically(path, request.model_dump_json(indent=2) + "\n", mode=0o600)
-        argv, env = daemon.through_launcher(request, path)
-        return Tool(argv, env | processes.mark(self.attempt), launched=True)
-
-
-def scratch_folder(config: Config, runtime_root: Path, alloc: Allocation) -> Path:
-    """A new name for an attempt's short-lived files on every node: short, because sockets lie below it."""
-    name = secrets.token_hex(4)
-    if alloc.job_id is None or config.cluster is None:
-        return runtime_root / name
-    return Path(os.path.expandvars(config.cluster.scratch)) / f"servemark-{os.getuid()}" / name
 
 
 def look(
@@ -167,24 +65,13 @@ def look(
             quote=failed[0].quote,
         )
     found = [answer.node for answer in answers if answer.node]
-    planned = plan.key_parts["hardware"]
-    ordered = sorted(found, key=lambda node: _rank(node, alloc.nodes, planned if topology.client == "own" else None))
+    ordered = sorted(found, key=lambda node: alloc.nodes.index(node.name))
     servers = ordered[: topology.nodes]
     compare(servers, topology.devices_per_node, needs_ray=topology.executor == "ray")
-    same_kind(servers, planned)
+    same_kind(servers, plan.key_parts["hardware"])
     if len(ordered) > 1:
         _check_reach(ground, spec, ordered, timeout_s, log, watch)
     return tuple(ordered)
-
-
-def _rank(node: Node, names: Sequence[str], planned: Mapping[str, Any] | None) -> tuple[bool, int]:
-    """This process's own node first; where the client has a node of its own, one that cannot be a server's is the client's.
-
-    Args:
-        planned: the servers' kind of hardware, where the client has a node of its own.
-    """
-    cannot_serve = planned is not None and (node.devices == 0 or bool(_differs(node, planned)))
-    return (cannot_serve, names.index(node.name))
 
 
 def _differs(node: Node, planned: Mapping[str, Any]) -> dict[str, Any]:
@@ -343,11 +230,17 @@ def _ask(
     folder = ground.attempt / FOLDER / spec.task
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spec").write_text(spec.model_dump_json(indent=2) + "\n")
-    cpus = min((ground.alloc.cpus.get(name, 0) for name in names), default=0) or None
-    argv = [*allocation.step(ground.alloc.job_id, names, cpus), *survey.command(folder / "spec")]
     env = daemon.launcher_environment() | survey.variables()
-    result = Tool(argv, env, launched=True).run(log=log, timeout_s=timeout_s, watch=watch, patience_s=patience_s)
+
+    def ask(together: list[str]) -> str:
+        argv = [*ground.alloc.launcher(*together), *survey.command(folder / "spec")]
+        tool = Tool(argv, env, launched=True)
+        result = tool.run(log=log, timeout_s=timeout_s, watch=watch, patience_s=patience_s)
+        return f"srun: {result.stopped or f'exit code {result.exit_code}'}"
+
+    with ThreadPoolExecutor() as pool:
+        ends = list(pool.map(ask, ground.alloc.by_component(names)))
     answers = [folder / f"{name}.json" for name in names]
     silent = [path.stem for path in answers if not path.exists()]
-    why = f"srun: {result.stopped or f'exit code {result.exit_code}'}"
-    return [Answer.model_validate_json(path.read_text()) for path in answers if path.exists()], silent, why
+    answered = [Answer.model_validate_json(path.read_text()) for path in answers if path.exists()]
+    return answered, silent, "; ".join(ends)

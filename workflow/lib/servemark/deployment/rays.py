@@ -12,7 +12,7 @@ from servemark import keeper, launch
 from servemark.children import LifelineWatch
 from servemark.daemon import DaemonRequest
 from servemark.deployment import attempts, ports
-from servemark.deployment.nodes import Ground
+from servemark.deployment.ground import Ground
 from servemark.environment import INSIDE
 from servemark.errors import StageFailed
 from servemark.progress import Progress

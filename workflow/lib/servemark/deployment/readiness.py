@@ -1,8 +1,6 @@
 """await_ready: wait until the server answers a real completion, or say why it will not.
 
-Ready is /health 200, then /v1/models lists the served name, then one completion with a token in it: vLLM answers 200 on
-/health while its first request would kill the engine (seen with pipeline parallelism), so only the last one counts.
-A dead process ends the wait at once; a log that moves resets the stall clock.
+What counts as ready is in ``probe``. A dead process ends the wait at once; a log that moves resets the stall clock.
 """
 
 from __future__ import annotations
@@ -14,155 +12,19 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from servemark import keeper, launch_router, planning
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, attempts
-from servemark.deployment.nodes import Ground
+from servemark.deployment.ground import Ground
+from servemark.deployment.polling import Tail, Waited, poll
+from servemark.deployment.probe import ServerProbe, require_closed
 from servemark.errors import StageFailed
 from servemark.progress import Progress
 from servemark.records import Cluster, Endpoint, Failure, Plan, Ready, ReplicaStartup, ServerPlace, Startup
 from servemark.startup_log import StartupLog
 
 STAGE = "await_ready"
-INTERVAL_S = 0.25
 KEPT = "startup.json"
-
-
-@dataclass(frozen=True)
-class Waited:
-    """Result of a successful wait; seconds since the server process was started."""
-
-    seconds_to_health: float
-    seconds_to_first_token: float
-
-
-def poll(
-    probe: Callable[[], str],
-    read_log: Callable[[], bool],
-    died: Callable[[], bool],
-    *,
-    start_s: float,
-    stall_s: float,
-    begin: float,
-    tell: Callable[[str], None],
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Waited:
-    """Wait until ``probe`` says ``ready``.
-
-    Args:
-        probe: ``ready``, ``healthy`` (answers /health, no completion yet) or words for what is missing.
-        read_log: whether the log has moved since the last call.
-        died: whether the process has ended.
-        start_s: deadline for the whole start, seconds.
-        stall_s: longest silence of the log, seconds.
-        begin: ``clock()`` at process start.
-
-    Raises:
-        StageFailed: reason ``server_exited``, ``startup_timeout`` or ``startup_stalled``.
-    """
-    moved_at, healthy_at = clock(), None
-    while True:
-        if died():
-            raise StageFailed("The server ended before it was ready.", reason="server_exited")
-        answer = probe()
-        if healthy_at is None and answer in ("healthy", "ready"):
-            healthy_at = clock() - begin
-        if answer == "ready":
-            assert healthy_at is not None
-            return Waited(round(healthy_at, 2), round(clock() - begin, 2))
-        if read_log():
-            moved_at = clock()
-        tell(answer)
-        if clock() - begin > start_s:
-            raise StageFailed(
-                f"The server was not ready after {start_s:.0f} s (last: {answer}).", reason="startup_timeout"
-            )
-        if clock() - moved_at > stall_s:
-            raise StageFailed(
-                f"The server's log has been silent for {stall_s:.0f} s (last: {answer}).", reason="startup_stalled"
-            )
-        sleep(INTERVAL_S)
-
-
-class ServerProbe:
-    """Asks one server; every answer that shows another program on our port is an error at once."""
-
-    def __init__(self, url: str, served_name: str, key: str, health: str = "/health"):
-        self._client = httpx.Client(
-            base_url=url, timeout=10.0, headers={"Authorization": f"Bearer {key}"}, trust_env=False
-        )
-        self._name, self._health = served_name, health
-        self._healthy = False
-
-    def __call__(self) -> str:
-        try:
-            if not self._healthy:
-                health = self._client.get(self._health)
-                if health.status_code != 200:
-                    return f"{self._health} answers {health.status_code}"
-                self._healthy = True
-                return "healthy"
-            return self._ask()
-        except httpx.HTTPError as error:
-            return (
-                "no connection yet" if isinstance(error, httpx.ConnectError) else f"no answer ({type(error).__name__})"
-            )
-
-    def _ask(self) -> str:
-        models = self._client.get("/v1/models")
-        if models.status_code >= 500:
-            return f"/v1/models answers {models.status_code}"
-        do = "Run again: another port is chosen (or choose another deployments.NAME.port)."
-        if models.status_code == 401:
-            raise StageFailed(
-                f"The server at {self._client.base_url} does not know our key: another program has taken the port.",
-                do=do,
-                reason="foreign_server",
-            )
-        names = _model_names(models)
-        if self._name not in names:
-            raise StageFailed(
-                f"The server lists the models {names}, not {self._name!r}: it is not the one we started.",
-                do=do,
-                reason="foreign_server",
-            )
-        answer = self._client.post(
-            "/v1/completions",
-            json={"model": self._name, "prompt": "Hello", "max_tokens": 1, "temperature": 0, "ignore_eos": True},
-            timeout=120,
-        )
-        if answer.status_code != 200:
-            return f"a completion answers {answer.status_code}: {answer.text[:200]}"
-        return (
-            "ready" if answer.json().get("usage", {}).get("completion_tokens", 0) >= 1 else "a completion has no token"
-        )
-
-
-def _model_names(answer: httpx.Response) -> list[str]:
-    """The names in an OpenAI model list; none in what is no such list."""
-    try:
-        return [model["id"] for model in answer.json()["data"]]
-    except (ValueError, KeyError, TypeError):
-        return []
-
-
-class _Tail:
-    """Feeds what is appended to the server's log to the parser."""
-
-    def __init__(self, path: Path, log: StartupLog):
-        self._path, self._log, self._offset = path, log, 0
-
-    def __call__(self) -> bool:
-        with open(self._path, errors="replace") as stream:
-            stream.seek(self._offset)
-            text = stream.read()
-            self._offset = stream.tell()
-        before = self._log.progress
-        self._log.feed(text)
-        return self._log.progress != before
 
 
 @dataclass(frozen=True)
@@ -261,14 +123,14 @@ class Waiting:
         daemon = attempts.find_daemon(attempt, server.daemon)
         assert daemon is not None and daemon.started_at is not None, "serve_model has started it"
         parser = StartupLog()
-        tail = _Tail(Path(daemon.log), parser)
+        tail = Tail(Path(daemon.log), parser)
         started = datetime.fromisoformat(daemon.started_at)
         begin = time.monotonic() - (datetime.now(started.tzinfo) - started).total_seconds()
         which = f" ({server.replica} on {server.node})" if len(self.token.servers) > 1 else ""
         waited = self._poll(
             attempt, server, key, tail, begin, lambda: f"waiting for vLLM{which}: {parser.stage}", lambda: parser.stage
         )
-        _require_closed(f"{server.url}/metrics")
+        require_closed(f"{server.url}/metrics")
         ready_at = started + timedelta(seconds=waited.seconds_to_first_token)
         tail()
         start = ReplicaStartup(
@@ -306,7 +168,7 @@ class Waiting:
             lambda: "starting",
             "/v1/models",
         )
-        _require_closed(router.url + launch_router.DOOR_TEST)
+        require_closed(router.url + launch_router.DOOR_TEST)
 
     def _poll(
         self,
@@ -337,24 +199,6 @@ class Waiting:
         except StageFailed as error:
             tail()
             raise _During(stage(), error) from error
-
-
-def _require_closed(url: str) -> None:
-    """See that a route answers nobody without the key.
-
-    Raises:
-        StageFailed: it does.
-    """
-    try:
-        status = httpx.get(url, timeout=10.0, trust_env=False).status_code
-    except httpx.HTTPError:
-        return  # what answers nothing gives nothing away; the measurement will tell
-    if status != 401:
-        raise StageFailed(
-            f"{url} answers {status} without the key; expected 401. Nothing is served that anybody could use.",
-            do="This is a defect of servemark, or of a vLLM or router that it does not know; report it with the version.",
-            reason="open_door",
-        )
 
 
 class _During(StageFailed):

@@ -8,7 +8,7 @@ from pathlib import Path
 from servemark import launch, launch_router, processes
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, attempts, ports
-from servemark.deployment.nodes import Ground
+from servemark.deployment.ground import Ground
 from servemark.errors import StageFailed
 from servemark.launch import Rank
 from servemark.progress import Progress

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from servemark import fence, keeper, processes
 from servemark.deployment import allocation, attempts, nodes
-from servemark.deployment.nodes import Ground
+from servemark.deployment.ground import Ground
 from servemark.errors import ServemarkError
 from servemark.progress import Progress
 from servemark.records import Plan, Stopped

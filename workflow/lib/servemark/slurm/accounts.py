@@ -8,16 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any
 
 from servemark.records import JobAccount
-from servemark.slurm.commands import between_s, duration_s
+from servemark.slurm.listings import between_s, duration_s
 from servemark.slurm.states import State
 
 ENVIRONMENT = {"TZ": "UTC"}
 
 FIELDS = (
-    "JobIDRaw", "State", "ExitCode", "Reason", "Partition", "Account", "QOS", "NodeList", "AllocTRES", "AllocCPUS", "Submit", "Start",
+    "JobID", "State", "ExitCode", "Reason", "Partition", "Account", "QOS", "NodeList", "AllocTRES", "AllocCPUS", "Submit", "Start",
     "End", "ElapsedRaw", "TimelimitRaw",
 )  # fmt: skip
 
@@ -43,11 +44,14 @@ def sacct_argv(job_ids: Iterable[str], since: datetime) -> list[str]:
 def parse_sacct(text: str) -> dict[str, list[JobAccount]]:
     """Read what :func:`sacct_argv` asks for: the starts of each job, oldest first; lines of another shape are passed over.
 
-    Slurm 22.05 does not say which start a line is of; the lines are counted.
+    Slurm 22.05 does not say which start a line is of; the lines are counted. The components ``ID+0``, ``ID+1`` of a heterogeneous job are
+    one start, with the nodes, CPUs and GPUs of all.
     """
     found: dict[str, list[JobAccount]] = {}
     lines = [
-        fields for line in text.splitlines() if len(fields := line.split("|")) == len(FIELDS) and fields[0].isdigit()
+        fields
+        for line in text.splitlines()
+        if len(fields := line.split("|")) == len(FIELDS) and fields[0].replace("+", "", 1).isdigit()
     ]
     for (
         job,
@@ -65,38 +69,58 @@ def parse_sacct(text: str) -> dict[str, list[JobAccount]]:
         end,
         elapsed,
         limit,
-    ) in sorted(lines, key=lambda fields: fields[10]):
+    ) in sorted(lines, key=lambda fields: (fields[10], fields[0])):
+        job, _, component = job.partition("+")
         starts = found.setdefault(job, [])
-        starts.append(
-            JobAccount(
-                job_id=job,
-                source="sacct",
-                state=State.parse(state).word,
-                exit_code=code or None,
-                reason=_said(reason),
-                partition=_said(partition),
-                account=_said(account),
-                qos=_said(qos),
-                nodes=_nodes(nodes),
-                gpus=_gpus(tres) if _nodes(nodes) else 0,
-                cpus=int(cpus) if cpus.isdigit() and _nodes(nodes) else 0,
-                submitted_at=_utc(submit),
-                started_at=_utc(start),
-                ended_at=_utc(end),
-                queue_wait_s=between_s(submit, start),
-                elapsed_s=float(elapsed) if elapsed.isdigit() else None,
-                limit_s=60.0 * int(limit) if limit.isdigit() else None,
-                restarts=len(starts),
-            )
+        one = JobAccount(
+            job_id=job,
+            source="sacct",
+            state=State.parse(state).word,
+            exit_code=code or None,
+            reason=_said(reason),
+            partition=_said(partition),
+            account=_said(account),
+            qos=_said(qos),
+            nodes=_nodes(nodes),
+            gpus=_gpus(tres) if _nodes(nodes) else 0,
+            cpus=int(cpus) if cpus.isdigit() and _nodes(nodes) else 0,
+            submitted_at=_utc(submit),
+            started_at=_utc(start),
+            ended_at=_utc(end),
+            queue_wait_s=between_s(submit, start),
+            elapsed_s=float(elapsed) if elapsed.isdigit() else None,
+            limit_s=60.0 * int(limit) if limit.isdigit() else None,
+            restarts=len(starts),
         )
+        if component not in ("", "0") and starts:
+            starts[-1] = _together(starts[-1], one)
+        else:
+            starts.append(one)
     return found
+
+
+def _together(first: JobAccount, other: JobAccount) -> JobAccount:
+    """One start of a heterogeneous job: the first component's, with the nodes, CPUs and GPUs of another."""
+    sums = {"gpus": (first.gpus or 0) + (other.gpus or 0), "cpus": (first.cpus or 0) + (other.cpus or 0)}
+    return first.model_copy(update={"nodes": first.nodes + other.nodes, **sums})
 
 
 _FIELD = re.compile(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)")
 
 
 def parse_scontrol(text: str) -> JobAccount | None:
-    """Read ``scontrol show job -d ID`` of one job: its last start; None when the text describes no job."""
+    """Read ``scontrol show job -d ID`` of one job: its last start; None when the text describes no job.
+
+    Of a heterogeneous job it prints every component, and each but the first one twice.
+    """
+    components = {one.job_id: one for part in _JOB.split(text) if (one := _parse_scontrol(part))}
+    return reduce(_together, components.values()) if components else None
+
+
+_JOB = re.compile(r"^(?=JobId=)", re.MULTILINE)
+
+
+def _parse_scontrol(text: str) -> JobAccount | None:
     fields: dict[str, str] = {}
     for name, value in _FIELD.findall(text):
         # Free text further on (Comment, Command) may hold NAME=VALUE too.

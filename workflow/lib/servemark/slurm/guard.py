@@ -20,7 +20,7 @@ from servemark import processes
 from servemark.errors import ServemarkError
 from servemark.processes import Identity
 from servemark.records import utc_now
-from servemark.slurm import commands, journal
+from servemark.slurm import commands, journal, listings
 from servemark.slurm.commands import CommandFailed, Trouble
 
 # Cancelled jobs leave the queue after KillWait (30 s by default) at the latest, when their processes can be killed at all.
@@ -71,7 +71,7 @@ def leftovers(run_folder: Path, say: Callable[[str], None]) -> None:
     if not names:
         return
     try:
-        live = commands.squeue(names, finished=False)
+        live = listings.squeue(names, finished=False)
         if live:
             ids = ", ".join(job.id for job in live)
             say(
@@ -90,7 +90,7 @@ def leftovers(run_folder: Path, say: Callable[[str], None]) -> None:
             do="Run the same command again when `squeue` answers.",
             reason="slurm_unreachable",
         ) from error
-    if live and (left := commands.squeue(names, finished=False)):
+    if live and (left := listings.squeue(names, finished=False)):
         raise ServemarkError(
             f"Jobs of an earlier run do not leave Slurm's queue: {', '.join(f'{job.id} ({job.state.word})' for job in left)}.",
             do="Wait until `squeue --me` lists them no more, then run again; tell the cluster's support when they stay COMPLETING.",
@@ -109,11 +109,11 @@ def gone_within_s() -> float:
     return max(GONE_S, 30.0 + int(found[1])) if found else GONE_S
 
 
-def _clear(names: list[str], deadline: float) -> list[commands.Job]:
+def _clear(names: list[str], deadline: float) -> list[listings.Job]:
     """Cancel until squeue lists nothing of these names or the time is up; gives what is left. Raises CommandFailed."""
     cancelled: set[str] = set()
     while True:
-        left = commands.squeue(names, finished=False)
+        left = listings.squeue(names, finished=False)
         if not left or time.monotonic() >= deadline:
             return left
         for name in names if any(job.id not in cancelled for job in left) else []:
@@ -129,7 +129,7 @@ def sweep(
     give_up, pause, silent, clean_looks = time.monotonic() + patience_s, 1.0, False, 0
     while True:
         try:
-            left = commands.squeue([run], finished=False)
+            left = listings.squeue([run], finished=False)
             if silent:
                 say("Slurm answers again")
                 silent, pause = False, 1.0

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from servemark.errors import ConfigError
-from servemark.slurm import commands
+from servemark.slurm import commands, listings
 from servemark.slurm.commands import CommandFailed, Trouble
 from servemark.slurm.request import Request
 
@@ -142,6 +142,6 @@ def limit_of(text: str, partition: str | None) -> float | None:
     for line in text.splitlines():
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
         if fields.get("PartitionName") == partition or (partition is None and fields.get("Default") == "YES"):
-            seconds = commands.duration_s(fields.get("MaxTime", ""))
+            seconds = listings.duration_s(fields.get("MaxTime", ""))
             return None if seconds is None else seconds / 60
     return None

@@ -15,6 +15,8 @@ class Request:
     Attributes:
         name: of the deployment or rule, for messages.
         nodes: number of nodes; one task is started on each.
+        client: flags of a second component of one node without GPUs, for the client; account, partition, QOS and time are the first
+            one's where it does not name others. None: no such node. Slurm calls this a heterogeneous job.
         gres: per node, e.g. ``gpu:4``.
         minutes: time limit.
         exclusive: whole nodes: every core, all memory.
@@ -35,30 +37,30 @@ class Request:
     extra: str = ""
     cpus: int | None = None
     memory_mb: int | None = None
+    client: str | None = None
 
     def flags(self) -> list[str]:
         """The flags for sbatch, each one word; none goes through a shell.
 
         Raises:
-            ValueError: ``extra`` is no list of words (a quote is not closed).
+            ValueError: ``extra`` or ``client`` is no list of words (a quote is not closed).
         """
-        flags = [f"--nodes={self.nodes}", "--ntasks-per-node=1"]
-        named = {
-            "account": self.account,
-            "partition": self.partition,
-            "qos": self.qos,
-            "constraint": self.constraint,
-            "gres": self.gres,
-            "time": self.minutes,
-        }
+        flags = self._component(self.nodes, {"constraint": self.constraint, "gres": self.gres}) + shlex.split(
+            self.extra
+        )
+        if self.client is not None:
+            flags += [":", *self._component(1, {}), *shlex.split(self.client)]
+        return flags
+
+    def _component(self, nodes: int, more: Mapping[str, str | None]) -> list[str]:
+        flags = [f"--nodes={nodes}", "--ntasks-per-node=1"]
+        named = {"account": self.account, "partition": self.partition, "qos": self.qos, **more, "time": self.minutes}
         flags += [f"--{name}={value}" for name, value in named.items() if value]
         if self.exclusive:
             # Without --mem=0 a whole node comes with the partition's default memory only.
-            flags += ["--exclusive", "--mem=0"]
-        else:
-            flags += [f"--cpus-per-task={self.cpus}"] if self.cpus else []
-            flags += [f"--mem={self.memory_mb}M"] if self.memory_mb else []
-        return flags + shlex.split(self.extra)
+            return [*flags, "--exclusive", "--mem=0"]
+        flags += [f"--cpus-per-task={self.cpus}"] if self.cpus else []
+        return flags + ([f"--mem={self.memory_mb}M"] if self.memory_mb else [])
 
     def resources(self) -> dict[str, str | int]:
         """The same as resources of a Snakemake rule; :meth:`of` reads them back. Give them to one rule of a group only:
@@ -76,6 +78,7 @@ class Request:
             "slurm_extra": self.extra,
             "cpus_per_task": self.cpus,
             "mem_mb": self.memory_mb,
+            "slurm_client": self.client,
         }
         return {name: value for name, value in named.items() if value}
 
@@ -104,4 +107,5 @@ class Request:
             extra=text("slurm_extra") or "",
             cpus=None if exclusive else number("cpus_per_task") or threads,
             memory_mb=None if exclusive else number("mem_mb"),
+            client=text("slurm_client"),
         )

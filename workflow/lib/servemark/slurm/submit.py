@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from servemark.config.refused import looks_secret
-from servemark.slurm import commands
+from servemark.slurm import commands, listings
 from servemark.slurm.commands import CommandFailed, Trouble
 
 _PARSABLE = re.compile(r"^(\d+)(;\S+)?\s*$", re.MULTILINE)
@@ -119,4 +119,4 @@ def _impatient(outage: Outage, argv: Sequence[str]) -> Iterator[None]:
 
 
 def _known(name: str, token: str, stop: threading.Event) -> str | None:
-    return next((job.id for job in commands.squeue([name], finished=True, stop=stop) if job.comment == token), None)
+    return next((job.id for job in listings.squeue([name], finished=True, stop=stop) if job.comment == token), None)

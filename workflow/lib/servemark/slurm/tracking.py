@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from servemark.slurm.commands import Job
+from servemark.slurm.listings import Job
 from servemark.slurm.states import REQUEUED_BY_SLURM, Meaning
 from servemark.slurm.words import LOST, STUCK
 

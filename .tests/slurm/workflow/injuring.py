@@ -1,0 +1,57 @@
+"""What the fault tests do to a run alike: one deployment that can be made to hang, a cluster that is taken, and the rerun that mends it."""
+
+from __future__ import annotations
+
+from fault_table import Injury
+from sandbox import Sandbox
+from scheduled_checkout import ScheduledCheckout
+
+from integration.harness import Finished, Running
+
+# From a job's end to the run's end: the executor looks every few seconds, KillWait is 5 s, and the machine is busy.
+END_S = 60.0
+
+
+def begin(checkout: ScheduledCheckout, *arguments: str, **variables: str) -> Running:
+    """Start a run of one deployment whose server can be made to hang."""
+    checkout.keep("a")
+    checkout.inject("none")
+    checkout.config["timeouts"] |= {"no_progress": 150.0, "point": 200.0}
+    return checkout.start(*arguments, **({"STANDIN_TOKEN_S": "0.05"} | variables))
+
+
+def measuring(
+    checkout: ScheduledCheckout, *arguments: str, **variables: str
+) -> tuple[Running, dict[str, str], dict[str, str]]:
+    """The same, up to its second point, in which the server hangs; with its job, and when the first point was measured."""
+    running = begin(checkout, *arguments, **variables)
+    job = checkout.measuring()
+    before = checkout.started_at("a")
+    assert set(before) == {"chat-c1-r1"}
+    return running, job, before
+
+
+def assert_mended(checkout: ScheduledCheckout, injury: Injury, before: dict[str, str]) -> Finished:
+    """A plain rerun completes, and measures nothing again that was measured."""
+    checkout.hang(False)
+    done = checkout.run()
+    injury.mended_by(done)
+    after = checkout.started_at("a")
+    assert set(after) == {"chat-c1-r1", "chat-c2-r1"} and {name: after[name] for name in before} == before
+    assert {row["verdict"] for row in checkout.rows().values()} <= {"VALID", "SUSPECT"}
+    checkout.assert_nothing_left()
+    return done
+
+
+def occupy(cluster: Sandbox, partition: str, seconds: int, nodes: int = 2) -> str:
+    """A job of somebody else that takes whole nodes; its id."""
+    argv = [
+        "sbatch",
+        "--parsable",
+        f"--partition={partition}",
+        f"--nodes={nodes}",
+        "--exclusive",
+        "--time=10",
+        "--output=/dev/null",
+    ]
+    return cluster.run([*argv, f"--wrap=sleep {seconds}"], check=True).stdout.strip()

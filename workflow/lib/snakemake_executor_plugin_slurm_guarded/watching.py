@@ -1,0 +1,161 @@
+"""The watch over a run's submitted jobs: what has become of each, asked of squeue, then of the controller, then of accounting."""
+
+import pwd
+import threading
+import time
+from pathlib import Path
+
+from servemark.slurm import commands, journal, listings
+from servemark.slurm.commands import CommandFailed, Trouble
+from servemark.slurm.listings import Job
+from servemark.slurm.states import State
+from servemark.slurm.submit import Outage
+from servemark.slurm.tracking import Ended, Look, Tracker
+from servemark.slurm.words import LOST, End
+
+# A canceller's name comes from accounting only, which may lag behind the controller or be slow; the message does not wait longer.
+_WHO_S = 3.0
+# Jobs asked for one by one in a round.
+_LOOKUPS = 8
+
+
+class Watch:
+    """Looks at the jobs of one run. One thread looks; ``ended`` has the jobs that have ended, by id, until somebody takes them out.
+
+    Args:
+        run: the name of all jobs of the run.
+        journal_path: where states are noted; None: nowhere.
+        tracker: the jobs; other threads add to it.
+        lock: of the tracker.
+        outage: told when Slurm does not answer, and when it does again.
+        stop: when set, a question is given up.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        journal_path: Path | None,
+        tracker: Tracker,
+        lock: threading.RLock,
+        outage: Outage,
+        stop: threading.Event,
+    ):
+        self._run, self._journal, self._tracker, self._lock = run, journal_path, tracker, lock
+        self._outage, self._stop = outage, stop
+        self._sacct_rests_until = 0.0
+        self.ended: dict[str, End] = {}
+
+    def look(self) -> list[str]:
+        """Ask once about all jobs; gives the ids of those that are doubles, to be cancelled."""
+        if not self._tracker.jobs or self._stop.is_set():
+            return []
+        asked = time.monotonic()
+        try:
+            listed = listings.squeue([self._run], finished=True, stop=self._stop)
+        except CommandFailed as error:
+            self._without_answer(error)
+            return []
+        self._outage.ends()
+        with self._lock:
+            look = self._tracker.see(time.monotonic(), listed, asked=asked)
+        self._search(look)
+        for job in look.changed:
+            if job.now and not job.now.state.ended:
+                facts = {"state": job.now.state.word, "reason": job.now.reason, "nodes": job.now.nodes}
+                journal.append(self._journal, "state", run=self._run, job=job.id, **facts)
+        for ended in look.ended:
+            # Successes first: nothing is asked about them.
+            if ended.word == "COMPLETED":
+                self._keep(ended, None, None)
+        for ended in look.ended:
+            if ended.word != "COMPLETED":
+                self._keep(ended, self._detail(ended), self._who(ended))
+        return look.doubles
+
+    def failed(self) -> None:
+        """A look told nothing: no state changes, and the next one comes later each time."""
+        with self._lock:
+            self._tracker.no_answer(time.monotonic())
+
+    def _without_answer(self, error: CommandFailed) -> None:
+        if error.trouble is not Trouble.STOPPED:
+            self._outage.begins(error)
+            self.failed()
+
+    def _search(self, look: Look) -> None:
+        """Jobs that squeue does not list any more: the controller's own record, else accounting, else nobody knows them."""
+        for job in look.missing[:_LOOKUPS]:
+            try:
+                view = listings.scontrol_job(job.id, stop=self._stop)
+            except CommandFailed as error:
+                self._without_answer(error)
+                return
+            if view is None:
+                view = self._sacct(job.id, commands.QUERY_S)
+                view = view if view and view.state.ended else None
+            with self._lock:
+                if view:
+                    self._tracker.found(time.monotonic(), job, view, look)
+                else:
+                    self._tracker.nobody_knows(time.monotonic(), job, look)
+
+    def _sacct(self, job: str, timeout_s: float) -> Job | None:
+        if time.monotonic() < self._sacct_rests_until:
+            return None
+        try:
+            return listings.sacct([job], timeout_s=timeout_s, stop=self._stop).get(job)
+        except CommandFailed:
+            # None here, or it is slow: jobs whose end is known otherwise must not wait for it each time.
+            self._sacct_rests_until = time.monotonic() + 60
+            return None
+
+    def _detail(self, ended: Ended) -> Job | None:
+        if ended.word == LOST or (ended.view and ended.view.exit_code is not None):
+            return None
+        try:
+            return listings.scontrol_job(ended.job.id, stop=self._stop)
+        except CommandFailed:
+            return None
+
+    def _who(self, ended: Ended) -> str | None:
+        """Who cancelled a job."""
+        until = time.monotonic() + _WHO_S
+        while ended.word == "CANCELLED" and time.monotonic() < until and not self._stop.is_set():
+            view = self._sacct(ended.job.id, until - time.monotonic())
+            if view is None and time.monotonic() < self._sacct_rests_until:
+                break
+            if view and view.state.by is not None:
+                return _user(view.state.by)
+            self._stop.wait(0.5)
+        return None
+
+    def _keep(self, ended: Ended, detail: Job | None, by: str | None) -> None:
+        end = _end(ended, detail, by)
+        self.ended[end.job] = end
+
+
+def _end(ended: Ended, detail: Job | None, by: str | None) -> End:
+    view = ended.view or Job(ended.job.id, State(""))
+    more = detail or view
+    return End(
+        job=ended.job.id,
+        label=ended.job.label,
+        state=ended.word,
+        success=ended.word == "COMPLETED",
+        exit_code=0 if ended.word == "COMPLETED" else more.exit_code,
+        signal=more.signal,
+        reason=more.reason or view.reason,
+        nodes=more.nodes or view.nodes,
+        by=by,
+        elapsed_s=more.elapsed_s if more.elapsed_s is not None else view.elapsed_s,
+        queue_wait_s=view.queue_wait_s if view.queue_wait_s is not None else more.queue_wait_s,
+        limit_min=more.limit_min or view.limit_min,
+        log=ended.job.log,
+    )
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"with id {number}"
