@@ -26,7 +26,7 @@ test: setup-test
 	$(VENV)/bin/python -m pytest -m "real and not faults"
 
 test-slurm: setup-test
-	$(VENV)/bin/python -m pytest .tests/slurm -m "not faults and not real_slurm_full"
+	$(VENV)/bin/python -m pytest .tests/slurm -m "(core or not faults) and not real_slurm_full"
 
 test-faults: setup-test
 	SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_FAULT_TABLE=$(CURDIR)/$(FAULT_TABLE) $(VENV)/bin/python -m pytest .tests/slurm .tests/integration -m "faults or real_slurm_full"

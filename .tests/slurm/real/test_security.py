@@ -191,19 +191,16 @@ def curl(cluster: Sandbox, node: str, address: str, route: str) -> dict:
     return {"http": cluster.run([*argv, f"http://{address}{route}"], node=node, user="nobody").stdout}
 
 
-@pytest.mark.slurm
 @pytest.mark.timeout(400)
 def test_secrets_of_the_user_and_the_run_are_stored_nowhere(lived: Lived, tmp_path: Path) -> None:
     assert lived.done is not None and lived.done.rc == 0, lived.done and lived.done.text
     assert_no_canary(lived, tmp_path)
 
 
-@pytest.mark.slurm
 def test_no_other_user_reads_what_is_not_a_result(lived: Lived) -> None:
     assert_closed_files(lived)
 
 
-@pytest.mark.slurm
 def test_nobody_without_the_key_is_answered_on_either_node(lived: Lived) -> None:
     assert {route: answer["http"] for route, answer in lived.answers.items()} == {
         f"{node}: {route}": "401" for node in NODES for route in ROUTES

@@ -18,7 +18,7 @@ from integration.harness import wait_until
 from servemark import daemon
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("queue_left_empty")]
-core = pytest.mark.slurm
+core = pytest.mark.core
 
 
 # Jobs that Slurm ends

@@ -24,7 +24,7 @@ from scheduled_checkout import GONE_S, LIVE, RUN_S, ScheduledCheckout
 from integration.harness import Running, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("queue_left_empty")]
-core = pytest.mark.slurm
+core = pytest.mark.core
 
 # From a signal to the end of the main process (interrupts.BOUND_S is 8 s).
 ANSWER_S = 13.0

@@ -18,8 +18,6 @@ from scheduled_checkout import RUN_S, ScheduledCheckout
 
 from integration.harness import Finished, wait_until
 
-pytestmark = pytest.mark.slurm
-
 # A stand-in for a site's environment modules: what /etc/profile.d defines there for every login shell.
 MODULES = 'module() { [ "$1" = load ] && export STANDIN_MODULE="$STANDIN_MODULE$2;"; }\n'
 
@@ -175,6 +173,7 @@ def test_servers_over_two_nodes_and_the_client_on_a_third(
     assert set(daemons) == {"server", "server-n1"} and set(daemons.values()) == set(of_servers)
     [job] = checkout.record("deployments/a/accounting.json")["jobs"]
     assert sorted(job["nodes"]) == ["client1", "node1", "node2"] and job["gpus"] == 8
+    assert not list(checkout.path.glob("slurm-*.out")), "its output goes where every job's goes"
 
 
 def test_an_environment_is_built_in_a_job_when_the_cluster_file_says_so(fresh: ScheduledCheckout) -> None:

@@ -114,13 +114,12 @@ class Executor(RemoteExecutor):
         request = Request.of(job.resources, name=label, threads=job.threads)
         folder = self._logs / file_name(label)
         folder.mkdir(parents=True, exist_ok=True)
-        flags = [
-            *request.flags(),
+        flags = request.flags(
             "--export=ALL",
             "--requeue" if self.workflow.executor_settings.requeue else "--no-requeue",
             f"--chdir={self.workflow.workdir_init}",
             f"--output={str(folder).replace('%', '%%')}/%j.log",
-        ]
+        )
         script = _SCRIPT % self.format_job_exec(job)
         self.logger.debug(f"sbatch {shlex.join(flags)} <<EOF\n{script}EOF")
         if self._stop.is_set():

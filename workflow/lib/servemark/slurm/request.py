@@ -39,17 +39,19 @@ class Request:
     memory_mb: int | None = None
     client: str | None = None
 
-    def flags(self) -> list[str]:
+    def flags(self, *common: str) -> list[str]:
         """The flags for sbatch, each one word; none goes through a shell.
+
+        Args:
+            common: further flags, which every component needs.
 
         Raises:
             ValueError: ``extra`` or ``client`` is no list of words (a quote is not closed).
         """
-        flags = self._component(self.nodes, {"constraint": self.constraint, "gres": self.gres}) + shlex.split(
-            self.extra
-        )
+        servers = self._component(self.nodes, {"constraint": self.constraint, "gres": self.gres})
+        flags = [*servers, *common, *shlex.split(self.extra)]
         if self.client is not None:
-            flags += [":", *self._component(1, {}), *shlex.split(self.client)]
+            flags += [":", *self._component(1, {}), *common, *shlex.split(self.client)]
         return flags
 
     def _component(self, nodes: int, more: Mapping[str, str | None]) -> list[str]:
