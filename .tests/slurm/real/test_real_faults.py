@@ -44,7 +44,11 @@ def forget_rejections(checkout: RealCheckout) -> None:
 
 @contextmanager
 def another_version(cluster: Sandbox, node: str, metadata: Path, version: str, folder: Path) -> Iterator[None]:
-    """A package has another version on one node, for as long as this lasts; on the disk nothing is changed."""
+    """A package has another version on one node, for as long as this lasts; on the disk nothing is changed.
+
+    Args:
+        folder: one that the node sees, as it does not see this machine's /tmp.
+    """
     other = folder / "METADATA"
     other.write_text(re.sub(r"^Version: .*$", f"Version: {version}", metadata.read_text(), count=1, flags=re.MULTILINE))
     cluster.run(["mount", "--bind", str(other), str(metadata)], node=node, check=True)
@@ -61,7 +65,7 @@ def site_packages(checkout: RealCheckout) -> Path:
 
 
 def test_what_is_wrong_with_the_nodes_is_found_before_a_model_is_loaded(
-    checkout: RealCheckout, new_injury: Callable[[], Injury], tmp_path: Path
+    checkout: RealCheckout, new_injury: Callable[[], Injury]
 ) -> None:
     def found(fault: str, pattern: str) -> None:
         injury = new_injury()
@@ -94,11 +98,11 @@ def test_what_is_wrong_with_the_nodes_is_found_before_a_model_is_loaded(
     del checkout.site["interface"]
     packages = site_packages(checkout)
     with another_version(
-        checkout.cluster, "node2", next(packages.glob("ray-*.dist-info/METADATA")), "2.59.1", tmp_path
+        checkout.cluster, "node2", next(packages.glob("ray-*.dist-info/METADATA")), "2.59.1", checkout.path
     ):
         found("another Ray on one node", r"Node node2: expected Ray [\d.]+, as on node1; found 2\.59\.1")
     with another_version(
-        checkout.cluster, "node2", next(packages.glob("vllm-*.dist-info/METADATA")), "0.31.9", tmp_path
+        checkout.cluster, "node2", next(packages.glob("vllm-*.dist-info/METADATA")), "0.31.9", checkout.path
     ):
         found("another vLLM on one node", r"Node node2: expected (?i:vllm) [\w.+]+, as on node1; found 0\.31\.9")
     assert checkout.results.joinpath("ledger").is_dir() is False or not list(checkout.results.glob("ledger/*/*.json"))
