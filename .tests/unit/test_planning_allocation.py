@@ -80,7 +80,9 @@ def test_a_client_of_another_kind_is_a_component_without_gpus():
     servers, client = " ".join(found).split(" : ")
     common = "--ntasks-per-node=1 --account=me --partition=gpu"
     assert servers == f"--nodes=2 {common} --gres=gpu:4 --time=30 --exclusive --mem=0 --no-requeue --exclude=n1"
-    assert client == f"--nodes=1 {common} --time=30 --exclusive --mem=0 --no-requeue --partition=cpu", "the last word counts"
+    assert client == f"--nodes=1 {common} --time=30 --exclusive --mem=0 --no-requeue --partition=cpu", (
+        "the last word counts"
+    )
 
 
 def test_the_record_of_a_topology_asks_the_same():

@@ -199,3 +199,58 @@ def test_a_process_that_ends_by_itself_removes_nothing(start, tmp_path):
     scratch = tmp_path / "scratch"
     child, _ = start("pass", scratch=str(scratch))
     assert child.wait(20) == 0 and scratch.exists()
+
+
+# Writes a log into the scratch folder that it is told, says so, then does what it is told.
+LOGGER = """
+import os, sys, time
+folder = os.path.join(sys.argv[1], 'session_1', 'logs')
+os.makedirs(folder)
+open(os.path.join(folder, 'raylet.out'), 'w').write('why it died\\n')
+print('written', flush=True)
+exec(sys.argv[2])
+"""
+KEEP = ("session_*/logs/raylet.*",)
+
+
+@pytest.fixture
+def logger(start, tmp_path):
+    """Starts a process that leaves a log in its scratch folder: remote's process, and where that log is kept."""
+
+    def run(then: str, **more):
+        scratch = tmp_path / "scratch"
+        child, _ = start(LOGGER, str(scratch), then, scratch=str(scratch), **({"keep": KEEP} | more))
+        return child, tmp_path / "server.kept"
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("then", "code"),
+    [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 128 + 9), ("pass", 0)],
+    ids=["exit", "kill", "end"],
+)
+def test_what_a_process_leaves_is_kept_when_it_ends_by_itself(logger, then, code):
+    child, kept = logger(then)
+    assert child.wait(20) == code
+    assert [path.name for path in kept.iterdir()] == ["raylet.out"]
+    assert (kept / "raylet.out").read_text() == "why it died\n"
+    assert (kept / "raylet.out").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("how", ["signal", "let go", "nothing asked for"])
+def test_nothing_is_kept_of_a_process_that_was_asked_to_end(logger, tmp_path, wait_for, how):
+    if how == "nothing asked for":
+        child, kept = logger("sys.exit(3)", keep=())
+    else:
+        child, kept = logger("time.sleep(300)")
+        wait_for(lambda: (tmp_path / "log").exists() and "written" in (tmp_path / "log").read_text())
+        child.send_signal(signal.SIGTERM) if how == "signal" else child.stdin.close()
+    child.wait(20)
+    assert not kept.exists()
+
+
+def test_a_copy_that_fails_does_not_change_the_exit(logger, tmp_path):
+    (tmp_path / "server.kept").write_text("in the way")
+    child, _ = logger("sys.exit(3)")
+    assert child.wait(20) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import report_data
 from deployed import CONFIG, planned_point
 from slurm_tools import on_path
 
-from servemark import scheduled
+from servemark import interrupts, scheduled
 from servemark.config.cluster import Cluster
 from servemark.config.topology import Topology
 from servemark.measurement.ledger import Ledger
@@ -148,6 +149,53 @@ def test_what_is_lacking_is_counted_by_the_ledger(tmp_path, monkeypatch):
     assert scheduled.lacking(given, plan) == 2
     plan.write_text("{}")
     assert scheduled.lacking(given, plan) is None, "a plan that cannot be read is none"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("echo 2026-11-21T20:30:00", datetime(2026, 11, 21, 20, 30).timestamp()),
+        ("echo '  2026-11-21T20:30:00 '", datetime(2026, 11, 21, 20, 30).timestamp()),
+        ("echo N/A", None),
+        ("echo UNLIMITED", None),
+        ("", None),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", None),
+    ],
+    ids=["a limit", "with blanks", "pending", "unlimited", "says nothing", "fails"],
+)
+def test_the_end_of_the_job_that_the_main_process_runs_in_is_asked_for(tmp_path, monkeypatch, body, expected):
+    asked = on_path(tmp_path / "bin", monkeypatch)("squeue", body)
+    os.environ["SLURM_JOB_ID"] = "4711"
+    assert scheduled.own_end() == expected
+    assert asked.read_text() == "--noheader --jobs=4711 --format=%e\n"
+
+
+def test_outside_of_a_job_there_is_no_end_and_nobody_is_asked(tmp_path, monkeypatch):
+    asked = on_path(tmp_path / "bin", monkeypatch)("squeue", "echo 2026-11-21T20:30:00")
+    os.environ.pop("SLURM_JOB_ID", None)
+    assert scheduled.own_end() is None and not asked.exists()
+
+
+def test_a_machine_without_squeue_knows_no_end(tmp_path):
+    os.environ |= {"SLURM_JOB_ID": "4711", "PATH": str(tmp_path)}
+    assert scheduled.own_end() is None
+
+
+def test_the_main_process_ends_before_its_own_job_does(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    planned = []
+    monkeypatch.setattr(interrupts, "at", lambda moment, why: planned.append((moment, why)))
+    monkeypatch.setattr(preflight, "check", lambda requests, say: None)
+    monkeypatch.setattr(guard, "leftovers", lambda folder, say: None)
+    monkeypatch.setattr(scheduled._Own, "ends_at", None)
+    scheduled.end_before_own_job()
+    assert planned == [], "it has no end that is known"
+    monkeypatch.setattr(scheduled, "own_end", lambda: 1000.0)
+    scheduled.prepare(config(), Path("results/demo"))
+    scheduled.end_before_own_job()
+    ((moment, why),) = planned
+    assert moment == 1000.0 - scheduled.OWN_MARGIN_S
+    assert why.startswith("the job that this process runs in ends in 30 s")
 
 
 def test_before_anything_is_submitted_slurm_is_asked_and_old_jobs_are_ended(tmp_path, monkeypatch, capsys):

@@ -139,6 +139,24 @@ def test_what_the_scheduler_says(run):
         assert fact in text, fact
 
 
+def test_it_quotes_the_first_errors_of_what_was_kept_of_a_process(run):
+    attempt = run.attempt(reason="server_died")
+    where = attempt / "ray-n1.kept"
+    where.mkdir()
+    (where / "raylet.out").write_text("[2026-11-21 20:05:41,001 E 1 9] (raylet) agent.cc:87: it broke\n" + TOKEN + "\n")
+    (where / "gcs_server.out").write_text("[state-dump] all is well\n")
+    (where / "worker-1.err").write_text(f"OSError: [Errno 28] No space left on device: {TOKEN}\n")
+    text = run.ticket.text
+    for fact in (
+        "ray-n1.kept (3 file(s) that ray-n1 left on its node)",
+        "  first error in raylet.out:\n    | raylet.out: [2026-11-21 20:05:41,001 E 1 9] (raylet) agent.cc:87: it broke",
+        "worker-1.err: cause: A file system of the node is full",
+        "  first error in worker-1.err:\n    | OSError: [Errno 28] No space left on device: [REDACTED: Hugging Face token]",
+    ):
+        assert fact in text, fact
+    assert "gcs_server.out" not in text and TOKEN not in text
+
+
 def test_attempts_that_failed_are_told_newest_first_and_only_some(run):
     for number in range(6):
         run.attempt(reason=f"reason_{number}")

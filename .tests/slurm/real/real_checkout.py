@@ -17,7 +17,8 @@ NODES = ("node1", "node2")
 KINDS = {
     "gcs_server": "gcs",
     "raylet": "raylet",
-    "ray::": "Ray actor",
+    "ray::RayWorkerProc": "worker",
+    "ray::": "Ray agent",
     "VLLM::EngineCore": "engine",
     "VLLM::Worker": "worker",
     "vllm.entrypoints.cli.main": "server",

@@ -193,7 +193,7 @@ DIED = r"The server died during long-c4-r1: {} [^\n]*exited with code \d+: [^\n]
 LIVE = (
     ("Ray's head loses its raylet", kill("node1", "raylet"), "server_died", DIED.format("ray-head")),
     ("the other node loses its raylet", kill("node2", "raylet"), "server_died", DIED.format("ray-n1")),
-    ("a rank is killed", kill("node2", "Ray actor"), "server_died", DIED.format("server")),
+    ("a rank is killed", kill("node2", "worker"), "server_died", DIED.format("server")),
     ("the engine is killed", kill("node1", "engine"), "server_died", DIED.format("server")),
     (
         "the network between the nodes is cut",

@@ -22,7 +22,7 @@ MODELS = {"tiny": {"source": "builtin:tiny-dense"}}
 ESSENTIAL: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
     "ray-tp2": (
         tiny(nodes=2, tensor_parallel=2, executor="ray"),
-        {"node1": {"gcs", "raylet", "Ray actor", "server", "engine"}, "node2": {"raylet", "Ray actor"}},
+        {"node1": {"gcs", "raylet", "worker", "server", "engine"}, "node2": {"raylet", "worker"}},
     ),
     "replicas": (
         tiny(nodes=2, replicas=2),
@@ -41,7 +41,7 @@ REST: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
     ),
     "ray-pp2": (
         tiny(nodes=2, pipeline_parallel=2, executor="ray"),
-        {"node1": {"gcs", "raylet", "Ray actor"}, "node2": {"raylet", "Ray actor"}},
+        {"node1": {"gcs", "raylet", "worker"}, "node2": {"raylet", "worker"}},
     ),
     "mp-dp2": (
         tiny(nodes=2, data_parallel=2),
@@ -49,7 +49,7 @@ REST: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
     ),
     "ray-dp2": (
         tiny(nodes=2, data_parallel=2, executor="ray"),
-        {"node1": {"gcs", "raylet", "Ray actor"}, "node2": {"raylet", "Ray actor"}},
+        {"node1": {"gcs", "raylet", "worker"}, "node2": {"raylet", "worker"}},
     ),
     "single": (tiny(), {"node1": {"server", "engine"}, "node2": set()}),
 }

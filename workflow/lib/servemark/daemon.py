@@ -24,6 +24,8 @@ class DaemonRequest(Strict):
     ``secret_env`` maps a variable to the 0600 file that holds its value. ``devices`` are places in the node's list of devices; None
     for all of them. ``modules`` are loaded first, in a login shell. ``launcher`` is the command that brings it to its node (empty:
     started here). ``silence_s``: what is behind a launcher ends when nothing was heard on its leash for so long; None: it waits for ever.
+    ``keep``: files to be kept when what is behind a launcher ends by itself, globs relative to ``scratch``, the most telling first
+    (servemark.kept).
     """
 
     name: str
@@ -38,6 +40,7 @@ class DaemonRequest(Strict):
     scratch: str | None = None
     grace_s: float = 10.0
     silence_s: float | None = None
+    keep: tuple[str, ...] = ()
 
 
 def through_launcher(request: DaemonRequest, path: Path) -> tuple[list[str], dict[str, str]]:

@@ -3,7 +3,8 @@
 ``python -m servemark.remote REQUEST.json``. Standard input is a leash. Its end (the keeper closed it, or died; the launcher was killed; the
 node with the keeper is gone) ends the process: TERM, grace, KILL. So does its silence, where a keeper is to be heard: the network is cut,
 or Slurm's daemon here is dead and the launcher's end did not come through. The exit code is the process's own, 128 + N for signal N.
-Where the process is says ``REQUEST.place.json`` beside the request.
+Where the process is says ``REQUEST.place.json`` beside the request. When it ends by itself, what the request names of the files that it
+leaves on this node is kept beside its log (servemark.kept).
 
 Whoever asks for the end may never come here to tidy up (the job was cancelled, the network is cut): the last of the attempt's processes on
 this node removes its scratch folder.
@@ -21,7 +22,7 @@ import sys
 import time
 from pathlib import Path
 
-from servemark import children, daemon, processes, survey
+from servemark import children, daemon, kept, processes, survey
 from servemark.records import write_atomically
 
 TICK_S = 0.1
@@ -94,6 +95,8 @@ def run(path: Path) -> int:
             status = _reap(child.pid)
             time.sleep(0.02)
     status = _end_rest(child.pid, status, min(deadline, time.monotonic() + 1.0))
+    if scratch and request.keep and not asked and not leash.signalled:
+        kept.keep(scratch, request.keep, Path(request.log), kept.folder(request.log, request.name))
     if scratch:
         _leave(scratch, remove=asked)
     child.returncode = 0  # collected here; the destructor of Popen must not try again

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
+import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from servemark import fence, keeper, processes
+from servemark import fence, keeper, kept, processes
 from servemark.deployment.allocation import Allocation
-from servemark.diagnosis import diagnose, root_error
+from servemark.diagnosis import Diagnosis, diagnose, first_errors, root_error, row, states_error
+from servemark.diagnosis.lost import in_words, lost
+from servemark.diagnosis.text import window
 from servemark.errors import ServemarkError, StageFailed
 from servemark.keeper import KeeperSpec
 from servemark.processes import lifeline
 from servemark.records import DaemonState, Failure, write_atomically
-from servemark.survey import private
+from servemark.survey import Answer, private
 
 FOLDER = "attempts"
 RUNTIME_VARIABLE = "SERVEMARK_RUNTIME_DIR"
@@ -159,20 +165,53 @@ def as_error(failure: Failure) -> StageFailed:
 def explain_end(
     stage: str, attempt: Path, daemon: DaemonState | None, what: str, reason: str, stalled: bool = False
 ) -> Failure:
-    """Turn a daemon's end into a failure: its exit state, the log's own error quoted, the remedy where the cause is known."""
+    """Turn a daemon's end into a failure: its exit state, the log's own error quoted, the remedy where the cause is known.
+
+    Where the log says which rank or node died, that is named. Where it has no error of its own, or only a consequence, the files that
+    were kept of the daemon are asked.
+    """
     if daemon is None:
         return Failure(stage=stage, reason=reason, detail=what, log=str(attempt / "keeper.log"))
-    log = Path(daemon.log)
-    diagnosis = diagnose(log, stalled=stalled)
-    quote = diagnosis.quote if diagnosis else root_error(log) or _launcher_words(attempt, daemon.name)
+    said = window(Path(daemon.log))
+    diagnosis = diagnose(said, stalled=stalled)
+    quote = diagnosis.quote if diagnosis else root_error(said) or _launcher_words(attempt, daemon.name)
+    if _is_vague(diagnosis) and (diagnosis or not states_error(said)):
+        better, lines = _of_kept(kept.files(kept.folder(daemon.log, daemon.name)))
+        diagnosis, quote = better or diagnosis, (*quote, *lines)
+    who = in_words(lost(said), _names(attempt), _node(daemon))
+    told = " ".join(filter(None, (diagnosis.cause if diagnosis else "", who)))
     return Failure(
         stage=stage,
         reason=diagnosis.reason if diagnosis else reason,
-        detail=f"{what}{': ' + diagnosis.cause if diagnosis else ''}",
+        detail=f"{what}{': ' + told if told else ''}",
         log=daemon.log,
         quote=quote,
         remedy=diagnosis.remedy if diagnosis else "Read the quoted lines and the log; mend the cause; run again.",
     )
+
+
+def _of_kept(files: Sequence[Path]) -> tuple[Diagnosis | None, tuple[str, ...]]:
+    """The cause that the first of these files names, if one does, and the lines that say it; else the first errors in them."""
+    for path in files:
+        found = diagnose(path)
+        if found and not _is_vague(found):
+            return found, tuple(f"{path.name}: {line}" for line in found.quote)
+    return None, first_errors(files)
+
+
+def _is_vague(diagnosis: Diagnosis | None) -> bool:
+    """Whether nothing is known, or no more than that something failed."""
+    return diagnosis is None or row(diagnosis.reason).generic
+
+
+def _names(attempt: Path) -> dict[str, str]:
+    """The nodes of a job, as they were looked at before the attempt began: name by address."""
+    names = {}
+    for path in (attempt / "survey" / "look").glob("*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            if node := Answer.model_validate_json(path.read_text()).node:
+                names[node.address] = node.name
+    return names
 
 
 def _launcher_words(attempt: Path, name: str) -> tuple[str, ...]:
@@ -183,12 +222,36 @@ def _launcher_words(attempt: Path, name: str) -> tuple[str, ...]:
 
 
 def how_it_ended(daemon: DaemonState) -> str:
-    """Words for a daemon's end."""
+    """Words for a daemon's end: its node, if it was on one of a job, its own pid there and not the launcher's, its exit."""
+    node = _node(daemon)
+    name = f"{daemon.name} on {node}" if node else daemon.name
     if daemon.ended_at is None:
-        return f"{daemon.name} still runs"
+        return f"{name} still runs"
+    name += f" (pid {_place(daemon).get('pid', daemon.pid)})"
     if daemon.signal is not None:
-        return f"{daemon.name} (pid {daemon.pid}) was ended by signal {daemon.signal}"
-    return f"{daemon.name} (pid {daemon.pid}) exited with code {daemon.exit_code}"
+        return f"{name} was ended by signal {_signal(daemon.signal)}"
+    return f"{name} exited with code {daemon.exit_code}"
+
+
+def _node(daemon: DaemonState) -> str | None:
+    """The node of a job that a daemon was on; None on a machine without a scheduler, where there is no choice."""
+    launched = keeper.launcher_log(Path(daemon.log).parent, daemon.name).exists()
+    return daemon.node if launched or daemon.node != processes.host() else None
+
+
+def _place(daemon: DaemonState) -> dict[str, Any]:
+    """Where the process itself is, as its far end says; empty without a launcher, or when it never came to its node."""
+    try:
+        return dict(json.loads((Path(daemon.log).parent / "requests" / f"{daemon.name}.place.json").read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def _signal(number: int) -> str:
+    try:
+        return f"{number} ({signal.Signals(number).name})"
+    except ValueError:
+        return str(number)
 
 
 def scratch_folder(attempt: Path) -> Path:

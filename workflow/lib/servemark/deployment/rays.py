@@ -19,6 +19,18 @@ from servemark.progress import Progress
 from servemark.records import Environment, Hardware, Node, Plan, RayNode, Replica
 
 STAGE = "start_cluster"
+# Ray's processes write their logs below its temporary folder, which is the scratch folder: they say why a raylet or an actor died.
+KEPT = tuple(
+    f"session_*/logs/{name}"
+    for name in (
+        "raylet.*",
+        "gcs_server.*",
+        "dashboard_agent.*",
+        "runtime_env_agent.*",
+        "worker-*",
+        "python-core-*",
+    )
+)
 # The gate has so much time at least, however long the heads took: it only has to ask.
 GATE_S = 5.0
 
@@ -95,6 +107,7 @@ class Rays:
             log=str(self.ground.attempt / f"{name}.log"),
             devices=part.devices,
             modules=self.plan.modules,
+            keep=KEPT,
         )
         self.ground.start(node.name, request)
 

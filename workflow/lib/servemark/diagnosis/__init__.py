@@ -14,10 +14,29 @@ from typing import Literal
 import yaml
 from pydantic import field_validator
 
-from servemark.diagnosis.text import Log, parse, root_error_lines, tracebacks, window
+from servemark.diagnosis.text import (
+    Log,
+    error_lines,
+    parse,
+    ray_error_lines,
+    root_error_lines,
+    tracebacks,
+    window,
+)
 from servemark.records import Strict
 
-__all__ = ["Diagnosis", "Log", "Row", "catalogue", "diagnose", "root_error", "row", "warnings"]
+__all__ = [
+    "Diagnosis",
+    "Log",
+    "Row",
+    "catalogue",
+    "diagnose",
+    "first_errors",
+    "root_error",
+    "row",
+    "states_error",
+    "warnings",
+]
 
 
 class Row(Strict):
@@ -31,6 +50,7 @@ class Row(Strict):
     remedy: str
     generic: bool = False
     last: bool = False
+    lines: int = 1
 
     @field_validator("pattern", mode="before")
     @classmethod
@@ -104,6 +124,19 @@ def root_error(log: Log) -> tuple[str, ...]:
     return root_error_lines(window(log))
 
 
+def states_error(log: Log) -> bool:
+    """Whether any line of a log is an error: `root_error` quotes the last lines of one without."""
+    return bool(error_lines(window(log)))
+
+
+def first_errors(files: Iterable[Path]) -> tuple[str, ...]:
+    """The first errors in the first of these logs of Ray's processes that has any, with the file's name before each line."""
+    for path in files:
+        if found := ray_error_lines(window(path)):
+            return tuple(f"{path.name}: {line}" for line in found)
+    return ()
+
+
 def warnings(log: Log) -> tuple[Diagnosis, ...]:
     """Every warning row that a log fits, each once: worth a note, never the cause of a failure."""
     lines = window(log)
@@ -148,7 +181,7 @@ def _offset_in_last_line(text: str, pattern: re.Pattern[str]) -> int | None:
 
 
 def _diagnosis(lines: Sequence[str], found: Row, index: int) -> Diagnosis:
-    matching = (lines[index],)
+    matching = tuple(lines[index : index + found.lines])
     quote = (*root_error_lines(lines), *matching) if found.generic else (*matching, *_final_line(lines, index))
     return Diagnosis(
         id=found.id, reason=found.reason, cause=found.cause, remedy=found.remedy, quote=tuple(dict.fromkeys(quote))

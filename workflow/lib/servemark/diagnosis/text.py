@@ -7,7 +7,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -22,7 +22,12 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # vLLM puts "(APIServer pid=1) " before each line of a process, Ray one more for each actor.
 _PROCESS = re.compile(r"(?:\([^()]*\bpid=[^()]*\) ?)*")
 _RECORD = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\.\.\. )?(?:\[[^\]]*\])? ?")
-_ERROR = re.compile(r"\b(?:ERROR|CRITICAL|Traceback)\b|^[\w.]+Error\b|\berror: ")
+# ERR is how Ray's command line names the level.
+_ERROR = re.compile(r"\b(?:ERROR|ERR|CRITICAL|Traceback)\b|^[\w.]+Error\b|\berror: ")
+# Statistics that Ray's processes write every minute, and what the others say when the raylet is gone: no causes.
+_RAY_NOISE = ("[state-dump]", "Raylet is terminated")
+# Errors and failed checks (C) in the logs of Ray's own processes, and what a process says that a signal ends.
+_RAY_ERROR = re.compile(r"^\[\d{4}-\d\d-\d\d [\d:,]+ [EFC] \d+ \d+\]|^\*\*\* SIG\w+ received")
 _ARGPARSE = re.compile(r"^[\w./-]+(?: [\w-]+)*: error: ")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _SHUTDOWN = re.compile(r"\[shutdown\]|SIGTERM received at")
@@ -124,6 +129,11 @@ def tracebacks(lines: Sequence[Line]) -> list[Traceback]:
 
 def root_error_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """The server's own words for its first failure, verbatim; see `servemark.diagnosis.root_error`."""
+    return error_lines(lines) or tuple([line for line in lines if line.strip()][-5:])
+
+
+def error_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    """Like `root_error_lines`, but empty when no line is an error."""
     parsed = [parse(line) for line in lines]
     found = tracebacks(parsed)
     refused = next((i for i, line in enumerate(parsed) if _ARGPARSE.match(line.message)), None)
@@ -132,9 +142,13 @@ def root_error_lines(lines: Sequence[str]) -> tuple[str, ...]:
     if found:
         return _chain(lines, parsed, found)
     record = next((i for i, line in enumerate(parsed) if _ERROR.search(lines[i]) and line.message), None)
-    if record is not None:
-        return _with_continuation(lines, parsed, record)
-    return tuple([line for line in lines if line.strip()][-5:])
+    return _with_continuation(lines, parsed, record) if record is not None else ()
+
+
+def ray_error_lines(lines: Sequence[str], most: int = 3) -> tuple[str, ...]:
+    """The first errors in a log of one of Ray's own processes; empty when there is none."""
+    told = [line for line in lines if not any(noise in line for noise in _RAY_NOISE)]
+    return error_lines(told) or tuple(islice((line for line in told if _RAY_ERROR.search(line)), most))
 
 
 def _chain(lines: Sequence[str], parsed: Sequence[Line], found: Sequence[Traceback]) -> tuple[str, ...]:

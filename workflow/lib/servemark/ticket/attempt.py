@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from servemark import keeper
+from servemark import keeper, kept
 from servemark.deployment import attempts
 from servemark.deployment.fabric import transports
 from servemark.deployment.server import SERVER
-from servemark.diagnosis import diagnose, root_error, warnings
+from servemark.diagnosis import diagnose, first_errors, root_error, warnings
 from servemark.diagnosis.text import stream
 from servemark.errors import ServemarkError
 from servemark.living import MEASURED
@@ -167,8 +167,7 @@ def _daemons(attempt: Path) -> Iterator[str]:
         yield f"cannot be read: {str(error).splitlines()[0]}"
         return
     for daemon in daemons:
-        on = f" on {daemon.node}" if daemon.node else ""
-        yield f"{attempts.how_it_ended(daemon)}{on}; started {daemon.started_at}, ended {daemon.ended_at or '-'}, why {daemon.why or '-'}"
+        yield f"{attempts.how_it_ended(daemon)}; started {daemon.started_at}, ended {daemon.ended_at or '-'}, why {daemon.why or '-'}"
         yield f"  {' '.join(daemon.argv)}"
 
 
@@ -199,6 +198,22 @@ def _logs(run_folder: Path, folder: Path, attempt: Path, quoting: Quoting) -> It
             yield from quoting.tail(log, LAST_LINES, "    > ")
     if len(logs) > LOGS:
         yield f"({len(logs) - LOGS} more logs are not shown)"
+    for where in sorted(attempt.glob("*.kept")):
+        yield from _kept(where, quoting)
+
+
+def _kept(where: Path, quoting: Quoting) -> Iterator[str]:
+    """The first errors in what was kept of a process that ended by itself."""
+    files = kept.files(where)
+    yield ""
+    yield f"{where} ({len(files)} file(s) that {where.stem} left on its node)"
+    for path in files:
+        found = diagnose(path)
+        if found:
+            yield from quoting.lines([f"{path.name}: cause: {found.cause}", f"remedy: {found.remedy}"], 4)
+        if quote := found.quote if found else first_errors([path]):
+            yield f"  first error in {path.name}:"
+            yield from quoting.lines(quote, FIRST_LINES, "    | ")
 
 
 def _attempt_logs(attempt: Path) -> list[Path]:

@@ -1,0 +1,98 @@
+"""What a process wrote into the scratch folder of its node, kept when it ended by itself: the scratch folder goes with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+MOST_FILES = 20
+TAIL_BYTES = 256 * 1024
+# The news of the end waits for the copies; a slow shared disk is not to delay it for long.
+MOST_S = 10.0
+# How much of a process's own log is looked at for the folders that it names.
+_LOG_BYTES = 1 << 20
+# What tells most first: of Ray's processes the raylet ends first, and the others say only that it is gone.
+_ORDER = ("raylet.", "gcs_server.", "worker-")
+
+
+def folder(log: str | Path, name: str) -> Path:
+    """Where the files of the process ``name`` are kept: beside its log."""
+    return Path(log).parent / f"{name}.kept"
+
+
+def files(where: Path) -> list[Path]:
+    """What was kept in this folder, the most telling files first; empty when there is none."""
+    return sorted((path for path in where.iterdir() if path.is_file()), key=_place) if where.is_dir() else []
+
+
+def _place(path: Path) -> tuple[int, str]:
+    return next((i for i, begin in enumerate(_ORDER) if path.name.startswith(begin)), len(_ORDER)), path.name
+
+
+def keep(scratch: Path, patterns: Sequence[str], log: Path, target: Path) -> None:
+    """Copy the last 256 KiB of each of at most 20 files into ``target``, readable by this user alone.
+
+    Raises nothing: what cannot be read or written is left out, and so is what 10 s were not enough for.
+
+    Args:
+        patterns: globs relative to ``scratch``, the most telling first; of each the newest files come first. Links are not followed.
+        log: the process's own log. Several processes may use one scratch folder: where the log names some of its subfolders, only
+            files in these are taken.
+    """
+    deadline = time.monotonic() + MOST_S
+    with contextlib.suppress(OSError):
+        target.mkdir(mode=0o700, exist_ok=True)
+        for path in choose(scratch, patterns, _beginning(log)):
+            if time.monotonic() > deadline:
+                return
+            with contextlib.suppress(OSError):
+                _copy_end(path, target / path.name)
+
+
+def choose(scratch: Path, patterns: Sequence[str], said: str) -> list[Path]:
+    """The files to keep; see :func:`keep`. ``said``: what the process's log says."""
+    found = [path for pattern in patterns for path in _newest_first(scratch, pattern)]
+    own = [path for path in found if path.relative_to(scratch).parts[0] in said]
+    by_name: dict[str, Path] = {}
+    for path in own or found:
+        by_name.setdefault(path.name, path)
+    return list(by_name.values())[:MOST_FILES]
+
+
+def _newest_first(scratch: Path, pattern: str) -> list[Path]:
+    return [path for _, path in sorted(_dated(scratch, pattern), key=lambda dated: dated[0], reverse=True)]
+
+
+def _dated(scratch: Path, pattern: str) -> Iterator[tuple[float, Path]]:
+    real = Path(os.path.realpath(scratch))
+    for path in scratch.glob(pattern):
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            # A way that leads over a link is another name of a file that is found without it, or leads out of the folder.
+            direct = Path(os.path.realpath(path)) == real / path.relative_to(scratch)
+            if stat.S_ISREG(status.st_mode) and status.st_size > 0 and direct:
+                yield status.st_mtime, path
+
+
+def _beginning(log: Path) -> str:
+    try:
+        with open(log, "rb") as stream:
+            return stream.read(_LOG_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _copy_end(source: Path, target: Path) -> None:
+    """The file's last bytes, from the beginning of a line on."""
+    with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        stream.seek(max(0, size - TAIL_BYTES))
+        data = stream.read(TAIL_BYTES)
+    if size > TAIL_BYTES:
+        data = data[data.find(b"\n") + 1 :]
+    with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as stream:
+        stream.write(data)
