@@ -60,7 +60,7 @@ BAD = [
      "must not be empty"),
     # models and environments
     ("builtin:tiny-dense", "builtin:tiny-dens  #!", "models.tiny.source", "did you mean `builtin:tiny-dense`?"),
-    ("builtin:tiny-dense", "hf:Qwen/Qwen3-0.6B@abc  #!", "models.tiny.source", "hf download ORG/NAME"),
+    ("builtin:tiny-dense", "hf:Qwen3-0.6B  #!", "models.tiny.source", "hf:ORG/NAME@REVISION"),
     ("builtin:tiny-dense", "Qwen/Qwen3-0.6B  #!", "models.tiny.source", "there is no such directory"),
     ("builtin:tiny-dense", "mydir  #!", "models.tiny.source", "written with a slash, ./NAME"),
     ("builtin:tiny-dense", "$SCRATCH/model  #!", "models.tiny.source", "variables are not expanded here"),

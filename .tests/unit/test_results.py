@@ -26,6 +26,7 @@ def put(folder, *names):
 KEPT = (
     "config.json",
     "hardware.json",
+    "environments/cpu/check.json",
     "measurements.csv",
     "report.html",
     "deployments/plain/stopped.json",

@@ -1,4 +1,4 @@
-"""The ``servemark`` command: looks at a configuration before a run, at what lives, stops it, and tells support about a run."""
+"""The ``servemark`` command: looks at a configuration, at what lives, stops it, tells support of a run, and checks its archive."""
 
 from __future__ import annotations
 
@@ -66,6 +66,36 @@ def write_ticket(run: str, output: Path | None) -> None:
         )
 
 
+def verify(path: Path) -> None:
+    """Check an archive and print what was looked at.
+
+    Raises:
+        ServemarkError: something is wrong with it; the message names everything.
+    """
+    # Here, because pandas takes longer to load than the other commands take to answer.
+    from servemark import verification
+
+    answer = verification.verify(path)
+    print(f"{path}: {'wrong' if answer.wrong else 'all well'}")
+    print(answer.summary(), flush=True)
+    if not answer.wrong:
+        return
+    raise ServemarkError(
+        f"{path.name}: {len(answer.wrong)} found that should not be so:\n"
+        + "\n".join(f"  {text}" for text in answer.wrong),
+        look=f"{path}, unpacked with tar --zstd -xf into an empty folder",
+        do="Rely on no figure that is named. Ask who sealed it for another copy, and for its identity.",
+        reason="archive_wrong",
+    )
+
+
+def show(path: Path) -> None:
+    """Print the main table of an archive or of a run's folder."""
+    from servemark.verification import show as showing
+
+    print(showing.show(path), end="")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="servemark", description=__doc__)
     parser.add_argument("--version", action="version", version=f"servemark {__version__}")
@@ -81,6 +111,12 @@ def _parser() -> argparse.ArgumentParser:
     telling = commands.add_parser("ticket", help="one text file about a run for the cluster's support")
     telling.add_argument("run", help="name of the run")
     telling.add_argument("-o", "--output", type=Path, help="where to write it; default servemark-ticket-RUN.txt")
+    verifying = commands.add_parser(
+        "verify", help="recompute an archive's digests and figures from what is in it; needs no network"
+    )
+    verifying.add_argument("archive", type=Path, metavar="FILE", help="results/RUN/archive/RUN.tar.zst")
+    showing = commands.add_parser("show", help="the main table of an archive, or of a run's folder")
+    showing.add_argument("run", type=Path, metavar="FILE", help="a .tar.zst, or results/RUN")
     generating = commands.add_parser("generate", help="write the schemas and the table of keys anew (for developers)")
     generating.add_argument("root", type=Path, nargs="?", default=Path())
     return parser
@@ -99,6 +135,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 stopping.stop(RESULTS, arguments.name, arguments.run, lambda text: print(text, flush=True))
             case "ticket":
                 write_ticket(arguments.run, arguments.output)
+            case "verify":
+                verify(arguments.archive)
+            case "show":
+                show(arguments.run)
             case _:
                 generate(arguments.root)
     except ServemarkError as error:

@@ -21,7 +21,6 @@ _LEFT_OUT = frozenset(
         "ready.json",
         "keeper-spec.json",
         "progress.jsonl",
-        "check.json",
         "stage",
         "summary.txt",
         # The scheduler's side of the run writes these while the archive is made; accounting.json has what matters of them.
@@ -30,6 +29,8 @@ _LEFT_OUT = frozenset(
         *SECRETS,
     }
 )
+# The gate's own record comes after the archive; an environment's of the same name belongs to it.
+_LATER = Path("check.json")
 # What is held for use is no measurement; tools/ and requests/ are how processes were started, also told by their records.
 _LEFT_OUT_FOLDERS = frozenset({"archive", "ledger", "requests", "tools", "serving"})
 # These rules write their logs while or after the archive is made.
@@ -51,6 +52,8 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
     for path in sorted(run_folder.rglob("*")):
         inside = path.relative_to(run_folder)
         if path.is_symlink() or not path.is_file() or path.name in _LEFT_OUT or path.name.startswith("."):
+            continue
+        if inside == _LATER:
             continue
         if inside.parts[0] == "deployments" and path.parent.name == "points" and path not in planned:
             continue

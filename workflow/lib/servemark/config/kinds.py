@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, Val
 from pydantic_core import PydanticCustomError
 
 from servemark.config.refused import CLIENT_OPTIONS, SERVE_OPTIONS, kebab, looks_secret, refusal
+from servemark.weights import hub_source
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9.-]*$"
 RUN_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
@@ -122,22 +123,20 @@ def _path(value: Any) -> Path:
 
 def _source(value: str) -> str:
     builtins = ("builtin:tiny-dense", "builtin:tiny-moe")
-    allowed = (*builtins, "a local directory such as ./models/NAME")
+    allowed = (*builtins, "hf:ORG/NAME@REVISION", "a local directory such as ./models/NAME")
     if value in builtins:
         return value
-    if value.startswith("hf:"):
-        raise refuse(
-            "fetching from the hub is not there yet; download it with `hf download ORG/NAME --revision REVISION "
-            "--local-dir DIR` and write `source: DIR`"
-        )
+    if value.startswith(hub_source.PREFIX):
+        if hub_source.parse(value) is None:
+            raise refuse(
+                "a model of the hub is written hf:ORG/NAME or hf:ORG/NAME@REVISION (a branch, a tag or a commit)"
+            )
+        return value
     if re.match(r"[a-z]+:", value) or "/" not in value:
         raise refuse("is no known source; a directory is written with a slash, ./NAME", allowed=allowed)
     path = _path(value)
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", value) and not path.is_dir():
-        raise refuse(
-            "there is no such directory; for a model of the hub, download it with `hf download ORG/NAME --local-dir "
-            "DIR` and write `source: DIR`"
-        )
+        raise refuse(f"there is no such directory; a model of the hub is written `hf:{value}`")
     return str(path)
 
 

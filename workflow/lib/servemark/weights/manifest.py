@@ -57,16 +57,16 @@ def build(name: str, source: str, directory: Path) -> Manifest:
             "tokenizer_missing",
             f"Put one of these beside config.json: {', '.join(TOKENIZER_FILES)}.",
         )
-    shards = sorted(path for path in names if path.endswith(".safetensors"))
+    weights = sorted(path for path in names if path.endswith(".safetensors"))
     _check_index(directory, names)
-    if not shards:
+    if not weights:
         raise _refuse(
             directory / "model.safetensors",
             "There are no safetensors weights.",
             "weights_missing",
             "Fetch the whole checkpoint, in safetensors form.",
         )
-    headers = [_header(directory / shard) for shard in shards]
+    headers = [_header(directory / path) for path in weights]
     files = tuple(ModelFile(path=path, size=size, sha256=_sha256(directory / path)) for path, size in paths.items())
     return Manifest(
         name=name,
@@ -195,13 +195,22 @@ def _read_object(path: Path) -> dict[str, Any]:
     return data
 
 
+def shards(directory: Path) -> list[str]:
+    """The paths of the safetensors files that the directory's index names, sorted.
+
+    Raises:
+        WeightsRefused: the index is missing, unreadable or of another form.
+    """
+    weight_map = _read_object(directory / INDEX).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise _refuse(directory / INDEX, "It has no weight_map.", "weights_broken", "Fetch the file again.")
+    return sorted({str(shard) for shard in weight_map.values()})
+
+
 def _check_index(directory: Path, names: set[str]) -> None:
     if INDEX not in names:
         return
-    shards = _read_object(directory / INDEX).get("weight_map")
-    if not isinstance(shards, dict):
-        raise _refuse(directory / INDEX, "It has no weight_map.", "weights_broken", "Fetch the file again.")
-    if missing := sorted({str(shard) for shard in shards.values()} - names):
+    if missing := sorted(set(shards(directory)) - names):
         raise _refuse(
             directory / missing[0],
             f"{INDEX} names {len(missing)} shard(s) that are not there: {', '.join(missing)}.",

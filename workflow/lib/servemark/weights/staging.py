@@ -12,15 +12,17 @@ from filelock import FileLock
 from servemark.errors import WeightsRefused
 from servemark.progress import Progress
 from servemark.records import Manifest
-from servemark.weights import builtin, manifest
+from servemark.weights import builtin, hub, hub_source, manifest
 
 
 def stage(name: str, source: str, cache: Path, progress: Progress) -> Manifest:
-    """Make the builtin model in the cache, or look at the local directory, and hash every file.
+    """Make the builtin model in the cache, fetch the hub's one into it, or look at the local directory, and hash every file.
 
     Raises:
-        WeightsRefused: the directory is missing or holds something that cannot or may not be served.
+        WeightsRefused: the directory is missing or holds something that cannot or may not be served, or the model cannot be fetched.
     """
+    if of_hub := hub_source.parse(source):
+        return hub.stage(name, of_hub, cache, progress)
     if source.startswith("builtin:"):
         directory = _builtin(source.removeprefix("builtin:"), cache, progress)
     else:

@@ -1,0 +1,227 @@
+"""A stand-in of the Hugging Face hub on loopback: the routes that fetching a model takes, and the faults that a test orders.
+
+Written after what the hub answers: /api/models/ORG/NAME/revision/REVISION?blobs=true, /ORG/NAME/resolve/COMMIT/PATH (a redirect to another
+host for large files, which here is a second port), Range, X-Error-Code, X-Error-Message, Retry-After.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+
+
+@dataclass
+class Fault:
+    """What happens instead of an answer.
+
+    Attributes:
+        on: a part of the path that it is for.
+        status: the answer; 0 ends the connection within the body, after its byte ``after``, where ``slow`` after a minute.
+        times: how often; then all is well.
+        unless_token: requests with this token are answered as ever.
+    """
+
+    on: str
+    status: int = 0
+    times: int = 1_000_000
+    headers: dict[str, str] = field(default_factory=dict)
+    body: str = ""
+    after: int = 0
+    slow: bool = False
+    unless_token: str | None = None
+
+
+@dataclass
+class Asked:
+    """A request that came in."""
+
+    method: str
+    path: str
+    range: str | None
+    authorization: str | None
+
+
+class StandinHub:
+    """One repository with its branches."""
+
+    def __init__(self, repository: str, commits: dict[str, dict[str, bytes]], branches: dict[str, str]):
+        self.repository, self.commits, self.branches = repository, commits, branches
+        self.lfs = (".safetensors", ".bin", ".gguf")
+        self.sizes: dict[str, int] = {}
+        self.digests: dict[str, str] = {}
+        self.faults: list[Fault] = []
+        self.asked: list[Asked] = []
+        self.address = self.store = ""
+
+    def fetched(self) -> list[str]:
+        """The paths of the files that were asked for, sorted; one that was asked for twice stands there twice."""
+        return sorted(asked.path.split("/resolve/")[1][41:] for asked in self.asked if "/resolve/" in asked.path)
+
+    def ranges(self, path: str) -> list[str | None]:
+        """The Range headers of the requests for a large file that reached the store."""
+        return [asked.range for asked in self.asked if asked.path.startswith("/store/") and asked.path.endswith(path)]
+
+    def listing(self, commit: str) -> dict[str, object]:
+        """The answer to the question for a revision."""
+        siblings = []
+        for path, content in self.commits[commit].items():
+            size = self.sizes.get(path, len(content))
+            entry: dict[str, object] = {
+                "rfilename": path,
+                "size": size,
+                "blobId": self.digests.get(path, blob(content)),
+            }
+            if path.endswith(self.lfs):
+                sha256 = self.digests.get(path, hashlib.sha256(content).hexdigest())
+                entry |= {"blobId": "0" * 40, "lfs": {"sha256": sha256, "size": size, "pointerSize": 134}}
+            siblings.append(entry)
+        return {"id": self.repository, "modelId": self.repository, "sha": commit, "siblings": siblings}
+
+    def fault(self, path: str, authorization: str | None) -> Fault | None:
+        """The ordered fault for a request, one time less from now on."""
+        for fault in self.faults:
+            if fault.on in path and fault.times > 0:
+                if fault.unless_token and authorization == f"Bearer {fault.unless_token}":
+                    continue
+                fault.times -= 1
+                return fault
+        return None
+
+
+class _Answers(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    hub: StandinHub
+    is_store = False
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        path = unquote(urlsplit(self.path).path)
+        token = self.headers.get("Authorization")
+        self.hub.asked.append(Asked(self.command, path, self.headers.get("Range"), token))
+        fault = self.hub.fault(path, token)
+        if fault and fault.status:
+            self._send(fault.status, fault.body.encode(), fault.headers)
+        elif self.is_store:
+            self._send_content(path.removeprefix("/store/"), fault)
+        elif path.startswith("/api/models/"):
+            self._send_listing(path.removeprefix("/api/models/"))
+        elif "/resolve/" in path:
+            self._send_file(*path.strip("/").split("/resolve/"), fault)
+        else:
+            self._send(404, b"", {"X-Error-Message": "Sorry, we can't find the page you are looking for."})
+
+    def _send_listing(self, rest: str) -> None:
+        repository, _, revision = rest.partition("/revision/")
+        commit = self.hub.branches.get(revision, revision)
+        if repository != self.hub.repository:
+            # As the hub does to everybody who is not signed in.
+            self._send(401, b"", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"})
+        elif commit not in self.hub.commits:
+            message = f"Invalid rev id: {revision}"
+            self._send(404, b"", {"X-Error-Code": "RevisionNotFound", "X-Error-Message": message})
+        else:
+            assert parse_qs(urlsplit(self.path).query)["blobs"] == ["true"], (
+                "sizes and digests come only when asked for"
+            )
+            self._send(200, json.dumps(self.hub.listing(commit)).encode(), {"Content-Type": "application/json"})
+
+    def _send_file(self, repository: str, rest: str, fault: Fault | None) -> None:
+        commit, _, path = rest.partition("/")
+        content = self.hub.commits.get(commit, {}).get(path) if repository == self.hub.repository else None
+        if content is None:
+            self._send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"})
+        elif path.endswith(self.hub.lfs):
+            where = f"{self.hub.store}/store/{commit}/{path}?X-Amz-Signature=signed-for-you"
+            # Names xet as the hub does, so that a client that takes to it is seen to fail.
+            self._send(302, b"", {"Location": where, "X-Xet-Hash": "f" * 64, "X-Repo-Commit": commit})
+        else:
+            self._send_body(content, fault)
+
+    def _send_content(self, rest: str, fault: Fault | None) -> None:
+        commit, _, path = rest.partition("/")
+        self._send_body(self.hub.commits[commit][path], fault)
+
+    def _send_body(self, content: bytes, fault: Fault | None) -> None:
+        asked = self.headers.get("Range")
+        begin = int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0
+        if begin >= len(content) > 0:
+            self._send(416, b"", {"Content-Range": f"bytes */{len(content)}"})
+            return
+        self.send_response(206 if asked else 200)
+        self.send_header("Content-Length", str(len(content) - begin))
+        if asked:
+            self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
+        self.end_headers()
+        if fault is None:
+            self.wfile.write(content[begin:])
+            return
+        self.wfile.write(content[begin : fault.after])
+        self.wfile.flush()
+        if fault.slow:
+            time.sleep(60)
+        self.close_connection = True
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for key, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def tensors(count: int) -> bytes:
+    """A safetensors file with one tensor of ``count`` bytes."""
+    header = json.dumps({"w": {"dtype": "U8", "shape": [count], "data_offsets": [0, count]}}).encode()
+    return len(header).to_bytes(8, "little") + header + (bytes(range(256)) * (count // 256 + 1))[:count]
+
+
+def small_model() -> dict[str, bytes]:
+    """A repository as people make them: the weights in three formats, and what nobody serves."""
+    return {
+        ".gitattributes": b"*.safetensors filter=lfs",
+        "README.md": b"# A model",
+        "LICENSE": b"free",
+        "config.json": b'{"model_type": "qwen3"}',
+        "tokenizer.json": b"{}",
+        "model.safetensors": tensors(1000),
+        "pytorch_model.bin": b"pickle",
+        "gguf/model.gguf": b"GGUF",
+        "original/consolidated.00.pth": b"pickle",
+    }
+
+
+def blob(content: bytes) -> str:
+    """Git's digest of a file."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+@contextmanager
+def serving(hub: StandinHub) -> Iterator[StandinHub]:
+    """The stand-in on two free ports: the hub and its store of large files."""
+    servers = [
+        ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (_Answers,), {"hub": hub, "is_store": store}))
+        for store in (False, True)
+    ]
+    hub.address, hub.store = (f"http://127.0.0.1:{server.server_address[1]}" for server in servers)
+    threads = []
+    for server in servers:
+        server.daemon_threads = True
+        # Threads that stand still on purpose are not waited for.
+        server.block_on_close = False
+        threads.append(threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True))
+        threads[-1].start()
+    try:
+        yield hub
+    finally:
+        for server in servers:
+            server.shutdown()
+            server.server_close()

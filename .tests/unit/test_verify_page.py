@@ -1,0 +1,57 @@
+"""Every figure that an archive's report page states is compared with what its per-request results give."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from archived_run import ArchivedRun, copy_of, wrong
+
+from servemark import __version__
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> ArchivedRun:
+    return ArchivedRun(tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture
+def run(built, tmp_path, monkeypatch) -> Iterator[ArchivedRun]:
+    with copy_of(built, tmp_path, monkeypatch) as run:
+        yield run
+
+
+@pytest.mark.parametrize(
+    ("pattern", "new", "said"),
+    [
+        (r'(class="big">)[\d.]+', r"\g<1>99999", "plain, chat 10 tokens in, 4 out headline: text: stated 99999"),
+        (r'(Highest throughput: )[\d.]+', r"\g<1>99999", "summary: text: stated"),
+        (r'("output_tokens_per_s": )[\d.]+', r"\g<1>1.5", "load 1, repetition 1: throughput output_tokens_per_s: stated 1.5"),
+        (r'("seconds": )[\d.]+', r"\g<1>1.5", "startup seconds: stated 1.5"),
+        (r'(<td class="num group">)[\d.]+', r"\g<1>99999", "concurrency 1: output_tokens_per_s (median and range): stated 99999"),
+        (r'(id="memory".*?<td class="num">)[\d.,]+', r"\g<1>99999", "Planned: stated 99999"),
+        (r'(id="verdicts".*?)8/8', r"\g<1>9/8", "Requests: stated 9/8, recomputed 8/8"),
+        (r'(id="verdicts".*?)<tr>.*?</tr>', r"\g<1>", "verdicts: number of lines: stated 12, recomputed 13"),
+        (r'<section id="figures".*?</section>', "", "figures: number of lines: stated 0"),
+        (r'"drawings">.*?</script>', '"drawings">]</script>', "report.html holds no data of its plots"),
+        (r'"panel-0": ', '"panel-9": ', "panel-9 throughput: plot: stated there, recomputed not there"),
+        (r"(?s).*", "", "report.html holds no data of its plots"),
+    ],
+)  # fmt: skip
+def test_a_changed_figure_of_the_page_is_named(run, pattern, new, said):
+    run.edit("report.html", lambda text: re.sub(f"(?s){pattern.removeprefix('(?s)')}", new, text, count=1))
+    found = wrong(run.seal())
+    assert any(said in line for line in found), found
+    assert all("report.html" in line for line in found)
+
+
+def test_the_page_of_another_version_with_other_words_and_the_same_figures_is_well(run):
+    def reworded(text: str) -> str:
+        text = text.replace(f'content="servemark {__version__}"', 'content="servemark 0.0.9"')
+        return text.replace("<h2", "<hr><h2").replace("Highest throughput", "The best").replace(">Accepted<", ">Taken<")
+
+    run.edit("report.html", reworded)
+    assert wrong(run.seal()) == []
+    run.edit("report.html", lambda text: re.sub(r'(class="big">)[\d.]+', r"\g<1>7", text, count=1))
+    assert "written by servemark 0.0.9" in wrong(run.seal())[0]

@@ -1,0 +1,83 @@
+"""An archive's files are compared with its manifest, and the archive with the digest beside it."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from archived_run import ArchivedRun, copy_of, wrong
+
+from servemark import archive
+from servemark.verification.unpack import unpacked
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> ArchivedRun:
+    return ArchivedRun(tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture
+def run(built, tmp_path, monkeypatch) -> Iterator[ArchivedRun]:
+    with copy_of(built, tmp_path, monkeypatch) as run:
+        yield run
+
+
+def put(path: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
+    """Change what is in a sealed archive without sealing it anew."""
+    with unpacked(path) as found:
+        content = {name: (found.folder / name).read_bytes() for name in found.digests}
+        change(content)
+        again = found.scratch / found.top
+        for name, data in content.items():
+            (again / name).parent.mkdir(parents=True, exist_ok=True)
+            (again / name).write_bytes(data)
+        with tarfile.open(found.scratch / "tar", "w") as tar:
+            tar.add(again, found.top)
+        packed = archive.zstandard.ZstdCompressor().compress((found.scratch / "tar").read_bytes())
+    path.write_bytes(packed)
+    path.with_name(path.name + ".sha256").unlink()
+    return path
+
+
+def test_changed_missing_and_extra_files_are_named(run):
+    def change(content: dict[str, bytes]) -> None:
+        content["logs/measure/plain/chat-c1-r1.log"] += b"more\n"
+        del content["deployments/plain/stopped.json"]
+        content["logs/extra\u202e.log"] = b""
+
+    found = wrong(put(run.seal(), change))
+    assert [line.partition(";")[0] for line in found[:3]] == [
+        "deployments/plain/stopped.json: missing",
+        "logs/extra?.log: extra",
+        "logs/measure/plain/chat-c1-r1.log: changed",
+    ]
+
+
+def test_a_manifest_that_is_missing_or_says_nonsense_is_named(run):
+    path = run.seal()
+    kept = path.read_bytes()
+    assert any(
+        line.startswith(f"{archive.MANIFEST} is missing")
+        for line in wrong(put(path, lambda c: c.pop(archive.MANIFEST)))
+    )
+    path.write_bytes(kept)
+    path.with_name(path.name + ".sha256").write_text("none\n")
+
+    def nonsense(content: dict[str, bytes]) -> None:
+        first = content[archive.MANIFEST].splitlines()[0]
+        content[archive.MANIFEST] += b"zzz  config.json\n" + first + b"\n"
+
+    found = wrong(put(path, nonsense))
+    assert len(found) == 2 and "names no file" in found[0] and "again" in found[1]
+
+
+def test_the_digest_beside_the_archive_is_compared(run):
+    path = run.seal()
+    beside = path.with_name(path.name + ".sha256")
+    beside.write_text(f"{'0' * 64}  {path.name}\n")
+    (line,) = wrong(path)
+    assert "is not the file that demo.tar.zst.sha256 names" in line
+    beside.write_text("nonsense")
+    assert "holds no sha256" in wrong(path)[0]

@@ -1,0 +1,123 @@
+"""Every measurement made anew from its per-request results, by the code that judged it when it was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from servemark import statistics
+from servemark.config.model import Verdict
+from servemark.measurement import verdict
+from servemark.measurement.ledger import file_sha256
+from servemark.measurement.raw import RawError, RawResult, read_raw
+from servemark.records import Failure, Measurement
+from servemark.verification.contents import Contents, PointFiles
+from servemark.verification.differences import Difference
+
+RECORD = "record"
+# What a measurement's record says that its per-request results cannot: taken over as it stands.
+_TAKEN_OVER = (
+    "deployment",
+    "key_parts",
+    "attempt",
+    "started_at",
+    "client_node",
+    "client_argv",
+    "client_exit_code",
+    "replica_requests",
+    "failure",
+)
+
+
+def recount(contents: Contents) -> tuple[list[Measurement], list[Difference]]:
+    """The measurements as their per-request results give them, and every verdict that differs from the stated one.
+
+    Where a verdict differs, the measurement keeps the stated one, so that its figures can be compared all the same.
+    """
+    try:
+        thresholds = Verdict.model_validate(contents.config.get("verdict", {}))
+    except ValidationError as error:
+        contents.wrong.append(f"config.json: its thresholds (verdict) cannot be read: {error}")
+        return [], []
+    measurements, differences = [], []
+    for item in contents.points:
+        measurement, differs = _recount(item, thresholds)
+        measurements.append(measurement)
+        differences += differs
+    return measurements, differences
+
+
+def _recount(item: PointFiles, thresholds: Verdict) -> tuple[Measurement, list[Difference]]:
+    record = item.record
+
+    def differ(figure: str, stated: Any, recomputed: Any) -> Difference:
+        return Difference(record.deployment, record.point, figure, RECORD, stated, recomputed)
+
+    context = verdict.Context(**{name: getattr(record, name) for name in _TAKEN_OVER})
+    if record.raw is None:
+        # Never measured: an earlier stage failed.
+        failure = record.failure or Failure(stage="measure", reason="no_reason_recorded", detail="")
+        expected = verdict.not_measured(failure, item.point, context)
+        wrong = record.verdict != "INVALID"
+        return expected, [differ("verdict", record.verdict, "INVALID: no per-request results")] if wrong else []
+    raw = _raw(item)
+    judgement = verdict.judge(raw, item.point, thresholds, _facts(record))
+    found = []
+    if _codes(judgement) != _codes(record):
+        found.append(differ("verdict", _words(record), _words(judgement, details=True)))
+    sha256 = file_sha256(item.raw) if item.raw.is_file() else None
+    context = replace(context, raw=item.raw.name, raw_sha256=sha256)
+    kept = replace(judgement, verdict=record.verdict, reasons=record.reasons)
+    if record.verdict != "INVALID" and kept.figures is None and isinstance(raw, RawResult):
+        kept = replace(kept, figures=_figures(raw))
+    return verdict.measurement(kept, item.point, context), found
+
+
+def _raw(item: PointFiles) -> RawResult | RawError:
+    try:
+        return read_raw(item.raw)
+    except RawError as error:
+        # Where the client wrote nothing, an empty object was put in its place.
+        if error.reason == "raw_incomplete" and item.raw.read_text().strip() == "{}":
+            return RawError(error.what, reason="raw_missing")
+        return error
+
+
+def _facts(record: Measurement) -> verdict.ServerFacts:
+    """What was seen of server and client, as the record's reasons tell it."""
+    said = {reason.code: reason.detail for reason in record.reasons}
+    return verdict.ServerFacts(
+        same_process="server_changed" not in said,
+        died=said.get("server_died"),
+        hung=said.get("server_hung"),
+        client_exit_code=record.client_exit_code,
+        client_timed_out="client_timeout" in said,
+    )
+
+
+def _codes(judged: Measurement | verdict.Judgement) -> tuple[str, set[tuple[str, str]]]:
+    # The sentences may be worded otherwise by another version.
+    return judged.verdict, {(reason.code, reason.severity) for reason in judged.reasons}
+
+
+def _words(judged: Measurement | verdict.Judgement, details: bool = False) -> str:
+    why = "; ".join(f"{reason.code}: {reason.detail}" if details else reason.code for reason in judged.reasons)
+    return f"{judged.verdict} ({why})" if why else judged.verdict
+
+
+def _figures(raw: RawResult) -> statistics.Figures | None:
+    """The figures although the verdict is INVALID; None where the times allow none."""
+    good = [request for request in raw.requests if request.ok]
+    try:
+        return statistics.figures(
+            duration_s=raw.duration_s,
+            input_tokens=[request.input_tokens for request in good],
+            output_tokens=[request.output_tokens for request in good],
+            ttfts=[request.ttft for request in good],
+            itls=[request.itls for request in good],
+            latencies=[request.latency for request in good],
+        )
+    except ValueError:
+        return None
