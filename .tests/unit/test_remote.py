@@ -65,7 +65,7 @@ def tree(start, tmp_path, wait_for):
     def run(*arguments: str, **more):
         child, place = start(TREE, *arguments, **more)
         log = tmp_path / "log"
-        wait_for(lambda: log.exists() and log.read_text().endswith("\n"))
+        wait_for(lambda: log.exists() and log.read_text().endswith("\n") and place.exists())
         said = log.read_text().split()
         told = json.loads(place.read_text())
         return child, [Identity.of(told["pid"]), Identity.of(int(said[0]))], said[1:], told
@@ -184,7 +184,7 @@ def test_the_last_one_that_is_told_to_end_removes_the_scratch_folder(start, tmp_
     sleeper = "import time; time.sleep(300)"
     silence_s = 1.5 if how == "silence" else None
     first, second = (start(sleeper, scratch=str(scratch), name=name, silence_s=silence_s)[0] for name in ("one", "two"))
-    wait_for(lambda: scratch.exists() and len(list((scratch / remote.USERS).iterdir())) == 2)
+    wait_for(lambda: len(list(scratch.glob(f"{remote.USERS}/*"))) == 2)
     for child in (first, second):
         assert scratch.exists() or how == "silence", "the other one still uses it"
         if how == "signal":

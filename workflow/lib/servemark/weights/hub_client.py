@@ -15,16 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-# The client reads these when it is loaded. Without telemetry it also asks no further address about its surroundings.
-os.environ["HF_HUB_DISABLE_XET"] = "1"
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-
 import httpx2
 from huggingface_hub import HfApi, constants, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.file_download import http_get
-from huggingface_hub.utils import build_hf_headers
+from huggingface_hub.utils import build_hf_headers, disable_progress_bars
 
 from servemark import __version__
 from servemark.errors import WeightsRefused
@@ -38,6 +33,11 @@ LISTING_TIMEOUT_S = 60.0
 CLIENT_TRIES = 6
 """How often the client itself asks for a file that is answered with 429."""
 LARGEST = constants.MAX_HTTP_DOWNLOAD_SIZE
+
+# Not by the environment, which whatever this process starts would inherit. Without telemetry the client also asks no further address
+# about its surroundings.
+constants.HF_HUB_DISABLE_TELEMETRY = True
+disable_progress_bars()
 
 
 @dataclass(frozen=True)
