@@ -132,6 +132,14 @@ def test_a_gate_that_never_answers_is_ended(ray, monkeypatch):
     assert plain.left == []
 
 
+def test_a_gate_that_breaks_is_quoted(ray):
+    plain = ray(connects="raise TypeError('what it says')")
+    failure = plain.start().failure
+    assert failure.reason == "ray_gate_failed" and "ended with exit code 1 after" in failure.detail
+    assert "TypeError: what it says" in failure.quote[-1]
+    assert plain.left == []
+
+
 def test_a_raylet_that_dies_later_takes_the_server_along_and_is_named(ray):
     plain = ray(nodes=THERE)
     ready = plain.up()

@@ -75,3 +75,16 @@ def test_loopback_is_known_by_the_address_that_ray_gives_it():
 def test_between_machines_an_address_is_what_it_is():
     expected = [{"name": "n1", "address": "10.0.0.1", "devices": 1}]
     assert len(ray_gate.compare(expected, [{"NodeManagerAddress": "10.0.0.9", "Resources": {"GPU": 1.0}}])) == 2
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [("ConnectionError()", "ConnectionError"), ("RuntimeError('no node info\\nfound')", "no node info")],
+)
+def test_a_head_that_takes_no_driver_yet_is_asked_again_until_the_deadline(standin_copy, tmp_path, raised, said):
+    """Ray 2.54's own words, and none, while the head's raylet has not joined."""
+    put_ray(standin_copy, connects=f"raise {raised}")
+    output = tmp_path / "nodes.json"
+    argv = [standin_copy.python, str(INSIDE / "ray_gate.py"), "127.0.0.1:1", json.dumps(EXPECTED), "1.0", str(output)]
+    assert subprocess.run(argv, capture_output=True, timeout=30).returncode == 1
+    assert json.loads(output.read_text()) == {"missing": [f"cannot connect to 127.0.0.1:1: {said}"]}

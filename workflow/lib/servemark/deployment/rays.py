@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servemark import keeper, launch
-from servemark.children import LifelineWatch
+from servemark.children import LifelineWatch, ToolResult
 from servemark.daemon import DaemonRequest
 from servemark.deployment import attempts, ports
 from servemark.deployment.ground import Ground
+from servemark.diagnosis import root_error
 from servemark.environment import INSIDE
 from servemark.errors import StageFailed
 from servemark.progress import Progress
@@ -146,6 +147,15 @@ class Rays:
             quote=tuple(said),
         )
 
+    def _gate_failed(self, result: ToolResult, node: str) -> StageFailed:
+        return StageFailed(
+            f"What asks Ray for its nodes, on {node}, ended with exit code {result.exit_code} after {result.seconds:.0f} s and no answer.",
+            look=str(self.log),
+            do="Read the quoted lines; run again.",
+            reason="ray_gate_failed",
+            quote=root_error(self.log),
+        )
+
     def _gate(self, index: int, replica: Replica, token: Path, deadline: float) -> list[RayNode]:
         """Wait until Ray reports every node with its devices and versions."""
         name = self._name(index, replica, 0)
@@ -181,5 +191,7 @@ class Rays:
         ended = attempts.await_end(self.ground.attempt, name, 2.0 if result.seconds < left_s else 0.0)
         if (ended and ended.ended_at) or not keeper.is_alive(self.ground.attempt):
             raise self._ended(name)
+        if not facts.exists() and not result.stopped:
+            raise self._gate_failed(result, head.name)
         said = json.loads(facts.read_text())["missing"] if facts.exists() else [result.stopped or "no answer"]
         raise self._incomplete(said, name)

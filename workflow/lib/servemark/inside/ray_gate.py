@@ -42,7 +42,9 @@ def main(cluster, expected, deadline_s, output):
                 ray.init(address=cluster, log_to_driver=False, logging_level="ERROR")
             alive = [node for node in ray.nodes() if node["Alive"]]
         except (ConnectionError, RuntimeError) as error:
-            missing = [f"cannot connect to {cluster}: {str(error).splitlines()[0]}"]
+            # Ray raises a ConnectionError without a word while the head's own raylet has not joined yet.
+            words = str(error).strip().splitlines() or [type(error).__name__]
+            missing = [f"cannot connect to {cluster}: {words[0]}"]
             time.sleep(0.3)
             continue
         missing = compare(expected, alive)
