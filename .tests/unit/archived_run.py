@@ -67,7 +67,7 @@ class ArchivedRun:
 
     def __init__(self, root: Path):
         self._place(root)
-        deployments = {name: {"model": "tiny", "environment": "cpu"} for name in ("plain", "ray-tp2", FAILED)}
+        deployments = {name: {"model": "tiny", "environment": "cpu"} for name in ("ray-tp2", "plain", FAILED)}
         config = {
             "run": "demo",
             "deployments": deployments,

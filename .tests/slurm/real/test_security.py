@@ -158,15 +158,15 @@ def lived(prepared_standin: RealCheckout, standin_checkouts: Callable[[], RealCh
     checkout = standin_checkouts()
     found = Lived(checkout, new_canaries())
     checkout.keep("a")
-    # Half a minute for the point: time to look at what lives.
-    checkout.config["workloads"]["chat"] |= {"requests": 30, "concurrency": 2}
+    # Fifty seconds for the point: time to look at what lives, on a busy machine too.
+    checkout.config["workloads"]["chat"] |= {"requests": 50, "concurrency": 2}
     running = checkout.start(STANDIN_TOKEN_S="0.5", **found.canaries)
-    checkout.wait_for_progress("chat-c2-r1: 30 requests", subject="a", seconds=90)
-    found.look(checkout.attempts("a")[-1])
+    checkout.wait_for_progress("chat-c2-r1: 50 requests", subject="a", seconds=90)
     server = checkout.record("deployments/a/ready.json")["url"].removeprefix("http://")
     found.answers = {
         f"{node}: {route}": curl(checkout.cluster, node, server, route) for node in NODES for route in ROUTES
     }
+    found.look(checkout.attempts("a")[-1])
     found.done = running.wait(180)
     yield found
 

@@ -70,7 +70,8 @@ def read(folder: Path) -> Contents:
             found.checks[check.name] = check
     # What an earlier configuration left beside the planned ones is in no table.
     present = {path.parent.name for path in folder.glob("deployments/*/plan.json")}
-    for name in sorted(found.config.get("deployments") or present):
+    # In the configuration's order, as the page has them.
+    for name in found.config.get("deployments") or sorted(present):
         place = f"deployments/{name}"
         plan = _record(found, Plan, f"{place}/plan.json", needed=True)
         if plan is None:
