@@ -85,9 +85,6 @@ def test_interrupted_while_slurm_is_being_asked(checkout: ScheduledCheckout, inj
     assert_mended(checkout, injury, before)
 
 
-@pytest.mark.xfail(
-    strict=False, reason="the key stays when the keeper sees the server's end before it is asked to stop"
-)
 def test_interrupted_twice(checkout: ScheduledCheckout, injury: Injury) -> None:
     injury.of("Ctrl-C twice", r"interrupted again; ending at once")
     tools = checkout.path / "slow"
