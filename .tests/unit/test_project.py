@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -115,6 +117,15 @@ def test_the_make_targets_of_the_readme_exist():
 def test_check_prints_what_a_configuration_asks_for(capsys):
     assert cli.main(["check", str(ROOT / "config" / "config.yaml")]) == 0
     assert "ray-tp2: model tiny, environment cpu, executor ray, 2 rank(s), 6 load points" in capsys.readouterr().out
+
+
+def test_who_stops_reading_gets_no_traceback(tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    argv = [sys.executable, "-m", "servemark.cli", "check", str(ROOT / "config" / "config.yaml")]
+    done = subprocess.run(argv, cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_check_answers_a_mistake_with_exit_code_2_and_the_place(tmp_path, capsys):

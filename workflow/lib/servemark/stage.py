@@ -81,6 +81,8 @@ def stage(
     except ServemarkError as error:
         print(f"servemark: {name} {subject}: {error.message()}", file=sys.stderr)
         progress.say(f"failed: {error.what.splitlines()[0]}")
+        if error.do:
+            progress.say(f"what to do: {error.do}")
         _stop(deployment)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
