@@ -17,6 +17,7 @@ from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 import snakemake_executor_plugin_slurm_guarded as plugin
 from servemark.slurm import guard, journal, listings, submit
+from servemark.slurm.tracking import Pace
 
 
 class Job:
@@ -153,6 +154,16 @@ def test_success(executor: plugin.Executor, tool: MakeTool) -> None:
     flags = calls.read_text()
     assert "--partition=p; touch pwned --time=5" in flags and "--no-requeue" in flags and not Path("pwned").exists()
     assert [entry["event"] for entry in journal.read(Path("jobs.jsonl"))] == ["run", "submitted", "state", "ended"]
+
+
+def test_the_jobs_own_word_that_it_ends_is_reason_to_look(executor: plugin.Executor, tool: MakeTool) -> None:
+    executor._tracker.pace = Pace(first=0.1, shortest=60, longest=60)
+    tool("sbatch", "cat > script; SLURM_JOB_ID=7 sh ./script >/dev/null 2>&1 & echo 7")
+    tool("squeue", f"[ $N -gt 1 ] && {row('COMPLETED')} || {row('RUNNING')}")
+    job = Job()
+    executor.run_jobs([job])
+    until(lambda: executor.workflow.scheduler.done == [job])
+    assert list(Path().rglob("*.ends")) == []
 
 
 @pytest.mark.parametrize(

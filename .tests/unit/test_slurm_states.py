@@ -226,6 +226,32 @@ def test_the_first_look_is_early_and_no_answer_slows_down() -> None:
     assert tracker.next_look() == 242.0
 
 
+def test_a_job_that_says_it_ends_is_looked_at_soon_and_believed_for_a_while() -> None:
+    tracker = Tracker()
+    tracker.add(Tracked("7", "", "7", "", submitted=0.0))
+    running = [Job("7", State("RUNNING"), elapsed_s=100.0)]
+    tracker.see(100.0, running)
+    assert tracker.next_look() == 110.0
+    tracker.says_it_ends("7", 104.0)
+    assert tracker.next_look() == 104.3
+    tracker.see(104.3, running)
+    assert tracker.next_look() == 105.3
+    # A word alone ends nothing.
+    assert tracker.see(105.3, running).ended == []
+    tracker.see(120.0, running)
+    assert tracker.next_look() == 132.0
+    assert [ended.word for ended in tracker.see(132.0, [Job("7", State("FAILED"))]).ended] == ["FAILED"]
+
+
+def test_many_ends_do_not_mean_many_questions() -> None:
+    tracker = Tracker()
+    for number in range(50):
+        tracker.add(Tracked(str(number), "", str(number), "", submitted=0.0))
+    tracker.see(100.0, [Job(str(number), State("RUNNING"), elapsed_s=100.0) for number in range(50)])
+    tracker.says_it_ends("7", 100.5)
+    assert tracker.next_look() == 105.0
+
+
 @pytest.mark.parametrize(
     ("state", "facts", "said"),
     [

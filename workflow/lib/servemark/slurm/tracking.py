@@ -14,6 +14,8 @@ from servemark.slurm.states import REQUEUED_BY_SLURM, Meaning
 from servemark.slurm.words import LOST, STUCK
 
 _LONGEST_BACKOFF_S = 30.0
+# A job that says it ends: Slurm needs a moment for its epilogue; after so long without an end its word counts for nothing more.
+_EPILOGUE_S, _BELIEVED_S = 0.3, 15.0
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,10 @@ class Pace:
     def floor(self, jobs: int) -> float:
         """Between any two looks: grows with the number of jobs to 5 s for 50 jobs, so that many short jobs cost 12 looks a minute."""
         return min(max(self.shortest, 0.1 * jobs), max(self.shortest, 5.0))
+
+    def floor_at_end(self, jobs: int) -> float:
+        """The same while a job says that it ends: 1 s, and no less than :meth:`floor` from 20 jobs on."""
+        return min(self.floor(jobs), max(1.0, 0.1 * jobs))
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,7 @@ class Tracked:
     missing_looks: int = 0
     ending_since: float | None = None
     ended_since: float | None = None
+    said_end: float | None = None
 
     def age(self, now: float) -> float:
         """Seconds that it has run, or waited when it does not run yet."""
@@ -118,13 +125,25 @@ class Tracker:
             return float("inf")
         if self._silent_looks:
             return self._last_look + min(_LONGEST_BACKOFF_S, self.pace.shortest * 2**self._silent_looks)
+        jobs = list(self.jobs.values())
+        ending = [
+            job.said_end + _EPILOGUE_S
+            for job in jobs
+            if job.said_end is not None and self._last_look < job.said_end + _BELIEVED_S
+        ]
+        if ending:
+            return max(min(ending), self._last_look + self.pace.floor_at_end(len(jobs)))
         due = min(
             job.submitted + self.pace.first
             if job.now is None and job.missing_since is None
             else self._last_look + self.pace.interval(job.age(self._last_look))
-            for job in list(self.jobs.values())
+            for job in jobs
         )
-        return max(due, self._last_look + self.pace.floor(len(self.jobs)))
+        return max(due, self._last_look + self.pace.floor(len(jobs)))
+
+    def says_it_ends(self, job: str, now: float) -> None:
+        """The job itself says that its work is done: reason to look, and nothing more, since only Slurm knows how it ended."""
+        self.jobs[job].said_end = now
 
     def see(self, now: float, listed: Iterable[Job], *, asked: float | None = None) -> Look:
         """Take in what squeue lists for this run.
