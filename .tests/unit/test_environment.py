@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,8 +19,8 @@ import pytest
 from places import site_packages
 
 from servemark import environment
-from servemark.environment import Lock
 from servemark.errors import EnvironmentRefused, ServemarkError
+from servemark.locks import Lock
 from servemark.processes import LIFELINE_VARIABLE, myself
 from standin import VERSION
 
@@ -70,7 +71,7 @@ def lock(tmp_path, monkeypatch) -> Lock:
     requirements = tmp_path / "envs" / "demo.lock"
     requirements.parent.mkdir()
     requirements.write_text(f"demo==1.0 \\\n    --hash=sha256:{digest}\n")
-    return Lock("demo", requirements, None, *HERE)
+    return Lock("demo", requirements, (HERE[0],), (HERE[1],))
 
 
 @pytest.fixture
@@ -87,8 +88,8 @@ def build(lock, tmp_path, told, watch):
 
 def test_a_lock_is_built_once_into_a_prefix_named_by_its_content(build, lock, tmp_path, told):
     record = build()
-    assert record.prefix == str(tmp_path / "cache" / "environments" / f"demo-{lock.digest()[:12]}")
-    assert (record.origin, record.lock, record.packages, record.digest) == ("lock", "demo", 1, lock.digest())
+    assert record.prefix == str(tmp_path / "cache" / "environments" / f"demo-{lock.digest(*HERE)[:12]}")
+    assert (record.origin, record.lock, record.packages, record.digest) == ("lock", "demo", 1, lock.digest(*HERE))
     assert record.seconds > 0 and record.size_mib == 0.2
     said = subprocess.run([record.python, "-c", "import demo; print(demo.VERSION)"], capture_output=True, text=True)
     assert said.stdout == "1.0\n"
@@ -102,21 +103,28 @@ def test_whatever_decides_what_is_installed_is_in_the_digest(lock, tmp_path):
     shim = tmp_path / "shim"
     shim.mkdir()
     (shim / "pyproject.toml").write_text("a")
-    locks = [lock, dataclasses.replace(lock, shim=shim), dataclasses.replace(lock, python=(3, 99))]
-    digests = [one.digest() for one in [*locks, dataclasses.replace(lock, machine="other")]]
+    with_shim = dataclasses.replace(lock, shim=shim)
+    digests = [
+        lock.digest(*HERE),
+        with_shim.digest(*HERE),
+        lock.digest((3, 99), HERE[1]),
+        lock.digest(HERE[0], "other"),
+    ]
     (shim / "pyproject.toml").write_text("b")
-    digests.append(locks[1].digest())
+    digests.append(with_shim.digest(*HERE))
     lock.requirements.write_text("demo==1.1\n")
-    digests.append(lock.digest())
+    digests.append(lock.digest(*HERE))
     assert len(set(digests)) == len(digests)
     moved = tmp_path / "moved" / "demo.lock"
     moved.parent.mkdir()
     moved.write_text("demo==1.1\n")
-    assert dataclasses.replace(lock, requirements=moved).digest() == lock.digest(), "its place does not matter"
+    assert dataclasses.replace(lock, requirements=moved).digest(*HERE) == lock.digest(*HERE), (
+        "its place does not matter"
+    )
 
 
 def test_a_half_built_prefix_is_built_anew(build, lock, tmp_path, told):
-    half = tmp_path / "cache" / "environments" / f"demo-{lock.digest()[:12]}"
+    half = tmp_path / "cache" / "environments" / f"demo-{lock.digest(*HERE)[:12]}"
     (half / "lib").mkdir(parents=True)
     (half / "lib" / "rubbish").write_text("from a build that was killed")
     record = build()
@@ -134,6 +142,7 @@ def test_the_shim_is_built_from_a_copy_and_installed_beside_the_list(build, lock
     before = sorted(shim.iterdir())
     record = build(dataclasses.replace(lock, shim=shim))
     assert "repairing the CPU build" in told.words
+    assert not (Path(record.prefix) / "tmp").exists(), "what pip downloaded is gone"
     listed = environment.list_packages(Path(record.python))["packages"]
     assert listed == ["demo==1.0", "shim==2.0"]
     assert sorted(shim.iterdir()) == before, "the checkout stays clean"
@@ -141,9 +150,9 @@ def test_the_shim_is_built_from_a_copy_and_installed_beside_the_list(build, lock
 
 def test_two_builds_at_once_build_once(lock, tmp_path):
     code = (
-        "import json, sys; from pathlib import Path; from servemark import children, environment\n"
+        "import json, sys; from pathlib import Path; from servemark import children, environment, locks\n"
         "from servemark.progress import Progress\n"
-        "lock = environment.Lock('demo', Path(sys.argv[1]), None, (sys.version_info[:2]), sys.argv[3])\n"
+        "lock = locks.Lock('demo', Path(sys.argv[1]), (sys.version_info[:2],), (sys.argv[3],))\n"
         "cache = Path(sys.argv[2])\n"
         "record = environment.build('cpu', lock, cache, log=cache.parent / sys.argv[4], timeout_s=60,\n"
         "  progress=Progress(cache.parent / (sys.argv[4] + '.jsonl'), 'b'), watch=children.LifelineWatch())\n"
@@ -171,7 +180,7 @@ def test_two_builds_at_once_build_once(lock, tmp_path):
 
 
 def test_a_build_waits_for_another_one_and_says_so(build, lock, tmp_path, told, wait_for):
-    prefix = tmp_path / "cache" / "environments" / f"demo-{lock.digest()[:12]}"
+    prefix = tmp_path / "cache" / "environments" / f"demo-{lock.digest(*HERE)[:12]}"
     prefix.parent.mkdir(parents=True)
     with environment.FileLock(f"{prefix}.lock"):
         thread = threading.Thread(target=build)
@@ -224,26 +233,36 @@ def test_a_build_that_takes_too_long_is_ended(build, tmp_path, monkeypatch):
         build(timeout_s=0.01)
 
 
-@pytest.mark.parametrize(("version", "machine"), [((3, 14), HERE[1]), (HERE[0], "aarch64")])
-def test_a_host_that_the_list_was_not_made_for_is_refused(lock, version, machine):
-    with pytest.raises(EnvironmentRefused) as refused:
-        lock.check_host(version, machine)
-    assert refused.value.reason == "no_lock_fits"
-    assert f"CPython {version[0]}.{version[1]} on {machine}" in refused.value.what
-    assert "environments.NAME.prefix" in refused.value.do
+def test_a_build_without_room_is_refused_before_anything_is_made(build, lock, tmp_path):
+    with pytest.raises(EnvironmentRefused, match=r"takes about 1000000 GiB in .* GiB are free") as refused:
+        build(dataclasses.replace(lock, gib=1e6))
+    assert refused.value.reason == "no_room" and "`cache`" in refused.value.do
+    assert not list((tmp_path / "cache" / "environments").glob("demo-*/*"))
 
 
-def test_nothing_is_made_for_a_host_that_does_not_fit(build, lock, tmp_path):
-    with pytest.raises(EnvironmentRefused):
-        build(dataclasses.replace(lock, python=(3, 99)))
-    assert not (tmp_path / "cache").exists()
+def test_what_was_added_to_a_built_environment_makes_it_another_one(build, told):
+    record = build()
+    environment.verify(record)
+    added = Path(record.prefix, "lib", f"python{HERE[0][0]}.{HERE[0][1]}", "site-packages", "kernels-1.0.dist-info")
+    added.mkdir()
+    (added / "METADATA").write_text("Metadata-Version: 2.1\nName: kernels\nVersion: 1.0\n")
+    with pytest.raises(EnvironmentRefused, match="have changed since this run described it"):
+        environment.verify(record)
+    again = build()
+    assert (again.packages, again.digest != record.digest, again.prefix) == (2, True, record.prefix)
+    assert "its packages are not those of the list alone" in told.words[-1]
+    environment.verify(again)
+    assert build() == again
+    shutil.rmtree(added)
+    assert build() == record.model_copy(update={"seconds": 0.0})
 
 
-def test_the_locks_that_we_ship_are_found_by_name():
-    envs = Path(LIBRARY).parents[1] / "envs"
-    found = Lock.find("cpu", envs)
-    assert found.requirements.is_file() and (found.shim / "pyproject.toml").is_file()
-    assert (found.python, found.machine) == ((3, 11), "x86_64")
+def test_an_environment_that_was_built_before_its_packages_were_noted_is_taken_as_it_is(build):
+    record = build()
+    old = record.model_copy(update={"installed": None})
+    old.write(Path(record.prefix) / environment.MARKER)
+    environment.verify(old)
+    assert build() == old.model_copy(update={"seconds": 0.0})
 
 
 def test_an_existing_prefix_is_known_by_what_it_has(standin):
@@ -274,61 +293,6 @@ def test_an_interpreter_that_does_not_run_is_refused_with_its_words(tmp_path):
     with pytest.raises(EnvironmentRefused, match="does not run: wrong ELF class") as refused:
         environment.use_prefix("mine", tmp_path)
     assert refused.value.reason == "prefix_broken"
-
-
-@pytest.fixture
-def check(tmp_path, told, watch):
-    def run(given, needs_ray=False):
-        log = tmp_path / "logs" / "check.log"
-        return environment.check(given, needs_ray=needs_ray, log=log, progress=told, watch=watch)
-
-    return run
-
-
-def test_a_working_environment_says_what_it_is(check, standin):
-    found = check(standin, needs_ray=True)
-    assert (found.vllm, found.torch, found.ray, found.vllm_platform) == (VERSION, VERSION, VERSION, "cpu")
-    assert (found.name, found.digest, found.nccl, found.warnings) == ("standin", standin.digest, None, ())
-    assert found.python_version.startswith(".".join(map(str, sys.version_info[:2])))
-    assert {"max-model-len", "tensor-parallel-size", "enforce-eager"} <= set(found.serve_options)
-    assert list(found.serve_options) == sorted(set(found.serve_options))
-
-
-@pytest.mark.parametrize(
-    ("module", "text", "words"),
-    [
-        ("torch", "raise ImportError('libcudart.so.13: cannot open shared object file')", "libcudart.so.13"),
-        ("torch", "raise SystemExit(3)", r"\(no output\)"),
-        (
-            "vllm/entrypoints/cli/main.py",
-            "raise ValueError('no options here')",
-            "asking vLLM for its options failed: ValueError: no options",
-        ),
-    ],
-)
-def test_an_environment_that_does_not_work_is_refused_with_its_last_word(check, standin_copy, module, text, words):
-    file = site_packages(standin_copy) / module
-    (file / "__init__.py" if file.is_dir() else file).write_text(text)
-    with pytest.raises(EnvironmentRefused, match=words) as refused:
-        check(standin_copy)
-    assert refused.value.reason == "environment_broken"
-    assert standin_copy.prefix in refused.value.what and Path(refused.value.look).exists()
-
-
-def test_ray_is_needed_only_where_a_deployment_asks_for_it(check, standin_copy):
-    (site_packages(standin_copy) / "ray" / "__init__.py").write_text("raise ImportError('no ray here')")
-    found = check(standin_copy)
-    assert found.ray is None and found.warnings == ("Ray cannot be imported: no ray here",)
-    with pytest.raises(EnvironmentRefused, match="has no Ray") as refused:
-        check(standin_copy, needs_ray=True)
-    assert refused.value.reason == "ray_missing"
-
-
-def test_a_torch_that_cannot_add_is_no_torch(check, standin_copy):
-    torch = site_packages(standin_copy) / "torch" / "__init__.py"
-    torch.write_text(torch.read_text().replace("[1.0] * count", "[0.5] * count"))
-    with pytest.raises(EnvironmentRefused, match="torch cannot add two numbers on cpu"):
-        check(standin_copy)
 
 
 def test_a_damaged_marker_is_said_and_not_taken_for_a_built_environment(build, lock):

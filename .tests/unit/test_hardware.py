@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
+import shutil
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,6 +34,22 @@ def test_gpus_and_driver_of_a_recorded_host():
     assert [(gpu.name, gpu.memory_mib, gpu.uuid) for gpu in gpus] == [
         ("NVIDIA H200", 143771, f"GPU-{n}") for n in range(4)
     ]
+
+
+def test_the_query_of_the_probe_as_a_recorded_host_answers_it():
+    ((gpu,), driver) = hardware.parse_gpus((RECORDED / "nvidia-smi-query-h200x1.csv").read_text())
+    assert (gpu.name, gpu.memory_mib, driver) == ("NVIDIA H200", 143771, "580.159.04")
+    assert gpu.uuid.startswith("GPU-0000")
+
+
+def test_a_recorded_topology_loses_the_codes_that_underline_its_header():
+    recorded = (RECORDED / "nvidia-smi-topo-h200x1-terminal.txt").read_text()
+    assert "\x1b[4m" in recorded
+    assert hardware.plain(recorded).splitlines()[:2] == [
+        "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID",
+        "GPU0\t X \t0-15\t0\t\tN/A",
+    ]
+    assert hardware.plain(TOPOLOGY) == TOPOLOGY
 
 
 @pytest.mark.parametrize("text", ["", "\n", "No devices were found\n"])
@@ -65,6 +84,24 @@ def test_the_cuda_version_that_the_driver_can_do(text, version):
 )
 def test_the_cpus_name(text, name):
     assert hardware.parse_cpu_model(text) == name
+
+
+def test_the_cpus_name_of_a_recorded_host_is_what_lscpu_says_there():
+    said = re.search(r"^Model name: +(.+)$", (RECORDED / "lscpu-xeon-h200x1.txt").read_text(), re.MULTILINE)
+    assert said
+    assert hardware.parse_cpu_model((RECORDED / "cpuinfo-xeon-h200x1.txt").read_text()) == said[1]
+
+
+@pytest.mark.skipif(not shutil.which("ip"), reason="no ip(8) here")
+def test_interfaces_are_those_that_ip_lists():
+    listed = json.loads(subprocess.run(["ip", "-j", "addr"], capture_output=True, check=True).stdout)
+    addresses = {
+        (info.get("label", link["ifname"]), info["local"])
+        for link in listed
+        for info in link["addr_info"]
+        if info["family"] == "inet"
+    }
+    assert {(found.name, found.address) for found in hardware.interfaces()} == addresses
 
 
 def test_interfaces_are_ipv4_and_sorted():

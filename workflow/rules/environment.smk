@@ -14,6 +14,8 @@ rule probe_hardware:
         "<benchmarks>/probe_hardware.tsv"
     resources:
         **of_a_small_job("probe_hardware"),
+    params:
+        code=code_of("probe_hardware"),
     script:
         "../scripts/probe_hardware.py"
 
@@ -22,7 +24,7 @@ rule build_environment:
     """An interpreter with vLLM and Ray: built from a lock once, shared by all runs; or an existing prefix."""
     input:
         sources=environment_sources,
-        hardware=ancient("<run>/hardware.json"),
+        hardware="<run>/hardware.json",
         settings=ancient(settings()),
     output:
         environment="<run>/environments/{environment}/environment.json",
@@ -34,6 +36,7 @@ rule build_environment:
     resources:
         **of_a_small_job("build_environment"),
     params:
+        code=code_of("build_environment"),
         environment=environment_parameters,
     script:
         "../scripts/build_environment.py"
@@ -53,6 +56,7 @@ rule check_environment:
     resources:
         **of_a_small_job("check_environment"),
     params:
+        code=code_of("check_environment"),
         needs_ray=needs_ray,
     script:
         "../scripts/check_environment.py"

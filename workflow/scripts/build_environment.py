@@ -1,10 +1,13 @@
 """Build the locked environment, or describe an existing prefix."""
 
+import platform
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servemark import environment
+from servemark import environment, locks
 from servemark.config.load import read_resolved
+from servemark.records import Hardware
 from servemark.stage import stage
 
 if TYPE_CHECKING:
@@ -16,9 +19,19 @@ with stage("build_environment", name, snakemake.log[0]) as here:
         record = environment.use_prefix(name, Path(asked["prefix"]))
     else:
         config = read_resolved(snakemake.input.settings)
+        hardware = Hardware.read(snakemake.input.hardware)
+        lock = locks.choose(
+            f"environments.{name}.lock", asked["lock"], Path("envs"), hardware, sys.version_info[:2], platform.machine()
+        )
+        if asked["lock"] == locks.AUTO:
+            here.progress.say(f"{lock.name} fits {hardware.host}")
+        if why := locks.misplaced(lock, hardware):
+            here.progress.say(
+                f"{lock.name} {why}; it is built on {hardware.host} all the same, because it was asked for"
+            )
         record = environment.build(
             name,
-            environment.Lock.find(asked["lock"], Path("envs")),
+            lock,
             Path(config.cache),
             log=here.log,
             timeout_s=config.timeouts.build,

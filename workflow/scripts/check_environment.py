@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from servemark import environment
-from servemark.records import Environment
+from servemark.environment_check import check
+from servemark.records import Environment, Hardware
 from servemark.stage import stage
 
 if TYPE_CHECKING:
@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 name = snakemake.wildcards.environment
 with stage("check_environment", name, snakemake.log[0]) as here:
-    record = environment.check(
+    record = check(
         Environment.read(snakemake.input.environment),
+        Hardware.read(snakemake.input.hardware),
         needs_ray=snakemake.params.needs_ray,
         log=here.log,
         progress=here.progress,
@@ -20,5 +21,8 @@ with stage("check_environment", name, snakemake.log[0]) as here:
     )
     record.write(snakemake.output.check)
     here.progress.say(
-        f"vLLM {record.vllm}, torch {record.torch}, Ray {record.ray or 'none'}, platform {record.vllm_platform}"
+        f"vLLM {record.vllm}, torch {record.torch} (CUDA {record.torch_cuda or 'none'}), Ray {record.ray or 'none'}, platform "
+        f"{record.vllm_platform}, a tensor added up on {record.tensor_on}"
     )
+    for warning in record.warnings:
+        here.progress.say(warning)

@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -22,8 +21,9 @@ from filelock import FileLock, Timeout
 from servemark import processes
 from servemark.children import LifelineWatch, run_tool
 from servemark.errors import EnvironmentRefused
+from servemark.locks import Lock
 from servemark.progress import Progress
-from servemark.records import Environment, EnvironmentCheck
+from servemark.records import Environment
 
 MARKER = "servemark-environment.json"
 INSIDE = Path(__file__).parent / "inside"
@@ -34,56 +34,18 @@ print(json.dumps({"python": platform.python_version(), "packages": packages}))
 """
 
 
-@dataclass(frozen=True)
-class Lock:
-    """One hash-locked list: where it is, and for which interpreter and machine it was made."""
-
-    name: str
-    requirements: Path
-    shim: Path | None
-    python: tuple[int, int]
-    machine: str
-
-    @classmethod
-    def find(cls, name: str, envs: Path) -> Lock:
-        """The lock of this name in ``envs/``; the config has checked that the name is one we have."""
-        return cls(name, envs / f"{name}.lock", envs / "cpu-shim", (3, 11), "x86_64")
-
-    def digest(self) -> str:
-        """sha256 over everything that decides what is installed."""
-        sha = hashlib.sha256(f"{self.python} {self.machine}\n".encode())
-        for file in (self.requirements, *sorted((self.shim or Path("/nonexistent")).glob("*"))):
-            if file.is_file():
-                sha.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
-        return sha.hexdigest()
-
-    def check_host(self, version: tuple[int, int], machine: str) -> None:
-        """Refuse an interpreter or machine the lock was not made for.
-
-        Raises:
-            EnvironmentRefused: names what was found, what is needed and the way out.
-        """
-        if (version, machine) != (self.python, self.machine):
-            raise EnvironmentRefused(
-                f"The environment list {self.requirements} is for CPython {self.python[0]}.{self.python[1]} on {self.machine}; "
-                f"this is CPython {version[0]}.{version[1]} on {machine}.",
-                look=str(self.requirements.parent / "README.md"),
-                do="Set the workflow up with that Python (rm -r .venv; make setup PYTHON=python3.11), or give environments.NAME.prefix, "
-                "the path of an environment that already has vLLM.",
-                reason="no_lock_fits",
-            )
-
-
 def build(
     name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, progress: Progress, watch: LifelineWatch
 ) -> Environment:
-    """Build the locked environment, or find the one that was built before.
+    """Build the locked environment for this interpreter and machine, or find the one that was built before.
+
+    Args:
+        lock: one that fits, as :func:`servemark.locks.choose` finds it.
 
     Raises:
-        EnvironmentRefused: wrong interpreter, or pip failed; its own words are quoted.
+        EnvironmentRefused: no room, or pip failed; its own words are quoted.
     """
-    lock.check_host(sys.version_info[:2], platform.machine())
-    digest = lock.digest()
+    digest = lock.digest(sys.version_info[:2], platform.machine())
     prefix = (cache / "environments" / f"{lock.name}-{digest[:12]}").absolute()
     prefix.parent.mkdir(parents=True, exist_ok=True)
     guard = FileLock(f"{prefix}.lock")
@@ -96,17 +58,20 @@ def build(
     try:
         marker = prefix / MARKER
         if marker.exists():
-            found = Environment.read(marker)
+            # The checkout may have been moved: the marker's path is the old one.
+            place = {"name": name, "prefix": str(prefix), "python": str(prefix / "bin" / "python"), "seconds": 0.0}
+            found = _as_it_is(Environment.read(marker).model_copy(update=place))
             progress.say(
                 f"environment {lock.name} exists already ({found.packages} packages, {found.size_mib:.0f} MiB)"
             )
-            # The checkout may have been moved: the marker's path is the old one.
-            place = {"prefix": str(prefix), "python": str(prefix / "bin" / "python")}
-            return found.model_copy(update={"name": name, "seconds": 0.0, **place})
+            if found.digest != digest:
+                progress.say("its packages are not those of the list alone: its figures go by a name of their own")
+            return found
         begin = time.monotonic()
         if prefix.exists():
             progress.say("removing a half-built environment")
             shutil.rmtree(prefix)
+        _require_room(lock, prefix.parent)
         _install(lock, prefix, log=log, timeout_s=timeout_s, progress=progress, watch=watch)
         packages = list_packages(prefix / "bin" / "python")
         size = sum(f.stat().st_size for f in prefix.rglob("*") if f.is_file() and not f.is_symlink()) / 2**20
@@ -118,6 +83,7 @@ def build(
             python=str(prefix / "bin" / "python"),
             lock=lock.name,
             packages=len(packages["packages"]),
+            installed=_digest(packages["packages"]),
             seconds=round(time.monotonic() - begin, 2),
             size_mib=round(size, 1),
         )
@@ -125,6 +91,28 @@ def build(
         return record
     finally:
         guard.release()
+
+
+def _as_it_is(built: Environment) -> Environment:
+    """A built environment with what was added to it afterwards, such as vLLM's kernels: then it is another one."""
+    if built.installed is None:  # built before this was noted
+        return built
+    packages = list_packages(Path(built.python))["packages"]
+    installed = _digest(packages)
+    if built.installed == installed:
+        return built
+    digest = _digest([built.digest, installed])
+    return built.model_copy(update={"digest": digest, "packages": len(packages), "installed": installed})
+
+
+def _require_room(lock: Lock, place: Path) -> None:
+    free = shutil.disk_usage(place).free / 2**30
+    if free < lock.gib:
+        raise EnvironmentRefused(
+            f"Building the environment {lock.name} takes about {lock.gib:.0f} GiB in {place}, and {free:.1f} GiB are free.",
+            do="Make room there, or name a larger place by `cache` (the experiment's or the cluster file's).",
+            reason="no_room",
+        )
 
 
 def _install(
@@ -154,7 +142,10 @@ def _install(
         # lock has setuptools, so that no build isolation, and thus no network, is needed.
         copy = prefix / "shim"
         steps.append(("repairing the CPU build", [*pip, "--no-build-isolation", "--no-index", str(copy)]))
-    env = processes.clean_environment({"PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+    # pip keeps every wheel that it downloads in its temporary folder until all are there: GiBs, too much for many a /tmp.
+    scratch = prefix / "tmp"
+    env = processes.clean_environment({"PIP_DISABLE_PIP_VERSION_CHECK": "1", "TMPDIR": str(scratch)})
+    scratch.mkdir(parents=True)
     for words, argv in steps:
         if words.startswith("repairing"):
             assert lock.shim is not None
@@ -169,6 +160,7 @@ def _install(
         result = run_tool(argv, log=log, env=env, timeout_s=timeout_s, watch=watch, check=tell)
         if result.exit_code != 0 or result.stopped:
             raise _pip_refusal(words, log, result.stopped)
+    shutil.rmtree(scratch)
 
 
 def _pip_refusal(words: str, log: Path, stopped: str | None) -> EnvironmentRefused:
@@ -212,12 +204,16 @@ def use_prefix(name: str, prefix: Path) -> Environment:
 
 
 def verify(environment: Environment) -> None:
-    """See that an existing environment still has the packages that it was described with; one built here never changes.
+    """See that an environment still has the packages that it was described with.
 
     Raises:
         EnvironmentRefused: it has others: figures would go by the wrong name.
     """
-    if environment.origin == "prefix" and _digest(list_packages(Path(environment.python))) != environment.digest:
+    if environment.origin == "prefix":
+        changed = _digest(list_packages(Path(environment.python))) != environment.digest
+    else:
+        changed = _as_it_is(environment) != environment
+    if changed:
         raise EnvironmentRefused(
             f"The packages of {environment.prefix} have changed since this run described it.",
             do=f"Delete results/RUN/environments/{environment.name}/environment.json and run again: it is described anew, and what it "
@@ -226,8 +222,8 @@ def verify(environment: Environment) -> None:
         )
 
 
-def _digest(packages: dict) -> str:
-    return hashlib.sha256(json.dumps(packages, sort_keys=True).encode()).hexdigest()
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def list_packages(python: Path) -> dict:
@@ -238,48 +234,3 @@ def list_packages(python: Path) -> dict:
     if done.returncode != 0:
         raise EnvironmentRefused(f"{python} does not run: {done.stderr.strip()[-300:]}", reason="prefix_broken")
     return json.loads(done.stdout)
-
-
-def check(
-    environment: Environment, *, needs_ray: bool, log: Path, progress: Progress, watch: LifelineWatch
-) -> EnvironmentCheck:
-    """Ask the environment's own interpreter what it can do: imports, versions, a tensor, the server's options.
-
-    Raises:
-        EnvironmentRefused: an import fails, or Ray is asked for and missing.
-    """
-    facts_file = log.with_suffix(".facts.json")
-    facts_file.unlink(missing_ok=True)
-    env = processes.clean_environment({"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"})
-    steps = {
-        "importing torch, vLLM and Ray": [environment.python, str(INSIDE / "check_environment.py"), str(facts_file)],
-        "asking vLLM for its options": [environment.python, "-m", "vllm.entrypoints.cli.main", "serve", "--help=all"],
-    }
-    for words, argv in steps.items():
-        progress.say(words)
-        target = log if "importing" in words else log.with_suffix(".help.txt")
-        target.unlink(missing_ok=True)
-        result = run_tool(argv, log=target, env=env, timeout_s=600, watch=watch)
-        if result.exit_code != 0 or result.stopped:
-            last = target.read_text(errors="replace").strip().splitlines()[-1:] or ["(no output)"]
-            raise EnvironmentRefused(
-                f"The environment {environment.name} ({environment.prefix}) does not work: {words} failed: {last[0]}",
-                look=str(target),
-                do="Mend it (the log has its words), or give another environments.NAME.prefix."
-                if environment.origin == "prefix"
-                else f"Delete {environment.prefix} and results/RUN/environments/{environment.name}/environment.json and run "
-                "again: it is built anew.",
-                reason="environment_broken",
-            )
-    facts = json.loads(facts_file.read_text())
-    facts_file.unlink()
-    if needs_ray and not facts["ray"]:
-        raise EnvironmentRefused(
-            f"The environment {environment.name} has no Ray, and a deployment asks for executor: ray.",
-            do="Install ray there (vLLM no longer brings it along), or use executor: mp.",
-            reason="ray_missing",
-        )
-    options = tuple(
-        sorted(set(re.findall(r"--([a-z][a-z0-9-]+)", log.with_suffix(".help.txt").read_text(errors="replace"))))
-    )
-    return EnvironmentCheck(name=environment.name, digest=environment.digest, serve_options=options, **facts)

@@ -58,8 +58,13 @@ def interfaces() -> tuple[Interface, ...]:
     return tuple(sorted(found, key=lambda i: i.name))
 
 
+def plain(text: str) -> str:
+    """Text without the codes for colours and underlines, which nvidia-smi writes into files as well."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
 def _output(argv: list[str]) -> str:
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+    return plain(subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout)
 
 
 def probe() -> Hardware:

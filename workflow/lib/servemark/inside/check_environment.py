@@ -3,9 +3,23 @@
 usage: python check_environment.py OUTPUT
 """
 
+import importlib.metadata
 import json
 import platform
 import sys
+
+KERNELS = (
+    "FlashInfer's kernels are not in the environment: a server that needs them fetches and compiles them when it starts, which "
+    "takes minutes and fails without internet or compiler. envs/README.md says how to add them"
+)
+
+
+def version(name: str) -> str | None:
+    """The installed version, or None."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def main(output: str) -> None:
@@ -21,10 +35,12 @@ def main(output: str) -> None:
     except ImportError as error:
         ray_version = None
         warnings.append(f"Ray cannot be imported: {error}")
-    nccl = None
+    # As vllm/utils/flashinfer.py does (warn_if_flashinfer_kernels_missing, 0.32.0).
+    if torch.version.cuda and version("flashinfer-python") not in (None, version("flashinfer-cubin")):
+        warnings.append(KERNELS)
+    # A CUDA build knows its NCCL also where there is no GPU.
+    nccl = ".".join(str(part) for part in torch.cuda.nccl.version()) if torch.version.cuda else None
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda":
-        nccl = ".".join(str(part) for part in torch.cuda.nccl.version())
     if float(torch.ones(2, device=device).sum()) != 2.0:
         raise SystemExit(f"torch cannot add two numbers on {device}")
     facts = {
@@ -35,6 +51,7 @@ def main(output: str) -> None:
         "ray": ray_version,
         "nccl": nccl,
         "vllm_platform": current_platform.device_type or "none",
+        "tensor_on": device,
         "warnings": warnings,
     }
     with open(output, "w") as stream:

@@ -4,6 +4,7 @@ from servemark.planning.legality import first_request_fails, legality, stage_lay
 from servemark.planning.memory import estimate, refusals, require
 from servemark.planning.observed import compare, observe
 from servemark.planning.placement import place
+from servemark.planning.software import software
 
 __all__ = [
     "compare",
@@ -14,6 +15,7 @@ __all__ = [
     "place",
     "refusals",
     "require",
+    "software",
     "stage_layers",
     "stages",
 ]

@@ -1,0 +1,106 @@
+"""What an environment says of itself on the machine that will run it, and whether that machine and it belong together."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from servemark import processes
+from servemark.children import LifelineWatch, run_tool
+from servemark.environment import INSIDE
+from servemark.errors import EnvironmentRefused
+from servemark.progress import Progress
+from servemark.records import Environment, EnvironmentCheck, Hardware
+
+
+def check(
+    environment: Environment,
+    hardware: Hardware,
+    *,
+    needs_ray: bool,
+    log: Path,
+    progress: Progress,
+    watch: LifelineWatch,
+) -> EnvironmentCheck:
+    """Ask the environment's own interpreter what it can do: imports, versions, a tensor, the server's options.
+
+    Args:
+        hardware: of this machine.
+
+    Raises:
+        EnvironmentRefused: an import fails, Ray is asked for and missing, or torch does not reach the GPUs that are here.
+    """
+    facts_file = log.with_suffix(".facts.json")
+    facts_file.unlink(missing_ok=True)
+    env = processes.clean_environment({"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"})
+    steps = {
+        "importing torch, vLLM and Ray": [environment.python, str(INSIDE / "check_environment.py"), str(facts_file)],
+        "asking vLLM for its options": [environment.python, str(INSIDE / "serve_options.py")],
+    }
+    for words, argv in steps.items():
+        progress.say(words)
+        target = log if "importing" in words else log.with_suffix(".help.txt")
+        target.unlink(missing_ok=True)
+        result = run_tool(argv, log=target, env=env, timeout_s=600, watch=watch)
+        if result.exit_code != 0 or result.stopped:
+            raise _broken(environment, words, target)
+    facts = json.loads(facts_file.read_text())
+    facts_file.unlink()
+    if needs_ray and not facts["ray"]:
+        raise EnvironmentRefused(
+            f"The environment {environment.name} has no Ray, and a deployment asks for executor: ray.",
+            do="Install ray there (vLLM no longer brings it along), or use executor: mp.",
+            reason="ray_missing",
+        )
+    options = tuple(
+        sorted(set(re.findall(r"--([a-z][a-z0-9-]+)", log.with_suffix(".help.txt").read_text(errors="replace"))))
+    )
+    found = EnvironmentCheck(name=environment.name, digest=environment.digest, serve_options=options, **facts)
+    return found.model_copy(update={"warnings": (*found.warnings, *judge(found, hardware))})
+
+
+def judge(found: EnvironmentCheck, hardware: Hardware) -> tuple[str, ...]:
+    """What speaks against this environment on this machine, and what could not be found out there: one sentence each.
+
+    Raises:
+        EnvironmentRefused: there are GPUs, and torch does not reach them.
+    """
+    if hardware.accelerator == "cpu":
+        if found.torch_cuda is None:
+            return ()
+        return (
+            f"Environment {found.name} is a CUDA {found.torch_cuda} build and {hardware.host} has no GPU: its versions, imports and "
+            "options are known; that its kernels load, that a tensor reaches a GPU, and that the driver is new enough, is not.",
+        )
+    gpus = f"{hardware.host} has {len(hardware.gpus)} x {hardware.gpus[0].name}"
+    if found.vllm_platform == "cpu":
+        return (f"{gpus}, and environment {found.name} is a CPU build: no GPU is used, and every figure is the CPU's.",)
+    if found.tensor_on == "cuda":
+        return ()
+    if found.torch_cuda is None:
+        what = f"{gpus}, and torch {found.torch} in environment {found.name} was built without CUDA"
+        do = "Install a torch of the CUDA build that vLLM was built for, or use `lock: auto`."
+    elif hardware.cuda and int(found.torch_cuda.split(".")[0]) > int(hardware.cuda.split(".")[0]):
+        what = (
+            f"torch {found.torch} in environment {found.name} needs CUDA {found.torch_cuda}, and the driver {hardware.driver} of "
+            f"{hardware.host} can do CUDA {hardware.cuda}"
+        )
+        do = "Use `lock: auto`, which chooses by the driver, or a prefix built for an older CUDA; or have the driver renewed."
+    else:
+        what = f"{gpus}, and torch {found.torch} in environment {found.name} sees none of them"
+        do = "See whether CUDA_VISIBLE_DEVICES is set to nothing, and whether the scheduler gave the job its GPUs (nvidia-smi -L)."
+    raise EnvironmentRefused(f"{what}.", do=do, reason="gpu_not_reached")
+
+
+def _broken(environment: Environment, words: str, log: Path) -> EnvironmentRefused:
+    last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["(no output)"]
+    return EnvironmentRefused(
+        f"The environment {environment.name} ({environment.prefix}) does not work: {words} failed: {last[0]}",
+        look=str(log),
+        do="Mend it (the log has its words), or give another environments.NAME.prefix."
+        if environment.origin == "prefix"
+        else f"Delete {environment.prefix} and results/RUN/environments/{environment.name}/environment.json and run "
+        "again: it is built anew.",
+        reason="environment_broken",
+    )

@@ -1,0 +1,53 @@
+"""What an environment can serve, told before anything is started."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from servemark.errors import PlanRefused
+from servemark.records import EnvironmentCheck
+from servemark.weights.architecture import Architecture
+
+VOCABULARY = "TIKTOKEN_ENCODINGS_BASE"
+
+
+def software(
+    name: str, check: EnvironmentCheck, architecture: Architecture, variables: Mapping[str, str], accelerator: str
+) -> tuple[str, ...]:
+    """What speaks against serving this model in this environment: one sentence each.
+
+    gpt-oss needs the tokenizer library's vocabulary o200k_base. Up to vLLM 0.30 it is fetched at start, or read from the folder
+    that ``TIKTOKEN_ENCODINGS_BASE`` names; from 0.31 on (oss-harmony) it lies in the package, and the variable, where it names a
+    folder without that file, makes the server fail.
+
+    Raises:
+        PlanRefused: a CUDA build without a GPU, or the variable where it does harm.
+    """
+    if check.torch_cuda and accelerator == "cpu" and check.vllm_platform != "cpu":
+        raise PlanRefused(
+            f"deployments.{name} cannot be served: environment {check.name} is a CUDA {check.torch_cuda} build, and the probed machine "
+            "has no GPU.",
+            do="Run where the GPUs are (on a cluster: `partition` and `gpus_per_node` in the cluster file), or use `lock: cpu`.",
+            reason="no_gpu",
+        )
+    embedded = _version(check.vllm) >= (0, 31)
+    if embedded and VOCABULARY in variables:
+        raise PlanRefused(
+            f"deployments.{name} cannot be served: variables.{VOCABULARY} is set, and vLLM {check.vllm} carries the vocabulary itself; "
+            "a folder without it would make the server fail.",
+            do=f"Remove {VOCABULARY} from the deployment's variables and from the cluster file's.",
+            reason="bad_option",
+        )
+    if not embedded and architecture.model_type == "gpt_oss" and VOCABULARY not in variables:
+        return (
+            f"vLLM {check.vllm} fetches gpt-oss's vocabulary from the internet when it starts: on nodes without internet set "
+            f"variables.{VOCABULARY} to a folder that holds o200k_base.tiktoken.",
+        )
+    return ()
+
+
+def _version(text: str) -> tuple[int, int]:
+    """Major and minor version; of a build that does not say (``dev``), the oldest."""
+    found = re.match(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
