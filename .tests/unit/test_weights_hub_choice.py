@@ -17,8 +17,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WHOLE = ["config.json", "tokenizer.json"]
 
 
-def choose(paths, shards=None):
-    chosen = hub_files.choose("org/name", [RemoteFile(path, 1) for path in paths], shards)
+def choose(paths, shards=None, *, dummy=False):
+    chosen = hub_files.choose("org/name", [RemoteFile(path, 1) for path in paths], shards, dummy=dummy)
     return [file.path for file in chosen]
 
 
@@ -92,6 +92,11 @@ def test_other_formats_and_what_nobody_serves_are_left_out():
 )
 def test_the_weights_are_fetched_once(beside, shards, weights):
     assert choose([*WHOLE, *beside], shards) == sorted([*WHOLE, *weights])
+
+
+def test_random_weights_need_no_weights():
+    weights = ["model-1.safetensors", "model.safetensors.index.json", "pytorch_model.bin"]
+    assert choose([*WHOLE, *weights], dummy=True) == choose(WHOLE, dummy=True) == WHOLE
 
 
 def test_tokenizers_templates_and_code_stand_beside_the_weights():

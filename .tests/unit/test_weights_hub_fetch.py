@@ -14,8 +14,8 @@ import pytest
 from standin_hub import Fault, StandinHub, serving, small_model, tensors
 
 from servemark.errors import WeightsRefused
+from servemark.weights import builtin, hub_source, staging
 from servemark.weights import hub as hub_room
-from servemark.weights import hub_source, staging
 from servemark.weights.hub_client import Patience
 from servemark.weights.manifest import verify
 
@@ -67,6 +67,26 @@ def test_a_model_is_fetched_to_its_commit_and_the_hub_is_never_asked_again(hub, 
     assert staging.stage("m", f"hf:{REPOSITORY}", tmp_path, told) == made
     assert len(hub.asked) == asked
     assert {path.name for path in home(tmp_path).iterdir()} == {FIRST, ".refs", ".lock"}
+
+
+def builtin_config(tmp_path: Path) -> bytes:
+    builtin.make("tiny-dense", tmp_path / "builtin")
+    return (tmp_path / "builtin" / "config.json").read_bytes()
+
+
+def test_for_random_weights_the_shape_alone_is_fetched(hub, stage, tmp_path, told):
+    def shape():
+        return staging.stage("m", f"hf:{REPOSITORY}", tmp_path, told, dummy=True)
+
+    hub.commits[FIRST]["config.json"] = builtin_config(tmp_path)
+    made = shape()
+    assert hub.fetched() == ["LICENSE", "config.json", "tokenizer.json"]
+    assert made.path == str(home(tmp_path) / f"{FIRST}-shape") and made.load_format == "dummy"
+    assert shape() == made
+    # The whole model is another folder, and serves as the shape as well.
+    whole = stage()
+    assert whole.path == str(home(tmp_path) / FIRST)
+    assert shape().model_copy(update={"path": made.path}) == made
 
 
 def test_the_folder_can_be_copied_to_where_no_hub_is(hub, stage, tmp_path, told, monkeypatch):

@@ -53,6 +53,24 @@ def test_digest_depends_on_content_and_names_only(model, pristine, tmp_path):
     assert build(model).digest != digest
 
 
+@pytest.mark.parametrize("kind", ["tiny-dense", "tiny-moe"])
+def test_random_weights_need_none_and_have_the_shape_of_the_real_ones(tmp_path, kind):
+    directory = tmp_path / kind
+    builtin.make(kind, directory)
+    real = build(directory)
+    made = manifest.build("tiny", "./model", directory, dummy=True)
+    assert made.load_format == "dummy" and made.weight_bytes is None and made.digest != real.digest
+    assert [file.path for file in made.files] == [f.path for f in real.files if not f.path.endswith(".safetensors")]
+    # Norms are not counted from the shape.
+    assert made.parameters == pytest.approx(real.parameters, rel=0.005)
+    (directory / "model.safetensors").unlink()
+    assert manifest.build("tiny", "./model", directory, dummy=True) == made
+    manifest.verify(made)
+    (directory / "config.json").write_text("{}")
+    with pytest.raises(WeightsRefused, match="config"):
+        manifest.verify(made)
+
+
 def test_counts_several_shards_from_their_headers(model):
     header = {"__metadata__": {}, "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
     one = build(model)

@@ -19,6 +19,8 @@ rule stage_weights:
     resources:
         **of_a_small_job("stage_weights"),
     params:
+        code=code_of("stage_weights"),
         source=model_source,
+        load_format=load_format,
     script:
         "../scripts/stage_weights.py"

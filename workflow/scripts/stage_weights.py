@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 name = snakemake.wildcards.model
 with stage("stage_weights", name, snakemake.log[0]) as here:
     cache = Path(read_resolved(snakemake.input.settings).cache)
-    manifest = staging.stage(name, snakemake.params.source, cache, here.progress)
+    dummy = snakemake.params.load_format == "dummy"
+    manifest = staging.stage(name, snakemake.params.source, cache, here.progress, dummy=dummy)
     manifest.write(snakemake.output.manifest)
     here.progress.say(
         f"{len(manifest.files)} files, {manifest.bytes / 2**20:.1f} MiB, {manifest.parameters:,} parameters"

@@ -145,6 +145,12 @@ class Cluster(Strict):
         description="folder on each node for short-lived files such as Ray's sockets; `$VARIABLES` are expanded on the "
         f"node. At most {SCRATCH_LENGTH} characters, because a socket's name is short",
     )
+    local_models: Annotated[str, Field(pattern=SCRATCH_PATTERN)] | None = Field(
+        default=None,
+        description="folder on each node, on a fast disk of its own, into which a model is copied before it is served: once per "
+        "node, checked against the manifest, kept for later jobs; `$VARIABLES` are expanded in the job. When left out, servers read "
+        "the model where it was staged",
+    )
     cache: Location | None = Field(
         default=None,
         description="what runs share, on a file system that every node sees: environments, models, ledger; in place of "

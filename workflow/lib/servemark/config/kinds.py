@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from servemark import locks
 from servemark.config.refused import CLIENT_OPTIONS, SERVE_OPTIONS, kebab, looks_secret, refusal
 from servemark.weights import hub_source
 
@@ -21,6 +22,7 @@ VARIABLE_PATTERN = r"^[A-Z_][A-Z0-9_]*$"
 OPTION_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 # Names become parts of file names, which have 255 bytes: run, deployment and point together must fit.
 NAME_LENGTH = 80
+LOCKS = (locks.AUTO, *locks.NAMES)
 
 
 def refuse(
@@ -141,16 +143,14 @@ def _source(value: str) -> str:
 
 
 def _lock(value: str) -> str:
-    if value in ("cuda12", "cuda13"):
-        raise refuse("this lock is not there yet; use `prefix: DIR`, an existing environment with vLLM and Ray")
-    if value != "cpu":
-        raise refuse("is no known lock", allowed=("cpu",))
+    if value not in LOCKS:
+        raise refuse("is no known lock", allowed=LOCKS)
     return value
 
 
 def _not_there_yet(value: Any) -> None:
     if value is not None:
-        raise refuse("containers are not there yet; use `lock: cpu` or `prefix: DIR`")
+        raise refuse("containers are not there yet; use `lock: auto` or `prefix: DIR`")
 
 
 def reference(room: str) -> AfterValidator:
@@ -224,7 +224,7 @@ Port = Annotated[
 ]
 Location = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Source = Annotated[str, AfterValidator(_source)]
-Lock = Annotated[str, AfterValidator(_lock), WithJsonSchema({"enum": ["cpu"]})]
+Lock = Annotated[str, AfterValidator(_lock), WithJsonSchema({"enum": list(LOCKS)})]
 NotThereYet = Annotated[None, PlainValidator(_not_there_yet), WithJsonSchema({"type": "null"})]
 # deployment/point, each half a shell pattern
 PointPattern = Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$")]

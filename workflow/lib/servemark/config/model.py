@@ -50,6 +50,11 @@ class Model(Strict):
     trust_remote_code: Flag = Field(
         default=False, description="let vLLM run Python code that lies beside the weights; stamped in every record"
     )
+    load_format: Literal["auto", "dummy"] = Field(
+        default="auto",
+        description="`auto`: the checkpoint's weights. `dummy`: random weights of the model's shape, for figures of speed alone; "
+        "only config and tokenizer are needed and fetched, and record and report say so",
+    )
 
 
 class Environment(Strict):
@@ -57,7 +62,8 @@ class Environment(Strict):
 
     lock: Lock | None = Field(
         default=None,
-        description="build it from the hash-locked list envs/NAME.lock: `cpu`. `cuda12` and `cuda13` are not there yet",
+        description="build it from the hash-locked list envs/NAME.lock: `cpu`, `cuda12` (NVIDIA driver 525 or newer, x86_64), `cuda13` "
+        "(driver 580 or newer, x86_64 and aarch64), or `auto`, the one that fits the probed machine. What each holds: envs/README.md",
     )
     prefix: Location | None = Field(
         default=None, description="use an existing environment: the directory that holds bin/python"
@@ -94,6 +100,13 @@ class Deployment(Strict):
         | None
     ) = Field(default=None, description="names under `workloads`, in the order they run; all of them when left out")
     port: Port = Field(default="auto", description="the server's port; `auto` finds a free one")
+
+    @field_validator("options")
+    @classmethod
+    def _weights(cls, options: dict[str, Any]) -> dict[str, Any]:
+        if options.get("load-format") == "dummy":
+            raise refuse("say it where it is recorded: `load_format: dummy` of the model", at=("load-format",))
+        return options
 
 
 class Workload(Strict):
@@ -207,6 +220,9 @@ class Timeouts(Strict):
 
     build: Seconds = Field(default=3600.0, description="s; building an environment")
     cluster: Seconds = Field(default=120.0, description="s; until every node has joined")
+    copy_model: Seconds = Field(
+        default=3600.0, description="s; copying a model to the nodes' own disks (`local_models`)"
+    )
     start: Seconds = Field(default=1800.0, description="s; until the server answers a completion")
     stall: Seconds = Field(default=300.0, description="s; without a new line in the log of a starting server")
     point: Seconds = Field(default=7200.0, description="s; one load point")

@@ -119,8 +119,10 @@ SBATCH_OPTIONS: dict[str, str] = {
 }
 """Options that ``extra`` of a cluster file may not hold."""
 
-# A word of the name decides, so that TOKENIZERS_PARALLELISM or MAX_TOKENS stay allowed.
-_SECRET_WORD = re.compile(r"KEYS?|TOKEN|SECRETS?|PASSWORD|PASSWD|CREDENTIALS?|[A-Z]+KEY|[A-Z]+TOKEN|[A-Z]+SECRET")
+# A word of the name decides, so that TOKENIZERS_PARALLELISM or MAX_TOKENS stay allowed; tiktoken is a tokenizer.
+_SECRET_WORD = re.compile(
+    r"KEYS?|TOKEN|SECRETS?|PASSWORD|PASSWD|CREDENTIALS?|[A-Z]+KEY|(?!TIKTOKEN)[A-Z]+TOKEN|[A-Z]+SECRET"
+)
 
 
 def looks_secret(name: str) -> bool:

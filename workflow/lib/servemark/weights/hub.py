@@ -1,6 +1,7 @@
 """A model of the hub in the cache: fetched once to an exact commit, never asked about again.
 
     CACHE/models/hf/ORG--NAME/COMMIT/           the model: appears whole, when every file is what the hub states
+    CACHE/models/hf/ORG--NAME/COMMIT-shape/     its config and tokenizer alone, where it is served with random weights
     CACHE/models/hf/ORG--NAME/.COMMIT/          the same while it is fetched; files that are whole, and parts of others
     CACHE/models/hf/ORG--NAME/.refs/main.json   the commit that a branch or tag was when it was asked for first
 
@@ -32,13 +33,23 @@ if TYPE_CHECKING:
 AT_ONCE = 4
 """Files fetched at the same time."""
 STATED = ".servemark-hub.json"
+SHAPE = "-shape"
 LOCK_POLL_S = 5.0
 
 
-def stage(name: str, source: HubSource, cache: Path, progress: Progress, patience: Patience | None = None) -> Manifest:
+def stage(
+    name: str,
+    source: HubSource,
+    cache: Path,
+    progress: Progress,
+    patience: Patience | None = None,
+    *,
+    dummy: bool = False,
+) -> Manifest:
     """Fetch the model unless the cache has it, and hash every file.
 
     Args:
+        dummy: only config and tokenizer are needed.
         patience: with a hub that does not answer; the usual one when left out.
 
     Raises:
@@ -46,16 +57,18 @@ def stage(name: str, source: HubSource, cache: Path, progress: Progress, patienc
             be served, or a file is not what the hub states.
     """
     home = (cache / "models" / "hf" / source.folder).absolute()
-    if (found := _staged(source, home)) is None:
+    if (found := _staged(source, home, dummy)) is None:
         if _offline():
             raise hub_refusals.offline(source, home)
         with _locked(home, source, progress):
             # Another run may have fetched it meanwhile.
-            if (found := _staged(source, home)) is None:
-                return _fetched(name, source, home, progress, patience)
+            if (found := _staged(source, home, dummy)) is None:
+                return _fetched(name, source, home, progress, patience, dummy)
     progress.say(f"hashing {found}")
-    made = manifest.build(name, source.stated(found.name), found)
-    stated = _read(found / STATED).get("files")
+    made = manifest.build(name, source.stated(found.name.removesuffix(SHAPE)), found, dummy=dummy)
+    stated = [
+        file for file in _read(found / STATED).get("files", ()) if not (dummy and manifest.is_weights(file["path"]))
+    ]
     if [file.model_dump() for file in made.files] != stated:
         raise WeightsRefused(
             f"The files of {source.repository} in the cache are not those that were fetched from the hub.",
@@ -66,10 +79,11 @@ def stage(name: str, source: HubSource, cache: Path, progress: Progress, patienc
     return made
 
 
-def _staged(source: HubSource, home: Path) -> Path | None:
+def _staged(source: HubSource, home: Path, dummy: bool) -> Path | None:
     """The model's folder, when it is in the cache under its commit or under the commit that its branch was."""
     commit = source.commit or _remembered(source, home)
-    return home / commit if commit and (home / commit).is_dir() else None
+    folders = [home / commit, *([home / (commit + SHAPE)] if dummy else [])] if commit else []
+    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 def _reference(source: HubSource, home: Path) -> Path:
@@ -96,15 +110,19 @@ def _offline() -> bool:
     return given.upper() in ("1", "ON", "YES", "TRUE")
 
 
-def _fetched(name: str, source: HubSource, home: Path, progress: Progress, patience: Patience | None) -> Manifest:
+def _fetched(
+    name: str, source: HubSource, home: Path, progress: Progress, patience: Patience | None, dummy: bool
+) -> Manifest:
     # Half a second to load, and a run whose models are staged never asks.
     from servemark.weights import hub_client
 
     hub = hub_client.Hub(source, patience or hub_client.Patience(), progress.say)
     progress.say(f"asking {hub_refusals.shown(hub.endpoint)} for {source.repository}@{source.revision}")
     listing = hub.listing(source.commit or _remembered(source, home) or source.revision)
-    draft, finished = home / f".{listing.commit}", home / listing.commit
-    chosen = hub_files.choose(source.repository, listing.files, _shards(hub, listing, draft))
+    folder = listing.commit + (SHAPE if dummy else "")
+    draft, finished = home / f".{folder}", home / folder
+    shards = None if dummy else _shards(hub, listing, draft)
+    chosen = hub_files.choose(source.repository, listing.files, shards, dummy=dummy)
     if large := [file for file in chosen if file.size > hub_client.LARGEST]:
         raise hub_refusals.too_large(source, listing.commit, large[0].path, large[0].size, hub_client.LARGEST)
     lacking = [file for file in chosen if _there(draft / file.path) != file.size]
@@ -126,7 +144,7 @@ def _fetched(name: str, source: HubSource, home: Path, progress: Progress, patie
 
     in_parallel(lambda file: hub.fetch(listing.commit, file, draft / file.path), lacking, AT_ONCE, wait)
     progress.say(f"hashing {draft}")
-    made = manifest.build(name, source.stated(listing.commit), draft)
+    made = manifest.build(name, source.stated(listing.commit), draft, dummy=dummy)
     _compare(source, made, chosen, draft)
     stated = {
         "repository": source.repository,

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from servemark.errors import WeightsRefused
-from servemark.weights.manifest import INDEX, TOKENIZER_FILES
+from servemark.weights.manifest import INDEX, TOKENIZER_FILES, is_weights
 
 SINGLE = "model.safetensors"
 BESIDE = (
@@ -52,7 +52,9 @@ class Listing:
     files: tuple[RemoteFile, ...]
 
 
-def choose(repository: str, files: Iterable[RemoteFile], shards: Collection[str] | None) -> tuple[RemoteFile, ...]:
+def choose(
+    repository: str, files: Iterable[RemoteFile], shards: Collection[str] | None, *, dummy: bool = False
+) -> tuple[RemoteFile, ...]:
     """The files that a server needs, sorted by path: the weights once, in safetensors form, and what stands beside them.
 
     The weights are, by the first that holds:
@@ -68,6 +70,7 @@ def choose(repository: str, files: Iterable[RemoteFile], shards: Collection[str]
 
     Args:
         shards: the paths that the index names; None without an index.
+        dummy: without the weights, and whether there are any or not.
 
     Raises:
         WeightsRefused: there is no config.json, no tokenizer or no safetensors, a shard of the index is missing, or a path leaves
@@ -77,11 +80,12 @@ def choose(repository: str, files: Iterable[RemoteFile], shards: Collection[str]
     _demand("config.json" in there, repository, "config.json", "config_missing")
     tokenizer = any(name in there for name in TOKENIZER_FILES)
     _demand(tokenizer, repository, f"tokenizer ({', '.join(TOKENIZER_FILES)})", "tokenizer_missing")
-    weights = _weights(set(there), shards)
-    _demand(bool(weights), repository, "weights in safetensors form", "weights_missing")
+    weights = [] if dummy else _weights(set(there), shards)
+    _demand(dummy or bool(weights), repository, "weights in safetensors form", "weights_missing")
     if missing := sorted(set(weights) - there.keys()):
         _demand(False, repository, f"shard that its {INDEX} names: {', '.join(missing[:5])}", "shard_missing")
-    chosen = sorted({*weights, *filter(_stands_beside, there)})
+    beside = [path for path in there if _stands_beside(path) and not (dummy and is_weights(path))]
+    chosen = sorted({*weights, *beside})
     if unsafe := [path for path in chosen if not _stays_inside(path)]:
         raise WeightsRefused(
             f"The repository {repository} names a file that would lie outside of its folder: {unsafe[0]!r}.",

@@ -12,6 +12,7 @@ from typing import Any
 
 from servemark.errors import WeightsRefused
 from servemark.records import Manifest, ModelFile
+from servemark.weights.architecture import Architecture
 
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
 TOKENIZER_FILES = (
@@ -27,8 +28,12 @@ HEADER_LIMIT = 100_000_000
 """Largest safetensors header in bytes; the limit of the reference implementation."""
 
 
-def build(name: str, source: str, directory: Path) -> Manifest:
+def build(name: str, source: str, directory: Path, *, dummy: bool = False) -> Manifest:
     """Hash every file of ``directory`` and count the weights from the safetensors headers; no tensor is loaded.
+
+    Args:
+        dummy: the model is served with random weights: those of the directory, if there are any, are no part of it, and
+            the parameters are counted from the shape.
 
     Hidden files and folders (``.cache``, ``.git``) are ignored.
 
@@ -40,7 +45,7 @@ def build(name: str, source: str, directory: Path) -> Manifest:
         raise _refuse(
             directory, "There is no such directory.", "weights_missing", "Check the model's source in the config."
         )
-    paths = _files(directory)
+    paths = _files(directory, dummy)
     names = set(paths)
     if pickles := sorted(path for path in names if Path(path).suffix.lower() in PICKLE_SUFFIXES):
         raise _refuse(
@@ -57,16 +62,10 @@ def build(name: str, source: str, directory: Path) -> Manifest:
             "tokenizer_missing",
             f"Put one of these beside config.json: {', '.join(TOKENIZER_FILES)}.",
         )
-    weights = sorted(path for path in names if path.endswith(".safetensors"))
-    _check_index(directory, names)
-    if not weights:
-        raise _refuse(
-            directory / "model.safetensors",
-            "There are no safetensors weights.",
-            "weights_missing",
-            "Fetch the whole checkpoint, in safetensors form.",
-        )
-    headers = [_header(directory / path) for path in weights]
+    if dummy:
+        weight_bytes, parameters = None, Architecture.from_config(config).parameters().total
+    else:
+        weight_bytes, parameters = _weights(directory, names)
     files = tuple(ModelFile(path=path, size=size, sha256=_sha256(directory / path)) for path, size in paths.items())
     return Manifest(
         name=name,
@@ -76,9 +75,31 @@ def build(name: str, source: str, directory: Path) -> Manifest:
         files=files,
         bytes=sum(file.size for file in files),
         config=config,
-        weight_bytes=sum(tensor_bytes for tensor_bytes, _ in headers),
-        parameters=sum(parameters for _, parameters in headers),
+        weight_bytes=weight_bytes,
+        parameters=parameters,
+        load_format="dummy" if dummy else "auto",
     )
+
+
+def is_weights(path: str) -> bool:
+    """Whether a file holds weights, in whatever form, or is the index of such files."""
+    return path == INDEX or Path(path).suffix.lower() in {".safetensors", *PICKLE_SUFFIXES}
+
+
+def _weights(directory: Path, names: set[str]) -> tuple[int, int]:
+    """Tensor bytes and parameter count of the checkpoint."""
+    weights = sorted(path for path in names if path.endswith(".safetensors"))
+    _check_index(directory, names)
+    if not weights:
+        raise _refuse(
+            directory / "model.safetensors",
+            "There are no safetensors weights.",
+            "weights_missing",
+            "Fetch the whole checkpoint, in safetensors form, or say `load_format: dummy` of the model to measure the speed of its "
+            "shape with random weights.",
+        )
+    headers = [_header(directory / path) for path in weights]
+    return sum(tensor_bytes for tensor_bytes, _ in headers), sum(parameters for _, parameters in headers)
 
 
 def digest(files: tuple[ModelFile, ...]) -> str:
@@ -111,7 +132,7 @@ def verify(manifest: Manifest, quick: bool = False) -> None:
         WeightsRefused: files were changed, are missing, truncated or extra; the message names each.
     """
     directory = Path(manifest.path)
-    found = _files(directory) if directory.is_dir() else {}
+    found = _files(directory, manifest.load_format == "dummy") if directory.is_dir() else {}
     expected = {file.path: file for file in manifest.files}
     problems = [f"missing: {path}" for path in sorted(expected.keys() - found.keys())]
     problems += [f"extra: {path}" for path in sorted(found.keys() - expected.keys())]
@@ -141,9 +162,10 @@ def _refuse(path: Path, what: str, reason: str, do: str) -> WeightsRefused:
     return WeightsRefused(f"The model file {path.name} cannot be used: {what}", look=str(path), do=do, reason=reason)
 
 
-def _files(directory: Path) -> dict[str, int]:
-    """Size by relative path with forward slashes, sorted; hidden names left out."""
-    return dict(sorted(_walk(directory, directory.resolve())))
+def _files(directory: Path, dummy: bool) -> dict[str, int]:
+    """Size by relative path with forward slashes, sorted; hidden names left out, and with ``dummy`` weights."""
+    found = sorted(_walk(directory, directory.resolve()))
+    return {path: size for path, size in found if not (dummy and is_weights(path))}
 
 
 def _walk(directory: Path, root: Path, prefix: str = "") -> Iterator[tuple[str, int]]:

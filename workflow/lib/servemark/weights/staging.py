@@ -15,14 +15,17 @@ from servemark.records import Manifest
 from servemark.weights import builtin, hub, hub_source, manifest
 
 
-def stage(name: str, source: str, cache: Path, progress: Progress) -> Manifest:
+def stage(name: str, source: str, cache: Path, progress: Progress, *, dummy: bool = False) -> Manifest:
     """Make the builtin model in the cache, fetch the hub's one into it, or look at the local directory, and hash every file.
+
+    Args:
+        dummy: the model is served with random weights; config and tokenizer are all that is needed of it.
 
     Raises:
         WeightsRefused: the directory is missing or holds something that cannot or may not be served, or the model cannot be fetched.
     """
     if of_hub := hub_source.parse(source):
-        return hub.stage(name, of_hub, cache, progress)
+        return hub.stage(name, of_hub, cache, progress, dummy=dummy)
     if source.startswith("builtin:"):
         directory = _builtin(source.removeprefix("builtin:"), cache, progress)
     else:
@@ -34,7 +37,7 @@ def stage(name: str, source: str, cache: Path, progress: Progress) -> Manifest:
                 reason="model_missing",
             )
     progress.say(f"hashing {directory}")
-    return manifest.build(name, source, directory)
+    return manifest.build(name, source, directory, dummy=dummy)
 
 
 def _version() -> str:

@@ -1,0 +1,103 @@
+"""A copy of a model on a node's own disk, made once and checked against the manifest while it is written.
+
+    FOLDER/DIGEST/      the model: appears whole, when every file had the size and sha256 of the manifest
+    FOLDER/.DIGEST/     the same while it is copied
+
+FOLDER belongs to this user alone, so a whole copy is looked at by sizes and headers only when it is used again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from filelock import FileLock
+
+from servemark.errors import WeightsRefused
+from servemark.records import Manifest, ModelFile
+from servemark.weights.manifest import verify
+
+AT_ONCE = 4
+"""Files copied at the same time: one stream of a parallel file system is slower than the disk it goes to."""
+_BLOCK = 16 * 2**20
+# What a file system keeps for itself beside the files' bytes.
+_SPARE = 1.01
+
+
+def place(folder: Path, digest: str) -> Path:
+    """Where the copy of the model with this digest lies below ``folder``."""
+    return folder / digest[:16]
+
+
+def copy(model: Manifest, folder: Path, private: Callable[[Path], Path]) -> float:
+    """Copy the model below ``folder`` unless it is there; gives the seconds it took, 0 when it was there.
+
+    Args:
+        private: makes the folder this user's own, or refuses it.
+
+    Raises:
+        WeightsRefused: no room, or a file is not what the manifest states.
+    """
+    begin = time.monotonic()
+    target = place(private(folder), model.digest)
+    draft = target.with_name(f".{target.name}")
+    with FileLock(f"{draft}.lock"):
+        if target.is_dir():
+            try:
+                verify(model.model_copy(update={"path": str(target)}), quick=True)
+                return 0.0
+            except WeightsRefused:
+                # A disk that was wiped in part, or a copy of an interrupted removal.
+                shutil.rmtree(target)
+        shutil.rmtree(draft, ignore_errors=True)
+        _check_space(model, folder)
+        try:
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                list(pool.map(lambda file: _copy(model, file, draft), model.files))
+            draft.rename(target)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return time.monotonic() - begin
+
+
+def _check_space(model: Manifest, folder: Path) -> None:
+    needed, free = int(model.bytes * _SPARE), shutil.disk_usage(folder).free
+    if needed > free:
+        raise WeightsRefused(
+            f"expected {needed / 2**30:.2f} GiB free in {folder} for a copy of the model {model.name}; found {free / 2**30:.2f} GiB.",
+            look=str(folder),
+            do="Remove copies of other models there, name another folder (`local_models` in the cluster file), or leave the key out: "
+            "the model is then read from where it is.",
+            reason="no_space",
+        )
+
+
+def _copy(model: Manifest, file: ModelFile, draft: Path) -> None:
+    source, target = Path(model.path, file.path), draft / file.path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    sha256, size = hashlib.sha256(), 0
+    try:
+        with source.open("rb") as reading, target.open("wb") as writing:
+            while block := reading.read(_BLOCK):
+                sha256.update(block)
+                size += len(block)
+                writing.write(block)
+            writing.flush()
+            os.fsync(writing.fileno())
+    except OSError as error:
+        raise WeightsRefused(
+            f"{source} cannot be copied to {target}: {error.strerror}.", look=str(source), reason="copy_failed"
+        ) from None
+    if (size, sha256.hexdigest()) != (file.size, file.sha256):
+        raise WeightsRefused(
+            f"{file.path} of model {model.name} is not what its manifest states: {size} bytes with sha256 {sha256.hexdigest()[:12]}..., "
+            f"was {file.size} with {file.sha256[:12]}....",
+            look=str(source),
+            do="Restore the file, or delete the manifest and stage the model again to accept it as another model.",
+            reason="weights_changed",
+        )
