@@ -76,6 +76,34 @@ def test_devices_are_those_that_the_step_sees(spec, monkeypatch, visible, device
     assert survey.answer(spec()).node.devices == devices
 
 
+def test_a_snakemake_of_a_job_that_is_over_is_ended_where_it_works_in_this_checkout(
+    spec, tmp_path, monkeypatch, wait_for
+):
+    (tmp_path / "snakemake").write_text("import time; print(flush=True); time.sleep(300)")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def snakemake(job: str, folder: Path = tmp_path) -> subprocess.Popen:
+        argv = [sys.executable, str(tmp_path / "snakemake"), "--target-jobs"]
+        env = {**os.environ, "SLURM_JOB_ID": job}
+        child = subprocess.Popen(argv, cwd=folder, env=env, stdout=subprocess.PIPE)
+        child.stdout.readline()
+        return child
+
+    over, alive, elsewhere = snakemake("6"), snakemake("7"), snakemake("6", tmp_path / "elsewhere")
+    try:
+        node = survey.answer(spec(job_id="8", jobs_alive=("7", "8"))).node
+        assert [int(words.split()[0]) for words in node.leftovers] == [over.pid]
+        assert over.wait(5) == -9 and alive.poll() is None and elsewhere.poll() is None
+        # Without a scheduler nothing is known of jobs.
+        assert survey.answer(spec()).node.leftovers == () and alive.poll() is None
+    finally:
+        for child in (over, alive, elsewhere):
+            child.kill()
+            child.wait()
+            child.stdout.close()
+
+
 def test_earlier_attempts_are_ended_and_this_one_is_spared(spec, sleeper):
     asked = spec()
     mine, old = sleeper(Path(asked.attempt)), sleeper(Path(asked.attempt).with_name("001"))

@@ -152,15 +152,20 @@ def test_servers_over_two_nodes_and_the_client_on_a_third(
     checkout: ScheduledCheckout, asked: dict[str, object]
 ) -> None:
     checkout.keep("a")
-    checkout.site |= asked
+    checkout.site |= {"local_models": "/tmp/models", **asked}
     checkout.config["deployments"]["a"]["topology"] = {"nodes": 2, "tensor_parallel": 2, "client": "own"}
     running = checkout.start(STANDIN_TOKEN_S="0.2")
     checkout.wait_for_progress("chat-c1-r1: 6 requests", seconds=RUN_S)
     servers, clients = checkout.where("entrypoints.cli.main serve"), checkout.where("entrypoints.cli.main bench")
+    served = {argument for found in servers.values() for process in found for argument in process.cmdline()}
     done = running.wait(RUN_S)
 
     assert done.rc == 0, done.text
     checkout.assert_nothing_left(5)
+    digest = checkout.record("models/tiny/manifest.json")["digest"]
+    assert f"/tmp/models/{digest[:16]}" in served
+    copied = re.findall(r"the model's copy on (\w+): copied in", (checkout.results / "progress.jsonl").read_text())
+    assert set(copied) == set(servers) and len(copied) == 2
     startup = checkout.record("deployments/a/startup.json")
     *of_servers, own = [node["name"] for node in startup["nodes"]]
     assert sorted([*of_servers, own]) == ["client1", "node1", "node2"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Collection
 from pathlib import Path
 
 import psutil
@@ -92,6 +93,25 @@ def end_those_above() -> None:
     for pid in reversed(above):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def snakemakes_of_jobs_over(alive: Collection[str]) -> list[psutil.Process]:
+    """Our Snakemakes on this machine, at work in this checkout, whose job is over: Slurm has lost sight of them.
+
+    What they begin next would remove and write the newer one's outputs.
+
+    Args:
+        alive: ids of this user's jobs that are not over.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.uids().real != os.getuid() or not _is_snakemake(process.cmdline()):
+                continue
+            job = process.environ().get("SLURM_JOB_ID")
+            if job and job not in alive and Path(process.cwd()) == Path.cwd():
+                found.append(process)
+    return found
 
 
 def _is_snakemake(words: list[str]) -> bool:

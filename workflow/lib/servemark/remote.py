@@ -7,7 +7,7 @@ Where the process is says ``REQUEST.place.json`` beside the request. When it end
 leaves on this node is kept beside its log (servemark.kept).
 
 Whoever asks for the end may never come here to tidy up (the job was cancelled, the network is cut): the last of the attempt's processes on
-this node removes its scratch folder.
+this node removes its scratch folder. Shared memory that the process had mapped and left is removed too.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 
 from servemark import children, daemon, kept, processes, survey
 from servemark.records import write_atomically
+from servemark.shared_memory import Segments
 
 TICK_S = 0.1
 # In a scratch folder: a file for each of us that uses it.
@@ -84,8 +85,11 @@ def run(path: Path) -> int:
     with contextlib.suppress(OSError):
         write_atomically(path.with_suffix(".place.json"), json.dumps(place) + "\n")
     status = None
+    segments = Segments(scratch)
     while status is None and not leash.ended:
+        segments.look()
         status = _reap(child.pid)
+    segments.look(now=True)
     asked = status is None
     deadline = time.monotonic() + request.grace_s
     if asked:
@@ -97,6 +101,7 @@ def run(path: Path) -> int:
     status = _end_rest(child.pid, status, min(deadline, time.monotonic() + 1.0))
     if scratch and request.keep and not asked and not leash.signalled:
         kept.keep(scratch, request.keep, Path(request.log), kept.folder(request.log, request.name))
+    segments.remove()
     if scratch:
         _leave(scratch, remove=asked)
     child.returncode = 0  # collected here; the destructor of Popen must not try again

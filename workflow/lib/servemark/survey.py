@@ -19,10 +19,11 @@ from typing import Any, Literal
 
 import psutil
 
-from servemark import daemon, hardware, launch, network, processes
+from servemark import daemon, fence, hardware, launch, network, processes, shared_memory
 from servemark.errors import ServemarkError, StageFailed
 from servemark.measurement.key import hardware_part
-from servemark.records import Failure, Node, Strict, write_atomically
+from servemark.records import Failure, Manifest, Node, Strict, write_atomically
+from servemark.weights import local
 
 NODE_VARIABLE = "SERVEMARK_NODE"
 REACH_S = 10.0
@@ -31,7 +32,7 @@ REACH_S = 10.0
 class Spec(Strict):
     """What every node is asked. ``known_as``: the scheduler's address of each node by its name."""
 
-    task: Literal["look", "reach", "sweep"]
+    task: Literal["look", "reach", "copy", "sweep"]
     attempt: str
     scratch: str
     python: str = ""
@@ -44,6 +45,9 @@ class Spec(Strict):
     jobs_alive: tuple[str, ...] | None = None
     # Where the node of the stages listens, for the others to try: address, port.
     reach: tuple[str, int] | None = None
+    # The model to be copied to this node's own disk, and the folder for such copies.
+    model: Manifest | None = None
+    models: str = ""
 
 
 class Answer(Strict):
@@ -53,6 +57,8 @@ class Answer(Strict):
     node: Node | None = None
     failure: Failure | None = None
     ended: tuple[str, ...] = ()
+    # How long the model's copy took; 0: it was there.
+    copied_s: float | None = None
 
 
 def here() -> str:
@@ -65,16 +71,22 @@ def answer(spec: Spec) -> Answer:
     attempt, scratch = Path(spec.attempt), Path(spec.scratch)
     if spec.task == "sweep":
         ended = end(processes.marked(attempt, scratch))
+        shared_memory.remove_noted(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
         return Answer(name=here(), ended=ended)
     try:
         if spec.task == "reach":
             reach(spec)
             return Answer(name=here())
+        if spec.task == "copy":
+            assert spec.model
+            return Answer(name=here(), copied_s=local.copy(spec.model, Path(spec.models), private))
         return Answer(name=here(), node=look(spec))
     except ServemarkError as error:
         quote = error.quote if isinstance(error, StageFailed) else ()
-        failure = Failure(stage="start_cluster", reason=error.reason, detail=error.what, quote=quote, remedy=error.do)
+        # Every node speaks of itself, but for what a look says with the node's name in its words.
+        what = f"Node {here()}: {error.what}" if spec.task == "copy" else error.what
+        failure = Failure(stage="start_cluster", reason=error.reason, detail=what, quote=quote, remedy=error.do)
         return Answer(name=here(), failure=failure)
 
 
@@ -95,7 +107,10 @@ def look(spec: Spec) -> Node:
         StageFailed: no such interface, the environment does not run here, or the first node cannot be reached.
     """
     name, scratch = here(), Path(spec.scratch)
-    ended = end(processes.marked(Path(spec.attempt).parent, but=Path(spec.attempt)))
+    left = processes.marked(Path(spec.attempt).parent, but=Path(spec.attempt))
+    if spec.jobs_alive is not None:
+        left += fence.snakemakes_of_jobs_over(spec.jobs_alive)
+    ended = end(left)
     _make_scratch(spec, scratch)
     chosen = network.choose(name, hardware.interfaces(), spec.interface, spec.known_as.get(name))
     versions: dict[str, Any] = _versions(name, spec)
@@ -125,6 +140,7 @@ def _make_scratch(spec: Spec, scratch: Path) -> None:
         for folder in root.glob("*/.job"):
             with contextlib.suppress(OSError):
                 if folder.read_text().strip() not in spec.jobs_alive:
+                    shared_memory.remove_noted(folder.parent)
                     shutil.rmtree(folder.parent, ignore_errors=True)
     scratch.mkdir(mode=0o700, exist_ok=True)
     if spec.job_id:

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from servemark import fence, keeper, kept, processes
+from servemark import fence, keeper, kept, processes, sources
 from servemark.deployment.allocation import Allocation
 from servemark.diagnosis import Diagnosis, diagnose, first_errors, root_error, row, states_error
 from servemark.diagnosis.lost import in_words, lost
@@ -23,6 +23,7 @@ from servemark.errors import ServemarkError, StageFailed
 from servemark.keeper import KeeperSpec
 from servemark.processes import lifeline
 from servemark.records import DaemonState, Failure, write_atomically
+from servemark.secret_scan import KEY_PREFIX
 from servemark.survey import Answer, private
 
 FOLDER = "attempts"
@@ -89,17 +90,18 @@ def runtime_root() -> Path:
 
 
 def secret(attempt: Path, name: str) -> Path:
-    """A fresh random secret in a file that only we can read."""
+    """A fresh random secret in a file that only we can read; its beginning tells the archive's scan what it is."""
     path = attempt / name
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "w") as stream:
-        stream.write(secrets.token_hex(32))
+        stream.write(KEY_PREFIX + secrets.token_hex(32))
     return path
 
 
 def open_attempt(deployment: str, folder: Path, scratch: Path, alloc: Allocation, *, stop_grace_s: float) -> Path:
     """Start an attempt: its folder, its scratch folder here, and its keeper. Returns its folder."""
     attempt = new(folder)
+    sources.hand_over(folder.parents[1], attempt)
     private(scratch.parent)
     scratch.mkdir(mode=0o700)
     spec = KeeperSpec(

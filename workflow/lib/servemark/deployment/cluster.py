@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from servemark import keeper
+from servemark import keeper, shared_memory
 from servemark.children import LifelineWatch
 from servemark.config.model import Config
 from servemark.deployment import allocation, attempts, nodes
@@ -20,7 +21,8 @@ from servemark.measurement.ledger import Ledger
 from servemark.planning import place
 from servemark.progress import Progress
 from servemark.records import Cluster, Environment, Hardware, Manifest, Plan
-from servemark.survey import end
+from servemark.survey import Spec, end
+from servemark.weights import local
 from servemark.weights.manifest import verify
 
 STAGE = "start_cluster"
@@ -82,10 +84,10 @@ def start(
             for words in node.leftovers:
                 progress.say(f"ended a process left by an earlier attempt on {node.name}: {words}")
         # Only now: hashing while another deployment is measured would disturb it.
-        progress.say("checking the model's files against their manifest")
-        verify(manifest)
+        model_path = _model(ground, plan, manifest, config, log, progress, watch)
         verify_environment(environment)
-        token = token.model_copy(update={"nodes": found, "replicas": place(plan.topology)})
+        update = {"nodes": found, "replicas": place(plan.topology), "model_path": model_path}
+        token = token.model_copy(update=update)
         if plan.topology.executor == "ray":
             timeout_s = config.timeouts.cluster
             rays = Rays(ground, plan, environment, hardware, found, timeout_s, log, progress, watch)
@@ -97,6 +99,37 @@ def start(
     seconds = round(time.monotonic() - begin - waited, 2)
     progress.say(f"{len(found)} node(s) looked at and joined in {seconds:.1f} s")
     return token.model_copy(update={"seconds": seconds})
+
+
+def _model(
+    ground: Ground, plan: Plan, manifest: Manifest, config: Config, log: Path, progress: Progress, watch: LifelineWatch
+) -> str:
+    """Where the servers find the model: where it was staged, or on each node's own disk; its files are what the manifest states.
+
+    Raises:
+        WeightsRefused: they are not.
+        StageFailed: a node has no room, or no answer; names the node.
+    """
+    if config.cluster is None or config.cluster.local_models is None:
+        progress.say("checking the model's files against their manifest")
+        verify(manifest)
+        return manifest.path
+    folder = Path(os.path.expandvars(config.cluster.local_models))
+    servers = ground.alloc.nodes[: plan.topology.nodes]
+    spec = Spec(
+        task="copy", attempt=str(ground.attempt), scratch=str(ground.scratch), model=manifest, models=str(folder)
+    )
+    size = f"{manifest.bytes / 2**30:.2f} GiB"
+    progress.say(f"copying the model ({size}) to {folder} on {len(servers)} node(s), where it is not there yet")
+
+    def waiting() -> None:
+        progress.waiting("waiting for the model's copies")
+
+    answers = nodes.ask_all(ground, spec, config.timeouts.copy_model, log, watch, servers, waiting)
+    for answer in answers:
+        took = f"copied in {answer.copied_s:.1f} s" if answer.copied_s else "there already"
+        progress.say(f"the model's copy on {answer.name}: {took}")
+    return str(local.place(folder, manifest.digest))
 
 
 def _utc(moment: float | None) -> str | None:
@@ -112,6 +145,12 @@ def _end_leftovers(folder: Path, progress: Progress) -> None:
                 keeper.stop(attempt, 30)
     for words in end(attempts.left_over(*attempts.every(folder))):
         progress.say(f"ended a process left by an earlier attempt: {words}")
+    for attempt in attempts.every(folder):
+        # Only one whose keeper was killed still has it; one that was killed before it began says nothing of any.
+        with contextlib.suppress(OSError, ValueError):
+            scratch = attempts.scratch_folder(attempt)
+            shared_memory.remove_noted(scratch)
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _take_machine(attempt: Path, progress: Progress) -> None:

@@ -32,6 +32,7 @@ from servemark.records import (
     Plan,
     PlannedPoint,
     Ready,
+    Timeline,
     utc_now,
     write_atomically,
 )
@@ -201,6 +202,8 @@ class Measuring:
         else:
             _write_no_results(raw_path)
         replicas = {server.daemon: server.replica for server in ready.servers}
+        timeline = server.timeline(self.plan.deployment, point.name, started_at, replicas)
+        timeline.write(Timeline.path(attempt, point.name))
         context = dataclasses.replace(
             self._context(point, attempt),
             started_at=started_at,

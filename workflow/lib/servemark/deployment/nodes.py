@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -55,15 +55,7 @@ def look(
         job_id=alloc.job_id,
         jobs_alive=allocation.jobs_alive() if alloc.job_id else None,
     )
-    answers = _ask_all(ground, spec, timeout_s, log, watch)
-    if failed := [answer.failure for answer in answers if answer.failure]:
-        raise StageFailed(
-            "\n".join(failure.detail for failure in failed),
-            look=str(log),
-            do=failed[0].remedy,
-            reason=failed[0].reason,
-            quote=failed[0].quote,
-        )
+    answers = ask_all(ground, spec, timeout_s, log, watch)
     found = [answer.node for answer in answers if answer.node]
     ordered = sorted(found, key=lambda node: alloc.nodes.index(node.name))
     servers = ordered[: topology.nodes]
@@ -148,17 +140,10 @@ def _check_reach(
         others = [node.name for node in every if node is not own]
         try:
             asked = spec.model_copy(update={"task": "reach", "reach": (own.address, listener.getsockname()[1])})
-            answers = _ask_all(ground, asked, timeout_s, log, watch, others)
+            ask_all(ground, asked, timeout_s, log, watch, others)
         finally:
             ended.set()
             thread.join()
-    if failed := [answer.failure for answer in answers if answer.failure]:
-        raise StageFailed(
-            "\n".join(failure.detail for failure in failed),
-            look=str(log),
-            do=failed[0].remedy,
-            reason=failed[0].reason,
-        )
 
 
 def _connect_back(listener: socket.socket, ended: threading.Event) -> None:
@@ -192,16 +177,25 @@ def sweep(ground: Ground, timeout_s: float, log: Path, watch: LifelineWatch | No
     return tuple(named)
 
 
-def _ask_all(
+def ask_all(
     ground: Ground,
     spec: Spec,
     timeout_s: float,
     log: Path,
     watch: LifelineWatch | None,
     names: Sequence[str] | None = None,
+    waiting: Callable[[], None] = lambda: None,
 ) -> list[Answer]:
-    """Like :func:`_ask`; raises StageFailed when a node gives no answer."""
-    answers, silent, why = _ask(ground, spec, timeout_s, log, watch, names or ground.alloc.nodes)
+    """Ask nodes, all at once, and wait for every answer.
+
+    Args:
+        names: the nodes; all of the allocation when left out.
+        waiting: called now and then meanwhile.
+
+    Raises:
+        StageFailed: a node gives no answer in time, or its answer is a failure.
+    """
+    answers, silent, why = _ask(ground, spec, timeout_s, log, watch, names or ground.alloc.nodes, waiting=waiting)
     if silent:
         lines = log.read_text(errors="replace").strip().splitlines()[-5:] if log.exists() else []
         raise StageFailed(
@@ -211,6 +205,14 @@ def _ask_all(
             do="See whether the node is well (`scontrol show node NAME`), and that it mounts the same disks; run again.",
             reason="node_silent",
             quote=tuple(lines),
+        )
+    if failed := [answer.failure for answer in answers if answer.failure]:
+        raise StageFailed(
+            "\n".join(failure.detail for failure in failed),
+            look=str(log),
+            do=failed[0].remedy,
+            reason=failed[0].reason,
+            quote=failed[0].quote,
         )
     return answers
 
@@ -223,6 +225,7 @@ def _ask(
     watch: LifelineWatch | None,
     names: Sequence[str],
     patience_s: float = patience.PATIENCE_S,
+    waiting: Callable[[], None] = lambda: None,
 ) -> tuple[list[Answer], list[str], str]:
     """Ask nodes, all at once: their answers, the nodes that gave none, and how the asking ended."""
     if ground.alloc.job_id is None:
@@ -235,7 +238,7 @@ def _ask(
     def ask(together: list[str]) -> str:
         argv = [*ground.alloc.launcher(*together), *survey.command(folder / "spec")]
         tool = Tool(argv, env, launched=True)
-        result = tool.run(log=log, timeout_s=timeout_s, watch=watch, patience_s=patience_s)
+        result = tool.run(log=log, timeout_s=timeout_s, watch=watch, check=waiting, patience_s=patience_s)
         return f"srun: {result.stopped or f'exit code {result.exit_code}'}"
 
     with ThreadPoolExecutor() as pool:

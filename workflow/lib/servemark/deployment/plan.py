@@ -18,6 +18,9 @@ from servemark.weights.architecture import Architecture
 # vLLM's default for gpu-memory-utilization (0.25.1, 0.32.0).
 DEFAULT_UTILISATION = 0.92
 CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
+RANDOM_WEIGHTS = (
+    "The weights are random (load_format: dummy): the figures tell of speed alone, and experts are chosen by chance."
+)
 
 
 def plan(
@@ -38,13 +41,15 @@ def plan(
         cluster: whose variables and modules hold for everything on the nodes; None: this machine alone.
 
     Raises:
-        PlanRefused: an option vLLM does not know, an illegal topology, or not enough memory; all reasons together.
+        PlanRefused: an environment that cannot serve this here; an option vLLM does not know, an illegal topology, or not enough
+            memory, with all reasons together.
     """
     architecture = Architecture.from_config(manifest.config)
     topology = deployment.topology.record()
     variables = (dict(cluster.variables) if cluster else {}) | deployment.variables
     modules = cluster.modules if cluster else ()
     layers = planning.stages(architecture, topology, variables)
+    drawbacks = planning.software(name, check, architecture, variables, hardware.accelerator)
     unknown = unknown_options(deployment.options, check.serve_options, check.vllm)
     errors, warnings = planning.legality(architecture, topology, hardware.devices, layers)
     errors += planning.first_request_fails(topology, deployment.options, variables, hardware.accelerator)
@@ -55,6 +60,9 @@ def plan(
             reason="unknown_option" if unknown else "illegal_topology",
         )
     options = dict(deployment.options) | ({"trust-remote-code": True} if trust_remote_code else {})
+    if manifest.load_format == "dummy":
+        options["load-format"] = "dummy"
+        drawbacks = (*drawbacks, RANDOM_WEIGHTS)
     estimate, memory_gib, utilisation = _estimate(
         architecture, manifest, topology, options, variables, hardware, layers
     )
@@ -83,7 +91,7 @@ def plan(
         variables=variables,
         modules=modules,
         estimate=estimate,
-        warnings=(*warnings, *check.warnings),
+        warnings=(*warnings, *drawbacks, *check.warnings),
         points=tuple(_planned(point, share) for point in points),
         key_parts=share,
     )

@@ -111,7 +111,14 @@ class Serving:
             part = replica.parts[number]
             node = self._node(part)
             rank = Rank(len(replica.parts), number, head.address, between) if spans else None
-            argv = launch.serve(self.environment.python, self.manifest.path, self.plan, node.address, port, rank)
+            argv = launch.serve(
+                self.environment.python,
+                self.cluster.model_path or self.manifest.path,
+                self.plan,
+                node.address,
+                port,
+                rank,
+            )
             env = launch.server_environment(self.plan, self.hardware.accelerator, node, str(ground.scratch))
             if replica.ray_address:
                 token = str((ground.attempt / "ray-token").absolute())

@@ -27,10 +27,11 @@ def stop(plan: Plan, folder: Path, *, stop_s: float, log: Path, progress: Progre
     begin = time.monotonic()
     progress.say("stopping" if keeper.is_alive(attempt) else "has ended already")
     state = keeper.stop(attempt, stop_s + 15)
-    spec = attempts.spec(attempt)
+    # Somebody may have deleted files of an attempt that ended long ago.
+    spec = attempts.spec(attempt) if (attempt / "keeper-spec.json").exists() else None
     named = _end_here(plan.deployment, attempt)
     alloc = allocation.current()
-    if alloc.job_id is not None and spec.owner == fence.mine():
+    if spec and alloc.job_id is not None and spec.owner == fence.mine():
         # Only the allocation that the attempt ran in: another one's nodes hold nothing of it.
         ground = Ground(alloc, attempt, Path(spec.scratch))
         named += nodes.sweep(ground, stop_s + 60, log)

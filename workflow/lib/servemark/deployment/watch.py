@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from servemark import keeper
 from servemark.deployment import attempts
+from servemark.records import ServerTimeline, Timeline
 
 SCRAPE_S = 1.0
 # From a server's end to the keeper's word of it: a moment here, a second or two through a launcher.
@@ -20,24 +22,35 @@ SETTLE_S = 5.0
 
 @dataclass(frozen=True)
 class Load:
-    """What a server says of itself: tokens generated and requests finished since its start, open requests."""
+    """What a server says of itself: tokens generated and requests finished since its start, requests now, KV cache now.
+
+    ``waiting`` of the ``open_requests`` are in the queue; ``kv_cache_usage`` is 0 to 1, None where the server does not say.
+    """
 
     generated: float
     open_requests: float
     finished: int = 0
+    waiting: float = 0.0
+    kv_cache_usage: float | None = None
 
 
 def parse_metrics(text: str) -> Load:
-    """Read vLLM's Prometheus text; several engines are added up."""
+    """Read vLLM's Prometheus text; several engines are added up, but of their KV caches the fullest counts."""
     names = ("generation_tokens", "num_requests_running", "num_requests_waiting", "request_success")
     sums = dict.fromkeys((f"vllm:{name}" for name in names), 0.0)
+    usages: list[float] = []
     for family in text_string_to_metric_families(text):
         if family.name in sums:
             sums[family.name] += sum(s.value for s in family.samples if not s.name.endswith("_created"))
+        elif family.name == "vllm:kv_cache_usage_perc":
+            usages += [s.value for s in family.samples if math.isfinite(s.value)]
+    waiting = sums["vllm:num_requests_waiting"]
     return Load(
         sums["vllm:generation_tokens"],
-        sums["vllm:num_requests_running"] + sums["vllm:num_requests_waiting"],
+        sums["vllm:num_requests_running"] + waiting,
         int(sums["vllm:request_success"]),
+        waiting,
+        max(usages, default=None),
     )
 
 
@@ -61,10 +74,32 @@ class ServerWatch:
     _generated: dict[str, float] = field(default_factory=dict)
     _moved_at: dict[str, float] = field(default_factory=dict)
     _next: float = 0.0
+    _began: float = 0.0
+    _answers: dict[str, list[tuple[float, Load]]] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Start the clocks."""
-        self._moved_at = dict.fromkeys(self.scrapes, self.clock())
+        self._began = self.clock()
+        self._moved_at = dict.fromkeys(self.scrapes, self._began)
+
+    def timeline(self, deployment: str, point: str, started_at: str, replicas: Mapping[str, str]) -> Timeline:
+        """What every server answered since the beginning. ``replicas``: the replica of each daemon."""
+        servers = []
+        for name in self.scrapes:
+            answers = self._answers.get(name, [])
+            loads = [load for _, load in answers]
+            servers.append(
+                ServerTimeline(
+                    replica=replicas[name],
+                    seconds=tuple(round(seconds, 2) for seconds, _ in answers),
+                    running=tuple(load.open_requests - load.waiting for load in loads),
+                    waiting=tuple(load.waiting for load in loads),
+                    kv_cache_usage=tuple(load.kv_cache_usage for load in loads),
+                )
+            )
+        return Timeline(
+            deployment=deployment, point=point, started_at=started_at, interval_s=SCRAPE_S, servers=tuple(servers)
+        )
 
     @property
     def generated(self) -> float:
@@ -119,6 +154,7 @@ class ServerWatch:
             if load.generated != self._generated.get(name) or load.open_requests == 0:
                 self._moved_at[name] = now
             self._generated[name] = load.generated
+            self._answers.setdefault(name, []).append((now - self._began, load))
             silent = f"generated nothing with {load.open_requests:.0f} requests open"
         except httpx.HTTPStatusError as error:
             self.died, self._blamed = f"{name} answers {error.response.status_code} on /metrics", name

@@ -13,8 +13,9 @@ A daemon on another node of the allocation, or in a step of its own on this one,
 ``servemark.remote`` there, on a leash: a pipe whose end, or whose silence, tells the other side to end its tree. A launcher that could
 start nothing, because Slurm's controller was away, is started again.
 
-Then it removes its scratch folder, says in ``ATTEMPT/keeper.json`` why, and, when the lifeline has ended, removes the deployment's
-tokens. While the run goes on they stay: its later stages read them and learn from keeper.json that the deployment has ended.
+Then it removes its scratch folder and the shared memory that the tree has left, says in ``ATTEMPT/keeper.json`` why, and, when the
+lifeline has ended, removes the deployment's tokens. While the run goes on they stay: its later stages read them and learn from
+keeper.json that the deployment has ended.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from servemark import children, daemon, fence, processes
 from servemark.keeper import KeeperSpec, KeeperState, launcher_log, remove_secrets, worker_file
 from servemark.processes import Identity
 from servemark.records import DaemonState, utc_now, write_atomically
+from servemark.shared_memory import Segments
 from servemark.slurm import patience
 
 TICK_S = 0.1
@@ -74,17 +76,21 @@ class Keeper:
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        segments = Segments(Path(self.spec.scratch))
         why = self._take_machine()
         if why is None:
             self.say("running")
             threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
             while (why := self._reason_to_end()) is None:
                 self._start_requested()
+                segments.look()
                 time.sleep(TICK_S)
         # A full disk must not keep the tree alive: what cannot be written is left unsaid.
         with contextlib.suppress(OSError):
             self.say("ending", why=why)
+        segments.look(now=True)
         leftovers = self._end_tree(why)
+        segments.remove()
         if not why.startswith("daemon_ended"):
             # After a daemon's own end, a stage that is just beginning may still read them; stop_deployment removes them then.
             remove_secrets(self.attempt)
