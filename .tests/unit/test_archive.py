@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from servemark import archive
+from servemark import archive, secret_scan
 from servemark.archive import ArchiveRefused, seal
 
 CONTENT = {
@@ -232,9 +232,45 @@ def test_a_secret_of_this_run_is_refused(tmp_path, form):
     secret = 'pa"ss\\wörd'
     files = write(tmp_path / "in", {"a.log": ("one\n" + form(secret)).encode()})
     with pytest.raises(ArchiveRefused, match=r"a\.log, line 2") as caught:
-        seal(files, tmp_path / "demo.tar.zst", secrets=[f"{secret}\n"])
+        seal(files, tmp_path / "demo.tar.zst", secrets={f"{secret}\n": "key of this run"})
     assert secret not in str(caught.value)
-    seal(files, tmp_path / "demo.tar.zst", secrets=["", " \n", "another"])
+    seal(files, tmp_path / "demo.tar.zst", secrets=dict.fromkeys(["", " \n", "another"], ""))
+
+
+def test_what_describes_the_files_is_sealed_with_them(tmp_path):
+    seen = {}
+
+    def describe(digests):
+        seen.update(digests)
+        names = (*digests, "about.json")
+        return {"about.json": json.dumps({"manifest": archive.manifest_size(names)}).encode()}
+
+    info = seal(write(tmp_path / "in"), tmp_path / "demo.tar.zst", describe=describe)
+    folder = unpacked(info.path, tmp_path / "out") / "demo"
+    assert set(seen) == {*CONTENT, "README.txt"} and info.files == len(CONTENT) + 3
+    for name, digest in seen.items():
+        data = (folder / name).read_bytes()
+        assert digest == (hashlib.sha256(data).hexdigest(), len(data))
+    manifest = (folder / archive.MANIFEST).read_bytes()
+    assert json.loads((folder / "about.json").read_text()) == {"manifest": len(manifest)}
+    assert hashlib.sha256((folder / "about.json").read_bytes()).hexdigest().encode() + b"  about.json\n" in manifest
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ({"report.html": b""}, "the archive's own"),
+        ({archive.MANIFEST: b""}, "the archive's own"),
+        (
+            {"about.json": b"one\n" + SECRETS["github"].encode()},
+            r"about\.json, line 2: a secret was found \(GitHub token\)",
+        ),
+    ],
+)
+def test_what_describes_the_files_may_take_no_name_and_hold_no_secret(tmp_path, made, said):
+    with pytest.raises(ArchiveRefused, match=said):
+        seal(write(tmp_path / "in"), tmp_path / "out" / "demo.tar.zst", describe=lambda _: made)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_secret_in_a_files_name_is_refused(tmp_path):
@@ -244,12 +280,12 @@ def test_a_secret_in_a_files_name_is_refused(tmp_path):
     assert SECRETS["github"] not in str(caught.value)
 
 
-@pytest.mark.parametrize("before", [-40, -20, -1, 0, 1, archive.OVERLAP, -archive.OVERLAP])
+@pytest.mark.parametrize("before", [-40, -20, -1, 0, 1, secret_scan.OVERLAP, -secret_scan.OVERLAP])
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_a_secret_across_the_end_of_a_read_is_found_with_its_line(tmp_path, before, chunks):
     secret = SECRETS["hugging face"].encode()
-    filler = (b"y" * 99 + b"\n") * (chunks * archive.CHUNK // 100 + 1000)
-    position = chunks * archive.CHUNK + before
+    filler = (b"y" * 99 + b"\n") * (chunks * secret_scan.CHUNK // 100 + 1000)
+    position = chunks * secret_scan.CHUNK + before
     data = filler[: position - 1] + b" " + secret + b"\n" + filler
     with pytest.raises(ArchiveRefused) as caught:
         seal(write(tmp_path / "in", {"a.log": data}), tmp_path / "demo.tar.zst")
@@ -275,7 +311,7 @@ def test_what_only_looks_like_a_secret_is_let_in(tmp_path, text):
 
 def test_a_word_that_only_looks_like_a_secret_where_a_window_begins_is_let_in(tmp_path):
     # The second window begins OVERLAP bytes before the first read's end, here between "ta" and "sk-".
-    data = b"y" * (archive.CHUNK - archive.OVERLAP - 2) + b"task-" + DIGITS.encode() + b"y" * archive.CHUNK
+    data = b"y" * (secret_scan.CHUNK - secret_scan.OVERLAP - 2) + b"task-" + DIGITS.encode() + b"y" * secret_scan.CHUNK
     seal(write(tmp_path / "in", {"a.log": data}), tmp_path / "demo.tar.zst")
 
 

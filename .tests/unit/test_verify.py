@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import archived_run
 import pytest
-from archived_run import ArchivedRun, copy_of, wrong
+from archived_run import wrong
 
 from servemark import archive, cli, verification
 from servemark.measurement.verdict import ServerFacts
@@ -17,17 +16,6 @@ from servemark.records import Accounting, JobAccount
 from servemark.report import gather, table
 from servemark.verification.differences import same
 from servemark.verification.unpack import unpacked
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory) -> ArchivedRun:
-    return ArchivedRun(tmp_path_factory.mktemp("built"))
-
-
-@pytest.fixture
-def run(built, tmp_path, monkeypatch) -> Iterator[ArchivedRun]:
-    with copy_of(built, tmp_path, monkeypatch) as run:
-        yield run
 
 
 def test_an_untouched_archive_is_well_and_says_what_was_looked_at(run, capsys):
@@ -158,7 +146,7 @@ def test_a_table_that_is_no_table_is_named(run, kind, text):
 
 
 def test_jobs_of_the_scheduler_are_part_of_the_table(run):
-    job = JobAccount(job_id="7", state="COMPLETED", attempts=("attempts/001",))
+    job = JobAccount(job_id="7", state="COMPLETED", attempts=(archived_run.attempt("plain"),))
     account = Accounting(deployment="plain", scheduler="slurm", jobs=(job,))
     account.write(run.folder / "deployments" / "plain" / "accounting.json")
     assert any("job_id: stated nothing, recomputed 7" in line for line in wrong(run.seal()))

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from archived_run import ArchivedRun, copy_of, wrong
+from archived_run import wrong
 
 from servemark import archive
 from servemark.verification.unpack import unpacked
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory) -> ArchivedRun:
-    return ArchivedRun(tmp_path_factory.mktemp("built"))
-
-
-@pytest.fixture
-def run(built, tmp_path, monkeypatch) -> Iterator[ArchivedRun]:
-    with copy_of(built, tmp_path, monkeypatch) as run:
-        yield run
 
 
 def put(path: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
@@ -70,7 +58,8 @@ def test_a_manifest_that_is_missing_or_says_nonsense_is_named(run):
         content[archive.MANIFEST] += b"zzz  config.json\n" + first + b"\n"
 
     found = wrong(put(path, nonsense))
-    assert len(found) == 2 and "names no file" in found[0] and "again" in found[1]
+    assert len(found) == 3 and "names no file" in found[0] and "again" in found[1]
+    assert found[2].startswith("ro-crate-metadata.json: manifest-sha256.txt has ")
 
 
 def test_the_digest_beside_the_archive_is_compared(run):

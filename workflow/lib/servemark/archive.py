@@ -10,25 +10,22 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
-import re
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, NamedTuple
 
 import zstandard
 
+from servemark import secret_scan
 from servemark.errors import ServemarkError
 from servemark.records import write_atomically
+from servemark.secret_scan import SecretPattern
 
 LEVEL = 6
-CHUNK = 1 << 20
-# A secret cut by a chunk's end is found in the next window, which begins this many bytes earlier.
-OVERLAP = 1 << 14
 MANIFEST, README = "manifest-sha256.txt", "README.txt"
 SUFFIX = ".tar.zst"
 
@@ -37,6 +34,13 @@ class ArchiveRefused(ServemarkError):
     """The archive was not sealed; nothing was written."""
 
     default_reason = "archive_refused"
+
+
+class Digest(NamedTuple):
+    """A file's sha256 and its size in bytes."""
+
+    sha256: str
+    size: int
 
 
 @dataclass(frozen=True)
@@ -50,48 +54,26 @@ class ArchiveInfo:
     files: int
 
 
-@dataclass(frozen=True)
-class SecretPattern:
-    """A kind of secret. ``needles``: the regex can match only where one of them is; they are much faster to find."""
-
-    name: str
-    needles: tuple[bytes, ...]
-    regex: re.Pattern[bytes]
-
-
-def _pattern(name: str, needles: tuple[bytes, ...], regex: bytes) -> SecretPattern:
-    return SecretPattern(name, needles, re.compile(regex))
-
-
-PATTERNS = (
-    _pattern("Hugging Face token", (b"hf_",), rb"(?<![A-Za-z0-9_])hf_[A-Za-z0-9]{20,}"),
-    _pattern("API key (sk-)", (b"sk-",), rb"(?<![A-Za-z0-9_])sk-[A-Za-z0-9_-]{20,}"),
-    _pattern(
-        "bearer token",
-        (b"earer", b"EARER"),
-        # A digit is asked for, so that prose and placeholders such as YOUR_KEY are no hit.
-        rb"(?i:bearer)[ \t]+(?=[A-Za-z0-9._~+/-]*[0-9])[A-Za-z0-9._~+/-]{16,}",
-    ),
-    _pattern("private key", (b"PRIVATE KEY",), rb"-----BEGIN [A-Z ]*PRIVATE KEY"),
-    _pattern("JSON web token", (b"eyJ",), rb"(?<![A-Za-z0-9_-])eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}"),
-    _pattern("AWS key", (b"AKIA", b"ASIA"), rb"(?<![A-Za-z0-9])A(?:KIA|SIA)[0-9A-Z]{16}(?![0-9A-Z])"),
-    _pattern(
-        "GitHub token",
-        (b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_"),
-        rb"(?<![A-Za-z0-9_])(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{22})",
-    ),
-)
+def describe_nothing(_: Mapping[str, Digest]) -> dict[str, bytes]:
+    """No more files than the given ones."""
+    return {}
 
 
 def seal(
-    files: Mapping[str, Path], destination: Path, *, top: str | None = None, secrets: Sequence[str] = ()
+    files: Mapping[str, Path],
+    destination: Path,
+    *,
+    top: str | None = None,
+    secrets: Mapping[str, str] | None = None,
+    describe: Callable[[Mapping[str, Digest]], Mapping[str, bytes]] = describe_nothing,
 ) -> ArchiveInfo:
     """Write ``destination`` (and ``destination.sha256`` beside it) from ``files``, atomically.
 
     Args:
         files: name in the archive -> file.
         top: the one folder everything unpacks into; by default the destination's name without ``.tar.zst``.
-        secrets: literal texts that must not be in any file, e.g. this run's API keys.
+        secrets: literal texts that must not be in any file, e.g. this run's API keys -> what each is, for the message.
+        describe: makes more files from the digests of the given ones and of README.txt: name -> content.
 
     Raises:
         ArchiveRefused: a name that is unsafe or taken, a file that is missing, no plain file or changed while it was
@@ -99,14 +81,20 @@ def seal(
     """
     top = destination.name.removesuffix(SUFFIX) if top is None else top
     _check_names(files, top)
-    patterns = (*PATTERNS, *_literals(secrets))
-    digests = {name: _digest(name, path, patterns) for name, path in files.items()}
-    readme = _readme(top)
-    digests[README] = (hashlib.sha256(readme).hexdigest(), len(readme))
-    manifest = "".join(f"{digests[name][0]}  {name}\n" for name in _sorted(digests)).encode()
-    manifest_sha256 = hashlib.sha256(manifest).hexdigest()
-    digests[MANIFEST] = (manifest_sha256, len(manifest))
-    own = {README: readme, MANIFEST: manifest}
+    patterns = (*secret_scan.PATTERNS, *secret_scan.literals(secrets or {}))
+    digests = {}
+    for name, path in files.items():
+        with path.open("rb") as stream:
+            digests[name] = _digest(name, stream, patterns, look=str(path))
+    own = {README: _readme(top)}
+    digests[README] = _digest(README, io.BytesIO(own[README]), patterns)
+    for name, content in describe(digests).items():
+        if name in digests or name == MANIFEST:
+            raise ArchiveRefused(f"The name {name!r} is the archive's own.")
+        own[name] = content
+    digests |= {name: _digest(name, io.BytesIO(content), patterns) for name, content in own.items()}
+    own[MANIFEST] = "".join(f"{digests[name].sha256}  {name}\n" for name in _sorted(digests)).encode()
+    digests[MANIFEST] = _digest(MANIFEST, io.BytesIO(own[MANIFEST]), ())
 
     destination.parent.mkdir(parents=True, exist_ok=True)
     checksum = destination.with_name(destination.name + ".sha256")
@@ -125,17 +113,22 @@ def seal(
         Path(temporary).unlink(missing_ok=True)
         raise
     write_atomically(checksum, f"{sha256}  {destination.name}\n")
-    return ArchiveInfo(destination, sha256, destination.stat().st_size, manifest_sha256, len(digests))
+    return ArchiveInfo(destination, sha256, destination.stat().st_size, digests[MANIFEST].sha256, len(digests))
+
+
+def manifest_size(names: Iterable[str]) -> int:
+    """Bytes of the manifest of these files: it depends on their names alone, so a file may state it that is in the manifest."""
+    return sum(64 + 2 + len(name.encode()) + 1 for name in names)
 
 
 def _write(
     stream: IO[bytes],
     top: str,
-    digests: Mapping[str, tuple[str, int]],
+    digests: Mapping[str, Digest],
     files: Mapping[str, Path],
     own: Mapping[str, bytes],
 ) -> None:
-    members = {name: _member(f"{top}/{name}", digests[name][1]) for name in _sorted(digests)}
+    members = {name: _member(f"{top}/{name}", digests[name].size) for name in _sorted(digests)}
     compressor = zstandard.ZstdCompressor(level=LEVEL, threads=0, write_content_size=True, write_checksum=True)
     compressed = compressor.stream_writer(stream, size=_tar_size(members.values()), closefd=False)
     with tarfile.open(fileobj=compressed, mode="w|", format=tarfile.PAX_FORMAT) as tar:
@@ -143,7 +136,7 @@ def _write(
             if name in own:
                 tar.addfile(member, io.BytesIO(own[name]))
             else:
-                _add(tar, member, name, files[name], digests[name][0])
+                _add(tar, member, name, files[name], digests[name].sha256)
     # Not by `with`: ending a frame that an error cut short raises over that error.
     compressed.close()
 
@@ -216,56 +209,37 @@ def _sorted(names: Mapping[str, object]) -> list[str]:
     return sorted(names, key=lambda name: name.encode())
 
 
-def _literals(secrets: Sequence[str]) -> Iterator[SecretPattern]:
-    """The given secrets, as they are and as JSON would escape them; blank ones name nothing."""
-    for secret in {text.strip() for text in secrets} - {""}:
-        for form in {secret, json.dumps(secret)[1:-1]}:
-            literal = form.encode()
-            yield SecretPattern("secret of this run", (literal,), re.compile(re.escape(literal)))
-
-
-def _digest(name: str, path: Path, patterns: Sequence[SecretPattern]) -> tuple[str, int]:
-    """The file's sha256 and size, read once; refuses a secret in it or in its name."""
-    if found := _search(name.encode(), 0, patterns):
+def _digest(name: str, stream: IO[bytes], patterns: Sequence[SecretPattern], look: str | None = None) -> Digest:
+    """Sha256 and size of a file, read once; refuses a secret in it or in its name."""
+    if found := secret_scan.search(name.encode(), 0, patterns):
         raise ArchiveRefused(
             f"A file's name holds a secret ({found[0]}).", do="Rename the file.", reason="secret_found"
         )
-    sha256, size, lines, window = hashlib.sha256(), 0, 1, b""
-    with path.open("rb") as stream:
-        while chunk := stream.read(CHUNK):
-            sha256.update(chunk)
-            size += len(chunk)
-            tail = window[-OVERLAP:]
-            lines += window.count(b"\n", 0, len(window) - len(tail))
-            window = tail + chunk
-            # From 1: the byte before the window is unknown, so a pattern's look-behind could not be trusted at 0.
-            if found := _search(window, 1 if size > len(window) else 0, patterns):
-                kind, position = found
-                line = lines + window.count(b"\n", 0, position)
-                raise ArchiveRefused(
-                    f"{name}, line {line}: a secret was found ({kind}).",
-                    look=str(path),
-                    do="Remove it there and renew the secret; then archive again.",
-                    reason="secret_found",
-                )
-    return sha256.hexdigest(), size
-
-
-def _search(window: bytes, start: int, patterns: Sequence[SecretPattern]) -> tuple[str, int] | None:
-    for pattern in patterns:
-        if any(needle in window for needle in pattern.needles) and (match := pattern.regex.search(window, start)):
-            return pattern.name, match.start()
-    return None
+    sha256 = hashlib.sha256()
+    if leak := secret_scan.scan(stream, patterns, sha256.update):
+        raise ArchiveRefused(
+            f"{name}, line {leak.line}: a secret was found ({leak.kind}). No archive was made.",
+            look=look,
+            do="Take it out of that file, and renew it: whoever could read the file has it. Then run the same command again; "
+            "only the archive is made anew.",
+            reason="secret_found",
+        )
+    return Digest(sha256.hexdigest(), stream.tell())
 
 
 def _readme(top: str) -> bytes:
     archive = top + SUFFIX
     text = f"""This folder was unpacked from {archive}.
 
+report.html is the result for people, measurements.csv (.parquet) the table behind it. run.json says what was run on what:
+versions, hashes, command lines, hardware, attempts. ro-crate-metadata.json describes every file (RO-Crate 1.1).
+
 To check that every file is as it was sealed:
 
     cd {top}
     sha256sum -c {MANIFEST}
+
+servemark verify {archive} does that and recomputes every figure from the per-request results.
 
 The archive's identity is the sha256 of {MANIFEST}. The compressed file has its own sha256 in
 {archive}.sha256 beside it; that one may differ between versions of the compressor, the identity may not.

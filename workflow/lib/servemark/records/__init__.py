@@ -4,6 +4,7 @@ A record is a JSON file with ``kind`` and ``version``. Reading one of another ki
 keys is an error: conditions are checked in the record, never assumed from the file's existence.
 """
 
+from servemark.records.archived import ArchivedFile, Run, Sources
 from servemark.records.base import Failure, Record, RecordT, Strict, utc_now, write_atomically
 from servemark.records.given import Environment, EnvironmentCheck, Gpu, Hardware, Interface, Manifest, ModelFile
 from servemark.records.held import EndpointStatus, Held
@@ -25,6 +26,7 @@ from servemark.records.live import (
 )
 from servemark.records.measured import Accounting, Check, JobAccount, Measurement, Reason, Summary
 from servemark.records.planned import Estimate, Plan, PlannedPoint, Plans, Topology
+from servemark.records.watched import ServerTimeline, Timeline
 
 ALL_RECORDS: tuple[type[Record], ...] = (
     Hardware,
@@ -44,11 +46,15 @@ ALL_RECORDS: tuple[type[Record], ...] = (
     Held,
     Accounting,
     Check,
+    Timeline,
+    Sources,
+    Run,
 )
 
 __all__ = [
     "ALL_RECORDS",
     "Accounting",
+    "ArchivedFile",
     "Check",
     "Cluster",
     "DaemonState",
@@ -79,12 +85,16 @@ __all__ = [
     "RecordT",
     "Replica",
     "ReplicaStartup",
+    "Run",
     "ServerPlace",
+    "ServerTimeline",
+    "Sources",
     "Startup",
     "StartupPhase",
     "Stopped",
     "Strict",
     "Summary",
+    "Timeline",
     "Topology",
     "utc_now",
     "write_atomically",

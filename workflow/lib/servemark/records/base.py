@@ -45,7 +45,7 @@ class Record(Strict):
             ServemarkError: the file is missing, not JSON, of another kind or version, or does not fit the type.
         """
         try:
-            data = json.loads(Path(path).read_text())
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ServemarkError(
                 f"The record {path} is missing.",
@@ -88,12 +88,12 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 
 def write_atomically(path: str | os.PathLike[str], text: str, mode: int = 0o644) -> None:
-    """Write ``text`` to a temporary file beside ``path``, flush it to disk and rename it into place."""
+    """Write ``text`` as UTF-8 to a temporary file beside ``path``, flush it to disk and rename it into place."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with os.fdopen(handle, "w") as stream:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())

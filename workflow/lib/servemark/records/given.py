@@ -37,7 +37,7 @@ class Hardware(Record):
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None
     cuda: str | None = Field(default=None, description="highest CUDA version the driver can do")
-    gpu_topology: str | None = Field(default=None, description="nvidia-smi topo -m, verbatim")
+    gpu_topology: str | None = Field(default=None, description="nvidia-smi topo -m, without its codes for underlines")
     interfaces: tuple[Interface, ...] = ()
     nofile: int
     nproc: int
@@ -60,6 +60,10 @@ class Environment(Record):
     python: str = Field(description="path of the interpreter")
     lock: str | None = None
     packages: int
+    installed: str | None = Field(
+        default=None,
+        description="sha256 over its distributions, of one that was built here: nothing may be added unseen",
+    )
     seconds: float = Field(description="time this build took; 0 when an existing one was used")
     size_mib: float
 
@@ -77,6 +81,9 @@ class EnvironmentCheck(Record):
     ray: str | None
     nccl: str | None = None
     vllm_platform: str
+    tensor_on: Literal["cpu", "cuda"] | None = Field(
+        default=None, description="the device on which torch added two numbers; cpu of a CUDA build: no GPU was there"
+    )
     serve_options: tuple[str, ...] = Field(
         default=(), description="every option `vllm serve --help=all` knows, without dashes"
     )
@@ -100,5 +107,12 @@ class Manifest(Record):
     files: tuple[ModelFile, ...]
     bytes: int
     config: dict[str, Any] = Field(description="the model's config.json")
-    weight_bytes: int = Field(description="sum of the safetensors files' tensor bytes")
-    parameters: int = Field(description="number of parameters counted from the safetensors headers")
+    weight_bytes: int | None = Field(
+        description="sum of the safetensors files' tensor bytes; null: random weights, none are stored"
+    )
+    parameters: int = Field(
+        description="number of parameters: from the safetensors headers, or from the shape where there are none"
+    )
+    load_format: Literal["auto", "dummy"] = Field(
+        default="auto", description="dummy: served with random weights; the files are config and tokenizer alone"
+    )

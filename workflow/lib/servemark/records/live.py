@@ -84,6 +84,7 @@ class Cluster(Record):
         default=(), description="the servers' nodes in order, then the client's own if it has one"
     )
     replicas: tuple[Replica, ...] = ()
+    model_path: str | None = Field(default=None, description="where the servers read the model, on every node")
     ray_nodes: tuple[RayNode, ...] = ()
     seconds: float = Field(
         default=0.0, description="from the beginning to the passed gate, waiting for the machine left out"

@@ -1,8 +1,8 @@
 """The archive as something to hand over: whether it is as it was sealed, and whether its figures are those of its raw results.
 
-Works offline, from the archive alone. What is proved: that no file was lost or changed since the archive was sealed, and
-that the table and the page state what the per-request results give. Who sealed it is not: its identity, the sha256 of its
-manifest, has to be compared with what the sender says.
+Works offline, from the archive alone. What is proved: that no file was lost or changed since the archive was sealed, that
+run record and crate describe these very files, and that the table and the page state what the per-request results give.
+Who sealed it is not: its identity, the sha256 of its manifest, has to be compared with what the sender says.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from servemark.archive import MANIFEST
 from servemark.errors import ServemarkError
 from servemark.report import table, words
-from servemark.verification import contents, differences, page, sealed, tables
+from servemark.verification import contents, described, differences, page, sealed, tables
 from servemark.verification.recount import RECORD, recount
 from servemark.verification.unpack import Unpacked, unpacked
 
@@ -59,7 +59,7 @@ def verify(path: Path) -> Verification:
         raise NoSuchFile(f"{path} {what}.", do="Give the .tar.zst file, e.g. results/RUN/archive/RUN.tar.zst.")
     with unpacked(path) as archive:
         identity = archive.digests.get(MANIFEST, "(no manifest)")
-        wrong = [*sealed.check_digest(path), *sealed.check_manifest(archive)]
+        wrong = [*sealed.check_digest(path), *sealed.check_manifest(archive), *described.check_description(archive)]
         run, measurements, figures, stated_wrong = _figures(archive)
         return Verification(run, identity, len(archive.digests), measurements, figures, (*wrong, *stated_wrong))
 

@@ -13,14 +13,16 @@ from servemark.records import (
     EnvironmentCheck,
     Fabric,
     Hardware,
+    Manifest,
     Measurement,
     Plan,
     PlannedPoint,
     RecordT,
     Startup,
     Stopped,
+    Timeline,
 )
-from servemark.report import table
+from servemark.report import attempted, table, timelines
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class Contents:
     startups: dict[str, Startup] = field(default_factory=dict)
     stopped: dict[str, Stopped] = field(default_factory=dict)
     accounts: dict[str, Accounting] = field(default_factory=dict)
+    manifests: dict[str, Manifest] = field(default_factory=dict)
+    attempts: list[attempted.Attempt] = field(default_factory=list)
+    rejected: list[Measurement] = field(default_factory=list)
+    timelines: dict[tuple[str, str], Timeline] = field(default_factory=dict)
     points: list[PointFiles] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -68,6 +74,13 @@ def read(folder: Path) -> Contents:
     for path in sorted(folder.glob("environments/*/check.json")):
         if check := _record(found, EnvironmentCheck, path.relative_to(folder).as_posix()):
             found.checks[check.name] = check
+    for path in sorted(folder.glob("models/*/manifest.json")):
+        if manifest := _record(found, Manifest, path.relative_to(folder).as_posix()):
+            found.manifests[manifest.name] = manifest
+    for path in sorted(folder.glob("rejected/*/*.json")):
+        name = path.relative_to(folder).as_posix()
+        if not name.endswith(".requests.json") and (record := _record(found, Measurement, name)):
+            found.rejected.append(record)
     # What an earlier configuration left beside the planned ones is in no table.
     present = {path.parent.name for path in folder.glob("deployments/*/plan.json")}
     # In the configuration's order, as the page has them.
@@ -84,6 +97,7 @@ def read(folder: Path) -> Contents:
         _into(found, Startup, found.startups, name, "startup.json")
         _into(found, Stopped, found.stopped, name, "stopped.json")
         _into(found, Accounting, found.accounts, name, "accounting.json")
+        found.attempts += attempted.read(folder / place)
         for point in plan.points:
             _point(found, place, name, point)
     return found
@@ -111,6 +125,10 @@ def _point(found: Contents, place: str, deployment: str, point: PlannedPoint) ->
         found.wrong.append(f"{name}: the parts of its key tell no topology: {error}")
         return
     found.points.append(PointFiles(point, record, found.folder / place / "points" / f"{point.name}.requests.json"))
+    beside = timelines.place(record)
+    timeline = _record(found, Timeline, beside.as_posix()) if beside else None
+    if timeline and timelines.belongs(timeline, record):
+        found.timelines[deployment, point.name] = timeline
 
 
 def locate(folder: Path, name: str) -> Path | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from servemark import __version__
 from servemark.records import Measurement
-from servemark.report import views, words
+from servemark.report import distributions, views, words
 from servemark.report.data import PageData
 from servemark.report.page import render
 from servemark.verification.contents import Contents, locate
@@ -28,7 +29,7 @@ _MEDIANS = (
         for column in (*words.THROUGHPUTS, *(c for _, cs in views.LATENCY_COLUMNS for c in cs))
     ),
 )
-_KEYS = {"figures": 3, "verdicts": 4}
+_KEYS = {"figures": 3, "verdicts": 4, "comparison": 2, "attempts": 2, "timeline": 4}
 _NUMBER = re.compile(r"\d[\d.,\N{NARROW NO-BREAK SPACE}]*")
 
 
@@ -40,7 +41,7 @@ def compare_page(contents: Contents, recomputed: Sequence[Measurement]) -> tuple
     if contents.hardware is None:
         return [], [f"{REPORT} was not checked: hardware.json cannot be read."]
     stated = read_page(path.read_text(encoding="utf-8", errors="replace"))
-    expected = read_page(render(_data(contents, recomputed)))
+    expected = read_page(render(_data(contents, recomputed), bundle=""))
     wrong = []
     if stated.drawings is None:
         wrong.append(f"{REPORT} holds no data of its plots.")
@@ -55,19 +56,24 @@ def compare_page(contents: Contents, recomputed: Sequence[Measurement]) -> tuple
 
 def _data(contents: Contents, measurements: Sequence[Measurement]) -> PageData:
     assert contents.hardware is not None, "asked by the caller"
+    results = [(item, files.raw) for item, files in zip(measurements, contents.points, strict=False)]
     return PageData(
         run=contents.run,
         config=contents.config,
         hardware=contents.hardware,
         environments={},
         checks=contents.checks,
-        manifests={},
+        manifests=contents.manifests,
         plans=contents.plans,
         startups=contents.startups,
         stopped=contents.stopped,
         fabrics=contents.fabrics,
         accounts=contents.accounts,
         measurements=measurements,
+        rejected=contents.rejected,
+        attempts=contents.attempts,
+        distributions=distributions.distributions(results),
+        timelines=contents.timelines,
         version=__version__,
         commit="",
         commands=(),
@@ -81,6 +87,11 @@ def _drawings(stated: Page, expected: Page) -> Iterator[Difference]:
         other = theirs.get(plot, [])
         if len(other) != len(mine):
             yield Difference("", plot, "number of points", where, len(other), len(mine))
+            continue
+        if (first := _edges(other)) != (second := _edges(mine)):
+            # One latency may move every bin: that says nothing of the other deployments' counts.
+            load, _, metric = plot.partition(" ")
+            yield Difference("", expected.panels.get(load, load), f"{metric} bins", where, first, second)
             continue
         for theirs_row, row in zip(other, mine, strict=True):
             for figure in [*row, *(name for name in theirs_row if name not in row)]:
@@ -107,6 +118,45 @@ def _values(drawings: Mapping[str, Any] | None) -> Iterator[tuple[str, list[dict
             yield f"{panel} {metric}", _rows(spec)
     if found.get("startup") is not None:
         yield "startup", _rows(found["startup"])
+    for number, load in enumerate(_list(found.get("distribution"), "loads")):
+        for metric, bins in (load if isinstance(load, dict) else {}).items():
+            yield f"load-{number} {metric}", _bins(bins)
+    for number, point in enumerate(_list(found.get("timeline"), "points")):
+        yield f"point-{number} timeline", _moments(point)
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    found = value.get(name) if isinstance(value, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _bins(bins: Any) -> list[dict[str, Any]]:
+    """A row for each deployment's bin, as the counts and edges of a load state it."""
+    edges, counts = (bins.get("edges"), bins.get("counts")) if isinstance(bins, dict) else (None, None)
+    if not isinstance(edges, list) or not isinstance(counts, dict):
+        return []
+    return [
+        {"deployment": name, "from": low, "to": high, "samples": count}
+        for name, of in counts.items()
+        if isinstance(of, list)
+        for low, high, count in zip_longest(edges, edges[1:], of)
+    ]
+
+
+def _edges(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Where the bins of a distribution lie, in words; None of anything else."""
+    edges = list(dict.fromkeys(row.get("from") for row in rows if "samples" in row))
+    return f"{len(edges)} from {edges[0]} to {edges[-1]} ms" if edges else None
+
+
+def _moments(point: Any) -> list[dict[str, Any]]:
+    columns = point.get("columns") if isinstance(point, dict) else None
+    if not isinstance(columns, dict) or not all(isinstance(values, list) for values in columns.values()):
+        return []
+    return [
+        {"deployment": point.get("deployment"), **dict(zip(columns, values, strict=True))}
+        for values in zip_longest(*columns.values())
+    ]
 
 
 def _rows(spec: Any) -> list[dict[str, Any]]:
@@ -119,7 +169,12 @@ def _place(page: Page, plot: str, row: Mapping[str, Any]) -> str:
     if "phase" in row:
         return str(row["phase"])
     panel = plot.partition(" ")[0]
-    return f"{page.panels.get(panel, panel)}, load {row.get('load'):g}, repetition {row.get('repetition')}"
+    name = page.panels.get(panel, panel)
+    if "samples" in row:
+        return f"{name}, bin from {row.get('from')} ms"
+    if "seconds" in row:
+        return f"{name}, second {row.get('seconds')}"
+    return f"{name}, load {row.get('load'):g}, repetition {row.get('repetition')}"
 
 
 def _lines(stated: Page, expected: Page) -> Iterator[Difference]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
 
-SECTIONS = ("headline", "figures", "verdicts", "startup", "cluster", "memory")
+SECTIONS = ("headline", "comparison", "figures", "verdicts", "attempts", "startup", "timeline", "cluster", "memory")
 """Those that state figures; the others hold names, digests and explanations."""
 _DRAWINGS = "drawings"
 
@@ -26,7 +26,7 @@ class Line:
 class Page:
     """What a page states. ``drawings`` is None where there is none that can be read; ``version`` wrote the page.
 
-    ``panels`` are the plots' names as the page offers them, by the id that the drawings use.
+    ``panels`` are the plots' names as the page offers them, by the id that the drawings use, or their number as load-3, point-7.
     """
 
     lines: list[Line] = field(default_factory=list)

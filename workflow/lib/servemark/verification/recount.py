@@ -109,15 +109,7 @@ def _words(judged: Measurement | verdict.Judgement, details: bool = False) -> st
 
 def _figures(raw: RawResult) -> statistics.Figures | None:
     """The figures although the verdict is INVALID; None where the times allow none."""
-    good = [request for request in raw.requests if request.ok]
     try:
-        return statistics.figures(
-            duration_s=raw.duration_s,
-            input_tokens=[request.input_tokens for request in good],
-            output_tokens=[request.output_tokens for request in good],
-            ttfts=[request.ttft for request in good],
-            itls=[request.itls for request in good],
-            latencies=[request.latency for request in good],
-        )
+        return verdict.recount(raw.duration_s, [request for request in raw.requests if request.ok])
     except ValueError:
         return None
