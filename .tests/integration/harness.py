@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import csv
 import hashlib
+import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ from typing import Any
 
 import psutil
 import yaml
+import zstandard
 
 ROOT = Path(__file__).parents[2]
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
@@ -129,7 +133,13 @@ class Checkout:
         output = self.path.parent / f"output-{self.path.name}-{self._runs}.txt"
         argv = [str(SNAKEMAKE), *(["--profile", "profiles/local"] if profile else []), "--configfile", "my.yaml"]
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("STANDIN_", "SERVEMARK_"))}
-        defaults = {"STANDIN_START_S": "0.1", "STANDIN_TOKEN_S": "0.002", "SERVEMARK_RUNTIME_DIR": str(self.runtime)}
+        defaults = {
+            "STANDIN_START_S": "0.1",
+            "STANDIN_TOKEN_S": "0.002",
+            "SERVEMARK_RUNTIME_DIR": str(self.runtime),
+            # The interpreter's own servemark is that of the checkout under test; this one may have been edited.
+            "PYTHONPATH": str(self.path / "workflow" / "lib"),
+        }
         with output.open("wb") as stream:
             process = subprocess.Popen(
                 [*argv, *arguments], cwd=self.path, env=kept | defaults | variables, stdin=subprocess.DEVNULL,
@@ -141,6 +151,18 @@ class Checkout:
     def run(self, *arguments: str, seconds: float = 120, **variables: str) -> Finished:
         """Run Snakemake to its end."""
         return self.start(*arguments, **variables).wait(seconds)
+
+    def foretold(self, *targets: str) -> set[str]:
+        """The jobs that a run would have now, as ``rule`` or ``rule/subject``."""
+        done = self.run("-n", "--quiet", "host", "--", *targets)
+        assert done.rc == 0, done.text
+        return {_job(name) for name in re.findall(rf"^ +log: results/{RUN}/logs/(\S+)\.log$", done.text, re.MULTILINE)}
+
+    def ran(self, since: float) -> set[str]:
+        """The jobs that have begun since a moment, in seconds since 1970; named as by :meth:`foretold`."""
+        logs = self.results / "logs"
+        new = (path for path in logs.rglob("*.log") if path.stat().st_mtime >= since)
+        return {_job(path.relative_to(logs).with_suffix("").as_posix()) for path in new}
 
     def keep(self, *deployments: str) -> None:
         """Leave only these deployments in the configuration."""
@@ -193,6 +215,12 @@ class Checkout:
 
     def report(self) -> str:
         return (self.results / "report.html").read_text()
+
+    def archived(self) -> dict[str, bytes]:
+        """The archive's files by their names below its top folder."""
+        plain = zstandard.decompress((self.results / "archive" / f"{RUN}.tar.zst").read_bytes())
+        with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
+            return {m.name.partition("/")[2]: file.read() for m in tar if (file := tar.extractfile(m))}
 
     def attempts(self, deployment: str) -> list[Path]:
         return sorted((self.results / "deployments" / deployment / "attempts").glob("*"))
@@ -254,6 +282,10 @@ class Checkout:
         """sha256 of every record and raw file of a deployment's points."""
         folder = self.results / "deployments" / deployment / "points"
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.json")}
+
+
+def _job(log: str) -> str:
+    return "/".join(log.split("/")[:2])
 
 
 def _default_signals() -> None:

@@ -26,7 +26,7 @@ import psutil
 import pytest
 
 from integration.harness import ROOT, wait_until
-from servemark import doors, environment, launch, launch_router
+from servemark import doors, environment, launch, launch_router, locks
 from servemark.progress import Progress
 from servemark.weights.builtin import make
 from standin import make_prefix
@@ -64,7 +64,7 @@ def real_python() -> str:
     """The interpreter of the environment with real vLLM, built if that was not done yet."""
     if sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64":
         _missing("the cpu lock is for CPython 3.11 on x86_64")
-    lock, log = environment.Lock.find("cpu", ROOT / "envs"), Path(tempfile.mkdtemp()) / "build.log"
+    lock, log = locks.table(ROOT / "envs")["cpu"], Path(tempfile.mkdtemp()) / "build.log"
     told = Progress(None, "build_environment")
     built = environment.build(
         "cpu", lock, ROOT / "results" / "cache", log=log, timeout_s=1500, progress=told, watch=None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -113,6 +114,10 @@ def test_a_server_that_does_not_start_is_a_named_gap_and_at_the_second_time_a_ho
         assert_no_figure(checkout, "a", point)
     assert reason in checkout.report() and words in checkout.report(), "the page quotes the server's own words"
     kept = assert_healthy(checkout)
+    archived = checkout.archived()
+    assert archived["report.html"].decode() == checkout.report()
+    assert reason in json.loads(archived["deployments/a/points/chat-c1-r1.json"])["failure"]["reason"]
+    assert json.loads(archived["deployments/b/points/chat-c1-r1.json"])["output_throughput"] > 0
     assert set(checkout.rejected()) == {"a/chat-c1-r1.1", "a/chat-c2-r1.1"}
     checkout.assert_all_dead(seconds=2)
 

@@ -11,6 +11,9 @@ import psutil
 import zstandard
 
 from integration.harness import RUN, Checkout, wait_until
+from servemark import verification
+from servemark.handover import run_record
+from servemark.records import Measurement, Run
 
 
 def every_command_line() -> str:
@@ -80,6 +83,20 @@ def test_first_run_measures_all_second_does_nothing_and_no_secret_is_left(fresh:
     assert second.rc == 0 and second.seconds < 5, second.text
     assert "Nothing to be done" in second.text
     assert fresh.digests("a") | fresh.digests("b") == before
+
+    # Table, page and archive made again are the same bytes, and the archive is as it says.
+    sealed = archive.read_bytes()
+    for name in ("measurements.csv", "report.html", f"archive/{RUN}.tar.zst"):
+        (fresh.results / name).unlink()
+    third = fresh.run()
+    assert third.rc == 0 and archive.read_bytes() == sealed, third.text
+    assert verification.verify(archive).wrong == ()
+    run = Run.read(top / "run.json")
+    for deployment in run.deployments:
+        points = top.glob(f"deployments/{deployment.name}/points/chat-c?-r1.json")
+        counted = run_record.verdicts(map(Measurement.read, points))
+        assert [attempt.measured for attempt in deployment.attempts] == [counted] and sum(counted.values()) == 2
+    assert [state.attempts for state in run.sources] == [("a/001", "b/001")]
 
 
 def assert_attempts_apart(checkout: Checkout) -> None:

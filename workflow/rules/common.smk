@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "lib"))
 
-from servemark import main_process, scheduled, serving
+from servemark import depends, locks, main_process, scheduled, serving
 
 # On one machine all jobs run here, and nothing is asked of a scheduler.
 SCHEDULED = scheduled.is_scheduled(is_main=workflow.is_main_process, jobs=workflow.resource_settings.nodes)
@@ -21,6 +21,12 @@ def load_experiment(config, workflow):
 def settings():
     """The resolved configuration. The main process writes it before a real run; a dry run in a fresh checkout has none."""
     return str(experiment.settings) if experiment.settings.exists() else []
+
+
+def code_of(rule):
+    """A digest of the files that decide what a rule's script writes. The rule runs again when one of them changes."""
+    workflow_folder = Path(workflow.basedir) / "workflow"
+    return depends.digest(workflow_folder / "scripts" / f"{rule}.py", workflow_folder / "lib")
 
 
 def runs_here(where):
@@ -105,8 +111,9 @@ def environment_parameters(wildcards):
 
 def environment_sources(wildcards):
     """The files that decide what is installed, so that a changed lock is built anew."""
-    lock = experiment.config.environments[wildcards.environment].lock
-    return [f"envs/{lock}.lock", "envs/cpu-shim/pyproject.toml", "envs/cpu-shim/servemark_cpu_ray.py"] if lock else []
+    asked = experiment.config.environments[wildcards.environment].lock
+    known = locks.table(Path("envs"))
+    return [str(path) for lock in known.values() if asked in (lock.name, locks.AUTO) for path in lock.sources()]
 
 
 def needs_ray(wildcards):
@@ -119,6 +126,10 @@ def needs_ray(wildcards):
 
 def model_source(wildcards):
     return experiment.config.models[wildcards.model].source
+
+
+def load_format(wildcards):
+    return experiment.config.models[wildcards.model].load_format
 
 
 def predecessor(wildcards):

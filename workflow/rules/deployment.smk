@@ -92,7 +92,13 @@ rule await_ready:
         settings=ancient(settings()),
     output:
         ready=temp("<run>/deployments/{deployment}/ready.json"),
-        startup="<run>/deployments/{deployment}/startup.json",
+        startup=report(
+            "<run>/deployments/{deployment}/startup.json",
+            caption="../report/startup.rst",
+            category="Deployments",
+            subcategory="{deployment}",
+            labels={"what": "start-up"},
+        ),
     log:
         "<logs>/await_ready/{deployment}.log",
     benchmark:
@@ -124,6 +130,7 @@ rule measure:
     group:
         ALLOCATION
     params:
+        code=code_of("measure"),
         thresholds=experiment.config.verdict.model_dump(),
     script:
         "../scripts/measure.py"

@@ -12,13 +12,20 @@ rule plan_deployment:
         check=environment_check_of,
         manifest=manifest_of,
     output:
-        plan="<run>/deployments/{deployment}/plan.json",
+        plan=report(
+            "<run>/deployments/{deployment}/plan.json",
+            caption="../report/plan.rst",
+            category="Deployments",
+            subcategory="{deployment}",
+            labels={"what": "plan"},
+        ),
     log:
         "<logs>/plan_deployment/{deployment}.log",
     benchmark:
         "<benchmarks>/plan_deployment/{deployment}.tsv"
     localrule: True
     params:
+        code=code_of("plan_deployment"),
         spec=deployment_parameters,
     script:
         "../scripts/plan_deployment.py"
@@ -35,5 +42,7 @@ rule confirm_plans:
     benchmark:
         "<benchmarks>/confirm_plans.tsv"
     localrule: True
+    params:
+        code=code_of("confirm_plans"),
     script:
         "../scripts/confirm_plans.py"

@@ -17,6 +17,8 @@ rule account_allocation:
     benchmark:
         "<benchmarks>/account_allocation/{deployment}.tsv"
     localrule: True
+    params:
+        code=code_of("account_allocation"),
     script:
         "../scripts/account_allocation.py"
 
@@ -27,13 +29,20 @@ rule collect_measurements:
         records=all_points,
         accounting=of_every_deployment("<run>/deployments/{deployment}/accounting.json"),
     output:
-        csv="<run>/measurements.csv",
+        csv=report(
+            "<run>/measurements.csv",
+            caption="../report/measurements.rst",
+            category="Result",
+            labels={"what": "all measurements"},
+        ),
         parquet="<run>/measurements.parquet",
     log:
         "<logs>/collect_measurements.log",
     benchmark:
         "<benchmarks>/collect_measurements.tsv"
     localrule: True
+    params:
+        code=code_of("collect_measurements"),
     script:
         "../scripts/collect_measurements.py"
 
@@ -53,12 +62,19 @@ rule write_report:
         stopped=of_every_deployment("<run>/deployments/{deployment}/stopped.json"),
         accounting=of_every_deployment("<run>/deployments/{deployment}/accounting.json"),
     output:
-        report="<run>/report.html",
+        report=report(
+            "<run>/report.html",
+            caption="../report/report.rst",
+            category="Result",
+            labels={"what": "report page"},
+        ),
     log:
         "<logs>/write_report.log",
     benchmark:
         "<benchmarks>/write_report.tsv"
     localrule: True
+    params:
+        code=code_of("write_report"),
     script:
         "../scripts/write_report.py"
 
@@ -77,6 +93,8 @@ rule archive_results:
     benchmark:
         "<benchmarks>/archive_results.tsv"
     localrule: True
+    params:
+        code=code_of("archive_results"),
     script:
         "../scripts/archive_results.py"
 
@@ -95,5 +113,7 @@ rule check_measurements:
     benchmark:
         "<benchmarks>/check_measurements.tsv"
     localrule: True
+    params:
+        code=code_of("check_measurements"),
     script:
         "../scripts/check_measurements.py"

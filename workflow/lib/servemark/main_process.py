@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from servemark import fence, interrupts, keeper, processes, runlock
+from servemark import deleted, fence, interrupts, keeper, processes, runlock
 from servemark import scheduled as scheduled_run
+from servemark import sources as source_state
 from servemark.config import load as config_load
 from servemark.config.expand import Point, expand, points
 from servemark.config.model import Config
@@ -100,6 +101,9 @@ def load(
                 _remove_tokens(experiment)
                 atexit.register(_remove_tokens, experiment)
                 _write_settings(experiment)
+                for message in deleted.make_good(experiment.folder, experiment.config):
+                    print(f"servemark: {message}", file=sys.stderr)
+                source_state.note(experiment.folder, source_state.look(Path.cwd(), [Path(path) for path in sources]))
         else:
             processes.ensure_lifeline()
     except ServemarkError as error:

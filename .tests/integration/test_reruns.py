@@ -1,0 +1,265 @@
+"""What runs again when something is changed or lost: a test for each row of the table in workflow/README.md."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from integration.harness import ROOT, RUN, Checkout
+
+HERE = Path(__file__).parent
+GATE = {"check_measurements"}
+ARCHIVE = {"archive_results"} | GATE
+PAGE = {"write_report"} | ARCHIVE
+TABLE = {"collect_measurements"} | PAGE
+STAGES = (
+    "start_cluster",
+    "check_fabric",
+    "serve_model",
+    "await_ready",
+    "measure",
+    "stop_deployment",
+    "account_allocation",
+)
+ENVIRONMENT = {"build_environment/standin", "check_environment/standin"}
+
+
+def stages(*deployments: str) -> set[str]:
+    """The stages of these deployments, and all that is made from what they write."""
+    return {f"{rule}/{deployment}" for rule in STAGES for deployment in deployments} | TABLE
+
+
+def plans(*deployments: str) -> set[str]:
+    """From the plans of these deployments on; a plan that is confirmed anew holds back only those that wait for it."""
+    return {f"plan_deployment/{deployment}" for deployment in deployments} | {"confirm_plans"} | stages(*deployments)
+
+
+class Case(NamedTuple):
+    """What is done to a finished run, and the jobs that the next run then has."""
+
+    do: Callable[[Checkout], object]
+    runs: set[str]
+
+
+def lose(*names: str) -> Callable[[Checkout], None]:
+    """Delete files or folders of the run."""
+
+    def do(checkout: Checkout) -> None:
+        for path in (checkout.results / name for name in names):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    return do
+
+
+def edit(*names: str) -> Callable[[Checkout], None]:
+    """Change the content of files of the workflow, and nothing of what they do."""
+
+    def do(checkout: Checkout) -> None:
+        for name in names:
+            with (checkout.path / "workflow" / name).open("a") as stream:
+                stream.write("\n# edited\n" if name.endswith(".py") else "\n")
+
+    return do
+
+
+def library(*names: str) -> Callable[[Checkout], None]:
+    return edit(*(f"lib/servemark/{name}.py" for name in names))
+
+
+def tighten(checkout: Checkout) -> None:
+    checkout.config["verdict"]["max_burst_fraction"] = 0.99
+
+
+FORETOLD = {
+    "thresholds": {"": Case(tighten, stages("a", "b"))},
+    "template": {"": Case(edit("templates/report.html.j2"), PAGE)},
+    # One rule of each kind; that each has its digest, and of which files, test_depends.py knows.
+    "code": {
+        "hardware": Case(library("hardware"), {"probe_hardware"} | ENVIRONMENT | plans("a", "b")),
+        "plan": Case(library("planning/memory"), plans("a", "b")),
+        "judging": Case(library("statistics"), stages("a", "b")),
+        "page": Case(library("report/gaps"), PAGE),
+        "archive": Case(library("archive"), ARCHIVE),
+    },
+    "other-code": {
+        "": Case(
+            library("progress", "processes", "keeper/__main__", "launch", "deployment/readiness", "slurm/submit", "cli"),
+            set(),
+        ),
+    },
+    "given": {
+        "hardware": Case(lose("hardware.json"), {"probe_hardware"} | ENVIRONMENT | plans("a", "b")),
+        "environment": Case(lose("environments/standin/environment.json"), ENVIRONMENT | plans("a", "b")),
+        "check": Case(lose("environments/standin/check.json"), {"check_environment/standin"} | plans("a", "b")),
+        "manifest": Case(lose("models/tiny/manifest.json"), {"stage_weights/tiny"} | plans("a", "b")),
+    },
+    "plan": {
+        "plan": Case(lose("deployments/a/plan.json"), plans("a")),
+        "plans": Case(lose("plans.json"), {"confirm_plans"} | stages("a", "b")),
+    },
+    "records": {
+        "raw": Case(lose("deployments/a/points/chat-c1-r1.requests.json"), stages("a")),
+        "fabric": Case(lose("deployments/a/fabric.json"), stages("a")),
+        "startup": Case(lose("deployments/a/startup.json"), stages("a")),
+        "stopped": Case(lose("deployments/a/stopped.json"), stages("a")),
+        "all": Case(lose("deployments/a"), plans("a")),
+    },
+    "accounting": {"": Case(lose("deployments/a/accounting.json"), {"account_allocation/a"} | TABLE)},
+    "results": {
+        "csv": Case(lose("measurements.csv"), TABLE),
+        "page": Case(lose("report.html"), PAGE),
+        "archive": Case(lose(f"archive/{RUN}.tar.zst"), ARCHIVE),
+        "digest": Case(lose(f"archive/{RUN}.tar.zst.sha256"), ARCHIVE),
+        "gate": Case(lose("check.json"), GATE),
+    },
+    "history": {
+        "": Case(lose("logs", "benchmarks", "progress.jsonl", "summary.txt", "deployments/a/attempts", "deployments/b/owner"), set())
+    },
+}  # fmt: skip
+"""Rows whose jobs Snakemake can tell without running them, and their variants."""
+
+ELSEWHERE = {
+    "nothing": "test_first_run_measures_all_second_does_nothing_and_no_secret_is_left",
+    "failure": "test_a_server_that_does_not_start_is_a_named_gap_and_at_the_second_time_a_hole",
+    "record": "test_deleted_record_comes_back_from_the_ledger_and_nothing_is_started",
+    "point": "test_an_added_concurrency_measures_only_its_own_points",
+    "damage": "test_a_damaged_ledger_entry_is_noticed_and_its_point_measured_again_at_once",
+    "lock": "test_a_changed_list_builds_the_environments_that_are_made_from_it",
+    "option": "test_a_changed_option_runs_the_stages_of_its_deployment_alone",
+    "time-outs": "test_changed_time_outs_and_templates_make_page_and_archive_anew",
+    "ledger": "test_what_the_main_process_makes_good_lets_nothing_run",
+    "both": "test_every_product_comes_back_and_only_what_is_lost_twice_is_measured_again",
+    "cache": "test_a_model_that_is_gone_from_the_cache_loses_its_record_and_a_local_one_does_not",
+}
+"""Rows with a test of their own, here or in another file."""
+
+CASES = [(row, variant) for row, variants in FORETOLD.items() for variant in variants]
+
+
+@pytest.fixture(scope="module")
+def foretold(
+    measured_checkout: Checkout, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[tuple[str, str], Future]]:
+    """Each case in a copy of a finished run, two at a time: a dry run is mostly one core's work."""
+    base = tmp_path_factory.mktemp("foretold")
+
+    def look(row: str, variant: str) -> set[str]:
+        path = base / f"{row}-{variant}"
+        shutil.copytree(measured_checkout.path, path)
+        checkout = Checkout(path, measured_checkout.runtime, measured_checkout.config)
+        FORETOLD[row][variant].do(checkout)
+        try:
+            return checkout.foretold()
+        finally:
+            shutil.rmtree(path)
+
+    with ThreadPoolExecutor(2) as pool:
+        yield {case: pool.submit(look, *case) for case in CASES}
+
+
+@pytest.mark.parametrize(("row", "variant"), CASES, ids=["-".join(filter(None, case)) for case in CASES])
+def test_what_runs_again(foretold: dict[tuple[str, str], Future], row: str, variant: str):
+    assert foretold[row, variant].result() == FORETOLD[row][variant].runs
+
+
+def test_a_changed_option_runs_the_stages_of_its_deployment_alone(measured: Checkout):
+    before, other = measured.started_at("a"), measured.digests("b")
+    measured.config["deployments"]["a"]["options"]["max-num-seqs"] = 8
+    begin = time.time()
+
+    again = measured.run(seconds=60)
+
+    assert again.rc == 0, again.text
+    assert measured.ran(begin) == plans("a")
+    assert all(when > max(before.values()) for when in measured.started_at("a").values())
+    assert measured.digests("b") == other and len(measured.attempts("b")) == 1
+
+
+def test_changed_time_outs_and_templates_make_page_and_archive_anew(measured: Checkout):
+    measured.config["timeouts"]["start"] = 31.0
+    style = measured.path / "workflow" / "templates" / "report.css"
+    style.write_text(style.read_text() + "\n/* another style */\n")
+    records = measured.digests("a") | measured.digests("b")
+    begin = time.time()
+
+    again = measured.run(seconds=60)
+
+    assert again.rc == 0, again.text
+    assert measured.ran(begin) == PAGE
+    assert "/* another style */" in measured.report() and measured.digests("a") | measured.digests("b") == records
+    assert measured.archived()["report.html"].decode() == measured.report()
+    assert b'"start": 31.0' in measured.archived()["config.json"]
+
+
+def test_a_changed_list_builds_the_environments_that_are_made_from_it(measured: Checkout):
+    measured.config["environments"]["locked"] = {"lock": "cpu"}
+    measured.config["deployments"]["b"]["environment"] = "locked"
+    record = measured.results / "environments" / "locked" / "environment.json"
+    record.parent.mkdir()
+    shutil.copyfile(measured.results / "environments" / "standin" / "environment.json", record)
+    target = str(record.relative_to(measured.path))
+    assert measured.foretold(target) == set()
+    with (measured.path / "envs" / "cpu.lock").open("a") as stream:
+        stream.write("# another list\n")
+    assert measured.foretold(target) == {"build_environment/locked"}
+
+
+def test_what_the_main_process_makes_good_lets_nothing_run(measured: Checkout):
+    stored = {path: path.read_bytes() for path in measured.results.glob("ledger/*/*/raw.json")}
+    lose("ledger", "config.json", "sources.json")(measured)
+    begin = time.time()
+
+    again = measured.run(seconds=30)
+
+    assert again.rc == 0 and "4 measurement(s) were gone from the ledger" in again.text, again.text
+    assert measured.ran(begin) == set() and "Nothing to be done" in again.text
+    assert {path: path.read_bytes() for path in measured.results.glob("ledger/*/*/raw.json")} == stored
+    assert len(list(measured.results.glob("ledger/*/*/measurement.json"))) == len(stored) == 4
+    assert (measured.results / "config.json").exists() and (measured.results / "sources.json").exists()
+
+
+def test_every_product_comes_back_and_only_what_is_lost_twice_is_measured_again(measured: Checkout):
+    before, other, raw = measured.started_at("a"), measured.started_at("b"), measured.digests("b")
+    key = measured.points("a")["chat-c1-r1"]["key"]
+    kept = ("logs", "benchmarks", "ledger", "attempts")
+    products = [path for path in measured.results.rglob("*.*") if path.is_file() and not set(kept) & set(path.parts)]
+    for path in products:
+        path.unlink()
+    lose(f"ledger/{key[:2]}/{key}")(measured)
+    # The model's files as well: it is staged in a cache of its own.
+    measured.config["cache"] = "results/cache"
+    # And servemark was updated, in what every rule writes with.
+    library("records/base")(measured)
+
+    again = measured.run(seconds=60)
+
+    assert again.rc == 0, again.text
+    assert [path for path in products if not path.exists()] == []
+    assert len(products) > 30
+    after = measured.started_at("a")
+    assert after.pop("chat-c1-r1") > max(before.values())
+    assert after == {"chat-c2-r1": before["chat-c2-r1"]} and measured.started_at("b") == other
+    assert {name: digest for name, digest in measured.digests("b").items() if "requests" in name}.items() <= raw.items()
+    assert (len(measured.attempts("a")), len(measured.attempts("b"))) == (2, 1)
+    assert Path(measured.record("models/tiny/manifest.json")["path"]).is_relative_to(measured.path)
+    measured.assert_all_dead(seconds=2)
+
+
+def test_every_row_of_the_table_has_its_test():
+    text = (ROOT / "workflow" / "README.md").read_text()
+    table = text.partition("| row | you change or lose |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE)
+    assert len(rows) == len(set(rows)) > 15
+    assert set(rows) == FORETOLD.keys() | ELSEWHERE.keys()
+    tests = "".join(path.read_text() for path in [*HERE.glob("test_*.py"), *(HERE.parent / "unit").glob("test_*.py")])
+    assert [name for name in ELSEWHERE.values() if f"def {name}(" not in tests] == []

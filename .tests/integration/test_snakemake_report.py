@@ -1,0 +1,34 @@
+"""Snakemake's own report of a run: made without a network, with our captions; without results it says what is missing."""
+
+from __future__ import annotations
+
+from integration.harness import Checkout
+
+# Whoever asked for an address would end here, in a moment.
+NOWHERE = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy"), "http://127.0.0.1:9")
+
+
+def test_snakemakes_report_of_a_finished_run_has_the_results_and_their_captions(measured: Checkout):
+    before = measured.digests("a")
+    done = measured.run("--report", "own.html", seconds=60, **NOWHERE)
+    assert done.rc == 0 and "Report created" in done.text, done.text
+    page = (measured.path / "own.html").read_text()
+    for said in (
+        "report page",
+        "all measurements",
+        "is the page to read and to send",
+        "full precision",
+        "write_report",
+    ):
+        assert said in page, said
+    for name in "ab":
+        assert f"What was going to be started as <em>{name}</em>" in page and f"How <em>{name}</em> came up" in page
+    assert measured.digests("a") == before
+    assert not (measured.path / ".snakemake" / "servemark-owner.json").exists(), "looking claims nothing"
+
+
+def test_snakemakes_report_without_results_says_which_file_is_missing(fresh: Checkout):
+    done = fresh.run("--report", "own.html", seconds=60, **NOWHERE)
+    assert done.rc == 1 and "marked for report but does not exist" in done.text, done.text
+    assert "Traceback" not in done.text and not (fresh.path / "own.html").exists()
+    assert not fresh.results.exists()
