@@ -17,6 +17,9 @@ if not workflow.overwrite_configfiles:
 experiment = load_experiment(config, workflow)
 
 
+report: "workflow/report/workflow.rst"
+
+
 pathvars:
     run=f"results/{experiment.config.run}",
     logs=f"results/{experiment.config.run}/logs",

@@ -13,19 +13,35 @@ from typing import Any
 
 import pytest
 import report_data
+import report_data_parts
 
 from servemark import archive, results, verification
 from servemark.config.model import Verdict
+from servemark.errors import ServemarkError
+from servemark.keeper import KeeperState
 from servemark.measurement import verdict
 from servemark.measurement.ledger import file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
-from servemark.records import Accounting, Failure, Measurement, Plan, PlannedPoint, Stopped
+from servemark.records import (
+    Accounting,
+    DaemonState,
+    Failure,
+    Measurement,
+    Node,
+    Plan,
+    PlannedPoint,
+    Sources,
+    Stopped,
+    Timeline,
+)
 from servemark.report import gather, page, table
+from servemark.survey import Answer
 
 REQUESTS, INPUT, OUTPUT = 8, 10, 4
 LOADS = (1, 2)
 FAILED = "broken"
 """A deployment that never came up: its points have no per-request results."""
+BROKEN = Failure(stage="await_ready", reason="server_exited", detail="The server ended with exit code 1: größer")
 FINE = verdict.ServerFacts(same_process=True, client_exit_code=0)
 
 
@@ -59,6 +75,11 @@ def raw_result(concurrency: int, repetition: int, slow: float = 1.0) -> dict[str
     }
 
 
+def attempt(deployment: str) -> str:
+    """The folder of a deployment's only start, as records name it."""
+    return f"results/demo/deployments/{deployment}/attempts/001"
+
+
 class ArchivedRun:
     """``results/demo``: two deployments that were measured and one that never came up.
 
@@ -77,7 +98,8 @@ class ArchivedRun:
         self.write("config.json", json.dumps(config))
         data = report_data.demo()
         data.hardware.write(self.folder / "hardware.json")
-        data.environments["cpu"].write(self.folder / "environments" / "cpu" / "environment.json")
+        made = data.environments["cpu"].model_copy(update={"lock": "cpu"})
+        made.write(self.folder / "environments" / "cpu" / "environment.json")
         data.checks["cpu"].write(self.folder / "environments" / "cpu" / "check.json")
         data.manifests["tiny"].write(self.folder / "models" / "tiny" / "manifest.json")
         for name in deployments:
@@ -87,6 +109,7 @@ class ArchivedRun:
             if name != FAILED:
                 report_data.startup(name).write(self.folder / "deployments" / name / "startup.json")
         self.write("logs/measure/plain/chat-c1-r1.log", "8 requests\n")
+        self.write("../../envs/cpu.lock", "vllm==0.32.0 \\\n    --hash=sha256:" + report_data.digest("vllm") + "\n")
         self.tabulate()
         self.report()
 
@@ -117,12 +140,37 @@ class ArchivedRun:
         plan.write(self.folder / "deployments" / name / "plan.json")
         for point in points:
             self._measure(name, point)
+        self._attempt(name)
+
+    def _attempt(self, deployment: str) -> None:
+        """What the deployment's only start left: its processes, its node, its sources, why it ended."""
+        folder = f"deployments/{deployment}/attempts/001"
+        argv = ("python", "-m", "vllm.entrypoints.cli.main", "serve", "/models/tiny", "--port", "23231")
+        server = DaemonState(
+            name="server", pid=176, argv=argv, log=f"results/demo/{folder}/server.log", node="node01", exit_code=0,
+            started_at="2026-03-04T10:11:09.155+00:00", ended_at="2026-03-04T10:13:00.000+00:00", why="stop_requested",
+        )  # fmt: skip
+        keeper = KeeperState(
+            state="ended", identity="142:1@node01", deployment=deployment, why="stop_requested",
+            ended_at="2026-03-04T10:13:00.058+00:00",
+        )  # fmt: skip
+        node = Node(
+            name="node01", host="node01", address="10.0.0.11", interface="eth0", devices=2, cpu_count=2,
+            memory_gib=15.62, shm_gib=7.81, kind={"accelerator": "cpu"}, python="3.11.2", vllm="0.32.0+cpu", ports=(23231,),
+        )  # fmt: skip
+        sources = Sources(servemark="0.1.0", commit="1f0c2d9a" * 5, dirty=False)
+        if deployment == FAILED:
+            self.write(f"{folder}/failure.json", BROKEN.model_dump_json())
+        self.write(f"{folder}/daemons/server.json", server.model_dump_json(indent=2))
+        self.write(f"{folder}/keeper.json", keeper.model_dump_json(indent=2))
+        self.write(f"{folder}/survey/look/node01.json", Answer(name="node01", node=node).model_dump_json())
+        self.write(f"{folder}/server.log", "INFO: Application startup complete.\n")
+        sources.write(self.folder / folder / "sources.json")
 
     def _measure(self, deployment: str, point: PlannedPoint) -> None:
         if deployment == FAILED:
             self.write(self.raw(deployment, point.name), "{}\n")
-            failure = Failure(stage="await_ready", reason="server_exited", detail="The server ended with exit code 1.")
-            record = verdict.not_measured(failure, point, verdict.Context(deployment, _key_parts(deployment)))
+            record = verdict.not_measured(BROKEN, point, verdict.Context(deployment, _key_parts(deployment)))
             record.write(self.folder / self.record(deployment, point.name))
             return
         slow = 2.0 if deployment == "ray-tp2" else 0.8
@@ -139,11 +187,14 @@ class ArchivedRun:
             # As when the client wrote nothing and an empty object was put in its place afterwards.
             raw = RawError(error.what, reason="raw_missing")
         context = verdict.Context(
-            deployment, _key_parts(deployment), attempt="attempts/001", started_at="2026-03-04T10:12:44.000+00:00",
-            client_exit_code=facts.client_exit_code, raw=path.name, raw_sha256=file_sha256(path),
+            deployment, _key_parts(deployment), attempt=attempt(deployment), started_at="2026-03-04T10:12:44.000+00:00",
+            client_argv=("vllm", "bench", "serve", "--seed", str(point.seed)), client_exit_code=facts.client_exit_code,
+            raw=path.name, raw_sha256=file_sha256(path),
         )  # fmt: skip
         record = verdict.measurement(verdict.judge(raw, point, Verdict(), facts), point, context)
         record.write(self.folder / self.record(deployment, point.name))
+        timeline = report_data_parts.timeline(record)
+        timeline.write(Timeline.path(self.folder / "deployments" / deployment / "attempts" / "001", point.name))
 
     def judge(self, deployment: str, point: str, facts: verdict.ServerFacts) -> None:
         """Record a point anew, with what was seen of server and client; table and page as well."""
@@ -161,7 +212,7 @@ class ArchivedRun:
     def write(self, name: str, text: str) -> None:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
 
     def edit(self, name: str, change: Callable[[str], str]) -> None:
         """Change a file; it has to become another."""
@@ -192,7 +243,11 @@ class ArchivedRun:
 
     def seal(self) -> Path:
         """Seal everything as it is now, as archive_results does."""
-        archive.seal(results.archived_files(self.folder, self.root / "envs"), self.path)
+        try:
+            results.archive(self.folder, self.root / "envs", self.path, {})
+        except (ServemarkError, RecursionError):
+            # A record that cannot be read: whoever sealed this did it without us.
+            archive.seal(results.archived_files(self.folder, self.root / "envs"), self.path)
         return self.path
 
 

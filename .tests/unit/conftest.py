@@ -38,6 +38,26 @@ def wait_for() -> Callable[..., None]:
 
 
 @pytest.fixture(scope="session")
+def built_run(tmp_path_factory):
+    """A run from per-request results to its sealed archive; tests change copies of it."""
+    # Here, because pandas takes a second to load and most tests do without.
+    from archived_run import ArchivedRun
+
+    run = ArchivedRun(tmp_path_factory.mktemp("built"))
+    run.seal()
+    return run
+
+
+@pytest.fixture
+def run(built_run, tmp_path, monkeypatch):
+    """A copy of ``built_run``; see ``archived_run.copy_of``."""
+    from archived_run import copy_of
+
+    with copy_of(built_run, tmp_path, monkeypatch) as run:
+        yield run
+
+
+@pytest.fixture(scope="session")
 def watch() -> LifelineWatch:
     """A watch on this very process: it never fires."""
     return LifelineWatch(processes.myself())

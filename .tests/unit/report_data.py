@@ -6,7 +6,10 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
+import report_data_parts as parts
+
 from servemark import records
+from servemark.report import excerpts
 from servemark.report.data import PageData
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">\"'`{{7*7}}\u202e\u05d0\u05d1&amp;"
@@ -307,6 +310,9 @@ def demo() -> PageData:
             "./setup.sh",
             ".venv/bin/snakemake --profile profiles/local --configfile config/config.yaml",
         ),
+        attempts=[parts.attempt("plain"), parts.attempt("ray-tp2")],
+        distributions=parts.distributions(points),
+        timelines=parts.timelines(points),
     )
 
 
@@ -334,6 +340,15 @@ def troubled() -> PageData:
     objection = records.Reason(code="clock", severity="SUSPECT", detail=HOSTILE)
     hostile[1] = hostile[1].model_copy(update={"verdict": "SUSPECT", "reasons": (objection,)})
     bad = invalid("plain", concurrency=16)
+    measurements = [*base.measurements, *lost, bad, *rates, *hostile]
+    outlived = records.Failure(
+        stage="start_cluster",
+        reason="node_lost",
+        detail=f"A node did not answer. {HOSTILE}",
+        log="results/demo/deployments/ray-tp2/attempts/001/ray-head.log",
+        quote=("ERROR node01 is gone", HOSTILE),
+        remedy="Run again.",
+    )
     return replace(
         base,
         run=f"stress {HOSTILE}",
@@ -352,7 +367,17 @@ def troubled() -> PageData:
             HOSTILE: plan(HOSTILE, tuple(hostile), options={HOSTILE: HOSTILE}),
         },
         startups={**base.startups, "tp4": records.Startup(deployment="tp4", failure=failure, cluster_seconds=3.0)},
-        measurements=[*base.measurements, *lost, bad, *rates, *hostile],
+        measurements=measurements,
+        attempts=[
+            parts.attempt("plain"),
+            parts.attempt("ray-tp2", 1, outlived, nodes=("node01", HOSTILE)),
+            parts.attempt("ray-tp2", 2),
+            parts.attempt("tp4", 1, failure, started_at=None),
+            parts.attempt(HOSTILE, 1, outcome="not known", how=HOSTILE, ended_at=HOSTILE),
+        ],
+        distributions=parts.distributions(measurements),
+        timelines=parts.timelines(measurements),
+        excerpts={excerpts.key(item): parts.excerpt(item) for item in (failure, outlived)},
         rejected=(invalid("plain", concurrency=4), invalid("ray-tp2", concurrency=8, failure=failure)),
         hardware=hardware(gpu_topology=f"\tGPU0\tGPU1\nGPU0\t X \tNV18\n{HOSTILE}"),
         commands=(*base.commands, f"echo '{HOSTILE}'"),

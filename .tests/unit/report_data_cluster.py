@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from report_data import SHAPES, demo, hardware, measurement, plan, startup
+import report_data_parts as parts
+from report_data import SHAPES, demo, hardware, manifest, measurement, plan, startup
 
 from servemark import records
 from servemark.report.data import PageData
+
+GPT_OSS = Path(__file__).parents[1] / "fixtures" / "planning" / "gpt-oss-120b-config.json"
 
 GPU_NODES = tuple(
     records.Node(
@@ -190,6 +195,28 @@ def two_nodes() -> PageData:
         },
         stopped={name: records.Stopped(deployment=name, seconds=4.2) for name in names},
         measurements=points,
+        # The shape of a large model, so that there is something to work a bound out of.
+        manifests={"tiny": manifest().model_copy(update={"config": json.loads(GPT_OSS.read_text())})},
+        attempts=[
+            parts.attempt(
+                "tp4-pp2-ray",
+                outcome="broken off",
+                how="the run ended while it lived: interrupted, killed or lost",
+                nodes=("client1", "node1", "node2"),
+            ),
+            *(
+                parts.attempt(name, 2 if name == "tp4-pp2-ray" else 1, nodes=("client1", "node1", "node2"))
+                for name in names
+            ),
+        ],
+        distributions=parts.distributions(points),
+        timelines={
+            key: found
+            for name in names
+            for key, found in parts.timelines(
+                [item for item in points if item.deployment == name], 4 if name == "tp2-x4" else 1
+            ).items()
+        },
         fabrics={
             "tp4-pp2-ray": records.Fabric(
                 deployment="tp4-pp2-ray",

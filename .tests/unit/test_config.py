@@ -50,7 +50,7 @@ def test_the_defaults_are_those_that_the_documents_promise():
         (),
     )
     assert config.timeouts.model_dump() == {
-        "build": 3600, "cluster": 120, "start": 1800, "stall": 300, "point": 7200, "no_progress": 120, "stop": 30,
+        "build": 3600, "cluster": 120, "copy_model": 3600, "start": 1800, "stall": 300, "point": 7200, "no_progress": 120, "stop": 30,
     }  # fmt: skip
     assert config.verdict.model_dump() == {
         "max_failed_fraction": 0, "min_duration_s": 1, "min_requests_per_slot": 3,

@@ -39,7 +39,7 @@ BAD = [
     ("run: demo", "run: demo\nverdict:\n  min_duration: 3  #!", "verdict.min_duration",
      "did you mean `min_duration_s`?"),
     ("    source: builtin:tiny-dense", "    source: builtin:tiny-dense\n    allow_pickle: true  #!",
-     "models.tiny.allow_pickle", "allowed: source, trust_remote_code"),
+     "models.tiny.allow_pickle", "allowed: source, trust_remote_code, load_format"),
     # names
     ("run: demo", "run: ../up  #!", "run", "found: '../up'"),
     ("run: demo", "run: Demo  #!", "run", "lower-case letters"),
@@ -68,7 +68,7 @@ BAD = [
      "models.tiny.trust_remote_code", "must be true or false, without quotes"),
     ("  tiny:\n    source: builtin:tiny-dense", "  tiny:  #!\n    trust_remote_code: true", "models.tiny.source",
      "is missing"),
-    ("    lock: cpu", "    lock: cuda13  #!", "environments.cpu.lock", "use `prefix: DIR`"),
+    ("    lock: cpu", "    lock: cuda14  #!", "environments.cpu.lock", "allowed: auto, cpu, cuda12, cuda13"),
     ("    lock: cpu", "    lock: cpuu  #!", "environments.cpu.lock", "did you mean `cpu`?"),
     ("    lock: cpu", "    container: image.sif  #!", "environments.cpu.container", "containers are not there yet"),
     ("  cpu:\n    lock: cpu", "  cpu:  #!\n    lock: cpu\n    prefix: /opt/env", "environments.cpu",
@@ -104,6 +104,7 @@ BAD = [
     (OPTION, "      data-parallel-rank: 1  #!", "deployments.plain.options.data-parallel-rank",
      "say it in `topology.data_parallel`"),
     (OPTION, "      no-headless: true  #!", "deployments.plain.options.no-headless", "is set by servemark"),
+    (OPTION, "      load-format: dummy  #!", "deployments.plain.options.load-format", "`load_format: dummy` of the model"),
     (OPTION, "      trust-remote-code: true  #!", "deployments.plain.options.trust-remote-code",
      "`trust_remote_code: true` of the model"),
     (OPTION, "      --max-model-len: 512  #!", "deployments.plain.options.--max-model-len",
@@ -217,7 +218,7 @@ def test_the_base_of_these_cases_is_valid(tmp_path):
 def test_all_faults_are_told_together_in_the_order_of_the_file(tmp_path):
     text = (
         BASE.replace("run: demo", "run: Demo")
-        .replace("lock: cpu", "lock: cuda12")
+        .replace("lock: cpu", "lock: cuda11")
         .replace("requests: 32", "requests: 0")
     )
     text = text.replace("    model: tiny", "    model: tinny")

@@ -13,6 +13,7 @@ from servemark import keeper, processes
 from servemark.deployment import attempts
 from servemark.errors import ServemarkError, StageFailed
 from servemark.records import DaemonState, Failure, Node, write_atomically
+from servemark.secret_scan import KEY_PREFIX
 from servemark.survey import Answer
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
@@ -60,7 +61,8 @@ def test_two_that_start_at_once_get_different_numbers(tmp_path):
 def test_a_secret_is_random_private_and_never_overwritten(tmp_path):
     path = attempts.secret(tmp_path, "api-key")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert len(path.read_text()) == 64 and int(path.read_text(), 16)
+    random = path.read_text().removeprefix(KEY_PREFIX)
+    assert len(random) == 64 and int(random, 16) and random != path.read_text()
     assert attempts.secret(tmp_path, "ray-token").read_text() != path.read_text()
     with pytest.raises(FileExistsError):
         attempts.secret(tmp_path, "api-key")

@@ -15,7 +15,8 @@ from servemark.config.cluster import Cluster as Site
 from servemark.config.model import Timeouts
 from servemark.deployment import attempts
 from servemark.measurement import quarantine
-from servemark.records import Ready, Topology
+from servemark.records import Ready, Timeline, Topology
+from servemark.report import timelines
 
 
 def test_a_stored_measurement_is_judged_by_todays_thresholds(deploy):
@@ -26,6 +27,21 @@ def test_a_stored_measurement_is_judged_by_todays_thresholds(deploy):
     plain.verdict = plain.verdict.model_copy(update={"min_requests_per_slot": 1000.0})
     record = plain.measure()
     assert (record.verdict, reasons(record)) == ("SUSPECT", {"few_requests_per_slot"})
+
+
+def test_what_the_server_said_each_second_is_kept_beside_the_attempt_and_outlives_a_replay(deploy):
+    plain = deploy(points=1, point={"requests": 24}, variables={"STANDIN_TOKEN_S": "0.1"})
+    plain.up()
+    record = plain.measure()
+    attempt = plain.attempt
+    plain.stop()
+    timeline = Timeline.read(Timeline.path(attempt, record.point))
+    assert timelines.belongs(timeline, record)
+    (server,) = timeline.servers
+    assert len(server.seconds) >= 2 and 4.0 in server.running and set(server.waiting) == {0.0}
+    assert all(0 <= usage <= 1 for usage in server.kv_cache_usage)
+    replayed = plain.measure()
+    assert timelines.belongs(timeline, replayed) and replayed.attempt == record.attempt
 
 
 def test_a_suspect_measurement_is_kept_and_marked(deploy):

@@ -271,7 +271,7 @@ def test_reach_that_fails_is_a_failure_of_its_node(slurm, tmp_path, standin, wat
     monkeypatch.setattr(nodes, "_connect_back", lambda listener, ended: ended.wait())
     monkeypatch.setattr(survey, "REACH_S", 0.3)
     asked = survey.Spec(task="look", attempt=str(made.attempt), scratch=str(made.scratch), interface="lo")
-    monkeypatch.setattr(nodes, "_ask_all", lambda ground, spec, *rest: [survey.answer(spec)])
+    monkeypatch.setattr(nodes, "_ask", lambda ground, spec, *rest, **_: ([survey.answer(spec)], [], ""))
     monkeypatch.setenv("SLURMD_NODENAME", "node2")
     with pytest.raises(StageFailed) as failed:
         nodes._check_reach(made, asked, every, 30, tmp_path / "log", watch)

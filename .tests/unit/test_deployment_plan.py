@@ -11,7 +11,7 @@ from deployed import HARDWARE
 from servemark.config.cluster import Cluster
 from servemark.config.expand import Point
 from servemark.config.model import Deployment
-from servemark.deployment.plan import plan, point_key_parts, unknown_options
+from servemark.deployment.plan import RANDOM_WEIGHTS, plan, point_key_parts, unknown_options
 from servemark.errors import PlanRefused
 from servemark.measurement import key
 from servemark.records import Gpu, Plan
@@ -62,7 +62,7 @@ def point(repetition=1, **changes) -> Point:
 
 @pytest.fixture
 def planned(tiny):
-    def run(hardware=HARDWARE, trust=False, points=None, check=CHECK, cluster=None, **changes) -> Plan:
+    def run(hardware=HARDWARE, trust=False, points=None, check=CHECK, cluster=None, model=tiny, **changes) -> Plan:
         values = {
             "model": "tiny",
             "environment": "cpu",
@@ -71,9 +71,26 @@ def planned(tiny):
         }
         deployment = Deployment.model_validate(values | changes)
         asked = points or [point(1), point(2)]
-        return plan("plain", deployment, trust, asked, hardware, check, tiny, cluster=cluster)
+        return plan("plain", deployment, trust, asked, hardware, check, model, cluster=cluster)
 
     return run
+
+
+def test_random_weights_are_stamped_in_options_warnings_and_ledger_key(planned, tiny):
+    real, random = planned(), planned(model=tiny.model_copy(update={"load_format": "dummy", "weight_bytes": None}))
+    assert random.options == {**real.options, "load-format": "dummy"}
+    assert [text for text in random.warnings if text not in real.warnings] == [RANDOM_WEIGHTS]
+    assert random.points[0].key != real.points[0].key
+    assert random.estimate.weights_gib == pytest.approx(real.estimate.weights_gib, rel=0.01)
+
+
+def test_the_same_question_has_the_same_key_in_every_version(planned, tiny):
+    """A key of another value: an update of servemark would measure finished points again in the middle of a campaign.
+
+    Where that is meant, raise ``FORMAT`` in measurement/key.py, say so in CHANGELOG.md, and write the new key here.
+    """
+    (one, _) = planned(model=tiny.model_copy(update={"digest": "1" * 64})).points
+    assert one.key == "9ac915c0e0e3d5c5eac866a44ae3e3fbb361402648c9a575d4a8712a95e98342"
 
 
 def test_a_legal_deployment_gets_its_points_with_keys_that_can_be_recomputed(planned, tiny):
@@ -142,6 +159,11 @@ def test_trusted_code_is_stamped(planned):
             "illegal_topology",
             "pipeline_parallel 2 on CPU dies at the first request; legal here: `enforce-eager: false`",
         ),
+        (
+            {"variables": {"TIKTOKEN_ENCODINGS_BASE": "/encodings"}},
+            "bad_option",
+            "variables.TIKTOKEN_ENCODINGS_BASE is set, and vLLM 0.32.0+cpu carries the vocabulary itself",
+        ),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_its_key(planned, changes, reason, words):
@@ -162,6 +184,12 @@ def test_a_cluster_gives_variables_and_modules_and_the_deployment_has_the_last_w
     assert found.variables == {"NCCL_NET": "IB", "OMP_NUM_THREADS": "8", "VLLM_CPU_KVCACHE_SPACE": "1"}
     assert found.modules == ("brics/nccl",)
     assert found.key_parts["variables"] == found.variables and found.key_parts["modules"] == ["brics/nccl"]
+
+
+def test_a_clusters_variables_are_looked_at_as_well(planned):
+    harmful = CLUSTER.model_copy(update={"variables": {"TIKTOKEN_ENCODINGS_BASE": "/encodings"}})
+    with pytest.raises(PlanRefused, match="from the deployment's variables and from the cluster file's"):
+        planned(cluster=harmful)
 
 
 def test_devices_are_those_of_every_node(planned):

@@ -29,6 +29,14 @@ def test_stopping_ends_what_a_killed_keeper_left(deploy, wait_for):
     assert plain.left == []
 
 
+def test_an_attempt_that_ended_and_lost_files_is_told_of_by_what_it_has(deploy):
+    plain = deploy(points=1)
+    plain.up()
+    before = plain.stop()
+    (plain.attempt / "keeper-spec.json").unlink()
+    assert plain.stop().daemons == before.daemons
+
+
 def test_a_server_that_ignores_requests_to_end_is_killed_and_named(deploy):
     plain = deploy(points=1, variables={"STANDIN_FAULT": "ignore_term"})
     plain.up()

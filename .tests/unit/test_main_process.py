@@ -81,6 +81,17 @@ def test_the_resolved_configuration_is_written_once_and_again_when_it_changes(ch
     assert read_resolved(experiment.settings).timeouts.start == 7.0
 
 
+def test_the_sources_of_a_run_are_noted_with_the_configuration_as_it_was_given(checkout, data, monkeypatch):
+    note = Path("results/demo/sources.json")
+    monkeypatch.setattr(sys, "argv", ["snakemake", "-n"])
+    main_process.load(data, [DEFAULT], is_main=True)
+    assert not note.exists(), "a dry run notes nothing"
+    monkeypatch.setattr(sys, "argv", ["snakemake", "--cores", "2"])
+    main_process.load(data, [DEFAULT], is_main=True)
+    noted = records.Sources.read(note)
+    assert noted.why == "not a git checkout" and [given.text for given in noted.configuration] == [DEFAULT.read_text()]
+
+
 def leave_a_dead_deployment() -> list[Path]:
     """Tokens and secrets that a killed run left, and a record that is to stay; the last one is the record."""
     folder = Path("results/demo/deployments/plain")

@@ -36,10 +36,11 @@ KEPT = (
     "deployments/plain/attempts/001/keeper.json",
     "deployments/plain/attempts/001/failure.json",
     "deployments/plain/attempts/001/daemons/server.json",
+    "deployments/plain/attempts/001/sources.json",
     "rejected/plain/chat-c4-r1.1.json",
     "logs/measure/plain/chat-c4-r1.log",
-    "logs/write_report.log",
-    "benchmarks/write_report.tsv",
+    "logs/await_ready/plain.log",
+    "benchmarks/measure/plain/chat-c4-r1.tsv",
 )
 LEFT_OUT = (
     "deployments/plain/cluster.json",
@@ -56,10 +57,13 @@ LEFT_OUT = (
     "archive/demo.tar.zst",
     "progress.jsonl",
     "check.json",
+    "sources.json",
     "summary.txt",
     "logs/archive_results.log",
     "logs/check_measurements.log",
     "benchmarks/archive_results.tsv",
+    "benchmarks/write_report.tsv",
+    "benchmarks/collect_measurements.tsv",
 )
 
 
@@ -70,15 +74,19 @@ def test_what_goes_into_the_archive_and_what_does_not(run_folder, tmp_path):
     report_data.plan("plain", (point,)).write(plan)
     (run_folder / "link.json").symlink_to(run_folder / "config.json")
     envs = tmp_path / "envs"
+    report_data.environment().model_copy(update={"lock": "cpu"}).write(run_folder / "environments/cpu/environment.json")
+    put(envs, "workflow.lock", "cuda13.lock", "cuda13.in", "test.lock")
     put(envs, "cpu.lock", "cpu.in", "README.md", "cpu-shim/pyproject.toml", "cpu-shim/shim.py", "lock.sh")
     put(envs, "cpu-shim/__pycache__/shim.py", "cpu-shim/__pycache__/shim.pyc")
     files = results.archived_files(run_folder, envs)
     assert files.pop("deployments/plain/plan.json") == plan
+    assert files.pop("environments/cpu/environment.json")
     listed = {name for name in files if not name.startswith("envs/")}
     assert listed == set(KEPT)
     assert {name.removeprefix("envs/") for name in files if name.startswith("envs/")} == {
         "cpu.lock",
         "cpu.in",
+        "workflow.lock",
         "README.md",
         "cpu-shim/pyproject.toml",
         "cpu-shim/shim.py",
@@ -91,13 +99,13 @@ def test_a_key_that_is_still_there_may_be_in_no_archived_file(run_folder, tmp_pa
     for name in ("api-key", "ray-token"):
         put(run_folder, f"deployments/plain/attempts/001/{name}")
         (run_folder / "deployments/plain/attempts/001" / name).write_text(f"{name}-{key}\n")
-    secrets = results.live_secrets(run_folder)
-    assert sorted(secrets) == [f"api-key-{key}", f"ray-token-{key}"]
+    secrets = results.known_secrets(run_folder, {})
+    assert secrets == {f"{name}-{key}": f"{name} of this run" for name in ("api-key", "ray-token")}
     put(run_folder, "logs/server.log")
     (run_folder / "logs" / "server.log").write_text(f"listening, key api-key-{key}\n")
     with pytest.raises(ServemarkError, match=r"server\.log"):
         archive.seal(results.archived_files(run_folder, tmp_path / "envs"), tmp_path / "demo.tar.zst", secrets=secrets)
-    assert results.live_secrets(tmp_path / "nowhere") == []
+    assert results.known_secrets(tmp_path / "nowhere", {}) == {}
 
 
 def write(run_folder, *records):

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import report_data_cluster
-from archived_run import FAILED, ArchivedRun, copy_of
+from archived_run import FAILED
 
 from servemark import archive, cli
 from servemark.errors import ServemarkError
 from servemark.report import table
 from servemark.verification import NoSuchFile
 from servemark.verification.show import WIDTH, show
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory) -> ArchivedRun:
-    run = ArchivedRun(tmp_path_factory.mktemp("built"))
-    run.seal()
-    return run
-
-
-@pytest.fixture
-def run(built, tmp_path, monkeypatch) -> Iterator[ArchivedRun]:
-    with copy_of(built, tmp_path, monkeypatch) as run:
-        yield run
 
 
 def body(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -101,3 +101,18 @@ def visit(tmp_path: Path) -> Iterator:
         yield open_page
         for context in contexts:
             context.close()
+
+
+@pytest.fixture
+def axe() -> Callable[[object], list[str]]:
+    """``axe(page)`` lists what axe-core objects to in the page as it stands: rule, number of places, the first of them."""
+    try:
+        from axe_playwright_python.sync_playwright import Axe
+    except ImportError:
+        _need(False, "axe-playwright-python is not installed in this environment")
+
+    def violations(page: object) -> list[str]:
+        found = Axe().run(page).response["violations"]
+        return [f"{item['id']} ({len(item['nodes'])}): {item['nodes'][0]['html'][:200]}" for item in found]
+
+    return violations

@@ -15,7 +15,7 @@ from servemark.report.page import render
 BUILDS = (report_data.demo, report_data.troubled, report_data_cluster.two_nodes)
 CURVES = ("throughput", "ttft", "tpot", "itl", "e2el")
 DESKTOP = {"width": 1280, "height": 900}
-PHONE = {"width": 390, "height": 844}
+PHONE = {"width": 360, "height": 780}
 
 
 def points(page, chart: str):
@@ -84,7 +84,7 @@ def test_suspect_points_are_hollow_and_carry_a_question_mark(visit):
 def test_legend_hides_a_deployment_in_every_plot_and_shows_it_again(visit):
     visited = visit(render(report_data.demo()), viewport=DESKTOP)
     page = visited.page
-    button = page.get_by_role("button", name="ray-tp2")
+    button = page.get_by_role("button", name="ray-tp2").first
     button.click()
     settle(page)
     assert button.get_attribute("aria-pressed") == "false"
@@ -184,8 +184,8 @@ def test_hostile_text_is_shown_and_inert(visit):
     assert report_data.HOSTILE in page.locator("h1").text_content()
     assert "s3cret" not in page.content()
     page.locator("[data-drawing=throughput]").scroll_into_view_if_needed()
-    page.get_by_role("button", name="plain").click()
-    page.get_by_role("button", name="ray-tp2").click()
+    page.get_by_role("button", name="plain").first.click()
+    page.get_by_role("button", name="ray-tp2").first.click()
     settle(page)
     points(page, "throughput").last.hover(force=True)
     page.locator("#tip").wait_for(state="visible")
@@ -200,7 +200,7 @@ def test_phone_needs_no_sideways_scrolling(visit, shots, build):
     page = visited.page
     assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
     assert page.evaluate("() => document.body.scrollWidth") <= PHONE["width"]
-    wide = page.locator(".scroll").first
+    wide = page.locator("#figures .scroll")
     assert wide.evaluate("box => box.scrollWidth > box.clientWidth"), "the wide table scrolls inside its own box"
     page.screenshot(path=shots / f"{build.__name__}-phone.png", full_page=True)
     quiet(visited)

@@ -40,6 +40,62 @@
     };
   };
 
+  const curves = ["throughput", "ttft", "tpot", "itl", "e2el"];
+  const chosen = (id) => document.getElementById(id);
+  // What an option of a list stands for: load-3, point-7.
+  const index = (id) => Number(chosen(id).value.split("-")[1]);
+
+  const range = (low, high) => (low === 0 ? `below ${high}` : `${low} to ${high}`);
+
+  // The same rows as histogram.py's, with where a logarithmic axis can show a bin that begins at 0, and both ends on the ground.
+  const binRows = ({ edges, counts, logarithmic }) => Object.entries(counts).flatMap(([deployment, of]) => {
+    const total = of.reduce((sum, count) => sum + count, 0);
+    const at = (edge) => (logarithmic && edge === 0 ? edges[1] * 0.89 : edge);
+    const bins = of.map((count, bin) => ({
+      deployment, count, low: at(edges[bin]), high: edges[bin + 1], range: range(edges[bin], edges[bin + 1]),
+      share: total ? (100 * count) / total : 0,
+    }));
+    const ground = (edge) => ({ deployment, low: edge, high: edge, count: 0, share: 0, range: "" });
+    return [ground(at(edges[0])), ...bins, ground(edges[edges.length - 1])];
+  });
+
+  const binSpec = (metric) => {
+    const bins = data.distribution?.loads[index("load")][metric];
+    if (!bins) return null;
+    const spec = structuredClone(data.distribution.specs[metric]);
+    spec.data.values = binRows(bins);
+    const rows = spec.data.values;
+    for (const { encoding: { x, y } } of spec.layer) {
+      x.scale.domain = [rows[0].low, rows[rows.length - 1].high];
+      y.scale.domain = [0, Math.max(...rows.map((row) => row.share))];
+      if (!bins.logarithmic) continue;
+      x.scale.type = "log";
+      x.title = "Milliseconds, logarithmic";
+    }
+    return spec;
+  };
+
+  const lineSpec = (id, columns) => {
+    const { columns: of } = data.timeline.points[index("point")];
+    const kinds = Object.entries(columns).filter(([column]) => column in of);
+    if (!kinds.length) return null;
+    const spec = structuredClone(data.timeline.specs[id]);
+    spec.data.values = kinds.flatMap(([column, kind]) => of.seconds.map((seconds, at) => ({ seconds, kind, value: of[column][at] })));
+    spec.params[0].value = of.seconds.length <= 60;
+    return spec;
+  };
+
+  // Every plot by its id, in the groups that are drawn anew together.
+  const groups = {
+    curves: chosen("panel") ? curves.map((id) => [id, () => data.panels[chosen("panel").value][id]]) : [],
+    bins: chosen("load") ? curves.slice(1).map((metric) => [`bins-${metric}`, () => binSpec(metric)]) : [],
+    lines: chosen("point") ? [
+      ["timeline-requests", () => lineSpec("requests", { running: "running", waiting: "waiting" })],
+      ["timeline-kv", () => lineSpec("kv", { kv_percent: "KV cache in use" })],
+    ] : [],
+    startup: [["startup", () => data.startup]],
+  };
+
   const draw = async (id, spec) => {
     const box = document.querySelector(`[data-drawing="${id}"]`);
     if (!box) return;
@@ -54,23 +110,61 @@
     views.set(id, result.view);
   };
 
-  const set = (view, id) => {
-    view.signal("choice", checked(kind(id)).value).signal("hidden", [...hidden]);
+  const set = (id, view) => {
+    if (curves.includes(id)) view.signal("choice", checked(kind(id)).value);
+    if (curves.includes(id) || id.startsWith("bins-")) view.signal("hidden", [...hidden]);
     return view.runAsync();
   };
 
   const update = () => {
     const title = document.querySelector('[data-title="throughput"]');
     if (title) title.textContent = checked("throughput").dataset.label;
-    return Promise.all([...views].filter(([id]) => id !== "startup").map(([id, view]) => set(view, id)));
+    return Promise.all([...views].map(([id, view]) => set(id, view)));
+  };
+
+  const cell = (row, kind, text, number) => {
+    const made = row.appendChild(document.createElement(kind));
+    made.textContent = text;
+    if (number) made.className = "num";
+    return made;
+  };
+
+  const binTable = (title, { edges, counts }) => {
+    const box = document.createElement("div");
+    box.className = "scroll";
+    box.tabIndex = 0;
+    box.setAttribute("role", "region");
+    box.setAttribute("aria-label", `Bins of ${title}`);
+    const table = box.appendChild(document.createElement("table"));
+    table.createCaption().textContent = `${title}, number of samples`;
+    const head = table.createTHead().insertRow();
+    cell(head, "th", "Milliseconds").scope = "col";
+    for (const deployment of Object.keys(counts)) cell(head, "th", deployment, true).scope = "col";
+    const body = table.createTBody();
+    for (let bin = 0; bin + 1 < edges.length; bin += 1) {
+      const row = body.insertRow();
+      cell(row, "th", range(edges[bin], edges[bin + 1])).scope = "row";
+      for (const of of Object.values(counts)) cell(row, "td", String(of[bin]), true);
+    }
+    return box;
+  };
+
+  const writeBins = () => {
+    const place = document.getElementById("bins");
+    if (!place) return;
+    const tables = Object.entries(data.distribution.loads[index("load")]).map(([metric, bins]) => (
+      binTable(document.querySelector(`[data-title="bins-${metric}"]`).textContent, bins)
+    ));
+    place.replaceChildren(...tables);
+  };
+
+  const drawGroups = async (...names) => {
+    await Promise.all(names.flatMap((name) => groups[name]).map(([id, spec]) => draw(id, spec())));
+    await update();
   };
 
   const drawAll = async () => {
-    const panel = document.getElementById("panel");
-    const specs = panel ? data.panels[panel.value] : {};
-    const ids = panel ? ["throughput", "ttft", "tpot", "itl", "e2el"] : [];
-    await Promise.all([draw("startup", data.startup), ...ids.map((id) => draw(id, specs[id]))]);
-    await update();
+    await drawGroups(...Object.keys(groups));
     document.documentElement.dataset.drawn = "true";
   };
 
@@ -79,7 +173,9 @@
       const name = names[Number(button.dataset.series)];
       const shown = hidden.delete(name);
       if (!shown) hidden.add(name);
-      button.setAttribute("aria-pressed", String(shown));
+      for (const same of document.querySelectorAll(`[data-series="${button.dataset.series}"]`)) {
+        same.setAttribute("aria-pressed", String(shown));
+      }
       update();
     });
   }
@@ -94,10 +190,23 @@
       URL.revokeObjectURL(link.href);
     });
   }
-  document.getElementById("panel")?.addEventListener("change", drawAll);
+  for (const [list, group] of [["panel", "curves"], ["load", "bins"], ["point", "lines"]]) {
+    chosen(list)?.addEventListener("change", () => drawGroups(group));
+  }
+  chosen("load")?.addEventListener("change", writeBins);
+  writeBins();
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+
+  // A link into something folded opens it, also where the browser does not do so itself.
+  const unfold = () => {
+    let part = document.getElementById(location.hash.slice(1));
+    for (; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
+  };
+  window.addEventListener("hashchange", unfold);
+  unfold();
   window.addEventListener("beforeprint", () => {
-    for (const details of document.querySelectorAll("details")) details.open = true;
+    // Tables that only repeat a plot stay off the paper.
+    for (const details of document.querySelectorAll("details:not([data-screen])")) details.open = true;
   });
   drawAll();
 })();

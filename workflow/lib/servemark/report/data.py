@@ -17,7 +17,11 @@ from servemark.records import (
     Plan,
     Startup,
     Stopped,
+    Timeline,
 )
+from servemark.report.attempted import Attempt
+from servemark.report.distributions import Distribution
+from servemark.report.excerpts import Excerpt, Key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,8 @@ class PageData:
     ``startups``, ``stopped`` and ``accounts`` by deployment name. A record that was never written is absent.
     ``measurements`` holds one record a load point, INVALID ones too; ``rejected`` the INVALID attempts that a later attempt
     replaced. ``commit`` says which sources ran, ``commands`` are the shell lines that make the run again.
+    ``attempts`` are all starts of deployments; ``distributions`` and ``timelines`` (by deployment and point) those that were
+    recorded; ``excerpts`` what a failure's log says around its quoted lines.
     """
 
     run: str
@@ -46,6 +52,10 @@ class PageData:
     rejected: Sequence[Measurement] = field(default=())
     fabrics: Mapping[str, Fabric] = field(default_factory=dict)
     accounts: Mapping[str, Accounting] = field(default_factory=dict)
+    attempts: Sequence[Attempt] = field(default=())
+    distributions: Sequence[Distribution] = field(default=())
+    timelines: Mapping[tuple[str, str], Timeline] = field(default_factory=dict)
+    excerpts: Mapping[Key, Excerpt] = field(default_factory=dict)
 
     @property
     def deployments(self) -> list[str]:

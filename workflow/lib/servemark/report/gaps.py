@@ -1,18 +1,22 @@
-"""What the run was asked for and has no figure for: each gap once, with its cause and the points it cost."""
+"""What the run was asked for and has no figure for: each gap once, with its cause and the points it cost; and all failures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from servemark.records import Failure
-from servemark.report import words
+from servemark.measurement.quarantine import REMEDIES
+from servemark.records import Failure, Measurement
+from servemark.report import attempted, words
 from servemark.report.data import PageData
 
 
 @dataclass
 class Gap:
-    """``stage`` is the rule that failed; ``points`` are the load points without a figure because of it."""
+    """``stage`` is the rule that failed; ``points`` are the load points without a figure because of it.
+
+    ``anchor`` is its place in the page, ``attempt`` the number of the attempt whose failure a later one made good.
+    """
 
     deployment: str
     stage: str
@@ -22,6 +26,20 @@ class Gap:
     quote: tuple[str, ...] = ()
     remedy: str | None = None
     points: list[str] = field(default_factory=list)
+    anchor: str = ""
+    attempt: str | None = None
+
+    @property
+    def failure(self) -> Failure:
+        """The failure alone."""
+        return Failure(
+            stage=self.stage,
+            reason=self.reason,
+            detail=self.detail,
+            log=self.log,
+            quote=self.quote,
+            remedy=self.remedy,
+        )
 
 
 def gaps(data: PageData) -> list[Gap]:
@@ -30,7 +48,26 @@ def gaps(data: PageData) -> list[Gap]:
     A failure that travelled through the records of several stages and points is one gap. A planned point without a
     record belongs to the failure of its deployment, or is a gap of its own where none is recorded.
     """
-    return [gap for deployment in data.deployments for gap in _of(data, deployment)]
+    found = [gap for deployment in data.deployments for gap in _of(data, deployment)]
+    for number, gap in enumerate(found, 1):
+        gap.anchor = f"gap-{number}"
+    return found
+
+
+def made_good(data: PageData, found: Sequence[Gap]) -> list[Gap]:
+    """Failures of attempts that are no gap, because a later attempt did what they had to leave undone."""
+    failed = attempted.unexplained(data.attempts, found)
+    return [
+        Gap(deployment=item.deployment, **failure.model_dump(), anchor=f"attempt-{number}", attempt=item.number)
+        for number, item in enumerate(failed, 1)
+        if (failure := item.failure)
+    ]
+
+
+def failures(data: PageData) -> list[Failure]:
+    """Every failure that the page tells of."""
+    found = gaps(data)
+    return [gap.failure for gap in (*found, *made_good(data, found))]
 
 
 def _of(data: PageData, deployment: str) -> Iterator[Gap]:
@@ -46,9 +83,7 @@ def _of(data: PageData, deployment: str) -> Iterator[Gap]:
                 reason=" ".join(reason.code for reason in item.reasons) or "no_reason_recorded",
                 detail="; ".join(reason.detail for reason in item.reasons) or "The record gives no reason.",
                 log=f"results/{data.run}/logs/measure/{deployment}/{item.point}.log",
-                remedy="Run snakemake again: a point that is INVALID for the first time is measured again. To measure a hole "
-                f"again, delete results/{data.run}/deployments/{deployment}/points/{item.point}.json and "
-                f"results/{data.run}/rejected/{deployment}/{item.point}.*",
+                remedy=_remedy(data.run, item),
             )
             _gap(found, deployment, failure).points.append(words.point(item))
         elif item.failure is not None:
@@ -68,6 +103,18 @@ def _of(data: PageData, deployment: str) -> Iterator[Gap]:
             _gap(found, deployment, failure)
         next(iter(found.values())).points.extend(missing)
     yield from found.values()
+
+
+def _remedy(run: str, item: Measurement) -> str:
+    known = (REMEDIES.get(reason.code) for reason in item.reasons if reason.severity == "INVALID")
+    return " ".join(
+        (
+            *dict.fromkeys(filter(None, known)),
+            "Run snakemake again: a point that is INVALID for the first time is measured again. To measure a hole again, delete "
+            f"results/{run}/deployments/{item.deployment}/points/{item.point}.json and "
+            f"results/{run}/rejected/{item.deployment}/{item.point}.*",
+        )
+    )
 
 
 def _gap(found: dict[tuple[str, str, str], Gap], deployment: str, failure: Failure) -> Gap:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from servemark import __version__
+from servemark import __version__, sources
 from servemark.records import (
     Accounting,
     Environment,
@@ -19,8 +20,11 @@ from servemark.records import (
     RecordT,
     Startup,
     Stopped,
+    Timeline,
 )
+from servemark.report import attempted, distributions, excerpts, timelines
 from servemark.report.data import PageData
+from servemark.report.gaps import failures
 
 
 def gather(run_folder: Path) -> PageData:
@@ -33,7 +37,10 @@ def gather(run_folder: Path) -> PageData:
     deployments = [run_folder / "deployments" / name for name in config["deployments"]]
     environments = {d["environment"] for d in config["deployments"].values()}
     models = {d["model"] for d in config["deployments"].values()}
-    return PageData(
+    measurements = _measurements(run_folder, config)
+    # As noted when the deployments were started: the checkout may be another one by now.
+    ran_from = sources.words(sources.of_attempts(deployments))
+    data = PageData(
         run=config["run"],
         config=config,
         hardware=Hardware.read(run_folder / "hardware.json"),
@@ -51,20 +58,40 @@ def gather(run_folder: Path) -> PageData:
         stopped=_each(Stopped, deployments, "stopped.json"),
         fabrics=_each(Fabric, deployments, "fabric.json"),
         accounts=_each(Accounting, deployments, "accounting.json"),
-        measurements=_measurements(run_folder, config),
+        measurements=measurements,
         rejected=[
             Measurement.read(path)
             for path in sorted(run_folder.glob("rejected/*/*.json"))
             if not path.name.endswith(".requests.json")
         ],
         version=__version__,
-        commit=commit(),
+        commit=ran_from,
         commands=(
-            f"# config.json is in the archive: put it at results/{config['run']}/config.json of a checkout of {commit()}",
+            f"# config.json is in the archive: put it at results/{config['run']}/config.json of a checkout of {ran_from}",
             "make setup",
             f".venv/bin/snakemake --profile profiles/local --configfile results/{config['run']}/config.json",
         ),
+        attempts=[attempt for folder in deployments for attempt in attempted.read(folder)],
+        distributions=distributions.distributions([(item, _raw(run_folder, item)) for item in measurements]),
+        timelines=_timelines(run_folder, measurements),
     )
+    return replace(data, excerpts=excerpts.of_failures(failures(data), run_folder))
+
+
+def _raw(run_folder: Path, item: Measurement) -> Path:
+    return run_folder / "deployments" / item.deployment / "points" / f"{item.point}.requests.json"
+
+
+def _timelines(run_folder: Path, measurements: Sequence[Measurement]) -> dict[tuple[str, str], Timeline]:
+    """What was recorded beside the measurements; those of another run's attempts stay with that run."""
+    found = {}
+    for item in measurements:
+        place = timelines.place(item)
+        if place and (run_folder / place).exists():
+            timeline = Timeline.read(run_folder / place)
+            if timelines.belongs(timeline, item):
+                found[item.deployment, item.point] = timeline
+    return found
 
 
 def _each(kind: type[RecordT], folders: list[Path], name: str) -> dict[str, RecordT]:
@@ -79,18 +106,3 @@ def _measurements(run_folder: Path, config: dict) -> list[Measurement]:
         for point in Plan.read(folder / "plan.json").points:
             found.append(Measurement.read(folder / "points" / f"{point.name}.json"))
     return found
-
-
-def commit() -> str:
-    """The workflow's git commit, with a mark when the tree differs from it; words when there is no git."""
-    try:
-        text = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return "not a git checkout"
-    return text.strip()

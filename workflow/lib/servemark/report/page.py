@@ -13,9 +13,21 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from servemark.report import charts, places, starting, views, words
+from servemark.report import (
+    attempted,
+    charts,
+    comparison,
+    excerpts,
+    histogram,
+    places,
+    roofline,
+    starting,
+    timelines,
+    views,
+    words,
+)
 from servemark.report.data import PageData
-from servemark.report.gaps import gaps
+from servemark.report.gaps import gaps, made_good
 from servemark.report.table import aggregate, ordered, rows, tidy
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
@@ -23,18 +35,27 @@ TEMPLATES = Path(__file__).parents[3] / "templates"
 _JSON_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
 
-def render(data: PageData) -> str:
+def render(data: PageData, *, bundle: str | None = None) -> str:
     """The page as HTML text; write it as UTF-8.
 
     The content security policy names the sha256 of each inline script and style, so nothing that data could smuggle
     into the page would run. Data reaches the scripts as JSON in a block that the browser does not execute.
+
+    Args:
+        bundle: the script that draws the plots; by default Vega's, which takes a second to make. Who only reads the figures
+            gives an empty one.
     """
+    bundle = charts.bundle() if bundle is None else bundle
     frame = tidy(data.measurements, data.accounts.values())
     measured = rows(frame)
     shown = sorted({row["deployment"] for row in measured if row["verdict"] != "INVALID"})
     points = views.medians(aggregate(frame))
     headline = views.headlines(points, data)
     found = gaps(data)
+    later = made_good(data, found)
+    groups = comparison.groups(points, data)
+    shares, unknown = roofline.shares(points, data)
+    moments = timelines.shown(data.measurements, data.timelines)
     throughputs = charts.throughputs(measured, data.hardware.accelerator)
     panels = charts.panels(measured, shown, tuple(throughputs))
     style, script = (
@@ -45,6 +66,8 @@ def render(data: PageData) -> str:
         "series": shown,
         "panels": {panel.id: panel.specs for panel in panels},
         "startup": starting.spec(list(data.startups.values())),
+        "distribution": histogram.drawings(data.distributions, shown),
+        "timeline": timelines.drawings(moments),
     }
     # Markup marks what needs no escaping: our own files, the pinned bundle, and JSON that _json has escaped.
     page = _template().render(
@@ -65,7 +88,24 @@ def render(data: PageData) -> str:
         jobs=places.jobs(data),
         balance=places.balance(data),
         replica_startups=places.replica_startups(data),
+        attempts=attempted.rows(data.attempts, data.measurements, data.rejected, [*found, *later]),
+        rejected=attempted.rejected_rows(data.rejected, [*found, *later]),
+        made_good=later,
+        excerpts={gap.anchor: data.excerpts.get(excerpts.key(gap.failure)) for gap in (*found, *later)},
+        groups=groups,
+        alone=comparison.alone(data, groups),
+        device=comparison.device(data),
+        unit=lambda count: comparison.unit(data, count),
+        distributions=data.distributions,
+        loads_left_out=histogram.left_out(data.distributions, points),
+        heaviest=histogram.heaviest(data.distributions),
+        timelines=moments,
+        timelines_left_out=len(moments) < len(data.timelines),
+        busiest=timelines.busiest(moments),
+        roofline=shares,
+        roofline_unknown=unknown,
         series=charts.series(shown),
+        looks={look["name"]: look for look in charts.series(shown)},
         drawings=_json(drawings),
         hardware_line=views.hardware_line(data.hardware),
         hardware_facts=views.hardware_facts(data.hardware),
@@ -73,9 +113,9 @@ def render(data: PageData) -> str:
         memory=views.memory(data),
         config=yaml.safe_dump(words.plain(data.config), sort_keys=False, allow_unicode=True, width=100),
         style=Markup(style),  # noqa: S704 - our own file
-        bundle=Markup(charts.bundle()),  # noqa: S704 - our own file
+        bundle=Markup(bundle),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
-        policy=_policy([charts.bundle(), script], [style]),
+        policy=_policy([bundle, script], [style]),
     )
     return page.lstrip()
 

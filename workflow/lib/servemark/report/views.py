@@ -134,7 +134,12 @@ def hardware_facts(hardware: Hardware) -> list[tuple[str, str]]:
 def model_line(manifest: Manifest) -> str:
     """Parameters, weight size and architecture of a model."""
     kind = ", ".join(str(item) for item in manifest.config.get("architectures") or ())
-    parts = [f"{words.amount(manifest.parameters)} parameters", f"{words.size(manifest.weight_bytes)} of weights", kind]
+    weights = (
+        "random weights (speed only)"
+        if manifest.weight_bytes is None
+        else f"{words.size(manifest.weight_bytes)} of weights"
+    )
+    parts = [f"{words.amount(manifest.parameters)} parameters", weights, kind]
     return ", ".join(part for part in parts if part)
 
 

@@ -6,6 +6,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from servemark.records import Measurement, PlannedPoint, Topology
@@ -65,6 +66,15 @@ GLOSSARY = (
         "Allocated: GPUs of the job times its elapsed time. Used: devices of the topology times the time in which every "
         "server could serve.",
     ),
+    (
+        "Roofline",
+        "The most that memory and arithmetic units of the GPUs could give a load, by the sizes of model and caches and the data sheet's "
+        "peaks. A bound on any software, not a forecast.",
+    ),
+    (
+        "Attempt",
+        "One start of a deployment: its processes, nodes and logs, kept under its number.",
+    ),
     ("KV cache", "Memory for the attention keys and values of the tokens in flight. It limits the concurrency."),
 )
 
@@ -99,6 +109,19 @@ def clock(value: float | None) -> str:
         return NOTHING
     whole = round(value)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def ratio(value: float | None) -> str:
+    """A ratio to a hundredth: ``0.83``."""
+    return NOTHING if value is None or not math.isfinite(value) else f"{value:.2f}"
+
+
+def moment(text: str | None) -> str:
+    """A record's time to the second, without its zone, which is UTC; anything else as it stands."""
+    try:
+        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S") if text else NOTHING
+    except ValueError:
+        return text or NOTHING
 
 
 def spread(low: float | None, high: float | None) -> str:

@@ -1,0 +1,140 @@
+"""How latencies are distributed: the per-request results of a load point counted in bins, the same bins for every deployment.
+
+The page carries counts alone, no request. Bins are edges that read well: steps of 1, 2 or 5 where the latencies of a load lie within
+a factor of ten, else 20 to the decade (the preferred numbers R20 of ISO 3). They are compared and multiplied, never computed with a
+logarithm, so that every machine counts alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from servemark import statistics
+from servemark.measurement.raw import RawError, RawResult, read_raw
+from servemark.records import Measurement
+from servemark.report import words
+
+R20 = (1, 1.12, 1.25, 1.4, 1.6, 1.8, 2, 2.24, 2.5, 2.8, 3.15, 3.55, 4, 4.5, 5, 5.6, 6.3, 7.1, 8, 9)
+LOGARITHMIC_EDGES = tuple(float(f"{number}e{power}") for power in range(-2, 7) for number in R20)
+"""Milliseconds, from 0.01 ms to 9,000 s; what is shorter is counted in a bin of its own, from 0."""
+_STEPS = tuple(float(f"{number}e{power}") for power in range(-4, 7) for number in (1, 2, 5))
+LINEAR_BINS = 40
+"""The most linear bins; the step is the smallest that needs no more."""
+LINEAR_FACTOR = 10
+MOST = 150
+"""Loads times deployments of a page. Where there are more, each workload keeps its lightest and heaviest load, then the heaviest."""
+
+
+@dataclass(frozen=True)
+class Bins:
+    """``counts`` by deployment: entry i is the number of samples in [edges[i], edges[i + 1]) milliseconds."""
+
+    edges: tuple[float, ...]
+    counts: Mapping[str, tuple[int, ...]]
+    logarithmic: bool
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A load of a workload: for each latency (keys of ``words.METRICS``) its bins; repetitions are counted together."""
+
+    workload: str
+    concurrency: int | None
+    request_rate: float | None
+    metrics: Mapping[str, Bins] = field(default_factory=dict)
+
+
+def distributions(results: Iterable[tuple[Measurement, Path]], most: int = MOST) -> list[Distribution]:
+    """Every load of which accepted measurements are given, by workload and load.
+
+    Args:
+        results: measurements and the files of their per-request results. What cannot be read is left out: the verdict says so.
+    """
+    loads: dict[_Load, list[tuple[Measurement, Path]]] = {}
+    for record, path in results:
+        if record.verdict != "INVALID":
+            loads.setdefault((record.workload, record.concurrency, record.request_rate), []).append((record, path))
+    found = []
+    for load in _kept(loads, most):
+        if metrics := _metrics(loads[load]):
+            found.append(Distribution(*load, metrics))
+    return found
+
+
+_Load = tuple[str, int | None, float | None]
+
+
+def _kept(loads: Mapping[_Load, Sequence[tuple[Measurement, Path]]], most: int) -> list[_Load]:
+    """The loads to show, in the order of the table."""
+    ordered = sorted(
+        loads, key=lambda load: (load[0], load[1] is None, load[1] or 0, load[2] is not None, load[2] or 0)
+    )
+    by_workload: dict[str, list[_Load]] = {}
+    for load in ordered:
+        by_workload.setdefault(load[0], []).append(load)
+    for kept in (ordered, [load for some in by_workload.values() for load in dict.fromkeys((some[0], some[-1]))]):
+        if sum(len({record.deployment for record, _ in loads[load]}) for load in kept) <= most:
+            return kept
+    return [some[-1] for some in by_workload.values()]
+
+
+def _metrics(results: Iterable[tuple[Measurement, Path]]) -> dict[str, Bins]:
+    samples: dict[str, dict[str, list[np.ndarray]]] = {metric: {} for metric in words.METRICS}
+    for record, path in results:
+        try:
+            raw = read_raw(path)
+        except RawError:
+            continue
+        for metric, values in _milliseconds(raw):
+            samples[metric].setdefault(record.deployment, []).append(values)
+    pooled = {metric: {name: np.concatenate(parts) for name, parts in of.items()} for metric, of in samples.items()}
+    return {metric: bins(of) for metric, of in pooled.items() if sum(map(len, of.values()))}
+
+
+def _milliseconds(raw: RawResult) -> Iterator[tuple[str, np.ndarray]]:
+    good = [request for request in raw.requests if request.ok]
+    latencies, ttfts = [request.latency for request in good], [request.ttft for request in good]
+    yield "ttft", _array(ttfts)
+    yield (
+        "tpot",
+        _array(statistics.times_per_output_token(latencies, ttfts, [request.output_tokens for request in good])),
+    )
+    yield "itl", _array(statistics.inter_token_latencies([request.itls for request in good]))
+    yield "e2el", _array(latencies)
+
+
+def _array(seconds: Sequence[float]) -> np.ndarray:
+    # No time is negative, but a damaged file may say so.
+    return np.maximum(np.asarray(seconds, dtype=np.float64) * statistics.MS, 0.0)
+
+
+def bins(samples: Mapping[str, np.ndarray]) -> Bins:
+    """Count samples (milliseconds, none negative) by deployment; at least one of them has one."""
+    low = min(float(values.min()) for values in samples.values() if len(values))
+    high = max(float(values.max()) for values in samples.values() if len(values))
+    logarithmic = high > LINEAR_FACTOR * low or high > LOGARITHMIC_EDGES[-1]
+    edges = np.asarray((0.0, *LOGARITHMIC_EDGES, math.inf) if logarithmic else _linear(low, high))
+    counts = {
+        name: np.bincount(np.searchsorted(edges, values, side="right") - 1, minlength=len(edges) - 1)
+        for name, values in sorted(samples.items())
+    }
+    used = np.flatnonzero(np.sum(list(counts.values()), axis=0))
+    first, last = int(used[0]), int(used[-1])
+    shown = [float(edge) for edge in edges[first : last + 2]]
+    if math.isinf(shown[-1]):
+        # JSON has no infinity: the last bin ends where the longest sample does.
+        shown[-1] = high
+    parts = {name: tuple(int(count) for count in of[first : last + 1]) for name, of in counts.items()}
+    return Bins(tuple(shown), parts, logarithmic)
+
+
+def _linear(low: float, high: float) -> list[float]:
+    """Multiples of a step, from below ``low`` to above ``high``; the step is no finer than a thousandth of ``high``."""
+    step = next(step for step in _STEPS if (high - low) / step < LINEAR_BINS - 1 and 1000 * step >= high)
+    # Rounded, because 3 x 0.1 is not 0.3; 10 digits are finer than any step. One more on either side, because that moves an edge.
+    return [round(number * step, 10) for number in range(math.floor(low / step) - 1, math.floor(high / step) + 3)]
