@@ -1,9 +1,10 @@
 """Everything the figures rest on, in one file."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servemark import archive, results
+from servemark import results
 from servemark.stage import stage
 
 if TYPE_CHECKING:
@@ -11,6 +12,5 @@ if TYPE_CHECKING:
 
 with stage("archive_results", "", snakemake.log[0]) as here:
     run_folder = Path(snakemake.input.report).parent
-    files = results.archived_files(run_folder, Path("envs"))
-    info = archive.seal(files, Path(snakemake.output.archive), secrets=results.live_secrets(run_folder))
+    info = results.archive(run_folder, Path("envs"), Path(snakemake.output.archive), os.environ)
     here.progress.say(f"wrote {info.path} ({info.files} files, {info.size / 2**20:.1f} MiB)")

@@ -27,8 +27,9 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
-# What another interpreter must not inherit: paths of the workflow's own one; credentials (vLLM copies HF_* to every Ray worker); and the
-# thread counts that Snakemake sets to a rule's `threads`, which would hold a whole server to one core.
+# What another interpreter must not inherit: paths of the workflow's own one; credentials (vLLM copies HF_* to every Ray worker); the
+# thread counts that Snakemake sets to a rule's `threads`, which would hold a whole server to one core; and the folder of a vocabulary,
+# right for one version of vLLM and harmful for another, which belongs into the configuration.
 _NOT_INHERITED = frozenset(
     [
         "PYTHONPATH",
@@ -49,6 +50,7 @@ _NOT_INHERITED = frozenset(
         "MKL_NUM_THREADS",
         "VECLIB_MAXIMUM_THREADS",
         "NUMEXPR_NUM_THREADS",
+        "TIKTOKEN_ENCODINGS_BASE",
     ]
 )
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from servemark import archive as sealing
+from servemark import handover, secret_scan, sources
 from servemark.errors import ServemarkError
 from servemark.keeper import SECRETS
 from servemark.measurement import quarantine
 from servemark.measurement.ledger import Ledger
 from servemark.progress import Progress
-from servemark.records import Check, Measurement, Plan, write_atomically
+from servemark.records import Check, Environment, Measurement, Plan, write_atomically
 from servemark.report import table
 
 # Tokens of a live deployment, what describes the run's own machinery, and the archive itself stay out.
@@ -29,18 +32,23 @@ _LEFT_OUT = frozenset(
         *SECRETS,
     }
 )
-# The gate's own record comes after the archive; an environment's of the same name belongs to it.
-_LATER = Path("check.json")
+# At the top of the run's folder; files of the same name elsewhere belong to the archive. The gate's own record comes after the
+# archive, and the sources that a run was started from matter where it started an attempt.
+_LEFT_OUT_AT_THE_TOP = frozenset({"check.json", sources.NAME})
 # What is held for use is no measurement; tools/ and requests/ are how processes were started, also told by their records.
 _LEFT_OUT_FOLDERS = frozenset({"archive", "ledger", "requests", "tools", "serving"})
-# These rules write their logs while or after the archive is made.
-_LATE = ("archive_results", "check_measurements")
+# The lists of what ran the workflow itself.
+_WORKFLOW_LISTS = ("workflow",)
+# These rules write their logs while or after the archive is made, or say how long it took to make table and page, which is another
+# time whenever they are made again from the same results.
+_LATE = ("collect_measurements", "write_report", "archive_results", "check_measurements")
 
 
 def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
-    """Name in the archive -> file: every record, raw result, log, table and page of the run, and the environments' lists.
+    """Name in the archive -> file: every record, raw result, log, table and page of the run, and how its environments were made.
 
-    Load points that an earlier configuration left beside the planned ones stay out.
+    Load points that an earlier configuration left beside the planned ones stay out, and lists of environments that the run did
+    not use: a list more in the checkout is no other result.
     """
     files = {}
     planned = {
@@ -53,14 +61,17 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
         inside = path.relative_to(run_folder)
         if path.is_symlink() or not path.is_file() or path.name in _LEFT_OUT or path.name.startswith("."):
             continue
-        if inside == _LATER:
+        if inside.as_posix() in _LEFT_OUT_AT_THE_TOP:
             continue
         if inside.parts[0] == "deployments" and path.parent.name == "points" and path not in planned:
             continue
         if _LEFT_OUT_FOLDERS.intersection(inside.parts[:-1]) or path.stem in _LATE:
             continue
         files[inside.as_posix()] = path
+    used = {Environment.read(path).lock for path in run_folder.glob("environments/*/environment.json")}
     for path in sorted(envs.rglob("*")):
+        if path.suffix in (".lock", ".in") and path.stem not in (*used, *_WORKFLOW_LISTS):
+            continue
         if (
             path.is_file()
             and path.suffix in (".lock", ".in", ".toml", ".py", ".md")
@@ -70,11 +81,37 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
     return files
 
 
-def live_secrets(run_folder: Path) -> list[str]:
-    """Keys and tokens of attempts that have not been cleaned up: none of them may be in the archive."""
-    return [
-        path.read_text().strip() for name in SECRETS for path in run_folder.glob(f"deployments/*/attempts/*/{name}")
-    ]
+def archive(run_folder: Path, envs: Path, destination: Path, environ: Mapping[str, str]) -> sealing.ArchiveInfo:
+    """Seal a run, with a record and metadata that describe it.
+
+    Args:
+        envs: the folder of the environments' lists.
+        environ: this process's environment, whose secrets may be in no file.
+
+    Raises:
+        ArchiveRefused: a secret was found, or a file is not fit for an archive; nothing was written.
+        ServemarkError: a record is missing or cannot be read.
+    """
+    return sealing.seal(
+        archived_files(run_folder, envs),
+        destination,
+        secrets=known_secrets(run_folder, environ),
+        describe=functools.partial(handover.describe, run_folder),
+    )
+
+
+def known_secrets(run_folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Texts that may be in no archived file -> what each is.
+
+    Keys and tokens of attempts and endpoints that have not been cleaned up, and what the environment holds under names of secrets.
+    Those that are gone are found by how they begin, see :data:`servemark.secret_scan.KEY_PREFIX`.
+    """
+    live = {
+        path.read_text().strip(): f"{name} of this run"
+        for name in SECRETS
+        for path in sorted(run_folder.glob(f"*/*/attempts/*/{name}"))
+    }
+    return secret_scan.of_environment(environ) | live
 
 
 def gate(

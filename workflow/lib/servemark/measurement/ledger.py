@@ -103,6 +103,10 @@ class Ledger:
         if (entry := self._entry(key)).exists():
             self._set_aside(entry, ServemarkError("INVALID by today's thresholds."))
 
+    def has(self, key: str) -> bool:
+        """Whether both files of an entry are there, good or damaged; nothing is read."""
+        return all((self._entry(key) / name).exists() for name in (RECORD, RAW))
+
     def missing(self, keys: Iterable[str]) -> tuple[str, ...]:
         """The keys with no usable entry, in the given order. Raw files are hashed: a point whose entry is damaged has to be measured.
 

@@ -7,7 +7,7 @@ from the per-request lists, and the client's own totals are only compared with o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
@@ -99,7 +99,7 @@ def judge(raw: RawResult | RawError, asked: PlannedPoint, thresholds: Thresholds
     if odd:
         reasons.append(_invalid("clock_odd", odd))
     else:
-        figures = _recount(raw.duration_s, good)
+        figures = recount(raw.duration_s, good)
         reasons += _figure_reasons(raw, good, figures, asked, thresholds)
     verdict = _verdict(reasons)
     return Judgement(
@@ -244,7 +244,12 @@ def _odd_clock(duration_s: float, good: list[Request]) -> str | None:
     return None
 
 
-def _recount(duration_s: float, good: list[Request]) -> statistics.Figures:
+def recount(duration_s: float, good: Sequence[Request]) -> statistics.Figures:
+    """The figures of the completed requests of one load point.
+
+    Raises:
+        ValueError: a duration that is not positive, or a time that is not finite.
+    """
     return statistics.figures(
         duration_s=duration_s,
         input_tokens=[request.input_tokens for request in good],

@@ -16,7 +16,7 @@ from servemark import __version__, keeper, processes
 from servemark.config.refused import looks_secret
 from servemark.errors import ServemarkError
 from servemark.records import EnvironmentCheck, Hardware, utc_now
-from servemark.report.gather import commit
+from servemark.report.sources import commit
 from servemark.slurm import commands
 from servemark.slurm.commands import CommandFailed
 from servemark.ticket import attempt as attempt_part

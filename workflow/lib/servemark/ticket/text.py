@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from servemark.archive import PATTERNS
 from servemark.diagnosis.text import stream
+from servemark.secret_scan import PATTERNS
 
 LONGEST_LINE = 300
 # A whole key, not only the line that the archive's scanner looks for.
@@ -36,9 +36,8 @@ class Redactor:
                 text = self._replace("key of this run", re.compile(re.escape(form)), text)
         data = text.encode(errors="surrogateescape")
         for pattern in PATTERNS:
-            if any(needle in data for needle in pattern.needles):
-                data, count = pattern.regex.subn(f"[REDACTED: {pattern.name}]".encode(), data)
-                self._count(pattern.name, count)
+            data, count = pattern.replace(data, f"[REDACTED: {pattern.name}]".encode())
+            self._count(pattern.name, count)
         return data.decode(errors="replace")
 
     def _replace(self, kind: str, pattern: re.Pattern[str], text: str) -> str:
