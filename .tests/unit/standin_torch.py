@@ -20,7 +20,8 @@ def init_process_group(backend, init_method, rank, world_size, timeout):
         sys.exit(f"RuntimeError: stand-in fault of rank {rank} ({backend})")
     if which == str(rank) and fault == "hangs":
         time.sleep(300)
-    print("interface", os.environ["GLOO_SOCKET_IFNAME"], "rank", rank, flush=True)
+    # In one write: the ranks share a log.
+    os.write(1, f"interface {os.environ['GLOO_SOCKET_IFNAME']} rank {rank}\\n".encode())
     host, port = init_method.removeprefix("tcp://").split(":")
     end = time.monotonic() + timeout.total_seconds()
     _me.update(rank=rank, wrong=fault == "wrong")
