@@ -164,8 +164,10 @@ def test_servers_over_two_nodes_and_the_client_on_a_third(
     checkout.assert_nothing_left(5)
     digest = checkout.record("models/tiny/manifest.json")["digest"]
     assert f"/tmp/models/{digest[:16]}" in served
-    copied = re.findall(r"the model's copy on (\w+): copied in", (checkout.results / "progress.jsonl").read_text())
-    assert set(copied) == set(servers) and len(copied) == 2
+    # The cluster is that of the test before, whose copy on a node serves again.
+    told = (checkout.results / "progress.jsonl").read_text()
+    copied = re.findall(r"the model's copy on (\w+): (?:copied in|there already)", told)
+    assert sorted(copied) == sorted(servers) and len(copied) == 2
     startup = checkout.record("deployments/a/startup.json")
     *of_servers, own = [node["name"] for node in startup["nodes"]]
     assert sorted([*of_servers, own]) == ["client1", "node1", "node2"]
