@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 from servemark import processes
-from servemark.records import write_atomically
 
 FOLDER = "/dev/shm"
 # Reading the mappings of a server's processes takes some 10 ms.
@@ -43,9 +42,10 @@ class Segments:
         for process in processes.descendants(os.getpid()):
             self.found |= mapped(process.pid)
         if self._scratch and len(self.found) > known:
+            # Not write_atomically: that would make the folder again which another of its users has just removed.
             with contextlib.suppress(OSError):
                 text = "".join(f"{inode} {name}\n" for name, inode in sorted(self.found.items()))
-                write_atomically(self._scratch / f"{NOTE}.{os.getpid()}", text)
+                (self._scratch / f"{NOTE}.{os.getpid()}").write_text(text, errors="surrogateescape")
 
     def remove(self) -> tuple[str, ...]:
         """Remove those that are still there, after the tree's end; gives their names."""

@@ -37,7 +37,7 @@ from servemark import children, daemon, fence, processes
 from servemark.keeper import KeeperSpec, KeeperState, launcher_log, remove_secrets, worker_file
 from servemark.processes import Identity
 from servemark.records import DaemonState, utc_now, write_atomically
-from servemark.shared_memory import Segments
+from servemark.shared_memory import Segments, remove_noted
 from servemark.slurm import patience
 
 TICK_S = 0.1
@@ -91,6 +91,8 @@ class Keeper:
         segments.look(now=True)
         leftovers = self._end_tree(why)
         segments.remove()
+        # Those of far ends on this machine that were killed before they could tidy up.
+        remove_noted(Path(self.spec.scratch))
         if not why.startswith("daemon_ended"):
             # After a daemon's own end, a stage that is just beginning may still read them; stop_deployment removes them then.
             remove_secrets(self.attempt)
