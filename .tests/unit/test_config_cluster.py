@@ -154,6 +154,7 @@ BAD = [
     (GPUS, "interface: hsn 0  #!", "interface", "must be an interface `hsn0`"),
     (GPUS, "interface: 10.0.0.0/33  #!", "interface", "is no IPv4 network"),
     (GPUS, "interface: 7  #!", "interface", "must be an interface"),
+    (GPUS, "local_models: models  #!", "local_models", "must be a folder of the node"),
     (GPUS, "scratch: tmp  #!", "scratch", "must be a folder of the node"),
     (GPUS, "scratch: /a/very/long/way/down  #!", "scratch", "at most 107 bytes"),
     (GPUS, "cache: $SCRATCH/c  #!", "cache", "variables are not expanded here"),

@@ -17,7 +17,7 @@ from servemark.config.cluster import Cluster as Site
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, nodes
 from servemark.deployment.allocation import Allocation
-from servemark.deployment.ground import Ground, new_scratch
+from servemark.deployment.ground import Ground, new_scratch, on_node
 from servemark.errors import StageFailed
 from servemark.records import Node, Topology
 
@@ -219,6 +219,15 @@ def test_the_scratch_folder_is_short_new_and_where_the_site_says(monkeypatch, tm
     found = new_scratch(site, tmp_path, job)
     assert found.parent == Path(f"/nvme/alice/x/servemark-{os.getuid()}") and len(found.name) == 8
     assert found != new_scratch(site, tmp_path, job)
+
+
+def test_a_folder_of_the_nodes_whose_variable_is_not_set_is_refused_by_its_key(monkeypatch):
+    monkeypatch.setenv("OF_THE_NODE", "/local")
+    assert on_node("local_models", "$OF_THE_NODE/models") == Path(f"/local/models/servemark-{os.getuid()}")
+    monkeypatch.delenv("OF_THE_NODE")
+    with pytest.raises(StageFailed, match=r"`local_models: \$OF_THE_NODE/models` .* not set in the job") as failed:
+        on_node("local_models", "$OF_THE_NODE/models")
+    assert failed.value.reason == "variable_not_set"
 
 
 def test_the_sweep_says_what_it_ended_and_where(slurm, tmp_path, wait_for):

@@ -83,22 +83,24 @@ def test_a_snakemake_of_a_job_that_is_over_is_ended_where_it_works_in_this_check
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
 
-    def snakemake(job: str, folder: Path = tmp_path) -> subprocess.Popen:
-        argv = [sys.executable, str(tmp_path / "snakemake"), "--target-jobs"]
+    def snakemake(job: str, folder: Path = tmp_path, what: str = "--target-jobs") -> subprocess.Popen:
+        argv = [sys.executable, str(tmp_path / "snakemake"), what]
         env = {**os.environ, "SLURM_JOB_ID": job}
         child = subprocess.Popen(argv, cwd=folder, env=env, stdout=subprocess.PIPE)
         child.stdout.readline()
         return child
 
     over, alive, elsewhere = snakemake("6"), snakemake("7"), snakemake("6", tmp_path / "elsewhere")
+    # Started in a shell that an old allocation has left: it still has that job's number.
+    main = snakemake("6", what="--profile")
     try:
         node = survey.answer(spec(job_id="8", jobs_alive=("7", "8"))).node
         assert [int(words.split()[0]) for words in node.leftovers] == [over.pid]
-        assert over.wait(5) == -9 and alive.poll() is None and elsewhere.poll() is None
+        assert over.wait(5) == -9 and alive.poll() is elsewhere.poll() is main.poll() is None
         # Without a scheduler nothing is known of jobs.
         assert survey.answer(spec()).node.leftovers == () and alive.poll() is None
     finally:
-        for child in (over, alive, elsewhere):
+        for child in (over, alive, elsewhere, main):
             child.kill()
             child.wait()
             child.stdout.close()

@@ -33,7 +33,7 @@ def surroundings(monkeypatch):
             return "JobID|State|ExitCode\n77|NODE_FAIL|1:0\n"
         raise CommandFailed(Trouble.UNREACHABLE, argv, "Unable to contact slurm controller")
 
-    monkeypatch.setattr(page, "commit", lambda: "0123456789ab")
+    monkeypatch.setattr(page.sources, "words", lambda states: "0123456789ab")
     monkeypatch.setattr(commands, "run", run)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
@@ -163,7 +164,7 @@ def test_servers_over_two_nodes_and_the_client_on_a_third(
     assert done.rc == 0, done.text
     checkout.assert_nothing_left(5)
     digest = checkout.record("models/tiny/manifest.json")["digest"]
-    assert f"/tmp/models/{digest[:16]}" in served
+    assert f"/tmp/models/servemark-{os.getuid()}/{digest[:16]}" in served
     # The cluster is that of the test before, whose copy on a node serves again.
     told = (checkout.results / "progress.jsonl").read_text()
     copied = re.findall(r"the model's copy on (\w+): (?:copied in|there already)", told)

@@ -106,7 +106,9 @@ def snakemakes_of_jobs_over(alive: Collection[str]) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.uids().real != os.getuid() or not _is_snakemake(process.cmdline()):
+            words = process.cmdline()
+            # A job's own names its targets so. A run's main process may carry the number of an old job, of the shell it was started in.
+            if process.uids().real != os.getuid() or not _is_snakemake(words) or "--target-jobs" not in words:
                 continue
             job = process.environ().get("SLURM_JOB_ID")
             if job and job not in alive and Path(process.cwd()) == Path.cwd():

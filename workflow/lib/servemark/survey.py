@@ -159,7 +159,7 @@ def private(root: Path) -> Path:
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or not root.is_dir() or root.is_symlink():
         raise ServemarkError(
             f"{root} exists on {processes.host()} and is not a private folder of yours.",
-            do="Remove it or have its owner remove it, or name another place: `scratch` in the cluster file, or export "
+            do="Remove it or have its owner remove it, or name another place: `scratch` or `local_models` in the cluster file, or export "
             "SERVEMARK_RUNTIME_DIR for a run on one machine.",
             reason="runtime_folder_refused",
         )

@@ -51,9 +51,13 @@ def _interface(text: Any) -> str:
     return text
 
 
-def _scratch(text: str) -> str:
+def _folder(text: str) -> str:
     if not re.fullmatch(SCRATCH_PATTERN, text):
         raise refuse("must be a folder of the node, `/tmp` or `$VARIABLE/...`: letters, digits and _ . / $ { } -")
+    return text
+
+
+def _scratch(text: str) -> str:
     if "$" not in text and len(text) > SCRATCH_LENGTH:
         raise refuse(
             f"has more than {SCRATCH_LENGTH} characters: Ray makes sockets below it, and a socket's name has at most 107 "
@@ -71,7 +75,8 @@ Constraint = Annotated[str, Field(pattern=CONSTRAINT_PATTERN)]
 Module = Annotated[str, Field(pattern=MODULE_PATTERN)]
 SbatchOption = Annotated[str, AfterValidator(_sbatch_option), WithJsonSchema({"type": "string", "pattern": "^--[a-z]"})]
 Interface = Annotated[str, PlainValidator(_interface), WithJsonSchema({"type": "string", "minLength": 1})]
-Scratch = Annotated[str, AfterValidator(_scratch), WithJsonSchema({"type": "string", "pattern": SCRATCH_PATTERN})]
+NodeFolder = Annotated[str, AfterValidator(_folder), WithJsonSchema({"type": "string", "pattern": SCRATCH_PATTERN})]
+Scratch = Annotated[NodeFolder, AfterValidator(_scratch)]
 Place = Literal["login", "job"]
 
 
@@ -145,7 +150,7 @@ class Cluster(Strict):
         description="folder on each node for short-lived files such as Ray's sockets; `$VARIABLES` are expanded on the "
         f"node. At most {SCRATCH_LENGTH} characters, because a socket's name is short",
     )
-    local_models: Annotated[str, Field(pattern=SCRATCH_PATTERN)] | None = Field(
+    local_models: NodeFolder | None = Field(
         default=None,
         description="folder on each node, on a fast disk of its own, into which a model is copied before it is served: once per "
         "node, checked against the manifest, kept for later jobs; `$VARIABLES` are expanded in the job. When left out, servers read "

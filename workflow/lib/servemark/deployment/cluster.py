@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import time
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ from servemark import keeper, shared_memory
 from servemark.children import LifelineWatch
 from servemark.config.model import Config
 from servemark.deployment import allocation, attempts, nodes
-from servemark.deployment.ground import Ground, new_scratch
+from servemark.deployment.ground import Ground, new_scratch, on_node
 from servemark.deployment.rays import Rays
 from servemark.environment import verify as verify_environment
 from servemark.errors import ServemarkError, StageFailed
@@ -114,7 +113,7 @@ def _model(
         progress.say("checking the model's files against their manifest")
         verify(manifest)
         return manifest.path
-    folder = Path(os.path.expandvars(config.cluster.local_models))
+    folder = on_node("local_models", config.cluster.local_models)
     servers = ground.alloc.nodes[: plan.topology.nodes]
     spec = Spec(
         task="copy", attempt=str(ground.attempt), scratch=str(ground.scratch), model=manifest, models=str(folder)

@@ -116,4 +116,20 @@ def new_scratch(config: Config, runtime_root: Path, alloc: Allocation) -> Path:
     name = secrets.token_hex(4)
     if alloc.job_id is None or config.cluster is None:
         return runtime_root / name
-    return Path(os.path.expandvars(config.cluster.scratch)) / f"servemark-{os.getuid()}" / name
+    return on_node("scratch", config.cluster.scratch) / name
+
+
+def on_node(key: str, folder: str) -> Path:
+    """This user's own folder below one that the cluster file names for the nodes' own disks, variables expanded.
+
+    Raises:
+        StageFailed: a variable is not set in the job.
+    """
+    expanded = os.path.expandvars(folder)
+    if "$" in expanded:
+        raise StageFailed(
+            f"`{key}: {folder}` of the cluster file names a variable that is not set in the job.",
+            do=f"Name a folder by `{key}` that is on every node, or a variable that the site sets in every job.",
+            reason="variable_not_set",
+        )
+    return Path(expanded) / f"servemark-{os.getuid()}"

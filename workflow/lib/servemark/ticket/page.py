@@ -12,11 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from servemark import __version__, keeper, processes
+from servemark import __version__, keeper, processes, sources
 from servemark.config.refused import looks_secret
 from servemark.errors import ServemarkError
 from servemark.records import EnvironmentCheck, Hardware, utc_now
-from servemark.report.sources import commit
 from servemark.slurm import commands
 from servemark.slurm.commands import CommandFailed
 from servemark.ticket import attempt as attempt_part
@@ -132,7 +131,7 @@ def _live_secrets(run_folder: Path) -> list[str]:
 
 def _versions(run_folder: Path) -> list[str]:
     lines = [
-        f"servemark {__version__}, commit {commit()}",
+        f"servemark {__version__}, commit {sources.words([sources.look(Path.cwd())])}",
         f"Python {platform.python_version()}, Snakemake {_version('snakemake')}, on {platform.platform()}",
     ]
     for path in sorted(run_folder.glob("environments/*/check.json")):
