@@ -9,7 +9,7 @@ import report_data
 
 from servemark.errors import ServemarkError
 from servemark.records import Accounting, Fabric, Sources, Stopped
-from servemark.report import gather, sources
+from servemark.report import gather
 from servemark.report.page import render
 
 
@@ -79,17 +79,3 @@ def test_the_sources_that_ran_are_those_from_which_attempts_were_started(run_fol
     data = gather.gather(run_folder)
     assert data.commit == "1f0c2d9a1f0c, 2e2e2e2e2e2e-dirty"
     assert any(data.commit in command for command in data.commands)
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("echo 1f0c2d9a7b31-dirty", "1f0c2d9a7b31-dirty"),
-        ("echo 'fatal: not a git repository' >&2; exit 128", "not a git checkout"),
-    ],
-)
-def test_the_sources_at_work_are_named_as_git_describes_them(run_folder, body, expected):
-    git = run_folder.parents[1] / "bin" / "git"
-    git.write_text(f"#!/bin/sh\n{body}\n")
-    git.chmod(0o755)
-    assert sources.commit() == expected
