@@ -118,6 +118,14 @@ def test_startup_without_any_time_gives_no_plot():
     assert starting.spec([Startup(deployment="x")]) is None
 
 
+def test_the_bundle_is_made_once_and_is_the_same_from_the_cache(tmp_path, monkeypatch):
+    made = charts.bundle(tmp_path / "page")
+    monkeypatch.setattr(charts.vl_convert, "javascript_bundle", None)
+    charts.bundle.cache_clear()
+    assert charts.bundle(tmp_path / "page") == made
+    charts.bundle.cache_clear()
+
+
 def test_bundle_can_be_inlined():
     text = charts.bundle()
     assert "</script" not in text.lower()

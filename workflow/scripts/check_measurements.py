@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servemark import results
+from servemark import gate
 from servemark.config.load import read_resolved
 from servemark.measurement.ledger import Ledger
 from servemark.stage import stage
@@ -15,5 +15,5 @@ with stage("check_measurements", "", snakemake.log[0]) as here:
     run_folder = Path(snakemake.output.check).parent
     config = read_resolved(snakemake.input.settings)
     ledger = Ledger(config.ledger_folder)
-    check = results.gate(run_folder, snakemake.input.records, ledger, config.accept_invalid, here.progress)
+    check = gate.gate(run_folder, snakemake.input.records, ledger, config.accept_invalid, here.progress)
     check.write(snakemake.output.check)

@@ -1,20 +1,15 @@
-"""What becomes of a run's files at the end: what goes into the archive, and the gate."""
+"""What of a run's files goes into the archive."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from servemark import archive as sealing
 from servemark import handover, secret_scan, sources
-from servemark.errors import ServemarkError
 from servemark.keeper import SECRETS
-from servemark.measurement import quarantine
-from servemark.measurement.ledger import Ledger
-from servemark.progress import Progress
-from servemark.records import Check, Environment, Measurement, Plan, write_atomically
-from servemark.report import table
+from servemark.records import Environment, Plan
 
 # Tokens of a live deployment, what describes the run's own machinery, and the archive itself stay out.
 _LEFT_OUT = frozenset(
@@ -112,37 +107,3 @@ def known_secrets(run_folder: Path, environ: Mapping[str, str]) -> dict[str, str
         for path in sorted(run_folder.glob(f"*/*/attempts/*/{name}"))
     }
     return secret_scan.of_environment(environ) | live
-
-
-def gate(
-    run_folder: Path, records: Iterable[str], ledger: Ledger, accept_invalid: bool | Sequence[str], progress: Progress
-) -> Check:
-    """Set INVALID measurements aside and fail, or pass and name the holes; writes summary.txt either way.
-
-    Raises:
-        ServemarkError: at least one measurement has to be made again.
-    """
-    found = {Path(path): Measurement.read(path) for path in records}
-    answer = quarantine.gate(found, run_folder / "rejected", accept_invalid)
-    for path in answer.moved.values():
-        ledger.forget(Measurement.read(path).key)
-    name = run_folder.name
-    lines = [table.text_table(table.tidy(list(found.values()))), ""]
-    if answer.table:
-        lines += [answer.table, ""]
-    lines += [
-        f"report        {run_folder / 'report.html'}",
-        f"measurements  {run_folder / 'measurements.csv'} and .parquet",
-        f"archive       {run_folder / 'archive' / f'{name}.tar.zst'}",
-    ]
-    write_atomically(run_folder / "summary.txt", "\n".join(lines) + "\n")
-    if not answer.passed:
-        raise ServemarkError(
-            f"{len(answer.moved)} of {len(found)} measurements are INVALID: they are no figures, and are kept in "
-            f"{run_folder / 'rejected'}.\n{answer.table}",
-            look=str(run_folder / "report.html"),
-            do="Mend the cause and run the same command again: exactly these are measured again.",
-            reason="invalid_measurements",
-        )
-    progress.say(f"{answer.valid} VALID, {answer.suspect} SUSPECT, {len(answer.holes)} accepted holes")
-    return Check(run=name, valid=answer.valid, suspect=answer.suspect, holes=answer.holes)

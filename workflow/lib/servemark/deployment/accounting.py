@@ -26,7 +26,9 @@ KEPT = "accounting.json"
 STARTUP = "startup.json"
 # slurmctld tells slurmdbd of a job's end within a second or two; a busy slurmdbd takes longer, and then the controller is asked.
 PATIENCE_S = 10.0
-PAUSE_S = 1.0
+# The first pause between two questions; each next one is twice as long, up to the longest.
+PAUSE_S = 0.2
+LONGEST_PAUSE_S = 1.0
 # What a job's end may precede the attempt's first file by: clocks of two machines.
 SKEW = timedelta(minutes=5)
 
@@ -126,6 +128,7 @@ class Asking:
         sleep: Callable[[float], None] = time.sleep,
     ):
         self.trouble: str | None = None
+        self._pause_s = PAUSE_S
         self._patience_s, self._run, self._clock, self._sleep = patience_s, run, clock, sleep
 
     def all(self, wanted: Sequence[str], since: datetime) -> dict[str, list[JobAccount]]:
@@ -166,7 +169,8 @@ class Asking:
             len(last) == number and all(job.job_id == ours or accounts.final([job]) for job in last)
         ) or self._clock() >= deadline:
             return False
-        self._sleep(PAUSE_S)
+        self._sleep(min(self._pause_s, deadline - self._clock()))
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         return True
 
     def _controller(self, job: str) -> JobAccount | None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import vl_convert
 
+from servemark.records import write_atomically
 from servemark.report import words
 
 PERCENTILES = ("p50", "p95", "p99", "mean")
@@ -47,9 +49,19 @@ class Panel:
 
 
 @cache
-def bundle() -> str:
-    """Vega, Vega-Lite and vega-embed as one script that sets ``window.vegaEmbed``; no request to anywhere."""
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+def bundle(cache_folder: Path | None = None) -> str:
+    """Vega, Vega-Lite and vega-embed as one script that sets ``window.vegaEmbed``; no request to anywhere.
+
+    Args:
+        cache_folder: where the script is kept and found again, since making it takes a second.
+    """
+    kept = cache_folder and cache_folder / f"vega-{vl_convert.__version__}.js"
+    if kept and kept.exists():
+        return kept.read_bytes().decode()
+    script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+    if kept:
+        write_atomically(kept, script)
+    return script
 
 
 def series(names: Sequence[str]) -> list[dict[str, Any]]:

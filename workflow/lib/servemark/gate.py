@@ -1,0 +1,47 @@
+"""The last stage of a run: whether its measurements are all to be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from servemark.errors import ServemarkError
+from servemark.measurement import quarantine
+from servemark.measurement.ledger import Ledger
+from servemark.progress import Progress
+from servemark.records import Check, Measurement, write_atomically
+from servemark.report import table
+
+
+def gate(
+    run_folder: Path, records: Iterable[str], ledger: Ledger, accept_invalid: bool | Sequence[str], progress: Progress
+) -> Check:
+    """Set INVALID measurements aside and fail, or pass and name the holes; writes summary.txt either way.
+
+    Raises:
+        ServemarkError: at least one measurement has to be made again.
+    """
+    found = {Path(path): Measurement.read(path) for path in records}
+    answer = quarantine.gate(found, run_folder / "rejected", accept_invalid)
+    for path in answer.moved.values():
+        ledger.forget(Measurement.read(path).key)
+    name = run_folder.name
+    lines = [table.text_table(table.tidy(list(found.values()))), ""]
+    if answer.table:
+        lines += [answer.table, ""]
+    lines += [
+        f"report        {run_folder / 'report.html'}",
+        f"measurements  {run_folder / 'measurements.csv'} and .parquet",
+        f"archive       {run_folder / 'archive' / f'{name}.tar.zst'}",
+    ]
+    write_atomically(run_folder / "summary.txt", "\n".join(lines) + "\n")
+    if not answer.passed:
+        raise ServemarkError(
+            f"{len(answer.moved)} of {len(found)} measurements are INVALID: they are no figures, and are kept in "
+            f"{run_folder / 'rejected'}.\n{answer.table}",
+            look=str(run_folder / "report.html"),
+            do="Mend the cause and run the same command again: exactly these are measured again.",
+            reason="invalid_measurements",
+        )
+    progress.say(f"{answer.valid} VALID, {answer.suspect} SUSPECT, {len(answer.holes)} accepted holes")
+    return Check(run=name, valid=answer.valid, suspect=answer.suspect, holes=answer.holes)
