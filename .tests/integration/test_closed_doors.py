@@ -135,7 +135,7 @@ def server(python: str, model: str, folder: Path, *options: str, behind_router: 
         "--port",
         str(port),
     ]
-    env = {"VLLM_API_KEY": KEY, "STANDIN_START_S": "0.1", "STANDIN_TOKEN_S": "0.001", "HF_HUB_OFFLINE": "1",
+    env = {doors.KEY: KEY, "STANDIN_START_S": "0.1", "STANDIN_TOKEN_S": "0.001", "HF_HUB_OFFLINE": "1",
            "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "GLOO_SOCKET_IFNAME": "lo",
            **launch.NO_PROXY, **doors.environment({}, behind_router=behind_router)}  # fmt: skip
     argv += [*options, *doors.arguments()]

@@ -153,10 +153,12 @@ def test_faults_of_a_live_server_are_named_and_leave_the_healthy_deployment_alon
         for seed, name in enumerate(("killed", "engine", "frozen", "refused", "healthy"))
     }
     deployments["refused"]["options"]["max-model-len"] = 100_000
+    # The model's own length, 4096: against one that is set, a longer workload is refused before anything is started.
+    del deployments["healthy"]["options"]["max-model-len"]
     fresh.config = real(fresh, deployments)
     # Longer than the server takes: it answers 400 to every request, and the client exits with 0.
     fresh.config["workloads"]["toolong"] = fresh.config["workloads"]["chat"] | {
-        "input_tokens": 600,
+        "input_tokens": 4200,
         "requests": 8,
     }
     for name in ("killed", "engine", "frozen", "refused"):

@@ -229,6 +229,7 @@ def startup(deployment: str = "plain", **changes: Any) -> records.Startup:
         "observed": {"weights_gib": 0.0021, "kv_cache_gib": 1.0, "kv_cache_tokens": 523_264, "max_concurrency": 1022.0},
         "differences": {"weights_gib": 1.045, "kv_cache_gib": 1.0, "kv_cache_tokens": 0.998, "max_concurrency": 0.998},
         "log": f"results/demo/deployments/{deployment}/attempts/1/server.log",
+        "compile_cache": "filled",
     }
     return records.Startup(**(values | changes))
 

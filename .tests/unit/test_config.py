@@ -55,9 +55,11 @@ def test_the_defaults_are_those_that_the_documents_promise():
     assert config.verdict.model_dump() == {
         "max_failed_fraction": 0, "min_duration_s": 1, "min_requests_per_slot": 3,
         "output_tokens_tolerance": 0, "input_tokens_tolerance": 0.05, "max_burst_fraction": 0.2,
+        "max_client_cpu": 0.85, "min_client_overlap": 0.9,
     }  # fmt: skip
     chat = config.workloads["chat"]
     assert (chat.repetitions, chat.seed, chat.warmups, chat.request_rate) == (1, 1, 3, None)
+    assert (chat.clients, chat.ask) == (1, "endpoint")
     plain = config.deployments["plain"]
     assert (plain.port, plain.options, plain.variables, plain.workloads) == ("auto", {}, {}, None)
     assert config.models["tiny"].trust_remote_code is False

@@ -7,11 +7,14 @@ import time
 import pytest
 import yaml
 
+from servemark.config.cluster import Cluster
 from servemark.config.expand import expand, points
 from servemark.config.load import load, validate
+from servemark.config.topology import Topology
 from servemark.errors import ConfigError
 
 WORKLOAD = {"dataset": "random", "input_tokens": 64, "output_tokens": 32, "requests": 32, "concurrency": [1, 4]}
+SEED_BEFORE = 1993051719
 
 
 def data(**changes):
@@ -92,6 +95,70 @@ def test_a_seed_follows_the_workloads_seed_and_not_its_name():
     assert seed("chat", client_options={"burstiness": 0.5}) != seed("chat")
     limited = [seed("chat", request_rate=5, concurrency=limit) for limit in (2, 4)]
     assert limited[0] != limited[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "cluster", "expected"),
+    [
+        ({}, {}, [1, 1]),
+        ({"clients": 3}, {}, [3, 3]),
+        ({"clients": "auto"}, {}, [1, 3]),
+        ({"clients": "auto"}, {"cpus_per_node": 4}, [1, 2]),
+        ({"clients": "auto"}, {"cpus_per_node": 1}, [1, 1]),
+        ({"clients": 3}, {"cpus_per_node": 2}, [3, 3]),
+        ({"clients": "auto", "requests": 2}, {}, [1, 2]),
+        ({"clients": "auto", "concurrency": None, "request_rate": [1, 200]}, {}, [1, 1]),
+        ({"clients": "auto", "concurrency": 300, "request_rate": 5}, {}, [3]),
+    ],
+)
+def test_a_points_client_processes(changes, cluster, expected):
+    workload = {key: value for key, value in ({**WORKLOAD, "concurrency": [128, 257]} | changes).items() if value}
+    config = validate(data(workloads={"chat": workload}))
+    config = config.model_copy(update={"cluster": Cluster.model_construct(**cluster) if cluster else None})
+    assert [point.clients for point in points(config, "plain")] == expected
+
+
+def test_nobody_knows_the_cpus_of_a_client_node_of_another_kind():
+    config = validate(data(workloads={"chat": {**WORKLOAD, "concurrency": 512, "clients": "auto"}}))
+    topology = Topology.model_construct(client="own")
+    config = config.model_copy(
+        update={
+            "cluster": Cluster.model_construct(cpus_per_node=4, client_partition="cpu"),
+            "deployments": {"plain": config.deployments["plain"].model_copy(update={"topology": topology})},
+        }
+    )
+    assert [point.clients for point in points(config, "plain")] == [4]
+
+
+def test_one_client_at_the_endpoint_keeps_its_seed_and_every_other_way_has_its_own():
+    def seed(**changes):
+        replicas = {"d": {"model": "tiny", "environment": "cpu", "topology": {"replicas": 2}}}
+        workloads = {"chat": {**WORKLOAD, "concurrency": 4, **changes}}
+        return points(validate(data(workloads=workloads, deployments=replicas)), "d")[0].seed
+
+    # Of the version before there were several clients: its measurements stay in the ledger.
+    assert seed() == seed(clients=1) == seed(clients="auto", ask="endpoint") == SEED_BEFORE
+    assert len({seed(), seed(clients=2), seed(clients=4), seed(ask="replica"), seed(clients=2, ask="replica")}) == 5
+
+
+def test_one_replica_can_be_asked_where_there_are_several(tmp_path):
+    config = data(deployments={"one": {"model": "tiny", "environment": "cpu", "workloads": ["chat"]}})
+    config["workloads"]["code"]["ask"] = "replica"
+    validate(config)
+    config["deployments"]["pair"] = {"model": "tiny", "environment": "cpu", "topology": {"replicas": 2}}
+    assert [point.ask for point in points(validate(config), "pair")] == ["endpoint", "endpoint", "replica", "replica"]
+    config["deployments"]["all"] = {"model": "tiny", "environment": "cpu"}
+    path = tmp_path / "one.yaml"
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    line = path.read_text().splitlines().index("    ask: replica") + 1
+    with pytest.raises(
+        ConfigError, match=rf"one\.yaml:{line}: workloads\.code\.ask: .*deployments\.all has one server"
+    ):
+        load(path)
+    sweep = {"over": "deployments.pair", "grid": {"topology.replicas": [1, 2]}}
+    del config["deployments"]["all"]
+    with pytest.raises(ConfigError, match=r"deployments\.pair-replicas-1 has one server"):
+        validate({**config, "sweeps": [sweep]})
 
 
 def test_a_grid_makes_every_combination_in_the_place_of_the_original():

@@ -28,6 +28,7 @@ KNOWN = (
     "max-num-batched-tokens",
     "compilation-config",
     "enable-prefix-caching",
+    "max-cudagraph-capture-size",
     "trust-remote-code",
 )
 CHECK = report_data.check(serve_options=KNOWN, warnings=("Ray cannot be imported: no ray",))
@@ -171,6 +172,29 @@ def test_what_cannot_be_served_is_refused_by_its_key(planned, changes, reason, w
         planned(**changes)
     assert refused.value.reason == reason
     assert words in refused.value.what and refused.value.what.startswith("deployments.plain cannot be served:")
+
+
+GRAPHS = {"max-model-len": 512, "max-cudagraph-capture-size": "workload"}
+
+
+def test_graphs_for_the_workload_are_a_number_in_plan_and_ledger_key(planned):
+    loads = [point(1), point(2, concurrency=30)]
+    found = planned(hardware=GPUS, points=loads, options=GRAPHS)
+    assert found.options["max-cudagraph-capture-size"] == 32
+    assert found.key_parts["options"]["max-cudagraph-capture-size"] == "32"
+    assert found.points[0].key != planned(hardware=GPUS, points=[point(1)], options=GRAPHS).points[0].key
+    assert "max-cudagraph-capture-size" not in planned(points=loads, options=GRAPHS).options
+
+
+def test_graphs_for_a_workload_without_a_limit_are_refused(planned):
+    with pytest.raises(PlanRefused, match="chat-q2-r1 has a request rate and no concurrency") as refused:
+        planned(hardware=GPUS, points=[point(name="chat-q2-r1", concurrency=None, request_rate=2.0)], options=GRAPHS)
+    assert refused.value.reason == "bad_option"
+
+
+@pytest.mark.parametrize("kept", ["keep", "none"])
+def test_where_compiled_code_is_kept_decides_no_key(planned, kept):
+    assert planned(compile_cache=kept) == planned()
 
 
 CLUSTER = Cluster(

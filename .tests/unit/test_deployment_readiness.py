@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import report_data
+from deployed import HARDWARE
 
+from servemark import compiled
 from servemark.deployment.polling import Tail, poll
 from servemark.deployment.readiness import Waiting
 from servemark.errors import StageFailed
-from servemark.records import Cluster, Endpoint, Failure, Startup
+from servemark.records import Cluster, Endpoint, Failure, ReplicaStartup, Startup
 from servemark.startup_log import StartupLog
 
 
@@ -91,6 +93,44 @@ def test_only_what_is_new_in_the_log_is_read_and_heartbeats_do_not_count(tmp_pat
             "(APIServer pid=7) DEBUG 03-04 10:00:09 [x.py:1] Waiting for 1 local, 0 remote core engine proc(s) to start.\n"
         )
     assert tail() is False
+
+
+def token(folder, found):
+    return Endpoint(deployment="plain", attempt="a", compile_cache=found, compile_cache_folder=folder)
+
+
+@pytest.mark.parametrize("found", ["none", "empty", "other", "filled", None])
+def test_the_record_says_what_the_servers_found(told, found):
+    waiting = Waiting(
+        report_data.plan(),
+        Cluster(deployment="plain"),
+        token(None, found),
+        start_s=1,
+        stall_s=1,
+        stop_s=1,
+        progress=told,
+    )
+    last = ReplicaStartup(replica="r0", node="n", seconds_to_first_token=2.0, log="/dev/null")
+    assert waiting._startup(last, 1.0, ()).compile_cache == found
+
+
+def test_a_start_that_came_up_is_noted_for_later_ones_and_harms_nothing_when_it_cannot_be(told, tmp_path):
+    plan = report_data.plan(variables={})
+    for folder in (tmp_path / "kept", tmp_path / "file"):
+        (tmp_path / "file").write_text("a file in the way")
+        waiting = Waiting(
+            plan,
+            Cluster(deployment="plain"),
+            token(str(folder), "empty"),
+            start_s=1,
+            stall_s=1,
+            stop_s=1,
+            progress=told,
+        )
+        waiting._note_caches()
+    assert compiled.prepare(tmp_path / "kept", plan, HARDWARE) == "filled"
+    (words,) = told.words
+    assert words.startswith("warning: a later start will not know")
 
 
 FAILURE = Failure(stage="start_cluster", reason="ray_exited", detail="Ray ended.")

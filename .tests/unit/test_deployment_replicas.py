@@ -7,10 +7,12 @@ import signal
 
 import httpx
 import pytest
-from deployed import assert_all_gone, assert_no_figure, reasons
+from deployed import assert_all_gone, assert_no_figure, planned_point, reasons
 from standin_router import put_router
 
+from servemark.config.model import Verdict
 from servemark.deployment import attempts
+from servemark.measurement.raw import read_raw
 from servemark.records import Topology
 
 
@@ -47,6 +49,31 @@ def test_two_replicas_share_the_requests_behind_one_closed_address(pair):
     assert sorted(record.replica_requests) == ["r0", "r1"] and sorted(record.replica_requests.values()) == [2, 3]
     stopped = plain.stop()
     assert {daemon.name for daemon in stopped.daemons} == {"server-r0", "server-r1", "router"}
+    assert_all_gone(plain)
+
+
+def test_three_client_processes_share_a_load_over_two_replicas_and_one_asks_past_the_router(pair):
+    limits = {"min_duration_s": 0.0, "min_requests_per_slot": 0.0, "max_burst_fraction": 1.0}
+    plain = pair(points=2, point={"concurrency": 6, "requests": 32, "warmups": 2, "clients": 3})
+    plain.verdict = Verdict(**limits, max_client_cpu=1.0, min_client_overlap=0.0)
+    second = planned_point(2, plain.plan.key_parts, concurrency=3, requests=6, warmups=1, ask="replica")
+    plain.plan = plain.plan.model_copy(update={"points": (plain.plan.points[0], second)})
+    ready = plain.up()
+    shared = plain.measure(1)
+    assert (shared.verdict, shared.completed, shared.clients, shared.ask) == ("VALID", 32, 3, "endpoint"), (
+        shared.reasons
+    )
+    assert sum(shared.replica_requests.values()) == 34 and min(shared.replica_requests.values()) >= 16
+    raw = read_raw(plain.raw(1))
+    assert [(client.num_prompts, len(client.requests)) for client in raw.clients] == [(11, 11), (11, 11), (10, 10)]
+    assert shared.duration_s == raw.duration_s >= max(client.duration_s for client in raw.clients)
+    alone = plain.measure(2)
+    assert (alone.verdict, alone.clients, alone.ask) == ("VALID", 1, "replica"), alone.reasons
+    # The client's warm-up is counted too.
+    assert alone.replica_requests == {"r0": 7, "r1": 0}
+    assert ready.servers[0].url in alone.client_argv and ready.url in shared.client_argv
+    assert sorted(path.name for path in plain.raw(1).parent.iterdir()) == sorted([shared.raw, alone.raw])
+    plain.stop()
     assert_all_gone(plain)
 
 

@@ -11,7 +11,7 @@ import pytest
 import report_data
 from deployed import HARDWARE
 
-from servemark import keeper, processes
+from servemark import compiled, doors, keeper, processes
 from servemark.deployment import allocation, attempts, ports, server
 from servemark.deployment.allocation import Allocation
 from servemark.deployment.server import Serving
@@ -43,7 +43,7 @@ def serve(tmp_path, told, monkeypatch):
     spec = keeper.KeeperSpec(deployment="x", lifeline="1:1", machine_lock=None, tokens=(), scratch="/tmp/abc")
     (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
 
-    def run(topology: Topology, port: int | None = None, ray: bool = False, **changes):
+    def run(topology: Topology, port: int | None = None, ray: bool = False, caches: Path | None = None, **changes):
         nodes = tuple(node(number + 1, topology) for number in range(topology.all_nodes))
         names = tuple(each.name for each in nodes)
         monkeypatch.setattr(allocation, "current", lambda: Allocation("7", names, cpus=dict.fromkeys(names, 4)))
@@ -61,7 +61,7 @@ def serve(tmp_path, told, monkeypatch):
         token = Cluster(deployment="x", attempt=str(attempt), nodes=nodes, replicas=replicas)
         plan = report_data.plan("x", topology=topology, modules=("cuda/13",), variables={}, options={}, **changes)
         serving = Serving(
-            plan, token, SimpleNamespace(python="py"), SimpleNamespace(path="/m"), HARDWARE, port, 5.0, told
+            plan, token, SimpleNamespace(python="py"), SimpleNamespace(path="/m"), HARDWARE, port, 5.0, told, caches
         )
         return serving.run(Fabric(deployment="x")), asked, nodes
 
@@ -80,7 +80,7 @@ def test_one_process_answers_at_the_one_address(serve):
     assert place_.argv == request.argv and request.node == "node1" and request.devices == (0, 1)
     assert request.modules == ("cuda/13",) and request.grace_s == 5.0 and request.launcher[0] == "srun"
     assert endpoint.url == f"http://10.0.0.1:{option(request.argv, '--port')}"
-    key = request.secret_env["VLLM_API_KEY"]
+    key = request.secret_env[doors.KEY]
     assert endpoint.key_file == key and Path(key).read_text() not in request.model_dump_json()
     assert "--headless" not in request.argv and "--nnodes" not in request.argv
     assert int(option(request.argv, "--port")) in first.ports
@@ -172,3 +172,27 @@ def test_a_failed_fabric_starts_nothing(serve, monkeypatch):
 def test_requests_are_whole_in_their_file(serve):
     _, asked, _ = serve(Topology())
     assert json.loads(asked[0].model_dump_json())["scratch"] == "/tmp/abc"
+
+
+@pytest.mark.parametrize(("before", "found"), [(False, "empty"), (True, "filled")])
+def test_every_server_finds_what_earlier_ones_compiled_and_the_token_says_so(serve, tmp_path, before, found):
+    folder = tmp_path / "cache" / "compiled" / "abc"
+    if before:
+        compiled.came_up(folder, report_data.plan())
+    endpoint, asked, _ = serve(Topology(nodes=2, devices_per_node=1, replicas=2), caches=folder)
+    assert {request.env["VLLM_CACHE_ROOT"] for request in asked} == {str(folder / "vllm")}
+    assert (endpoint.compile_cache, endpoint.compile_cache_folder) == (found, str(folder))
+
+
+def test_a_first_start_has_a_folder_of_the_attempts_own_on_each_node(serve):
+    endpoint, asked, _ = serve(Topology(nodes=2, devices_per_node=1, replicas=2))
+    assert {request.env["TRITON_CACHE_DIR"] for request in asked} == {"/tmp/abc/compiled/triton"}
+    assert (endpoint.compile_cache, endpoint.compile_cache_folder) == ("none", None)
+
+
+def test_a_folder_that_cannot_be_used_is_refused_with_the_ways_out(serve, tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("a file in the way")
+    monkeypatch.setattr(attempts, "fail", lambda attempt, failure, stop_s: failure)
+    endpoint, asked, _ = serve(Topology(), caches=tmp_path / "cache" / "compiled")
+    assert asked == [] and endpoint.failure.reason == "compile_cache"
+    assert "compile_cache: none" in endpoint.failure.remedy

@@ -53,6 +53,7 @@ def test_a_working_environment_says_what_it_is(check, standin):
     assert found.python_version.startswith(".".join(map(str, sys.version_info[:2])))
     assert {"max-model-len", "tensor-parallel-size", "enforce-eager"} <= set(found.serve_options)
     assert list(found.serve_options) == sorted(set(found.serve_options))
+    assert found.variables == ("VLLM_CPU_KVCACHE_SPACE", "VLLM_HOST_IP", "VLLM_LOGGING_LEVEL")
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,30 @@ def test_the_servers_environment(topology, accelerator, variables, expected):
     assert env == always | launch.NO_PROXY | expected
 
 
+CACHES = {
+    "VLLM_CACHE_ROOT": "/cache/x/vllm",
+    "TORCHINDUCTOR_CACHE_DIR": "/cache/x/inductor",
+    "TRITON_CACHE_DIR": "/cache/x/triton",
+    "FLASHINFER_WORKSPACE_BASE": "/cache/x/flashinfer",
+    "TILELANG_CACHE_DIR": "/cache/x/tilelang",
+}
+
+
+@pytest.mark.parametrize(
+    ("variables", "changed"),
+    [
+        ({}, {}),
+        ({"TRITON_CACHE_DIR": "/mine"}, {"TRITON_CACHE_DIR": "/mine"}),
+        ({"TRITON_HOME": "/mine"}, {"TRITON_CACHE_DIR": None}),
+        ({"XDG_CACHE_HOME": "/mine"}, {"VLLM_CACHE_ROOT": None}),
+    ],
+)
+def test_compiled_code_goes_where_it_is_found_again_unless_the_deployment_says_another_place(variables, changed):
+    env = launch.server_environment(plan(variables=variables), "cuda", NODE, "/tmp/scratch", "/cache/x")
+    assert {name: env.get(name) for name in CACHES} == CACHES | changed
+    assert not CACHES.keys() & launch.server_environment(plan(), "cuda", NODE, "/tmp/scratch").keys()
+
+
 def test_ray_is_told_of_its_token_by_a_file():
     env = launch.ray_environment("/attempt/ray-token", "/tmp/scratch")
     assert (env["RAY_AUTH_MODE"], env["RAY_AUTH_TOKEN_PATH"], env["RAY_TMPDIR"]) == (

@@ -31,7 +31,7 @@ def test_the_router_binds_what_it_is_told_and_repeats_nothing():
 def test_no_command_line_holds_a_key():
     argv = [*launch_router.router("py", WORKERS, "127.0.0.1", 1, 2), *doors.arguments()]
     assert "--api-key" not in argv
-    assert "VLLM_API_KEY" not in launch_router.router_environment() | doors.environment({})
+    assert doors.KEY not in launch_router.router_environment() | doors.environment({})
 
 
 @pytest.mark.parametrize("workers", [[], [WORKERS[0], WORKERS[0]]])

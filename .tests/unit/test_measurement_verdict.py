@@ -24,6 +24,8 @@ class Thresholds:
     output_tokens_tolerance: float = 0.0
     input_tokens_tolerance: float = 0.01
     max_burst_fraction: float = 0.2
+    max_client_cpu: float = 0.85
+    min_client_overlap: float = 0.9
 
 
 FINE = ServerFacts(same_process=True, client_exit_code=0)

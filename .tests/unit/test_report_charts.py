@@ -114,6 +114,23 @@ def _phase(name, seconds):
     return StartupPhase(name=name, seconds=seconds)
 
 
+@pytest.mark.parametrize(
+    ("found", "note", "words"),
+    [
+        ("none", "made", "first start"),
+        ("empty", "made", "first start"),
+        ("other", "made", "caches of other deployments"),
+        ("filled", "loaded", "caches of an earlier start"),
+        ("filled", None, "caches of an earlier start"),
+        ("filled", "made", "caches of an earlier start, but compiled anew"),
+        (None, "loaded", None),
+    ],
+)
+def test_a_start_up_time_says_what_the_start_found(found, note, words):
+    compile_ = StartupPhase(name="compile", seconds=4.5, note=note)
+    assert starting.caches(Startup(deployment="x", compile_cache=found, phases=(compile_,))) == words
+
+
 def test_startup_without_any_time_gives_no_plot():
     assert starting.spec([Startup(deployment="x")]) is None
 

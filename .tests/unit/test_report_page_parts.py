@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import report_data
@@ -10,7 +11,7 @@ import report_data_cluster
 from archived_run import ArchivedRun
 from report_document import Document
 
-from servemark.report import gather
+from servemark.report import gather, views
 from servemark.report.gaps import gaps
 from servemark.report.page import render
 
@@ -31,6 +32,28 @@ def test_attempts_and_failures_link_to_the_excerpt_of_the_log(troubled):
     assert {"gap-2", "gap-2-log", "attempt-1", "attempt-1-log"} <= set(links) <= anchors
     assert "The quoted lines in server.log with what is around them:" in troubled.words
     assert "Initializing a V1 LLM engine" in troubled.words
+
+
+def test_a_start_up_time_stands_beside_what_the_start_found(demo, troubled):
+    assert demo.words.count("caches of an earlier start") == 2
+    assert "not known await_ready failed" in troubled.words, "a deployment that never started found nothing"
+
+
+def test_how_each_load_was_made_is_told_with_the_busiest_accepted_repetition():
+    data = report_data.demo()
+    plain = [item for item in data.measurements if item.deployment == "plain" and item.concurrency == 8]
+    shares = iter((0.41, 0.57))
+    changed = [
+        item.model_copy(update={"clients": 3, "ask": "replica", "client_cpu": next(shares)}) if item in plain else item
+        for item in data.measurements
+    ]
+    lost = report_data.invalid().model_copy(update={"concurrency": 8, "clients": 3, "client_cpu": 0.99})
+    data = replace(data, measurements=[*changed, lost])
+    row = {"deployment": "plain", "workload": plain[0].workload, "load": "concurrency\N{NO-BREAK SPACE}8"}
+    (found,) = [each for each in views.clients(data) if each["clients"] == 3]
+    assert found == row | {"clients": 3, "ask": "replica", "cpu": pytest.approx(57)}
+    text = Document(render(data)).words
+    assert "3one replica, past the router57.0" in text and "1the endpoint\N{EN DASH}" in text
 
 
 def test_a_gap_of_one_point_names_the_known_remedy_first():

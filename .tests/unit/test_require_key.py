@@ -25,9 +25,9 @@ def make(monkeypatch):
     spec.loader.exec_module(module)
 
     def build(key: str | None = KEY, **variables: str):
-        for name in ("VLLM_API_KEY", "SERVEMARK_HEALTH_WITHOUT_KEY"):
+        for name in (doors.KEY, "SERVEMARK_HEALTH_WITHOUT_KEY"):
             monkeypatch.delenv(name, raising=False)
-        for name, value in ({} if key is None else {"VLLM_API_KEY": key}).items() | variables.items():
+        for name, value in ({} if key is None else {doors.KEY: key}).items() | variables.items():
             monkeypatch.setenv(name, value)
         passed: list[dict] = []
 
@@ -120,7 +120,7 @@ def test_the_servers_own_start_and_stop_need_no_key(make):
 
 @pytest.mark.parametrize("key", [None, "", "  "])
 def test_without_a_key_it_does_not_load(make, key):
-    with pytest.raises(RuntimeError, match="VLLM_API_KEY is not set"):
+    with pytest.raises(RuntimeError, match=f"{doors.KEY} is not set"):
         make(key)
 
 

@@ -103,7 +103,7 @@ def test_key_guards_v1_only(python, tmp_path):
 
 
 def test_middleware_is_imported_and_asked_before_anything_else(python, tmp_path):
-    variables = {"VLLM_API_KEY": KEY, **doors.environment({})}
+    variables = {doors.KEY: KEY, **doors.environment({})}
     with server(python, tmp_path, *doors.arguments(), **variables) as running:
         for path in ("/metrics", "/health", "/v1/models", "/nothing"):
             refused = running.get(path)

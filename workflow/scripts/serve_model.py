@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from servemark import compiled
 from servemark.config.load import read_resolved
 from servemark.deployment import server
 from servemark.records import Cluster, Environment, Fabric, Hardware, Manifest, Plan
@@ -13,14 +14,17 @@ if TYPE_CHECKING:
 
 folder = Path(snakemake.output.endpoint).parent
 with stage("serve_model", snakemake.wildcards.deployment, snakemake.log[0], folder) as here:
+    config, plan = read_resolved(snakemake.input.settings), Plan.read(snakemake.input.plan)
+    hardware = Hardware.read(snakemake.input.hardware)
     serving = server.Serving(
-        Plan.read(snakemake.input.plan),
+        plan,
         Cluster.read(snakemake.input.cluster),
         Environment.read(snakemake.input.environment),
         Manifest.read(snakemake.input.manifest),
-        Hardware.read(snakemake.input.hardware),
+        hardware,
         port=snakemake.params.port,
-        stop_s=read_resolved(snakemake.input.settings).timeouts.stop,
+        stop_s=config.timeouts.stop,
         progress=here.progress,
+        caches=compiled.place(config, plan, hardware),
     )
     here.write(serving.run(Fabric.read(snakemake.input.fabric)), snakemake.output.endpoint)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from servemark import compiled
 from servemark.config.load import read_resolved
 from servemark.deployment import cluster
 from servemark.measurement.ledger import Ledger
@@ -14,16 +15,18 @@ if TYPE_CHECKING:
 
 folder = Path(snakemake.output.cluster).parent
 with stage("start_cluster", snakemake.wildcards.deployment, snakemake.log[0], folder, begins=True) as here:
-    config = read_resolved(snakemake.input.settings)
+    config, plan = read_resolved(snakemake.input.settings), Plan.read(snakemake.input.plan)
+    hardware = Hardware.read(snakemake.input.hardware)
     token = cluster.start(
-        Plan.read(snakemake.input.plan),
+        plan,
         Environment.read(snakemake.input.environment),
         Manifest.read(snakemake.input.manifest),
-        Hardware.read(snakemake.input.hardware),
+        hardware,
         Ledger(config.ledger_folder),
         config,
         folder,
         hold=snakemake.params.hold,
+        caches=compiled.place(config, plan, hardware),
         log=here.log,
         progress=here.progress,
         watch=here.watch,

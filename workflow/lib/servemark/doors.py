@@ -10,6 +10,10 @@ from servemark.environment import INSIDE
 # What vLLM may import of ours: a folder with nothing else in it, so that no module of the model environment is hidden.
 DOORS = INSIDE / "doors"
 MIDDLEWARE = "servemark_require_key.RequireKey"
+# The variable that brings the key to the server. Not vLLM's own (VLLM_API_KEY): up to 0.25.1 at least it counts among what a compiled
+# model depends on (vllm/envs.py, compile_factors), so that no start with a new key would find what an earlier one compiled, and it is
+# written in clear text beside it (cache_key_factors.json).
+KEY = "SERVEMARK_API_KEY"
 
 
 def arguments() -> list[str]:
@@ -18,7 +22,7 @@ def arguments() -> list[str]:
 
 
 def environment(variables: Mapping[str, str], *, behind_router: bool = False) -> dict[str, str]:
-    """Variables of a server with :func:`arguments`; the key itself comes as VLLM_API_KEY from its 0600 file.
+    """Variables of a server with :func:`arguments`; the key itself comes as :data:`KEY` from its 0600 file.
 
     Args:
         variables: the deployment's own; a PYTHONPATH among them is kept behind ours.

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from servemark import doors
+from servemark import compiled, doors
 from servemark.records import Node, Plan, PlannedPoint, Topology
 
 VLLM = "vllm.entrypoints.cli.main"
@@ -49,7 +49,7 @@ class Rank:
 
 
 def serve(python: str, model_path: str, plan: Plan, host: str, port: int, rank: Rank | None = None) -> list[str]:
-    """``vllm serve`` for one replica, or for one node of it. The API key is not here: it goes by environment (VLLM_API_KEY).
+    """``vllm serve`` for one replica, or for one node of it. The API key is not here: it goes by environment (``doors.KEY``).
 
     Sources: vLLM's docs/serving/parallelism_scaling.md (--nnodes, --node-rank, --headless) and data_parallel_deployment.md.
     """
@@ -103,7 +103,9 @@ def nodes_of_a_replica(topology: Topology) -> int:
     return max(1, topology.nodes // topology.replicas)
 
 
-def server_environment(plan: Plan, accelerator: str, node: Node, scratch: str) -> dict[str, str]:
+def server_environment(
+    plan: Plan, accelerator: str, node: Node, scratch: str, caches: str | None = None
+) -> dict[str, str]:
     """Variables of the server and of every Ray process on one node (Ray's workers take theirs from the raylet).
 
     Sources: offline and usage switches from vLLM's documentation; gloo needs an exact interface name, NCCL takes ``=name`` for one; the Ray
@@ -111,9 +113,12 @@ def server_environment(plan: Plan, accelerator: str, node: Node, scratch: str) -
 
     Args:
         scratch: the attempt's private folder on the node; vLLM's own sockets lie there and vanish with it.
+        caches: where compiled code is kept; None for a process that compiles nothing.
     """
     env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1", **NO_PROXY}
     env |= {"VLLM_HOST_IP": node.address, "GLOO_SOCKET_IFNAME": node.interface, "VLLM_RPC_BASE_PATH": scratch}
+    if caches is not None:
+        env |= compiled.variables(caches, plan.variables)
     if accelerator == "cuda" and plan.topology.nodes > 1:
         env["NCCL_SOCKET_IFNAME"] = f"={node.interface}"
     if accelerator == "cpu":

@@ -39,6 +39,7 @@ _NOT_INHERITED = frozenset(
         "HF_TOKEN",
         "HUGGING_FACE_HUB_TOKEN",
         "VLLM_API_KEY",
+        "SERVEMARK_API_KEY",
         "OPENAI_API_KEY",
         "RAY_ADDRESS",
         "RAY_AUTH_TOKEN",

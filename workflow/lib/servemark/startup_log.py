@@ -44,11 +44,15 @@ _MARKERS = tuple(
         (r"Starting vLLM (API )?server|init engine \(profile, create kv cache", "starting the HTTP server"),
         (r"Capturing CUDA graphs|Graph capturing finished", "capturing CUDA graphs"),
         (
-            r"torch\.compile (took|takes) .* in total|Available KV cache memory|KV cache size: [\d,]+ tokens"
+            r"torch\.compile (?:and initial profiling/warmup run together )?(?:took|takes) .* in total"
+            r"|Initial profiling/warmup run took|Available KV cache memory|KV cache size: [\d,]+ tokens"
             r"|Explicitly set .* for KV cache|Profiling CUDA graph memory",
             "profiling memory / KV cache",
         ),
-        (r"for vLLM's torch\.compile|Dynamo bytecode transform|Warming up model for the compilation", "compiling"),
+        (
+            r"Starting torch\.compile|for vLLM's torch\.compile|Dynamo bytecode transform|Warming up model for the compilation",
+            "compiling",
+        ),
         (r"Starting to load model|Loading weights took|Loading safetensors checkpoint", "loading weights"),
         (r"world_size=\d+ rank=\d+ .*distributed_init_method", "connecting the ranks"),
         (r"Connected to Ray cluster|Creating a new placement group", "creating the Ray placement group"),
@@ -57,7 +61,10 @@ _MARKERS = tuple(
 )
 _MODEL_LOADED = re.compile(r"Model loading took [\d.]+ GiB(?: memory)? and ([\d.]+) seconds")
 _WEIGHTS_LOADED = re.compile(r"Loading weights took ([\d.]+) seconds")
-_COMPILED = re.compile(r"torch\.compile (?:took|takes) ([\d.]+) s in total|\(compilation: ([\d.]+) s\)")
+_COMPILED = re.compile(r"torch\.compile (?:took|takes) ([\d.]+) s in total|\(compilation: ([\d.]+) s\b")
+# vllm/compilation/backends.py and decorators.py, alike in 0.25.1 and 0.32.0.
+_MADE = re.compile(r"Compiling a graph for compile range|saved AOT compiled function to|Compiling model again due to")
+_LOADED = re.compile(r"Directly load (?:AOT compilation|the compiled graph\(s\))")
 _CAPTURED = re.compile(r"Graph capturing finished in ([\d.]+) secs")
 _ENGINE_DONE = re.compile(r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s")
 _EAGER = re.compile(r"Enforce eager set|enforce_eager=True")
@@ -106,6 +113,7 @@ class StartupLog:
         self._model_s: float | None = None
         self._weights_s: float | None = None
         self._compile_s = 0.0
+        self._made = self._loaded_graphs = False
         self._capture_s = 0.0
         self._init_s: float | None = None
 
@@ -162,7 +170,16 @@ class StartupLog:
             capture,
             total - done_at,
         )
-        return tuple(StartupPhase(name=name, seconds=round(s, 3)) for name, s in zip(PHASES, seconds, strict=True))
+        notes = {"compile": self._compiled()}
+        return tuple(
+            StartupPhase(name=name, seconds=round(s, 3), note=notes.get(name))
+            for name, s in zip(PHASES, seconds, strict=True)
+        )
+
+    def _compiled(self) -> str | None:
+        """Whether the compiled model was made or found; ranks and parts of a model may differ. None where nothing was compiled."""
+        told = {"made": self._made, "loaded": self._loaded_graphs}
+        return " and ".join(word for word, said in told.items() if said) or None
 
     def _seconds_of_weights(self, total: float, since_start: Callable[[_Stamp], float]) -> float:
         if self._model_s is not None:
@@ -217,6 +234,8 @@ class StartupLog:
         elif found := _ENGINE_DONE.search(line):
             self._init_s = max(self._init_s or 0.0, float(found[1]))
             self._done = stamp
+        self._made = self._made or bool(_MADE.search(line))
+        self._loaded_graphs = self._loaded_graphs or bool(_LOADED.search(line))
         if found := _COMPILED.search(line):
             self._compile_s = max(self._compile_s, float(found[1] or found[2]))
 

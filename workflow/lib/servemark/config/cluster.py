@@ -158,7 +158,7 @@ class Cluster(Strict):
     )
     cache: Location | None = Field(
         default=None,
-        description="what runs share, on a file system that every node sees: environments, models, ledger; in place of "
+        description="what runs share, on a file system that every node sees: environments, models, compiled code, ledger; in place of "
         "the experiment's `cache`",
     )
     build_on: Place = Field(

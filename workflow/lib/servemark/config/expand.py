@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import re
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -19,6 +19,8 @@ from servemark.records import Strict
 
 # More variants than this are taken for a mistake: each one is a whole deployment or a whole set of load points.
 MAX_VARIANTS = 1000
+# Of the concurrency, for `clients: auto`: the Python client of vLLM keeps up with some 20,000 chunks/s, 150 for each of so many streams.
+STREAMS_A_CLIENT = 128
 
 
 class Point(Strict):
@@ -35,6 +37,8 @@ class Point(Strict):
     output_tokens: int
     warmups: int
     client_options: dict[str, Any]
+    clients: int = Field(default=1, description="processes that share the load")
+    ask: Literal["endpoint", "replica"] = "endpoint"
 
 
 def expand(config: Config) -> Config:
@@ -176,17 +180,42 @@ def points(config: Config, deployment_name: str) -> tuple[Point, ...]:
     Args:
         config: an expanded configuration.
     """
-    names = config.deployments[deployment_name].workloads or tuple(config.workloads)
-    return tuple(point for name in names for point in _workload_points(name, config.workloads[name]))
+    deployment = config.deployments[deployment_name]
+    cpus = _client_cpus(config, deployment)
+    names = deployment.workloads or tuple(config.workloads)
+    return tuple(point for name in names for point in _workload_points(name, config.workloads[name], cpus))
 
 
-def _workload_points(name: str, workload: Workload) -> list[Point]:
+def _client_cpus(config: Config, deployment: Deployment) -> int | None:
+    """CPUs of the client's node, where the cluster file tells."""
+    cluster = config.cluster
+    if cluster is None or (
+        deployment.topology.client == "own" and (cluster.client_constraint or cluster.client_partition)
+    ):
+        return None
+    return cluster.cpus_per_node
+
+
+def client_processes(workload: Workload, concurrency: int | None, cpus: int | None) -> int:
+    """How many processes share the load of one point.
+
+    Args:
+        cpus: of the client's node; None: not known.
+    """
+    if workload.clients != "auto":
+        return workload.clients
+    wanted = min(math.ceil((concurrency or 1) / STREAMS_A_CLIENT), workload.requests)
+    return wanted if cpus is None else max(1, min(wanted, cpus // 2))
+
+
+def _workload_points(name: str, workload: Workload, cpus: int | None) -> list[Point]:
     loads: list[tuple[str, int | None, float | None]]
     if workload.request_rate:
         limit = workload.concurrency[0] if workload.concurrency else None
         loads = [(f"q{_rate(rate)}", limit, rate) for rate in workload.request_rate]
     else:
         loads = [(f"c{concurrency}", concurrency, None) for concurrency in workload.concurrency or ()]
+    processes = {concurrency: client_processes(workload, concurrency, cpus) for _, concurrency, _ in loads}
     return [
         Point(
             name=f"{name}-{label}-r{repetition}",
@@ -194,12 +223,14 @@ def _workload_points(name: str, workload: Workload) -> list[Point]:
             concurrency=concurrency,
             request_rate=rate,
             repetition=repetition,
-            seed=_seed(workload, label, repetition),
+            seed=_seed(workload, label, repetition, processes[concurrency]),
             requests=workload.requests,
             input_tokens=workload.input_tokens,
             output_tokens=workload.output_tokens,
             warmups=workload.warmups,
             client_options=workload.client_options,
+            clients=processes[concurrency],
+            ask=workload.ask,
         )
         for label, concurrency, rate in loads
         for repetition in range(1, workload.repetitions + 1)
@@ -211,7 +242,7 @@ def _rate(rate: float) -> str:
     return f"{rate:.6f}".rstrip("0").rstrip(".")
 
 
-def _seed(workload: Workload, label: str, repetition: int) -> int:
+def _seed(workload: Workload, label: str, repetition: int, processes: int) -> int:
     """A seed of 31 bits that only this point has.
 
     Two points with one seed would send the same prompts, or prompts that begin the same, and the second would find them
@@ -221,6 +252,9 @@ def _seed(workload: Workload, label: str, repetition: int) -> int:
     lengths = [workload.input_tokens, workload.output_tokens]
     client = [workload.warmups, workload.client_options, workload.concurrency if workload.request_rate else None]
     parts = [workload.seed, workload.dataset, *lengths, workload.requests, client, label, repetition]
+    # Left out where they are the default: points that were measured before there was a choice keep their seed, and so their ledger key.
+    parts += [{"clients": processes}] if processes > 1 else []
+    parts += [{"ask": workload.ask}] if workload.ask != "endpoint" else []
     return int.from_bytes(hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()[:4], "big") >> 1
 
 
@@ -233,4 +267,22 @@ def same_names(config: Config) -> list[Problem]:
         if twice:
             text = f"holds {', '.join(twice)} twice, so two points of one deployment would have the same name"
             found.append(Problem(("workloads", name, "request_rate"), text))
+    return found
+
+
+def nobody_to_ask(config: Config) -> list[Problem]:
+    """Workloads that ask one replica of a deployment that has no router.
+
+    Args:
+        config: an expanded configuration.
+    """
+    found = []
+    for name, deployment in config.deployments.items():
+        for workload in deployment.workloads or config.workloads if deployment.topology.replicas == 1 else ():
+            if config.workloads[workload].ask == "replica":
+                text = (
+                    f"asks one of several replicas, and deployments.{name} has one server and no router; give it other `workloads`, "
+                    "or `topology.replicas` above 1"
+                )
+                found.append(Problem(("workloads", workload, "ask"), text))
     return found

@@ -112,6 +112,12 @@ def _port(value: Any) -> int | str:
     raise refuse("must be `auto` or a port from 1024 to 65535")
 
 
+def _clients(value: Any) -> int | str:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise refuse("must be `auto` or a whole number of at least 1")
+
+
 def _path(value: Any) -> Path:
     if not isinstance(value, str | Path) or not str(value).strip():
         raise refuse("must be a path")
@@ -221,6 +227,11 @@ Port = Annotated[
     int | Literal["auto"],
     PlainValidator(_port),
     WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1024, "maximum": 65535}]}),
+]
+Clients = Annotated[
+    int | Literal["auto"],
+    PlainValidator(_clients),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
 ]
 Location = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Source = Annotated[str, AfterValidator(_source)]

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from servemark.config.cluster import FOLDER, Cluster
-from servemark.config.expand import same_names, try_expand
+from servemark.config.expand import nobody_to_ask, same_names, try_expand
 from servemark.config.model import Config
 from servemark.config.positions import Source, read
 from servemark.config.problems import Problem, config_error, describe, from_pydantic
@@ -95,7 +95,7 @@ def _checked(data: Any, sources: Sequence[Source]) -> Config:
     found = found or same_names(config)
     if not found:
         expanded, found = try_expand(config)
-        found = found or same_names(expanded)
+        found = found or same_names(expanded) or nobody_to_ask(expanded)
     if found or any(source.duplicates for source in sources):
         raise config_error(found, data, sources)
     return config

@@ -13,6 +13,7 @@ from servemark.config.kinds import (
     Accepted,
     Amount,
     ClientOptions,
+    Clients,
     Count,
     Counts,
     Flag,
@@ -35,6 +36,7 @@ from servemark.config.kinds import (
     reference,
     refuse,
 )
+from servemark.config.refused import WHOLE_LOAD_OPTIONS
 from servemark.config.topology import Topology
 from servemark.records import Strict
 
@@ -90,7 +92,10 @@ class Deployment(Strict):
     )
     options: ServeOptions = Field(
         default={},
-        description="options of `vllm serve` under their own names, without dashes in front; `true` is the bare flag",
+        description="options of `vllm serve` under their own names, without dashes in front; `true` is the bare flag. "
+        "`max-cudagraph-capture-size: workload` captures CUDA graphs for as many requests as the load points bring to one engine; "
+        "vLLM's own choice stays the default, because the number is part of what a result belongs to: a larger concurrency added later "
+        "measures all points again",
     )
     variables: dict[Variable, VariableValue] = Field(
         default={}, description="environment variables of the server; no secrets"
@@ -100,6 +105,12 @@ class Deployment(Strict):
         | None
     ) = Field(default=None, description="names under `workloads`, in the order they run; all of them when left out")
     port: Port = Field(default="auto", description="the server's port; `auto` finds a free one")
+    compile_cache: Literal["keep", "none"] = Field(
+        default="keep",
+        description="`keep`: what servers compile lies in the cache, by environment, kind of node and engine, because a later start "
+        "then takes about half as long (2 replicas on H200: 139 s, then 70 s). `none`: a fresh folder for each start, to measure "
+        "first starts. It decides no figure but start-up times; variables such as `VLLM_CACHE_ROOT` win",
+    )
 
     @field_validator("options")
     @classmethod
@@ -134,6 +145,17 @@ class Workload(Strict):
     client_options: ClientOptions = Field(
         default={}, description="further options of `vllm bench serve` under their own names"
     )
+    ask: Literal["endpoint", "replica"] = Field(
+        default="endpoint",
+        description="whom the client asks: `endpoint`, the deployment's one address, or `replica`, the first replica's server past "
+        "the router, which needs `topology.replicas` above 1",
+    )
+    # After the fields that its check looks at.
+    clients: Clients = Field(
+        default=1,
+        description="processes of the benchmark client that share the load of each point; `auto`: one for every 128 of its "
+        "concurrency, at most half of the cluster file's cpus_per_node, and one where there is only a request rate",
+    )
 
     @field_validator("concurrency")
     @classmethod
@@ -145,6 +167,22 @@ class Workload(Strict):
         if rates and concurrency and len(concurrency) > 1:
             raise refuse("takes one number beside `request_rate`; sweep either of them, not both")
         return concurrency
+
+    @field_validator("clients")
+    @classmethod
+    def _can_be_shared(cls, clients: int | str, info: ValidationInfo) -> int | str:
+        """Each process needs a request and a place in flight; a rate in the client's own options would be sent by each of them."""
+        if clients == 1:
+            return clients
+        whole = [name for name in info.data.get("client_options", {}) if name in WHOLE_LOAD_OPTIONS]
+        if whole:
+            raise refuse(f"`client_options.{whole[0]}` speaks of the whole load, which cannot be shared; write 1")
+        for key, text in (("concurrency", "of `concurrency`"), ("requests", "`requests`")):
+            given = info.data.get(key) or ()
+            least = min(given if isinstance(given, tuple) else (given,), default=None)
+            if clients != "auto" and least is not None and int(clients) > least:
+                raise refuse(f"is more than the {least} {text} that they would share; each needs at least one")
+        return clients
 
 
 class Sweep(Strict):
@@ -213,6 +251,18 @@ class Verdict(Strict):
         description="fraction of the tokens that may arrive with no time after the one before; above it: SUSPECT, because "
         "a busy machine or client held them up",
     )
+    # 0.85: what arrives waits rho / (2 (1 - rho)) steps for a loop of equal steps (M/D/1), 2.8 at 0.85 and 9.5 at 0.95. Of vLLM's client
+    # on one core of an EPYC: 0.65 at 20,500 chunks/s; 0.91 at 41,000, where mean TTFT was 13 times the truth.
+    max_client_cpu: Fraction = Field(
+        default=0.85,
+        description="fraction of a core that a process of the client may use while it measures; above it: SUSPECT, because a "
+        "saturated client sends and reads late",
+    )
+    min_client_overlap: Fraction = Field(
+        default=0.9,
+        description="fraction of the measurement during which all processes of the client must have been at work; below it: "
+        "SUSPECT, because the load asked for was there only then",
+    )
 
 
 class Timeouts(Strict):
@@ -248,7 +298,7 @@ class Config(Strict):
     cache: Location = Field(
         default=Path("results/cache"),
         validate_default=True,
-        description="what runs share: environments, models, ledger; a cluster's own `cache` takes its place",
+        description="what runs share: environments, models, compiled code, ledger; a cluster's own `cache` takes its place",
     )
     share_ledger: Flag = Field(
         default=False,

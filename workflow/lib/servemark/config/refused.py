@@ -66,6 +66,11 @@ CLIENT_OPTIONS: dict[str, str] = {
     "metric-percentiles": _RESULT,
 }
 
+WHOLE_LOAD_OPTIONS = frozenset(
+    {"probe-request-rate", "ramp-up-end-rps", "ramp-up-start-rps", "ramp-up-strategy", "self-timed"}
+)
+"""Options of the client that give a rate of their own, which every one of several processes would send."""
+
 _SIZE = "it follows from `topology` and the cluster file's gpus_per_node, cpus_per_node and memory"
 _TASKS = "servemark starts one task on each node itself"
 _JOB = "servemark names its jobs and their logs, so that it finds them again"

@@ -39,6 +39,7 @@ def start(
     folder: Path,
     *,
     hold: bool = False,
+    caches: Path | None = None,
     log: Path,
     progress: Progress,
     watch: LifelineWatch,
@@ -47,6 +48,7 @@ def start(
 
     Args:
         hold: the deployment is to be used, not measured: start it whatever the ledger has.
+        caches: where compiled code is kept for later starts; None for a start that is to find nothing.
 
     Returns:
         the token; with ``failure`` when something did not come up. Everything is stopped then.
@@ -89,7 +91,7 @@ def start(
         token = token.model_copy(update=update)
         if plan.topology.executor == "ray":
             timeout_s = config.timeouts.cluster
-            rays = Rays(ground, plan, environment, hardware, found, timeout_s, log, progress, watch)
+            rays = Rays(ground, plan, environment, hardware, found, timeout_s, log, progress, watch, caches)
             replicas, ray_nodes = rays.start(token.replicas)
             token = token.model_copy(update={"replicas": replicas, "ray_nodes": ray_nodes})
     except ServemarkError as error:

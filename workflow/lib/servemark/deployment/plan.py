@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable
 
 from servemark import planning
@@ -12,6 +11,7 @@ from servemark.config.expand import Point
 from servemark.config.model import Deployment
 from servemark.errors import PlanRefused
 from servemark.measurement import key
+from servemark.planning.options import element_bytes, number, whole
 from servemark.records import EnvironmentCheck, Estimate, Hardware, Manifest, Plan, PlannedPoint, Topology
 from servemark.weights.architecture import Architecture
 
@@ -44,6 +44,7 @@ def plan(
         PlanRefused: an environment that cannot serve this here; an option vLLM does not know, an illegal topology, or not enough
             memory, with all reasons together.
     """
+    points = tuple(points)
     architecture = Architecture.from_config(manifest.config)
     topology = deployment.topology.record()
     variables = (dict(cluster.variables) if cluster else {}) | deployment.variables
@@ -53,13 +54,17 @@ def plan(
     unknown = unknown_options(deployment.options, check.serve_options, check.vllm)
     errors, warnings = planning.legality(architecture, topology, hardware.devices, layers)
     errors += planning.first_request_fails(topology, deployment.options, variables, hardware.accelerator)
-    if unknown or errors:
+    options, no_size = planning.resolve_capture_size(deployment.options, topology, points, hardware.accelerator)
+    asked_for = [(point.workload, point.input_tokens, point.output_tokens) for point in points]
+    too_long = planning.too_long(asked_for, whole(deployment.options, "max-model-len"))
+    if unknown or errors or too_long or no_size:
+        reasons = (*unknown, *errors, *too_long, *no_size)
         raise PlanRefused(
-            "\n".join([f"deployments.{name} cannot be served:", *(f"  - {text}" for text in (*unknown, *errors))]),
+            "\n".join([f"deployments.{name} cannot be served:", *(f"  - {text}" for text in reasons)]),
             do=f"Change deployments.{name} in the configuration as said.",
-            reason="unknown_option" if unknown else "illegal_topology",
+            reason="unknown_option" if unknown else "illegal_topology" if errors else "bad_option",
         )
-    options = dict(deployment.options) | ({"trust-remote-code": True} if trust_remote_code else {})
+    options |= {"trust-remote-code": True} if trust_remote_code else {}
     if manifest.load_format == "dummy":
         options["load-format"] = "dummy"
         drawbacks = (*drawbacks, RANDOM_WEIGHTS)
@@ -79,6 +84,9 @@ def plan(
         modules=modules,
         interface=cluster.interface if cluster else None,
     )
+    planned = tuple(_planned(point, share) for point in points)
+    alone = _alone(architecture, manifest, topology, options, variables, hardware, layers)
+    asked = planning.Asked(architecture, topology, options, variables, planned, estimate, hardware, check, alone=alone)
     return Plan(
         deployment=name,
         model=deployment.model,
@@ -91,8 +99,8 @@ def plan(
         variables=variables,
         modules=modules,
         estimate=estimate,
-        warnings=(*warnings, *drawbacks, *check.warnings),
-        points=tuple(_planned(point, share) for point in points),
+        warnings=(*warnings, *drawbacks, *planning.advice(asked), *check.warnings),
+        points=planned,
         key_parts=share,
     )
 
@@ -107,6 +115,9 @@ def point_key_parts(point: Point | PlannedPoint) -> dict:
         "warmups": point.warmups,
         "options": point.client_options,
     }
+    # Left out where they are the default, so that what was measured before there was a choice keeps its key.
+    shape |= {"clients": point.clients} if point.clients > 1 else {}
+    shape |= {"ask": point.ask} if point.ask != "endpoint" else {}
     return key.point_parts(
         workload=shape,
         concurrency=point.concurrency,
@@ -143,13 +154,13 @@ def _estimate(
     hardware: Hardware,
     layers_of_stages: tuple[int, ...],
 ) -> tuple[Estimate, float, float]:
-    max_model_len = _whole(options, "max-model-len") or architecture.max_positions or 4096
-    utilisation = _number("gpu-memory-utilization", options.get("gpu-memory-utilization") or DEFAULT_UTILISATION)
-    override = _whole(options, "kv-cache-memory-bytes")
+    max_model_len = whole(options, "max-model-len") or architecture.max_positions or 4096
+    utilisation = number("gpu-memory-utilization", options.get("gpu-memory-utilization") or DEFAULT_UTILISATION)
+    override = whole(options, "kv-cache-memory-bytes")
     if hardware.accelerator == "cpu":
         memory_gib = hardware.memory_gib
         if variables.get(CPU_SPACE):
-            override = int(_number(CPU_SPACE, variables[CPU_SPACE]) * 2**30)
+            override = int(number(CPU_SPACE, variables[CPU_SPACE]) * 2**30)
     else:
         memory_gib = min(gpu.memory_mib for gpu in hardware.gpus) / 1024
     estimate = planning.estimate(
@@ -161,39 +172,28 @@ def _estimate(
         utilisation,
         kv_cache_bytes_override=override,
         accelerator=hardware.accelerator,
-        block_tokens=_whole(options, "block-size"),
-        batched_tokens=_whole(options, "max-num-batched-tokens"),
-        kv_element_bytes=1 if str(options.get("kv-cache-dtype", "")).startswith("fp8") else None,
+        block_tokens=whole(options, "block-size"),
+        batched_tokens=whole(options, "max-num-batched-tokens"),
+        kv_element_bytes=element_bytes(options),
         layers_of_stages=layers_of_stages,
     )
     return estimate, memory_gib, utilisation
 
 
-def _whole(options: dict, name: str) -> int | None:
-    """An option's whole number as vLLM reads it: "16k" is 16,000 and "16K" is 16,384; None when vLLM is to choose.
-
-    Source: vllm/utils/argparse_utils.py, human_readable_int and human_readable_int_or_auto (0.32.0).
-    """
-    text = str(options.get(name)).strip()
-    if text in ("None", "auto", "-1"):
+def _alone(
+    architecture: Architecture,
+    manifest: Manifest,
+    topology: Topology,
+    options: dict,
+    variables: dict[str, str],
+    hardware: Hardware,
+    layers_of_stages: tuple[int, ...],
+) -> Estimate | None:
+    """What one device in place of each tensor parallel group would hold; None where there is no such group, or it does not fit."""
+    if topology.tensor_parallel == 1:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+(?=[kmgt]))?)([kmgt]?)", text, re.IGNORECASE)
-    if found is None or ("." in text and not text.islower()):
-        raise _no_number(name, text)
-    base, power = (1000 if text.islower() else 1024), " kmgt".index(found[2].lower() or " ")
-    return int(float(found[1]) * base**power)
-
-
-def _number(name: str, value: object) -> float:
-    try:
-        return float(str(value))
-    except ValueError:
-        raise _no_number(name, value) from None
-
-
-def _no_number(name: str, value: object) -> PlanRefused:
-    return PlanRefused(
-        f"{name}: {value!r} is not a number as vLLM takes one there.",
-        do=f"Correct {name} in the deployment's options or variables.",
-        reason="bad_option",
+    alone = topology.model_copy(update={"tensor_parallel": 1, "replicas": topology.replicas * topology.tensor_parallel})
+    estimate, memory_gib, utilisation = _estimate(
+        architecture, manifest, alone, options, variables, hardware, layers_of_stages
     )
+    return None if planning.refusals(estimate, alone, memory_gib, utilisation) else estimate

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from servemark import keeper, launch
+from servemark import compiled, keeper, launch
 from servemark.children import LifelineWatch, ToolResult
 from servemark.daemon import DaemonRequest
 from servemark.deployment import attempts, ports
@@ -38,7 +38,11 @@ GATE_S = 5.0
 
 @dataclass(frozen=True)
 class Rays:
-    """Starts Ray for the replicas of one deployment."""
+    """Starts Ray for the replicas of one deployment.
+
+    Args:
+        caches: as :class:`servemark.deployment.server.Serving` has it; vLLM's workers take their variables from Ray's processes.
+    """
 
     ground: Ground
     plan: Plan
@@ -49,6 +53,7 @@ class Rays:
     log: Path
     progress: Progress
     watch: LifelineWatch
+    caches: Path | None = None
 
     def start(self, replicas: tuple[Replica, ...]) -> tuple[tuple[Replica, ...], tuple[RayNode, ...]]:
         """Bring every replica's cluster up and wait until Ray itself reports what was asked for.
@@ -82,8 +87,10 @@ class Rays:
         return ports.of_ray(self.plan.topology, node, index)
 
     def _environment(self, node: Node, token: Path) -> dict[str, str]:
-        env = launch.server_environment(self.plan, self.hardware.accelerator, node, str(self.ground.scratch))
-        return env | launch.ray_environment(str(token.absolute()), str(self.ground.scratch))
+        scratch = self.ground.scratch
+        caches = str(self.caches or compiled.fresh(scratch))
+        env = launch.server_environment(self.plan, self.hardware.accelerator, node, str(scratch), caches)
+        return env | launch.ray_environment(str(token.absolute()), str(scratch))
 
     def _head(self, index: int, replica: Replica, token: Path) -> str:
         node = self._node(replica, 0)

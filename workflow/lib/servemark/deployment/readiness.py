@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from servemark import keeper, launch_router, planning
+from servemark import compiled, keeper, launch_router, planning
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, attempts
 from servemark.deployment.ground import Ground
@@ -73,6 +73,7 @@ class Waiting:
         self.progress.say(f"ready after {last.seconds_to_first_token:.1f} s")
         startup = self._startup(last, to_health, tuple(start for start, _ in starts) if len(starts) > 1 else ())
         startup.write(attempt / KEPT)
+        self._note_caches()
         ready = Ready(
             deployment=name,
             attempt=token.attempt,
@@ -111,7 +112,17 @@ class Waiting:
             "servers": self.token.servers,
             "router": self.token.router,
             "client_node": self._client_node(),
+            "compile_cache": self.token.compile_cache,
         }
+
+    def _note_caches(self) -> None:
+        """So that a later start of the same knows what it finds. A note that cannot be written harms that knowledge alone."""
+        if self.token.compile_cache_folder is None:
+            return
+        try:
+            compiled.came_up(Path(self.token.compile_cache_folder), self.plan)
+        except OSError as error:
+            self.progress.say(f"warning: a later start will not know that it finds compiled code: {error}")
 
     def _client_node(self) -> str | None:
         """A client with a node of its own has the last one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from servemark import launch, launch_router, processes
+from servemark import compiled, doors, launch, launch_router, processes
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, attempts, ports
 from servemark.deployment.ground import Ground
@@ -27,6 +27,7 @@ from servemark.records import (
     ServerPlace,
     utc_now,
 )
+from servemark.records.live import CompileCache
 
 STAGE = "serve_model"
 SERVER = "server"
@@ -35,7 +36,11 @@ ROUTER = "router"
 
 @dataclass(frozen=True)
 class Serving:
-    """Starts the servers of one deployment, and the router in front of several."""
+    """Starts the servers of one deployment, and the router in front of several.
+
+    Args:
+        caches: where compiled code is kept for later starts; None for a start that is to find nothing.
+    """
 
     plan: Plan
     cluster: Cluster
@@ -45,6 +50,7 @@ class Serving:
     port: int | None
     stop_s: float
     progress: Progress
+    caches: Path | None = None
 
     def run(self, fabric: Fabric) -> Endpoint:
         """Start ``vllm serve`` for every replica.
@@ -60,6 +66,7 @@ class Serving:
         try:
             ground = Ground(allocation.current(), attempt, attempts.scratch_folder(attempt))
             key_file = attempts.secret(attempt, "api-key")
+            found = self._look_into_caches()
             servers = tuple(
                 self._replica(ground, index, replica, key_file) for index, replica in enumerate(token.replicas)
             )
@@ -78,7 +85,27 @@ class Serving:
             servers=servers,
             router=router,
             started_at=utc_now(),
+            compile_cache=found,
+            compile_cache_folder=str(self.caches) if self.caches and found else None,
         )
+
+    def _look_into_caches(self) -> CompileCache | None:
+        """What of an earlier start these servers are going to find.
+
+        Raises:
+            StageFailed: the folder cannot be used.
+        """
+        if self.caches is None:
+            return "none"
+        try:
+            return compiled.prepare(self.caches, self.plan, self.hardware)
+        except OSError as error:
+            raise StageFailed(
+                f"The folder for compiled code, {self.caches}, cannot be used: {error}.",
+                do="Make the cache writable for you on the nodes, name another (`cache`), or set `compile_cache: none` for "
+                f"deployments.{self.plan.deployment}.",
+                reason="compile_cache",
+            ) from None
 
     def _node(self, part: Part) -> Node:
         return self.cluster.nodes[part.node]
@@ -119,7 +146,8 @@ class Serving:
                 port,
                 rank,
             )
-            env = launch.server_environment(self.plan, self.hardware.accelerator, node, str(ground.scratch))
+            caches = str(self.caches or compiled.fresh(ground.scratch))
+            env = launch.server_environment(self.plan, self.hardware.accelerator, node, str(ground.scratch), caches)
             if replica.ray_address:
                 token = str((ground.attempt / "ray-token").absolute())
                 env |= launch.ray_environment(token, str(ground.scratch)) | {"RAY_ADDRESS": replica.ray_address}
@@ -128,7 +156,7 @@ class Serving:
                 name=daemon,
                 argv=tuple(argv),
                 env=env,
-                secret_env={"VLLM_API_KEY": str(key_file)},
+                secret_env={doors.KEY: str(key_file)},
                 log=str(ground.attempt / f"{daemon}.log"),
                 devices=part.devices,
                 modules=self.plan.modules,

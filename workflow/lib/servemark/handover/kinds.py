@@ -40,7 +40,7 @@ _SENTENCES = tuple(
         (r"deployments/[^/]+/stopped\.json", "How a deployment ended, and that nothing of it was left"),
         (r"deployments/[^/]+/accounting\.json", "The scheduler's own record of a deployment's jobs"),
         (r"deployments/[^/]+/owner", "The job that worked on a deployment last"),
-        (r"deployments/[^/]+/points/[^/]+\.requests\.json", "Per-request results of a load point, as the client wrote them"),
+        (r"deployments/[^/]+/points/[^/]+\.requests\.json", "Per-request results of a load point, from all processes of the client"),
         (r"deployments/[^/]+/points/[^/]+\.json", "Measurement of a load point: verdict, reasons, figures, the client's command line"),
         (rf"{_ATTEMPT}/sources\.json", "The sources that an attempt was started from, and the configuration as given"),
         (rf"{_ATTEMPT}/keeper\.json", "Why an attempt's processes were ended, and when"),

@@ -25,6 +25,7 @@ def version(name: str) -> str | None:
 def main(output: str) -> None:
     import torch
     import vllm
+    from vllm.envs import environment_variables
     from vllm.platforms import current_platform
 
     warnings = []
@@ -52,6 +53,7 @@ def main(output: str) -> None:
         "nccl": nccl,
         "vllm_platform": current_platform.device_type or "none",
         "tensor_on": device,
+        "variables": sorted(name for name in environment_variables if name.startswith("VLLM_")),
         "warnings": warnings,
     }
     with open(output, "w") as stream:

@@ -12,7 +12,8 @@ modules         what ``module load`` brings (the fabric's NCCL plugin, a compile
 interface       the network between nodes as configured, when there is more than one node; else None
 hardware        accelerator; GPU names and memory, sorted; driver; CPU model and logical count; architecture
 workload        dataset, lengths, requests, warm-ups, client options: the workload as configured, without its name and
-                without the lists of loads, repetitions and seeds that it is expanded into
+                without the lists of loads, repetitions and seeds that it is expanded into; the number of client
+                processes when there are several, and whom they ask when it is not the endpoint
 load            concurrency, request rate
 repetition      which repetition
 seed            the seed

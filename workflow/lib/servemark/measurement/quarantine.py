@@ -31,6 +31,7 @@ REMEDIES = {
     "output_tokens_long": "Check that the client's options do not ask for other lengths.",
     "output_tokens_short": "Check `ignore-eos` and that input and output fit in `max-model-len`.",
     "requests_failed": "Read the errors in the raw result file and the server's log.",
+    "clients_unaccounted": "Run again; the result file holds another number of the client's processes than asked.",
     "requests_unaccounted": "Read the client's log: it sent another number of requests than asked.",
     "server_changed": "The server was restarted during the point: read its log, then run again.",
     "server_died": "Read the server's log; after mending the cause run again.",

@@ -16,6 +16,19 @@ key                per request
                    ``ttft + sum(itls)``, which is the same sum by construction (lib/endpoint_request_func.py)
 =================  ============================================================================================
 
+Several client processes share the load of one point; their files are merged into one (:mod:`servemark.measurement.merge`), which has a
+key more, ``clients``: for each process, in the order of its requests in the lists,
+
+==================  ===========================================================================================
+key                 per process
+==================  ===========================================================================================
+``listed``          how many entries of the lists are its own
+``first_start``     start of its first request, on the same clock
+``cpu``             ``[moment, seconds]`` about once a second while it measured: the same clock, and the CPU time
+                    that it had used since it was started
+its own totals      ``num_prompts`` to ``mean_itl_ms``, as above
+==================  ===========================================================================================
+
 The file has no success flag. A request that failed has an error text, or, when the server answered with a status line
 without a reason phrase (``output.error = response.reason or ""``), an empty one and a TTFT of 0.0.
 """
@@ -58,8 +71,8 @@ class Request:
 
 
 @dataclass(frozen=True)
-class RawResult:
-    """The checked content of one result file. ``totals`` are the client's own sums, kept for comparison only."""
+class Results:
+    """Requests, and what the client says of them. ``totals`` are the client's own sums, kept for comparison only."""
 
     num_prompts: int
     completed: int
@@ -68,9 +81,33 @@ class RawResult:
     requests: tuple[Request, ...]
     totals: dict[str, float]
 
+    @property
+    def good(self) -> list[Request]:
+        """The completed requests."""
+        return [request for request in self.requests if request.ok]
+
+
+@dataclass(frozen=True)
+class Client(Results):
+    """The share of one client process; ``cpu`` as in the file."""
+
+    cpu: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class RawResult(Results):
+    """The checked content of one result file. ``clients`` is empty in a file from before there were several."""
+
+    clients: tuple[Client, ...] = ()
+
 
 def read_raw(path: Path) -> RawResult:
-    """Read and check one result file.
+    """Read and check one result file; raises as :func:`read_data`."""
+    return read_data(path)[1]
+
+
+def read_data(path: Path) -> tuple[dict[str, Any], RawResult]:
+    """One result file's JSON, and its checked content.
 
     Raises:
         RawError: with one of the reasons ``raw_missing``, ``raw_empty``, ``raw_truncated``, ``raw_broken`` (not JSON,
@@ -79,7 +116,8 @@ def read_raw(path: Path) -> RawResult:
             ``non_finite`` (NaN or infinity).
     """
     try:
-        return _result(_parse(path.read_text(encoding="utf-8")))
+        data = _parse(path.read_text(encoding="utf-8"))
+        return data, _result(data)
     except FileNotFoundError:
         what, reason = "The client wrote no result file", "raw_missing"
     except (OSError, UnicodeDecodeError) as error:
@@ -120,8 +158,6 @@ def _result(data: dict[str, Any]) -> RawResult:
     missing = [key for key in (*COUNTS, "duration", *TOTALS, *LISTS) if key not in data]
     if missing:
         raise _Bad("raw_incomplete", f"The result file lacks {', '.join(missing)}; was --save-detailed given?")
-    counts = {key: _count(key, data[key]) for key in COUNTS}
-    totals = {key: _number(key, data[key]) for key in (*TOTALS, *(key for key in MEANS if key in data))}
     columns: dict[str, list[Any]] = {
         "input_lens": _column(data, "input_lens", _count),
         "output_lens": _column(data, "output_lens", _count),
@@ -161,14 +197,37 @@ def _result(data: dict[str, Any]) -> RawResult:
             strict=True,
         )
     )
-    return RawResult(
-        num_prompts=counts["num_prompts"],
-        completed=counts["completed"],
-        failed=counts["failed"],
-        duration_s=_number("duration", data["duration"]),
-        requests=requests,
-        totals={**{key: float(counts[key]) for key in ("total_input_tokens", "total_output_tokens")}, **totals},
-    )
+    return RawResult(**_said(data), requests=requests, clients=_clients(data.get("clients", []), requests))
+
+
+def _said(data: dict[str, Any]) -> dict[str, Any]:
+    """What the client, or one of its processes, says of its requests."""
+    counts = {key: _count(key, data[key]) for key in COUNTS}
+    totals = {key: float(counts.pop(key)) for key in ("total_input_tokens", "total_output_tokens")}
+    totals |= {key: _number(key, data[key]) for key in (*TOTALS, *(key for key in MEANS if key in data))}
+    return {**counts, "duration_s": _number("duration", data["duration"]), "totals": totals}
+
+
+def _clients(entries: Any, requests: tuple[Request, ...]) -> tuple[Client, ...]:
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise _Bad("raw_types", "clients is not a list of objects")
+    found, begin = [], 0
+    for entry in entries:
+        missing = [key for key in (*COUNTS, "duration", *TOTALS, "listed", "first_start", "cpu") if key not in entry]
+        if missing:
+            raise _Bad("raw_incomplete", f"An entry of clients lacks {', '.join(missing)}")
+        said, end = _said(entry), begin + _count("listed", entry["listed"])
+        said["totals"]["first_start"] = _number("first_start", entry["first_start"])
+        samples = [_numbers("cpu", sample) for sample in _column(entry, "cpu", lambda _, sample: sample)]
+        if any(len(sample) != 2 for sample in samples):
+            raise _Bad("raw_types", "cpu holds a sample that is not a moment and seconds")
+        found.append(
+            Client(**said, requests=requests[begin:end], cpu=tuple((moment, used) for moment, used in samples))
+        )
+        begin = end
+    if found and begin != len(requests):
+        raise _Bad("raw_lengths", f"The client processes list {begin} requests, the file {len(requests)}")
+    return tuple(found)
 
 
 def _column(data: dict[str, Any], key: str, check: Callable[[str, Any], Any]) -> list[Any]:

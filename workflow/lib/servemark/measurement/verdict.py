@@ -7,25 +7,25 @@ from the per-request lists, and the client's own totals are only compared with o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
 from servemark import statistics
+from servemark.measurement import clients
 from servemark.measurement.raw import RawError, RawResult, Request
+from servemark.measurement.recount import disagreements, recount
 from servemark.records import Failure, Measurement, PlannedPoint, Reason
 
 Verdict = Literal["VALID", "SUSPECT", "INVALID"]
 
-# Sums of thousands of float64 differ by far less when only the order of adding differs.
 # No model makes two tokens of one answer within this time (seconds): they were ready and waited to be sent or read.
 BURST_GAP_S = 1e-4
-SAME_FIGURE = 1e-6
 # perf_counter resolves nanoseconds; this only forgives the rounding of sums.
 CLOCK_SLACK_S = 1e-6
 
 
-class Thresholds(Protocol):
+class Thresholds(clients.Limits, Protocol):
     """What the configuration accepts; any object with these attributes fits."""
 
     @property
@@ -72,13 +72,14 @@ class ServerFacts:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Verdict and reasons; ``figures`` is None exactly when the verdict is INVALID."""
+    """Verdict and reasons; ``figures`` is None exactly when the verdict is INVALID. ``client_cpu``: see the record."""
 
     verdict: Verdict
     reasons: tuple[Reason, ...]
     completed: int
     failed: int
     figures: statistics.Figures | None
+    client_cpu: float | None = None
 
 
 def judge(raw: RawResult | RawError, asked: PlannedPoint, thresholds: Thresholds, server: ServerFacts) -> Judgement:
@@ -91,19 +92,26 @@ def judge(raw: RawResult | RawError, asked: PlannedPoint, thresholds: Thresholds
     if isinstance(raw, RawError):
         reasons.append(_invalid(raw.reason, raw.what))
         return Judgement("INVALID", tuple(reasons), completed=0, failed=0, figures=None)
-    good = [request for request in raw.requests if request.ok]
+    good = raw.good
     failed = len(raw.requests) - len(good)
     reasons += _request_reasons(raw, good, asked, thresholds)
-    odd = _odd_clock(raw.duration_s, good)
+    odd = next(filter(None, (_odd_clock(said.duration_s, said.good) for said in (raw, *raw.clients))), None)
     figures = None
     if odd:
         reasons.append(_invalid("clock_odd", odd))
     else:
         figures = recount(raw.duration_s, good)
         reasons += _figure_reasons(raw, good, figures, asked, thresholds)
+        reasons += clients.reasons(raw.clients, raw.duration_s, thresholds)
     verdict = _verdict(reasons)
+    busiest = clients.busiest(raw.clients)
     return Judgement(
-        verdict, tuple(reasons), completed=len(good), failed=failed, figures=None if verdict == "INVALID" else figures
+        verdict,
+        tuple(reasons),
+        completed=len(good),
+        failed=failed,
+        figures=None if verdict == "INVALID" else figures,
+        client_cpu=round(busiest[1], 4) if busiest else None,
     )
 
 
@@ -142,6 +150,9 @@ def measurement(judgement: Judgement, point: PlannedPoint, context: Context) -> 
         seed=point.seed,
         input_tokens=point.input_tokens,
         output_tokens=point.output_tokens,
+        ask=point.ask,
+        clients=point.clients,
+        client_cpu=None if figures is None else judgement.client_cpu,
         key=point.key,
         verdict=judgement.verdict,
         reasons=judgement.reasons,
@@ -197,6 +208,11 @@ def _request_reasons(
             "requests_unaccounted",
             f"{asked.requests} requests were asked for; the client says {raw.num_prompts} and lists {accounted}.",
         )
+    if len(raw.clients) != asked.clients and (raw.clients or asked.clients > 1):
+        yield _invalid(
+            "clients_unaccounted",
+            f"{asked.clients} client processes were asked for; the result file holds {len(raw.clients)}.",
+        )
     if failed:
         fraction = failed / accounted
         first = next((request.error for request in raw.requests if request.error.strip()), "no error text")
@@ -244,42 +260,10 @@ def _odd_clock(duration_s: float, good: list[Request]) -> str | None:
     return None
 
 
-def recount(duration_s: float, good: Sequence[Request]) -> statistics.Figures:
-    """The figures of the completed requests of one load point.
-
-    Raises:
-        ValueError: a duration that is not positive, or a time that is not finite.
-    """
-    return statistics.figures(
-        duration_s=duration_s,
-        input_tokens=[request.input_tokens for request in good],
-        output_tokens=[request.output_tokens for request in good],
-        ttfts=[request.ttft for request in good],
-        itls=[request.itls for request in good],
-        latencies=[request.latency for request in good],
-    )
-
-
 def _figure_reasons(
     raw: RawResult, good: list[Request], figures: statistics.Figures, asked: PlannedPoint, thresholds: Thresholds
 ) -> Iterator[Reason]:
-    ours = {
-        "completed": len(good),
-        "failed": len(raw.requests) - len(good),
-        "total_input_tokens": figures.total_input_tokens,
-        "total_output_tokens": figures.total_output_tokens,
-        "request_throughput": figures.request_throughput,
-        "output_throughput": figures.output_throughput,
-        "total_token_throughput": figures.total_throughput,
-        "mean_ttft_ms": figures.ttft_ms.mean if figures.ttft_ms else 0.0,
-        "mean_itl_ms": figures.itl_ms.mean if figures.itl_ms else 0.0,
-    }
-    client = {"completed": raw.completed, "failed": raw.failed, **raw.totals}
-    differ = [
-        f"{name} {theirs:g} (ours {ours[name]:g})"
-        for name, theirs in client.items()
-        if not math.isclose(ours[name], theirs, rel_tol=SAME_FIGURE, abs_tol=1e-9)
-    ]
+    differ = [*disagreements(raw, figures), *clients.own_disagreements(raw)]
     if differ:
         yield _invalid("client_disagrees", f"The client's totals differ from its own requests: {', '.join(differ)}.")
     if figures.duration_s < thresholds.min_duration_s:

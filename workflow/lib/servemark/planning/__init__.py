@@ -1,12 +1,17 @@
 """Is a topology legal for a model, where does it go, does it fit, and did the server agree: pure functions."""
 
-from servemark.planning.legality import first_request_fails, legality, stage_layers, stages
+from servemark.planning.advice import advice
+from servemark.planning.asked import Asked
+from servemark.planning.capture import resolve as resolve_capture_size
+from servemark.planning.legality import first_request_fails, legality, stage_layers, stages, too_long
 from servemark.planning.memory import estimate, refusals, require
 from servemark.planning.observed import compare, observe
 from servemark.planning.placement import place
 from servemark.planning.software import software
 
 __all__ = [
+    "Asked",
+    "advice",
     "compare",
     "estimate",
     "first_request_fails",
@@ -15,7 +20,9 @@ __all__ = [
     "place",
     "refusals",
     "require",
+    "resolve_capture_size",
     "software",
     "stage_layers",
     "stages",
+    "too_long",
 ]

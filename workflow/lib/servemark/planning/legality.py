@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from servemark.errors import PlanRefused
 from servemark.records import Topology
@@ -67,6 +67,23 @@ def first_request_fails(
         f"{what}, and without one pipeline_parallel {topology.pipeline_parallel} on CPU dies at the first request; "
         "legal here: `enforce-eager: false` and no VLLM_CPU_CI_ENV."
         for what in found
+    )
+
+
+def too_long(workloads: Iterable[tuple[str, int, int]], max_model_len: int | None) -> tuple[str, ...]:
+    """Why every request of a workload would be refused by the server: (sentence, ...).
+
+    vLLM answers 400 when a prompt is longer than max-model-len less the tokens to be made (vllm/renderers/params.py, 0.32.0).
+
+    Args:
+        workloads: name, input tokens and output tokens of each.
+        max_model_len: as the options set it; None when vLLM derives it, and nothing is certain.
+    """
+    return tuple(
+        f"workloads.{name} asks for {prompt} + {answer} = {prompt + answer} tokens, and options.max-model-len is {max_model_len}: vLLM "
+        f"answers 400 to all of it; legal here: {prompt + answer} and more, or name other `workloads` for this deployment."
+        for name, prompt, answer in sorted(set(workloads))
+        if max_model_len is not None and prompt + answer > max_model_len
     )
 
 
@@ -178,8 +195,8 @@ def _placement(topology: Topology, devices_per_node: int) -> tuple[list[str], li
     if topology.tensor_parallel > topology.devices_per_node:
         warnings.append(
             f"tensor_parallel {topology.tensor_parallel} spans nodes of {topology.devices_per_node} device(s): every "
-            "layer waits for the network between nodes. Prefer tensor_parallel within a node and replicas or "
-            "pipeline_parallel across nodes."
+            "layer waits for the network between nodes (gpt-oss-120b, 512 requests, vLLM 0.15.1: 8 over two nodes of 4 GH200 gave 0.59 of "
+            "the tokens/s of 4 in one node). Prefer tensor_parallel within a node and replicas across nodes, else pipeline_parallel."
         )
     elif topology.nodes > 1 and topology.devices_per_node % topology.tensor_parallel:
         warnings.append(

@@ -87,6 +87,9 @@ class EnvironmentCheck(Record):
     serve_options: tuple[str, ...] = Field(
         default=(), description="every option `vllm serve --help=all` knows, without dashes"
     )
+    variables: tuple[str, ...] = Field(
+        default=(), description="every VLLM_ variable that vllm/envs.py lists; none: it was not asked"
+    )
     warnings: tuple[str, ...] = ()
 
 

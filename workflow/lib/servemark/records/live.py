@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from servemark.records.base import Failure, Record, Strict
+
+CompileCache = Literal["none", "empty", "other", "filled"]
 
 
 class DaemonState(Strict):
@@ -135,6 +137,10 @@ class Endpoint(Record):
     servers: tuple[ServerPlace, ...] = ()
     router: ServerPlace | None = None
     started_at: str | None = None
+    compile_cache: CompileCache | None = Field(default=None, description="as in startup.json")
+    compile_cache_folder: str | None = Field(
+        default=None, description="where servers that came up are noted; None: they are not"
+    )
 
 
 class Ready(Record):
@@ -157,6 +163,9 @@ class Ready(Record):
 class StartupPhase(Strict):
     name: str
     seconds: float
+    note: str | None = Field(
+        default=None, description="of compile: `made`, `loaded` (from a cache) or `made and loaded`, as the log says it"
+    )
 
 
 class ReplicaStartup(Strict):
@@ -197,6 +206,12 @@ class Startup(Record):
     servers: tuple[ServerPlace, ...] = ()
     router: ServerPlace | None = None
     client_node: str | None = None
+    compile_cache: CompileCache | None = Field(
+        default=None,
+        description="what the servers found of compiled code, as seen before they began: `none` (a fresh folder was asked for), "
+        "`empty`, `other` (of other models or options), `filled` (the same model and options came up with it before); null: not known, "
+        "the deployment's own variables name the places",
+    )
 
 
 class Stopped(Record):

@@ -64,8 +64,20 @@ class Measurement(Record):
         default={},
         description="requests that each replica finished during this point, by its own count, warm-ups included",
     )
+    ask: Literal["endpoint", "replica"] = Field(
+        default="endpoint",
+        description="whom the client asked: the one address, or the first replica's server past the router",
+    )
+    clients: int = Field(default=1, description="processes of the client that shared the load")
+    client_cpu: float | None = Field(
+        default=None,
+        description="cores that the busiest of them used while it measured; None when not known: less than two samples, a second apart",
+    )
     client_node: str | None = None
-    client_argv: tuple[str, ...] = ()
+    client_argv: tuple[str, ...] = Field(
+        default=(),
+        description="of the first process; the others have their own share of the load, seed and result file",
+    )
     client_exit_code: int | None = None
     raw: str | None = Field(default=None, description="file name of the per-request results beside the record")
     raw_sha256: str | None = None

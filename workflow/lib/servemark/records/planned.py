@@ -65,6 +65,10 @@ class PlannedPoint(Strict):
     output_tokens: int
     warmups: int
     client_options: dict[str, Any] = {}
+    clients: int = Field(default=1, description="processes of the client that share the load")
+    ask: Literal["endpoint", "replica"] = Field(
+        default="endpoint", description="the deployment's one address, or the first replica's server past the router"
+    )
     key: str = Field(description="ledger key, sha256 hex")
 
 

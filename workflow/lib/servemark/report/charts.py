@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def bundle(cache_folder: Path | None = None) -> str:
     Args:
         cache_folder: where the script is kept and found again, since making it takes a second.
     """
-    kept = cache_folder and cache_folder / f"vega-{vl_convert.__version__}.js"
+    kept = cache_folder and cache_folder / f"vega-{version('vl-convert-python')}.js"
     if kept and kept.exists():
         return kept.read_bytes().decode()
     script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))

@@ -109,6 +109,7 @@ def render(data: PageData, *, bundle: str | None = None) -> str:
         drawings=_json(drawings),
         hardware_line=views.hardware_line(data.hardware),
         hardware_facts=views.hardware_facts(data.hardware),
+        clients=views.clients(data),
         startup=views.startup_table(data),
         memory=views.memory(data),
         config=yaml.safe_dump(words.plain(data.config), sort_keys=False, allow_unicode=True, width=100),

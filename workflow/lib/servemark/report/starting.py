@@ -10,6 +10,12 @@ from servemark.report.charts import SCHEMA
 
 _CLUSTER = "nodes and Ray"
 _AFTER_PHASES = ("other, up to /health", "/health to first token")
+_CACHES = {
+    "none": "first start",
+    "empty": "first start",
+    "other": "caches of other deployments",
+    "filled": "caches of an earlier start",
+}
 
 
 def segments(startup: Startup) -> list[tuple[str, float]]:
@@ -25,6 +31,16 @@ def segments(startup: Startup) -> list[tuple[str, float]]:
     if health is not None and first is not None:
         named.append((_AFTER_PHASES[1], first - health))
     return [(name, seconds) for name, seconds in named if seconds > 0]
+
+
+def caches(startup: Startup) -> str | None:
+    """What the servers found of compiled code, for people; None where it is not known.
+
+    What is in a folder says what a start could use; the log says what vLLM made of it, which is added where the two differ.
+    """
+    words = _CACHES.get(startup.compile_cache or "")
+    made = any(phase.name == "compile" and phase.note == "made" for phase in startup.phases)
+    return f"{words}, but compiled anew" if words and made and startup.compile_cache == "filled" else words
 
 
 def phases(startups: Sequence[Startup]) -> list[str]:

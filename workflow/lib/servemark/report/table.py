@@ -40,6 +40,8 @@ SCHEMA: dict[str, str] = {
     "seed": "Int64",
     "input_tokens": "Int64",
     "output_tokens": "Int64",
+    "clients": "Int64",
+    "ask": "string",
     "verdict": "string",
     "reasons": "string",
     "failure": "string",
@@ -52,6 +54,7 @@ SCHEMA: dict[str, str] = {
     **dict.fromkeys(FIGURES, "float64"),
     **{f"{metric}_count": "Int64" for metric in words.METRICS},
     "replica_requests": "string",
+    "client_cpu_cores": "float64",
     "started_at": "string",
     "client_node": "string",
     "job_id": "string",
@@ -67,7 +70,8 @@ def tidy(measurements: Sequence[Measurement], accounts: Iterable[Accounting] = (
 
     Every figure of an INVALID measurement is empty, whatever its record holds. ``reasons`` and ``failure`` hold codes;
     the sentences stay in the records. ``job_id`` is the scheduler's job that the attempt ran in, as ``accounts`` tell.
-    ``replica_requests`` reads ``r0=64 r1=66``: empty for one replica.
+    ``replica_requests`` reads ``r0=64 r1=66``: empty for one replica. ``clients`` are processes of the client, ``client_cpu_cores`` what
+    the busiest of them used.
     """
     jobs = {attempt: job.job_id for account in accounts for job in account.jobs for attempt in job.attempts}
     return pd.DataFrame([_row(item, jobs) for item in ordered(measurements)], columns=list(SCHEMA)).astype(SCHEMA)
@@ -111,6 +115,8 @@ def _row(item: Measurement, jobs: Mapping[str, str]) -> dict[str, Any]:
         "seed": item.seed,
         "input_tokens": item.input_tokens,
         "output_tokens": item.output_tokens,
+        "clients": item.clients,
+        "ask": item.ask,
         "verdict": item.verdict,
         "reasons": " ".join(reason.code for reason in item.reasons) or None,
         "failure": item.failure.reason if item.failure else None,
@@ -135,6 +141,7 @@ def _row(item: Measurement, jobs: Mapping[str, str]) -> dict[str, Any]:
         "requests_per_s": item.request_throughput,
         "output_tokens_per_s": item.output_throughput,
         "total_tokens_per_s": item.total_throughput,
+        "client_cpu_cores": item.client_cpu,
     }
     for metric in words.METRICS:
         summary = getattr(item, f"{metric}_ms")

@@ -42,7 +42,7 @@ def headlines(points: Sequence[Mapping[str, Any]], data: PageData) -> list[dict[
 
     ``share`` is that figure over the best deployment's; ``best`` is None where a deployment has no accepted figure.
     ``per_device`` is that figure over the topology's ``devices``, where the planned deployments differ in the number of GPUs.
-    ``lengths`` are the (input, output) tokens of the workload's requests.
+    ``lengths`` are the (input, output) tokens of the workload's requests, ``ask`` whom they ask.
     """
     asked: list[tuple[str, str, Measurement | PlannedPoint]] = [
         (item.workload, item.deployment, item) for item in data.measurements
@@ -77,7 +77,8 @@ def headlines(points: Sequence[Mapping[str, Any]], data: PageData) -> list[dict[
             for name in sorted({deployment for other, deployment, _ in asked if other == workload})
         ]
         lengths = sorted({(item.input_tokens, item.output_tokens) for name, _, item in asked if name == workload})
-        result.append({"workload": workload, "cards": cards, "lengths": lengths})
+        ask = next(item.ask for name, _, item in asked if name == workload)
+        result.append({"workload": workload, "cards": cards, "lengths": lengths, "ask": ask})
     return result
 
 
@@ -143,6 +144,22 @@ def model_line(manifest: Manifest) -> str:
     return ", ".join(part for part in parts if part)
 
 
+def clients(data: PageData) -> list[dict[str, Any]]:
+    """How each load was made: one row a deployment, workload and load, in the order of the measurements.
+
+    ``cpu`` is what the busiest process used in any accepted repetition, per cent of a core; None where it is not known.
+    """
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for item in data.measurements:
+        load = words.load(item.concurrency, item.request_rate)
+        row: dict[str, Any] = {"deployment": item.deployment, "workload": item.workload, "load": load}
+        row["clients"] = item.clients
+        row = found.setdefault(tuple(row.values()), {**row, "ask": item.ask, "cpu": None})
+        if item.client_cpu is not None and item.verdict != "INVALID":
+            row["cpu"] = max(row["cpu"] or 0.0, 100 * item.client_cpu)
+    return list(found.values())
+
+
 def startup_table(data: PageData) -> dict[str, Any]:
     """Start-up seconds per deployment, one column a segment, in the order of the plot."""
     startups = list(data.startups.values())
@@ -150,7 +167,9 @@ def startup_table(data: PageData) -> dict[str, Any]:
     lines = []
     for startup in startups:
         segments = dict(starting.segments(startup))
-        lines.append({"startup": startup, "cells": [segments.get(phase) for phase in phases]})
+        lines.append(
+            {"startup": startup, "cells": [segments.get(phase) for phase in phases], "caches": starting.caches(startup)}
+        )
     return {"phases": phases, "lines": lines}
 
 

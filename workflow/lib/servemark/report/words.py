@@ -159,6 +159,11 @@ def load(concurrency: int | None, request_rate: float | None) -> str:
     return f"{request_rate:g}{_NBSP}requests/s{cap}"
 
 
+def asked(ask: str) -> str:
+    """Whom the client asks."""
+    return "one replica, past the router" if ask == "replica" else "the endpoint"
+
+
 def point(item: Measurement | PlannedPoint) -> str:
     """A load point: workload, load, repetition."""
     return f"{item.workload}, {load(item.concurrency, item.request_rate)}, repetition{_NBSP}{item.repetition}"

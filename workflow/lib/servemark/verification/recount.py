@@ -12,6 +12,7 @@ from servemark.config.model import Verdict
 from servemark.measurement import verdict
 from servemark.measurement.ledger import file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
+from servemark.measurement.recount import recount as figures_of
 from servemark.records import Failure, Measurement
 from servemark.verification.contents import Contents, PointFiles
 from servemark.verification.differences import Difference
@@ -110,6 +111,6 @@ def _words(judged: Measurement | verdict.Judgement, details: bool = False) -> st
 def _figures(raw: RawResult) -> statistics.Figures | None:
     """The figures although the verdict is INVALID; None where the times allow none."""
     try:
-        return verdict.recount(raw.duration_s, [request for request in raw.requests if request.ok])
+        return figures_of(raw.duration_s, raw.good)
     except ValueError:
         return None

@@ -1,8 +1,8 @@
 """ASGI middleware for ``vllm serve --middleware servemark_require_key.RequireKey``: no route without the key.
 
-vLLM itself asks for its key only below /v1, /v2, /inference and /cohere, and never for OPTIONS; /invocations, /tokenize,
-/metrics and more answer to anybody. Its folder is on the server's PYTHONPATH and holds nothing else, so that it hides
-no module of the model environment.
+It is the only check: vLLM's own asks for a key only below /v1, /v2, /inference and /cohere, and never for OPTIONS (/invocations,
+/tokenize, /metrics and more answer to anybody), and its variable would make every start compile anew (servemark/doors.py). Its folder
+is on the server's PYTHONPATH and holds nothing else, so that it hides no module of the model environment.
 """
 
 import hashlib
@@ -10,8 +10,8 @@ import hmac
 import json
 import os
 
-# vLLM's own variable: one key for its check and for ours, and never on a command line.
-VARIABLE = "VLLM_API_KEY"
+# Never on a command line.
+VARIABLE = "SERVEMARK_API_KEY"
 # Set to 1 for replicas behind vllm-router, which asks for /health without a key and starts for no replica that refuses it.
 # The answer is 200 or 503 with an empty body: that something is alive, which the open port says already.
 OPEN_HEALTH = "SERVEMARK_HEALTH_WITHOUT_KEY"

@@ -1,0 +1,244 @@
+"""Advice: each rule speaks where its figure holds, with the key that leads out, and is silent a step away from that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import report_data
+from deployed import HARDWARE
+
+from servemark.config.expand import Point, points
+from servemark.config.load import load
+from servemark.config.model import Deployment
+from servemark.deployment.plan import plan
+from servemark.errors import PlanRefused
+from servemark.planning.advice import graphs
+from servemark.records import Gpu, Plan
+from servemark.weights import builtin
+
+ROOT = Path(__file__).parents[2]
+GPT_OSS = json.loads((ROOT / ".tests" / "fixtures" / "planning" / "gpt-oss-120b-config.json").read_text())
+OPTIONS = (
+    "api-server-count block-size compilation-config dtype enable-expert-parallel enable-prefix-caching enforce-eager "
+    "gpu-memory-utilization kv-cache-memory-bytes max-cudagraph-capture-size max-model-len max-num-batched-tokens max-num-seqs moe-backend "
+    "performance-mode speculative-config stream-interval"
+)
+KNOWN = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_LOGGING_LEVEL", "VLLM_HOST_IP", "VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE")
+CHECK = report_data.check(
+    "gpu",
+    vllm="0.32.0",
+    torch_cuda="13.0",
+    vllm_platform="cuda",
+    serve_options=tuple(OPTIONS.split()),
+    variables=KNOWN,
+)
+QUIET = {"no-enable-prefix-caching": True, "stream-interval": 20}
+MEMORY_MIB = {
+    "NVIDIA H200": 143771,
+    "NVIDIA H100 80GB HBM3": 81559,
+    "NVIDIA GH200 480GB": 97871,
+    "NVIDIA A100-SXM4-80GB": 81920,
+    "another GPU": 143771,
+}
+
+
+def gpus(name: str):
+    return HARDWARE.model_copy(
+        update={"accelerator": "cuda", "gpus": (Gpu(name=name, memory_mib=MEMORY_MIB[name]),) * 8, "memory_gib": 1000.0}
+    )
+
+
+def point(concurrency: int | None = 64, **changes) -> Point:
+    values = {
+        "name": f"chat-c{concurrency}-r1",
+        "workload": "chat",
+        "concurrency": concurrency,
+        "request_rate": None,
+        "repetition": 1,
+        "seed": 1,
+        "requests": 5 * (concurrency or 100),
+        "input_tokens": 1024,
+        "output_tokens": 1024,
+        "warmups": 0,
+        "client_options": {},
+    }
+    return Point(**(values | changes))
+
+
+def planned(gpu="NVIDIA H200", load=(64,), options=None, check=None, variables=None, model=GPT_OSS, **topology) -> Plan:
+    """A plan of gpt-oss-120b, or of another config.json, on nodes of eight GPUs.
+
+    Args:
+        load: points, or the concurrency of each.
+        options: on top of those that leave nothing to say.
+        topology: the deployment's.
+    """
+    deployment = Deployment.model_validate(
+        {
+            "model": "big",
+            "environment": "gpu",
+            "topology": topology,
+            "options": QUIET | (options or {}),
+            "variables": variables or {},
+        }
+    )
+    manifest = report_data.manifest("big").model_copy(update={"config": model, "weight_bytes": None})
+    asked = [one if isinstance(one, Point) else point(one) for one in load]
+    hardware = gpus(gpu) if gpu in MEMORY_MIB else HARDWARE
+    return plan("big", deployment, False, asked, hardware, CHECK.model_copy(update=check or {}), manifest)
+
+
+def without(name: str) -> dict:
+    """What takes an option of QUIET back."""
+    return {name: None}
+
+
+SPEAKS = {
+    "queue": ({"load": (64, 512), "options": {"max-num-seqs": 256}},
+              "At concurrency 512 an engine gets up to 512 requests and runs 256 at a time (options.max-num-seqs): up to 256 wait"),
+    "queue at vLLM's default": ({"load": (1100,), "tensor_parallel": 4},
+                                "runs 1024 at a time (vLLM 0.32.0's default here): up to 76 wait in the server"),
+    "queue on an A100": ({"gpu": "NVIDIA A100-SXM4-80GB", "load": (300,), "tensor_parallel": 4}, "runs 256 at a time"),
+    "queue of the batch's tokens": ({"load": (600,), "options": {"max-num-batched-tokens": 512}}, "runs 512 at a time"),
+    "queue behind one replica": ({"load": (point(600, ask="replica"),), "options": {"max-num-seqs": 512}, "replicas": 4},
+                                 "gets up to 600 requests and runs 512"),
+    "queue behind data parallel engines": ({"load": (1028,), "options": {"max-num-seqs": 256}, "data_parallel": 4},
+                                           "gets up to 257 requests and runs 256"),
+    "cache": ({"gpu": "NVIDIA GH200 480GB", "load": (512,)},
+              "an engine runs up to 512 requests of 2048 tokens, and its KV cache is expected to hold about"),
+    "length": ({"options": {"max-model-len": 2176}},
+               "asks for 1024 + 1024 = 2048 tokens, and the longest request is planned to have 2176: vLLM answers 400"),
+    "length of the model": ({"load": (point(4, input_tokens=130_000, output_tokens=2000),)}, "Shorten the workload."),
+    "requests": ({"load": (point(512, requests=1024),)}, "fewer than 3 requests for each place (1024 for 512)"),
+    "replicas": ({"load": (64, 512), "tensor_parallel": 4},
+                 "share of concurrency 512: topology: {replicas: 4} instead of tensor_parallel 4"),
+    "replicas of replicas": ({"load": (1024,), "tensor_parallel": 4, "replicas": 2},
+                             "topology: {replicas: 8} instead of tensor_parallel 4"),
+    "pipeline": ({"nodes": 2, "tensor_parallel": 4, "pipeline_parallel": 2},
+                 "pipeline_parallel 2 spans nodes. Where a node holds the model, topology.replicas: 2"),
+    "tensor parallel": ({"nodes": 2, "tensor_parallel": 8}, "8 over two nodes of 4 GH200 gave 0.59"),
+    "experts": ({"data_parallel": 4, "options": {"enable-expert-parallel": True}}, "12.5k without this option"),
+    "Ray": ({"tensor_parallel": 2, "executor": "ray", "check": {"vllm": "0.15.1"}},
+            "vLLM 0.15.1 turns asynchronous scheduling off with executor: ray"),
+    "graphs": ({"load": (512,), "options": {"max-num-seqs": 512, "max-cudagraph-capture-size": 2048}},
+               "2048 captures 147 sizes, and the load that is planned needs them for 512 requests an engine: 96 of them"),
+    "graphs of replicas": ({"load": (512,), "options": {"max-cudagraph-capture-size": 512}, "replicas": 4},
+                           "needs them for 160 requests an engine"),
+    "small graphs": ({"load": (64, 512), "options": {"max-cudagraph-capture-size": 256}},
+                     "256 is less than the 512 requests that an engine runs at concurrency 512"),
+    "prefixes": ({"options": without("no-enable-prefix-caching")}, "options.no-enable-prefix-caching: true"),
+    "prefixes on purpose": ({"options": without("no-enable-prefix-caching") | {"enable-prefix-caching": True}}, "Prefix caching is on"),
+    "speculation": ({"options": {"speculative-config.method": "eagle3", "speculative-config.model": "/draft"}},
+                    "without options.speculative-config.method and options.speculative-config.model beside it"),
+    "chunks": ({"load": (2048,), "replicas": 8, "options": without("stream-interval")}, "for each process of the client"),
+    "unknown variable": ({"variables": {"VLLM_USE_RAY_SPMD_WORKER": "1"}},
+                         "vLLM 0.32.0 does not have it among its variables, so it does nothing. Remove it."),
+    "misspelt variable": ({"variables": {"VLLM_LOGING_LEVEL": "INFO"}}, "Did you mean VLLM_LOGGING_LEVEL? Otherwise remove it."),
+    "variable that is an option now": ({"variables": {"VLLM_MXFP4_USE_MARLIN": "1"}}, "options.moe-backend: marlin has taken its place."),
+    "variable before its option": ({"variables": {"VLLM_MXFP4_USE_MARLIN": "1"}, "check": {"serve_options": tuple(
+        option for option in OPTIONS.split() if option != "moe-backend")}}, "so it does nothing. Remove it."),
+    "NCCL": ({"variables": {"NCCL_FORCE_FLUSH": "0"}}, "Did you mean NCCL_NET_FORCE_FLUSH?"),
+    "debugging": ({"variables": {"VLLM_LOGGING_LEVEL": "debug"}}, "variables.VLLM_LOGGING_LEVEL: debug is for finding faults"),
+    "blocking": ({"variables": {"CUDA_LAUNCH_BLOCKING": "1"}}, "variables.CUDA_LAUNCH_BLOCKING: 1 is for finding faults"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SPEAKS)
+def test_advice_is_given_where_its_figure_holds(case):
+    changes, words = SPEAKS[case]
+    told = [text for text in planned(**changes).warnings if words in text]
+    assert len(told) == 1, planned(**changes).warnings
+
+
+SILENT = {
+    "nothing to say": {},
+    "as many as an engine runs": {"load": (512,), "options": {"max-num-seqs": 512}},
+    "as many as all engines run": {"load": (1024,), "options": {"max-num-seqs": 256}, "replicas": 4},
+    "vLLM's default is enough": {"load": (1024,), "replicas": 2},
+    "twice the default": {"load": (1040,), "options": {"performance-mode": "throughput"}, "tensor_parallel": 2, "pipeline_parallel": 2},
+    "a rate of requests": {"load": (point(None, request_rate=900.0),), "options": {"max-num-seqs": 16}},
+    "the cache holds them": {"gpu": "NVIDIA GH200 480GB", "load": (128,)},
+    "room for prompts that come out longer": {"options": {"max-model-len": 2304}},
+    "three requests for each place": {"load": (point(64, requests=192),)},
+    "few requests for each device": {"load": (500,), "tensor_parallel": 4},
+    "one device does not hold the load": {"gpu": "NVIDIA H100 80GB HBM3", "load": (512,), "tensor_parallel": 4},
+    "experts cut": {"data_parallel": 4},
+    "experts spread over one engine": {"tensor_parallel": 4, "options": {"enable-expert-parallel": True}},
+    "Ray with asynchronous scheduling": {"tensor_parallel": 2, "executor": "ray"},
+    "a pipeline inside a node": {"pipeline_parallel": 2},
+    "replicas across nodes": {"nodes": 2, "replicas": 2, "tensor_parallel": 2},
+    "graphs that fit": {"load": (512,), "options": {"max-num-seqs": 512, "max-cudagraph-capture-size": 512}},
+    "graphs for the load": {"load": (512,), "replicas": 4, "options": {"max-cudagraph-capture-size": "workload"}},
+    "graphs of a load without limit": {"load": (point(None, request_rate=9.0),), "options": {"max-cudagraph-capture-size": 1024}},
+    "no graphs": {"load": (64,), "options": {"max-cudagraph-capture-size": 2048, "enforce-eager": True}},
+    "shared prefixes": {"load": (point(64, client_options={"random-prefix-len": 512}),), "options": without("no-enable-prefix-caching")},
+    "no caching in other words": {"options": without("no-enable-prefix-caching") | {"enable-prefix-caching": False}},
+    "many processes of the client": {"load": (point(2048, clients=16),), "replicas": 8, "options": without("stream-interval")},
+    "few chunks": {"load": (64,), "options": without("stream-interval")},
+    "a GPU of unknown peaks": {"gpu": "another GPU", "load": (2048,), "replicas": 8, "options": without("stream-interval")},
+    "known variables": {"variables": {"VLLM_LOGGING_LEVEL": "INFO", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "8"}},
+    "variables that an older check did not ask for": {"variables": {"VLLM_USE_RAY_SPMD_WORKER": "1"}, "check": {"variables": ()}},
+    "debugging off": {"variables": {"CUDA_LAUNCH_BLOCKING": "0"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SILENT)
+def test_no_advice_is_given_a_step_away(case):
+    assert planned(**SILENT[case]).warnings == ()
+
+
+def test_of_a_dense_model_on_each_device_nothing_is_known():
+    dense = builtin.CONFIGS["tiny-dense"]
+    load = (point(512, input_tokens=64, output_tokens=64),)
+    assert planned("another GPU", load, model=dense, tensor_parallel=2).warnings == ()
+
+
+def test_on_a_cpu_nothing_is_said_that_was_learned_on_gpus():
+    plain = {"model": builtin.CONFIGS["tiny-moe"], "gpu": "none", "check": {"torch_cuda": None, "vllm_platform": "cpu"}}
+    shape = {"input_tokens": 64, "output_tokens": 32}
+    space = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    options = without("no-enable-prefix-caching") | without("stream-interval") | {"max-cudagraph-capture-size": 2048}
+    run = {**plain, "options": options, "variables": space, "tensor_parallel": 2}
+    assert planned(**run, load=(point(256, **shape),)).warnings == ()
+    (told,) = planned(**run, load=(point(300, **shape),)).warnings
+    assert "runs 256 at a time (vLLM 0.32.0's default here)" in told
+
+
+def test_advice_changes_nothing_of_what_is_started_and_measured():
+    silent = planned(load=(512,), variables={"OMP_NUM_THREADS": "8"})
+    told = planned(load=(512,), variables={"OMP_NUM_THREADS": "8"}, options={"max-num-seqs": 256})
+    assert told.warnings and told.options == {**silent.options, "max-num-seqs": 256}
+    assert told.topology == silent.topology and told.variables == silent.variables
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "examples/two-nodes-ray.yaml"])
+def test_the_demo_and_the_example_on_cpu_need_no_advice(file, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    config = load(ROOT / "config" / file)
+    manifest = report_data.manifest().model_copy(update={"config": builtin.CONFIGS["tiny-dense"]})
+    check = report_data.check(serve_options=tuple(OPTIONS.split()), variables=KNOWN)
+    assert config.deployments
+    for name, deployment in config.deployments.items():
+        assert plan(name, deployment, False, points(config, name), HARDWARE, check, manifest).warnings == ()
+
+
+@pytest.mark.parametrize(("length", "fits"), [(2047, False), ("2k", False), (2048, True), ("2K", True)])
+def test_a_length_below_what_a_workload_asks_for_is_refused(length, fits):
+    if fits:
+        assert planned(options={"max-model-len": length}).estimate.max_model_len == 2048
+        return
+    with pytest.raises(
+        PlanRefused, match=r"workloads\.chat asks for 1024 \+ 1024 = 2048 tokens, and options\.max-model-len"
+    ) as refused:
+        planned(options={"max-model-len": length})
+    assert refused.value.reason == "bad_option"
+
+
+@pytest.mark.parametrize(
+    ("size", "number"), [(1, 1), (2, 2), (4, 3), (8, 4), (255, 34), (256, 35), (512, 51), (1024, 83), (2048, 147)]
+)
+def test_graphs_are_counted_as_vllm_logs_them(size, number):
+    """51 and 147 stand in recorded logs of 0.25.1, 83 in 0.32.0's words about gpt-oss."""
+    assert graphs(size) == number

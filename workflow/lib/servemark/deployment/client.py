@@ -1,0 +1,139 @@
+"""The benchmark client of one load point: one process or several, each with its share of the load, their results made one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from servemark import launch
+from servemark.children import ToolResult
+from servemark.daemon import DaemonRequest
+from servemark.deployment import allocation, attempts
+from servemark.deployment.ground import Ground
+from servemark.measurement.merge import Samples, merge
+from servemark.measurement.raw import RawError, RawResult, read_data, read_raw
+from servemark.records import PlannedPoint, Ready, write_atomically
+from servemark.stage import Stage
+
+_RUN_CLIENTS = Path(__file__).parents[1] / "inside" / "run_clients.py"
+
+
+def shares(point: PlannedPoint) -> list[PlannedPoint]:
+    """What each of the point's client processes sends: shares that differ by at most one and add up to the point.
+
+    The first keeps the point's seed; the others derive theirs from it, so that no two send the same prompts.
+    """
+    count = point.clients
+    concurrency = [None] * count if point.concurrency is None else _split(point.concurrency, count)
+    return [
+        point.model_copy(
+            update={
+                "clients": 1,
+                "concurrency": concurrency[index],
+                "request_rate": None if point.request_rate is None else point.request_rate / count,
+                "requests": requests,
+                "warmups": warmups,
+                "seed": _seed(point.seed, index),
+            }
+        )
+        for index, (requests, warmups) in enumerate(
+            zip(_split(point.requests, count), _split(point.warmups, count), strict=True)
+        )
+    ]
+
+
+def _split(total: int, count: int) -> list[int]:
+    each, more = divmod(total, count)
+    return [each + (index < more) for index in range(count)]
+
+
+def _seed(seed: int, index: int) -> int:
+    """31 bits, as the seeds of points have."""
+    if index == 0:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed} {index}".encode()).digest()[:4], "big") >> 1
+
+
+@dataclass(frozen=True)
+class BenchmarkClient:
+    """The client's processes for one load point.
+
+    Args:
+        draft: where the point's result file is made. What the processes write lies beside it, under names that begin with its own.
+        tokenizer: the folder of the model.
+    """
+
+    point: PlannedPoint
+    ready: Ready
+    draft: Path
+    python: str
+    tokenizer: str
+
+    @property
+    def commands(self) -> list[list[str]]:
+        """The command line of each process."""
+        ready, folder = self.ready, str(self.draft.parent.absolute())
+        url = ready.servers[0].url if self.point.ask == "replica" else ready.url
+        assert url and ready.served_name, "a live deployment's token is complete"
+        return [
+            launch.bench(self.python, url, ready.served_name, self.tokenizer, share, folder, part.name)
+            for share, part in zip(shares(self.point), self._parts, strict=True)
+        ]
+
+    @property
+    def _parts(self) -> list[Path]:
+        return [self._beside(str(index)) for index in range(self.point.clients)]
+
+    def _beside(self, suffix: str) -> Path:
+        return self.draft.with_name(f"{self.draft.name}.{suffix}")
+
+    def clear(self) -> None:
+        """Remove what the processes wrote."""
+        for path in self.draft.parent.glob(f"{self.draft.name}*"):
+            path.unlink(missing_ok=True)
+
+    def run(
+        self, attempt: Path, modules: tuple[str, ...], timeout_s: float, here: Stage, check: Callable[[], str | None]
+    ) -> ToolResult:
+        """Run all processes to their end, on the client's node. A text from ``check`` ends them."""
+        order = self._beside("order")
+        words = {"processes": self.commands, "cpu": str(self._beside("cpu").absolute())}
+        write_atomically(order, json.dumps(words) + "\n")
+        ground = Ground(allocation.current(), attempt, attempts.scratch_folder(attempt))
+        request = DaemonRequest(
+            name=f"client-{self.point.name}",
+            argv=(self.python, str(_RUN_CLIENTS), str(order.absolute())),
+            env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **launch.NO_PROXY},
+            secret_env={"OPENAI_API_KEY": str(self.ready.key_file)},
+            log=str(here.log.absolute()),
+            modules=modules,
+            grace_s=3.0,
+        )
+        tool = ground.tool(self.ready.client_node or ground.alloc.nodes[0], request)
+        return tool.run(log=here.log, timeout_s=timeout_s, watch=here.watch, check=check)
+
+    def collect(self) -> RawResult | RawError:
+        """Make the point's result file at ``draft``, and read it.
+
+        Where the result of a process cannot be used, that one stays as evidence and its fault is the answer.
+        """
+        parts = []
+        for path in self._parts:
+            try:
+                parts.append(read_data(path))
+            except RawError as error:
+                if path.exists():
+                    path.replace(self.draft)
+                return error
+        write_atomically(self.draft, json.dumps(merge(parts, self._samples())))
+        return read_raw(self.draft)
+
+    def _samples(self) -> list[Samples]:
+        # Without them the client's CPU time is not known, and said to be so; the requests' times do not depend on it.
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads(self._beside("cpu").read_text())
+        return [()] * self.point.clients

@@ -1,0 +1,104 @@
+"""The processes of the benchmark client: when each was at work, how busy it was, and what that means for the figures.
+
+The client's file does not say when it began, only how long it took. It took from the moment before its first request to the end of its
+last one (``benchmark_start_time`` and ``benchmark_duration`` in vllm/benchmarks/serve.py, 0.32), so it began its duration before
+the end of the last completed request. At a request rate that is earlier than the first start: the wait for the first arrival counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from servemark.measurement.raw import Client, RawResult
+from servemark.measurement.recount import disagreements, recount, same
+from servemark.records import Reason
+
+
+class Limits(Protocol):
+    """What the configuration accepts of the client; any object with these attributes fits."""
+
+    @property
+    def max_client_cpu(self) -> float:
+        """Cores that one process may use while it measures; more is SUSPECT."""
+
+    @property
+    def min_client_overlap(self) -> float:
+        """Share of the measurement during which all processes are at work; less is SUSPECT."""
+
+
+def window(client: Client) -> tuple[float, float] | None:
+    """First and last moment of a process's measurement, on the clock of its requests; None when it lists no request."""
+    requests = client.good or client.requests
+    if not requests:
+        return None
+    last = max(request.start + request.latency for request in requests)
+    begin = min(last - client.duration_s, *(request.start for request in requests))
+    return begin, begin + client.duration_s
+
+
+def span_s(clients: Sequence[Client]) -> float:
+    """Seconds from the first moment of any process to the last of any; with one process its own duration."""
+    windows = [found for found in map(window, clients) if found]
+    if len(clients) == 1 or not windows:
+        return max(client.duration_s for client in clients)
+    return max(end for _, end in windows) - min(begin for begin, _ in windows)
+
+
+def overlap_s(clients: Sequence[Client]) -> float:
+    """Seconds during which every process was at work."""
+    windows = [found or (0.0, 0.0) for found in map(window, clients)]
+    return max(0.0, min(end for _, end in windows) - max(begin for begin, _ in windows))
+
+
+def cpu_cores(client: Client) -> float | None:
+    """Cores that a process used between the first and the last sample of its measurement; None with less than two."""
+    inside = window(client) or (0.0, 0.0)
+    samples = [sample for sample in client.cpu if inside[0] <= sample[0] <= inside[1]]
+    if len(samples) < 2 or samples[-1][0] <= samples[0][0]:
+        return None
+    return (samples[-1][1] - samples[0][1]) / (samples[-1][0] - samples[0][0])
+
+
+def busiest(clients: Sequence[Client]) -> tuple[int, float] | None:
+    """Number (from 1) and cores of the process that used most; None where that is known of none."""
+    known = [(cores, number) for number, client in enumerate(clients, 1) if (cores := cpu_cores(client)) is not None]
+    return max(known)[::-1] if known else None
+
+
+def own_disagreements(raw: RawResult) -> list[str]:
+    """What the processes say that is not so by their own requests, or not what the whole file says.
+
+    Raises:
+        ValueError: a duration that is not positive, or a time that is not finite.
+    """
+    found = [
+        f"{text} in client process {number}"
+        for number, client in enumerate(raw.clients, 1)
+        for text in disagreements(client, recount(client.duration_s, client.good))
+    ]
+    if raw.clients and not same(ours := span_s(raw.clients), raw.duration_s):
+        found.append(f"duration {raw.duration_s:g} (ours {ours:g})")
+    return found
+
+
+def reasons(clients: Sequence[Client], duration_s: float, limits: Limits) -> Iterator[Reason]:
+    """Why the client itself may have made the figures what they are.
+
+    Args:
+        duration_s: of the whole measurement, more than 0.
+    """
+    most = busiest(clients)
+    if most and most[1] > limits.max_client_cpu:
+        detail = (
+            f"Client process {most[0]} of {len(clients)} used {most[1]:.0%} of a core while it measured, more than "
+            f"{limits.max_client_cpu:.0%}: it sent and read late, so the figures are partly its own. Give the workload more `clients`."
+        )
+        yield Reason(code="client_saturated", severity="SUSPECT", detail=detail)
+    if len(clients) > 1 and (together := overlap_s(clients)) < limits.min_client_overlap * duration_s:
+        detail = (
+            f"All {len(clients)} client processes were at work during {together:.2f} s of {duration_s:.2f} s "
+            f"({together / duration_s:.0%}; {limits.min_client_overlap:.0%} asked): otherwise the load was a smaller one. "
+            "More `requests` make what lies outside weigh less."
+        )
+        yield Reason(code="clients_out_of_step", severity="SUSPECT", detail=detail)

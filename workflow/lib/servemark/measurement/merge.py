@@ -1,0 +1,77 @@
+"""The result files of several client processes made one, before any percentile is computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from servemark.measurement import clients
+from servemark.measurement.raw import COUNTS, MEANS, TOTALS, Client, RawResult
+
+_SUMS = (*COUNTS, "request_rate", "max_concurrency")
+# Of distributions and of single seconds; those of the whole load follow from the requests, not from those of the parts.
+_NOT_OF_PARTS = re.compile(r"(mean|median|std|p[\d.]+)_\w+_ms|max_output_tokens_per_s|max_concurrent_requests")
+
+Part = tuple[Mapping[str, Any], RawResult]
+Samples = Sequence[tuple[float, float]]
+
+
+def merge(parts: Sequence[Part], cpu: Sequence[Samples]) -> dict[str, Any]:
+    """One result in the format of :mod:`servemark.measurement.raw`: lists joined, sums added, throughputs and means from the parts.
+
+    The result of a single process keeps all that it says; of several, what is no list and no sum stays where all say the same.
+
+    Args:
+        parts: of each process, its result file's JSON and content.
+        cpu: of each process, moments on the clock of its requests and the CPU seconds that it had used since it was started; only
+            what lies within its measurement is kept.
+    """
+    shares = [_share(raw, samples) for (_, raw), samples in zip(parts, cpu, strict=True)]
+    merged = dict(parts[0][0]) if len(parts) == 1 else _joined([data for data, _ in parts], shares)
+    merged["clients"] = [_entry(data, share) for (data, _), share in zip(parts, shares, strict=True)]
+    return merged
+
+
+def _share(raw: RawResult, samples: Samples) -> Client:
+    said = {name: value for name, value in vars(raw).items() if name != "clients"}
+    begin, end = clients.window(Client(**said)) or (0.0, 0.0)
+    inside = tuple((moment, used) for moment, used in samples if begin <= moment <= end)
+    return Client(**said, cpu=inside)
+
+
+def _entry(data: Mapping[str, Any], share: Client) -> dict[str, Any]:
+    said = {key: data[key] for key in (*COUNTS, "duration", *TOTALS, *MEANS) if key in data}
+    first = min((request.start for request in share.requests), default=0.0)
+    return {**said, "listed": len(share.requests), "first_start": first, "cpu": [list(sample) for sample in share.cpu]}
+
+
+def _joined(parts: Sequence[Mapping[str, Any]], shares: Sequence[Client]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for key, value in parts[0].items():
+        values: list[Any] = [part.get(key) for part in parts]
+        if _NOT_OF_PARTS.fullmatch(key):
+            continue
+        if all(isinstance(each, list) for each in values):
+            merged[key] = [item for each in values for item in each]
+        elif key in _SUMS and all(isinstance(each, int | float) for each in values):
+            merged[key] = sum(values)
+        elif all(each == value for each in values):
+            merged[key] = value
+    duration_s = clients.span_s(shares)
+    tokens_in, tokens_out = (merged[f"total_{which}_tokens"] for which in ("input", "output"))
+    merged["duration"] = duration_s
+    for key, amount in zip(TOTALS, (merged["completed"], tokens_out, tokens_in + tokens_out), strict=True):
+        # A duration that is none is the verdict's to name.
+        merged[key] = amount / duration_s if duration_s > 0 else 0.0
+    gaps = [sum(len(request.itls) for request in share.good) for share in shares]
+    weights = {"mean_ttft_ms": [share.completed for share in shares], "mean_itl_ms": gaps}
+    for key in MEANS:
+        if all(key in part for part in parts):
+            merged[key] = _mean([share.totals[key] for share in shares], weights[key])
+    return merged
+
+
+def _mean(values: Sequence[float], weights: Sequence[int]) -> float:
+    total = sum(weights)
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / total if total else 0.0

@@ -1,0 +1,118 @@
+"""What a deployment is asked to serve, and what each of its engines gets of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from servemark.planning import capture
+from servemark.planning.legality import stages
+from servemark.planning.memory import BLOCK_TOKENS, GIB, kv_pool
+from servemark.planning.options import count, element_bytes, flag, whole
+from servemark.records import EnvironmentCheck, Estimate, Hardware, PlannedPoint, Topology
+from servemark.weights.architecture import Architecture
+
+SPECULATION = ("speculative-", "spec-")
+"""How the names of vLLM's options for speculative decoding begin."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Everything that advice looks at. An engine is the tp x pp ranks that share one scheduler; requests are spread evenly.
+
+    Attributes:
+        variables: the server's, the cluster's included.
+        hardware: one node's.
+        alone: what an engine of one device in place of each tensor parallel group would hold; None where it would not fit.
+    """
+
+    architecture: Architecture
+    topology: Topology
+    options: Mapping[str, Any]
+    variables: Mapping[str, str]
+    points: tuple[PlannedPoint, ...]
+    estimate: Estimate
+    hardware: Hardware
+    check: EnvironmentCheck
+    alone: Estimate | None = None
+
+    @property
+    def cuda(self) -> bool:
+        return self.hardware.accelerator == "cuda"
+
+    def engines(self, point: PlannedPoint) -> int:
+        """Engines that a point's requests are spread over."""
+        replicas = 1 if point.ask == "replica" else self.topology.replicas
+        return replicas * self.topology.data_parallel
+
+    @property
+    def closed(self) -> tuple[PlannedPoint, ...]:
+        """The points whose concurrency is the load, from the smallest to the largest; a request rate has no such number."""
+        points = [point for point in self.points if point.concurrency and point.request_rate is None]
+        return tuple(sorted(points, key=lambda point: point.concurrency or 0))
+
+    @property
+    def speculation(self) -> tuple[str, ...]:
+        """The options of speculative decoding that are given."""
+        return tuple(name for name in self.options if name.startswith(SPECULATION))
+
+    @property
+    def graphs(self) -> bool:
+        """Whether CUDA graphs are captured."""
+        return self.cuda and not flag(self.options, "enforce-eager")
+
+    @cached_property
+    def max_num_seqs(self) -> int:
+        """Requests that an engine runs at a time: the option, else vLLM's default for `vllm serve`.
+
+        Source: vllm/engine/arg_utils.py, get_batch_defaults and _set_default_max_num_seqs_and_batched_tokens_args (0.32.0): by
+        the memory of the GPU, which A100s of 80 GB are left out of; on CPU 128 for each rank of the engine.
+        """
+        if given := count(self.options, "max-num-seqs"):
+            return given
+        if self.cuda:
+            memory_gib = min(gpu.memory_mib for gpu in self.hardware.gpus) / 1024
+            a100 = any("A100" in gpu.name for gpu in self.hardware.gpus)
+            default = 1024 if memory_gib >= 160 or (memory_gib >= 70 and not a100) else 256
+        else:
+            default = 128 * self.topology.engine_size
+        if self.options.get("performance-mode") == "throughput":
+            default *= 2
+        return min(default, whole(self.options, "max-num-batched-tokens") or default)
+
+    def share(self, point: PlannedPoint) -> int:
+        """Requests in flight that a point gives to one engine; 0 when no concurrency limits them."""
+        return -(-(point.concurrency or 0) // self.engines(point))
+
+    def running(self, point: PlannedPoint) -> int:
+        """The most requests that one engine runs at a time in a point."""
+        return min(self.share(point) or self.max_num_seqs, self.max_num_seqs)
+
+    def captured(self, point: PlannedPoint) -> int:
+        """The largest CUDA graph that an engine needs in a point of known concurrency."""
+        topology = self.topology.model_copy(update={"replicas": self.engines(point), "data_parallel": 1})
+        return capture.needed(topology, point.concurrency or 0, self.max_num_seqs)
+
+    def held(self, tokens: int) -> float:
+        """Requests of ``tokens`` tokens that the KV cache of one engine is expected to hold at once."""
+        return self._held(tokens, self.estimate, self.topology)
+
+    def held_alone(self, tokens: int) -> float:
+        """The same for an engine of one device in place of each tensor parallel group; 0 where it would not fit."""
+        if self.alone is None:
+            return 0.0
+        return self._held(tokens, self.alone, self.topology.model_copy(update={"tensor_parallel": 1}))
+
+    def _held(self, tokens: int, estimate: Estimate, topology: Topology) -> float:
+        pool = kv_pool(
+            self.architecture,
+            topology,
+            tokens,
+            whole(self.options, "block-size") or BLOCK_TOKENS[self.hardware.accelerator],
+            1,  # decoding: a layer with a window has let go of what was in flight while the prompt was read
+            element_bytes(self.options),
+            stages(self.architecture, topology, self.variables),
+        )
+        return max(0, int(estimate.kv_cache_gib * GIB) // pool.block_bytes) / pool.request_blocks
