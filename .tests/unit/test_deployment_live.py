@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 from deployed import assert_all_gone, reasons
 
 from servemark import keeper, launch, processes
@@ -36,7 +37,9 @@ def test_a_deployment_is_started_measured_stopped_and_then_only_replayed(deploy)
     assert (ready.servers, ready.router, ready.client_node) == (endpoint.servers, None, node.name)
     assert (startup.nodes, startup.placement, startup.servers) == (token.nodes, token.replicas, endpoint.servers)
     assert 0 < startup.seconds_to_health <= startup.seconds_to_first_token < 20
-    assert startup.observed["kv_cache_tokens"] == 65536 and startup.phases
+    assert startup.observed["kv_cache_tokens"] == 65536
+    phases = sum(phase.seconds for phase in startup.phases)
+    assert phases == pytest.approx(startup.seconds_to_health, abs=0.01), "the first token's own time comes after them"
     for route in ("/v1/models", "/metrics", "/health"):
         assert httpx.get(ready.url + route).status_code == 401, "nobody is served without the key"
 

@@ -142,13 +142,13 @@ class Waiting:
             attempt, server, key, tail, begin, lambda: f"waiting for vLLM{which}: {parser.stage}", lambda: parser.stage
         )
         require_closed(f"{server.url}/metrics")
-        ready_at = started + timedelta(seconds=waited.seconds_to_first_token)
+        healthy_at = started + timedelta(seconds=waited.seconds_to_health)
         tail()
         start = ReplicaStartup(
             replica=server.replica,
             node=server.node,
             seconds_to_first_token=waited.seconds_to_first_token,
-            phases=parser.phases(started, ready_at),
+            phases=parser.phases(started, healthy_at),
             log=daemon.log,
         )
         return start, waited.seconds_to_health
