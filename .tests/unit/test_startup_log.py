@@ -74,6 +74,20 @@ def test_the_log_says_whether_the_compiled_model_was_made_or_loaded(name, note):
     assert notes == dict.fromkeys(PHASES) | {"compile": note}
 
 
+def test_compiling_on_cpu_lies_between_two_lines():
+    log = StartupLog()
+    log.feed(
+        "(EngineCore pid=1) INFO 12-31 23:59:36 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='tiny'\n"
+        "(Worker pid=2) INFO 12-31 23:59:49 [cpu_model_runner.py:87] Warming up model for the compilation...\n"
+        "(Worker pid=2) INFO 01-01 00:00:04 [decorators.py:743] [backbone] saved AOT compiled function to /c/model\n"
+        "(Worker pid=2) INFO 01-01 00:00:05 [cpu_model_runner.py:91] Warming up done.\n"
+        "(EngineCore pid=1) INFO 01-01 00:00:08 [core.py:402] init engine (profile, create kv cache, warmup model) took 18.82 s\n"
+    )
+    phases = {phase.name: phase for phase in log.phases("2025-12-31T23:59:20", "2026-01-01T00:00:10")}
+    assert (phases["compile"].seconds, phases["compile"].note) == (16.0, "made")
+    assert phases["KV cache and profiling"].seconds == pytest.approx(2.82)
+
+
 def test_a_cache_that_could_not_be_read_counts_as_both():
     log = StartupLog()
     log.feed(

@@ -62,6 +62,8 @@ _MARKERS = tuple(
 _MODEL_LOADED = re.compile(r"Model loading took [\d.]+ GiB(?: memory)? and ([\d.]+) seconds")
 _WEIGHTS_LOADED = re.compile(r"Loading weights took ([\d.]+) seconds")
 _COMPILED = re.compile(r"torch\.compile (?:took|takes) ([\d.]+) s in total|\(compilation: ([\d.]+) s\b")
+# On CPU no line has the seconds of compiling; it lies between these two (v1/worker/cpu_model_runner.py, 0.32.0).
+_WARMING, _WARM = "Warming up model for the compilation", "Warming up done"
 # vllm/compilation/backends.py and decorators.py, alike in 0.25.1 and 0.32.0.
 _MADE = re.compile(r"Compiling a graph for compile range|saved AOT compiled function to|Compiling model again due to")
 _LOADED = re.compile(r"Directly load (?:AOT compilation|the compiled graph\(s\))")
@@ -91,6 +93,11 @@ class _Stamp(NamedTuple):
                 continue
         return min(candidates, key=lambda moment: abs(moment - reference))
 
+    def seconds_after(self, other: _Stamp) -> float:
+        """Seconds since an earlier stamp, which may lie in the year before."""
+        later = datetime(2004, *self)  # a leap year
+        return (later - other.near(later)).total_seconds()
+
 
 class StartupLog:
     """Incremental reader of one server's log: `feed` it text as it grows, then look at `stage` and `phases`.
@@ -113,6 +120,7 @@ class StartupLog:
         self._model_s: float | None = None
         self._weights_s: float | None = None
         self._compile_s = 0.0
+        self._warming: _Stamp | None = None
         self._made = self._loaded_graphs = False
         self._capture_s = 0.0
         self._init_s: float | None = None
@@ -234,6 +242,10 @@ class StartupLog:
         elif found := _ENGINE_DONE.search(line):
             self._init_s = max(self._init_s or 0.0, float(found[1]))
             self._done = stamp
+        elif _WARMING in line:
+            self._warming = self._warming or stamp
+        elif _WARM in line and self._warming and stamp:
+            self._compile_s = max(self._compile_s, stamp.seconds_after(self._warming))
         self._made = self._made or bool(_MADE.search(line))
         self._loaded_graphs = self._loaded_graphs or bool(_LOADED.search(line))
         if found := _COMPILED.search(line):
