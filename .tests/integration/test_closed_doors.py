@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -111,7 +111,11 @@ def started(argv: list[str], env: dict[str, str], log: Path, url: str, seconds: 
         yield process
     finally:
         tree = [process, *process.children(recursive=True)] if process.is_running() else []
-        for member in tree:
+        # Killed at once, vLLM would leave what it has in /dev/shm.
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            child.terminate()
+            child.wait(10)
+        for member in filter(psutil.Process.is_running, tree):
             member.kill()
         child.wait(10)
         psutil.wait_procs(tree, 10)
