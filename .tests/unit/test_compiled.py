@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def place(tmp_path, asked=None, hardware=H200):
 def test_the_folder_lies_in_the_cache_under_an_absolute_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = compiled.place(config(Path("cache")), plan(), H200)
-    assert found.parent == tmp_path / "cache" / "compiled" and len(found.name) == 16
+    assert found.parent == tmp_path / "cache" / f"compiled-{os.getuid()}" and len(found.name) == 16
 
 
 def test_nothing_is_kept_where_each_start_is_to_be_a_first_one(tmp_path):

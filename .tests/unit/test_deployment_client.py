@@ -32,7 +32,7 @@ def test_one_process_has_the_whole_load_and_its_seed():
 def test_shares_add_up_to_the_load_and_differ_by_at_most_one(concurrency, rate):
     point = planned_point(7, {}, concurrency=concurrency, request_rate=rate, requests=20, warmups=2, clients=3)
     three = shares(point)
-    assert [share.requests for share in three] == [7, 7, 6] and [share.warmups for share in three] == [1, 1, 0]
+    assert [share.requests for share in three] == [7, 7, 6] and [share.warmups for share in three] == [1, 1, 1]
     assert [share.concurrency for share in three] == ([3, 2, 2] if concurrency else [None] * 3)
     assert sum(share.request_rate or 0 for share in three) == pytest.approx(rate or 0)
     assert {share.clients for share in three} == {1}

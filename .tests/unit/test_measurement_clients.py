@@ -180,10 +180,11 @@ def test_a_process_is_at_work_for_its_duration_up_to_its_last_answer():
     assert clients.window(client(100.0, 10.0, wait_s=3.0)) == pytest.approx((100, 110)), (
         "waiting for the first arrival counts"
     )
-    failed = replace(
-        client(100.0, 10.0), requests=tuple(replace(r, ok=False, latency=0.0) for r in client(100.0, 10.0).requests)
-    )
-    assert clients.window(failed) == pytest.approx((99.6, 109.6)), "when a failed request ended is not known"
+    first, last = client(100.0, 10.0).requests
+    for ok in (True, False):
+        some = (replace(first, ok=ok), replace(last, ok=False, latency=0.0))
+        failed = replace(client(100.0, 10.0), requests=some)
+        assert clients.window(failed) == pytest.approx((100, 110)), "when a failed request ended is not known"
     assert clients.window(replace(failed, requests=())) is None
     assert clients.span_s([replace(failed, requests=())]) == 10.0
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from deployed import planned_point
+from deployed import HARDWARE, planned_point
 
 from servemark.planning import resolve_capture_size
 from servemark.planning.capture import captured, needed
-from servemark.records import Topology
+from servemark.records import Gpu, Topology
 
+CPU = HARDWARE.model_copy(update={"accelerator": "cpu"})
+H200 = HARDWARE.model_copy(update={"accelerator": "cuda", "gpus": (Gpu(name="NVIDIA H200", memory_mib=143771),)})
+A100 = HARDWARE.model_copy(
+    update={"accelerator": "cuda", "gpus": (Gpu(name="NVIDIA A100-SXM4-80GB", memory_mib=81920),)}
+)
 ASKED = {"max-num-batched-tokens": 8192, "max-cudagraph-capture-size": "workload"}
 
 
@@ -37,18 +42,18 @@ def test_every_number_of_requests_gets_the_next_size_of_vllms_list():
 @pytest.mark.parametrize(
     ("topology", "concurrency", "seats", "size"),
     [
-        ({}, 1, None, 1),
-        ({}, 3, None, 4),
-        ({}, 100, None, 104),
-        ({}, 512, None, 512),
-        ({"tensor_parallel": 4}, 512, None, 512),
-        ({"pipeline_parallel": 2}, 512, None, 512),
+        ({}, 1, 1024, 1),
+        ({}, 3, 1024, 4),
+        ({}, 100, 1024, 104),
+        ({}, 512, 1024, 512),
+        ({"tensor_parallel": 4}, 512, 1024, 512),
+        ({"pipeline_parallel": 2}, 512, 1024, 512),
         ({}, 2048, 512, 512),
-        ({"replicas": 4}, 512, None, 160),
+        ({"replicas": 4}, 512, 1024, 160),
         ({"replicas": 4}, 2048, 512, 512),
-        ({"replicas": 2, "data_parallel": 2}, 512, None, 160),
-        ({"data_parallel": 4}, 2, None, 2),
-        ({"replicas": 4}, 1, None, 1),
+        ({"replicas": 2, "data_parallel": 2}, 512, 1024, 160),
+        ({"data_parallel": 4}, 2, 1024, 2),
+        ({"replicas": 4}, 1, 1024, 1),
     ],
 )
 def test_the_largest_number_of_requests_of_one_engine(topology, concurrency, seats, size):
@@ -56,29 +61,37 @@ def test_the_largest_number_of_requests_of_one_engine(topology, concurrency, sea
 
 
 def test_the_number_takes_the_words_place_and_the_largest_load_decides():
-    options, refused = resolve_capture_size(ASKED | {"max-num-seqs": 256}, Topology(), points(8, 200, 64), "cuda")
+    options, refused = resolve_capture_size(ASKED | {"max-num-seqs": 256}, Topology(), points(8, 200, 64), H200)
     assert (list(options.items()), refused) == (
         [("max-num-batched-tokens", 8192), ("max-cudagraph-capture-size", 200), ("max-num-seqs", 256)],
         (),
     )
 
 
+def test_without_max_num_seqs_vllms_own_limits_the_number():
+    sizes = [
+        resolve_capture_size(ASKED, Topology(), points(512), gpu)[0]["max-cudagraph-capture-size"]
+        for gpu in (H200, A100)
+    ]
+    assert sizes == [512, 256]
+
+
 def test_a_point_that_asks_one_replica_alone_gives_it_everything():
-    options, _ = resolve_capture_size(ASKED, Topology(replicas=4), (*points(256), *points(128, ask="replica")), "cuda")
+    options, _ = resolve_capture_size(ASKED, Topology(replicas=4), (*points(256), *points(128, ask="replica")), H200)
     assert options["max-cudagraph-capture-size"] == 128
 
 
 @pytest.mark.parametrize(
-    ("given", "accelerator", "resolved"),
+    ("given", "hardware", "resolved"),
     [
-        ({}, "cuda", {}),
-        ({"max-cudagraph-capture-size": 512}, "cuda", {"max-cudagraph-capture-size": 512}),
-        (ASKED, "cpu", {"max-num-batched-tokens": 8192}),
-        (ASKED | {"enforce-eager": True}, "cuda", {"max-num-batched-tokens": 8192, "enforce-eager": True}),
+        ({}, H200, {}),
+        ({"max-cudagraph-capture-size": 512}, H200, {"max-cudagraph-capture-size": 512}),
+        (ASKED, CPU, {"max-num-batched-tokens": 8192}),
+        (ASKED | {"enforce-eager": True}, H200, {"max-num-batched-tokens": 8192, "enforce-eager": True}),
     ],
 )
-def test_numbers_stay_and_where_nothing_is_captured_the_option_is_left_out(given, accelerator, resolved):
-    assert resolve_capture_size(given, Topology(), points(4), accelerator) == (resolved, ())
+def test_numbers_stay_and_where_nothing_is_captured_the_option_is_left_out(given, hardware, resolved):
+    assert resolve_capture_size(given, Topology(), points(4), hardware) == (resolved, ())
 
 
 @pytest.mark.parametrize(
@@ -93,11 +106,11 @@ def test_numbers_stay_and_where_nothing_is_captured_the_option_is_left_out(given
     ],
 )
 def test_what_has_no_number_is_refused_with_the_way_out(changes, asked, words):
-    _, (refused,) = resolve_capture_size(ASKED | changes, Topology(), asked, "cuda")
+    _, (refused,) = resolve_capture_size(ASKED | changes, Topology(), asked, H200)
     assert refused.startswith("options.max-cudagraph-capture-size: workload, but ") and words in refused
     assert refused.endswith("; give a number instead.")
 
 
 def test_a_limit_beside_a_request_rate_is_the_largest_number():
-    options, _ = resolve_capture_size(ASKED, Topology(), points(40, request_rate=2.0), "cuda")
+    options, _ = resolve_capture_size(ASKED, Topology(), points(40, request_rate=2.0), H200)
     assert options["max-cudagraph-capture-size"] == 40

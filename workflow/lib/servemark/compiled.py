@@ -47,7 +47,7 @@ def place(config: Config, plan: Plan, hardware: Hardware) -> Path | None:
     """The folder that a deployment's servers share with later starts; None where ``compile_cache: none`` asks for first starts."""
     if config.deployments[plan.deployment].compile_cache == "none":
         return None
-    return (config.cache / FOLDER / _digest(purpose(plan, hardware))).absolute()
+    return (config.cache / f"{FOLDER}-{os.getuid()}" / _digest(purpose(plan, hardware))).absolute()
 
 
 def fresh(scratch: Path) -> Path:
@@ -56,7 +56,7 @@ def fresh(scratch: Path) -> Path:
 
 
 def purpose(plan: Plan, hardware: Hardware) -> dict[str, Any]:
-    """What a folder is for. The user is part of it, because compiled code is run as it is found: nobody runs another one's."""
+    """What a folder is for. Users have folders of their own, because compiled code is run as it is found: nobody runs another one's."""
     topology = plan.topology
     return {
         "environment": plan.environment_digest,
@@ -69,7 +69,6 @@ def purpose(plan: Plan, hardware: Hardware) -> dict[str, Any]:
             "pipeline_parallel": topology.pipeline_parallel,
             "data_parallel": topology.data_parallel,
         },
-        "user": os.getuid(),
     }
 
 
@@ -93,12 +92,17 @@ def prepare(folder: Path, plan: Plan, hardware: Hardware) -> CompileCache | None
     if not (folder / WHAT).exists():
         text = "What vLLM and its libraries compiled, for later starts. It can be deleted while no server runs."
         write_atomically(folder / WHAT, json.dumps({"what": text, "for": purpose(plan, hardware)}, indent=2) + "\n")
-    if any(_said(name, plan.variables) for name in VARIABLES):
+    if not is_ours(plan):
         return None
     if _mark(folder, plan).exists():
         return "filled"
     used = (folder / STARTS, *(folder / below for below, _ in VARIABLES.values()))
     return "other" if any(path.is_dir() and any(path.iterdir()) for path in used) else "empty"
+
+
+def is_ours(plan: Plan) -> bool:
+    """Whether all that the deployment compiles lies where we say; its own variables may name other places, of which nothing is known."""
+    return not any(_said(name, plan.variables) for name in VARIABLES)
 
 
 def came_up(folder: Path, plan: Plan) -> None:

@@ -67,9 +67,18 @@ CLIENT_OPTIONS: dict[str, str] = {
 }
 
 WHOLE_LOAD_OPTIONS = frozenset(
-    {"probe-request-rate", "ramp-up-end-rps", "ramp-up-start-rps", "ramp-up-strategy", "self-timed"}
+    {
+        "burstiness",
+        "probe-request-rate",
+        "ramp-up-end-rps",
+        "ramp-up-start-rps",
+        "ramp-up-strategy",
+        "random-prefix-len",
+        "self-timed",
+    }
 )
-"""Options of the client that give a rate of their own, which every one of several processes would send."""
+"""Options of the client that mean another load when each of several processes follows them: a rate of their own, arrivals that do not
+add up to the same kind, a prefix that all requests share."""
 
 _SIZE = "it follows from `topology` and the cluster file's gpus_per_node, cpus_per_node and memory"
 _TASKS = "servemark starts one task on each node itself"

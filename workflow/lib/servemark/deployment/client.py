@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,8 @@ _RUN_CLIENTS = Path(__file__).parents[1] / "inside" / "run_clients.py"
 def shares(point: PlannedPoint) -> list[PlannedPoint]:
     """What each of the point's client processes sends: shares that differ by at most one and add up to the point.
 
-    The first keeps the point's seed; the others derive theirs from it, so that no two send the same prompts.
+    The first keeps the point's seed; the others derive theirs from it, so that no two send the same prompts. Of warm-ups all have
+    the same number, so that all begin to measure at the same time.
     """
     count = point.clients
     concurrency = [None] * count if point.concurrency is None else _split(point.concurrency, count)
@@ -36,13 +38,11 @@ def shares(point: PlannedPoint) -> list[PlannedPoint]:
                 "concurrency": concurrency[index],
                 "request_rate": None if point.request_rate is None else point.request_rate / count,
                 "requests": requests,
-                "warmups": warmups,
+                "warmups": math.ceil(point.warmups / count),
                 "seed": _seed(point.seed, index),
             }
         )
-        for index, (requests, warmups) in enumerate(
-            zip(_split(point.requests, count), _split(point.warmups, count), strict=True)
-        )
+        for index, requests in enumerate(_split(point.requests, count))
     ]
 
 
@@ -93,8 +93,9 @@ class BenchmarkClient:
 
     def clear(self) -> None:
         """Remove what the processes wrote."""
-        for path in self.draft.parent.glob(f"{self.draft.name}*"):
-            path.unlink(missing_ok=True)
+        for pattern in (f"{self.draft.name}*", f".{self.draft.name}*"):  # the second: a writing that was killed
+            for path in self.draft.parent.glob(pattern):
+                path.unlink(missing_ok=True)
 
     def run(
         self, attempt: Path, modules: tuple[str, ...], timeout_s: float, here: Stage, check: Callable[[], str | None]

@@ -96,7 +96,7 @@ class Serving:
             StageFailed: the folder cannot be used.
         """
         if self.caches is None:
-            return "none"
+            return "none" if compiled.is_ours(self.plan) else None
         try:
             return compiled.prepare(self.caches, self.plan, self.hardware)
         except OSError as error:

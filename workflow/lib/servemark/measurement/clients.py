@@ -3,6 +3,7 @@
 The client's file does not say when it began, only how long it took. It took from the moment before its first request to the end of its
 last one (``benchmark_start_time`` and ``benchmark_duration`` in vllm/benchmarks/serve.py, 0.32), so it began its duration before
 the end of the last completed request. At a request rate that is earlier than the first start: the wait for the first arrival counts.
+With a failed request the last end is not known, and the first start counts as the beginning.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ class Limits(Protocol):
 
 def window(client: Client) -> tuple[float, float] | None:
     """First and last moment of a process's measurement, on the clock of its requests; None when it lists no request."""
-    requests = client.good or client.requests
-    if not requests:
+    if not client.requests:
         return None
-    last = max(request.start + request.latency for request in requests)
-    begin = min(last - client.duration_s, *(request.start for request in requests))
+    begin = min(request.start for request in client.requests)
+    # A failed request does not say when it ended, so the last end is known only without one.
+    if len(client.good) == len(client.requests):
+        begin = min(begin, max(request.start + request.latency for request in client.good) - client.duration_s)
     return begin, begin + client.duration_s
 
 

@@ -38,6 +38,7 @@ def replicas_instead(asked: Asked) -> Iterator[str]:
     tp, spread = topology.tensor_parallel, topology.replicas * topology.tensor_parallel
     if not asked.cuda or not asked.architecture.moe or tp == 1 or topology.replica_size > tp:
         return
+    nodes = f"nodes: {topology.nodes}, " if topology.nodes > 1 else ""
     fitting = [
         point
         for point in asked.closed
@@ -48,9 +49,10 @@ def replicas_instead(asked: Asked) -> Iterator[str]:
     if fitting:
         yield (
             f"One device holds the weights, and the KV cache of its share of concurrency {fitting[0].concurrency}: topology: "
-            f"{{replicas: {spread}}} instead of tensor_parallel {tp} talks to nobody in its layers. gpt-oss-120b with 512 requests on 4 "
-            "H200 (vLLM 0.25.1, NVLink's faster all-reduces off) gave 56,472 tokens/s with 4 replicas and 39,368 with tensor_parallel 4. "
-            "aiconfigurator predicts the opposite below 4096 requests (at 512, 8.9k against 12.1k a GPU), so measure both."
+            f"{{{nodes}replicas: {spread}}} instead of tensor_parallel {tp} talks to nobody in its layers. gpt-oss-120b with 512 "
+            "requests on 4 H200 (vLLM 0.25.1, NVLink's faster all-reduces off) gave 56,472 tokens/s with 4 replicas and 39,368 with "
+            "tensor_parallel 4. aiconfigurator predicts the opposite below 4096 requests (at 512, 8.9k against 12.1k a GPU), so measure "
+            "both."
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from servemark.planning import capture
 from servemark.planning.legality import stages
 from servemark.planning.memory import BLOCK_TOKENS, GIB, kv_pool
-from servemark.planning.options import count, element_bytes, flag, whole
+from servemark.planning.options import element_bytes, flag, max_num_seqs, whole
 from servemark.records import EnvironmentCheck, Estimate, Hardware, PlannedPoint, Topology
 from servemark.weights.architecture import Architecture
 
@@ -65,22 +65,8 @@ class Asked:
 
     @cached_property
     def max_num_seqs(self) -> int:
-        """Requests that an engine runs at a time: the option, else vLLM's default for `vllm serve`.
-
-        Source: vllm/engine/arg_utils.py, get_batch_defaults and _set_default_max_num_seqs_and_batched_tokens_args (0.32.0): by
-        the memory of the GPU, which A100s of 80 GB are left out of; on CPU 128 for each rank of the engine.
-        """
-        if given := count(self.options, "max-num-seqs"):
-            return given
-        if self.cuda:
-            memory_gib = min(gpu.memory_mib for gpu in self.hardware.gpus) / 1024
-            a100 = any("A100" in gpu.name for gpu in self.hardware.gpus)
-            default = 1024 if memory_gib >= 160 or (memory_gib >= 70 and not a100) else 256
-        else:
-            default = 128 * self.topology.engine_size
-        if self.options.get("performance-mode") == "throughput":
-            default *= 2
-        return min(default, whole(self.options, "max-num-batched-tokens") or default)
+        """Requests that an engine runs at a time."""
+        return max_num_seqs(self.options, self.topology, self.hardware)
 
     def share(self, point: PlannedPoint) -> int:
         """Requests in flight that a point gives to one engine; 0 when no concurrency limits them."""

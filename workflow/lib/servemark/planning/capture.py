@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from servemark.planning.options import count, flag
-from servemark.records import Topology
+from servemark.planning.options import flag, max_num_seqs
+from servemark.records import Hardware, Topology
 
 OPTION = "max-cudagraph-capture-size"
 WORKLOAD = "workload"
@@ -45,17 +45,21 @@ def captured(requests: int) -> int:
     return math.ceil(requests / step) * step
 
 
-def needed(topology: Topology, concurrency: int, max_num_seqs: int | None) -> int:
-    """The largest graph that one engine needs while ``concurrency`` requests are in flight over all that the topology has."""
+def needed(topology: Topology, concurrency: int, at_a_time: int) -> int:
+    """The largest graph that one engine needs while ``concurrency`` requests are in flight over all that the topology has.
+
+    Args:
+        at_a_time: requests that an engine runs at once; the others wait.
+    """
     engines = topology.replicas * topology.data_parallel
     share = math.ceil(concurrency / engines)
     if engines > 1:
         share = min(concurrency, math.ceil(share * MARGIN))
-    return captured(min(share, max_num_seqs) if max_num_seqs else share)
+    return captured(min(share, at_a_time))
 
 
 def resolve(
-    options: Mapping[str, Any], topology: Topology, points: Sequence[Load], accelerator: str
+    options: Mapping[str, Any], topology: Topology, points: Sequence[Load], hardware: Hardware
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The options with a number in the place of ``workload``, and why there can be none: (options, one sentence a reason).
 
@@ -64,13 +68,14 @@ def resolve(
     if options.get(OPTION) != WORKLOAD:
         return dict(options), ()
     rest = {name: value for name, value in options.items() if name != OPTION}
-    if accelerator != "cuda" or flag(rest, "enforce-eager"):
+    if hardware.accelerator != "cuda" or flag(rest, "enforce-eager"):
         return rest, ()
     if refused := [
         f"options.{OPTION}: {WORKLOAD}, but {why}; give a number instead." for why in _unknown(rest, points)
     ]:
         return rest, tuple(refused)
-    size = max(needed(_asked(p, topology), p.concurrency or 1, count(rest, "max-num-seqs")) for p in points)
+    at_a_time = max_num_seqs(rest, topology, hardware)
+    size = max(needed(_asked(point, topology), point.concurrency or 1, at_a_time) for point in points)
     # In its old place: a plan's options are shown in the order in which they were given.
     return {name: size if name == OPTION else value for name, value in options.items()}, ()
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from servemark.errors import PlanRefused
+from servemark.records import Hardware, Topology
 
 
 def whole(options: Mapping[str, Any], name: str) -> int | None:
@@ -43,6 +44,25 @@ def count(options: Mapping[str, Any], name: str) -> int | None:
     """An option's number of 1 or more, where it is written as one: a word in its place is for others to judge."""
     text = str(options.get(name)).strip()
     return int(text) if text.isdecimal() and int(text) else None
+
+
+def max_num_seqs(options: Mapping[str, Any], topology: Topology, hardware: Hardware) -> int:
+    """Requests that an engine runs at a time: the option, else vLLM's default for `vllm serve`.
+
+    Source: vllm/engine/arg_utils.py, get_batch_defaults and _set_default_max_num_seqs_and_batched_tokens_args (0.32.0): by
+    the memory of the GPU, which A100s of 80 GB are left out of; on CPU 128 for each rank of the engine.
+    """
+    if given := count(options, "max-num-seqs"):
+        return given
+    if hardware.accelerator == "cuda":
+        memory_gib = min(gpu.memory_mib for gpu in hardware.gpus) / 1024
+        a100 = any("A100" in gpu.name for gpu in hardware.gpus)
+        default = 1024 if memory_gib >= 160 or (memory_gib >= 70 and not a100) else 256
+    else:
+        default = 128 * topology.engine_size
+    if options.get("performance-mode") == "throughput":
+        default *= 2
+    return min(default, whole(options, "max-num-batched-tokens") or default)
 
 
 def flag(options: Mapping[str, Any], name: str) -> bool | None:
