@@ -204,9 +204,11 @@ def plan(deployment: str = "plain", points: tuple[records.Measurement, ...] = ()
                 repetition=item.repetition,
                 seed=item.seed,
                 requests=32,
-                input_tokens=64,
-                output_tokens=32,
+                input_tokens=item.input_tokens,
+                output_tokens=item.output_tokens,
                 warmups=4,
+                clients=item.clients,
+                ask=item.ask,
                 key=item.key,
             )
             for item in points

@@ -47,6 +47,21 @@ def test_quantity_never_parts_from_its_unit(value, text):
 
 
 @pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (12.34, "+12.3"),
+        (-4, "\u22124.00"),
+        (0, "0"),
+        (None, "\u2013"),
+        (float("nan"), "\u2013"),
+        (-1200, f"\u22121{THIN}200"),
+    ],
+)
+def test_a_difference_has_its_sign(value, text):
+    assert words.signed(value) == text
+
+
+@pytest.mark.parametrize(
     ("low", "high", "text"), [(797, 823, "797\u2013823"), (797.1, 797.2, "797"), (None, None, "\u2013")]
 )
 def test_spread_is_one_number_where_both_ends_read_the_same(low, high, text):

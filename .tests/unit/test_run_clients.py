@@ -97,7 +97,7 @@ def test_the_cpu_time_of_each_is_sampled_each_second_on_the_clock_that_it_tells_
     for file, taken in zip(pair.files, (busy, idle), strict=True):
         said = float(file.read_text().split()[1])
         assert abs(taken[0][0] - said) < 2.0 and said < taken[-1][0]
-        assert 1.0 <= taken[-1][0] - taken[-2][0]
+        assert taken[-1][0] - taken[-2][0] >= 1.0
     used = [taken[-1][1] - taken[-2][1] for taken in (busy, idle)]
     assert used[0] > 0.2 and used[1] < 0.1, "even on a busy machine one of them works"
 

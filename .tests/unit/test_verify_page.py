@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from archived_run import wrong
+from archived_run import FINE, wrong
 
 from servemark import __version__
 
@@ -38,6 +38,25 @@ def test_a_changed_figure_of_the_page_is_named(run, pattern, new, said):
     found = wrong(run.seal())
     assert any(said in line for line in found), found
     assert all("report.html" in line for line in found)
+
+
+def test_what_the_router_adds_is_checked_too(run):
+    def split(plan):
+        plan["topology"]["replicas"] = 2
+        for point in plan["points"]:
+            if point["concurrency"] == 1:
+                point.update(workload="direct", ask="replica")
+
+    run.edit_json("deployments/plain/plan.json", split)
+    for repetition in (1, 2):
+        run.judge("plain", f"chat-c1-r{repetition}", FINE)
+    assert wrong(run.seal()) == []
+    run.edit(
+        "report.html", lambda text: re.sub(r'(?s)(id="router".*?<td class="num">)[\d.]+', r"\g<1>99999", text, count=1)
+    )
+    (said,) = wrong(run.seal())
+    assert "report.html, router" in said
+    assert "chat, concurrency 2, direct, concurrency 1, TTFT p50 ms: Through the router: stated 99999" in said
 
 
 def test_the_page_of_another_version_with_other_words_and_the_same_figures_is_well(run):

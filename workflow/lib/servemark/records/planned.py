@@ -91,6 +91,11 @@ class Plan(Record):
     points: tuple[PlannedPoint, ...]
     key_parts: dict[str, Any] = Field(description="the deployment's share of every point's ledger key")
 
+    def asked_by(self, workload: str) -> Topology:
+        """The part of the topology that a workload's requests go to: one replica where it asks one past the router."""
+        past = any(point.workload == workload and point.ask == "replica" for point in self.points)
+        return self.topology.model_copy(update={"replicas": 1}) if past else self.topology
+
 
 class Plans(Record):
     """Every deployment of the run has a plan. Written by confirm_plans; nothing is started without it."""

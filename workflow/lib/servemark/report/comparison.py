@@ -65,7 +65,7 @@ def groups(points: Sequence[Mapping[str, Any]], data: PageData) -> list[Group]:
         mine = [point for point in points if point["workload"] == workload and point["deployment"] in data.plans]
         by_devices: dict[int, dict[str, None]] = {}
         for point in mine:
-            size = data.plans[point["deployment"]].topology.world_size
+            size = data.plans[point["deployment"]].asked_by(workload).world_size
             by_devices.setdefault(size, {})[point["deployment"]] = None
         for devices, names in sorted(by_devices.items()):
             if len(names) > 1:

@@ -74,7 +74,7 @@ def _bound(data: PageData, plan: Plan | None, workload: str, concurrency: int, d
     try:
         return bound(
             Architecture.from_config(data.manifests[plan.model].config),
-            plan.topology,
+            plan.asked_by(workload),
             device,
             concurrency=concurrency,
             input_tokens=shape.input_tokens,

@@ -41,16 +41,17 @@ def headlines(points: Sequence[Mapping[str, Any]], data: PageData) -> list[dict[
     """Per workload, the load with the highest accepted median output throughput of each deployment asked to run it.
 
     ``share`` is that figure over the best deployment's; ``best`` is None where a deployment has no accepted figure.
-    ``per_device`` is that figure over the topology's ``devices``, where the planned deployments differ in the number of GPUs.
+    ``per_device`` is that figure over the ``devices`` that the workload asks, where they are not as many everywhere.
     ``lengths`` are the (input, output) tokens of the workload's requests, ``ask`` whom they ask.
     """
     asked: list[tuple[str, str, Measurement | PlannedPoint]] = [
         (item.workload, item.deployment, item) for item in data.measurements
     ]
     asked += [(point.workload, plan.deployment, point) for plan in data.plans.values() for point in plan.points]
-    devices = {plan.deployment: plan.topology.world_size for plan in data.plans.values()}
+    sizes = {plan.topology.world_size for plan in data.plans.values()}
+    sizes |= {plan.asked_by(point.workload).world_size for plan in data.plans.values() for point in plan.points}
     # Ranks on a CPU share it: there, a share of each would say nothing.
-    differ = len(set(devices.values())) > 1 and data.hardware.accelerator != "cpu"
+    differ = len(sizes) > 1 and data.hardware.accelerator != "cpu"
     result = []
     for workload in sorted({name for name, _, _ in asked}):
         best: dict[str, Mapping[str, Any]] = {}
@@ -61,6 +62,7 @@ def headlines(points: Sequence[Mapping[str, Any]], data: PageData) -> list[dict[
             known = best.get(point["deployment"])
             if known is None or value > known["output_tokens_per_s_median"]:
                 best[point["deployment"]] = point
+        devices = {name: plan.asked_by(workload).world_size for name, plan in data.plans.items()}
         top = max((point["output_tokens_per_s_median"] for point in best.values()), default=0.0)
         cards = [
             {

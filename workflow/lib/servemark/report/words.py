@@ -57,6 +57,7 @@ GLOSSARY = (
     ("INVALID", "Not a measurement of what was asked. It gives no figure anywhere, only its reason."),
     ("TP, PP, DP", "Tensor, pipeline and data parallel size: how the model is cut, or copied, over devices."),
     ("Replica", "One of several identical servers behind one address."),
+    ("Router", "The process at the one address of several replicas: it hands each request on to one of them."),
     (
         "Bus bandwidth",
         "Of an all-reduce over n ranks: 2(n-1)/n of the tensor's size, divided by the time. Comparable between numbers of ranks.",
@@ -101,6 +102,13 @@ def quantity(value: float | None, unit: str) -> str:
 def seconds(value: float | None) -> str:
     """Seconds to a tenth: start-up times are not known better."""
     return NOTHING if value is None or not math.isfinite(value) else f"{value:,.1f}".replace(",", _GROUP)
+
+
+def signed(value: float | None) -> str:
+    """A difference with its sign: ``+12.3``; 0 has none."""
+    if value is None or value == 0 or not math.isfinite(value):
+        return number(value)
+    return ("+" if value > 0 else "\N{MINUS SIGN}") + number(abs(value))
 
 
 def clock(value: float | None) -> str:

@@ -29,7 +29,7 @@ _MEDIANS = (
         for column in (*words.THROUGHPUTS, *(c for _, cs in views.LATENCY_COLUMNS for c in cs))
     ),
 )
-_KEYS = {"figures": 3, "verdicts": 4, "comparison": 2, "attempts": 2, "timeline": 4}
+_KEYS = {"figures": 3, "verdicts": 4, "comparison": 2, "router": 4, "attempts": 2, "timeline": 4}
 _NUMBER = re.compile(r"\d[\d.,\N{NARROW NO-BREAK SPACE}]*")
 
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
 
-SECTIONS = ("headline", "comparison", "figures", "verdicts", "attempts", "startup", "timeline", "cluster", "memory")
+SECTIONS = (
+    *("headline", "comparison", "router", "figures", "verdicts", "attempts"),
+    *("startup", "timeline", "cluster", "memory"),
+)
 """Those that state figures; the others hold names, digests and explanations."""
 _DRAWINGS = "drawings"
 
