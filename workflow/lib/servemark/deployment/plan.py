@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 
 from servemark import planning
 from servemark.config.cluster import Cluster
@@ -15,6 +16,8 @@ from servemark.planning.options import element_bytes, number, whole
 from servemark.records import EnvironmentCheck, Estimate, Hardware, Manifest, Plan, PlannedPoint, Topology
 from servemark.weights.architecture import Architecture
 
+# An estimate, the GiB that a device or node has, and the share of it that the server takes.
+_Estimated = tuple[Estimate, float, float]
 # vLLM's default for gpu-memory-utilization (0.25.1, 0.32.0).
 DEFAULT_UTILISATION = 0.92
 CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
@@ -68,9 +71,8 @@ def plan(
     if manifest.load_format == "dummy":
         options["load-format"] = "dummy"
         drawbacks = (*drawbacks, RANDOM_WEIGHTS)
-    estimate, memory_gib, utilisation = _estimate(
-        architecture, manifest, topology, options, variables, hardware, layers
-    )
+    estimated = functools.partial(_estimate, architecture, manifest, options, variables, hardware, layers)
+    estimate, memory_gib, utilisation = estimated(topology)
     # On CPU every rank of a node takes the space that the variable gives out of the same memory.
     shared = hardware.accelerator == "cpu" and bool(variables.get(CPU_SPACE))
     planning.require(estimate, topology, memory_gib, utilisation, topology.devices_per_node if shared else 1)
@@ -85,7 +87,7 @@ def plan(
         interface=cluster.interface if cluster else None,
     )
     planned = tuple(_planned(point, share) for point in points)
-    alone = _alone(architecture, manifest, topology, options, variables, hardware, layers)
+    alone = _alone(topology, estimated)
     asked = planning.Asked(architecture, topology, options, variables, planned, estimate, hardware, check, alone=alone)
     return Plan(
         deployment=name,
@@ -148,12 +150,12 @@ def unknown_options(options: Iterable[str], known: Iterable[str], version: str) 
 def _estimate(
     architecture: Architecture,
     manifest: Manifest,
-    topology: Topology,
     options: dict,
     variables: dict[str, str],
     hardware: Hardware,
     layers_of_stages: tuple[int, ...],
-) -> tuple[Estimate, float, float]:
+    topology: Topology,
+) -> _Estimated:
     max_model_len = whole(options, "max-model-len") or architecture.max_positions or 4096
     utilisation = number("gpu-memory-utilization", options.get("gpu-memory-utilization") or DEFAULT_UTILISATION)
     override = whole(options, "kv-cache-memory-bytes")
@@ -180,20 +182,10 @@ def _estimate(
     return estimate, memory_gib, utilisation
 
 
-def _alone(
-    architecture: Architecture,
-    manifest: Manifest,
-    topology: Topology,
-    options: dict,
-    variables: dict[str, str],
-    hardware: Hardware,
-    layers_of_stages: tuple[int, ...],
-) -> Estimate | None:
+def _alone(topology: Topology, estimated: Callable[[Topology], _Estimated]) -> Estimate | None:
     """What one device in place of each tensor parallel group would hold; None where there is no such group, or it does not fit."""
     if topology.tensor_parallel == 1:
         return None
     alone = topology.model_copy(update={"tensor_parallel": 1, "replicas": topology.replicas * topology.tensor_parallel})
-    estimate, memory_gib, utilisation = _estimate(
-        architecture, manifest, alone, options, variables, hardware, layers_of_stages
-    )
+    estimate, memory_gib, utilisation = estimated(alone)
     return None if planning.refusals(estimate, alone, memory_gib, utilisation) else estimate

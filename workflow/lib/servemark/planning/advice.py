@@ -169,7 +169,7 @@ def _chunks_per_s(asked: Asked, point: PlannedPoint, device: Device) -> float:
     """Chunks/s that one client process is expected to get."""
     made = bound(
         asked.architecture,
-        asked.topology if point.ask == "endpoint" else asked.topology.model_copy(update={"replicas": 1}),
+        asked.topology.asked(point.ask),
         device,
         concurrency=asked.running(point) * asked.engines(point),
         input_tokens=point.input_tokens,

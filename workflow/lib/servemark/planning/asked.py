@@ -44,8 +44,8 @@ class Asked:
 
     def engines(self, point: PlannedPoint) -> int:
         """Engines that a point's requests are spread over."""
-        replicas = 1 if point.ask == "replica" else self.topology.replicas
-        return replicas * self.topology.data_parallel
+        part = self.topology.asked(point.ask)
+        return part.replicas * part.data_parallel
 
     @property
     def closed(self) -> tuple[PlannedPoint, ...]:
@@ -78,8 +78,7 @@ class Asked:
 
     def captured(self, point: PlannedPoint) -> int:
         """The largest CUDA graph that an engine needs in a point of known concurrency."""
-        topology = self.topology.model_copy(update={"replicas": self.engines(point), "data_parallel": 1})
-        return capture.needed(topology, point.concurrency or 0, self.max_num_seqs)
+        return capture.needed(self.topology.asked(point.ask), point.concurrency or 0, self.max_num_seqs)
 
     def held(self, tokens: int) -> float:
         """Requests of ``tokens`` tokens that the KV cache of one engine is expected to hold at once."""

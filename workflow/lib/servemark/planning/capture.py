@@ -75,14 +75,9 @@ def resolve(
     ]:
         return rest, tuple(refused)
     at_a_time = max_num_seqs(rest, topology, hardware)
-    size = max(needed(_asked(point, topology), point.concurrency or 1, at_a_time) for point in points)
+    size = max(needed(topology.asked(point.ask), point.concurrency or 1, at_a_time) for point in points)
     # In its old place: a plan's options are shown in the order in which they were given.
     return {name: size if name == OPTION else value for name, value in options.items()}, ()
-
-
-def _asked(point: Load, topology: Topology) -> Topology:
-    """The part of the deployment that gets a point's requests."""
-    return topology.model_copy(update={"replicas": 1}) if point.ask == "replica" else topology
 
 
 def _unknown(options: Mapping[str, Any], points: Sequence[Load]) -> list[str]:

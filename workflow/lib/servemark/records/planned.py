@@ -34,6 +34,10 @@ class Topology(Strict):
         """Ranks of the whole deployment: tp x pp x dp x replicas."""
         return self.replica_size * self.replicas
 
+    def asked(self, ask: str) -> Topology:
+        """The part that requests go to: all of it, or one replica when they go past the router (``ask: replica``)."""
+        return self.model_copy(update={"replicas": 1}) if ask == "replica" else self
+
     @property
     def all_nodes(self) -> int:
         """Nodes of the allocation: those of the servers, and the client's own where it has one."""
@@ -93,8 +97,7 @@ class Plan(Record):
 
     def asked_by(self, workload: str) -> Topology:
         """The part of the topology that a workload's requests go to: one replica where it asks one past the router."""
-        past = any(point.workload == workload and point.ask == "replica" for point in self.points)
-        return self.topology.model_copy(update={"replicas": 1}) if past else self.topology
+        return self.topology.asked(next((point.ask for point in self.points if point.workload == workload), "endpoint"))
 
 
 class Plans(Record):
