@@ -26,7 +26,7 @@ import psutil
 import pytest
 
 from integration.harness import ROOT, wait_until
-from servemark import doors, environment, launch, launch_router, locks
+from servemark import doors, environment, free_ports, launch, launch_router, locks
 from servemark.progress import Progress
 from servemark.weights.builtin import make
 from standin import make_prefix
@@ -124,7 +124,7 @@ def started(argv: list[str], env: dict[str, str], log: Path, url: str, seconds: 
 @contextmanager
 def server(python: str, model: str, folder: Path, *options: str, behind_router: bool = False, seconds: float = 20):
     """``vllm serve`` with closed doors; gives its address."""
-    (port,) = launch.free_ports(HOST, 1, start=secrets.randbelow(len(launch.PORTS)))
+    (port,) = free_ports.find(HOST, 1, start=secrets.randbelow(len(free_ports.PORTS)))
     url = f"http://{HOST}:{port}"
     argv = [
         python,
@@ -150,7 +150,7 @@ def server(python: str, model: str, folder: Path, *options: str, behind_router: 
 @contextmanager
 def router(workers: list[str], folder: Path):
     """The router with its key check; gives its address and that of its counters."""
-    port, metrics = launch.free_ports(HOST, 2, start=secrets.randbelow(len(launch.PORTS)))
+    port, metrics = free_ports.find(HOST, 2, start=secrets.randbelow(len(free_ports.PORTS)))
     url = f"http://{HOST}:{port}"
     argv = launch_router.router(router_python(), workers, HOST, port, metrics)
     with started(argv, launch_router.router_environment(), folder / "router.log", url, 30):
@@ -251,7 +251,7 @@ def test_a_dead_replica_fails_its_share_and_is_not_covered_up(standin_python, tm
 
 @pytest.mark.parametrize("fault", ["open", "absent"])
 def test_no_router_is_started_for_a_replica_that_is_open_or_not_there(standin_python, tmp_path, fault):
-    (port,) = launch.free_ports(HOST, 1, start=secrets.randbelow(len(launch.PORTS)))
+    (port,) = free_ports.find(HOST, 1, start=secrets.randbelow(len(free_ports.PORTS)))
     url = f"http://{HOST}:{port}"
     argv = launch_router.router(router_python(), [url], HOST, port + 1, port + 2)
     with ExitStack() as stack:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from deployed import assert_all_gone, reasons
 
-from servemark import keeper, launch, processes
+from servemark import free_ports, keeper, processes
 from servemark.deployment import attempts
 from servemark.measurement.ledger import file_sha256
 from servemark.records import Fabric
@@ -31,7 +31,7 @@ def test_a_deployment_is_started_measured_stopped_and_then_only_replayed(deploy)
     endpoint = plain.serve(token)
     key = Path(endpoint.key_file)
     assert key.stat().st_mode & 0o777 == 0o600 and key.read_text() not in " ".join(endpoint.servers[0].argv)
-    assert int(endpoint.url.rpartition(":")[2]) in launch.PORTS
+    assert int(endpoint.url.rpartition(":")[2]) in free_ports.PORTS
     ready, startup = plain.wait(token, endpoint)
     assert (ready.failure, ready.url, ready.served_name) == (None, endpoint.url, "tiny")
     assert (ready.servers, ready.router, ready.client_node) == (endpoint.servers, None, node.name)

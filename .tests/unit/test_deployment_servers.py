@@ -154,7 +154,7 @@ def test_the_users_port_is_that_of_the_one_address(serve, replicas):
 
 @pytest.mark.parametrize(("here", "reason"), [(True, "port_taken"), (False, None)])
 def test_a_taken_port_is_seen_on_this_machine_only(serve, monkeypatch, here, reason):
-    monkeypatch.setattr(server.launch, "port_holder", lambda host, port: True)
+    monkeypatch.setattr(server.free_ports, "is_taken", lambda host, port: True)
     monkeypatch.setattr(processes, "host", lambda: "n1" if here else "elsewhere")
     monkeypatch.setattr(attempts, "fail", lambda attempt, failure, stop_s: failure)
     endpoint, _, _ = serve(Topology(), port=8123)

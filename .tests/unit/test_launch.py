@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from itertools import pairwise
 
 import pytest
@@ -277,37 +276,3 @@ def test_the_clients_command_line(changes, expected):
     assert (told["--random-input-len"], told["--random-output-len"]) == ("8", "5")
     assert (told["--result-dir"], told["--result-filename"]) == ("points", ".raw.json.draft")
     assert "--ignore-eos" in argv and "--save-detailed" in argv
-
-
-@pytest.fixture
-def taken():
-    """A port that somebody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield listening.getsockname()[1]
-
-
-def test_a_port_that_somebody_has_is_seen(taken):
-    assert launch.port_holder("127.0.0.1", taken)
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
-        assert launch.port_holder("127.0.0.1", port), "bound and not listening yet, as vLLM is while it loads"
-    assert not launch.port_holder("127.0.0.1", port)
-
-
-def test_free_ports_are_free_distinct_and_none_that_is_spoken_for(taken, monkeypatch):
-    monkeypatch.setattr(launch, "PORTS", range(taken, taken + 40))
-    first = launch.free_ports("127.0.0.1", 3, start=0)
-    assert len(set(first)) == 3 and taken not in first
-    second = launch.free_ports("127.0.0.1", 2, start=0, taken=first)
-    assert not set(first).intersection(second)
-
-
-def test_the_search_goes_around_and_says_when_there_is_none(taken, monkeypatch):
-    monkeypatch.setattr(launch, "PORTS", range(taken, taken + 1))
-    with pytest.raises(OSError, match=f"fewer than 1 free ports in {taken}-{taken} on 127.0.0.1"):
-        launch.free_ports("127.0.0.1", 1, start=5)
-
-
-def test_ports_lie_below_those_that_linux_gives_out_by_chance():
-    assert launch.PORTS.start > 1024 and launch.PORTS.stop <= 32768

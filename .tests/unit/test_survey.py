@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from servemark import daemon, hardware, launch, processes, survey
+from servemark import daemon, free_ports, hardware, processes, survey
 from servemark.errors import ServemarkError
 from servemark.records import Interface
 from servemark.survey import Answer, Spec
@@ -62,7 +62,7 @@ def test_a_node_is_described_with_what_the_allocation_has_there(spec, monkeypatc
     assert (node.name, node.host, node.address, node.interface) == ("node7", processes.host(), "127.0.0.1", "lo")
     assert (node.devices, node.vllm, node.ray) == (2, "0.0.0+standin", "0.0.0+standin")
     assert node.python == ".".join(map(str, sys.version_info[:3]))
-    assert len(set(node.ports)) == 19 and set(node.ports) <= set(launch.PORTS)
+    assert len(set(node.ports)) == 19 and set(node.ports) <= set(free_ports.PORTS)
     assert node.cpu_count == len(os.sched_getaffinity(0)) and node.memory_gib > 0 and node.kind
     scratch = Path(asked.scratch)
     assert scratch.stat().st_mode & 0o777 == 0o700 == scratch.parent.stat().st_mode & 0o777

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,8 +11,6 @@ from servemark.records import Node, Plan, PlannedPoint, Topology
 VLLM = "vllm.entrypoints.cli.main"
 # Our traffic is local; with a site's http_proxy set, vLLM's client would hand load and key to the proxy.
 NO_PROXY = {"NO_PROXY": "*", "no_proxy": "*"}
-# Ports below Linux's default ephemeral range (32768-60999) and above the well-known ones: nobody is given one by chance.
-PORTS = range(20000, 32000)
 
 
 def option_arguments(options: Mapping[str, object]) -> list[str]:
@@ -244,30 +241,3 @@ def bench(
     if point.request_rate is not None:
         argv += ["--request-rate", str(point.request_rate)]
     return argv + option_arguments(point.client_options)
-
-
-def port_holder(host: str, port: int) -> bool:
-    """Whether something listens on, or has bound, this port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return True
-    return False
-
-
-def free_ports(host: str, count: int, start: int, taken: Sequence[int] = ()) -> list[int]:
-    """``count`` ports nobody has bound on ``host``, looked for from ``start`` on and around.
-
-    Raises:
-        OSError: there are not that many.
-    """
-    found: list[int] = []
-    for offset in range(len(PORTS)):
-        port = PORTS[(start + offset) % len(PORTS)]
-        if port not in taken and not port_holder(host, port):
-            found.append(port)
-            if len(found) == count:
-                return found
-    raise OSError(f"fewer than {count} free ports in {PORTS.start}-{PORTS.stop - 1} on {host}")

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import psutil
 
-from servemark import daemon, fence, hardware, launch, network, processes, shared_memory
+from servemark import daemon, fence, free_ports, hardware, network, processes, shared_memory
 from servemark.errors import ServemarkError, StageFailed
 from servemark.measurement.key import hardware_part
 from servemark.records import Failure, Manifest, Node, Strict, write_atomically
@@ -127,7 +127,7 @@ def look(spec: Spec) -> Node:
         shm_gib=found.shm_gib,
         kind=hardware_part(found),
         # Free on every address: the router's counters lie on loopback.
-        ports=tuple(launch.free_ports("0.0.0.0", spec.ports, start=int.from_bytes(os.urandom(2)))),  # noqa: S104
+        ports=tuple(free_ports.find("0.0.0.0", spec.ports, start=int.from_bytes(os.urandom(2)))),  # noqa: S104
         leftovers=ended,
         **versions,
     )

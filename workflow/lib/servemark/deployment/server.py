@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from servemark import compiled, doors, launch, launch_router, processes
+from servemark import compiled, doors, free_ports, launch, launch_router, processes
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, attempts, ports
 from servemark.deployment.ground import Ground
@@ -115,7 +115,7 @@ class Serving:
         if self.port is None:
             return free
         # Of another node's ports nothing can be seen from here; a server that finds its port taken says so itself.
-        if node.host == processes.host() and launch.port_holder(node.address, self.port):
+        if node.host == processes.host() and free_ports.is_taken(node.address, self.port):
             name = self.cluster.deployment
             raise StageFailed(
                 f"Port {self.port} on {node.address}, which deployments.{name}.port asks for, is already taken by another program.",
