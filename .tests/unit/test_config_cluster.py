@@ -166,6 +166,18 @@ BAD = [
     ("  minutes: 5", "  minuts: 5  #!", "small_jobs.minuts", "did you mean `minutes`?"),
     ("  NCCL_NET: IB", "  NCCL_NET: true  #!", "variables.NCCL_NET", "ambiguous"),
     ("  NCCL_NET: IB", "  nccl_net: IB  #!", "variables.nccl_net", "upper-case"),
+    (
+        "  NCCL_NET: IB",
+        "  VLLM_USE_RUST_FRONTEND: 1  #!",
+        "variables.VLLM_USE_RUST_FRONTEND",
+        "does not run the middleware",
+    ),
+    (
+        "  NCCL_NET: IB",
+        "  CUDA_VISIBLE_DEVICES: 1  #!",
+        "variables.CUDA_VISIBLE_DEVICES",
+        "in a job the scheduler sets it",
+    ),
     ("  NCCL_NET: IB", "  HF_TOKEN: IB  #!", "variables.HF_TOKEN", "looks like a secret"),
     *(
         (GPUS, f"extra: ['--mail-type=FAIL', '{option}']  #!", "extra[1]", words)

@@ -119,6 +119,14 @@ BAD = [
     (OPTION, "      revision: 2026-01-02  #!", "deployments.plain.options.revision", "put dates in quotes"),
     (VARIABLE, "      omp_num_threads: 2  #!", "deployments.plain.variables.omp_num_threads", "upper-case"),
     (VARIABLE, "      OMP_DYNAMIC: true  #!", "deployments.plain.variables.OMP_DYNAMIC", "ambiguous"),
+    (VARIABLE, "      VLLM_USE_RUST_FRONTEND: 1  #!", "deployments.plain.variables.VLLM_USE_RUST_FRONTEND",
+     "does not run the middleware by which every route asks for the deployment's key"),
+    (VARIABLE, '      VLLM_USE_RUST_FRONTEND: "true"  #!', "deployments.plain.variables.VLLM_USE_RUST_FRONTEND",
+     "Remove the variable: the Python front end, vLLM's default, serves then"),
+    (VARIABLE, "      CUDA_VISIBLE_DEVICES: 1  #!", "deployments.plain.variables.CUDA_VISIBLE_DEVICES",
+     "export it in the shell that starts snakemake"),
+    ("run: demo", "run: demo\nsweeps:\n  - over: deployments.plain\n    grid:\n      variables.VLLM_USE_RUST_FRONTEND: [0, 1]  #!",
+     "sweeps[0].grid.variables.VLLM_USE_RUST_FRONTEND[1]", "does not run the middleware"),
     (VARIABLE, "      OMP_DYNAMIC:  #!", "deployments.plain.variables.OMP_DYNAMIC", 'write ""'),
     (VARIABLE, "      OMP_PLACES: [1]  #!", "deployments.plain.variables.OMP_PLACES", "must be text or a number"),
     ("    model: tiny\n", "    model: tiny\n    port: 80  #!\n", "deployments.plain.port", "a port from 1024 to 65535"),
@@ -275,6 +283,12 @@ def test_a_secret_is_refused_and_never_printed(tmp_path, old, new):
 def test_names_that_only_resemble_a_secret_are_allowed(tmp_path, name):
     config = load(write(tmp_path, BASE.replace("OMP_NUM_THREADS", name)))
     assert config.deployments["plain"].variables == {name: "2"}
+
+
+@pytest.mark.parametrize("value", ["0", '"0"', '" 0 "'])
+def test_the_rust_front_end_may_be_switched_off(tmp_path, value):
+    config = load(write(tmp_path, BASE.replace("OMP_NUM_THREADS: 2", f"VLLM_USE_RUST_FRONTEND: {value}")))
+    assert config.deployments["plain"].variables["VLLM_USE_RUST_FRONTEND"].strip() == "0"
 
 
 @pytest.mark.parametrize(

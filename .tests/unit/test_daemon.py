@@ -20,10 +20,14 @@ from servemark.daemon import DaemonRequest
         ("4,5,6,7", (0, 2), True, "4,6"),
         ("GPU-aa,GPU-bb,MIG-cc", (2, 0), True, "MIG-cc,GPU-aa"),
         ("7", (0,), False, "7"),
-        ("", (0, 1), True, "0,1"),
+        ("1 , 0", (1, 0), True, "0,1"),
         (None, (1, 3), True, "1,3"),
         (None, (0, 1), False, None),
+        # No GPU is to be used: what was said stays.
+        ("", (0, 1), True, None),
         ("", (0,), False, None),
+        ("-1", (0, 1), True, None),
+        ("NoDevFiles", (0,), True, None),
     ],
 )
 def test_devices_are_picked_by_place_and_never_renumbered(monkeypatch, given, places, gpus, expected):

@@ -79,6 +79,26 @@ def test_a_node_that_differs_is_named_with_what_was_expected_and_found(found, re
     assert refused.value.reason == reason and refused.value.do
 
 
+def test_a_node_with_too_few_devices_says_what_its_environment_names():
+    with pytest.raises(StageFailed) as refused:
+        nodes.compare([node(devices=1, cuda_visible_devices="3")], 2, needs_ray=False)
+    assert refused.value.what == (
+        "Node node1: expected 2 device(s) for ranks; found 1 (CUDA_VISIBLE_DEVICES is '3' there)."
+    )
+    assert "without a scheduler, set CUDA_VISIBLE_DEVICES as it was when the machine was probed" in refused.value.do
+
+
+def test_other_gpus_than_the_probed_ones_are_told_with_what_the_environment_names():
+    planned = {"gpus": [["H200", 143771]] * 4, "driver": "580"}
+    found = node(kind={"gpus": [["H200", 143771]], "driver": "570"}, cuda_visible_devices="")
+    with pytest.raises(StageFailed) as refused:
+        nodes.same_kind([found], planned)
+    gpus, driver = refused.value.what.splitlines()
+    assert gpus.endswith("found [['H200', 143771]] (CUDA_VISIBLE_DEVICES is '' there).")
+    assert driver == "Node node1: expected driver 580, as probed; found 570."
+    assert "without a scheduler, set CUDA_VISIBLE_DEVICES as it was" in refused.value.do
+
+
 def test_nodes_of_another_kind_than_the_planned_one_are_refused():
     nodes.same_kind([node("node1"), node("node2")], PLANNED)
     with pytest.raises(StageFailed) as refused:

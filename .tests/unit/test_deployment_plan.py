@@ -216,6 +216,15 @@ def test_a_clusters_variables_are_looked_at_as_well(planned):
         planned(cluster=harmful)
 
 
+def test_a_refusal_names_the_variable_that_hides_gpus(planned):
+    gpus = (Gpu(name="NVIDIA H200", memory_mib=143771),)
+    hidden = HARDWARE.model_copy(
+        update={"accelerator": "cuda", "gpus": gpus, "hidden_gpus": 3, "cuda_visible_devices": "1"}
+    )
+    with pytest.raises(PlanRefused, match=r"a node has 1 \(CUDA_VISIBLE_DEVICES is '1' and hides 3 of 4 GPU\(s\)\)"):
+        planned(hardware=hidden, topology={"tensor_parallel": 2})
+
+
 def test_devices_are_those_of_every_node(planned):
     found = planned(cluster=CLUSTER, topology=TWO_NODES)
     assert (found.topology.nodes, found.topology.devices_per_node, found.topology.world_size) == (2, 2, 4)

@@ -132,6 +132,16 @@ def test_what_is_known_and_what_is_not_is_told(hardware, facts, words):
     assert all(words in text for text in found)
 
 
+@pytest.mark.parametrize("facts", [{"tensor_on": "cpu"}, {**CUDA, "vllm_platform": "none", "tensor_on": "cpu"}])
+def test_gpus_that_are_hidden_from_a_run_on_cpus_are_told(facts):
+    hidden = HARDWARE.model_copy(update={"hidden_gpus": 4, "cuda_visible_devices": ""})
+    found = environment_check.judge(report_data.check(**({"vllm_platform": "cpu"} | facts)), hidden)
+    assert found[0] == "On node01 CUDA_VISIBLE_DEVICES is '' and hides 4 of 4 GPU(s): every figure is the CPU's."
+    assert all("node01 has no GPU for us: its versions" in text for text in found[1:]) and len(found) == 1 + (
+        "torch_cuda" in facts
+    )
+
+
 @pytest.mark.parametrize(
     ("hardware", "facts", "what", "do"),
     [

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from servemark import hardware
+from servemark import hardware, visible_gpus
 from servemark.errors import ServemarkError
 from servemark.records import Hardware
 
@@ -113,9 +113,10 @@ def test_interfaces_are_ipv4_and_sorted():
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    """The only folder on PATH."""
+    """The only folder on PATH; nobody has said which GPUs are to be used."""
     folder = tmp_path / "bin"
     folder.mkdir()
+    monkeypatch.delenv(visible_gpus.VARIABLE, raising=False)
     monkeypatch.setenv("PATH", str(folder))
     return folder
 
@@ -142,17 +143,65 @@ def test_a_machine_without_a_driver_is_a_cpu_machine(path, tmp_path):
     assert Hardware.read(tmp_path / "hardware.json") == found
 
 
-def test_a_gpu_machine_in_its_own_words(path, tmp_path):
+@pytest.fixture
+def four(path, tmp_path):
+    """nvidia-smi of a host with four GPUs."""
     (tmp_path / "query").write_text(query())
     put_nvidia_smi(
         path,
         f'case "$*" in "") f={RECORDED}/nvidia-smi-h200x1.txt;; "topo -m") f={RECORDED}/nvidia-smi-topo-h200x4.txt;; '
         f"*) f={tmp_path}/query;; esac\nwhile IFS= read -r line; do printf '%s\\n' \"$line\"; done < $f",
     )
+
+
+def test_a_gpu_machine_in_its_own_words(four):
     found = hardware.probe()
     assert (found.accelerator, found.driver, found.cuda) == ("cuda", "580.159.04", "13.0")
     assert found.devices == len(found.gpus) == 4
     assert found.gpu_topology == TOPOLOGY
+    assert (found.hidden_gpus, found.cuda_visible_devices) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "uuids"),
+    [
+        ("1", ["GPU-1"]),
+        ("3,0", ["GPU-3", "GPU-0"]),
+        ("GPU-2,GPU-1", ["GPU-2", "GPU-1"]),
+        ("0,1,2,3", ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]),
+        ("2,8,1", ["GPU-2"]),
+    ],
+)
+def test_only_the_gpus_that_we_may_use_are_recorded_in_their_order(four, tmp_path, monkeypatch, value, uuids):
+    monkeypatch.setenv(visible_gpus.VARIABLE, value)
+    found = hardware.probe()
+    assert [gpu.uuid for gpu in found.gpus] == uuids
+    assert (found.accelerator, found.devices, found.hidden_gpus) == ("cuda", len(uuids), 4 - len(uuids))
+    assert found.cuda_visible_devices == value and found.gpu_topology == TOPOLOGY
+    found.write(tmp_path / "hardware.json")
+    assert Hardware.read(tmp_path / "hardware.json") == found
+
+
+@pytest.mark.parametrize("value", ["", "-1"])
+def test_gpus_that_are_not_to_be_used_leave_a_cpu_machine_that_says_so(four, monkeypatch, value):
+    monkeypatch.setenv(visible_gpus.VARIABLE, value)
+    found = hardware.probe()
+    assert (found.accelerator, found.gpus, found.hidden_gpus) == ("cpu", (), 4)
+    assert found.devices == found.cpu_count
+    assert visible_gpus.hiding(found) == f"CUDA_VISIBLE_DEVICES is '{value}' and hides 4 of 4 GPU(s)"
+
+
+def test_a_variable_that_leaves_no_gpu_by_mistake_is_refused(four, monkeypatch):
+    monkeypatch.setenv(visible_gpus.VARIABLE, "4")
+    with pytest.raises(ServemarkError, match=r"is '4' on .* leaves none of the 4") as refused:
+        hardware.probe()
+    assert refused.value.reason == "gpus_hidden" and socket.gethostname() in refused.value.what
+
+
+def test_without_a_gpu_the_variable_hides_nothing(path, monkeypatch):
+    monkeypatch.setenv(visible_gpus.VARIABLE, "0,1")
+    found = hardware.probe()
+    assert (found.accelerator, found.hidden_gpus, found.cuda_visible_devices) == ("cpu", 0, "0,1")
 
 
 def test_a_broken_driver_is_not_taken_for_a_cpu_machine(path):

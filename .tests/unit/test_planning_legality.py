@@ -106,6 +106,17 @@ def test_an_illegal_topology_is_told_with_numbers_and_legal_values(architecture,
     assert errors == (error,)
 
 
+def test_too_few_devices_are_told_with_the_variable_that_hides_the_others():
+    (error,), _ = legality(
+        DENSE, topology(tp=2, devices=2), 1, hiding="CUDA_VISIBLE_DEVICES is '1' and hides 3 of 4 GPU(s)"
+    )
+    assert error.endswith(
+        "2 devices a node, and a node has 1 (CUDA_VISIBLE_DEVICES is '1' and hides 3 of 4 GPU(s)): lower one of the sizes, take more "
+        "nodes, or change or unset CUDA_VISIBLE_DEVICES (where no scheduler sets it) and delete results/RUN/hardware.json: all is "
+        "planned anew."
+    )
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [

@@ -56,5 +56,8 @@ def test_a_cuda_build_without_a_gpu_serves_nothing(other):
         PlanRefused, match=r"environment gpu is a CUDA 13\.0 build, and the probed machine has no GPU"
     ) as refused:
         software("big", without, other, {}, "cpu")
-    assert refused.value.reason == "no_gpu"
+    assert refused.value.reason == "no_gpu" and refused.value.do.startswith("Run where the GPUs are")
+    with pytest.raises(PlanRefused, match=r"has no GPU for us: CUDA_VISIBLE_DEVICES is '' and hides 4") as refused:
+        software("big", without, other, {}, "cpu", "CUDA_VISIBLE_DEVICES is '' and hides 4 of 4 GPU(s)")
+    assert refused.value.do.startswith("To use its GPUs, change or unset CUDA_VISIBLE_DEVICES")
     assert software("big", report_data.check(), other, {}, "cpu") == ()

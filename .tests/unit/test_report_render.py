@@ -225,7 +225,10 @@ def test_gpu_machine_is_described_once_per_kind_of_gpu():
     machine = report_data.hardware(accelerator="cuda", gpus=gpus, driver="580.159.04", cuda="13.0")
     line = views.hardware_line(machine).replace("\u00a0", " ")
     assert line.startswith("4 \u00d7 NVIDIA H200, 140 GiB; 2 logical CPUs")
-    assert dict(views.hardware_facts(machine))["Driver"] == "580.159.04"
+    facts = dict(views.hardware_facts(machine))
+    assert facts["Driver"] == "580.159.04" and "Hidden" not in facts
+    part = machine.model_copy(update={"gpus": gpus[:1], "hidden_gpus": 3, "cuda_visible_devices": "2"})
+    assert dict(views.hardware_facts(part))["Hidden"] == "CUDA_VISIBLE_DEVICES is '2' and hides 3 of 4 GPU(s)"
 
 
 def test_run_in_which_nothing_was_written_still_gives_a_page():

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from servemark import daemon, free_ports, hardware, processes, survey
+from servemark import daemon, free_ports, hardware, processes, survey, visible_gpus
 from servemark.errors import ServemarkError
-from servemark.records import Interface
+from servemark.records import Gpu, Interface
 from servemark.survey import Answer, Spec
 
 
@@ -69,11 +69,43 @@ def test_a_node_is_described_with_what_the_allocation_has_there(spec, monkeypatc
     assert (scratch / ".job").read_text() == "7"
 
 
-@pytest.mark.parametrize(("visible", "devices"), [("", 0), ("0", 1), ("0,1,2,3", 4), (None, hardware.probe().devices)])
-def test_devices_are_those_that_the_step_sees(spec, monkeypatch, visible, devices):
+CPUS = len(os.sched_getaffinity(0))
+H200 = tuple(Gpu(name="NVIDIA H200", memory_mib=143771, uuid=f"GPU-{n}") for n in range(2))
+
+
+# Of a machine without nvidia-smi, what the variable names is what a scheduler gave; where it says "none", the CPUs are the devices.
+@pytest.mark.parametrize(
+    ("gpus", "visible", "devices"),
+    [
+        ((), None, CPUS),
+        ((), "", CPUS),
+        ((), "-1", CPUS),
+        ((), "0", 1),
+        ((), "0,1,2,3", 4),
+        (H200, None, 2),
+        (H200, "2,3", 2),
+        (H200[:1], "1,9,0", 1),
+    ],
+)
+def test_devices_are_those_that_the_step_sees(spec, monkeypatch, gpus, visible, devices):
     if visible is not None:
         monkeypatch.setenv(daemon.VISIBLE, visible)
-    assert survey.answer(spec()).node.devices == devices
+    found = hardware.probe().model_copy(
+        update={"accelerator": "cuda" if gpus else "cpu", "gpus": gpus, "cuda_visible_devices": visible}
+    )
+    monkeypatch.setattr(hardware, "probe", lambda: found)
+    node = survey.answer(spec()).node
+    assert (node.devices, node.cuda_visible_devices) == (devices, visible)
+
+
+def test_a_node_whose_variable_cannot_be_followed_says_so(spec, monkeypatch):
+    def probe():
+        return visible_gpus.choose(H200, os.environ, "node7")
+
+    monkeypatch.setenv(daemon.VISIBLE, "5")
+    monkeypatch.setattr(hardware, "probe", probe)
+    failure = survey.answer(spec()).failure
+    assert failure.reason == "gpus_hidden" and "is '5' on node7" in failure.detail and failure.remedy
 
 
 def test_a_snakemake_of_a_job_that_is_over_is_ended_where_it_works_in_this_checkout(

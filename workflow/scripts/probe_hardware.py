@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from servemark import hardware
+from servemark import hardware, visible_gpus
 from servemark.stage import stage
 
 if TYPE_CHECKING:
@@ -12,4 +12,7 @@ with stage("probe_hardware", "", snakemake.log[0]) as here:
     found = hardware.probe()
     found.write(snakemake.output.hardware)
     gpus = f"{len(found.gpus)} x {found.gpus[0].name}" if found.gpus else "no GPU"
-    here.progress.say(f"{found.host}: {found.cpu_count} CPUs, {found.memory_gib:.0f} GiB, {gpus}")
+    hiding = visible_gpus.hiding(found)
+    here.progress.say(
+        f"{found.host}: {found.cpu_count} CPUs, {found.memory_gib:.0f} GiB, {gpus}{f'; {hiding}' if hiding else ''}"
+    )

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from servemark import processes
+from servemark import processes, visible_gpus
 from servemark.records import Strict
 
 _STEP_VARIABLES = ("SLURM_", "SRUN_", "SBATCH_", "PMI")
 _KEPT = ("SLURM_CONF", "SLURM_JOB_ID")
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+VISIBLE = visible_gpus.VARIABLE
 # A keeper says on each leash, this often, that it lives; a far end that has heard nothing for SILENCE_S takes it, or the way to it, for
 # lost. Slurm itself gives a silent node up after 300 s (SlurmdTimeout).
 BEAT_S, SILENCE_S = 5.0, 60.0
@@ -73,14 +73,21 @@ def environment(request: DaemonRequest) -> dict[str, str]:
 
 
 def visible(env: Mapping[str, str], devices: Sequence[int]) -> str | None:
-    """The value of CUDA_VISIBLE_DEVICES that leaves these of the devices that we were given; None where none are named or numbered.
+    """The value of CUDA_VISIBLE_DEVICES that leaves these of the devices that we were given; None where it is to stay as it is.
 
-    A scheduler may name devices by UUID, so they are picked by place and not renumbered.
+    A scheduler may name devices by UUID, so they are picked by place and not renumbered. Where a user has said that no GPU is to be used,
+    none is uncovered.
+
+    Args:
+        devices: places below the number of devices that the survey counted here.
     """
-    given = [word for word in env.get(VISIBLE, "").split(",") if word]
-    if given:
-        return ",".join(given[index] for index in devices)
-    return ",".join(map(str, devices)) if Path("/dev/nvidiactl").exists() else None
+    value = env.get(VISIBLE)
+    if value is None:
+        return ",".join(map(str, devices)) if Path("/dev/nvidiactl").exists() else None
+    if visible_gpus.names_nothing(value):
+        return None
+    given = [word.strip() for word in value.split(",") if word.strip()]
+    return ",".join(given[index] for index in devices)
 
 
 def command(request: DaemonRequest) -> list[str]:

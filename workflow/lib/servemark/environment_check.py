@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from servemark import processes
+from servemark import processes, visible_gpus
 from servemark.children import LifelineWatch, run_tool
 from servemark.environment import INSIDE
 from servemark.errors import EnvironmentRefused
@@ -67,11 +67,15 @@ def judge(found: EnvironmentCheck, hardware: Hardware) -> tuple[str, ...]:
         EnvironmentRefused: there are GPUs, and torch does not reach them.
     """
     if hardware.accelerator == "cpu":
+        hiding = visible_gpus.hiding(hardware)
+        told = (f"On {hardware.host} {hiding}: every figure is the CPU's.",) if hiding else ()
         if found.torch_cuda is None:
-            return ()
+            return told
         return (
-            f"Environment {found.name} is a CUDA {found.torch_cuda} build and {hardware.host} has no GPU: its versions, imports and "
-            "options are known; that its kernels load, that a tensor reaches a GPU, and that the driver is new enough, is not.",
+            *told,
+            f"Environment {found.name} is a CUDA {found.torch_cuda} build and {hardware.host} has no GPU{' for us' if hiding else ''}: "
+            "its versions, imports and options are known; that its kernels load, that a tensor reaches a GPU, and that the driver is new "
+            "enough, is not.",
         )
     gpus = f"{hardware.host} has {len(hardware.gpus)} x {hardware.gpus[0].name}"
     if found.vllm_platform == "cpu":

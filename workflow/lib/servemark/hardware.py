@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from servemark import visible_gpus
 from servemark.errors import ServemarkError
 from servemark.records import Gpu, Hardware, Interface, utc_now
 
@@ -68,16 +69,17 @@ def _output(argv: list[str]) -> str:
 
 
 def probe() -> Hardware:
-    """Look at this machine.
+    """Look at this machine; of its GPUs, those that this process may use.
 
     Raises:
-        ServemarkError: nvidia-smi is there and fails, as with a broken driver: that is no CPU machine.
+        ServemarkError: nvidia-smi is there and fails, as with a broken driver: that is no CPU machine. Or CUDA_VISIBLE_DEVICES is not to be
+            followed (see :func:`servemark.visible_gpus.choose`).
     """
-    gpus: tuple[Gpu, ...] = ()
+    every: tuple[Gpu, ...] = ()
     driver = cuda = topology = None
     if shutil.which("nvidia-smi"):
         try:
-            gpus, driver = parse_gpus(_output(QUERY))
+            every, driver = parse_gpus(_output(QUERY))
             cuda = parse_cuda(_output(["nvidia-smi"]))
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             raise ServemarkError(
@@ -87,6 +89,7 @@ def probe() -> Hardware:
             ) from None
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             topology = _output(["nvidia-smi", "topo", "-m"])
+    gpus = visible_gpus.choose(every, os.environ, socket.gethostname())
     release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
     return Hardware(
         accelerator="cuda" if gpus else "cpu",
@@ -100,6 +103,8 @@ def probe() -> Hardware:
         os=release.get("PRETTY_NAME", platform.system()),
         glibc=platform.libc_ver()[1],
         gpus=gpus,
+        hidden_gpus=len(every) - len(gpus),
+        cuda_visible_devices=os.environ.get(visible_gpus.VARIABLE),
         driver=driver,
         cuda=cuda,
         gpu_topology=topology,

@@ -19,10 +19,10 @@ from typing import Any, Literal
 
 import psutil
 
-from servemark import daemon, fence, free_ports, hardware, network, processes, shared_memory
+from servemark import daemon, fence, free_ports, hardware, network, processes, shared_memory, visible_gpus
 from servemark.errors import ServemarkError, StageFailed
 from servemark.measurement.key import hardware_part
-from servemark.records import Failure, Manifest, Node, Strict, write_atomically
+from servemark.records import Failure, Hardware, Manifest, Node, Strict, write_atomically
 from servemark.weights import local
 
 NODE_VARIABLE = "SERVEMARK_NODE"
@@ -115,13 +115,13 @@ def look(spec: Spec) -> Node:
     chosen = network.choose(name, hardware.interfaces(), spec.interface, spec.known_as.get(name))
     versions: dict[str, Any] = _versions(name, spec)
     found = hardware.probe()
-    visible = os.environ.get(daemon.VISIBLE)
     return Node(
         name=name,
         host=processes.host(),
         address=chosen.address,
         interface=chosen.name,
-        devices=len([word for word in visible.split(",") if word]) if visible is not None else found.devices,
+        devices=devices(found),
+        cuda_visible_devices=found.cuda_visible_devices,
         cpu_count=found.cpu_count,
         memory_gib=found.memory_gib,
         shm_gib=found.shm_gib,
@@ -131,6 +131,17 @@ def look(spec: Spec) -> Node:
         leftovers=ended,
         **versions,
     )
+
+
+def devices(found: Hardware) -> int:
+    """Devices for ranks that this process may use.
+
+    Where nvidia-smi shows no GPU and the variable names some all the same, what it names is what the allocation gave.
+    """
+    named = found.cuda_visible_devices
+    if found.accelerator == "cuda" or named is None or visible_gpus.names_nothing(named):
+        return found.devices
+    return len([word for word in named.split(",") if word.strip()])
 
 
 def _make_scratch(spec: Spec, scratch: Path) -> None:

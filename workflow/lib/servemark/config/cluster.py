@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
-from servemark.config.kinds import Count, Flag, Location, Variable, VariableValue, refuse
+from servemark.config.kinds import Count, Flag, Location, Variables, refuse
 from servemark.config.refused import SBATCH_OPTIONS, refusal
 from servemark.records import Strict
 
@@ -135,7 +135,7 @@ class Cluster(Strict):
     modules: Annotated[tuple[Module, ...], BeforeValidator(_listed)] = Field(
         default=(), description="names for `module load`, before anything is started on a node"
     )
-    variables: dict[Variable, VariableValue] = Field(
+    variables: Variables = Field(
         default={},
         description="environment variables of everything that is started on the nodes, such as NCCL_* and FI_*; a "
         "deployment's own variable wins; no secrets",

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, Val
 from pydantic_core import PydanticCustomError
 
 from servemark import locks
-from servemark.config.refused import CLIENT_OPTIONS, SERVE_OPTIONS, kebab, looks_secret, refusal
+from servemark.config.refused import CLIENT_OPTIONS, SERVE_OPTIONS, kebab, looks_secret, refusal, variable_refusal
 from servemark.weights import hub_source
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9.-]*$"
@@ -104,6 +104,13 @@ def _variable_value(value: Any) -> str:
     if "\0" in str(value):
         raise refuse("must not hold a NUL character")
     return str(value)
+
+
+def _allowed(variables: dict[str, str]) -> dict[str, str]:
+    for name, value in variables.items():
+        if why := variable_refusal(name, value):
+            raise refuse(f"is refused: {why}", at=(name,))
+    return variables
 
 
 def _port(value: Any) -> int | str:
@@ -223,6 +230,7 @@ ServeOptions = Annotated[dict[ServeOption, OptionValue], BeforeValidator(_once)]
 ClientOptions = Annotated[dict[ClientOption, OptionValue], BeforeValidator(_once)]
 Variable = Annotated[str, Field(pattern=VARIABLE_PATTERN), AfterValidator(_variable_name)]
 VariableValue = Annotated[str, PlainValidator(_variable_value), WithJsonSchema({"type": ["string", "number"]})]
+Variables = Annotated[dict[Variable, VariableValue], AfterValidator(_allowed)]
 Port = Annotated[
     int | Literal["auto"],
     PlainValidator(_port),

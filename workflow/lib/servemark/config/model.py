@@ -29,8 +29,7 @@ from servemark.config.kinds import (
     Seconds,
     ServeOptions,
     Source,
-    Variable,
-    VariableValue,
+    Variables,
     distinct,
     one_or_more,
     reference,
@@ -97,9 +96,7 @@ class Deployment(Strict):
         "vLLM's own choice stays the default, because the number is part of what a result belongs to: a larger concurrency added later "
         "measures all points again",
     )
-    variables: dict[Variable, VariableValue] = Field(
-        default={}, description="environment variables of the server; no secrets"
-    )
+    variables: Variables = Field(default={}, description="environment variables of the server; no secrets")
     workloads: (
         Annotated[tuple[Annotated[str, reference("workloads")], ...], Field(min_length=1), AfterValidator(distinct)]
         | None

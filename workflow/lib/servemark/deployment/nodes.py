@@ -71,6 +71,18 @@ def _differs(node: Node, planned: Mapping[str, Any]) -> dict[str, Any]:
     return {what: found for what, found in node.kind.items() if planned.get(what) != found}
 
 
+# Parts of the hardware that CUDA_VISIBLE_DEVICES decides.
+_OF_GPUS = ("accelerator", "gpus")
+_AS_PROBED = f"set {daemon.VISIBLE} as it was when the machine was probed, or unset it if it was not set then"
+
+
+def _given(node: Node) -> str:
+    """What a node's environment says of its devices, as half a sentence."""
+    return (
+        f" ({daemon.VISIBLE} is {node.cuda_visible_devices!r} there)" if node.cuda_visible_devices is not None else ""
+    )
+
+
 def _interface(config: Config, alloc: Allocation) -> str | None:
     if alloc.job_id is None:
         return LOOPBACK
@@ -84,7 +96,7 @@ def compare(nodes: Sequence[Node], devices: int, *, needs_ray: bool) -> None:
         StageFailed: names every node that differs, with what was expected there and what was found.
     """
     problems = [
-        f"Node {node.name}: expected {devices} device(s) for ranks; found {node.devices}."
+        f"Node {node.name}: expected {devices} device(s) for ranks; found {node.devices}{_given(node)}."
         for node in nodes
         if node.devices < devices
     ]
@@ -100,7 +112,7 @@ def compare(nodes: Sequence[Node], devices: int, *, needs_ray: bool) -> None:
     if problems:
         raise StageFailed(
             "\n".join(problems),
-            do="Ask for nodes that have the devices (gpus_per_node in the cluster file)."
+            do=f"Ask for nodes that have the devices (gpus_per_node in the cluster file); without a scheduler, {_AS_PROBED}."
             if reason == "devices_missing"
             else "Give an environment that lies on a disk which all nodes share, so that it is the same everywhere.",
             reason=reason,
@@ -114,15 +126,15 @@ def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> None:
         StageFailed: names each node, what was expected and what was found.
     """
     problems = [
-        f"Node {node.name}: expected {what} {planned.get(what)}, as probed; found {found}."
+        f"Node {node.name}: expected {what} {planned.get(what)}, as probed; found {found}{_given(node) if what in _OF_GPUS else ''}."
         for node in nodes
         for what, found in _differs(node, planned).items()
     ]
     if problems:
         raise StageFailed(
             "\n".join(problems),
-            do="Ask for nodes of one kind (`constraint` or `partition` in the cluster file). If this kind is the right one, delete "
-            "results/RUN/hardware.json and run again: everything is planned for it.",
+            do=f"Ask for nodes of one kind (`constraint` or `partition` in the cluster file); without a scheduler, {_AS_PROBED}. "
+            "If this kind is the right one, delete results/RUN/hardware.json and run again: everything is planned for it.",
             reason="hardware_differs",
         )
 

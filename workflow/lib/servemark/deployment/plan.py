@@ -6,7 +6,7 @@ import difflib
 import functools
 from collections.abc import Callable, Iterable
 
-from servemark import planning
+from servemark import planning, visible_gpus
 from servemark.config.cluster import Cluster
 from servemark.config.expand import Point
 from servemark.config.model import Deployment
@@ -53,9 +53,10 @@ def plan(
     variables = (dict(cluster.variables) if cluster else {}) | deployment.variables
     modules = cluster.modules if cluster else ()
     layers = planning.stages(architecture, topology, variables)
-    drawbacks = planning.software(name, check, architecture, variables, hardware.accelerator)
+    hiding = visible_gpus.hiding(hardware)
+    drawbacks = planning.software(name, check, architecture, variables, hardware.accelerator, hiding)
     unknown = unknown_options(deployment.options, check.serve_options, check.vllm)
-    errors, warnings = planning.legality(architecture, topology, hardware.devices, layers)
+    errors, warnings = planning.legality(architecture, topology, hardware.devices, layers, hiding)
     errors += planning.first_request_fails(topology, deployment.options, variables, hardware.accelerator)
     options, no_size = planning.resolve_capture_size(deployment.options, topology, points, hardware)
     asked_for = [(point.workload, point.input_tokens, point.output_tokens) for point in points]

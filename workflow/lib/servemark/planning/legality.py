@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from servemark import visible_gpus
 from servemark.errors import PlanRefused
 from servemark.records import Topology
 from servemark.weights.architecture import Architecture
@@ -92,18 +93,19 @@ def legality(
     topology: Topology,
     devices_per_node: int,
     layers_of_stages: tuple[int, ...] | None = None,
+    hiding: str = "",
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What forbids the topology and what speaks against it: (errors, warnings), one sentence each.
 
     ``devices_per_node`` is how many devices a node really has, ``layers_of_stages`` what :func:`stages` found when a
-    variable may set it. Sources, vLLM 0.32.0: attention heads
+    variable may set it, ``hiding`` what CUDA_VISIBLE_DEVICES keeps from us of the node. Sources, vLLM 0.32.0: attention heads
     config/model.py verify_with_parallel_config; KV heads, split or replicated, models/qwen3.py and
     layers/linear.py QKVParallelLinear; MLP width layers/linear.py divide(); expert width fused_moe/config.py, where
     experts are sharded over tensor and data parallel ranks together; expert count models/qwen3_moe.py.
     The vocabulary asks for nothing: vLLM pads it to a multiple of 64.
     """
     errors = [*_tensor_errors(architecture, topology), *_pipeline_errors(architecture, topology)]
-    place_errors, warnings = _placement(topology, devices_per_node)
+    place_errors, warnings = _placement(topology, devices_per_node, hiding)
     split = layers_of_stages or stage_layers(architecture.layers, topology.pipeline_parallel)
     if 1 < topology.pipeline_parallel <= architecture.layers and len(set(split)) > 1:
         warnings.append(
@@ -169,7 +171,7 @@ def _pipeline_errors(architecture: Architecture, topology: Topology) -> list[str
     return [f"pipeline_parallel {pp} exceeds {architecture.layers} layers; legal here: 1 to {architecture.layers}."]
 
 
-def _placement(topology: Topology, devices_per_node: int) -> tuple[list[str], list[str]]:
+def _placement(topology: Topology, devices_per_node: int, hiding: str) -> tuple[list[str], list[str]]:
     errors, warnings = [], []
     asked, ranks = topology.nodes * topology.devices_per_node, topology.world_size
     product = (
@@ -177,9 +179,11 @@ def _placement(topology: Topology, devices_per_node: int) -> tuple[list[str], li
         f"{topology.data_parallel} x replicas {topology.replicas} = {ranks} ranks"
     )
     if topology.devices_per_node > devices_per_node:
+        why = f" ({hiding})" if hiding else ""
+        ways = f"take more nodes, or {visible_gpus.PROBE_AGAIN}" if hiding else "or take more nodes"
         errors.append(
             f"{product}; on {topology.nodes} node(s) these are {topology.devices_per_node} devices a node, and a node has "
-            f"{devices_per_node}: lower one of the sizes, or take more nodes."
+            f"{devices_per_node}{why}: lower one of the sizes, {ways}."
         )
     if ranks > asked:
         errors.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from servemark import visible_gpus
 from servemark.errors import PlanRefused
 from servemark.records import EnvironmentCheck
 from servemark.weights.architecture import Architecture
@@ -13,7 +14,12 @@ VOCABULARY = "TIKTOKEN_ENCODINGS_BASE"
 
 
 def software(
-    name: str, check: EnvironmentCheck, architecture: Architecture, variables: Mapping[str, str], accelerator: str
+    name: str,
+    check: EnvironmentCheck,
+    architecture: Architecture,
+    variables: Mapping[str, str],
+    accelerator: str,
+    hiding: str = "",
 ) -> tuple[str, ...]:
     """What speaks against serving this model in this environment: one sentence each.
 
@@ -21,14 +27,19 @@ def software(
     that ``TIKTOKEN_ENCODINGS_BASE`` names; from 0.31 on (oss-harmony) it lies in the package, and the variable, where it names a
     folder without that file, makes the server fail.
 
+    Args:
+        hiding: what CUDA_VISIBLE_DEVICES keeps from us of the probed machine, if anything.
+
     Raises:
         PlanRefused: a CUDA build without a GPU, or the variable where it does harm.
     """
+    to_use_them = f"To use its GPUs, {visible_gpus.PROBE_AGAIN}. " if hiding else ""
     if check.torch_cuda and accelerator == "cpu" and check.vllm_platform != "cpu":
         raise PlanRefused(
             f"deployments.{name} cannot be served: environment {check.name} is a CUDA {check.torch_cuda} build, and the probed machine "
-            "has no GPU.",
-            do="Run where the GPUs are (on a cluster: `partition` and `gpus_per_node` in the cluster file), or use `lock: cpu`.",
+            f"has no GPU{f' for us: {hiding}' if hiding else ''}.",
+            do=f"{to_use_them}Run where the GPUs are (on a cluster: `partition` and `gpus_per_node` in the cluster file), or use "
+            "`lock: cpu`.",
             reason="no_gpu",
         )
     embedded = _version(check.vllm) >= (0, 31)

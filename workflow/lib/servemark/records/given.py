@@ -34,10 +34,20 @@ class Hardware(Record):
     kernel: str
     os: str
     glibc: str
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[Gpu, ...] = Field(
+        default=(),
+        description="those that may be used, in the order of CUDA_VISIBLE_DEVICES; without it all, in nvidia-smi's",
+    )
+    hidden_gpus: int = Field(default=0, description="how many more the machine has, which CUDA_VISIBLE_DEVICES hides")
+    cuda_visible_devices: str | None = Field(
+        default=None, description="CUDA_VISIBLE_DEVICES as the probe found it; null: it was not set"
+    )
     driver: str | None = None
     cuda: str | None = Field(default=None, description="highest CUDA version the driver can do")
-    gpu_topology: str | None = Field(default=None, description="nvidia-smi topo -m, without its codes for underlines")
+    gpu_topology: str | None = Field(
+        default=None,
+        description="nvidia-smi topo -m: the whole machine, hidden GPUs too; without its codes for underlines",
+    )
     interfaces: tuple[Interface, ...] = ()
     nofile: int
     nproc: int

@@ -36,6 +36,9 @@ class Node(Strict):
     address: str = Field(description="IPv4 address on the chosen interface")
     interface: str
     devices: int = Field(description="devices for ranks that the allocation has there")
+    cuda_visible_devices: str | None = Field(
+        default=None, description="CUDA_VISIBLE_DEVICES there; null: it was not set"
+    )
     cpu_count: int
     memory_gib: float
     shm_gib: float

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from servemark import visible_gpus
 from servemark.records import Hardware, Manifest, Measurement, PlannedPoint
 from servemark.report import starting, words
 from servemark.report.data import PageData
@@ -121,6 +122,7 @@ def hardware_facts(hardware: Hardware) -> list[tuple[str, str]]:
         ("Host", hardware.host),
         ("Accelerator", "none (CPU)" if hardware.accelerator == "cpu" else "CUDA"),
         ("GPUs", ", ".join(f"{gpu.name} ({words.number(gpu.memory_mib / 1024)} GiB)" for gpu in hardware.gpus)),
+        ("Hidden", visible_gpus.hiding(hardware)),
         ("Driver", hardware.driver),
         ("Highest CUDA version", hardware.cuda),
         ("CPU", f"{hardware.cpu_model}, {words.plural(hardware.cpu_count, 'logical CPU')}, {hardware.architecture}"),
