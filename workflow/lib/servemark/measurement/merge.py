@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -55,7 +56,7 @@ def _joined(parts: Sequence[Mapping[str, Any]], shares: Sequence[Client]) -> dic
         if all(isinstance(each, list) for each in values):
             merged[key] = [item for each in values for item in each]
         elif key in _SUMS and all(isinstance(each, int | float) for each in values):
-            merged[key] = sum(values)
+            merged[key] = sum(values) if all(isinstance(each, int) for each in values) else math.fsum(values)
         elif all(each == value for each in values):
             merged[key] = value
     duration_s = clients.span_s(shares)
@@ -74,4 +75,4 @@ def _joined(parts: Sequence[Mapping[str, Any]], shares: Sequence[Client]) -> dic
 
 def _mean(values: Sequence[float], weights: Sequence[int]) -> float:
     total = sum(weights)
-    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / total if total else 0.0
+    return math.fsum(value * weight for value, weight in zip(values, weights, strict=True)) / total if total else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,16 +22,17 @@ _CACHES = {
 def segments(startup: Startup) -> list[tuple[str, float]]:
     """The way to the first token as consecutive (name, seconds): cluster, logged phases, what no phase names, answer.
 
-    The phases are what the server logs; imports, configuration and the like are the remainder up to /health.
+    The phases are what the server logs; imports, configuration and the like are the remainder up to /health. Records have milliseconds,
+    and what is less is an error of the sums, which differs between Pythons (3.12 adds floats otherwise than 3.11).
     """
     named = [(_CLUSTER, startup.cluster_seconds), *((phase.name, phase.seconds) for phase in startup.phases)]
-    logged = sum(phase.seconds for phase in startup.phases)
+    logged = math.fsum(phase.seconds for phase in startup.phases)
     health, first = startup.seconds_to_health, startup.seconds_to_first_token
     if health is not None:
         named.append((_AFTER_PHASES[0], health - logged))
     if health is not None and first is not None:
         named.append((_AFTER_PHASES[1], first - health))
-    return [(name, seconds) for name, seconds in named if seconds > 0]
+    return [(name, whole) for name, seconds in named if (whole := round(seconds, 3)) > 0]
 
 
 def caches(startup: Startup) -> str | None:
@@ -62,7 +64,7 @@ def spec(startups: Sequence[Startup]) -> dict[str, Any] | None:
     ]
     if not values:
         return None
-    total = max(sum(seconds for _, seconds in segments(startup)) for startup in startups)
+    total = max(math.fsum(seconds for _, seconds in segments(startup)) for startup in startups)
     shared: dict[str, dict[str, Any]] = {
         "y": {"field": "deployment", "type": "nominal", "title": None, "sort": None},
         "x": {
