@@ -34,7 +34,7 @@ CHECK = report_data.check(
     serve_options=tuple(OPTIONS.split()),
     variables=KNOWN,
 )
-QUIET = {"no-enable-prefix-caching": True, "stream-interval": 20}
+QUIET = {"no-enable-prefix-caching": True, "stream-interval": 20, "moe-backend": "humming"}
 MEMORY_MIB = {
     "NVIDIA H200": 143771,
     "NVIDIA H100 80GB HBM3": 81559,
@@ -80,7 +80,7 @@ def planned(gpu="NVIDIA H200", load=(64,), options=None, check=None, variables=N
             "model": "big",
             "environment": "gpu",
             "topology": topology,
-            "options": QUIET | (options or {}),
+            "options": {name: value for name, value in (QUIET | (options or {})).items() if value is not None},
             "variables": variables or {},
         }
     )
@@ -120,6 +120,8 @@ SPEAKS = {
                  "pipeline_parallel 2 spans nodes. Where a node holds the model, topology.replicas: 2"),
     "tensor parallel": ({"nodes": 2, "tensor_parallel": 8}, "8 over two nodes of 4 GH200 gave 0.59"),
     "experts": ({"data_parallel": 4, "options": {"enable-expert-parallel": True}}, "12.5k without this option"),
+    "kernels": ({"options": without("moe-backend")}, "Measure a deployment with options.moe-backend: humming beside it."),
+    "kernels on GH200": ({"gpu": "NVIDIA GH200 480GB", "options": without("moe-backend")}, "options.moe-backend: humming gave 20,231"),
     "Ray": ({"tensor_parallel": 2, "executor": "ray", "check": {"vllm": "0.15.1"}},
             "vLLM 0.15.1 turns asynchronous scheduling off with executor: ray"),
     "graphs": ({"load": (512,), "options": {"max-num-seqs": 512, "max-cudagraph-capture-size": 2048}},
@@ -137,8 +139,8 @@ SPEAKS = {
                          "vLLM 0.32.0 does not have it among its variables, so it does nothing. Remove it."),
     "misspelt variable": ({"variables": {"VLLM_LOGING_LEVEL": "INFO"}}, "Did you mean VLLM_LOGGING_LEVEL? Otherwise remove it."),
     "variable that is an option now": ({"variables": {"VLLM_MXFP4_USE_MARLIN": "1"}}, "options.moe-backend: marlin has taken its place."),
-    "variable before its option": ({"variables": {"VLLM_MXFP4_USE_MARLIN": "1"}, "check": {"serve_options": tuple(
-        option for option in OPTIONS.split() if option != "moe-backend")}}, "so it does nothing. Remove it."),
+    "variable before its option": ({"variables": {"VLLM_MXFP4_USE_MARLIN": "1"}, "options": without("moe-backend"), "check": {
+        "serve_options": tuple(option for option in OPTIONS.split() if option != "moe-backend")}}, "so it does nothing. Remove it."),
     "NCCL": ({"variables": {"NCCL_FORCE_FLUSH": "0"}}, "Did you mean NCCL_NET_FORCE_FLUSH?"),
     "debugging": ({"variables": {"VLLM_LOGGING_LEVEL": "debug"}}, "variables.VLLM_LOGGING_LEVEL: debug is for finding faults"),
     "blocking": ({"variables": {"CUDA_LAUNCH_BLOCKING": "1"}}, "variables.CUDA_LAUNCH_BLOCKING: 1 is for finding faults"),
@@ -167,6 +169,12 @@ SILENT = {
     "experts cut": {"data_parallel": 4},
     "experts spread over one engine": {"tensor_parallel": 4, "options": {"enable-expert-parallel": True}},
     "Ray with asynchronous scheduling": {"tensor_parallel": 2, "executor": "ray"},
+    "kernels that were chosen": {"options": {"moe-backend": "triton"}},
+    "kernels of another generation of GPUs": {"gpu": "NVIDIA A100-SXM4-80GB", "options": without("moe-backend")},
+    "kernels that an older vLLM does not have": {"options": without("moe-backend"), "check": {"vllm": "0.19.1"},
+                                                  "variables": {"TIKTOKEN_ENCODINGS_BASE": "/vocabulary"}},
+    "kernels of a vLLM without a version": {"options": without("moe-backend"), "check": {"vllm": "main"},
+                                        "variables": {"TIKTOKEN_ENCODINGS_BASE": "/vocabulary"}},
     "a pipeline inside a node": {"pipeline_parallel": 2},
     "replicas across nodes": {"nodes": 2, "replicas": 2, "tensor_parallel": 2},
     "graphs that fit": {"load": (512,), "options": {"max-num-seqs": 512, "max-cudagraph-capture-size": 512}},

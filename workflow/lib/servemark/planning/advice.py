@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from servemark.planning import advice_topology, advice_variables, capture
+from servemark.planning import advice_kernels, advice_topology, advice_variables, capture
 from servemark.planning.asked import Asked
 from servemark.planning.options import count, element_bytes, flag, whole
 from servemark.planning.roofline import DEVICES, Device, bound
@@ -217,6 +217,7 @@ RULES: tuple[Callable[[Asked], Iterator[str]], ...] = (
     length,
     few_requests,
     *advice_topology.RULES,
+    *advice_kernels.RULES,
     graphs_too_large,
     graphs_too_small,
     prefix_caching,

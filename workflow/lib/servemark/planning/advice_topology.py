@@ -29,10 +29,11 @@ REQUESTS_A_DEVICE = 128
 def replicas_instead(asked: Asked) -> Iterator[str]:
     """Tensor parallel over devices of which each could serve alone, at a load that is known to suit replicas.
 
-    H200, 512 requests: 39,368 tokens/s in total with TP4, 56,472 with 4 replicas of one GPU. Predicted is the opposite below 4096:
-    a replica reads every expert in each step, however few requests it has, which at few requests is nearly all of its time.
-    The faster all-reduces that were off cost TP4 something. So told for a MoE at 128 requests a device and more, and as something to
-    measure.
+    H200, 512 requests, by hand and with the same options: 39,368 tokens/s in total with TP4, 56,472 with 4 replicas of one GPU. By
+    servemark, 2560 prompts, one sitting, VALID: 43,849 with TP4 and vLLM's choice of kernels, 59,487 with 4 replicas and Humming's,
+    which is 87 % of these replicas' own roofline; 89,041 at 2048 requests (43 %). Predicted is the opposite below 4096: a replica reads
+    every expert in each step, however few requests it has, which at few requests is nearly all of its time. The faster all-reduces
+    that were off cost TP4 something. So told for a MoE at 128 requests a device and more, and as something to measure.
     """
     topology = asked.topology
     tp, spread = topology.tensor_parallel, topology.replicas * topology.tensor_parallel
@@ -51,8 +52,8 @@ def replicas_instead(asked: Asked) -> Iterator[str]:
             f"One device holds the weights, and the KV cache of its share of concurrency {fitting[0].concurrency}: topology: "
             f"{{{nodes}replicas: {spread}}} instead of tensor_parallel {tp} talks to nobody in its layers. gpt-oss-120b with 512 "
             "requests on 4 H200 (vLLM 0.25.1, NVLink's faster all-reduces off) gave 56,472 tokens/s with 4 replicas and 39,368 with "
-            "tensor_parallel 4. aiconfigurator predicts the opposite below 4096 requests (at 512, 8.9k against 12.1k a GPU), so measure "
-            "both."
+            "tensor_parallel 4, in another sitting 59,487 and 43,849. aiconfigurator predicts the opposite below 4096 requests (at 512, "
+            "8.9k against 12.1k a GPU), so measure both."
         )
 
 

@@ -1,0 +1,39 @@
+"""An archive that was sealed on four H200: what it states has to stay recomputable by what comes after it."""
+
+import json
+from pathlib import Path
+
+from servemark.startup_log import StartupLog
+from servemark.verification import verify
+from servemark.verification.show import show
+from servemark.verification.unpack import unpacked
+
+ARCHIVE = Path(__file__).parents[1] / "fixtures" / "archives" / "h200x4-tp4.tar.zst"
+
+
+def test_it_is_found_well_by_another_python_than_the_one_that_sealed_it():
+    found = verify(ARCHIVE)
+    assert found.wrong == ()
+    assert (found.run, found.measurements, found.figures) == ("h200x4", 1, 36)
+    assert found.identity == "a8da512b640db0384903fb7fba1720f0f39716c9869c07cf26a1fd316fa731af"
+
+
+def test_its_table_is_shown():
+    text = show(ARCHIVE)
+    assert "4 × NVIDIA H200, 140 GiB" in text and "vLLM 0.25.1" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("tutorial-tp4 ")]
+    assert row.split() == ["tutorial-tp4", "tutorial", "c=512", "1", "21,925", "379", "8,947", "22.4", "23,414"]
+
+
+def test_its_server_log_still_tells_where_the_start_went():
+    with unpacked(ARCHIVE) as archive:
+        deployment = archive.folder / "deployments" / "tutorial-tp4"
+        record = json.loads((deployment / "startup.json").read_text())
+        log = StartupLog()
+        log.feed((deployment / "attempts" / "001" / "server.log").read_text())
+    assert log.stage == "ready"
+    parsed = {phase.name: phase.seconds for phase in log.phases("2026-11-22T06:11:53+00:00")}
+    # The others are counted from the moments of start and readiness, which the log does not have.
+    for name in ("weights", "compile", "KV cache and profiling", "graph capture"):
+        (stated,) = [phase["seconds"] for phase in record["phases"] if phase["name"] == name]
+        assert parsed[name] == stated, name
