@@ -126,6 +126,22 @@ def test_options_are_kept_under_their_dashed_names_with_their_values():
     }
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max-cudagraph-capture-size": "workload"},
+        {"max-cudagraph-capture-size": "512"},
+        {"cudagraph-capture-sizes": "workload"},
+        {"cudagraph-capture-sizes": 8},
+        {"cudagraph-capture-sizes": ["1", 2]},
+        {"max-cudagraph-capture-size": 512, "cudagraph-capture-sizes": [1, 512]},
+        {"max-cudagraph-capture-size": None, "cudagraph-capture-sizes": "workload"},
+    ],
+)
+def test_sizes_of_graphs_are_kept_as_they_are_given(options):
+    assert deployment(options=options).options == options
+
+
 def test_numbers_in_variables_become_text():
     assert deployment(variables={"A": 1, "B": 0.5, "C": "x", "_D": ""}).variables == {
         "A": "1", "B": "0.5", "C": "x", "_D": "",

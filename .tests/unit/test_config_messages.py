@@ -14,6 +14,7 @@ from servemark.errors import ConfigError
 
 RANKS = "      tensor_parallel: 1"
 OPTION = "      max-model-len: 512"
+OPTIONS = "deployments.plain.options"
 VARIABLE = "      OMP_NUM_THREADS: 2"
 LOAD = "    concurrency: [1, 4]"
 
@@ -117,6 +118,19 @@ BAD = [
      "write a mapping as JSON"),
     (OPTION, "      max-model-len: .inf  #!", "deployments.plain.options.max-model-len", "finite"),
     (OPTION, "      revision: 2026-01-02  #!", "deployments.plain.options.revision", "put dates in quotes"),
+    (OPTION, "      max-cudagraph-capture-size: worklod  #!", f"{OPTIONS}.max-cudagraph-capture-size",
+     "is neither a whole number of 1 or more nor `workload`; write one of them"),
+    (OPTION, "      max-cudagraph-capture-size: [1, 2]  #!", f"{OPTIONS}.max-cudagraph-capture-size", "is neither a whole number"),
+    (OPTION, "      max-cudagraph-capture-size: 2.5  #!", f"{OPTIONS}.max-cudagraph-capture-size", "is neither a whole number"),
+    *((OPTION, f"      cudagraph_capture_sizes: {value}  #!", f"{OPTIONS}.cudagraph_capture_sizes",
+       "is neither a list of whole numbers of 1 or more nor `workload`; write one of them")
+      for value in ("load", "1,2,4", "true", "[]", "[1, workload]", "[0, 1]")),
+    (OPTION, "      max-cudagraph-capture-size: workload  #!\n      cudagraph-capture-sizes: workload",
+     f"{OPTIONS}.max-cudagraph-capture-size", "max-cudagraph-capture-size: workload and cudagraph-capture-sizes: workload both say"),
+    (OPTION, "      max-cudagraph-capture-size: 512\n      cudagraph-capture-sizes: workload  #!",
+     f"{OPTIONS}.cudagraph-capture-sizes", "max-cudagraph-capture-size: 512 and cudagraph-capture-sizes: workload both say"),
+    (OPTION, "      max-cudagraph-capture-size: workload  #!\n      cudagraph-capture-sizes: [1, 2]",
+     f"{OPTIONS}.max-cudagraph-capture-size", "vLLM ends where the two differ; leave one of them out, or set it to null"),
     (VARIABLE, "      omp_num_threads: 2  #!", "deployments.plain.variables.omp_num_threads", "upper-case"),
     (VARIABLE, "      OMP_DYNAMIC: true  #!", "deployments.plain.variables.OMP_DYNAMIC", "ambiguous"),
     (VARIABLE, "      VLLM_USE_RUST_FRONTEND: 1  #!", "deployments.plain.variables.VLLM_USE_RUST_FRONTEND",

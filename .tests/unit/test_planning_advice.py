@@ -11,17 +11,19 @@ from deployed import HARDWARE
 
 from servemark.config.expand import Point, points
 from servemark.config.load import load
-from servemark.config.model import Deployment
+from servemark.config.model import Deployment, Verdict
 from servemark.deployment.plan import plan
 from servemark.errors import PlanRefused
-from servemark.planning.advice import graphs
+from servemark.planning.advice import REQUESTS_PER_SLOT
+from servemark.planning.capture import dense
 from servemark.records import Gpu, Plan
 from servemark.weights import builtin
 
 ROOT = Path(__file__).parents[2]
 GPT_OSS = json.loads((ROOT / ".tests" / "fixtures" / "planning" / "gpt-oss-120b-config.json").read_text())
 OPTIONS = (
-    "api-server-count block-size compilation-config dtype enable-expert-parallel enable-prefix-caching enforce-eager "
+    "api-server-count block-size compilation-config cudagraph-capture-sizes dtype enable-expert-parallel enable-prefix-caching "
+    "enforce-eager "
     "gpu-memory-utilization kv-cache-memory-bytes max-cudagraph-capture-size max-model-len max-num-batched-tokens max-num-seqs moe-backend "
     "performance-mode speculative-config stream-interval"
 )
@@ -129,7 +131,11 @@ SPEAKS = {
     "graphs of replicas": ({"load": (512,), "options": {"max-cudagraph-capture-size": 512}, "replicas": 4},
                            "needs them for 160 requests an engine"),
     "small graphs": ({"load": (64, 512), "options": {"max-cudagraph-capture-size": 256}},
-                     "256 is less than the 512 requests that an engine runs at concurrency 512"),
+                     "ends at 256, less than the 512 requests that an engine runs at concurrency 512"),
+    "graphs of a list": ({"load": (64, 200), "options": {"cudagraph-capture-sizes": [1, 64, 1024, 200, 512]}},
+                         "sizes up to 1024 captures 5 sizes, and the load that is planned needs them for 200 requests an engine: 2 of"),
+    "small graphs of a list": ({"load": (64, 512), "options": {"cudagraph-capture-sizes": [64, 1]}},
+                               "options.cudagraph-capture-sizes ends at 64, less than the 512 requests"),
     "prefixes": ({"options": without("no-enable-prefix-caching")}, "options.no-enable-prefix-caching: true"),
     "prefixes on purpose": ({"options": without("no-enable-prefix-caching") | {"enable-prefix-caching": True}}, "Prefix caching is on"),
     "speculation": ({"options": {"speculative-config.method": "eagle3", "speculative-config.model": "/draft"}},
@@ -179,6 +185,8 @@ SILENT = {
     "replicas across nodes": {"nodes": 2, "replicas": 2, "tensor_parallel": 2},
     "graphs that fit": {"load": (512,), "options": {"max-num-seqs": 512, "max-cudagraph-capture-size": 512}},
     "graphs for the load": {"load": (512,), "replicas": 4, "options": {"max-cudagraph-capture-size": "workload"}},
+    "sparse graphs for the load": {"load": (96, 100, 512), "options": {"cudagraph-capture-sizes": "workload", "max-num-seqs": 512}},
+    "sparse graphs of replicas": {"load": (64, 512), "replicas": 4, "options": {"cudagraph-capture-sizes": "workload"}},
     "graphs of a load without limit": {"load": (point(None, request_rate=9.0),), "options": {"max-cudagraph-capture-size": 1024}},
     "no graphs": {"load": (64,), "options": {"max-cudagraph-capture-size": 2048, "enforce-eager": True}},
     "shared prefixes": {"load": (point(64, client_options={"random-prefix-len": 512}),), "options": without("no-enable-prefix-caching")},
@@ -249,4 +257,26 @@ def test_a_length_below_what_a_workload_asks_for_is_refused(length, fits):
 )
 def test_graphs_are_counted_as_vllm_logs_them(size, number):
     """51 and 147 stand in recorded logs of 0.25.1, 83 in 0.32.0's words about gpt-oss."""
-    assert graphs(size) == number
+    assert len(dense(size)) == number
+
+
+@pytest.mark.parametrize(
+    ("options", "way_out"),
+    [
+        (
+            {"max-cudagraph-capture-size": 2048},
+            "Set it to 512 or `workload`, or have the 21 sizes of `options.cudagraph-capture-sizes: workload` instead, unless",
+        ),
+        (
+            {"cudagraph-capture-sizes": [1, 512, 2048]},
+            "Let the list end at 512, or write `workload` in its place (21 sizes for this load), unless",
+        ),
+    ],
+)
+def test_too_many_graphs_have_both_words_as_ways_out(options, way_out):
+    (told,) = planned(load=(512,), options=options).warnings
+    assert way_out in told
+
+
+def test_few_requests_are_what_the_verdict_takes_for_few_by_default():
+    assert Verdict().min_requests_per_slot == REQUESTS_PER_SLOT

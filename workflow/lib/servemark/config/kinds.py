@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, Val
 from pydantic_core import PydanticCustomError
 
 from servemark import locks
+from servemark.config import graphs
 from servemark.config.refused import CLIENT_OPTIONS, SERVE_OPTIONS, kebab, looks_secret, refusal, variable_refusal
 from servemark.weights import hub_source
 
@@ -80,6 +81,16 @@ def _once(options: Any) -> Any:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise refuse(f"the same option is written twice, with dashes and with underscores: {', '.join(twice)}")
+    return options
+
+
+def _graphs(options: Any) -> Any:
+    """Looked at as written, so that the message names the option's own line."""
+    if isinstance(options, dict):
+        written = {kebab(name): name for name in options if isinstance(name, str)}
+        if found := graphs.refusal({name: options[spelling] for name, spelling in written.items()}):
+            name, why = found
+            raise refuse(why, at=(written[name],))
     return options
 
 
@@ -226,7 +237,7 @@ Rates = Annotated[tuple[Rate, ...], Field(min_length=1)]
 OptionValue = Annotated[Any, PlainValidator(_option_value), WithJsonSchema(_VALUE_SCHEMA)]
 ServeOption = Annotated[str, AfterValidator(_option_name(SERVE_OPTIONS))]
 ClientOption = Annotated[str, AfterValidator(_option_name(CLIENT_OPTIONS))]
-ServeOptions = Annotated[dict[ServeOption, OptionValue], BeforeValidator(_once)]
+ServeOptions = Annotated[dict[ServeOption, OptionValue], BeforeValidator(_graphs), BeforeValidator(_once)]
 ClientOptions = Annotated[dict[ClientOption, OptionValue], BeforeValidator(_once)]
 Variable = Annotated[str, Field(pattern=VARIABLE_PATTERN), AfterValidator(_variable_name)]
 VariableValue = Annotated[str, PlainValidator(_variable_value), WithJsonSchema({"type": ["string", "number"]})]

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from servemark.config.model import Verdict
 from servemark.planning import advice_kernels, advice_topology, advice_variables, capture
 from servemark.planning.asked import Asked
 from servemark.planning.options import count, element_bytes, flag, whole
 from servemark.planning.roofline import DEVICES, Device, bound
 from servemark.records import PlannedPoint
 
-REQUESTS_PER_SLOT = 3.0
-"""``verdict.min_requests_per_slot`` when it is left out."""
+REQUESTS_PER_SLOT: float = Verdict.model_fields["min_requests_per_slot"].default
+"""The default, and not what is configured: thresholds are no parameter of a plan, so that changing one plans nothing anew."""
 
 CLIENT_CHUNKS_PER_S = 20_000
 """Chunks/s up to which one process of vLLM's client told the time right: at 20,500 (512 streams of 25 ms from an ideal server, one core
@@ -75,19 +76,29 @@ def graphs_too_large(asked: Asked) -> Iterator[str]:
     """Graphs beyond the requests that an engine can have are of use to steps that also read prompts, and take long to capture.
 
     Decode graphs end at max_num_seqs, the rest are piecewise ones (vllm/v1/cudagraph_dispatcher.py, 0.32.0; 0.25.1's log: 147 and 51).
-    H200, TP2, 2048: 82 s of a start of 171 s; sized to 512: 14 s. Whether they gain throughput was not measured; the recipe has 2048.
+    H200, first starts: TP4, 2048: 133 s of 255 s; TP2, 2048: 82 s of 171 s, sized to 512: 14 s; TP1, 640 (59 sizes): 57 s with Triton's
+    kernels for the experts and 10 to 14 s with Humming's or Marlin's. A second start with Triton's: 19 s. Whether the larger ones gain
+    throughput was not measured, nor what a sparse list saves; the recipe has 2048.
     """
-    size = count(asked.options, capture.OPTION)
-    if not size or not asked.graphs or asked.speculation or len(asked.closed) < len(asked.points):
+    name, sizes = capture.given(asked.options)
+    if not sizes or not asked.graphs or asked.speculation or len(asked.closed) < len(asked.points):
         return
-    most = max((asked.captured(point) for point in asked.points), default=size)
-    if size > most:
-        yield (
-            f"options.{capture.OPTION} {size} captures {graphs(size)} sizes, and the load that is planned needs them for {most} "
-            f"requests an engine: {graphs(size) - graphs(most)} of them serve only steps that also read prompts. With gpt-oss-120b on "
-            "2 H200 (vLLM 0.25.1) 2048 took 82 s of a start of 171 s, and 512 took 14 s. Set it to "
-            f"{most} or `{capture.WORKLOAD}`, unless you have measured that the larger ones pay."
-        )
+    most = max((asked.captured(point) for point in asked.points), default=sizes[-1])
+    beyond = [size for size in sizes if size > most]
+    if not beyond:
+        return
+    few = len(capture.sparse(asked.topology, asked.points, asked.max_num_seqs))
+    way_out = (
+        f"Set it to {most} or `{capture.WORKLOAD}`, or have the {few} sizes of `options.{capture.SIZES}: {capture.WORKLOAD}` instead"
+        if name == capture.LARGEST
+        else f"Let the list end at {most}, or write `{capture.WORKLOAD}` in its place ({few} sizes for this load)"
+    )
+    yield (
+        f"options.{name} up to {sizes[-1]} captures {len(sizes)} sizes, and the load that is planned needs them for {most} requests an "
+        f"engine: {len(beyond)} of them serve only steps that also read prompts. With gpt-oss-120b on H200 (vLLM 0.25.1) 2048 took 133 s "
+        "of a first start of 255 s with tensor_parallel 4; with 2 it took 82 s of 171 s, and 512 took 14 s. "
+        f"{way_out}, unless you have measured that the larger ones pay."
+    )
 
 
 def graphs_too_small(asked: Asked) -> Iterator[str]:
@@ -96,20 +107,16 @@ def graphs_too_small(asked: Asked) -> Iterator[str]:
     Source: vllm/config/vllm.py, _set_cudagraph_sizes (0.32.0); vLLM raises its own default for gpt-oss to 1024 "for performance"
     (model_executor/models/config.py).
     """
-    size = count(asked.options, capture.OPTION)
-    over = [point for point in asked.closed if size and asked.running(point) > size]
+    name, sizes = capture.given(asked.options)
+    over = [point for point in asked.closed if sizes and asked.running(point) > sizes[-1]]
     if not over or not asked.graphs or asked.speculation:
         return
     most = max(map(asked.running, over))
+    way_out = "Set it to" if name == capture.LARGEST else "Let the list end at"
     yield (
-        f"options.{capture.OPTION} {size} is less than the {most} requests that an engine runs at concurrency {_loads(over)}: "
-        f"vLLM takes those steps without a CUDA graph. Set it to {most} or `{capture.WORKLOAD}`."
+        f"options.{name} ends at {sizes[-1]}, less than the {most} requests that an engine runs at concurrency {_loads(over)}: "
+        f"vLLM takes those steps without a CUDA graph. {way_out} {most}, or write `{capture.WORKLOAD}` in its place."
     )
-
-
-def graphs(size: int) -> int:
-    """How many sizes vLLM captures up to ``size``: 1, 2, 4, then steps of 8, from 256 on of 16 (vllm/config/vllm.py, 0.32.0)."""
-    return sum(one <= size for one in (1, 2, 4)) + len(range(8, min(size + 1, 256), 8)) + len(range(256, size + 1, 16))
 
 
 def length(asked: Asked) -> Iterator[str]:
