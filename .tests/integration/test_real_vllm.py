@@ -25,6 +25,7 @@ import yaml
 import zstandard
 
 from integration.harness import ROOT, Checkout, wait_until
+from servemark.environment import INSIDE
 from servemark.records import ALL_RECORDS
 from servemark.schemas import record_schema
 
@@ -142,6 +143,18 @@ def test_the_embedded_default_survives_a_crash_and_an_interruption_and_ends_with
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
     fresh.assert_all_dead()
+    python = fresh.record("environments/cpu/environment.json")["python"]
+    assert place_to_wait(python) == "fetch_diffusion_metrics", "several processes of this vLLM's client would not wait"
+
+
+def place_to_wait(python: str) -> str:
+    """Where an environment's client is held until the others of its load are ready."""
+    ask = (
+        "import sys; sys.path.append(sys.argv[1]); import bench_in_step, vllm.benchmarks.serve as client; "
+        "print(bench_in_step.last_step(client))"
+    )
+    argv = [python, "-c", ask, str(INSIDE)]
+    return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=120).stdout.split()[-1]
 
 
 @pytest.mark.faults

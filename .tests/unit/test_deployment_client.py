@@ -10,6 +10,7 @@ import pytest
 from deployed import planned_point
 
 from servemark.deployment.client import BenchmarkClient, shares
+from servemark.environment import INSIDE
 from servemark.measurement.raw import RawError, RawResult
 from servemark.records import Ready, ServerPlace
 
@@ -26,6 +27,14 @@ READY = Ready(deployment="d", url="http://router", served_name="tiny", servers=p
 def test_one_process_has_the_whole_load_and_its_seed():
     point = planned_point(7, {}, concurrency=5, request_rate=0.3)
     assert shares(point) == [point]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_only_processes_that_share_a_load_wait_for_each_other(tmp_path, count):
+    point = planned_point(7, {}, clients=count)
+    client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny")
+    started = {tuple(argv[1 : argv.index("bench")]) for argv in client.commands}
+    assert started == {("-m", "vllm.entrypoints.cli.main") if count == 1 else (str(INSIDE / "bench_in_step.py"),)}
 
 
 @pytest.mark.parametrize(("concurrency", "rate"), [(7, None), (None, 3.0), (7, 3.0)])

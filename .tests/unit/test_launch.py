@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from deployed import planned_point
@@ -276,3 +277,7 @@ def test_the_clients_command_line(changes, expected):
     assert (told["--random-input-len"], told["--random-output-len"]) == ("8", "5")
     assert (told["--result-dir"], told["--result-filename"]) == ("points", ".raw.json.draft")
     assert "--ignore-eos" in argv and "--save-detailed" in argv
+    shared = launch.bench(
+        "python", "http://127.0.0.1:20001", "tiny", "/models/tiny", point, "points", ".raw.json.draft", True
+    )
+    assert Path(shared[1]).is_file() and shared[2:] == argv[3:], "the same client, which waits for others"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from servemark import compiled, doors
+from servemark.environment import INSIDE
 from servemark.records import Node, Plan, PlannedPoint, Topology
 
 VLLM = "vllm.entrypoints.cli.main"
@@ -190,13 +191,23 @@ def ray_node(
 
 
 def bench(
-    python: str, url: str, served_name: str, tokenizer: str, point: PlannedPoint, folder: str, name: str
+    python: str,
+    url: str,
+    served_name: str,
+    tokenizer: str,
+    point: PlannedPoint,
+    folder: str,
+    name: str,
+    in_step: bool = False,
 ) -> list[str]:
-    """``vllm bench serve`` for one load point, per-request results saved. The key goes by environment (OPENAI_API_KEY)."""
+    """``vllm bench serve`` for one load point, per-request results saved. The key goes by environment (OPENAI_API_KEY).
+
+    Args:
+        in_step: it shares its load with other processes, and begins to measure when they do.
+    """
     argv = [
         python,
-        "-m",
-        VLLM,
+        *([str(INSIDE / "bench_in_step.py")] if in_step else ["-m", VLLM]),
         "bench",
         "serve",
         "--backend",
