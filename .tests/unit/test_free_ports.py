@@ -64,6 +64,23 @@ def test_a_server_binds_and_answers_on_a_port_that_was_kept_for_it():
             accepted.close()
 
 
+def test_of_two_that_look_at_the_same_port_one_gets_it():
+    (port,) = free_ports.find(HOST, 1, start=5000)
+    assert not free_ports._take(HOST, port), "kept for who was first"
+    with socket.socket() as looking:
+        looking.bind((HOST, 0))
+        assert not free_ports._take(HOST, looking.getsockname()[1]), "the other is between its look and its keeping"
+
+
+def test_a_port_is_found_where_the_way_to_ourselves_is_shut(monkeypatch):
+    def shut(*_, **__):
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(socket, "create_connection", shut)
+    (port,) = free_ports.find(HOST, 1, start=6000)
+    assert not free_ports.is_taken(HOST, port)
+
+
 def test_the_search_goes_around_and_says_when_there_is_none(taken, monkeypatch):
     monkeypatch.setattr(free_ports, "PORTS", range(taken, taken + 1))
     with pytest.raises(OSError, match=f"fewer than 1 free ports in {taken}-{taken} on {HOST}"):

@@ -61,3 +61,18 @@ def test_a_cuda_build_without_a_gpu_serves_nothing(other):
         software("big", without, other, {}, "cpu", "CUDA_VISIBLE_DEVICES is '' and hides 4 of 4 GPU(s)")
     assert refused.value.do.startswith("To use its GPUs, change or unset CUDA_VISIBLE_DEVICES")
     assert software("big", report_data.check(), other, {}, "cpu") == ()
+
+
+@pytest.mark.parametrize(
+    ("vllm", "named", "told"),
+    [
+        ("0.19.1", "GPU-1d2e,GPU-3f4a", 1),
+        ("0.19.1", "0,1", 0),
+        ("0.19.1", None, 0),
+        ("0.25.1", "GPU-1d2e", 0),
+        ("0.32.0", "GPU-1d2e", 0),
+    ],
+)
+def test_gpus_named_by_uuid_may_be_too_much_for_an_older_vllm(other, vllm, named, told):
+    found = software("big", cuda(vllm), other, {}, "cuda", "", named)
+    assert len(found) == told and all("Export their numbers instead" in text for text in found)

@@ -94,8 +94,10 @@ def test_devices_are_those_that_the_step_sees(spec, monkeypatch, gpus, visible, 
         update={"accelerator": "cuda" if gpus else "cpu", "gpus": gpus, "cuda_visible_devices": visible}
     )
     monkeypatch.setattr(hardware, "probe", lambda: found)
-    node = survey.answer(spec()).node
+    node = survey.answer(spec(job_id="7")).node
     assert (node.devices, node.cuda_visible_devices) == (devices, visible)
+    # Without a scheduler a shell's word for GPUs that are not there means nothing.
+    assert survey.devices(found, scheduled=False) == (devices if gpus else CPUS)
 
 
 def test_a_node_whose_variable_cannot_be_followed_says_so(spec, monkeypatch):

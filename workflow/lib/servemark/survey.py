@@ -120,7 +120,7 @@ def look(spec: Spec) -> Node:
         host=processes.host(),
         address=chosen.address,
         interface=chosen.name,
-        devices=devices(found),
+        devices=devices(found, scheduled=spec.job_id is not None),
         cuda_visible_devices=found.cuda_visible_devices,
         cpu_count=found.cpu_count,
         memory_gib=found.memory_gib,
@@ -133,13 +133,14 @@ def look(spec: Spec) -> Node:
     )
 
 
-def devices(found: Hardware) -> int:
+def devices(found: Hardware, *, scheduled: bool) -> int:
     """Devices for ranks that this process may use.
 
-    Where nvidia-smi shows no GPU and the variable names some all the same, what it names is what the allocation gave.
+    Where nvidia-smi shows no GPU and the variable names some all the same, what it names is what the scheduler gave; without one it is
+    something that a shell still says of another machine.
     """
     named = found.cuda_visible_devices
-    if found.accelerator == "cuda" or named is None or visible_gpus.names_nothing(named):
+    if not scheduled or found.accelerator == "cuda" or named is None or visible_gpus.names_nothing(named):
         return found.devices
     return len([word for word in named.split(",") if word.strip()])
 

@@ -19,7 +19,7 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 # The first two are how people say "no GPU", the third is how Slurm has said it of a job that asked for none.
 NOTHING = ("", "-1", "NoDevFiles")
-_UUID, _MIG = "GPU-", "MIG-"
+UUID, _MIG = "GPU-", "MIG-"
 
 
 def names_nothing(value: str) -> bool:
@@ -34,7 +34,7 @@ def places(value: str, uuids: Sequence[str]) -> tuple[int, ...]:
     number is what an entry begins with; of a UUID a beginning that only one GPU has is enough, in any case of letters. The list ends at
     the first entry that names no GPU, and is empty when one is named twice.
     """
-    find = _by_uuid if value.startswith(_UUID) else _by_number
+    find = _by_uuid if value.startswith(UUID) else _by_number
     found: list[int] = []
     for entry in value.split(","):
         place = find(entry, uuids)
@@ -89,7 +89,7 @@ def choose(gpus: tuple[Gpu, ...], env: Mapping[str, str], host: str) -> tuple[Gp
             f"For a run on the CPUs of this machine: export {VARIABLE}=",
             reason="gpus_hidden",
         )
-    numbered = not value.startswith(_UUID)
+    numbered = not value.startswith(UUID)
     kinds = sorted({f"{gpu.name}, {gpu.memory_mib} MiB" for gpu in gpus})
     # By default CUDA counts from the fastest GPU (FASTEST_FIRST), nvidia-smi by the PCI bus. Of GPUs of one kind none is faster and both
     # count alike (seen on two H200); of several kinds only CUDA's driver knows, and a guess would record another GPU than the one used.

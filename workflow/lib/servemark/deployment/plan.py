@@ -54,7 +54,9 @@ def plan(
     modules = cluster.modules if cluster else ()
     layers = planning.stages(architecture, topology, variables)
     hiding = visible_gpus.hiding(hardware)
-    drawbacks = planning.software(name, check, architecture, variables, hardware.accelerator, hiding)
+    drawbacks = planning.software(
+        name, check, architecture, variables, hardware.accelerator, hiding, hardware.cuda_visible_devices
+    )
     unknown = unknown_options(deployment.options, check.serve_options, check.vllm)
     errors, warnings = planning.legality(architecture, topology, hardware.devices, layers, hiding)
     errors += planning.first_request_fails(topology, deployment.options, variables, hardware.accelerator)

@@ -89,7 +89,8 @@ def graphs_too_large(asked: Asked) -> Iterator[str]:
         return
     few = len(capture.sparse(asked.topology, asked.points, asked.max_num_seqs))
     way_out = (
-        f"Set it to {most} or `{capture.WORKLOAD}`, or have the {few} sizes of `options.{capture.SIZES}: {capture.WORKLOAD}` instead"
+        f"Set it to {most} or `{capture.WORKLOAD}`, or have the {few} sizes of `options.{capture.SIZES}: {capture.WORKLOAD}` instead "
+        "(not measured yet)"
         if name == capture.LARGEST
         else f"Let the list end at {most}, or write `{capture.WORKLOAD}` in its place ({few} sizes for this load)"
     )

@@ -18,7 +18,7 @@ HUMMING_SINCE = Version("0.25.1")
 
 
 def mxfp4_experts(asked: Asked) -> Iterator[str]:
-    """Experts in MXFP4 on Hopper: vLLM takes Triton's kernels where FlashInfer's are not there.
+    """gpt-oss's experts in MXFP4 on Hopper: vLLM takes Triton's kernels (model_executor/layers/fused_moe/oracle/mxfp4.py, 0.25.1).
 
     One H200, vLLM 0.25.1, TP1, 1024 tokens in and out, all four servers of one sitting on one host, total tokens/s:
 
@@ -28,13 +28,14 @@ def mxfp4_experts(asked: Asked) -> Iterator[str]:
     | 512 (SUSPECT: client processes out of step) | 17,383 | 16,702 | 20,231 |
 
     First start: 57, 10 and 12 s of graph capture. Four replicas with humming gave 22,260 a GPU at 512 requests each (VALID). Its layout of
-    the weights took 64.5 GiB where Triton's took 61.3. FlashInfer's CUTLASS kernels were not there to be compared.
+    the weights took 64.5 GiB where Triton's took 61.3. FlashInfer's CUTLASS kernels were not there to be compared; models other than
+    gpt-oss get another list of kernels.
     """
     names = {gpu.name for gpu in asked.hardware.gpus}
     if (
         not asked.cuda
+        or asked.architecture.model_type != "gpt_oss"
         or asked.architecture.quantisation != "mxfp4"
-        or not asked.architecture.moe
         or asked.options.get(OPTION) not in (None, "auto")
         or OPTION not in asked.check.serve_options
         or not names
@@ -43,8 +44,8 @@ def mxfp4_experts(asked: Asked) -> Iterator[str]:
     ):
         return
     yield (
-        f"The experts' weights are MXFP4 and options.{OPTION} is left to vLLM. With gpt-oss-120b on one H200 (vLLM 0.25.1, FlashInfer "
-        f"not installed) that meant Triton's kernels: 17,383 tokens/s at 512 requests, where options.{OPTION}: humming gave 20,231 and "
+        f"The experts' weights are MXFP4 and options.{OPTION} is left to vLLM. With gpt-oss-120b on one H200 (vLLM 0.25.1) "
+        f"that meant Triton's kernels: 17,383 tokens/s at 512 requests, where options.{OPTION}: humming gave 20,231 and "
         "marlin 16,702; 14,394, 14,783 and 11,035 at 128 requests; and 57 s of graph capture on a first start instead of 12. Measure a "
         f"deployment with options.{OPTION}: humming beside it."
     )

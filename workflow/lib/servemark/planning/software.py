@@ -11,6 +11,8 @@ from servemark.records import EnvironmentCheck
 from servemark.weights.architecture import Architecture
 
 VOCABULARY = "TIKTOKEN_ENCODINGS_BASE"
+READS_UUIDS = (0, 25)
+"""Read in the sources of 0.25.1 (vllm/platforms/cuda.py, device_control_id_to_physical_device_id)."""
 
 
 def software(
@@ -20,6 +22,7 @@ def software(
     variables: Mapping[str, str],
     accelerator: str,
     hiding: str = "",
+    devices_named: str | None = None,
 ) -> tuple[str, ...]:
     """What speaks against serving this model in this environment: one sentence each.
 
@@ -29,6 +32,7 @@ def software(
 
     Args:
         hiding: what CUDA_VISIBLE_DEVICES keeps from us of the probed machine, if anything.
+        devices_named: that variable's value where the machine was probed.
 
     Raises:
         PlanRefused: a CUDA build without a GPU, or the variable where it does harm.
@@ -50,12 +54,18 @@ def software(
             do=f"Remove {VOCABULARY} from the deployment's variables and from the cluster file's.",
             reason="bad_option",
         )
+    against = []
     if not embedded and architecture.model_type == "gpt_oss" and VOCABULARY not in variables:
-        return (
+        against.append(
             f"vLLM {check.vllm} fetches gpt-oss's vocabulary from the internet when it starts: on nodes without internet set "
-            f"variables.{VOCABULARY} to a folder that holds o200k_base.tiktoken.",
+            f"variables.{VOCABULARY} to a folder that holds o200k_base.tiktoken."
         )
-    return ()
+    if (devices_named or "").startswith(visible_gpus.UUID) and _version(check.vllm) < READS_UUIDS:
+        against.append(
+            f"{visible_gpus.VARIABLE} names GPUs by UUID, which vLLM from 0.25.1 on reads; of {check.vllm} that is not known, and older "
+            "ones were reported to end with `invalid literal for int()`. Export their numbers instead (`nvidia-smi -L`)."
+        )
+    return tuple(against)
 
 
 def _version(text: str) -> tuple[int, int]:
