@@ -139,6 +139,8 @@ BAD = [
      "Remove the variable: the Python front end, vLLM's default, serves then"),
     (VARIABLE, "      CUDA_VISIBLE_DEVICES: 1  #!", "deployments.plain.variables.CUDA_VISIBLE_DEVICES",
      "export it in the shell that starts snakemake"),
+    (VARIABLE, '      VLLM_USE_RUST_FRONTEND: 1  #!\n      CUDA_VISIBLE_DEVICES: "0"', "deployments.plain.variables.VLLM_USE_RUST_FRONTEND",
+     "serves then. CUDA_VISIBLE_DEVICES is refused too: servemark gives each server its share of the GPUs"),
     ("run: demo", "run: demo\nsweeps:\n  - over: deployments.plain\n    grid:\n      variables.VLLM_USE_RUST_FRONTEND: [0, 1]  #!",
      "sweeps[0].grid.variables.VLLM_USE_RUST_FRONTEND[1]", "does not run the middleware"),
     (VARIABLE, "      OMP_DYNAMIC:  #!", "deployments.plain.variables.OMP_DYNAMIC", 'write ""'),

@@ -118,9 +118,12 @@ def _variable_value(value: Any) -> str:
 
 
 def _allowed(variables: dict[str, str]) -> dict[str, str]:
-    for name, value in variables.items():
-        if why := variable_refusal(name, value):
-            raise refuse(f"is refused: {why}", at=(name,))
+    refused = {name: why for name, value in variables.items() if (why := variable_refusal(name, value))}
+    if refused:
+        # A mapping that is checked as a whole has one error: it names all of them.
+        first, *others = refused
+        more = "".join(f". {name} is refused too: {refused[name]}" for name in others)
+        raise refuse(f"is refused: {refused[first]}{more}", at=(first,))
     return variables
 
 
