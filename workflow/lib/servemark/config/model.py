@@ -94,7 +94,7 @@ class Deployment(Strict):
         description="options of `vllm serve` under their own names, without dashes in front; `true` is the bare flag. "
         "`max-cudagraph-capture-size: workload` captures CUDA graphs for as many requests as the load points bring to one engine; "
         "`cudagraph-capture-sizes: workload` instead captures a sparse list up to there, with a size for each point's number (about 20 "
-        "sizes for 512 where vLLM has 51), so that a start takes less. "
+        "sizes for 512 where vLLM has 51), so that less is captured at each start. "
         "vLLM's own choice stays the default, because number and list are part of what a result belongs to: a larger concurrency added "
         "later measures all points again, and with the list any concurrency that needs a size which it lacks",
     )
