@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servemark import environment, locks
+from servemark import bytecode, environment, locks
 from servemark.config.load import read_resolved
 from servemark.records import Hardware
 from servemark.stage import stage
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 name, asked = snakemake.wildcards.environment, snakemake.params.environment
 with stage("build_environment", name, snakemake.log[0]) as here:
+    config = read_resolved(snakemake.input.settings)
     if asked["prefix"]:
         record = environment.use_prefix(name, Path(asked["prefix"]))
     else:
-        config = read_resolved(snakemake.input.settings)
         hardware = Hardware.read(snakemake.input.hardware)
         lock = locks.choose(
             f"environments.{name}.lock", asked["lock"], Path("envs"), hardware, sys.version_info[:2], platform.machine()
@@ -38,5 +38,6 @@ with stage("build_environment", name, snakemake.log[0]) as here:
             progress=here.progress,
             watch=here.watch,
         )
+    record = bytecode.placed(record, Path(config.cache), here.progress)
     record.write(snakemake.output.environment)
     here.progress.say(f"{record.packages} packages in {record.prefix}")

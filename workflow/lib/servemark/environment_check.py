@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from servemark import processes, visible_gpus
+from servemark import bytecode, processes, visible_gpus
 from servemark.children import LifelineWatch, run_tool
 from servemark.environment import INSIDE
 from servemark.errors import EnvironmentRefused
@@ -33,7 +33,9 @@ def check(
     """
     facts_file = log.with_suffix(".facts.json")
     facts_file.unlink(missing_ok=True)
-    env = processes.clean_environment({"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"})
+    env = processes.clean_environment(
+        {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **bytecode.variables(environment)}
+    )
     steps = {
         "importing torch, vLLM and Ray": [environment.python, str(INSIDE / "check_environment.py"), str(facts_file)],
         "asking vLLM for its options": [environment.python, str(INSIDE / "serve_options.py")],

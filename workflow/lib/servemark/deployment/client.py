@@ -6,8 +6,8 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from servemark import launch
@@ -65,6 +65,7 @@ class BenchmarkClient:
     Args:
         draft: where the point's result file is made. What the processes write lies beside it, under names that begin with its own.
         tokenizer: the folder of the model.
+        variables: what the environment's processes are given.
     """
 
     point: PlannedPoint
@@ -72,6 +73,7 @@ class BenchmarkClient:
     draft: Path
     python: str
     tokenizer: str
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def commands(self) -> list[list[str]]:
@@ -109,7 +111,7 @@ class BenchmarkClient:
         request = DaemonRequest(
             name=f"client-{self.point.name}",
             argv=(self.python, str(_RUN_CLIENTS), str(order.absolute())),
-            env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **launch.NO_PROXY},
+            env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **launch.NO_PROXY, **self.variables},
             secret_env={"OPENAI_API_KEY": str(self.ready.key_file)},
             log=str(here.log.absolute()),
             modules=modules,

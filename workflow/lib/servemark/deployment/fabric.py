@@ -10,7 +10,7 @@ import json
 import re
 from pathlib import Path
 
-from servemark import launch
+from servemark import bytecode, launch
 from servemark.children import LifelineWatch
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, attempts, ports
@@ -114,9 +114,11 @@ def _reduce(
     env = launch.server_environment(plan, hardware.accelerator, servers[0], str(attempts.scratch_folder(attempt)))
     # Each node names its own interface and address.
     env = {key: value for key, value in env.items() if key not in ("VLLM_HOST_IP", "GLOO_SOCKET_IFNAME")}
-    env |= {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"} | {
-        key: value for key, value in plan.variables.items() if key == "GLOO_SOCKET_IFNAME"
-    }
+    env |= (
+        bytecode.variables(environment)
+        | {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"}
+        | {key: value for key, value in plan.variables.items() if key == "GLOO_SOCKET_IFNAME"}
+    )
     request = DaemonRequest(
         name="fabric",
         argv=(environment.python, str(INSIDE / "fabric_check.py"), str(path.absolute())),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from servemark import keeper
+from servemark import bytecode, keeper
 from servemark.config.model import Timeouts, Verdict
 from servemark.deployment import attempts
 from servemark.deployment.client import BenchmarkClient
@@ -165,7 +165,8 @@ class Measuring:
         key = Path(ready.key_file).read_text().strip()
         # Of this attempt alone: a client that a lost node still runs writes elsewhere.
         draft = raw_path.with_name(f".{raw_path.name}.{attempt.name}.draft")
-        client = BenchmarkClient(point, ready, draft, self.environment.python, self.manifest.path)
+        own = bytecode.variables(self.environment)
+        client = BenchmarkClient(point, ready, draft, self.environment.python, self.manifest.path, own)
         client.clear()
         scrapes = {server.daemon: scraper(server.url, key) for server in ready.servers}
         server = ServerWatch(attempt, scrapes, self.timeouts.no_progress)

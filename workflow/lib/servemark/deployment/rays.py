@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from servemark import compiled, keeper, launch
+from servemark import bytecode, compiled, keeper, launch
 from servemark.children import LifelineWatch, ToolResult
 from servemark.daemon import DaemonRequest
 from servemark.deployment import attempts, ports
@@ -90,6 +90,7 @@ class Rays:
         scratch = self.ground.scratch
         caches = str(self.caches or compiled.fresh(scratch))
         env = launch.server_environment(self.plan, self.hardware.accelerator, node, str(scratch), caches)
+        env = bytecode.variables(self.environment) | env
         return env | launch.ray_environment(str(token.absolute()), str(scratch))
 
     def _head(self, index: int, replica: Replica, token: Path) -> str:

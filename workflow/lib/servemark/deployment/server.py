@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from servemark import compiled, doors, free_ports, launch, launch_router, processes
+from servemark import bytecode, compiled, doors, free_ports, launch, launch_router, processes
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, attempts, ports
 from servemark.deployment.ground import Ground
@@ -148,6 +148,7 @@ class Serving:
             )
             caches = str(self.caches or compiled.fresh(ground.scratch))
             env = launch.server_environment(self.plan, self.hardware.accelerator, node, str(ground.scratch), caches)
+            env = bytecode.variables(self.environment) | env
             if replica.ray_address:
                 token = str((ground.attempt / "ray-token").absolute())
                 env |= launch.ray_environment(token, str(ground.scratch)) | {"RAY_ADDRESS": replica.ray_address}

@@ -74,6 +74,9 @@ class Environment(Record):
         default=None,
         description="sha256 over its distributions, of one that was built here: nothing may be added unseen",
     )
+    bytecode: str | None = Field(
+        default=None, description="folder in which Python keeps its compiled modules; null: beside their sources"
+    )
     seconds: float = Field(description="time this build took; 0 when an existing one was used")
     size_mib: float
 

@@ -1,0 +1,68 @@
+"""Where Python keeps the compiled modules of an environment that does not keep them beside its sources.
+
+An environment that was installed without bytecode (pip --no-compile, uv, most container images) gets it as Python first imports each
+module, unless its folders cannot be written or PYTHONDONTWRITEBYTECODE is set, as images often do. Then every process compiles
+everything again. PYTHONPYCACHEPREFIX (``sys.pycache_prefix``) names a folder of ours instead. Python itself sees by each source's size
+and time whether what it finds there still holds.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from servemark import processes
+from servemark.progress import Progress
+from servemark.records import Environment
+
+FOLDER = "bytecode"
+# The largest that a start imports. Nothing is imported here: find_spec looks for a top-level name alone.
+_PROBE = """
+import importlib.util, os, sys
+def kept(name):
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.cached or os.path.exists(spec.cached):
+        return True
+    folder = os.path.dirname(spec.cached)
+    folder = folder if os.path.isdir(folder) else os.path.dirname(folder)
+    return not sys.dont_write_bytecode and os.access(folder, os.W_OK)
+lacks = sys.pycache_prefix is None and not all(map(kept, ("torch", "vllm", "transformers", "numpy")))
+print("lacks" if lacks else "has")
+"""
+
+
+def place(python: Path, digest: str, cache: Path) -> Path | None:
+    """The folder for an environment's bytecode; None where Python keeps it beside the sources, or where the user's own variable says.
+
+    Users have folders of their own, because bytecode is run as it is found.
+
+    Raises:
+        OSError: the interpreter cannot be started, or the folder cannot be made.
+    """
+    asked = [str(python), "-c", _PROBE]
+    done = subprocess.run(asked, capture_output=True, text=True, env=processes.clean_environment())
+    if done.stdout.strip() != "lacks":
+        return None
+    folder = (cache / f"{FOLDER}-{os.getuid()}" / digest[:16]).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.chmod(0o700)
+    return folder
+
+
+def placed(environment: Environment, cache: Path, progress: Progress) -> Environment:
+    """The environment's record with the folder of its bytecode, which is said where there is one."""
+    folder = place(Path(environment.python), environment.digest, cache)
+    if folder is None:
+        return environment
+    progress.say(
+        f"Python cannot keep compiled modules beside the packages of {environment.prefix}: they go to {folder}"
+    )
+    return environment.model_copy(update={"bytecode": str(folder)})
+
+
+def variables(environment: Environment) -> dict[str, str]:
+    """What a process of the environment is given, so that it finds and keeps bytecode. Python does not heed an empty variable."""
+    if environment.bytecode is None:
+        return {}
+    return {"PYTHONPYCACHEPREFIX": environment.bytecode, "PYTHONDONTWRITEBYTECODE": ""}
