@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from servemark import compiled, doors
+from servemark import compiled, doors, random_weights
 from servemark.environment import INSIDE
 from servemark.records import Node, Plan, PlannedPoint, Topology
 
@@ -135,8 +135,8 @@ def server_environment(
         # Engines within a node each, or engines that span nodes: vLLM wants to be told (VLLM_RAY_DP_PACK_STRATEGY in vllm/envs.py).
         spans = plan.topology.engine_size > plan.topology.devices_per_node
         env["VLLM_RAY_DP_PACK_STRATEGY"] = "span" if spans else "strict"
-    closed = doors.environment(plan.variables, behind_router=plan.topology.replicas > 1)
-    return env | plan.variables | closed
+    env |= plan.variables | doors.environment(plan.variables, behind_router=plan.topology.replicas > 1)
+    return env | random_weights.environment(plan.options, env)
 
 
 def ray_environment(token_file: str, scratch: str) -> dict[str, str]:

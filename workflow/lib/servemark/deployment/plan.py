@@ -6,7 +6,7 @@ import difflib
 import functools
 from collections.abc import Callable, Iterable
 
-from servemark import planning, visible_gpus
+from servemark import planning, random_weights, visible_gpus
 from servemark.config.cluster import Cluster
 from servemark.config.expand import Point
 from servemark.config.model import Deployment
@@ -22,7 +22,8 @@ _Estimated = tuple[Estimate, float, float]
 DEFAULT_UTILISATION = 0.92
 CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 RANDOM_WEIGHTS = (
-    "The weights are random (load_format: dummy): the figures tell of speed alone, and experts are chosen by chance."
+    "The weights are random (load_format: dummy): the figures tell of speed alone, and experts are chosen evenly, which no trained model "
+    "does quite."
 )
 
 
@@ -72,7 +73,7 @@ def plan(
         )
     options |= {"trust-remote-code": True} if trust_remote_code else {}
     if manifest.load_format == "dummy":
-        options["load-format"] = "dummy"
+        options["load-format"] = random_weights.LOAD_FORMAT
         drawbacks = (*drawbacks, RANDOM_WEIGHTS)
     estimated = functools.partial(_estimate, architecture, manifest, options, variables, hardware, layers)
     estimate, memory_gib, utilisation = estimated(topology)
