@@ -61,7 +61,15 @@ def serve(tmp_path, told, monkeypatch):
         token = Cluster(deployment="x", attempt=str(attempt), nodes=nodes, replicas=replicas)
         plan = report_data.plan("x", topology=topology, modules=("cuda/13",), variables={}, options={}, **changes)
         serving = Serving(
-            plan, token, SimpleNamespace(python="py"), SimpleNamespace(path="/m"), HARDWARE, port, 5.0, told, caches
+            plan,
+            token,
+            SimpleNamespace(python="py", bytecode=None),
+            SimpleNamespace(path="/m"),
+            HARDWARE,
+            port,
+            5.0,
+            told,
+            caches,
         )
         return serving.run(Fabric(deployment="x")), asked, nodes
 
