@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from servemark import planning, random_weights, visible_gpus
 from servemark.config.cluster import Cluster
@@ -91,8 +91,7 @@ def plan(
         interface=cluster.interface if cluster else None,
     )
     planned = tuple(_planned(point, share) for point in points)
-    alone = _alone(topology, estimated)
-    asked = planning.Asked(architecture, topology, options, variables, planned, estimate, hardware, check, alone=alone)
+    asked = planning.Asked(architecture, topology, options, variables, planned, estimate, hardware, check)
     return Plan(
         deployment=name,
         model=deployment.model,
@@ -184,12 +183,3 @@ def _estimate(
         layers_of_stages=layers_of_stages,
     )
     return estimate, memory_gib, utilisation
-
-
-def _alone(topology: Topology, estimated: Callable[[Topology], _Estimated]) -> Estimate | None:
-    """What one device in place of each tensor parallel group would hold; None where there is no such group, or it does not fit."""
-    if topology.tensor_parallel == 1:
-        return None
-    alone = topology.model_copy(update={"tensor_parallel": 1, "replicas": topology.replicas * topology.tensor_parallel})
-    estimate, memory_gib, utilisation = estimated(alone)
-    return None if planning.refusals(estimate, alone, memory_gib, utilisation) else estimate

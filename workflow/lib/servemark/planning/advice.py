@@ -2,9 +2,11 @@
 
 Every rule names the figure that it rests on and where that comes from, and its sentence the keys that lead out. What is certain to
 fail is refused elsewhere (legality, memory); what only may be slower, or may measure something else than was meant, stands here.
-"H200" are measurements of gpt-oss-120b with vLLM 0.25.1 on 4 H200, random weights, 1024 tokens in and out, in which NVLink's faster
-all-reduces were switched off; "GH200" are a tutorial's figures of vLLM 0.15.1 on nodes of 4 GH200; "recipe" is
-OpenAI/GPT-OSS_Hopper.yaml and GPT-OSS.md of vllm-project/recipes (2026-03).
+"H200" are measurements of gpt-oss-120b's shape with vLLM 0.25.1 on 4 H200, random weights whose routers choose experts evenly
+(``random_weights``), 1024 tokens in and out, in which NVLink's faster all-reduces were switched off; "H200, few experts" are the same with
+vLLM's own random weights, of which all tokens reach the same few experts: good for start-up and comparisons of networks alone; "GH200" are
+a tutorial's figures of vLLM 0.15.1 on nodes of 4 GH200; "recipe" is OpenAI/GPT-OSS_Hopper.yaml and GPT-OSS.md of vllm-project/recipes
+(2026-03).
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from servemark.config.model import Verdict
-from servemark.planning import advice_kernels, advice_topology, advice_variables, capture
+from servemark.planning import advice_topology, advice_variables, capture
 from servemark.planning.asked import Asked
 from servemark.planning.options import count, element_bytes, flag, whole
 from servemark.planning.roofline import DEVICES, Device, bound
@@ -26,7 +28,7 @@ CLIENT_CHUNKS_PER_S = 20_000
 of an EPYC, vLLM 0.33) mean TTFT was 169 ms where 25 was true, and p99 ITL 55 ms where 25 was."""
 
 BOUND_REACHED = 1 / 4
-"""Share of the roofline bound that gpt-oss-120b reached: 26 % with TP4 on GH200, 35 % with TP1 on H200."""
+"""Share of the roofline bound that gpt-oss-120b reached at 512 requests: 26 % with TP4 on GH200; on H200 18 % with TP4, 23 % with DP4."""
 
 
 def advice(asked: Asked) -> tuple[str, ...]:
@@ -76,9 +78,9 @@ def graphs_too_large(asked: Asked) -> Iterator[str]:
     """Graphs beyond the requests that an engine can have are of use to steps that also read prompts, and take long to capture.
 
     Decode graphs end at max_num_seqs, the rest are piecewise ones (vllm/v1/cudagraph_dispatcher.py, 0.32.0; 0.25.1's log: 147 and 51).
-    H200, first starts: TP4, 2048: 133 s of 255 s; TP2, 2048: 82 s of 171 s, sized to 512: 14 s; TP1, 640 (59 sizes): 57 s with Triton's
-    kernels for the experts and 10 to 14 s with Humming's or Marlin's. A second start with Triton's: 19 s. Whether the larger ones gain
-    throughput was not measured, nor what a sparse list saves; the recipe has 2048.
+    H200, first starts: TP4, 2048: 137 s of 238 s; TP1, the sparse list to 512 (21 sizes) with Humming's kernels for the experts: 5 s of 77
+    s, as on the second start, of 38 s. H200, few experts: TP2, 2048: 82 s of 171 s, sized to 512: 14 s; TP1, 640 (59 sizes): 57 s with
+    Triton's kernels and 10 to 14 s with Humming's or Marlin's. Whether larger ones gain throughput was not measured; the recipe has 2048.
     """
     name, sizes = capture.given(asked.options)
     if not sizes or not asked.graphs or asked.speculation or len(asked.closed) < len(asked.points):
@@ -89,15 +91,14 @@ def graphs_too_large(asked: Asked) -> Iterator[str]:
         return
     few = len(capture.sparse(asked.topology, asked.points, asked.max_num_seqs))
     way_out = (
-        f"Set it to {most} or `{capture.WORKLOAD}`, or have the {few} sizes of `options.{capture.SIZES}: {capture.WORKLOAD}` instead "
-        "(not measured yet)"
+        f"Set it to {most} or `{capture.WORKLOAD}`, or have the {few} sizes of `options.{capture.SIZES}: {capture.WORKLOAD}` instead"
         if name == capture.LARGEST
         else f"Let the list end at {most}, or write `{capture.WORKLOAD}` in its place ({few} sizes for this load)"
     )
     yield (
         f"options.{name} up to {sizes[-1]} captures {len(sizes)} sizes, and the load that is planned needs them for {most} requests an "
-        f"engine: {len(beyond)} of them serve only steps that also read prompts. With gpt-oss-120b on H200 (vLLM 0.25.1) 2048 took 133 s "
-        "of a first start of 255 s with tensor_parallel 4; with 2 it took 82 s of 171 s, and 512 took 14 s. "
+        f"engine: {len(beyond)} of them serve only steps that also read prompts. With gpt-oss-120b on H200 (vLLM 0.25.1) 2048 took 137 s "
+        "of a first start of 238 s with tensor_parallel 4; with 2 it took 82 s of 171 s, and 512 took 14 s. "
         f"{way_out}, unless you have measured that the larger ones pay."
     )
 
@@ -225,7 +226,6 @@ RULES: tuple[Callable[[Asked], Iterator[str]], ...] = (
     length,
     few_requests,
     *advice_topology.RULES,
-    *advice_kernels.RULES,
     graphs_too_large,
     graphs_too_small,
     prefix_caching,

@@ -25,7 +25,6 @@ class Asked:
     Attributes:
         variables: the server's, the cluster's included.
         hardware: one node's.
-        alone: what an engine of one device in place of each tensor parallel group would hold; None where it would not fit.
     """
 
     architecture: Architecture
@@ -36,7 +35,6 @@ class Asked:
     estimate: Estimate
     hardware: Hardware
     check: EnvironmentCheck
-    alone: Estimate | None = None
 
     @property
     def cuda(self) -> bool:
@@ -82,22 +80,13 @@ class Asked:
 
     def held(self, tokens: int) -> float:
         """Requests of ``tokens`` tokens that the KV cache of one engine is expected to hold at once."""
-        return self._held(tokens, self.estimate, self.topology)
-
-    def held_alone(self, tokens: int) -> float:
-        """The same for an engine of one device in place of each tensor parallel group; 0 where it would not fit."""
-        if self.alone is None:
-            return 0.0
-        return self._held(tokens, self.alone, self.topology.model_copy(update={"tensor_parallel": 1}))
-
-    def _held(self, tokens: int, estimate: Estimate, topology: Topology) -> float:
         pool = kv_pool(
             self.architecture,
-            topology,
+            self.topology,
             tokens,
             whole(self.options, "block-size") or BLOCK_TOKENS[self.hardware.accelerator],
             1,  # decoding: a layer with a window has let go of what was in flight while the prompt was read
             element_bytes(self.options),
-            stages(self.architecture, topology, self.variables),
+            stages(self.architecture, self.topology, self.variables),
         )
-        return max(0, int(estimate.kv_cache_gib * GIB) // pool.block_bytes) / pool.request_blocks
+        return max(0, int(self.estimate.kv_cache_gib * GIB) // pool.block_bytes) / pool.request_blocks

@@ -53,14 +53,14 @@ def captured(requests: int) -> int:
 def coarse(largest: int) -> tuple[int, ...]:
     """Sizes for the steps between those that load points name: doubling to 32, then steps of 32, or of an eighth from 512 on.
 
-    A step of so many requests is padded to the next size, so padding stays below 32 requests, or below an eighth of the step where that
-    is more (from 256 on). What it costs at most: on an H200 gpt-oss-120b took 16.3 ms a token with 128 requests an engine and 43.0 ms
-    with 512 (mean TPOT of VALID points, vLLM 0.25.1, four replicas of one GPU, 1024 tokens in and out, so prompts are read between),
-    0.07 ms for each request more, where proportion would be 0.13: 31 of them are 2.2 ms, an eighth of the step at 128 and a twentieth at
-    512. Padding costs less than a request, because it has no KV cache to read and no prompt: in operations alone (2 x 5.1e9 active
-    parameters, 989e12/s) 31 places take 0.32 ms. With few requests a step is mostly the reading of weights, which do not grow with them:
-    16-bit weights are read as fast as they are used at 206 requests (989e12 operations/s / 4.8e12 bytes/s), and each of 128 experts of
-    which a token takes 4 gets a 32nd of the requests.
+    A step of so many requests is padded to the next size, so padding stays below 32 requests, or below an eighth of the step where that is
+    more (from 256 on). What it costs at most: on 4 H200 a decode step of gpt-oss-120b took 19.6 ms with 128 requests an engine, 25.8 ms
+    with 256 and 36.9 ms with 512 (medians of VALID points, vLLM 0.25.1, four data parallel engines, experts spread over them), 0.05 ms for
+    each request more, where proportion would be 0.15: 31 of them are 1.5 ms, 8 % of the step at 128 and 4 % at 512. Padding costs less
+    than a request, because it has no KV cache to read and no prompt: in operations alone (2 x 5.1e9 active parameters, 989e12/s) 31 places
+    take 0.32 ms. With few requests a step is mostly the reading of weights, which do not grow with them: 16-bit weights are read as fast
+    as they are used at 206 requests (989e12 operations/s / 4.8e12 bytes/s), and each of 128 experts of which a token takes 4 gets a 32nd
+    of the requests.
 
     To 512 these are 21 sizes where vLLM's own are 51, to 2048 37 instead of 147; all of them are in its own list too.
     """
