@@ -18,14 +18,14 @@ def test_it_is_found_well_by_another_python_than_the_one_that_sealed_it():
     found = verify(ARCHIVE)
     assert found.wrong == ()
     assert (found.run, found.measurements, found.figures) == ("h200x4", 1, 36)
-    assert found.identity == "a8da512b640db0384903fb7fba1720f0f39716c9869c07cf26a1fd316fa731af"
+    assert found.identity == "704e79d4e3ca30df609615d2cdd9bfa09e60d0279b9440306bbd1f0eda42ddbd"
 
 
 def test_its_table_is_shown():
     text = show(ARCHIVE)
     assert "NVIDIA H200, 140 GiB" in text and "vLLM 0.25.1" in text
     (row,) = [line for line in text.splitlines() if line.startswith("tutorial-tp4 ")]
-    assert row.split() == ["tutorial-tp4", "tutorial", "c=512", "1", "21,925", "379", "8,947", "22.4", "23,414"]
+    assert row.split() == ["tutorial-tp4", "tutorial", "c=512", "1", "18,455", "482", "10,172", "26.2", "27,283"]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_its_server_log_still_tells_where_the_start_went():
         log = StartupLog()
         log.feed((deployment / "attempts" / "001" / "server.log").read_text())
     assert log.stage == "ready"
-    parsed = {phase.name: phase.seconds for phase in log.phases("2026-11-22T06:11:53+00:00")}
+    parsed = {phase.name: phase.seconds for phase in log.phases("2026-11-22T09:33:15+00:00")}
     # The others are counted from the moments of start and readiness, which the log does not have.
     for name in ("weights", "compile", "KV cache and profiling", "graph capture"):
         (stated,) = [phase["seconds"] for phase in record["phases"] if phase["name"] == name]

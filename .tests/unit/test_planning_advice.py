@@ -256,8 +256,8 @@ def test_graphs_are_counted_as_vllm_logs_them(size, number):
     [
         (
             {"max-cudagraph-capture-size": 2048},
-            "Set it to 512 or `workload`, or have the 21 sizes of `options.cudagraph-capture-sizes: workload` instead "
-            "(not measured yet), unless",
+            "Set it to 512 or `workload`, or have the 21 sizes of `options.cudagraph-capture-sizes: workload` instead, "
+            "unless",
         ),
         (
             {"cudagraph-capture-sizes": [1, 512, 2048]},

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from servemark.errors import PlanRefused
-from servemark.planning import first_request_fails, legality, stage_layers, stages
+from servemark.planning import first_request_fails, legality, not_on_cpu, stage_layers, stages
 from servemark.planning.legality import PARTITION
 from servemark.records import Topology
 from servemark.weights import builtin
@@ -183,6 +183,17 @@ def test_pipeline_stages_on_cpu_need_the_warm_up(pp, options, variables, acceler
     found = first_request_fails(topology(pp=pp, devices=pp), options, variables, accelerator)
     assert len(found) == faults
     assert all("legal here: `enforce-eager: false`" in fault for fault in found)
+
+
+def test_data_parallel_engines_of_experts_are_refused_on_cpu_alone():
+    (fault,) = not_on_cpu(MOE, topology(dp=2), "cpu")
+    assert "data_parallel 2" in fault and "topology.replicas" in fault
+    for architecture, asked, accelerator in (
+        (MOE, topology(dp=2), "cuda"),
+        (DENSE, topology(dp=2), "cpu"),
+        (MOE, topology(), "cpu"),
+    ):
+        assert not_on_cpu(architecture, asked, accelerator) == ()
 
 
 @pytest.mark.parametrize("tp", range(1, 13))

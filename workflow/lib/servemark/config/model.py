@@ -53,8 +53,8 @@ class Model(Strict):
     )
     load_format: Literal["auto", "dummy"] = Field(
         default="auto",
-        description="`auto`: the checkpoint's weights. `dummy`: random weights of the model's shape, for figures of speed alone; "
-        "only config and tokenizer are needed and fetched, and record and report say so",
+        description="`auto`: the checkpoint's weights. `dummy`: random weights of the model's shape, whose experts are chosen "
+        "evenly, for figures of speed alone; only config and tokenizer are needed and fetched, and record and report say so",
     )
 
 

@@ -61,6 +61,7 @@ def plan(
     unknown = unknown_options(deployment.options, check.serve_options, check.vllm)
     errors, warnings = planning.legality(architecture, topology, hardware.devices, layers, hiding)
     errors += planning.first_request_fails(topology, deployment.options, variables, hardware.accelerator)
+    errors += planning.not_on_cpu(architecture, topology, hardware.accelerator)
     options, no_size = planning.resolve_capture_size(deployment.options, topology, points, hardware)
     asked_for = [(point.workload, point.input_tokens, point.output_tokens) for point in points]
     too_long = planning.too_long(asked_for, whole(deployment.options, "max-model-len"))

@@ -71,6 +71,20 @@ def first_request_fails(
     )
 
 
+def not_on_cpu(architecture: Architecture, topology: Topology, accelerator: str) -> tuple[str, ...]:
+    """What vLLM does not have for CPUs, and finds out when it loads: (sentence, ...).
+
+    Data parallel engines of a mixture of experts gather each other's tokens, and all_gatherv of vLLM's communicator for CPUs raises
+    NotImplementedError (vllm/distributed/device_communicators/base_device_communicator.py, 0.32.0).
+    """
+    if accelerator != "cpu" or not architecture.moe or topology.data_parallel == 1:
+        return ()
+    return (
+        f"data_parallel {topology.data_parallel} of a mixture of experts is not possible on CPU (vLLM 0.32.0: engines cannot gather each "
+        "other's tokens there); legal here: data_parallel 1, with topology.replicas in its place.",
+    )
+
+
 def too_long(workloads: Iterable[tuple[str, int, int]], max_model_len: int | None) -> tuple[str, ...]:
     """Why every request of a workload would be refused by the server: (sentence, ...).
 

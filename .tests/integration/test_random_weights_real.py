@@ -1,0 +1,82 @@
+"""Random weights on real vLLM (CPU): a small gpt-oss reaches as many experts as even choice does; with vLLM's own it reaches hardly any."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from integration.harness import ROOT
+from servemark import processes, random_weights
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+SMALL = {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "torch_dtype": "bfloat16",
+    "vocab_size": 20_000,
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "attention_bias": True,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 128,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+    "swiglu_limit": 7.0,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 150_000,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture
+def python(fresh) -> str:
+    """The interpreter of the cpu lock's environment, which is built once in the checkout's own cache."""
+    if sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64":
+        reason = "the cpu lock is for CPython 3.11 on x86_64"
+        if os.environ.get("SERVEMARK_REQUIRE_REAL") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    fresh.config |= {"environments": {"standin": {"lock": "cpu"}}, "cache": str(ROOT / "results" / "cache")}
+    asked = f"results/{fresh.config['run']}/environments/standin/environment.json"
+    done = fresh.run("--", asked, seconds=600)
+    assert done.rc == 0, done.text
+    return fresh.record("environments/standin/environment.json")["python"]
+
+
+def reached(python: str, folder: Path, load_format: str) -> list[list[int]]:
+    """Experts reached in each decode step of each layer."""
+    output = folder / f"{load_format}.json"
+    argv = [python, str(Path(__file__).with_name("count_experts.py")), str(folder), load_format, str(output)]
+    own = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    own |= random_weights.environment({"load-format": random_weights.LOAD_FORMAT}, {})
+    done = subprocess.run(argv, env=processes.clean_environment(own), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return json.loads(output.read_text())
+
+
+def test_tokens_reach_the_experts_that_even_choice_would(python, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    ours = reached(python, tmp_path, random_weights.LOAD_FORMAT)
+    assert len(ours) == SMALL["num_hidden_layers"]
+    # 64 independent choices of 4 in 128 leave 128 x (124/128)**64 = 17 out on average; some sequences come to the same tokens later.
+    assert all(len(steps) >= 40 and min(steps) >= 80 for steps in ours), ours
+    vllms = reached(python, tmp_path, "dummy")
+    assert all(max(steps) <= 8 for steps in vllms), (
+        "vLLM's own dummy weights spread now: say so where they are compared"
+    )
