@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from servemark import bytecode, processes
+from servemark.errors import EnvironmentRefused
 from servemark.records import Environment
 
 
@@ -90,3 +91,25 @@ def test_the_users_own_folder_stays(prefix, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "own"))
     assert place(prefix, tmp_path / "cache") is None
+
+
+def test_what_a_pth_file_prints_is_not_taken_for_the_answer(prefix, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (site_packages(prefix) / "talks.pth").write_text("import sys; print('hello')\n")
+    assert place(prefix, tmp_path / "cache") is not None
+
+
+def test_an_interpreter_that_does_not_answer_is_refused(tmp_path):
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no such module >&2; exit 3\n")
+    broken.chmod(0o755)
+    with pytest.raises(EnvironmentRefused, match="does not run: no such module"):
+        bytecode.place(broken, "d" * 64, tmp_path / "cache")
+
+
+def test_a_folder_that_cannot_be_made_is_said_with_the_way_out(prefix, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(EnvironmentRefused, match="cannot be used") as refused:
+        place(prefix, tmp_path / "cache")
+    assert "PYTHONPYCACHEPREFIX" in str(refused.value.do)

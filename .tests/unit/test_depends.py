@@ -113,14 +113,15 @@ def test_each_rule_has_its_digest_as_a_parameter_unless_it_tells_of_a_live_deplo
 def test_what_stands_before_a_deployment_depends_on_little():
     """Each of these runs all that follows, through a scheduler even in jobs: what more they reach belongs there on purpose."""
     assert of_rule("probe_hardware") == {"hardware", "visible_gpus", "records.base", "records.given"}
-    assert of_rule("build_environment") == {"environment", "locks", "records.base", "records.given"}
+    assert of_rule("build_environment") == {"bytecode", "environment", "locks", "records.base", "records.given"}
     assert of_rule("check_environment") == {
-        "environment", "environment_check", "lib/servemark/inside/check_environment.py", "locks", "records.base", "records.given",
-        "visible_gpus",
+        "bytecode", "environment", "environment_check", "lib/servemark/inside/check_environment.py", "locks", "records.base",
+        "records.given", "visible_gpus",
     }  # fmt: skip
     assert {name.split(".")[0] for name in of_rule("stage_weights")} == {"records", "weights"}
     assert {name.split(".")[0] for name in of_rule("plan_deployment")} == {
-        "deployment", "measurement", "planning", "records", "visible_gpus", "weights",
+        "deployment", "measurement", "planning", "random_weights", "records", "visible_gpus", "weights",
+        "lib/servemark/inside/random_weights/servemark_random_weights-1",
     }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from servemark.config.model import Deployment
 from servemark.deployment.plan import RANDOM_WEIGHTS, plan, point_key_parts, unknown_options
 from servemark.errors import PlanRefused
 from servemark.measurement import key
+from servemark.random_weights import LOAD_FORMAT
 from servemark.records import Gpu, Plan
 from servemark.weights import builtin, manifest
 
@@ -79,7 +80,7 @@ def planned(tiny):
 
 def test_random_weights_are_stamped_in_options_warnings_and_ledger_key(planned, tiny):
     real, random = planned(), planned(model=tiny.model_copy(update={"load_format": "dummy", "weight_bytes": None}))
-    assert random.options == {**real.options, "load-format": "servemark_random"}
+    assert random.options == {**real.options, "load-format": LOAD_FORMAT}
     assert [text for text in random.warnings if text not in real.warnings] == [RANDOM_WEIGHTS]
     assert random.points[0].key != real.points[0].key
     assert random.estimate.weights_gib == pytest.approx(real.estimate.weights_gib, rel=0.01)

@@ -13,10 +13,12 @@ import subprocess
 from pathlib import Path
 
 from servemark import processes
+from servemark.errors import EnvironmentRefused
 from servemark.progress import Progress
 from servemark.records import Environment
 
 FOLDER = "bytecode"
+_PATIENCE_S = 60
 # The largest that a start imports. Nothing is imported here: find_spec looks for a top-level name alone.
 _PROBE = """
 import importlib.util, os, sys
@@ -38,15 +40,42 @@ def place(python: Path, digest: str, cache: Path) -> Path | None:
     Users have folders of their own, because bytecode is run as it is found.
 
     Raises:
-        OSError: the interpreter cannot be started, or the folder cannot be made.
+        EnvironmentRefused: the interpreter does not answer, or the folder cannot be made or is somebody else's.
     """
     asked = [str(python), "-c", _PROBE]
-    done = subprocess.run(asked, capture_output=True, text=True, env=processes.clean_environment())
-    if done.stdout.strip() != "lacks":
+    try:
+        done = subprocess.run(
+            asked, capture_output=True, text=True, env=processes.clean_environment(), timeout=_PATIENCE_S
+        )
+    except subprocess.TimeoutExpired:
+        raise EnvironmentRefused(
+            f"{python} did not say within {_PATIENCE_S} s where it keeps compiled modules.",
+            do="Start it by hand; a file system that hangs is the usual cause.",
+            reason="prefix_broken",
+        ) from None
+    # The last line: what a .pth file of the environment prints comes before it.
+    said = done.stdout.split()[-1:]
+    if done.returncode != 0 or said not in (["lacks"], ["has"]):
+        raise EnvironmentRefused(
+            f"{python} does not run: {(done.stderr or done.stdout).strip()[-300:]}",
+            do="Start it by hand and mend the environment.",
+            reason="prefix_broken",
+        )
+    if said == ["has"]:
         return None
     folder = (cache / f"{FOLDER}-{os.getuid()}" / digest[:16]).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.parent.chmod(0o700)
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.parent.stat().st_uid != os.getuid():
+            raise PermissionError(f"{folder.parent} is somebody else's")
+        folder.parent.chmod(0o700)
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise EnvironmentRefused(
+            f"The folder for Python's compiled modules, {folder}, cannot be used: {error}.",
+            do="Make the cache writable for you, name another (`cache`), or set PYTHONPYCACHEPREFIX to a folder of your own.",
+            reason="bytecode_folder",
+        ) from None
     return folder
 
 

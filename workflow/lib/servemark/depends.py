@@ -35,6 +35,8 @@ BESIDE = {
     f"{PACKAGE}.report.page": "../../../templates/**/*",
     f"{PACKAGE}.diagnosis": "catalogue.yaml",
     f"{PACKAGE}.environment_check": "inside/check_environment.py",
+    # Not the code beside them: what it draws has a version, which stands in the plan's options.
+    f"{PACKAGE}.random_weights": "inside/random_weights/*.dist-info/*",
 }
 """Files that a module reads or runs without importing them: a pattern, relative to the module's folder."""
 

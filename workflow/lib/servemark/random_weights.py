@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-
-from servemark.environment import INSIDE
+from pathlib import Path
 
 # What vLLM may import of ours: nothing else lies there. Its entry points make it a plugin of vLLM.
-FOLDER = INSIDE / "random_weights"
-LOAD_FORMAT = "servemark_random"
+FOLDER = Path(__file__).parent / "inside" / "random_weights"
+LOAD_FORMAT = "servemark_random_2"
 _PLUGINS = "VLLM_PLUGINS"
 
 

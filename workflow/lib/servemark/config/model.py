@@ -114,7 +114,8 @@ class Deployment(Strict):
     @field_validator("options")
     @classmethod
     def _weights(cls, options: dict[str, Any]) -> dict[str, Any]:
-        if options.get("load-format") == "dummy":
+        # The second: names of our own loader (random_weights.LOAD_FORMAT).
+        if str(options.get("load-format")).startswith(("dummy", "servemark_")):
             raise refuse("say it where it is recorded: `load_format: dummy` of the model", at=("load-format",))
         return options
 

@@ -114,8 +114,9 @@ def _reduce(
     env = launch.server_environment(plan, hardware.accelerator, servers[0], str(attempts.scratch_folder(attempt)))
     # Each node names its own interface and address.
     env = {key: value for key, value in env.items() if key not in ("VLLM_HOST_IP", "GLOO_SOCKET_IFNAME")}
-    env |= (
+    env = (
         bytecode.variables(environment)
+        | env
         | {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"}
         | {key: value for key, value in plan.variables.items() if key == "GLOO_SOCKET_IFNAME"}
     )

@@ -32,9 +32,10 @@ def engines_instead(asked: Asked) -> Iterator[str]:
     H200, one sitting, 512 requests, 2560 prompts, VALID, total tokens/s and mean TTFT: TP4 with the recipe's options 36,910, 1.84 s; DP4
     with experts spread over the ranks, Humming's kernels, max-model-len 4096: 43,443, 1.12 s. A decode step took about the same (18.8 and
     19.6 ms): what is gained is the reading of prompts, for which TP4 reduces every activation over all GPUs. 2 x TP2 with Humming's
-    kernels gave 32,455. Predicted at 512: 12.1k and 11.3k a GPU, so not the kernels' doing alone. With vLLM's own random weights, of which
-    every token reaches the same few experts, four replicas seemed to be ahead (59,487 against 43,849): nothing of that is left when a
-    replica has to read all experts in each step.
+    kernels gave 32,455. TP4 had vLLM's choice of kernels for the experts (Triton's), so kernels and arrangement are not told apart;
+    predicted with like kernels at 512: TP4 ahead, 12.1k against 11.3k a GPU. With vLLM's own random weights, of which every token reaches
+    the same few experts, four replicas seemed to be ahead (59,487 against 43,849): nothing of that is left when a replica has to read all
+    experts in each step.
     """
     topology = asked.topology
     spread = topology.tensor_parallel
@@ -51,9 +52,10 @@ def engines_instead(asked: Asked) -> Iterator[str]:
     if load:
         yield (
             f"tensor_parallel {spread} reduces every activation over {spread} GPUs, which costs most where prompts are read: gpt-oss-120b "
-            "with 512 requests on 4 H200 (vLLM 0.25.1, faster all-reduces off, random weights) gave 36,910 tokens/s at a mean TTFT "
-            "of 1.84 s, and 43,443 at 1.12 s with topology: {data_parallel: 4}, options.enable-expert-parallel: true and the other "
-            f"options of config/examples/gpt-oss-120b.yaml. Measure topology.data_parallel: {spread} beside it."
+            "with 512 requests on 4 H200 (vLLM 0.25.1, faster all-reduces off, random weights, the recipe's options and Triton's kernels) "
+            "gave 36,910 tokens/s at a mean TTFT of 1.84 s, and 43,443 at 1.12 s with topology: {data_parallel: 4}, "
+            "options.enable-expert-parallel: true, Humming's kernels and the other options of config/examples/gpt-oss-120b.yaml. Which of "
+            f"these did it was not told apart: measure topology.data_parallel: {spread} beside it."
         )
 
 
@@ -67,8 +69,9 @@ def pipeline_across_nodes(asked: Asked) -> Iterator[str]:
     if asked.cuda and topology.nodes > topology.replicas and topology.pipeline_parallel > 1:
         yield (
             f"pipeline_parallel {topology.pipeline_parallel} spans nodes. Where a node holds the model, topology.replicas: "
-            f"{topology.nodes} with ranks inside a node are faster: gpt-oss-120b with 512 requests on 4 H200 (vLLM 0.25.1) gave 29,178 "
-            "tokens/s with two stages on two nodes over TCP, and 39,368 on one node with tensor_parallel 4."
+            f"{topology.nodes} with ranks inside a node are faster: gpt-oss-120b with 512 requests on 4 H200 (vLLM 0.25.1, random weights "
+            "of vLLM's own, which reach few experts) gave 29,178 tokens/s with two stages on two nodes over TCP, and 39,368 with "
+            "tensor_parallel 4 on one."
         )
 
 

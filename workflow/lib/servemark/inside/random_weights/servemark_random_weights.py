@@ -5,54 +5,63 @@ draws every tensor from +-0.001 with one seed, biases too, and leaves integers a
 gpt-oss-120b's 128 experts, 512 tokens choose 5 to 8, where a trained model reaches nearly all, so that a step reads a twentieth of the
 weights that it ought to.
 
-Here the residual stream stays close to the token's own embedding (drawn from N(0, 1); norms 1, biases 0, every other matrix as vLLM
-draws it), and routers are drawn for each layer apart, so that experts are chosen independently by token and layer. Packed 4-bit
-weights are random bytes with a small power of two as their scale.
+Here matrices of attention, dense layers and routers are drawn from N(0, 1/inputs) and embeddings from N(0, 1), each with a seed of its own
+and sharded vocabularies with one for each rank; norms are 1 and biases 0. Then the residual stream is the token's and its context's, and
+experts are chosen independently by token, context and layer. The experts' own matrices stay as vLLM draws them; packed 4-bit weights are
+random bytes with a small power of two as their scale.
+
+The format's name has a version, because it decides figures: change it with the numbers that are drawn.
 """
 
 import zlib
 
 import torch
 from torch import nn
-from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+from vllm.distributed import get_tensor_model_parallel_rank
+from vllm.model_executor.layers.linear import LinearBase, ReplicatedLinear
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
 
-LOAD_FORMAT = "servemark_random"
-# What modules of vLLM's models call their routers (gpt-oss; Mixtral, Qwen, DeepSeek, Llama 4, GLM).
-ROUTERS = ("router", "gate")
+LOAD_FORMAT = "servemark_random_2"
 # 2**(117 - 127): an e8m0 scale of about 0.001, as the OCP microscaling formats have it.
 SCALE_BYTE = 117
 
 
-def drawn(name: str, parameter: torch.Tensor, router: bool) -> torch.Tensor | None:
+def drawn(name: str, parameter: torch.Tensor, module: nn.Module, rank: int) -> torch.Tensor | None:
     """What a parameter's values are to be; None where vLLM's own are.
 
     Args:
         name: the parameter's full name, which decides its seed.
-        router: it is the matrix of a router, of shape (experts, hidden).
+        module: whose parameter it is.
+        rank: of tensor parallel.
     """
     last = name.rpartition(".")[2]
     if parameter.dtype == torch.uint8:
         if "scale" in last:
             return torch.full_like(parameter, SCALE_BYTE)
         return torch.randint_like(parameter, 0, 256)
-    if not torch.is_floating_point(parameter) or "scale" in last:
+    if not torch.is_floating_point(parameter) or torch.finfo(parameter.dtype).bits < 16 or "scale" in last:
         return None
     if "bias" in last:
         return torch.zeros_like(parameter)
     if parameter.dim() == 1 and last == "weight":
         return torch.ones_like(parameter)
-    if router:
-        values = torch.empty_like(parameter, dtype=torch.float32).normal_(generator=seeded(name, parameter))
-        # Logits of order one from a normalised input of `hidden` numbers.
-        return (values / parameter.shape[-1] ** 0.5).to(parameter.dtype)
+    if parameter.dim() != 2:
+        return None
+    if isinstance(module, VocabParallelEmbedding):
+        return normal(f"{name} {rank}", parameter)
+    if isinstance(module, LinearBase):
+        # Outputs of order one from a normalised input. What every rank has whole, routers among it, has to be the same on all.
+        whole = isinstance(module, ReplicatedLinear)
+        return normal(name if whole else f"{name} {rank}", parameter) / parameter.shape[-1] ** 0.5
     return None
 
 
-def seeded(name: str, parameter: torch.Tensor) -> torch.Generator:
-    """The same numbers for the same parameter at every start, others for each parameter."""
-    return torch.Generator(parameter.device).manual_seed(zlib.crc32(name.encode()))
+def normal(seed: str, parameter: torch.Tensor) -> torch.Tensor:
+    """Numbers from N(0, 1), of the parameter's shape and type: the same at every start, others for each seed."""
+    generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(seed.encode()))
+    return torch.empty_like(parameter).normal_(generator=generator)
 
 
 class RandomWeightsLoader(DummyModelLoader):
@@ -60,14 +69,11 @@ class RandomWeightsLoader(DummyModelLoader):
 
     def load_weights(self, model: nn.Module, model_config) -> None:
         super().load_weights(model, model_config)
+        rank = get_tensor_model_parallel_rank()
         with torch.no_grad():
             for name, module in model.named_modules():
-                router = name.rpartition(".")[2] in ROUTERS
                 for own, parameter in module.named_parameters(prefix=name, recurse=False):
-                    if isinstance(module, VocabParallelEmbedding) and not isinstance(module, ParallelLMHead):
-                        parameter.normal_(generator=seeded(own, parameter))
-                        continue
-                    values = drawn(own, parameter, router and parameter.dim() == 2)
+                    values = drawn(own, parameter, module, rank)
                     if values is not None:
                         parameter.copy_(values)
 
