@@ -11,9 +11,10 @@ import report_data_cluster
 from archived_run import ArchivedRun
 from report_document import Document
 
-from servemark.report import gather, views
+from servemark.report import gather, roofline, views
 from servemark.report.gaps import gaps
 from servemark.report.page import render
+from servemark.report.table import aggregate, tidy
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +76,18 @@ def test_equal_resources_are_compared_and_the_roofline_share_is_stated():
     words_of = Document(render(report_data_cluster.two_nodes())).words
     assert "chat on 8 GPUs" in words_of and "Alone with their number: plain (1 GPU)." in words_of
     assert "baseline" in words_of and "Share of the roofline" in words_of and "Not known" not in words_of
+
+
+def test_a_share_of_the_roofline_that_nobody_reaches_is_questioned(monkeypatch):
+    data = report_data_cluster.two_nodes()
+    doubt = "is more than software reaches, so something was not done that the bound counts"
+    found, _ = roofline.shares(views.medians(aggregate(tidy(data.measurements))), data)
+    highest = max(share.part for share in found)
+    monkeypatch.setattr(roofline, "TOO_GOOD", highest * 1.001)
+    assert doubt not in Document(render(data)).words
+    monkeypatch.setattr(roofline, "TOO_GOOD", highest * 0.999)
+    assert sum(share.doubtful for share in found) == 1
+    assert Document(render(data)).words.count(doubt) == 1
 
 
 def test_no_request_is_on_the_page_only_counts(demo):
