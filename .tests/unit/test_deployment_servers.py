@@ -43,7 +43,14 @@ def serve(tmp_path, told, monkeypatch):
     spec = keeper.KeeperSpec(deployment="x", lifeline="1:1", machine_lock=None, tokens=(), scratch="/tmp/abc")
     (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
 
-    def run(topology: Topology, port: int | None = None, ray: bool = False, caches: Path | None = None, **changes):
+    def run(
+        topology: Topology,
+        port: int | None = None,
+        ray: bool = False,
+        caches: Path | None = None,
+        bytecode=None,
+        **changes,
+    ):
         nodes = tuple(node(number + 1, topology) for number in range(topology.all_nodes))
         names = tuple(each.name for each in nodes)
         monkeypatch.setattr(allocation, "current", lambda: Allocation("7", names, cpus=dict.fromkeys(names, 4)))
@@ -59,11 +66,13 @@ def serve(tmp_path, told, monkeypatch):
         if ray:
             replicas = tuple(r.model_copy(update={"ray_address": f"10.0.0.1:{i}"}) for i, r in enumerate(replicas))
         token = Cluster(deployment="x", attempt=str(attempt), nodes=nodes, replicas=replicas)
-        plan = report_data.plan("x", topology=topology, modules=("cuda/13",), variables={}, options={}, **changes)
+        plan = report_data.plan(
+            "x", topology=topology, modules=("cuda/13",), **{"variables": {}, "options": {}, **changes}
+        )
         serving = Serving(
             plan,
             token,
-            SimpleNamespace(python="py", bytecode=None),
+            SimpleNamespace(python="py", bytecode=bytecode),
             SimpleNamespace(path="/m"),
             HARDWARE,
             port,
@@ -190,6 +199,20 @@ def test_every_server_finds_what_earlier_ones_compiled_and_the_token_says_so(ser
     endpoint, asked, _ = serve(Topology(nodes=2, devices_per_node=1, replicas=2), caches=folder)
     assert {request.env["VLLM_CACHE_ROOT"] for request in asked} == {str(folder / "vllm")}
     assert (endpoint.compile_cache, endpoint.compile_cache_folder) == (found, str(folder))
+
+
+@pytest.mark.parametrize(
+    ("kept", "variables", "found"),
+    [
+        ("/cache/bytecode", {}, ("/cache/bytecode", "")),
+        ("/cache/bytecode", {"PYTHONPYCACHEPREFIX": "/own"}, ("/own", "")),
+        (None, {}, (None, None)),
+    ],
+)
+def test_servers_keep_pythons_modules_where_the_environment_says_or_their_own_variables(serve, kept, variables, found):
+    _, asked, _ = serve(Topology(devices_per_node=2, replicas=2), bytecode=kept, variables=variables)
+    names = ("PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
+    assert [tuple(map(request.env.get, names)) for request in asked] == [found] * 2
 
 
 def test_a_first_start_has_a_folder_of_the_attempts_own_on_each_node(serve):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deployed import planned_point
 
-from servemark import doors, launch
+from servemark import doors, launch, random_weights
 from servemark.records import Node, Plan, Topology
 
 
@@ -206,6 +206,15 @@ def test_compiled_code_goes_where_it_is_found_again_unless_the_deployment_says_a
     env = launch.server_environment(plan(variables=variables), "cuda", NODE, "/tmp/scratch", "/cache/x")
     assert {name: env.get(name) for name in CACHES} == CACHES | changed
     assert not CACHES.keys() & launch.server_environment(plan(), "cuda", NODE, "/tmp/scratch").keys()
+
+
+def test_a_server_with_random_weights_finds_the_plugin_beside_the_doors_and_no_other_does():
+    random = plan(options={"load-format": random_weights.LOAD_FORMAT}, variables={"PYTHONPATH": "/mine"})
+    path = launch.server_environment(random, "cuda", NODE, "/tmp/scratch")["PYTHONPATH"]
+    assert path == f"{random_weights.FOLDER}:{doors.DOORS}:/mine"
+    assert (
+        str(random_weights.FOLDER) not in launch.server_environment(plan(), "cuda", NODE, "/tmp/scratch")["PYTHONPATH"]
+    )
 
 
 def test_ray_is_told_of_its_token_by_a_file():

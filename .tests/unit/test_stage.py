@@ -125,6 +125,7 @@ def test_a_stage_that_fails_says_so_and_stops_the_deployment(tmp_path, attempt, 
     assert ("Traceback" in said) is isinstance(error, ZeroDivisionError)
     assert word in words
     assert ("what to do: Mend it." in words) is ("Mend it." in log), "the user sees the way out, not only the log"
+    assert ("Badly." in words) is ("Badly." in log), "every reason, not the first line alone"
     assert (attempt / "stop").exists()
 
 

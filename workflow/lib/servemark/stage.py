@@ -80,7 +80,10 @@ def stage(
         sys.exit(error.exit_code)
     except ServemarkError as error:
         print(f"servemark: {name} {subject}: {error.message()}", file=sys.stderr)
-        progress.say(f"failed: {error.what.splitlines()[0]}")
+        first, *reasons = error.what.splitlines()
+        progress.say(f"failed: {first}")
+        for reason in reasons:
+            progress.say(reason.strip())
         if error.do:
             progress.say(f"what to do: {error.do}")
         _stop(deployment)
