@@ -15,6 +15,7 @@ from servemark.config.model import Deployment, Verdict
 from servemark.deployment.plan import plan
 from servemark.errors import PlanRefused
 from servemark.planning.advice import REQUESTS_PER_SLOT
+from servemark.planning.advice_precision import ROUNDING
 from servemark.planning.capture import dense
 from servemark.records import Gpu, Plan
 from servemark.weights import builtin
@@ -23,11 +24,16 @@ ROOT = Path(__file__).parents[2]
 GPT_OSS = json.loads((ROOT / ".tests" / "fixtures" / "planning" / "gpt-oss-120b-config.json").read_text())
 OPTIONS = (
     "api-server-count block-size compilation-config cudagraph-capture-sizes dtype enable-expert-parallel enable-prefix-caching "
-    "enforce-eager "
-    "gpu-memory-utilization kv-cache-memory-bytes max-cudagraph-capture-size max-model-len max-num-batched-tokens max-num-seqs moe-backend "
-    "performance-mode speculative-config stream-interval"
+    "enforce-eager gpu-memory-utilization kv-cache-dtype kv-cache-memory-bytes max-cudagraph-capture-size max-model-len "
+    "max-num-batched-tokens max-num-seqs moe-backend performance-mode quantization speculative-config stream-interval"
 )
-KNOWN = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_LOGGING_LEVEL", "VLLM_HOST_IP", "VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE")
+KNOWN = (
+    "VLLM_CPU_KVCACHE_SPACE",
+    "VLLM_LOGGING_LEVEL",
+    "VLLM_HOST_IP",
+    "VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE",
+    *ROUNDING,
+)
 CHECK = report_data.check(
     "gpu",
     vllm="0.32.0",
@@ -137,6 +143,15 @@ SPEAKS = {
     "speculation": ({"options": {"speculative-config.method": "eagle3", "speculative-config.model": "/draft"}},
                     "without options.speculative-config.method and options.speculative-config.model beside it"),
     "chunks": ({"load": (2048,), "replicas": 8, "options": without("stream-interval")}, "for each process of the client"),
+    "a KV cache of 8 bits": ({"options": {"kv-cache-dtype": "fp8"}},
+                             "options.kv-cache-dtype: fp8 (KV cache in fp8): the server calculates in fewer bits"),
+    "weights rounded at the start": ({"options": {"quantization": "fp8"}}, "options.quantization: fp8 (weights rounded when"),
+    "inputs of 8 bits": ({"variables": {"VLLM_HUMMING_INPUT_QUANT_CONFIG": '{"a_dtype": "float8e4m3"}'}},
+                         "variables.VLLM_HUMMING_INPUT_QUANT_CONFIG (inputs of the quantised matrices in float8e4m3): the server"),
+    "inputs by a file": ({"variables": {"VLLM_HUMMING_INPUT_QUANT_CONFIG": "/etc/humming.json"}}, "in what that file says"),
+    "two that round": ({"options": {"kv-cache-dtype": "fp8"}, "variables": {"VLLM_MARLIN_INPUT_DTYPE": "int8"}},
+                       "(KV cache in fp8); variables.VLLM_MARLIN_INPUT_DTYPE (inputs of the quantised matrices in int8): the server"),
+    "sums of 16 bits": ({"variables": {"VLLM_HUMMING_USE_F16_ACCUM": "1"}}, "VLLM_HUMMING_USE_F16_ACCUM (sums in 16 bits)"),
     "unknown variable": ({"variables": {"VLLM_USE_RAY_SPMD_WORKER": "1"}},
                          "vLLM 0.32.0 does not have it among its variables, so it does nothing. Remove it."),
     "misspelt variable": ({"variables": {"VLLM_LOGING_LEVEL": "INFO"}}, "Did you mean VLLM_LOGGING_LEVEL? Otherwise remove it."),
@@ -187,6 +202,8 @@ SILENT = {
     "a GPU of unknown peaks": {"gpu": "another GPU", "load": (2048,), "replicas": 8, "options": without("stream-interval")},
     "known variables": {"variables": {"VLLM_LOGGING_LEVEL": "INFO", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "8"}},
     "variables that an older check did not ask for": {"variables": {"VLLM_USE_RAY_SPMD_WORKER": "1"}, "check": {"variables": ()}},
+    "the model's own numbers": {"options": {"kv-cache-dtype": "bfloat16", "quantization": "mxfp4"},
+                                "variables": {"VLLM_HUMMING_USE_F16_ACCUM": "0"}},
     "debugging off": {"variables": {"CUDA_LAUNCH_BLOCKING": "0"}},
 }  # fmt: skip
 

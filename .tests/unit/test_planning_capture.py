@@ -160,12 +160,14 @@ def test_the_equal_share_of_an_engine_and_the_most(topology, concurrency, both):
         # Rounded up as vLLM's own sizes are, and left out where the coarse ones have them.
         ({}, points(64, 100, 200), 1024, {104, 200}),
         ({}, points(3, 6), 1024, {4, 8}),
-        # The equal share and a quarter more: 100 and 125 become 104 and 128.
-        ({"replicas": 4}, points(400), 1024, {104, 128}),
-        ({"replicas": 4}, points(160, 400), 1024, {40, 56, 104, 128}),
+        # The equal share, the two sizes above it and a quarter more: 100 and 125 become 104 and 128.
+        ({"replicas": 4}, points(400), 1024, {104, 112, 120, 128}),
+        ({"replicas": 4}, points(160, 400), 1024, {40, 48, 56, 104, 112, 120, 128}),
+        ({"data_parallel": 4}, points(512), 640, {128, 136, 144, 160}),
+        ({"data_parallel": 4}, points(2048), 640, {512, 528, 544, 640}),
         ({"data_parallel": 2}, points(40), 1024, {24, 32}),
         # A point that asks one replica gives it everything.
-        ({"replicas": 4}, (*points(160), *points(72, ask="replica")), 1024, {40, 56, 72}),
+        ({"replicas": 4}, (*points(160), *points(72, ask="replica")), 1024, {40, 48, 56, 72}),
         # No full graph is captured beyond the requests that an engine runs.
         ({}, points(512), 100, {100}),
         ({"replicas": 4}, points(2048, 64), 300, {16, 24, 300}),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from servemark.config.model import Verdict
-from servemark.planning import advice_topology, advice_variables, capture
+from servemark.planning import advice_precision, advice_topology, advice_variables, capture
 from servemark.planning.asked import Asked
 from servemark.planning.options import count, element_bytes, flag, whole
 from servemark.planning.roofline import DEVICES, Device, bound
@@ -231,5 +231,6 @@ RULES: tuple[Callable[[Asked], Iterator[str]], ...] = (
     prefix_caching,
     speculation,
     chunks,
+    *advice_precision.RULES,
     *advice_variables.RULES,
 )
