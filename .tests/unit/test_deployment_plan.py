@@ -11,7 +11,7 @@ from deployed import HARDWARE
 from servemark.config.cluster import Cluster
 from servemark.config.expand import Point
 from servemark.config.model import Deployment
-from servemark.deployment.plan import RANDOM_WEIGHTS, plan, point_key_parts, unknown_options
+from servemark.deployment.plan import EVEN_EXPERTS, RANDOM_WEIGHTS, plan, point_key_parts, unknown_options
 from servemark.errors import PlanRefused
 from servemark.measurement import key
 from servemark.random_weights import LOAD_FORMAT
@@ -84,6 +84,12 @@ def test_random_weights_are_stamped_in_options_warnings_and_ledger_key(planned, 
     assert [text for text in random.warnings if text not in real.warnings] == [RANDOM_WEIGHTS]
     assert random.points[0].key != real.points[0].key
     assert random.estimate.weights_gib == pytest.approx(real.estimate.weights_gib, rel=0.01)
+
+
+def test_of_random_weights_even_experts_are_said_where_there_are_experts(planned, tiny):
+    shapes = {name: tiny.model_copy(update={"load_format": "dummy", "config": config}) for name, config in builtin.CONFIGS.items()}
+    said = {name: EVEN_EXPERTS in planned(model=shape).warnings for name, shape in shapes.items()}
+    assert said == {"tiny-dense": False, "tiny-moe": True}
 
 
 def test_the_same_question_has_the_same_key_in_every_version(planned, tiny):

@@ -10,9 +10,10 @@ import pytest
 
 from servemark import diagnosis
 from servemark.diagnosis import catalogue, diagnose, first_errors, root_error, row, states_error, warnings
-from servemark.diagnosis.text import LONGEST_LINE, window
+from servemark.diagnosis.text import LONGEST_LINE, TORN, window
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
+TORN_APART = LOGS / "vllm-0.25.1-h200x4-grouped-experts-dp4-failure.log"
 HEALTHY = sorted(path.name for path in LOGS.glob("*.log") if "failure" not in path.name)
 STAMP = "11-20 12:00:00 [core.py:1]"
 
@@ -135,6 +136,7 @@ LINES = {
         "(raylet) The node with node id: be486b and address: 10.77.0.12 and node name: 10.77.0.12 has been marked dead "
         "because the detector has missed too many heartbeats from it."
     ],
+    "73": ["    assert n_token <= self.max_num_tokens"],
 }
 
 STATE_ONLY = {"26", "32", "34", "60", "64"}  # nothing is logged; a stage sees the state and asks for the row
@@ -143,7 +145,7 @@ STATE_ONLY = {"26", "32", "34", "60", "64"}  # nothing is logged; a stage sees t
 def test_catalogue_has_every_known_row_once_with_a_stable_unique_reason():
     ids = [entry.id for entry in catalogue()]
     assert ids == sorted(set(ids), key=lambda i: (int(re.sub(r"\D", "", i)), i))
-    assert {re.sub(r"\D", "", i) for i in ids} == {str(i) for i in range(1, 73)}
+    assert {re.sub(r"\D", "", i) for i in ids} == {str(i) for i in range(1, 74)}
     reasons = [entry.reason for entry in catalogue()]
     assert len(set(reasons)) == len(reasons)
     assert all(re.fullmatch(r"[a-z][a-z0-9_]*", reason) for reason in reasons)
@@ -203,6 +205,21 @@ def test_fatal_row_wins_over_silent_one():
     assert diagnose([LINES["61"][0], LINES["7"][0]]).reason == "too_few_gpus"
 
 
+@pytest.mark.parametrize(
+    ("above", "reason"),
+    [
+        ([], "head_gone"),
+        ([f"INFO {STAMP} all is well", f"WARNING {STAMP} OSError: [Errno 24] might come"], "head_gone"),
+        ([f"(Worker pid=1) ERROR {STAMP} WorkerProc hit an exception."], None),
+        (["Traceback (most recent call last):", "  File x", "KeyError: 'a'"], None),
+        ([f"(Worker pid=1) ERROR {STAMP} it broke", LINES["33"][0], LINES["30"][0]], "engine_died"),
+    ],
+)
+def test_a_lost_head_is_a_cause_only_where_no_error_stands_above_it(above, reason):
+    found = diagnose([*above, f"(Worker pid=1) {LINES['33'][0]}", f"ERROR {STAMP} a consequence"])
+    assert (found.reason if found else None) == reason
+
+
 def test_match_inside_a_traceback_is_quoted_with_its_final_line():
     log = """\
 (EngineCore pid=1) ERROR 11-20 12:00:00 [core.py:1] Traceback (most recent call last):
@@ -228,6 +245,30 @@ def test_recorded_failure_quotes_its_root_cause():
     assert root_error(path) == found.quote[:-1]
     recorded = [line.rstrip() for line in path.read_text().splitlines()]
     assert all(line in recorded for line in found.quote)
+
+
+def test_recorded_failure_whose_tracebacks_ran_into_one_another():
+    found = diagnose(TORN_APART)
+    assert found.reason == "grouped_experts_with_data_parallel"
+    assert found.quote == root_error(TORN_APART)
+    ends = (
+        "WorkerProc hit an exception.",
+        "line 85, in validate",
+        "assert n_token <= self.max_num_tokens",
+        " AssertionError",
+    )
+    assert len(found.quote) == len(ends)
+    assert all(line.endswith(end) for line, end in zip(found.quote, ends, strict=True))
+    recorded = TORN_APART.read_text().splitlines()
+    assert [recorded.index(line) for line in found.quote] == sorted(recorded.index(line) for line in found.quote)
+
+
+def test_what_a_lost_store_says_after_the_same_failure_of_unknown_cause_is_a_consequence():
+    log = TORN_APART.read_text().replace("n_token <= self.max_num_tokens", "something_else")
+    found = diagnose(log)
+    assert "recvValue failed on SocketImpl" in log and found.reason == "engine_init_failed"
+    assert found.quote[:-1] == root_error(log)
+    assert found.quote[-2].endswith("AssertionError")
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -344,6 +385,41 @@ ImportError: sys.meta_path is None
 )  # fmt: skip
 def test_root_error_without_a_traceback(log, expected):
     assert root_error(log) == expected
+
+
+A, B = "(A pid=1) ", "(B pid=2) "
+RECORD = f"ERROR {STAMP} "
+ANNOUNCED, BEGUN = f"{RECORD}WorkerProc hit an exception.", f"{RECORD}Traceback (most recent call last):"
+PLACE, SOURCE = f'{RECORD}  File "a.py", line 1, in f', f"{RECORD}    assert fits"
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        # Of a message no more is needed; without one, what raised it is looked for whoever seems to have written it.
+        ([A + ANNOUNCED, A + BEGUN, A + B + PLACE, SOURCE, B + A + RECORD + "a.b.SomeError: no room"], (0, 4)),
+        ([A + ANNOUNCED, A + BEGUN, A + B + PLACE, B + SOURCE, RECORD + "    ^^^", B + RECORD + "AssertionError"], (0, 2, 3, 5)),
+        ([A + ANNOUNCED, A + BEGUN, PLACE, RECORD + "    wait()", B + RECORD + "queue.Empty"], (0, 4)),
+        ([SOURCE, A + ANNOUNCED, A + BEGUN, PLACE, B + RECORD + "AssertionError"], (1, 4)),
+        # The second announcement carries the first one's prefix and ends nobody's traceback.
+        ([A + ANNOUNCED, A + BEGUN, A + ANNOUNCED, PLACE, SOURCE, B + RECORD + "AssertionError"], (0, 3, 4, 5)),
+        ([A + ANNOUNCED, A + BEGUN, A + ANNOUNCED, A + PLACE, A + SOURCE, A + RECORD + "AssertionError"], (0, 3, 4, 5)),
+        # The engine's own words come later, and whole.
+        (
+            [A + ANNOUNCED, A + BEGUN, B + A + RECORD + "SomeError: no room", A + "Traceback (most recent call last):", A + "OSError: y"],
+            (0, 2),
+        ),
+        # The announced traceback is whole, or another one before it is.
+        ([A + ANNOUNCED, A + BEGUN, B + RECORD + "SomeError: b", A + PLACE, A + RECORD + "SomeError: a"], (4,)),
+        ([A + BEGUN, A + RECORD + "SomeError: a", B + ANNOUNCED, A + B + RECORD + "SomeError: b"], (1,)),
+        ([A + ANNOUNCED, "Traceback (most recent call last):", "  File x", "OSError: y", RECORD + "SomeError: z"], (3,)),
+        # Nothing that it could be, nothing near enough.
+        ([A + ANNOUNCED, A + BEGUN, PLACE, f"INFO {STAMP} SomeError: a", B + RECORD + "it goes on"], (0,)),
+        ([A + ANNOUNCED, A + BEGUN, *[PLACE] * TORN, B + RECORD + "SomeError: a"], (0,)),
+    ],
+)  # fmt: skip
+def test_what_is_told_of_an_announced_exception_whose_traceback_others_tore_apart(log, expected):
+    assert root_error(log) == tuple(log[index] for index in expected)
 
 
 def test_argument_error_after_a_traceback_is_not_the_first_failure():

@@ -21,10 +21,8 @@ _Estimated = tuple[Estimate, float, float]
 # vLLM's default for gpu-memory-utilization (0.25.1, 0.32.0).
 DEFAULT_UTILISATION = 0.92
 CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
-RANDOM_WEIGHTS = (
-    "The weights are random (load_format: dummy): the figures tell of speed alone, and experts are chosen evenly, which no trained model "
-    "does quite."
-)
+RANDOM_WEIGHTS = "The weights are random (load_format: dummy): the figures tell of speed alone."
+EVEN_EXPERTS = "Random weights choose experts evenly, which no trained model does quite."
 
 
 def plan(
@@ -75,7 +73,7 @@ def plan(
     options |= {"trust-remote-code": True} if trust_remote_code else {}
     if manifest.load_format == "dummy":
         options["load-format"] = random_weights.LOAD_FORMAT
-        drawbacks = (*drawbacks, RANDOM_WEIGHTS)
+        drawbacks = (*drawbacks, RANDOM_WEIGHTS, *((EVEN_EXPERTS,) if architecture.experts else ()))
     estimated = functools.partial(_estimate, architecture, manifest, options, variables, hardware, layers)
     estimate, memory_gib, utilisation = estimated(topology)
     # On CPU every rank of a node takes the space that the variable gives out of the same memory.

@@ -20,6 +20,7 @@ from servemark.diagnosis.text import (
     parse,
     ray_error_lines,
     root_error_lines,
+    torn_traceback,
     tracebacks,
     window,
 )
@@ -50,6 +51,7 @@ class Row(Strict):
     remedy: str
     generic: bool = False
     last: bool = False
+    first: bool = False
     lines: int = 1
 
     @field_validator("pattern", mode="before")
@@ -120,6 +122,8 @@ def root_error(log: Log) -> tuple[str, ...]:
     vLLM states the root cause first and consequences after it ("See root cause above"). In this order: the final
     line of the first traceback with the indented lines under it and the exceptions chained to it, or the command
     line parser's error if that came earlier; the first error record; the last five lines. Empty for an empty log.
+    Where a record before the first whole traceback announces an exception, and other processes' lines tore its
+    traceback apart: that record and what can still be told of the exception.
     """
     return root_error_lines(window(log))
 
@@ -164,7 +168,14 @@ def _offset(text: str, candidate: Row, latest: bool) -> int | None:
         offset = match.start()
         if not latest:
             break
+    if offset is not None and candidate.first and _errs_before(text, offset):
+        return None
     return offset
+
+
+def _errs_before(text: str, offset: int) -> bool:
+    """Whether a line above the one at this place is an error."""
+    return bool(error_lines(text[: text.rfind("\n", 0, offset) + 1].split("\n")))
 
 
 def _offset_in_last_line(text: str, pattern: re.Pattern[str]) -> int | None:
@@ -182,16 +193,18 @@ def _offset_in_last_line(text: str, pattern: re.Pattern[str]) -> int | None:
 
 def _diagnosis(lines: Sequence[str], found: Row, index: int) -> Diagnosis:
     matching = tuple(lines[index : index + found.lines])
-    quote = (*root_error_lines(lines), *matching) if found.generic else (*matching, *_final_line(lines, index))
+    quote = (*root_error_lines(lines), *matching) if found.generic else _with_its_error(lines, index, matching)
     return Diagnosis(
         id=found.id, reason=found.reason, cause=found.cause, remedy=found.remedy, quote=tuple(dict.fromkeys(quote))
     )
 
 
-def _final_line(lines: Sequence[str], index: int) -> tuple[str, ...]:
-    """The ``SomeError: ...`` line of the traceback that a line is part of, if it is part of one."""
+def _with_its_error(lines: Sequence[str], index: int, matching: tuple[str, ...]) -> tuple[str, ...]:
+    """The matching lines with the ``SomeError: ...`` line of the traceback that they are part of; of a torn one, what is left of it."""
     parsed = [parse(line) for line in lines]
-    for start, final in tracebacks(parsed):
+    found = tracebacks(parsed)
+    for start, final in found:
         if start < index < final and parsed[index].writer == parsed[start].writer:
-            return (lines[final],)
-    return ()
+            return (*matching, lines[final])
+    torn = torn_traceback(parsed, found)
+    return tuple(lines[i] for i in torn) if index in torn else matching

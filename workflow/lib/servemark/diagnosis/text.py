@@ -17,6 +17,8 @@ HEAD = 1 << 20
 AFTER = 1 << 20
 TAIL = 2 << 20
 LONGEST_LINE = 4000
+# The tracebacks of eight workers that fail at once, run into one another, and room to spare.
+TORN = 2000
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # vLLM puts "(APIServer pid=1) " before each line of a process, Ray one more for each actor.
@@ -29,6 +31,13 @@ _RAY_NOISE = ("[state-dump]", "Raylet is terminated")
 # Errors and failed checks (C) in the logs of Ray's own processes, and what a process says that a signal ends.
 _RAY_ERROR = re.compile(r"^\[\d{4}-\d\d-\d\d [\d:,]+ [EFC] \d+ \d+\]|^\*\*\* SIG\w+ received")
 _ARGPARSE = re.compile(r"^[\w./-]+(?: [\w-]+)*: error: ")
+# What vLLM logs right before an exception's traceback: it says that there is one, and no more.
+_ANNOUNCEMENT = re.compile(r"\w+ (?:hit an exception|failed to start|failed|encountered a fatal error)\.$")
+# The last line of a traceback, the lines above it that name a place, and those that may raise an exception without a message.
+_FINAL = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:\(\w+\))?(?::(?: |$)|$)")
+_PLACE = re.compile(r'\s+File ".*", line \d+, in ')
+_SOURCE = re.compile(r"\s+(?:assert|raise)\b")
+_BEGIN = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _SHUTDOWN = re.compile(r"\[shutdown\]|SIGTERM received at")
 _NOISE_ENDS = ("it/s]", "s/it]", " 200 OK")
@@ -111,20 +120,54 @@ def parse(line: str) -> Line:
 
 
 def tracebacks(lines: Sequence[Line]) -> list[Traceback]:
-    """All complete Python tracebacks, by their first line; those of interleaved processes are kept apart."""
+    """All complete Python tracebacks, by their first line; those of interleaved processes are kept apart.
+
+    One in which its writer announces another exception is none: the lines of two processes carry one prefix.
+    """
     found = []
     begun: dict[tuple[str, str], int] = {}
     ignored: set[tuple[str, str]] = set()
     for index, (writer, message) in enumerate(lines):
-        if message.startswith("Traceback (most recent call last)"):
+        if message.startswith(_BEGIN):
             if writer not in ignored:
                 begun[writer] = index
             ignored.discard(writer)
         elif message.startswith("Exception ignored in"):
             ignored.add(writer)
+        elif _ANNOUNCEMENT.match(message):
+            begun.pop(writer, None)
         elif writer in begun and message and not message[0].isspace():
             found.append(Traceback(begun.pop(writer), index))
     return sorted(found)
+
+
+def torn_traceback(lines: Sequence[Line], found: Sequence[Traceback]) -> tuple[int, ...]:
+    """What can still be told of an announced exception whose traceback other processes' lines tore apart, as indices.
+
+    Workers that fail at once write into one another's lines, so that prefixes are missing or stand before another's line: who wrote
+    what is lost. The first final line after the announcement is taken, and where it has no message, also the nearest line above it
+    that may have raised it, with the nearest place above that; at most four lines.
+
+    Args:
+        found: the whole tracebacks. Where one of them comes first, or is what was announced, nothing is torn.
+    """
+    announced = next((i for i, line in enumerate(lines) if _ANNOUNCEMENT.match(line.message)), None)
+    if announced is None:
+        return ()
+    begun = next((i for i in range(announced, len(lines)) if lines[i].message.startswith(_BEGIN)), announced)
+    if found and found[0].start <= begun:
+        return ()
+    level = lines[announced].writer[1]
+    near = range(announced + 1, min(announced + TORN, len(lines)))
+    final = next((i for i in near if lines[i].writer[1] == level and _FINAL.match(lines[i].message)), None)
+    if final is None:
+        return ()
+    source = place = None
+    if ":" not in lines[final].message:
+        source = next((i for i in range(final, announced, -1) if _SOURCE.match(lines[i].message)), None)
+    if source is not None:
+        place = next((i for i in range(source, announced, -1) if _PLACE.match(lines[i].message)), None)
+    return tuple(i for i in (announced, place, source, final) if i is not None)
 
 
 def root_error_lines(lines: Sequence[str]) -> tuple[str, ...]:
@@ -139,6 +182,8 @@ def error_lines(lines: Sequence[str]) -> tuple[str, ...]:
     refused = next((i for i, line in enumerate(parsed) if _ARGPARSE.match(line.message)), None)
     if refused is not None and (not found or refused < found[0].start):
         return (lines[refused],)
+    if torn := torn_traceback(parsed, found):
+        return tuple(lines[i] for i in torn)
     if found:
         return _chain(lines, parsed, found)
     record = next((i for i, line in enumerate(parsed) if _ERROR.search(lines[i]) and line.message), None)

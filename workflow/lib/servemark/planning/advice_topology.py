@@ -32,8 +32,10 @@ def engines_instead(asked: Asked) -> Iterator[str]:
     H200, one sitting, 512 requests, 2560 prompts, VALID, total tokens/s and mean TTFT: TP4 with the recipe's options 36,910, 1.84 s; DP4
     with experts spread over the ranks, Humming's kernels, max-model-len 4096: 43,443, 1.12 s. A decode step took about the same (18.8 and
     19.6 ms): what is gained is the reading of prompts, for which TP4 reduces every activation over all GPUs. 2 x TP2 with Humming's
-    kernels gave 32,455. TP4 had vLLM's choice of kernels for the experts (Triton's), so kernels and arrangement are not told apart;
-    predicted with like kernels at 512: TP4 ahead, 12.1k against 11.3k a GPU. With vLLM's own random weights, of which every token reaches
+    kernels gave 32,455. It is not the kernels: profiled, Triton's and Humming's took 9.6 and 10.3 ms of a rank's step, and four ranks
+    together 18.0 and 17.9 (workflow/README.md). Another sitting: TP4 38,327, 1.39 s; DP4 with Triton's 35,976, 1.00 s, because each step
+    was padded from 128 requests to a graph of 160 (`capture.UNEVEN`) and took 23.2 ms or more; 81,705 at 2048. Predicted at 512: TP4 ahead,
+    12.1k against 11.3k a GPU. With vLLM's own random weights, of which every token reaches
     the same few experts, four replicas seemed to be ahead (59,487 against 43,849): nothing of that is left when a replica has to read all
     experts in each step.
     """
@@ -54,8 +56,8 @@ def engines_instead(asked: Asked) -> Iterator[str]:
             f"tensor_parallel {spread} reduces every activation over {spread} GPUs, which costs most where prompts are read: gpt-oss-120b "
             "with 512 requests on 4 H200 (vLLM 0.25.1, faster all-reduces off, random weights, the recipe's options and Triton's kernels) "
             "gave 36,910 tokens/s at a mean TTFT of 1.84 s, and 43,443 at 1.12 s with topology: {data_parallel: 4}, "
-            "options.enable-expert-parallel: true, Humming's kernels and the other options of config/examples/gpt-oss-120b.yaml. Which of "
-            f"these did it was not told apart: measure topology.data_parallel: {spread} beside it."
+            "options.enable-expert-parallel: true and the other options of config/examples/gpt-oss-120b.yaml. Measure "
+            f"topology.data_parallel: {spread} beside it."
         )
 
 
@@ -79,7 +81,8 @@ def experts_spread(asked: Asked) -> Iterator[str]:
     """gpt-oss with data parallel engines inside a node, its experts spread over the ranks instead of each cut over all.
 
     Predicted: 6 to 11 % less at every load of the table. H200, Humming's kernels, spread: 10,861 tokens/s a GPU at 512 requests, 15,120 at
-    1024, 19,317 at 2048; cut over all was not measured, and for experts of another shape it may be otherwise.
+    1024, 19,317 at 2048 (20,426 with Triton's); cut over all was not served, but profiled: with 16 rows an expert Triton's kernels took 9.5
+    ms of a rank's step cut and 9.6 ms spread. For experts of another shape it may be otherwise.
     """
     topology = asked.topology
     if (
