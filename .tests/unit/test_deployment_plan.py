@@ -87,7 +87,10 @@ def test_random_weights_are_stamped_in_options_warnings_and_ledger_key(planned, 
 
 
 def test_of_random_weights_even_experts_are_said_where_there_are_experts(planned, tiny):
-    shapes = {name: tiny.model_copy(update={"load_format": "dummy", "config": config}) for name, config in builtin.CONFIGS.items()}
+    shapes = {
+        name: tiny.model_copy(update={"load_format": "dummy", "config": config})
+        for name, config in builtin.CONFIGS.items()
+    }
     said = {name: EVEN_EXPERTS in planned(model=shape).warnings for name, shape in shapes.items()}
     assert said == {"tiny-dense": False, "tiny-moe": True}
 

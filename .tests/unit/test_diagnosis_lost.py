@@ -70,6 +70,9 @@ def test_nobody_died_in_the_other_recordings(name):
         ([rank(1, 5, "10.0.0.2"), DIED.format("1"), DIED.format("1")], (Lost(1, 5, "10.0.0.2"),)),
         ([rank(1, 5).replace("(RayWorkerProc pid=5) ", ""), MP.format(1)], (Lost(1, 5, HERE),)),
         ([MP.format(3)], (Lost(3, None, HERE),)),
+        # Each data parallel engine counts its own ranks; the workers said those of all engines together.
+        ([rank(0, 5), *(MP.format(0).replace("(EngineCore ", f"(EngineCore_DP{n} ") for n in (0, 2))],
+         (Lost(0, None, HERE, engine=0), Lost(0, None, HERE, engine=2))),
         (actor("pid: 77", "name: vllm_Worker_x_TP1", "ip: 10.0.0.2"), (Lost(None, 77, "10.0.0.2"),)),
         ([rank(1, 77, "10.0.0.2"), *actor("pid: 77", "ip: 10.0.0.2")], (Lost(1, 77, "10.0.0.2"),)),
         ([rank(0, 77), *actor("pid: 77", "ip: 10.0.0.1")], (Lost(0, 77, HERE),)),
@@ -98,6 +101,7 @@ def test_who_died(lines, expected):
         (Lost(0, 5, HERE), None, "Rank 0 (pid 5) died."),
         (Lost(3), "node1", "Rank 3 died."),
         (Lost(3, None, HERE), "node1", "Rank 3 on node1 died."),
+        (Lost(0, None, HERE, engine=2), None, "Rank 0 of data parallel engine 2 died."),
         (Lost(None, 5, "10.0.0.2"), "node1", "An actor of Ray on node2 (pid 5) died."),
         (Lost(address="10.0.0.2"), "node1", "Ray lost node node2."),
         (Lost(address="10.0.0.9"), "node1", "Ray lost node 10.0.0.9."),

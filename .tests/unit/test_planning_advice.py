@@ -121,7 +121,7 @@ SPEAKS = {
     "length of the model": ({"load": (point(4, input_tokens=130_000, output_tokens=2000),)}, "Shorten the workload."),
     "requests": ({"load": (point(512, requests=1024),)}, "fewer than 3 requests for each place (1024 for 512)"),
     "engines": ({"load": (64, 512), "tensor_parallel": 4}, "43,443 at 1.12 s with topology: {data_parallel: 4}"),
-    "engines of replicas": ({"load": (1024,), "tensor_parallel": 4, "replicas": 2}, "measure topology.data_parallel: 4 beside it."),
+    "engines of replicas": ({"load": (1024,), "tensor_parallel": 4, "replicas": 2}, "Measure topology.data_parallel: 4 beside it."),
     "pipeline": ({"nodes": 2, "tensor_parallel": 4, "pipeline_parallel": 2},
                  "pipeline_parallel 2 spans nodes. Where a node holds the model, topology.replicas: 2"),
     "tensor parallel": ({"nodes": 2, "tensor_parallel": 8}, "8 over two nodes of 4 GH200 gave 0.59"),

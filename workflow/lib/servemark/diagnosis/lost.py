@@ -15,6 +15,8 @@ HERE = ""
 # process and address before the lines of actors on other nodes (ray/_private/worker.py).
 _DEAD_RANKS = re.compile(r"RayWorkerProc rank=\[([\d, ]+)\] died unexpectedly")
 _DEAD_PROCESS = re.compile(r"Worker proc \w+-(\d+) died unexpectedly")
+# One of several data parallel engines in one log, each of which counts its ranks from 0 (vllm/v1/engine/core.py).
+_ENGINE = re.compile(r"\(EngineCore_DP(\d+) pid=\d+\)")
 _RANK = re.compile(r"\bworld_size=\d+ rank=(\d+) local_rank=\d+ ")
 _PROCESS = re.compile(r"\(\w+ pid=(\d+)(?:, ip=([^)\s]+))?\)")
 # ray/exceptions.py, ActorDiedError; the fields are in lines of their own.
@@ -35,12 +37,13 @@ _DEAD_NODE = re.compile(
 class Lost(NamedTuple):
     """A rank (``rank`` is known), an actor of Ray (only ``pid`` is) or a whole node (neither is).
 
-    ``address``: where it was; None: not known.
+    ``address``: where it was; None: not known. ``engine``: whose rank it is, where the log is one of several data parallel engines.
     """
 
     rank: int | None = None
     pid: int | None = None
     address: str | None = None
+    engine: int | None = None
 
     @property
     def is_node(self) -> bool:
@@ -60,7 +63,9 @@ def lost(lines: Sequence[str]) -> tuple[Lost, ...]:
         if match := _DEAD_RANKS.search(line):
             found |= dict.fromkeys(_of_rank(int(word), ranks) for word in match[1].split(","))
         elif match := _DEAD_PROCESS.search(line):
-            found[_of_rank(int(match[1]), ranks)._replace(address=HERE)] = None
+            engine = _ENGINE.search(line, 0, match.start())
+            dead = Lost(int(match[1]), engine=int(engine[1])) if engine else _of_rank(int(match[1]), ranks)
+            found[dead._replace(address=HERE)] = None
         elif match := _DEAD_WORKER.search(line):
             found[_of_actor(int(match[2]), match[1], ranks)] = None
         elif _DEAD_ACTOR.search(line):
@@ -88,6 +93,7 @@ def _sentence(one: Lost, names: Mapping[str, str], here: str | None) -> str:
     if one.is_node:
         return f"Ray lost node {node}."
     who = "An actor of Ray" if one.rank is None else f"Rank {one.rank}"
+    who += "" if one.engine is None else f" of data parallel engine {one.engine}"
     return f"{who}{f' on {node}' if node else ''}{f' (pid {one.pid})' if one.pid is not None else ''} died."
 
 

@@ -22,8 +22,8 @@ UNEVEN = 2
 """Sizes of vLLM's own list that are captured above the equal share of one of several engines: 8 and 16 requests more, or 16 and 32 from 256
 on. Balancing leaves one engine with a request or a few more than the share, and data parallel engines all pad to the largest step
 among them. Seen with four data parallel engines and four API servers, which balance each on its own: 33, 32, 31 and 32 of 128 requests
-(tiny-dense on CPU, vLLM 0.32.0); on 4 H200 (gpt-oss-120b's shape, vLLM 0.25.1, Triton's kernels, 512 requests) decode steps of 23.2 ms where
-160 followed on 128, and 18.0 ms where every engine had just 128. One size more takes about a quarter of a second to capture."""
+(tiny-dense on CPU, vLLM 0.32.0); on 4 H200 (gpt-oss-120b's shape, vLLM 0.25.1, Triton's kernels, 512 requests) decode steps of 23.2 ms
+where 160 followed on 128, and 18.0 ms where every engine had just 128. One size more takes about a quarter of a second to capture."""
 
 # Options that turn speculative decoding on (vllm/engine/arg_utils.py).
 SPECULATION = ("speculative-config", "spec-method", "spec-model", "spec-tokens")
