@@ -9,13 +9,14 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import httpx
 import pytest
 
 from integration.harness import ROOT, RUN, wait_until
-from integration.test_serve import STOPPED_S, assert_nothing_left, living, serve, servemark
+from integration.test_serve import STOPPED_S, assert_nothing_left, complete, living, serve, servemark
 from servemark.deployment import how_to_use
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
@@ -45,6 +46,37 @@ def real(fresh):
         yield fresh
         for process in fresh.processes():
             process.kill()
+
+
+def served(server: str, key: str) -> dict[str, int]:
+    """Requests that each engine of a server has brought to an end."""
+    text = httpx.get(f"{server}/metrics", headers={"Authorization": f"Bearer {key}"}, trust_env=False, timeout=10).text
+    counts: Counter[str] = Counter()
+    for engine, number in re.findall(
+        r'^vllm:request_success_total\{[^}]*engine="(\d+)"[^}]*\} (\S+)', text, re.MULTILINE
+    ):
+        counts[engine] += round(float(number))
+    return dict(counts)
+
+
+def test_the_router_gives_each_data_parallel_engine_as_many_requests(real):
+    """vLLM's own balancing leaves one engine with more than another; the router names the engine, and real vLLM obeys."""
+    deployment = real.config["deployments"]["a"]
+    deployment["topology"] = {"data_parallel": 2, "balancing": "router"}
+    running = serve(real, seconds=800)
+    ready = json.loads((real.results / "serving" / "a" / "ready.json").read_text())
+    key = (real.path / ready["key_file"]).read_text().strip()
+    (server,) = ready["servers"]
+    assert ready["router"] and ready["url"] == ready["router"]["url"] != server["url"]
+    assert httpx.get(f"{ready['url']}/v1/models", trust_env=False, timeout=10).status_code == 401
+    before = served(server["url"], key)
+    for _ in range(10):
+        assert complete(ready["url"], key).status_code == 200
+    after = served(server["url"], key)
+    assert {engine: after[engine] - before.get(engine, 0) for engine in after} == {"0": 5, "1": 5}
+    assert servemark(real, "stop", "a", "--run", RUN).returncode == 0
+    assert running.wait(STOPPED_S + 15).rc == 0
+    assert_nothing_left(real)
 
 
 def test_the_code_of_the_page_works_with_the_openai_client_and_requests_are_counted(real, tmp_path):

@@ -142,6 +142,14 @@ def test_what_decides_the_figures_decides_the_key_and_nothing_else_does(planned,
     assert (planned(**changes).points[0].key == planned().points[0].key) is same
 
 
+def test_who_balances_engines_decides_the_key_only_where_it_is_not_the_server(planned):
+    server, router = (
+        planned(topology={"data_parallel": 2, "balancing": who}).points[0].key for who in ("server", "router")
+    )
+    assert server == planned(topology={"data_parallel": 2}).points[0].key != router
+    assert "balancing" not in planned().key_parts["topology"]
+
+
 def test_trusted_code_is_stamped(planned):
     assert planned(trust=True).options["trust-remote-code"] is True
     assert "trust-remote-code" not in planned().options

@@ -28,6 +28,13 @@ def test_the_router_binds_what_it_is_told_and_repeats_nothing():
     assert int(value(argv, "--health-failure-threshold")) == 2**32 - 1
 
 
+def test_the_router_names_one_of_several_engines_of_each_replica_only_where_it_is_told_to():
+    option = "--intra-node-data-parallel-size"
+    assert option not in launch_router.router("py", WORKERS, "10.1.2.3", 1, 2)
+    argv = launch_router.router("py", WORKERS[:1], "10.1.2.3", 1, 2, engines=4)
+    assert value(argv, option) == "4" and argv[argv.index("--worker-urls") + 1 :] == WORKERS[:1]
+
+
 def test_no_command_line_holds_a_key():
     argv = [*launch_router.router("py", WORKERS, "127.0.0.1", 1, 2), *doors.arguments()]
     assert "--api-key" not in argv

@@ -135,7 +135,7 @@ def server_environment(
         # Engines within a node each, or engines that span nodes: vLLM wants to be told (VLLM_RAY_DP_PACK_STRATEGY in vllm/envs.py).
         spans = plan.topology.engine_size > plan.topology.devices_per_node
         env["VLLM_RAY_DP_PACK_STRATEGY"] = "span" if spans else "strict"
-    env |= plan.variables | doors.environment(plan.variables, behind_router=plan.topology.replicas > 1)
+    env |= plan.variables | doors.environment(plan.variables, behind_router=plan.topology.routed)
     return env | random_weights.environment(plan.options, env)
 
 

@@ -24,14 +24,17 @@ _SERVED = re.compile(r"^vllm:request_success_total\{[^}]*\}\s+(\S+)", re.MULTILI
 _RETRIES = re.compile(r"^vllm_router_retries_total(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
 
 
-def router(python: str, workers: Sequence[str], host: str, port: int, metrics_port: int) -> list[str]:
-    """vllm-router for replicas that are ready, one request to each in turn.
+def router(python: str, workers: Sequence[str], host: str, port: int, metrics_port: int, engines: int = 1) -> list[str]:
+    """vllm-router for replicas that are ready, one request to each in turn, or to each of their data parallel engines.
+
+    It names the engine in a header (X-data-parallel-rank), which vLLM's routes obey (entrypoints/generate/base/serving.py; 0.25.1, 0.32.0).
 
     It neither repeats nor redirects anything: a request to a replica that fails or is dead fails in the client's result, where
     it is counted. So retries and the circuit breaker are off, and no number of failed health checks takes a replica out.
 
     Args:
         workers: the replicas' addresses, ``http://HOST:PORT``.
+        engines: data parallel engines of each replica that requests are spread over; 1: the replica does that itself.
         metrics_port: where its own counters lie, on loopback. They cannot be turned off and ask for no key; they hold
             addresses and numbers of requests, never a prompt or a key.
 
@@ -64,6 +67,7 @@ def router(python: str, workers: Sequence[str], host: str, port: int, metrics_po
         "127.0.0.1",
         "--prometheus-port",
         str(metrics_port),
+        *(("--intra-node-data-parallel-size", str(engines)) if engines > 1 else ()),
         "--worker-urls",
         *workers,
     ]

@@ -278,10 +278,10 @@ def nobody_to_ask(config: Config) -> list[Problem]:
     """
     found = []
     for name, deployment in config.deployments.items():
-        for workload in deployment.workloads or config.workloads if deployment.topology.replicas == 1 else ():
+        for workload in deployment.workloads or config.workloads if not deployment.topology.record().routed else ():
             if config.workloads[workload].ask == "replica":
                 text = (
-                    f"asks one of several replicas, and deployments.{name} has one server and no router; give it other `workloads`, "
+                    f"asks past the router, and deployments.{name} has one server and no router; give it other `workloads`, "
                     "or `topology.replicas` above 1"
                 )
                 found.append(Problem(("workloads", workload, "ask"), text))

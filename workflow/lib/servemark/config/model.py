@@ -148,7 +148,7 @@ class Workload(Strict):
     ask: Literal["endpoint", "replica"] = Field(
         default="endpoint",
         description="whom the client asks: `endpoint`, the deployment's one address, or `replica`, the first replica's server past "
-        "the router, which needs `topology.replicas` above 1",
+        "the router, which needs `topology.replicas` above 1 or `topology.balancing: router`",
     )
     # After the fields that its check looks at.
     clients: Clients = Field(

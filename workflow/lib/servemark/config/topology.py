@@ -36,6 +36,12 @@ class Topology(Strict):
         "`mp`, a replica of several nodes has whole engines on each",
     )
     replicas: Count = Field(default=1, description="servers of the same kind behind one address")
+    balancing: Literal["server", "router"] = Field(
+        default="server",
+        description="who spreads requests over the data parallel engines of a server: `server`, vLLM itself, by what it last heard of "
+        "their queues, which leaves some engines with more than others; or `router`, the router in front, one request to each engine "
+        "in turn, which keeps them equal where requests are alike",
+    )
     client: Literal["head", "own"] = Field(
         default="head",
         description="where the benchmark client runs: `head`, beside the first server, or `own`, a further node of the "
@@ -74,6 +80,15 @@ class Topology(Strict):
                 allowed=("mp", "ray"),
             )
         return executor
+
+    @model_validator(mode="after")
+    def _something_to_balance(self) -> Topology:
+        if self.balancing == "router" and self.data_parallel == 1:
+            raise refuse(
+                "`router` spreads requests over data parallel engines, and data_parallel is 1; leave it out",
+                at=("balancing",),
+            )
+        return self
 
     @model_validator(mode="after")
     def _within_reach(self, info: ValidationInfo) -> Topology:

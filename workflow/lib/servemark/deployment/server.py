@@ -36,7 +36,7 @@ ROUTER = "router"
 
 @dataclass(frozen=True)
 class Serving:
-    """Starts the servers of one deployment, and the router in front of several.
+    """Starts the servers of one deployment, and the router in front of several, or of several engines.
 
     Args:
         caches: where compiled code is kept for later starts; None for a start that is to find nothing.
@@ -70,7 +70,7 @@ class Serving:
             servers = tuple(
                 self._replica(ground, index, replica, key_file) for index, replica in enumerate(token.replicas)
             )
-            router = self._router(servers) if len(servers) > 1 else None
+            router = self._router(servers) if self.plan.topology.routed else None
         except StageFailed as error:
             failed: Failure = attempts.fail(attempt, attempts.from_error(STAGE, error), self.stop_s)
             return Endpoint(deployment=token.deployment, failure=failed, attempt=token.attempt)
@@ -129,7 +129,7 @@ class Serving:
         several = self.plan.topology.replicas > 1
         head = self._node(replica.parts[0])
         own, between = ports.of_server(self.plan.topology, head, index)
-        port = own if several else self._published_port(head, own)
+        port = own if self.plan.topology.routed else self._published_port(head, own)
         name = f"{SERVER}-{replica.name}" if several else SERVER
         spans = len(replica.parts) > 1 and self.plan.topology.executor == "mp"
         argv: list[str] = []
@@ -173,12 +173,17 @@ class Serving:
         )
 
     def _router(self, servers: tuple[ServerPlace, ...]) -> ServerPlace:
-        """The one address in front of the replicas. await_ready starts it: it asks replicas that are ready, or ends."""
+        """The one address in front of the servers. await_ready starts it: it asks replicas that are ready, or ends."""
         head = self.cluster.nodes[0]
         free, counters = ports.of_router(head)
         port = self._published_port(head, free)
         argv = launch_router.router(
-            self.environment.python, [server.url for server in servers], head.address, port, counters
+            self.environment.python,
+            [server.url for server in servers],
+            head.address,
+            port,
+            counters,
+            self.plan.topology.data_parallel if self.plan.topology.balancing == "router" else 1,
         )
         return ServerPlace(
             replica="", daemon=ROUTER, node=head.name, url=f"http://{head.address}:{port}", argv=tuple(argv)

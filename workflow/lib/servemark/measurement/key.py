@@ -5,7 +5,8 @@ part            content
 ==============  ====================================================================================================
 model           the model's digest (every file's sha256)
 environment     the environment's digest (every installed package)
-topology        nodes, devices per node, tensor/pipeline/data parallel size, replicas, executor, place of the client
+topology        nodes, devices per node, tensor/pipeline/data parallel size, replicas, executor, place of the client; who
+                balances data parallel engines when it is not the server
 options         the server's options, as ``--name`` would spell them (kebab case, no dashes in front), in any order
 variables       the server's environment variables, the cluster's under the deployment's own
 modules         what ``module load`` brings (the fabric's NCCL plugin, a compiler), in the order it is loaded
@@ -95,13 +96,18 @@ def deployment_parts(
     return {
         "model": model_digest,
         "environment": environment_digest,
-        "topology": topology.model_dump(),
+        "topology": topology_part(topology),
         "options": normalise_options(options),
         "variables": {name: str(value) for name, value in sorted(variables.items()) if decides(name)},
         "modules": list(modules),
         "interface": interface if topology.all_nodes > 1 else None,
         "hardware": hardware_part(hardware),
     }
+
+
+def topology_part(topology: Topology) -> dict[str, Any]:
+    """The topology; who balances only where it is not the server, so that keys from before there was a choice stay."""
+    return {name: value for name, value in topology.model_dump().items() if (name, value) != ("balancing", "server")}
 
 
 def hardware_part(hardware: Hardware) -> dict[str, Any]:

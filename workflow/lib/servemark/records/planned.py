@@ -16,6 +16,7 @@ class Topology(Strict):
     pipeline_parallel: int = 1
     data_parallel: int = 1
     replicas: int = 1
+    balancing: Literal["server", "router"] = "server"
     executor: Literal["single", "mp", "ray"] = "single"
     client: Literal["head", "own"] = "head"
 
@@ -36,7 +37,12 @@ class Topology(Strict):
 
     def asked(self, ask: str) -> Topology:
         """The part that requests go to: all of it, or one replica when they go past the router (``ask: replica``)."""
-        return self.model_copy(update={"replicas": 1}) if ask == "replica" else self
+        return self.model_copy(update={"replicas": 1, "balancing": "server"}) if ask == "replica" else self
+
+    @property
+    def routed(self) -> bool:
+        """Whether a router stands in front of the servers."""
+        return self.replicas > 1 or self.balancing == "router"
 
     @property
     def all_nodes(self) -> int:

@@ -184,6 +184,8 @@ def topology(shape: Topology) -> str:
     parts += [f"{name}{_NBSP}{value}" for name, value in sizes if value > 1]
     if shape.replicas > 1:
         parts.append(plural(shape.replicas, "replica"))
+    if shape.balancing == "router":
+        parts.append("engines balanced by the router")
     if shape.client == "own":
         parts.append("client on a node of its own")
     executor = {"single": "one process", "mp": "multiprocessing executor", "ray": "Ray executor"}
