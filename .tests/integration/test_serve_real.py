@@ -10,13 +10,15 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
 from integration.harness import ROOT, RUN, wait_until
-from integration.test_serve import STOPPED_S, assert_nothing_left, complete, living, serve, servemark
+from integration.test_serve import STOPPED_S, assert_nothing_left, living, serve, servemark
 from servemark.deployment import how_to_use
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
@@ -59,6 +61,20 @@ def served(server: str, key: str) -> dict[str, int]:
     return dict(counts)
 
 
+def ask(url: str, key: str, rank: int | None = None, count: int = 4) -> None:
+    headers = {"Authorization": f"Bearer {key}"} | ({} if rank is None else {"X-data-parallel-rank": str(rank)})
+    body = {"model": "tiny", "prompt": "Hello", "max_tokens": count, "ignore_eos": True}
+    httpx.post(f"{url}/v1/completions", json=body, headers=headers, timeout=60, trust_env=False).raise_for_status()
+
+
+def gained(server: str, key: str, act: Callable[[], object]) -> dict[str, int]:
+    """Requests that each engine ends while something is done."""
+    before = served(server, key)
+    act()
+    after = served(server, key)
+    return {engine: after[engine] - before.get(engine, 0) for engine in sorted(after)}
+
+
 def test_the_router_gives_each_data_parallel_engine_as_many_requests(real):
     """vLLM's own balancing leaves one engine with more than another; the router names the engine, and real vLLM obeys."""
     deployment = real.config["deployments"]["a"]
@@ -69,11 +85,17 @@ def test_the_router_gives_each_data_parallel_engine_as_many_requests(real):
     (server,) = ready["servers"]
     assert ready["router"] and ready["url"] == ready["router"]["url"] != server["url"]
     assert httpx.get(f"{ready['url']}/v1/models", trust_env=False, timeout=10).status_code == 401
-    before = served(server["url"], key)
-    for _ in range(10):
-        assert complete(ready["url"], key).status_code == 200
-    after = served(server["url"], key)
-    assert {engine: after[engine] - before.get(engine, 0) for engine in after} == {"0": 5, "1": 5}
+    assert gained(server["url"], key, lambda: [ask(server["url"], key, rank=1) for _ in range(4)]) == {"0": 0, "1": 4}
+    with ThreadPoolExecutor() as pool:
+
+        def beside_a_long_one() -> None:
+            # vLLM itself would give them all to the engine that is free.
+            long = pool.submit(ask, server["url"], key, rank=0, count=400)
+            for _ in range(6):
+                ask(ready["url"], key)
+            long.result()
+
+        assert gained(server["url"], key, beside_a_long_one) == {"0": 1 + 3, "1": 3}
     assert servemark(real, "stop", "a", "--run", RUN).returncode == 0
     assert running.wait(STOPPED_S + 15).rc == 0
     assert_nothing_left(real)

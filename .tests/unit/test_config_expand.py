@@ -146,7 +146,12 @@ def test_one_replica_can_be_asked_where_there_are_several(tmp_path):
     config["workloads"]["code"]["ask"] = "replica"
     validate(config)
     config["deployments"]["pair"] = {"model": "tiny", "environment": "cpu", "topology": {"replicas": 2}}
-    assert [point.ask for point in points(validate(config), "pair")] == ["endpoint", "endpoint", "replica", "replica"]
+    asked = ["endpoint", "endpoint", "replica", "replica"]
+    assert [point.ask for point in points(validate(config), "pair")] == asked
+    # Engines that a router balances have one too.
+    config["deployments"]["pair"]["topology"] = {"data_parallel": 2, "balancing": "router"}
+    assert [point.ask for point in points(validate(config), "pair")] == asked
+    config["deployments"]["pair"]["topology"] = {"replicas": 2}
     config["deployments"]["all"] = {"model": "tiny", "environment": "cpu"}
     path = tmp_path / "one.yaml"
     path.write_text(yaml.safe_dump(config, sort_keys=False))

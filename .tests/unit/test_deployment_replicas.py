@@ -9,6 +9,7 @@ import httpx
 import pytest
 from deployed import assert_all_gone, assert_no_figure, planned_point, reasons
 from standin_router import put_router
+from standin_running import free_port
 
 from servemark.config.model import Verdict
 from servemark.deployment import attempts
@@ -49,6 +50,40 @@ def test_two_replicas_share_the_requests_behind_one_closed_address(pair):
     assert sorted(record.replica_requests) == ["r0", "r1"] and sorted(record.replica_requests.values()) == [2, 3]
     stopped = plain.stop()
     assert {daemon.name for daemon in stopped.daemons} == {"server-r0", "server-r1", "router"}
+    assert_all_gone(plain)
+
+
+def test_a_router_balances_the_engines_of_one_server(pair):
+    topology = Topology(devices_per_node=2, data_parallel=2, balancing="router", executor="mp")
+    port = free_port()
+    plain = pair(points=1, topology=topology)
+    token = plain.start()
+    endpoint = plain.serve(token, port)
+    ready, _ = plain.wait(token, endpoint)
+    assert ready.failure is None, ready.failure
+    (server,) = endpoint.servers
+    assert ready.url == endpoint.router.url != server.url and ready.url.endswith(f":{port}")
+    argv = endpoint.router.argv
+    assert argv[argv.index("--intra-node-data-parallel-size") + 1] == "2"
+    assert httpx.get(f"{server.url}/v1/models", trust_env=False).status_code == 401
+    # The router looks there without a key.
+    assert httpx.get(f"{server.url}/health", trust_env=False).status_code == 200
+    record = plain.measure()
+    assert (record.verdict, record.completed) == ("VALID", 4), record.reasons
+    stopped = plain.stop()
+    assert "router" in {daemon.name for daemon in stopped.daemons}
+    assert_all_gone(plain)
+
+
+def test_a_load_past_the_router_asks_the_server_whose_engines_it_balances(pair):
+    topology = Topology(devices_per_node=2, data_parallel=2, balancing="router", executor="mp")
+    plain = pair(points=1, topology=topology)
+    second = planned_point(2, plain.plan.key_parts, ask="replica")
+    plain.plan = plain.plan.model_copy(update={"points": (*plain.plan.points, second)})
+    ready = plain.up()
+    assert ready.url != ready.servers[0].url
+    assert (plain.measure(2).verdict, plain.plan.topology.asked("replica").balancing) == ("VALID", "server")
+    plain.stop()
     assert_all_gone(plain)
 
 

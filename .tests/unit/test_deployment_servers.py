@@ -169,6 +169,18 @@ def test_the_users_port_is_that_of_the_one_address(serve, replicas):
     assert [option(r.argv, "--port") == "8123" for r in asked] == ([True] if replicas == 1 else [False, False])
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_engines_that_the_router_balances_are_named_by_it_at_the_one_address(serve, replicas):
+    topology = Topology(
+        devices_per_node=4, data_parallel=4 // replicas, replicas=replicas, balancing="router", executor="mp"
+    )
+    endpoint, asked, _ = serve(topology, port=8123)
+    assert endpoint.url == endpoint.router.url == "http://10.0.0.1:8123"
+    assert option(endpoint.router.argv, "--intra-node-data-parallel-size") == str(4 // replicas)
+    assert len(asked) == replicas and "8123" not in [option(r.argv, "--port") for r in asked]
+    assert {r.env["SERVEMARK_HEALTH_WITHOUT_KEY"] for r in asked} == {"1"}
+
+
 @pytest.mark.parametrize(("here", "reason"), [(True, "port_taken"), (False, None)])
 def test_a_taken_port_is_seen_on_this_machine_only(serve, monkeypatch, here, reason):
     monkeypatch.setattr(server.free_ports, "is_taken", lambda host, port: True)

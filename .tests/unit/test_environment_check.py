@@ -9,6 +9,7 @@ import pytest
 import report_data
 from deployed import HARDWARE
 from places import site_packages
+from standin_router import put_router
 
 from servemark import environment_check
 from servemark.errors import EnvironmentRefused
@@ -38,9 +39,10 @@ OLD_DRIVER = GPUS.model_copy(update={"driver": "550.90.07", "cuda": "12.4"})
 
 @pytest.fixture
 def check(tmp_path, told, watch):
-    def run(given, needs_ray=False, hardware=HARDWARE):
+    def run(given, needs_ray=False, needs_router=False, hardware=HARDWARE):
         log = tmp_path / "logs" / "check.log"
-        return environment_check.check(given, hardware, needs_ray=needs_ray, log=log, progress=told, watch=watch)
+        needs = {"needs_ray": needs_ray, "needs_router": needs_router}
+        return environment_check.check(given, hardware, **needs, log=log, progress=told, watch=watch)
 
     return run
 
@@ -84,6 +86,15 @@ def test_ray_is_needed_only_where_a_deployment_asks_for_it(check, standin_copy):
     with pytest.raises(EnvironmentRefused, match="has no Ray") as refused:
         check(standin_copy, needs_ray=True)
     assert refused.value.reason == "ray_missing"
+
+
+def test_the_router_is_needed_only_where_a_deployment_asks_for_it(check, standin_copy):
+    assert check(standin_copy).router is False
+    with pytest.raises(EnvironmentRefused, match="has no vllm-router") as refused:
+        check(standin_copy, needs_router=True)
+    assert refused.value.reason == "router_missing"
+    put_router(standin_copy)
+    assert check(standin_copy, needs_router=True).router is True
 
 
 def add(environment, name: str, version: str) -> None:

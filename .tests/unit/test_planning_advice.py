@@ -206,6 +206,8 @@ SILENT = {
     "variables that an older check did not ask for": {"variables": {"VLLM_USE_RAY_SPMD_WORKER": "1"}, "check": {"variables": ()}},
     "the model's own numbers": {"options": {"kv-cache-dtype": "bfloat16", "quantization": "mxfp4"},
                                 "variables": {"VLLM_HUMMING_USE_F16_ACCUM": "0"}},
+    "the model's own numbers by another name": {"options": {"quantization": "gpt_oss_mxfp4"},
+                                                "variables": {"VLLM_HUMMING_INPUT_QUANT_CONFIG": '{"a_dtype": "bfloat16"}'}},
     "debugging off": {"variables": {"CUDA_LAUNCH_BLOCKING": "0"}},
 }  # fmt: skip
 

@@ -124,6 +124,14 @@ def needs_ray(wildcards):
     )
 
 
+def needs_router(wildcards):
+    """Whether a deployment asks this environment for the router."""
+    return any(
+        deployment.environment == wildcards.environment and deployment.topology.record().routed
+        for deployment in experiment.config.deployments.values()
+    )
+
+
 def model_source(wildcards):
     return experiment.config.models[wildcards.model].source
 

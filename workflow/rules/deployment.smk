@@ -59,7 +59,7 @@ rule check_fabric:
 
 
 rule serve_model:
-    """Start vLLM's servers under the keeper, and the router in front of several."""
+    """Start vLLM's servers under the keeper, and the router where there is one."""
     input:
         cluster="<run>/deployments/{deployment}/cluster.json",
         fabric="<run>/deployments/{deployment}/fabric.json",

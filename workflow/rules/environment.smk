@@ -58,5 +58,6 @@ rule check_environment:
     params:
         code=code_of("check_environment"),
         needs_ray=needs_ray,
+        needs_router=needs_router,
     script:
         "../scripts/check_environment.py"

@@ -15,6 +15,7 @@ with stage("check_environment", name, snakemake.log[0]) as here:
         Environment.read(snakemake.input.environment),
         Hardware.read(snakemake.input.hardware),
         needs_ray=snakemake.params.needs_ray,
+        needs_router=snakemake.params.needs_router,
         log=here.log,
         progress=here.progress,
         watch=here.watch,

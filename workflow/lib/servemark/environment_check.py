@@ -19,6 +19,7 @@ def check(
     hardware: Hardware,
     *,
     needs_ray: bool,
+    needs_router: bool,
     log: Path,
     progress: Progress,
     watch: LifelineWatch,
@@ -29,7 +30,7 @@ def check(
         hardware: of this machine.
 
     Raises:
-        EnvironmentRefused: an import fails, Ray is asked for and missing, or torch does not reach the GPUs that are here.
+        EnvironmentRefused: an import fails, Ray or the router is asked for and missing, or torch does not reach the GPUs that are here.
     """
     facts_file = log.with_suffix(".facts.json")
     facts_file.unlink(missing_ok=True)
@@ -54,6 +55,12 @@ def check(
             f"The environment {environment.name} has no Ray, and a deployment asks for executor: ray.",
             do="Install ray there (vLLM no longer brings it along), or use executor: mp.",
             reason="ray_missing",
+        )
+    if needs_router and not facts["router"]:
+        raise EnvironmentRefused(
+            f"The environment {environment.name} has no vllm-router, and a deployment asks for several replicas or for balancing: router.",
+            do="Install vllm-router there (envs/README.md names the version of the locks), or do without: replicas: 1, balancing: server.",
+            reason="router_missing",
         )
     options = tuple(
         sorted(set(re.findall(r"--([a-z][a-z0-9-]+)", log.with_suffix(".help.txt").read_text(errors="replace"))))

@@ -1,4 +1,4 @@
-"""The router in front of several replicas: its command line, its variables, and what the counters say.
+"""The router in front of several replicas, or of the engines of one: its command line, its variables, and what the counters say.
 
 Every address asks for the deployment's key on every route: replicas by a middleware of ours
 (``inside/doors/servemark_require_key.py``), the router by its own check, which ``inside/run_router.py`` turns on.
@@ -27,7 +27,8 @@ _RETRIES = re.compile(r"^vllm_router_retries_total(?:\{[^}]*\})?\s+(\S+)", re.MU
 def router(python: str, workers: Sequence[str], host: str, port: int, metrics_port: int, engines: int = 1) -> list[str]:
     """vllm-router for replicas that are ready, one request to each in turn, or to each of their data parallel engines.
 
-    It names the engine in a header (X-data-parallel-rank), which vLLM's routes obey (entrypoints/generate/base/serving.py; 0.25.1, 0.32.0).
+    It names the engine in a header (X-data-parallel-rank), which vLLM's routes for completions and chat obey, and others do not: there
+    the server balances (entrypoints/openai/completion/serving.py, chat_completion/serving.py; 0.25.1, 0.32.0).
 
     It neither repeats nor redirects anything: a request to a replica that fails or is dead fails in the client's result, where
     it is counted. So retries and the circuit breaker are off, and no number of failed health checks takes a replica out.

@@ -282,7 +282,7 @@ def nobody_to_ask(config: Config) -> list[Problem]:
             if config.workloads[workload].ask == "replica":
                 text = (
                     f"asks past the router, and deployments.{name} has one server and no router; give it other `workloads`, "
-                    "or `topology.replicas` above 1"
+                    "`topology.replicas` above 1, or `topology.balancing: router`"
                 )
                 found.append(Problem(("workloads", workload, "ask"), text))
     return found

@@ -4,6 +4,7 @@ usage: python check_environment.py OUTPUT
 """
 
 import importlib.metadata
+import importlib.util
 import json
 import platform
 import sys
@@ -50,6 +51,7 @@ def main(output: str) -> None:
         "torch": torch.__version__,
         "torch_cuda": torch.version.cuda,
         "ray": ray_version,
+        "router": importlib.util.find_spec("vllm_router") is not None,
         "nccl": nccl,
         "vllm_platform": current_platform.device_type or "none",
         "tensor_on": device,

@@ -16,9 +16,9 @@ AS_THE_MODEL = ("auto", "float16", "bfloat16", "float32")
 
 INPUTS = "inputs of the quantised matrices"
 ROUNDING: dict[str, Callable[[str], str]] = {
-    "VLLM_HUMMING_INPUT_QUANT_CONFIG": lambda value: f"{INPUTS} in {_dtype(value)}",
+    "VLLM_HUMMING_INPUT_QUANT_CONFIG": lambda value: _humming(value, INPUTS),
     "VLLM_MARLIN_INPUT_DTYPE": lambda value: f"{INPUTS} in {value}",
-    "VLLM_HUMMING_ONLINE_QUANT_CONFIG": lambda value: f"weights in {_dtype(value)}",
+    "VLLM_HUMMING_ONLINE_QUANT_CONFIG": lambda value: _humming(value, "weights"),
     "VLLM_HUMMING_USE_F16_ACCUM": lambda value: "sums in 16 bits" if value.lower() in ("1", "true") else "",
 }
 """Variables of vLLM's kernels that round, and what of (vllm/envs.py, 0.25.1 and 0.32.0)."""
@@ -40,7 +40,7 @@ def _options(asked: Asked) -> Iterator[str]:
     if cache not in AS_THE_MODEL:
         yield f"options.kv-cache-dtype: {cache} (KV cache in {cache})"
     method = asked.options.get("quantization")
-    if method is not None and str(method) != asked.architecture.quantisation:
+    if method is not None and _family(str(method)) != _family(asked.architecture.quantisation or ""):
         yield f"options.quantization: {method} (weights rounded when they are loaded)"
 
 
@@ -48,6 +48,17 @@ def _variables(asked: Asked) -> Iterator[str]:
     for name, rounded in ROUNDING.items():
         if (value := asked.variables.get(name)) and (what := rounded(value)):
             yield f"variables.{name} ({what})"
+
+
+def _family(method: str) -> str:
+    """A checkpoint's method under all names of vLLM's for it: gpt_oss_mxfp4, awq_marlin (model_executor/layers/quantization)."""
+    return method.removeprefix("gpt_oss_").removesuffix("_marlin")
+
+
+def _humming(value: str, what: str) -> str:
+    """What is rounded by a configuration of Humming; empty for 16 bits."""
+    dtype = _dtype(value)
+    return "" if dtype in AS_THE_MODEL else f"{what} in {dtype}"
 
 
 def _dtype(value: str) -> str:

@@ -33,8 +33,8 @@ def engines_instead(asked: Asked) -> Iterator[str]:
     with experts spread over the ranks, Humming's kernels, max-model-len 4096: 43,443, 1.12 s. A decode step took about the same (18.8 and
     19.6 ms): what is gained is the reading of prompts, for which TP4 reduces every activation over all GPUs. 2 x TP2 with Humming's
     kernels gave 32,455. It is not the kernels: profiled, Triton's and Humming's took 9.6 and 10.3 ms of a rank's step, and four ranks
-    together 18.0 and 17.9 (workflow/README.md). Another sitting: TP4 38,327, 1.39 s; DP4 with Triton's 35,976, 1.00 s, because each step
-    was padded from 128 requests to a graph of 160 (`capture.UNEVEN`) and took 23.2 ms or more; 81,705 at 2048. Predicted at 512: TP4 ahead,
+    together 18.0 and 17.9 (workflow/README.md). Another sitting: TP4 38,327, 1.39 s; DP4 with Triton's 35,976, 1.00 s, with steps of
+    23.2 ms or more, padded from 128 requests to a graph of 160 (`capture.UNEVEN`); 81,705 at 2048. Predicted at 512: TP4 ahead,
     12.1k against 11.3k a GPU. With vLLM's own random weights, of which every token reaches
     the same few experts, four replicas seemed to be ahead (59,487 against 43,849): nothing of that is left when a replica has to read all
     experts in each step.
@@ -56,8 +56,8 @@ def engines_instead(asked: Asked) -> Iterator[str]:
             f"tensor_parallel {spread} reduces every activation over {spread} GPUs, which costs most where prompts are read: gpt-oss-120b "
             "with 512 requests on 4 H200 (vLLM 0.25.1, faster all-reduces off, random weights, the recipe's options and Triton's kernels) "
             "gave 36,910 tokens/s at a mean TTFT of 1.84 s, and 43,443 at 1.12 s with topology: {data_parallel: 4}, "
-            "options.enable-expert-parallel: true and the other options of config/examples/gpt-oss-120b.yaml. Measure "
-            f"topology.data_parallel: {spread} beside it."
+            "options.enable-expert-parallel: true and the other options of config/examples/gpt-oss-120b.yaml; in another sitting 38,327 "
+            f"and 35,976, with Triton's kernels and steps padded by a quarter. Measure topology.data_parallel: {spread} beside it."
         )
 
 
@@ -117,8 +117,8 @@ def balanced_by_the_server(asked: Asked) -> Iterator[str]:
     ):
         yield (
             f"data_parallel {topology.data_parallel}: its engines step together, padded to the one with the most requests, and vLLM gives "
-            "some more than others (33 to 37 of an equal share of 32, in tests with four engines; on H200 a few too many took steps from "
-            "18 to 23 ms). Where requests are alike, topology.balancing: router keeps them equal."
+            "some more than others (of four engines with an equal share of 32 one had 33, and up to 37 with options.api-server-count: 1). "
+            "Where requests are alike, topology.balancing: router keeps them equal."
         )
 
 

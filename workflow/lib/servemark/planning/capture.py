@@ -15,15 +15,17 @@ from servemark.planning.options import flag, max_num_seqs, whole
 from servemark.records import Hardware, Topology
 
 MARGIN = 1.25
-"""Of several engines, one may have so many times the equal share: neither a router that gives requests out in turn nor vLLM's own
-balancing keeps the shares equal, and a step that is larger than the largest graph runs without one."""
+"""Of several engines, one may have so many times the equal share: vLLM's own balancing does not keep the shares equal, nor does a router
+while a wave of requests ends and the next begins, and a step that is larger than the largest graph runs without one."""
 
 UNEVEN = 2
 """Sizes of vLLM's own list that are captured above the equal share of one of several engines: 8 and 16 requests more, or 16 and 32 from 256
 on. Balancing leaves one engine with a request or a few more than the share, and data parallel engines all pad to the largest step
-among them. Seen with four data parallel engines and four API servers, which balance each on its own: 33, 32, 31 and 32 of 128 requests
-(tiny-dense on CPU, vLLM 0.32.0); on 4 H200 (gpt-oss-120b's shape, vLLM 0.25.1, Triton's kernels, 512 requests) decode steps of 23.2 ms
-where 160 followed on 128, and 18.0 ms where every engine had just 128. One size more takes about a quarter of a second to capture."""
+among them. Seen with four of them and vLLM's default of four API servers: 33, 32, 31 and 32 of 128 requests (tiny-dense on CPU, vLLM
+0.32.0). On 4 H200 (gpt-oss-120b's shape, vLLM 0.25.1, Triton's kernels, 512 requests) a point whose graphs went from 128 to 160 had decode
+steps of 23.2 ms at its begin, where a server by hand whose engines had 128 each, and graphs for that alone, had 18.0. With Humming's
+kernels and vLLM's dense list it was 19.0 and 17.9. It is more than `coarse` expects of padding: Triton chooses the rows of its blocks by
+the number of requests (triton_kernels, opt_flags), which may be why. One size more takes about a quarter of a second to capture."""
 
 # Options that turn speculative decoding on (vllm/engine/arg_utils.py).
 SPECULATION = ("speculative-config", "spec-method", "spec-model", "spec-tokens")

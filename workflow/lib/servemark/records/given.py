@@ -92,6 +92,7 @@ class EnvironmentCheck(Record):
     torch: str
     torch_cuda: str | None
     ray: str | None
+    router: bool | None = Field(default=None, description="whether vllm-router is there; null: it was not asked")
     nccl: str | None = None
     vllm_platform: str
     tensor_on: Literal["cpu", "cuda"] | None = Field(

@@ -134,7 +134,9 @@ class Endpoint(Record):
     replay: bool = False
     failure: Failure | None = None
     attempt: str | None = None
-    url: str | None = Field(default=None, description="the one address: the server's, or the router's before several")
+    url: str | None = Field(
+        default=None, description="the one address: the server's, or the router's, where there is one"
+    )
     served_name: str | None = None
     key_file: str | None = None
     servers: tuple[ServerPlace, ...] = ()

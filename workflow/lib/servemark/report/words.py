@@ -57,7 +57,10 @@ GLOSSARY = (
     ("INVALID", "Not a measurement of what was asked. It gives no figure anywhere, only its reason."),
     ("TP, PP, DP", "Tensor, pipeline and data parallel size: how the model is cut, or copied, over devices."),
     ("Replica", "One of several identical servers behind one address."),
-    ("Router", "The process at the one address of several replicas: it hands each request on to one of them."),
+    (
+        "Router",
+        "The process at the one address of several replicas, or of several engines: it hands each request on to one of them.",
+    ),
     (
         "Bus bandwidth",
         "Of an all-reduce over n ranks: 2(n-1)/n of the tensor's size, divided by the time. Comparable between numbers of ranks.",
