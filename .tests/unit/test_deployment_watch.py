@@ -40,7 +40,7 @@ def metrics() -> str:
 
 
 METRICS = metrics()
-SAID = Load(generated=150.0, open_requests=6.0, finished=13, waiting=2.0, kv_cache_usage=0.5)
+SAID = Load(150.0, 6.0, finished=13, waiting=2.0, kv_cache_usage=0.5, fullest=3.0, engines=2)
 
 
 def test_several_engines_are_added_up_the_fullest_cache_counts_and_nothing_else_is_counted():
@@ -234,6 +234,15 @@ def test_what_each_server_said_is_kept_with_its_second(pair):
     assert (first.replica, first.seconds, first.running, first.waiting) == ("r0", (0.0, 1.25), (1.0, 3.0), (0.0, 1.0))
     assert (first.kv_cache_usage, second.seconds, second.running) == ((None, 0.25), (1.25,), (3.0,))
     assert (timeline.deployment, timeline.point, timeline.started_at) == ("plain", "chat-c4-r1", "now")
+    assert {(server.engines, server.fullest) for server in timeline.servers} == {(1, ())}
+
+
+def test_of_several_engines_the_fullest_ones_requests_are_kept(pair):
+    pair.look(0.0, server_r0=Load(1.0, 0.0), server_r1=Load(1.0, 0.0))
+    pair.look(1.5, server_r0=Load(3.0, 9.0, waiting=1.0, fullest=5.0, engines=2), server_r1=Load(3.0, 8.0))
+    several, one = pair.watch.timeline("plain", "x", "now", {"server-r0": "r0", "server-r1": "r1"}).servers
+    assert (several.engines, several.running, several.fullest) == (2, (0.0, 8.0), (0.0, 5.0))
+    assert (one.engines, one.fullest) == (1, ())
 
 
 def test_a_real_servers_metrics_are_read():

@@ -282,6 +282,17 @@ def test_how_a_deployment_ended_is_said(stopped, said):
     assert said in Document(render(replace(report_data.demo(), stopped={"plain": stopped}))).words
 
 
+def test_the_fullest_engine_is_said_where_a_server_has_several(demo):
+    assert "Fullest engine" not in demo.words
+    base = report_data.demo()
+    key, timeline = next(iter(base.timelines.items()))
+    (server,) = timeline.servers
+    several = server.model_copy(update={"engines": 4, "fullest": tuple(1.25 * value / 4 for value in server.running)})
+    told = replace(base, timelines={**base.timelines, key: timeline.model_copy(update={"servers": (several,)})})
+    page_words = Document(render(told)).words
+    assert "Fullest engine" in page_words and "1.25" in page_words and "topology.balancing: router" in page_words
+
+
 def test_zero_throughput_makes_no_bar_and_no_error():
     item = report_data.measurement(output_throughput=0.0)
     base = report_data.demo()

@@ -33,6 +33,18 @@ def test_replicas_are_added_up_and_the_fullest_cache_counts():
     assert found.mean_running == 2.0 and found.mean_kv_percent == pytest.approx(85 / 3)
 
 
+def test_the_fullest_of_several_engines_is_told_as_a_multiple_of_the_equal_share():
+    seconds, running = tuple(map(float, range(6))), (0.0, 4.0, 12.0, 12.0, 11.0, 2.0)
+    said = server(seconds=seconds, running=running, waiting=(0.0,) * 6, kv=(None,) * 6)
+    # Filling and draining (seconds 1 and 5) do not count.
+    several = said.model_copy(update={"engines": 2, "fullest": (0.0, 4.0, 7.0, 9.0, 5.5, 2.0)})
+    (found,) = shown(several)
+    assert found.fullest_share == pytest.approx(7 * 2 / 12)
+    assert shown(said)[0].fullest_share is None
+    with pytest.raises(ValidationError, match="other lengths"):
+        ServerTimeline.model_validate(several.model_dump() | {"fullest": (1.0,)})
+
+
 def test_a_second_in_which_one_replica_did_not_answer_is_left_out():
     (found,) = shown(server(), server("r1", seconds=(0.0, 2.0), running=(0.0, 0.0), waiting=(0.0, 1.0), kv=(0.0, 0.0)))
     assert found.columns["seconds"] == (0.0, 2.0)

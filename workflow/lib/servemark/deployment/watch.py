@@ -25,6 +25,7 @@ class Load:
     """What a server says of itself: tokens generated and requests finished since its start, requests now, KV cache now.
 
     ``waiting`` of the ``open_requests`` are in the queue; ``kv_cache_usage`` is 0 to 1, None where the server does not say.
+    ``fullest``: requests in the batch of that one of the ``engines`` which has the most.
     """
 
     generated: float
@@ -32,6 +33,8 @@ class Load:
     finished: int = 0
     waiting: float = 0.0
     kv_cache_usage: float | None = None
+    fullest: float = 0.0
+    engines: int = 1
 
 
 def parse_metrics(text: str) -> Load:
@@ -39,9 +42,12 @@ def parse_metrics(text: str) -> Load:
     names = ("generation_tokens", "num_requests_running", "num_requests_waiting", "request_success")
     sums = dict.fromkeys((f"vllm:{name}" for name in names), 0.0)
     usages: list[float] = []
+    running: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
         if family.name in sums:
             sums[family.name] += sum(s.value for s in family.samples if not s.name.endswith("_created"))
+            if family.name == "vllm:num_requests_running":
+                running = {s.labels.get("engine", ""): s.value for s in family.samples}
         elif family.name == "vllm:kv_cache_usage_perc":
             usages += [s.value for s in family.samples if math.isfinite(s.value)]
     waiting = sums["vllm:num_requests_waiting"]
@@ -51,6 +57,8 @@ def parse_metrics(text: str) -> Load:
         int(sums["vllm:request_success"]),
         waiting,
         max(usages, default=None),
+        max(running.values(), default=0.0),
+        max(len(running), 1),
     )
 
 
@@ -88,6 +96,7 @@ class ServerWatch:
         for name in self.scrapes:
             answers = self._answers.get(name, [])
             loads = [load for _, load in answers]
+            engines = max((load.engines for load in loads), default=1)
             servers.append(
                 ServerTimeline(
                     replica=replicas[name],
@@ -95,6 +104,8 @@ class ServerWatch:
                     running=tuple(load.open_requests - load.waiting for load in loads),
                     waiting=tuple(load.waiting for load in loads),
                     kv_cache_usage=tuple(load.kv_cache_usage for load in loads),
+                    engines=engines,
+                    fullest=tuple(load.fullest for load in loads) if engines > 1 else (),
                 )
             )
         return Timeline(

@@ -22,11 +22,15 @@ class ServerTimeline(Strict):
     kv_cache_usage: tuple[FiniteFloat | None, ...] = Field(
         description="0 to 1, of the fullest engine; None where the server does not say"
     )
+    engines: int = Field(default=1, description="data parallel engines that the server told of")
+    fullest: tuple[FiniteFloat, ...] = Field(
+        default=(), description="requests in the batch of the engine with the most; empty where there is one engine"
+    )
 
     @model_validator(mode="after")
     def _same_length(self) -> Self:
         lists = (self.seconds, self.running, self.waiting, self.kv_cache_usage)
-        if len({len(values) for values in lists}) != 1:
+        if len({len(values) for values in lists}) != 1 or len(self.fullest) not in (0, len(self.seconds)):
             raise ValueError("the lists of a server's answers have other lengths")
         return self
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -27,7 +28,8 @@ COLUMNS = ("seconds", "running", "waiting", "kv_percent")
 class Shown:
     """One point's timeline: ``columns`` for the plot, everything else from all samples.
 
-    ``running`` and ``waiting`` are added up over the servers, of their KV caches the fullest counts (percent).
+    ``running`` and ``waiting`` are added up over the servers, of their KV caches the fullest counts (percent). ``fullest_share``: see
+    :func:`fullest_share`; None where every server is one engine.
     """
 
     record: Measurement
@@ -40,6 +42,7 @@ class Shown:
     most_waiting: float
     mean_kv_percent: float | None
     most_kv_percent: float | None
+    fullest_share: float | None
 
     @property
     def load(self) -> str:
@@ -72,7 +75,23 @@ def shown(measurements: Iterable[Measurement], timelines: Mapping[tuple[str, str
         keep = _best_and_heaviest([item for item, _ in found])
         found = [(item, merged) for item, merged in found if (item.deployment, item.point) in keep]
     limit = max(10, min(SAMPLES, ALL_SAMPLES // max(1, len(found))))
-    return [_shown(item, merged, limit) for item, merged in found]
+    return [_shown(item, merged, limit, timelines[item.deployment, item.point]) for item, merged in found]
+
+
+def fullest_share(timeline: Timeline) -> float | None:
+    """Requests in the fullest of a server's engines, as a multiple of the equal share: the median of the seconds in which it was busy.
+
+    Busy is nine tenths of the most that it had at once, so that filling and draining do not count. Engines of a mixture of experts step
+    together, padded to the fullest.
+    """
+    shares = [
+        most * server.engines / running
+        for server in timeline.servers
+        if server.fullest
+        for most, running in zip(server.fullest, server.running, strict=True)
+        if running and running >= 0.9 * max(server.running)
+    ]
+    return statistics.median(shares) if shares else None
 
 
 def _best_and_heaviest(records: Sequence[Measurement]) -> set[tuple[str, str]]:
@@ -107,7 +126,7 @@ def _merged(timeline: Timeline | None) -> list[_Sample]:
     return samples[max(0, busy[0] - 1) : busy[-1] + 2] if busy else []
 
 
-def _shown(record: Measurement, samples: Sequence[_Sample], limit: int) -> Shown:
+def _shown(record: Measurement, samples: Sequence[_Sample], limit: int, timeline: Timeline) -> Shown:
     size = math.ceil(len(samples) / limit)
     buckets = [samples[start : start + size] for start in range(0, len(samples), size)]
     columns = {name: tuple(_mean(b, index) for b in buckets) for index, name in enumerate(COLUMNS)}
@@ -124,6 +143,7 @@ def _shown(record: Measurement, samples: Sequence[_Sample], limit: int) -> Shown
         most_waiting=max(waiting),
         mean_kv_percent=math.fsum(usages) / len(usages) if usages else None,
         most_kv_percent=max(usages, default=None),
+        fullest_share=fullest_share(timeline),
     )
 
 
