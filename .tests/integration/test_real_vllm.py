@@ -145,13 +145,23 @@ def test_the_embedded_default_survives_a_crash_and_an_interruption_and_ends_with
     fresh.assert_all_dead()
     python = fresh.record("environments/cpu/environment.json")["python"]
     assert place_to_wait(python) == "fetch_diffusion_metrics", "several processes of this vLLM's client would not wait"
+    assert read_in_pieces(python, "mended") == {"success": True, "text": "one  two three", "tokens": 3}
+    as_it_is = read_in_pieces(python, "as-it-is")
+    assert not as_it_is["success"], "vLLM's client has been mended: inside/bench_client.py need not do it any more"
+
+
+def read_in_pieces(python: str, how: str) -> dict:
+    """What the environment's client makes of an answer that arrives in pieces."""
+    argv = [python, str(Path(__file__).with_name("split_chunks.py")), str(INSIDE), how]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=120)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def place_to_wait(python: str) -> str:
     """Where an environment's client is held until the others of its load are ready."""
     ask = (
-        "import sys; sys.path.append(sys.argv[1]); import bench_in_step, vllm.benchmarks.serve as client; "
-        "print(bench_in_step.last_step(client))"
+        "import sys; sys.path.append(sys.argv[1]); import bench_client, vllm.benchmarks.serve as client; "
+        "print(bench_client.last_step(client))"
     )
     argv = [python, "-c", ask, str(INSIDE)]
     return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=120).stdout.split()[-1]

@@ -198,16 +198,11 @@ def bench(
     point: PlannedPoint,
     folder: str,
     name: str,
-    in_step: bool = False,
 ) -> list[str]:
-    """``vllm bench serve`` for one load point, per-request results saved. The key goes by environment (OPENAI_API_KEY).
-
-    Args:
-        in_step: it shares its load with other processes, and begins to measure when they do.
-    """
+    """``vllm bench serve`` for one load point, per-request results saved. The key goes by environment (OPENAI_API_KEY)."""
     argv = [
         python,
-        *([str(INSIDE / "bench_in_step.py")] if in_step else ["-m", VLLM]),
+        str(INSIDE / "bench_client.py"),
         "bench",
         "serve",
         "--backend",

@@ -27,7 +27,7 @@ def shares(point: PlannedPoint) -> list[PlannedPoint]:
     """What each of the point's client processes sends: shares that differ by at most one and add up to the point.
 
     The first keeps the point's seed; the others derive theirs from it, so that no two send the same prompts. Of warm-ups all have
-    the same number, so that no one waits long for the others (``inside/bench_in_step.py``).
+    the same number, so that no one waits long for the others (``inside/bench_client.py``).
     """
     count = point.clients
     concurrency = [None] * count if point.concurrency is None else _split(point.concurrency, count)
@@ -81,9 +81,8 @@ class BenchmarkClient:
         ready, folder = self.ready, str(self.draft.parent.absolute())
         url = ready.servers[0].url if self.point.ask == "replica" else ready.url
         assert url and ready.served_name, "a live deployment's token is complete"
-        in_step = self.point.clients > 1
         return [
-            launch.bench(self.python, url, ready.served_name, self.tokenizer, share, folder, part.name, in_step)
+            launch.bench(self.python, url, ready.served_name, self.tokenizer, share, folder, part.name)
             for share, part in zip(shares(self.point), self._parts, strict=True)
         ]
 

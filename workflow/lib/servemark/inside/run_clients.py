@@ -6,7 +6,7 @@ ORDER.json: {"processes": [ARGV, ...], "cpu": FILE}. FILE gets, for each process
 that the client's own times are of (CLOCK_MONOTONIC, which time.perf_counter reads on Linux), and the CPU seconds that the process and its
 children have used since it was started. Exits with the first code that is not 0, 128 + N for signal N; the other processes are ended then.
 
-Several processes begin to measure together, if they run bench_in_step.py: who is ready first would load the server, and the others'
+Several processes begin to measure together, if they run bench_client.py: who is ready first would load the server, and the others'
 warm-ups would take many times as long.
 """
 
@@ -26,7 +26,7 @@ POLL_S = 0.05
 GRACE_S = 2.0
 TICKS = os.sysconf("SC_CLK_TCK")
 PR_SET_PDEATHSIG = 1
-# As in bench_in_step.py.
+# As in bench_client.py.
 BARRIER = "SERVEMARK_START_BARRIER"
 
 
@@ -63,7 +63,7 @@ class Barrier:
         elif never:
             numbers = ", ".join(str(number + 1) for number in sorted(never))
             self.release(
-                f"number {numbers} cannot be waited for (it has ended, or its vLLM is unknown to bench_in_step.py): each begins when "
+                f"number {numbers} cannot be waited for (it has ended, or its vLLM is unknown to bench_client.py): each begins when "
                 "it is ready. A measurement during which they are at work together for too little of the time is SUSPECT "
                 "(clients_out_of_step)."
             )

@@ -1,4 +1,4 @@
-"""Several processes of the client begin to measure together, and none waits for one that will never be ready."""
+"""The client reads what arrives; several processes begin to measure together, and none waits for one that will never be ready."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ KNOWN = {"0.25 and 0.32": f"{SPEC}, {DIFFUSION}", "older": SPEC, "other order": 
 
 
 class Clients:
-    """run_clients.py with one bench_in_step.py for each (word, seconds of warm-up), on a vLLM of our own."""
+    """run_clients.py with one bench_client.py for each (word, seconds of warm-up), on a vLLM of our own."""
 
     def __init__(self, folder: Path, *whats: tuple[str, float]):
         self.folder = folder
         self.files = [folder / f"client-{index}" for index in range(len(whats))]
         argvs = [
-            [sys.executable, str(INSIDE / "bench_in_step.py"), str(file), what, str(seconds)]
+            [sys.executable, str(INSIDE / "bench_client.py"), str(file), what, str(seconds)]
             for file, (what, seconds) in zip(self.files, whats, strict=True)
         ]
         order = folder / "order.json"
@@ -222,3 +222,36 @@ def test_one_process_alone_gets_no_barrier(tmp_path):
     order.write_text(json.dumps({"processes": [[sys.executable, "-c", tell]], "cpu": str(tmp_path / "cpu")}))
     done = subprocess.run([sys.executable, str(INSIDE / "run_clients.py"), str(order)], timeout=30)
     assert done.returncode == 0
+
+
+READS = """
+def read(pieces):
+    got = []
+    for chunk_bytes in pieces:
+        {line}
+        got.append(chunk_bytes)
+    return b"".join(got)
+"""
+ASKS = """
+import json
+def main():
+    from vllm.benchmarks.lib import endpoint_request_func as requests
+    print(json.dumps([requests.read([b"data:", b" x "]).decode(), requests.__file__, requests.__name__]))
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("line", ["chunk_bytes = chunk_bytes.strip()", "chunk_bytes = chunk_bytes"])
+def test_the_client_reads_what_arrives_as_it_is(tmp_path, line):
+    for folder in ("", "benchmarks", "benchmarks/lib", "entrypoints", "entrypoints/cli"):
+        (tmp_path / "vllm" / folder).mkdir(exist_ok=True, parents=True)
+        (tmp_path / "vllm" / folder / "__init__.py").touch()
+    module = tmp_path / "vllm" / "benchmarks" / "lib" / "endpoint_request_func.py"
+    module.write_text(READS.format(line=line))
+    (tmp_path / "vllm" / "entrypoints" / "cli" / "main.py").write_text(ASKS)
+    argv = [sys.executable, str(INSIDE / "bench_client.py"), "bench", "serve"]
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["data: x ", str(module), "vllm.benchmarks.lib.endpoint_request_func"]
