@@ -95,7 +95,7 @@ BAD = [
     (RANKS, "      data_parallel: 2\n      executor: single  #!",
      "deployments.plain.topology.executor", "allowed: mp, ray"),
     (RANKS, "      balancing: router  #!", "deployments.plain.topology.balancing",
-     "spreads requests over data parallel engines, and data_parallel is 1; leave it out"),
+     "spreads requests over data parallel engines, and data_parallel is 1; leave it out, or raise data_parallel"),
     (RANKS, "      balancing: ruoter  #!", "deployments.plain.topology.balancing", "did you mean `router`?"),
     (RANKS, "      executor: rya  #!", "deployments.plain.topology.executor", "did you mean `ray`?"),
     ("    topology:\n      tensor_parallel: 1", "    topology: 4  #!", "deployments.plain.topology",

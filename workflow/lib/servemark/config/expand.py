@@ -282,7 +282,7 @@ def nobody_to_ask(config: Config) -> list[Problem]:
             if config.workloads[workload].ask == "replica":
                 text = (
                     f"asks past the router, and deployments.{name} has one server and no router; give it other `workloads`, "
-                    "`topology.replicas` above 1, or `topology.balancing: router`"
+                    "`topology.replicas` above 1, or `topology.balancing: router` with `data_parallel` above 1"
                 )
                 found.append(Problem(("workloads", workload, "ask"), text))
     return found

@@ -85,7 +85,7 @@ class Topology(Strict):
     def _something_to_balance(self) -> Topology:
         if self.balancing == "router" and self.data_parallel == 1:
             raise refuse(
-                "`router` spreads requests over data parallel engines, and data_parallel is 1; leave it out",
+                "`router` spreads requests over data parallel engines, and data_parallel is 1; leave it out, or raise data_parallel",
                 at=("balancing",),
             )
         return self
