@@ -9,9 +9,11 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
@@ -23,6 +25,8 @@ from servemark.deployment import how_to_use
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 CACHE = ROOT / "results" / "cache"
+VLLM_CLOSES_S = 5
+"""After so long without a request vLLM by itself closes a connection (VLLM_HTTP_TIMEOUT_KEEP_ALIVE)."""
 
 
 @pytest.fixture
@@ -59,6 +63,14 @@ def served(server: str, key: str) -> dict[str, int]:
     ):
         counts[engine] += round(float(number))
     return dict(counts)
+
+
+def status(connection: HTTPConnection) -> int:
+    """The answer to a request on a connection; only the first one, and one after the server's closing, connects."""
+    connection.request("GET", "/version")
+    response = connection.getresponse()
+    response.read()
+    return response.status
 
 
 def ask(url: str, key: str, rank: int | None = None, count: int = 4) -> None:
@@ -103,6 +115,10 @@ def test_the_router_gives_each_data_parallel_engine_as_many_requests(real):
 
 def test_the_code_of_the_page_works_with_the_openai_client_and_requests_are_counted(real, tmp_path):
     running = serve(real, seconds=700)
+    url = living(real)[0]["url"]
+    idle = HTTPConnection(*url.removeprefix("http://").split(":"), timeout=10)
+    assert status(idle) == 401
+    kept, since = idle.sock, time.monotonic()
     page = (real.results / "serving" / "a" / how_to_use.NAME).read_text()
     code = page.partition(f"{how_to_use.PYTHON_BEGIN}\n")[2].partition(how_to_use.PYTHON_END)[0]
     program = tmp_path / "ask.py"
@@ -117,9 +133,13 @@ def test_the_code_of_the_page_works_with_the_openai_client_and_requests_are_coun
     assert json.loads(printed.stdout)["usage"]["completion_tokens"] == 16, printed.stdout + printed.stderr
 
     wait_until(lambda: living(real)[0]["finished"] == 2, 20, "both requests are counted")
-    url = living(real)[0]["url"]
     for route in ("/v1/models", "/metrics", "/health", "/version"):
         assert httpx.get(f"{url}{route}", trust_env=False, timeout=10).status_code == 401, route
+
+    time.sleep(max(0.0, VLLM_CLOSES_S + 1 - (time.monotonic() - since)))
+    assert status(idle) == 401
+    assert idle.sock is kept, "the server closed a connection that its client still kept for the next request"
+    idle.close()
 
     assert servemark(real, "stop", "a", "--run", RUN).returncode == 0
     assert running.wait(STOPPED_S + 15).rc == 0

@@ -166,6 +166,7 @@ CPU_RAY = {
             {"NCCL_SOCKET_IFNAME": "=hsn0", "VLLM_RAY_DP_PACK_STRATEGY": "span"},
         ),
         ({}, "cpu", {"PYTHONPATH": "/mine"}, {"PYTHONPATH": f"{doors.DOORS}:/mine"}),
+        ({}, "cpu", {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "5"}, {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "5"}),
     ],
 )
 def test_the_servers_environment(topology, accelerator, variables, expected):
@@ -179,6 +180,7 @@ def test_the_servers_environment(topology, accelerator, variables, expected):
         "VLLM_HOST_IP": "10.0.0.1",
         "GLOO_SOCKET_IFNAME": "hsn0",
         "VLLM_RPC_BASE_PATH": "/tmp/scratch",
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "120",
         "PYTHONPATH": str(doors.DOORS),
     }
     assert env == always | launch.NO_PROXY | expected

@@ -12,6 +12,9 @@ from servemark.records import Node, Plan, PlannedPoint, Topology
 VLLM = "vllm.entrypoints.cli.main"
 # Our traffic is local; with a site's http_proxy set, vLLM's client would hand load and key to the proxy.
 NO_PROXY = {"NO_PROXY": "*", "no_proxy": "*"}
+# Longer than a client keeps a connection that it does not use: vLLM's 60 s (benchmarks/serve.py, 0.25.1 and 0.32.0), 90 s in reqwest, which
+# the router is made with. A server that closes sooner (vLLM: after 5 s) may do so while the next request is on its way, which then fails.
+KEEP_ALIVE_S = 120
 
 
 def option_arguments(options: Mapping[str, object]) -> list[str]:
@@ -107,7 +110,8 @@ def server_environment(
     """Variables of the server and of every Ray process on one node (Ray's workers take theirs from the raylet).
 
     Sources: offline and usage switches from vLLM's documentation; gloo needs an exact interface name, NCCL takes ``=name`` for one; the Ray
-    executor does no OpenMP binding on CPU, so threads are limited by hand. The deployment's own variables win.
+    executor does no OpenMP binding on CPU, so threads are limited by hand. Idle connections are kept longer than by vLLM itself
+    (``KEEP_ALIVE_S``). The deployment's own variables win.
 
     Args:
         scratch: the attempt's private folder on the node; vLLM's own sockets lie there and vanish with it.
@@ -115,6 +119,7 @@ def server_environment(
     """
     env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1", **NO_PROXY}
     env |= {"VLLM_HOST_IP": node.address, "GLOO_SOCKET_IFNAME": node.interface, "VLLM_RPC_BASE_PATH": scratch}
+    env["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = str(KEEP_ALIVE_S)
     if caches is not None:
         env |= compiled.variables(caches, plan.variables)
     if accelerator == "cuda" and plan.topology.nodes > 1:
