@@ -97,6 +97,16 @@ def test_a_seed_follows_the_workloads_seed_and_not_its_name():
     assert limited[0] != limited[1]
 
 
+@pytest.mark.parametrize("load", [{"concurrency": [1, 4]}, {"concurrency": 8, "request_rate": [1, 4]}])
+def test_each_load_of_one_workload_can_have_requests_of_its_own_and_is_the_point_that_it_was_alone(load):
+    def made(requests):
+        return points(validate(data(workloads={"chat": {**WORKLOAD, **load, "requests": requests}})), "plain")
+
+    together = made([32, 64])
+    assert [point.requests for point in together] == [32, 64]
+    assert together == (made(32)[0], made(64)[1]), "also their seeds, and with them their keys in the ledger"
+
+
 @pytest.mark.parametrize(
     ("changes", "cluster", "expected"),
     [
@@ -107,6 +117,7 @@ def test_a_seed_follows_the_workloads_seed_and_not_its_name():
         ({"clients": "auto"}, {"cpus_per_node": 1}, [1, 1]),
         ({"clients": 3}, {"cpus_per_node": 2}, [3, 3]),
         ({"clients": "auto", "requests": 2}, {}, [1, 2]),
+        ({"clients": "auto", "requests": [500, 2]}, {}, [1, 2]),
         ({"clients": "auto", "concurrency": None, "request_rate": [1, 200]}, {}, [1, 1]),
         ({"clients": "auto", "concurrency": 300, "request_rate": 5}, {}, [3]),
     ],

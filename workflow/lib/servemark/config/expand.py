@@ -196,15 +196,16 @@ def _client_cpus(config: Config, deployment: Deployment) -> int | None:
     return cluster.cpus_per_node
 
 
-def client_processes(workload: Workload, concurrency: int | None, cpus: int | None) -> int:
+def client_processes(workload: Workload, requests: int, concurrency: int | None, cpus: int | None) -> int:
     """How many processes share the load of one point.
 
     Args:
+        requests: of the point.
         cpus: of the client's node; None: not known.
     """
     if workload.clients != "auto":
         return workload.clients
-    wanted = min(math.ceil((concurrency or 1) / STREAMS_A_CLIENT), workload.requests)
+    wanted = min(math.ceil((concurrency or 1) / STREAMS_A_CLIENT), requests)
     return wanted if cpus is None else max(1, min(wanted, cpus // 2))
 
 
@@ -215,7 +216,8 @@ def _workload_points(name: str, workload: Workload, cpus: int | None) -> list[Po
         loads = [(f"q{_rate(rate)}", limit, rate) for rate in workload.request_rate]
     else:
         loads = [(f"c{concurrency}", concurrency, None) for concurrency in workload.concurrency or ()]
-    processes = {concurrency: client_processes(workload, concurrency, cpus) for _, concurrency, _ in loads}
+    counts = workload.requests if len(workload.requests) > 1 else workload.requests * len(loads)
+    processes = [client_processes(workload, count, load[1], cpus) for load, count in zip(loads, counts, strict=True)]
     return [
         Point(
             name=f"{name}-{label}-r{repetition}",
@@ -223,16 +225,16 @@ def _workload_points(name: str, workload: Workload, cpus: int | None) -> list[Po
             concurrency=concurrency,
             request_rate=rate,
             repetition=repetition,
-            seed=_seed(workload, label, repetition, processes[concurrency]),
-            requests=workload.requests,
+            seed=_seed(workload, count, label, repetition, clients),
+            requests=count,
             input_tokens=workload.input_tokens,
             output_tokens=workload.output_tokens,
             warmups=workload.warmups,
             client_options=workload.client_options,
-            clients=processes[concurrency],
+            clients=clients,
             ask=workload.ask,
         )
-        for label, concurrency, rate in loads
+        for (label, concurrency, rate), count, clients in zip(loads, counts, processes, strict=True)
         for repetition in range(1, workload.repetitions + 1)
     ]
 
@@ -242,7 +244,7 @@ def _rate(rate: float) -> str:
     return f"{rate:.6f}".rstrip("0").rstrip(".")
 
 
-def _seed(workload: Workload, label: str, repetition: int, processes: int) -> int:
+def _seed(workload: Workload, requests: int, label: str, repetition: int, processes: int) -> int:
     """A seed of 31 bits that only this point has.
 
     Two points with one seed would send the same prompts, or prompts that begin the same, and the second would find them
@@ -251,7 +253,7 @@ def _seed(workload: Workload, label: str, repetition: int, processes: int) -> in
     """
     lengths = [workload.input_tokens, workload.output_tokens]
     client = [workload.warmups, workload.client_options, workload.concurrency if workload.request_rate else None]
-    parts = [workload.seed, workload.dataset, *lengths, workload.requests, client, label, repetition]
+    parts = [workload.seed, workload.dataset, *lengths, requests, client, label, repetition]
     # Left out where they are the default: points that were measured before there was a choice keep their seed, and so their ledger key.
     parts += [{"clients": processes}] if processes > 1 else []
     parts += [{"ask": workload.ask}] if workload.ask != "endpoint" else []

@@ -236,6 +236,19 @@ NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 # The lower bound keeps a rate's six decimals in a point's name; both bounds catch a unit mistaken.
 Rate = Annotated[float, Field(strict=True, ge=0.001, le=100_000, allow_inf_nan=False)]
 Counts = Annotated[tuple[Count, ...], Field(min_length=1)]
+RequestCounts = Annotated[
+    tuple[Count, ...],
+    Field(min_length=1),
+    BeforeValidator(_listed),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1},
+            ]
+        }
+    ),
+]
 Rates = Annotated[tuple[Rate, ...], Field(min_length=1)]
 OptionValue = Annotated[Any, PlainValidator(_option_value), WithJsonSchema(_VALUE_SCHEMA)]
 ServeOption = Annotated[str, AfterValidator(_option_name(SERVE_OPTIONS))]

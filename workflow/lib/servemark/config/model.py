@@ -25,6 +25,7 @@ from servemark.config.kinds import (
     NotThereYet,
     Port,
     Rates,
+    RequestCounts,
     RunName,
     Seconds,
     ServeOptions,
@@ -126,7 +127,6 @@ class Workload(Strict):
     dataset: Literal["random"] = Field(description="where prompts come from: `random` (random tokens of fixed length)")
     input_tokens: Count = Field(description="prompt length, tokens")
     output_tokens: Count = Field(description="answer length, tokens; the end-of-text token is ignored")
-    requests: Count = Field(description="prompts of one load point")
     request_rate: Annotated[Rates | None, *one_or_more({"type": "number", "minimum": 0.001, "maximum": 100_000})] = (
         Field(
             default=None, description="requests/s sent (Poisson arrivals): a number, or a list for one load point each"
@@ -138,6 +138,10 @@ class Workload(Strict):
         validate_default=True,
         description="requests in flight: a number, or a list for one load point each. Required unless `request_rate` "
         "is given; with it, at most one number, the upper limit",
+    )
+    # After the two that say how many load points there are.
+    requests: RequestCounts = Field(
+        description="prompts of one load point: a number, or a list with one for each of `concurrency`, or of `request_rate`"
     )
     repetitions: Count = Field(default=1, description="how often each load is measured; each sends other prompts")
     seed: Amount = Field(default=1, description="where the prompts' seeds derive from")
@@ -167,6 +171,17 @@ class Workload(Strict):
         if rates and concurrency and len(concurrency) > 1:
             raise refuse("takes one number beside `request_rate`; sweep either of them, not both")
         return concurrency
+
+    @field_validator("requests")
+    @classmethod
+    def _one_for_each_load(cls, requests: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        swept = "request_rate" if info.data.get("request_rate") else "concurrency"
+        loads = info.data.get(swept)
+        if len(requests) > 1 and loads and len(requests) != len(loads):
+            raise refuse(
+                f"has {len(requests)} values and `{swept}` has {len(loads)}; give one for each, or one number for all"
+            )
+        return requests
 
     @field_validator("clients")
     @classmethod
