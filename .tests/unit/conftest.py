@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +22,16 @@ from standin import make_prefix
 @pytest.fixture
 def told(tmp_path) -> Told:
     return Told(tmp_path / "progress.jsonl")
+
+
+@pytest.fixture
+def killed_at_the_end() -> Iterator[Callable[[Any], Any]]:
+    """Takes whatever has a ``process`` and gives it back; the process is killed when the test is over."""
+    made: list[Any] = []
+    yield lambda thing: made.append(thing) or thing
+    for thing in made:
+        thing.process.kill()
+        thing.process.wait()
 
 
 @pytest.fixture

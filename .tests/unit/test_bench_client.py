@@ -112,18 +112,12 @@ def make_vllm(site: Path, before: str | None) -> None:
 
 
 @pytest.fixture
-def clients(tmp_path):
-    made: list[Clients] = []
-
+def clients(tmp_path, killed_at_the_end):
     def start(*whats: tuple[str, float], before: str | None = KNOWN["0.25 and 0.32"]) -> Clients:
         make_vllm(tmp_path / "site", before)
-        made.append(Clients(tmp_path, *whats))
-        return made[-1]
+        return killed_at_the_end(Clients(tmp_path, *whats))
 
-    yield start
-    for each in made:
-        each.process.kill()
-        each.process.wait()
+    return start
 
 
 @pytest.mark.parametrize("version", KNOWN)

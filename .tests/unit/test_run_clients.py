@@ -71,17 +71,11 @@ class Clients:
 
 
 @pytest.fixture
-def clients(tmp_path):
-    made: list[Clients] = []
-
+def clients(tmp_path, killed_at_the_end):
     def start(*whats: str) -> Clients:
-        made.append(Clients(tmp_path, *whats))
-        return made[-1]
+        return killed_at_the_end(Clients(tmp_path, *whats))
 
-    yield start
-    for each in made:
-        each.process.kill()
-        each.process.wait()
+    return start
 
 
 def test_they_start_together_and_end_with_0_when_all_have(clients):

@@ -12,8 +12,9 @@ from servemark.records import Node, Plan, PlannedPoint, Topology
 VLLM = "vllm.entrypoints.cli.main"
 # Our traffic is local; with a site's http_proxy set, vLLM's client would hand load and key to the proxy.
 NO_PROXY = {"NO_PROXY": "*", "no_proxy": "*"}
-# Longer than a client keeps a connection that it does not use: vLLM's 60 s (benchmarks/serve.py, 0.25.1 and 0.32.0), 90 s in reqwest, which
-# the router is made with. A server that closes sooner (vLLM: after 5 s) may do so while the next request is on its way, which then fails.
+# Longer than a client keeps a connection that it does not use: vLLM's 60 s (benchmarks/serve.py, 0.25.1 and 0.32.0), the router 50 s
+# (vllm-project/router, src/server.rs). A server that closes sooner (vLLM: after 5 s) may do so while the next request is on its way, which
+# then fails.
 KEEP_ALIVE_S = 120
 
 

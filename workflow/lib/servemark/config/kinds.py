@@ -239,7 +239,8 @@ Counts = Annotated[tuple[Count, ...], Field(min_length=1)]
 RequestCounts = Annotated[
     tuple[Count, ...],
     Field(min_length=1),
-    BeforeValidator(_listed),
+    # Nothing is no list either: the message then asks for a number.
+    BeforeValidator(lambda value: [None] if value is None else _listed(value)),
     WithJsonSchema(
         {
             "anyOf": [
