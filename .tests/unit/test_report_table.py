@@ -61,6 +61,7 @@ def test_row_tells_topology_client_replicas_and_job():
         "pipeline_parallel": 1,
         "data_parallel": 1,
         "replicas": 4,
+        "balancing": "server",
         "executor": "mp",
         "client": "own",
         "client_node": "client1",

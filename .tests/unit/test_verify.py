@@ -150,6 +150,17 @@ def test_a_changed_cell_a_missing_row_and_a_missing_column_of_a_table_are_named(
     assert len(columns) == 12 and all("ttft_p99_ms: stated no such column" in line for line in columns)
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_who_balances_is_compared_and_a_table_from_before_it_was_stated_is_well(run, kind):
+    frame = table.tidy(run.measurements())
+    write, name = getattr(table, f"write_{kind}"), f"measurements.{kind}"
+    write(frame.drop(columns="balancing"), run.folder / name)
+    assert wrong(run.seal()) == []
+    frame.loc[4, "balancing"] = "router"
+    write(frame, run.folder / name)
+    assert wrong(run.seal()) == [f"plain chat-c1-r1: balancing: stated router, recomputed server ({name})"]
+
+
 def test_a_row_too_many_and_one_twice_are_named(run):
     lines = (run.folder / "measurements.csv").read_text().splitlines()
     more = [*lines, lines[5], lines[5].replace("chat-c1-r1", "chat-c9-r1")]

@@ -24,10 +24,15 @@ TOPOLOGY = {
     "pipeline_parallel": "Int64",
     "data_parallel": "Int64",
     "replicas": "Int64",
+    "balancing": "string",
     "executor": "string",
     "client": "string",
 }
-"""``nodes`` are those of the servers, ``devices`` the ranks over all of them, ``client`` where the load comes from."""
+"""``nodes`` are those of the servers, ``devices`` the ranks over all of them, ``balancing`` who spreads requests over the data parallel
+engines of a server, ``client`` where the load comes from."""
+
+LATER = ("balancing",)
+"""Columns that the tables of older archives lack; nothing that they tell is in a table alone, so those archives are as good."""
 
 SCHEMA: dict[str, str] = {
     "deployment": "string",
