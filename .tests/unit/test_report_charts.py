@@ -9,7 +9,7 @@ import report_data
 import vl_convert
 
 from servemark.records import Startup, StartupPhase
-from servemark.report import charts, starting
+from servemark.report import charts, starting, table
 from servemark.report.table import rows, tidy
 
 
@@ -54,6 +54,14 @@ def test_workload_driven_both_ways_gets_a_panel_for_each():
         "chat, by request rate",
         "chat, by request rate, at most 16 at once",
     }
+
+
+def test_loads_of_one_workload_with_requests_of_their_own_are_one_curve():
+    items = [report_data.measurement(concurrency=load, asked=4 * load, completed=4 * load) for load in (8, 16, 32)]
+    (panel,) = panels(items)
+    assert panel.label == "chat, by concurrency"
+    assert panel.specs["ttft"]["layer"][1]["encoding"]["x"]["axis"]["values"] == [8, 16, 32]
+    assert len(table.aggregate(tidy(items))) == 3
 
 
 def test_latency_without_any_value_gets_no_plot():
