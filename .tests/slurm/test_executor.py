@@ -282,8 +282,10 @@ except ConfigError as error:
 print([preflight.partition_limit(name) for name in (None, "batch", "short")])
 """
     said = accounted.run([sys.executable, "-c", code], cwd=new_run(accounted).folder, timeout=30, check=True).stdout
+    to_mend = {"nodes": "topology.nodes", "gres": "gpus_per_node", "minutes": "max_minutes"}
     for key in ("account", "partition", "qos", "constraint", "nodes", "gres", "minutes", "extra"):
-        assert re.search(rf"^{key}: Slurm refuses the request \(keys? [^)]*{key}", said, re.MULTILINE), said
+        named = re.escape(to_mend.get(key, key))
+        assert re.search(rf"^{key}: Slurm refuses the request \(keys? [^)]*{named}", said, re.MULTILINE), said
     assert said.endswith("[60.0, 60.0, 2.0]\n")
     assert not said.startswith("good")
 

@@ -143,6 +143,16 @@ def test_a_bad_configuration_ends_the_process_with_its_message(checkout, data, c
     assert not owner().exists()
 
 
+@pytest.mark.parametrize("is_main", [True, False])
+def test_jobs_for_a_cluster_and_a_configuration_that_says_there_is_none(checkout, data, capsys, is_main):
+    with pytest.raises(SystemExit) as caught:
+        main_process.load(data | {"cluster": None}, [DEFAULT], is_main=is_main, scheduled=True)
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert "no cluster" in said and "--config cluster=NAME" in said and "--profile profiles/local" in said
+    assert not owner().exists()
+
+
 def test_a_second_run_ends_with_the_first_ones_name(checkout, data, capsys):
     main_process.load(data, [], is_main=True)
     record = json.loads(owner().read_text())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from slurm_tools import AWAY, MakeTool, on_path
 
+from servemark.config.cluster import Cluster, SmallJobs
 from servemark.errors import ConfigError, ServemarkError
 from servemark.processes import Identity
 from servemark.slurm import guard, journal, preflight
@@ -172,6 +173,10 @@ def test_leftovers_that_cannot_be_cleared_stop_the_new_run(
     assert journal.open_runs(tmp_path / "results/old/slurm/jobs.jsonl") == ["run-1"]
 
 
+GPUS = ("gpus_per_node", "gpu_type")
+MINUTES = ("max_minutes", "minutes_to_start", "minutes_per_point", "small_jobs.minutes")
+
+
 @pytest.mark.parametrize(
     ("said", "keys"),
     [
@@ -180,19 +185,24 @@ def test_leftovers_that_cannot_be_cleared_stop_the_new_run(
         ("Batch job submission failed: Invalid partition name specified", ("partition",)),
         ("Batch job submission failed: Invalid qos specification", ("qos",)),
         ("Batch job submission failed: Invalid feature specification", ("constraint",)),
-        ("Batch job submission failed: Invalid generic resource (gres) specification", ("gres",)),
-        ("Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)", ("minutes",)),
-        ("Batch job submission failed: Node count specification invalid", ("nodes",)),
-        ("Batch job submission failed: More processors requested than permitted", ("nodes",)),
-        ("Batch job submission failed: Requested node configuration is not available", ("nodes", "gres", "constraint")),
+        ("Batch job submission failed: Invalid generic resource (gres) specification", GPUS),
+        ("Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)", MINUTES),
+        ("Batch job submission failed: Node count specification invalid", ("topology.nodes",)),
+        ("Batch job submission failed: More processors requested than permitted", ("topology.nodes",)),
+        ("Batch job submission failed: Requested node configuration is not available", ("topology.nodes", *GPUS, "constraint")),
         ("sbatch: unrecognized option '--nonsense'", ("extra",)),
         ("Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
-         ("qos", "account", "minutes", "nodes")),
+         ("qos", "account", *MINUTES, "topology.nodes")),
         ("something new", ()),
     ],
 )  # fmt: skip
 def test_which_key_a_refusal_is_about(said: str, keys: tuple[str, ...]) -> None:
     assert preflight.keys_for(said) == keys
+
+
+def test_a_refusal_names_keys_that_a_user_can_write() -> None:
+    theirs = {*Cluster.model_fields, *(f"small_jobs.{name}" for name in SmallJobs.model_fields), "topology.nodes"}
+    assert {key for _, keys in preflight._ABOUT for key in keys} <= theirs
 
 
 @pytest.fixture

@@ -58,9 +58,9 @@ def of_an_endpoint():
     """Resources of the job that holds an endpoint: those of its measurement, for another time."""
 
     def runtime(wildcards):
-        cluster = experiment.config.cluster
-        instead = serving.LONGEST_MIN // cluster.minutes_per_point
-        return scheduled.deployment_request(experiment.config, wildcards.deployment, instead).resources()["runtime"]
+        # So many points take longer than any endpoint is held.
+        many = scheduled.deployment_request(experiment.config, wildcards.deployment, serving.LONGEST_MIN)
+        return min(serving.LONGEST_MIN, many.minutes)
 
     return {**of_an_allocation(), "runtime": runtime} if SCHEDULED else {}
 

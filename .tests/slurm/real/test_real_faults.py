@@ -113,8 +113,12 @@ def test_nodes_or_devices_that_slurm_does_not_have_are_refused_before_anything_i
 ) -> None:
     jobs = len(checkout.cluster.jobs())
     for fault, pattern, change in (
-        ("GPUs that no node has", r"Slurm refuses the request \(keys? [^)]*gres[^)]*\): [^\n]+", {"gpus_per_node": 8}),
-        ("more nodes than there are", r"Slurm refuses the request \(keys? [^)]*nodes[^)]*\): [^\n]+", {}),
+        (
+            "GPUs that no node has",
+            r"Slurm refuses the request \(keys? [^)]*gpus_per_node[^)]*\): [^\n]+",
+            {"gpus_per_node": 8},
+        ),
+        ("more nodes than there are", r"Slurm refuses the request \(keys? [^)]*topology.nodes[^)]*\): [^\n]+", {}),
     ):
         injury = new_injury()
         injury.of(fault, pattern)

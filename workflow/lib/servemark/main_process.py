@@ -20,7 +20,7 @@ from servemark.config import load as config_load
 from servemark.config.expand import Point, expand, points
 from servemark.config.model import Config
 from servemark.deployment import attempts
-from servemark.errors import ServemarkError
+from servemark.errors import ConfigError, ServemarkError
 from servemark.progress import Display
 from servemark.records import Measurement, write_atomically
 
@@ -89,6 +89,11 @@ def load(
     try:
         site = scheduled_run.default_cluster()
         experiment = Experiment.of(expand(config_load.validate(data, [Path(source) for source in sources], site)))
+        if scheduled and experiment.config.cluster is None:
+            raise ConfigError(
+                "The configuration says that there is no cluster (`cluster` is empty), and this profile sends jobs to one.",
+                do="Leave `cluster` out, or name a file: --config cluster=NAME. For a run on this machine take --profile profiles/local.",
+            )
         if is_main:
             processes.export_lifeline()
             for message in runlock.claim(Path.cwd(), sys.argv[1:]):

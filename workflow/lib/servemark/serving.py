@@ -58,7 +58,9 @@ def refuse_several(run: str, deployments: list[str], words: Iterable[str]) -> No
             asked.add(found[1])
     if len(asked) > 1:
         each = "".join(
-            f"\n    snakemake --profile profiles/local {target(run, name)}" for name in deployments if name in asked
+            f"\n    .venv/bin/snakemake --profile profiles/local {target(run, name)}"
+            for name in deployments
+            if name in asked
         )
         raise ConfigError(
             f"On one machine, one deployment is served at a time; these are {len(asked)}: "

@@ -117,11 +117,13 @@ class Cluster(Strict):
     )
     gpu_type: Word | None = Field(default=None, description="type of the GPUs as Slurm names it, `--gres=gpu:TYPE:N`")
     cpus_per_node: Count | None = Field(
-        default=None, description="CPUs asked on each node; Slurm's choice when left out"
+        default=None,
+        description="CPUs asked on each node when `exclusive` is false, Slurm's choice when left out; an exclusive job has all. Also what "
+        "`clients: auto` may take up",
     )
     memory: Count | None = Field(
         default=None,
-        description="GiB asked on each node; when left out, all of it with `exclusive`, else Slurm's choice",
+        description="GiB asked on each node when `exclusive` is false, Slurm's choice when left out; an exclusive job has all",
     )
     max_minutes: Count | None = Field(
         default=None, description="longest job to ask for, minutes; the partition's limit when left out"
@@ -166,7 +168,11 @@ class Cluster(Strict):
         description="where environments are built: `login`, where snakemake runs, or `job`, on a node (which then needs "
         "the package index)",
     )
-    stage_on: Place = Field(default="login", description="where weights are read and checked: `login` or `job`")
+    stage_on: Place = Field(
+        default="login",
+        description="where weights are fetched, read and checked: `login` or `job`; jobs do not get `HF_TOKEN`, so gated models need "
+        "`login`",
+    )
     small_jobs: SmallJobs = Field(
         default_factory=SmallJobs,
         description="the short jobs that look at the hardware and the environment; on nodes of the deployments' kind",

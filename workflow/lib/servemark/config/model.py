@@ -47,7 +47,8 @@ class Model(Strict):
     source: Source = Field(
         description="where the model comes from: `builtin:tiny-dense` or `builtin:tiny-moe` (random weights, made on "
         "the spot), a local directory, or `hf:ORG/NAME@REVISION` (a branch, a tag or a commit of the Hugging Face hub; `main` "
-        "when left out), fetched once into the cache. A gated or private model needs `HF_TOKEN` exported where snakemake starts"
+        "when left out), fetched once into the cache. A gated or private model needs `HF_TOKEN` exported where snakemake "
+        "starts, and to be staged there (a cluster file's `stage_on: login`)"
     )
     trust_remote_code: Flag = Field(
         default=False, description="let vLLM run Python code that lies beside the weights; stamped in every record"

@@ -18,23 +18,26 @@ TOOLS = ("sbatch", "squeue", "scancel", "scontrol", "srun")
 PATIENCE_S = 60.0
 _PAUSE_S = 3.0
 
-# What Slurm says (slurm/src/common/slurm_errno.c) and which of our keys it is about; the first that fits counts.
+_TIME = ("max_minutes", "minutes_to_start", "minutes_per_point", "small_jobs.minutes")
+_GPUS = ("gpus_per_node", "gpu_type")
+# What Slurm says (slurm/src/common/slurm_errno.c) and which keys of the cluster file, or of the experiment, it is about; the first that
+# fits counts.
 _ABOUT = (
-    (r"violates accounting/qos policy", ("qos", "account", "minutes", "nodes")),
+    (r"violates accounting/qos policy", ("qos", "account", *_TIME, "topology.nodes")),
     (r"invalid account|account/partition combination|user'?s? .*account", ("account", "partition")),
     (r"invalid qos|requested qos", ("qos",)),
     (r"partition.*(invalid|not available|down|inactive|drain)|invalid partition|required partition", ("partition",)),
-    (r"generic resource|gres", ("gres",)),
+    (r"generic resource|gres", _GPUS),
     (r"feature", ("constraint",)),
-    (r"time limit|requested time|timelimit", ("minutes",)),
-    (r"node count|more nodes|more processors|too many", ("nodes",)),
-    (r"node configuration is not available", ("nodes", "gres", "constraint")),
+    (r"time limit|requested time|timelimit", _TIME),
+    (r"node count|more nodes|more processors|too many", ("topology.nodes",)),
+    (r"node configuration is not available", ("topology.nodes", *_GPUS, "constraint")),
     (r"unrecognized option|invalid option|ambiguous|invalid --|requires an argument", ("extra",)),
 )
 
 
 def keys_for(said: str) -> tuple[str, ...]:
-    """The fields of a :class:`Request` that a refusal in Slurm's words is about; empty when it cannot be told."""
+    """The keys of cluster file and experiment that a refusal in Slurm's words is about; empty when it cannot be told."""
     for pattern, keys in _ABOUT:
         if re.search(pattern, said, re.IGNORECASE):
             return keys
@@ -68,7 +71,8 @@ def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s
     if refused:
         raise ConfigError(
             "\n".join(_told(", ".join(names[flags]), flags, said) for flags, said in refused.items()),
-            do="Mend these keys of the cluster file; `sinfo` and `sacctmgr show assoc user=$USER` say what there is.",
+            do="Mend these keys of the cluster file (topology.nodes: of the experiment); `sinfo` and `sacctmgr show assoc user=$USER` say "
+            "what there is.",
             reason="slurm_refused",
         )
 
