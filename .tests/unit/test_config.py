@@ -92,7 +92,7 @@ def test_the_executor_follows_from_the_ranks_unless_named(topology, executor):
         ({"nodes": 2, "tensor_parallel": 4, "pipeline_parallel": 2}, 4, 2),
         ({"nodes": 4, "tensor_parallel": 8, "replicas": 2, "client": "own"}, 4, 5),
         ({"nodes": 2, "data_parallel": 4}, 2, 2),
-        ({"nodes": 2, "tensor_parallel": 2, "data_parallel": 3, "executor": "ray"}, 3, 2),
+        ({"nodes": 4, "tensor_parallel": 4, "data_parallel": 2, "executor": "ray"}, 2, 4),
     ],
 )
 def test_ranks_are_divided_over_nodes(topology, devices_per_node, all_nodes):

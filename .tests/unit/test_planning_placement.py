@@ -29,7 +29,7 @@ ALL4 = (0, 1, 2, 3)
         ({"data_parallel": 2, "tensor_parallel": 2}, [[(0, ALL4)]]),
         ({"data_parallel": 2, "replicas": 2}, [[(0, (0, 1))], [(0, (2, 3))]]),
         ({"nodes": 2, "data_parallel": 4}, [[(0, (0, 1)), (1, (0, 1))]]),
-        ({"nodes": 2, "data_parallel": 3, "tensor_parallel": 2, "executor": "ray"}, [[(0, (0, 1, 2)), (1, (0, 1, 2))]]),
+        ({"nodes": 2, "data_parallel": 1, "tensor_parallel": 6, "executor": "ray"}, [[(0, (0, 1, 2)), (1, (0, 1, 2))]]),
         ({"replicas": 2, "client": "own"}, [[(0, (0,))], [(0, (1,))]]),
     ],
     ids=str,

@@ -104,17 +104,17 @@ class Topology(Strict):
             if self.client == "own":
                 raise refuse(f"a node of its own for the client {way_out}", at=("client",))
         elif 0 < cluster.gpus_per_node < self.devices_per_node:
-            record = self.record()
-            least = -(-record.world_size // cluster.gpus_per_node)
+            legal = self._legal_nodes(cluster.gpus_per_node)
             raise refuse(
-                f"{record.world_size} ranks on {self.nodes} node(s) take {self.devices_per_node} devices of each, and the "
-                f"cluster's nodes have {cluster.gpus_per_node} (gpus_per_node); it takes at least {least} nodes",
+                f"{self.record().world_size} ranks on {self.nodes} node(s) take {self.devices_per_node} devices of each, and the "
+                f"cluster's nodes have {cluster.gpus_per_node} (gpus_per_node); "
+                + (f"legal here: {legal}" if legal else "no number of nodes has them evenly, change the sizes"),
                 at=("nodes",),
             )
         return self
 
     @model_validator(mode="after")
-    def _divides_over_nodes(self) -> Topology:
+    def _divides_over_nodes(self, info: ValidationInfo) -> Topology:
         """Each node has whole replicas, or each replica has whole nodes with as many ranks on each."""
         if self.replicas % self.nodes == 0:
             return self
@@ -128,16 +128,47 @@ class Topology(Strict):
         nodes = self.nodes // self.replicas
         ranks = self.record().replica_size
         if ranks % nodes:
-            legal = [self.replicas * n for n in range(1, ranks + 1) if ranks % n == 0]
             raise refuse(
                 f"tensor_parallel x pipeline_parallel x data_parallel = {ranks} ranks of a replica do not divide over its "
-                f"{nodes} nodes; legal here: {', '.join(map(str, legal))}",
+                f"{nodes} nodes; legal here: {self._legal_nodes(_gpus_per_node(info))}",
                 at=("nodes",),
             )
-        if self.executor == "mp" and self.data_parallel > 1 and self.data_parallel % nodes:
+        if not self._divides(self.nodes):
+            placed = (
+                "vLLM places engines over nodes only where as many are on each, or each has as many nodes"
+                if self.executor == "ray"
+                else f"with `mp` a replica of {nodes} nodes has whole engines on each"
+            )
+            ray = self.executor == "mp" and self.model_copy(update={"executor": "ray"})._divides(self.nodes)
             raise refuse(
-                f"with `mp` a replica of {nodes} nodes has whole engines on each, so {nodes} must divide it; write "
-                "`executor: ray` to have vLLM place engines across nodes",
+                f"{placed}, so {self.data_parallel} engines do not divide over {nodes} nodes; legal for `nodes` here: "
+                f"{self._legal_nodes(_gpus_per_node(info))}"
+                + ("; or write `executor: ray`, which has engines across nodes" if ray else ""),
                 at=("data_parallel",),
             )
         return self
+
+    def _divides(self, nodes: int) -> bool:
+        """Whether vLLM can spread the ranks over so many nodes.
+
+        Over Ray, engines of one node each are packed by node, as many on each, and engines of several nodes need each the same number of
+        whole ones (vllm/v1/engine/utils.py, create_dp_placement_groups, 0.25.1 and 0.32.0).
+        """
+        if self.replicas % nodes == 0:
+            return True
+        each = nodes // self.replicas
+        if nodes % self.replicas or self.record().replica_size % each:
+            return False
+        spans = self.executor == "ray" and each % self.data_parallel == 0
+        return self.data_parallel == 1 or self.data_parallel % each == 0 or spans
+
+    def _legal_nodes(self, gpus_per_node: int) -> str:
+        """Numbers of nodes that the other sizes divide over, on nodes of so many devices (0: any number); empty where there is none."""
+        ranks = self.record().world_size
+        found = [n for n in range(1, ranks + 1) if self._divides(n) and ranks <= n * (gpus_per_node or ranks)]
+        return ", ".join(map(str, found))
+
+
+def _gpus_per_node(info: ValidationInfo) -> int:
+    cluster: Cluster | None = (info.context or {}).get("cluster")
+    return cluster.gpus_per_node if cluster else 0
