@@ -21,7 +21,7 @@ def init_process_group(backend, init_method, rank, world_size, timeout):
     if which == str(rank) and fault == "hangs":
         time.sleep(300)
     # In one write: the ranks share a log.
-    os.write(1, f"interface {os.environ['GLOO_SOCKET_IFNAME']} rank {rank}\\n".encode())
+    os.write(1, f"interface {os.environ['GLOO_SOCKET_IFNAME']} {os.environ['NCCL_SOCKET_IFNAME']} rank {rank}\\n".encode())
     host, port = init_method.removeprefix("tcp://").split(":")
     end = time.monotonic() + timeout.total_seconds()
     _me.update(rank=rank, wrong=fault == "wrong")

@@ -113,7 +113,7 @@ def test_all_ranks_of_all_nodes_reduce_with_the_servers_variables(spanning, tmp_
     assert found.bus_gib_per_s == round(fabric.bus_bandwidth(found.bytes, 4, found.seconds), 3)
     said = (tmp_path / "fabric.log").read_text()
     assert sorted(line for line in said.splitlines() if line.startswith("interface")) == [
-        f"interface lo rank {rank}" for rank in range(4)
+        f"interface lo =lo rank {rank}" for rank in range(4)
     ]
     assert Fabric.read(plain.attempt / fabric.KEPT) == found
     spec = json.loads((plain.attempt / "all-reduce-spec.json").read_text())
@@ -121,10 +121,10 @@ def test_all_ranks_of_all_nodes_reduce_with_the_servers_variables(spanning, tmp_
     assert spec["port"] in token.nodes[0].ports
     assert any("all-reduce over 4 ranks on node1, node2 (gloo)" in words for words in plain.told.words)
 
-    own = plain.plan.variables | {"GLOO_SOCKET_IFNAME": "eth7"}
+    own = plain.plan.variables | {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "ib"}
     plain.plan = plain.plan.model_copy(update={"variables": own})
     assert plain.check(token).failure is None
-    assert (tmp_path / "fabric.log").read_text().count("interface eth7 rank") == 4, "the user's own interface wins"
+    assert (tmp_path / "fabric.log").read_text().count("interface eth7 ib rank") == 4, "the user's own interface wins"
     plain.stop()
     assert_all_gone(plain)
 

@@ -49,6 +49,7 @@ def serve(tmp_path, told, monkeypatch):
         ray: bool = False,
         caches: Path | None = None,
         bytecode=None,
+        hardware=HARDWARE,
         **changes,
     ):
         nodes = tuple(node(number + 1, topology) for number in range(topology.all_nodes))
@@ -74,7 +75,7 @@ def serve(tmp_path, told, monkeypatch):
             token,
             SimpleNamespace(python="py", bytecode=bytecode),
             SimpleNamespace(path="/m"),
-            HARDWARE,
+            hardware,
             port,
             5.0,
             told,
@@ -153,6 +154,34 @@ def test_replicas_over_nodes_each_have_followers_of_their_own(serve):
         ("server-r0-n1", "node2"), ("server-r0", "node1"), ("server-r1-n1", "node4"), ("server-r1", "node3")
     ]  # fmt: skip
     assert [option(r.argv, "--master-addr") for r in asked] == ["10.0.0.1", "10.0.0.1", "10.0.0.3", "10.0.0.3"]
+
+
+def test_a_number_of_api_servers_is_the_heads_alone(serve):
+    _, asked, _ = serve(
+        Topology(nodes=2, devices_per_node=2, data_parallel=4, executor="mp"), options={"api-server-count": 2}
+    )
+    assert [option(r.argv, "--api-server-count") for r in asked] == [None, "2"]
+
+
+def test_on_cpu_each_rank_of_each_replica_has_a_core_of_its_own(serve):
+    _, asked, _ = serve(Topology(devices_per_node=4, tensor_parallel=2, replicas=2, executor="mp"))
+    assert [r.env["VLLM_CPU_OMP_THREADS_BIND"] for r in asked] == ["0|1", "2|3"]
+
+
+@pytest.mark.parametrize(
+    ("executor", "variables", "interface"),
+    [
+        ("ray", {}, None),
+        ("ray", {"NCCL_SOCKET_IFNAME": "ib"}, "ib"),
+        ("mp", {}, "=hsn0"),
+        ("mp", {"NCCL_SOCKET_IFNAME": "ib"}, "ib"),
+    ],
+)
+def test_over_ray_no_interface_of_the_heads_is_handed_to_the_other_nodes(serve, executor, variables, interface):
+    topology = Topology(nodes=2, devices_per_node=2, tensor_parallel=4, executor=executor)
+    cuda = report_data.hardware(accelerator="cuda")
+    _, asked, _ = serve(topology, ray=executor == "ray", variables=variables, hardware=cuda)
+    assert {request.env.get("NCCL_SOCKET_IFNAME") for request in asked} == {interface}
 
 
 def test_over_ray_the_head_alone_is_started_and_told_its_cluster(serve):

@@ -16,6 +16,7 @@ NO_PROXY = {"NO_PROXY": "*", "no_proxy": "*"}
 # (vllm-project/router, src/server.rs). A server that closes sooner (vLLM: after 5 s) may do so while the next request is on its way, which
 # then fails.
 KEEP_ALIVE_S = 120
+NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
 
 
 def option_arguments(options: Mapping[str, object]) -> list[str]:
@@ -81,7 +82,10 @@ def serve(python: str, model_path: str, plan: Plan, host: str, port: int, rank: 
         argv += ["--nnodes", str(rank.nodes), "--node-rank", str(rank.index)]
         argv += ["--master-addr", rank.address, "--master-port", str(rank.port)]
         argv += ["--headless"] if rank.index else []
-    return argv + option_arguments(plan.options) + doors.arguments()
+    # vLLM ends a follower that is given a number of API servers, which it has none of (entrypoints/cli/serve.py, 0.25.1 and 0.32.0).
+    skipped = ("api-server-count",) if rank and rank.index else ()
+    options = {name: value for name, value in plan.options.items() if name not in skipped}
+    return argv + option_arguments(options) + doors.arguments()
 
 
 def _data_parallel(plan: Plan, host: str, rank: Rank | None) -> list[str]:
@@ -106,7 +110,7 @@ def nodes_of_a_replica(topology: Topology) -> int:
 
 
 def server_environment(
-    plan: Plan, accelerator: str, node: Node, scratch: str, caches: str | None = None
+    plan: Plan, accelerator: str, node: Node, scratch: str, caches: str | None = None, devices: Sequence[int] = ()
 ) -> dict[str, str]:
     """Variables of the server and of every Ray process on one node (Ray's workers take theirs from the raylet).
 
@@ -117,6 +121,7 @@ def server_environment(
     Args:
         scratch: the attempt's private folder on the node; vLLM's own sockets lie there and vanish with it.
         caches: where compiled code is kept; None for a process that compiles nothing.
+        devices: of the node, those of a server without Ray; on CPU each rank is bound to the core of that number.
     """
     env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1", **NO_PROXY}
     env |= {"VLLM_HOST_IP": node.address, "GLOO_SOCKET_IFNAME": node.interface, "VLLM_RPC_BASE_PATH": scratch}
@@ -124,12 +129,12 @@ def server_environment(
     if caches is not None:
         env |= compiled.variables(caches, plan.variables)
     if accelerator == "cuda" and plan.topology.nodes > 1:
-        env["NCCL_SOCKET_IFNAME"] = f"={node.interface}"
+        env[NCCL_INTERFACE] = f"={node.interface}"
     if accelerator == "cpu":
         ranks = plan.topology.replica_size // nodes_of_a_replica(plan.topology)
         if plan.topology.executor == "mp" and ranks > 1:
             # vLLM's own choice is one NUMA node a rank, and it refuses to start where there are fewer.
-            env["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(rank) for rank in range(ranks))
+            env["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, devices or range(ranks)))
         if plan.topology.executor == "ray":
             env |= {
                 "SERVEMARK_CPU_RAY": "1",

@@ -23,6 +23,8 @@ from servemark.records import Cluster, Environment, Fabric, Hardware, Plan, writ
 
 STAGE = "check_fabric"
 KEPT = "fabric.json"
+INTERFACES = ("GLOO_SOCKET_IFNAME", launch.NCCL_INTERFACE)
+"""Variables that name a node's interface, which may have another name on the next; ``fabric_check.py`` sets them on each."""
 # Large enough that bandwidth and not latency decides on a fast fabric; small enough for a laptop.
 BYTES = {"nccl": 256 * 2**20, "gloo": 4 * 2**20}
 # NCCL_DEBUG=INFO: "NET/IB : Using [0]mlx5_0...", "Using network AWS Libfabric", "Channel 00/0 : 3[3] -> 4[0] [send] via NET/Socket/0".
@@ -113,12 +115,12 @@ def _reduce(
     write_atomically(path, json.dumps(spec, indent=2) + "\n")
     env = launch.server_environment(plan, hardware.accelerator, servers[0], str(attempts.scratch_folder(attempt)))
     # Each node names its own interface and address.
-    env = {key: value for key, value in env.items() if key not in ("VLLM_HOST_IP", "GLOO_SOCKET_IFNAME")}
+    env = {key: value for key, value in env.items() if key not in ("VLLM_HOST_IP", *INTERFACES)}
     env = (
         bytecode.variables(environment)
         | env
         | {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"}
-        | {key: value for key, value in plan.variables.items() if key == "GLOO_SOCKET_IFNAME"}
+        | {key: value for key, value in plan.variables.items() if key in INTERFACES}
     )
     request = DaemonRequest(
         name="fabric",

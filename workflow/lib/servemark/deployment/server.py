@@ -10,7 +10,7 @@ from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, attempts, ports
 from servemark.deployment.ground import Ground
 from servemark.errors import StageFailed
-from servemark.launch import Rank
+from servemark.launch import NCCL_INTERFACE, Rank
 from servemark.progress import Progress
 from servemark.records import (
     Cluster,
@@ -147,10 +147,17 @@ class Serving:
                 rank,
             )
             caches = str(self.caches or compiled.fresh(ground.scratch))
-            env = launch.server_environment(self.plan, self.hardware.accelerator, node, str(ground.scratch), caches)
+            env = launch.server_environment(
+                self.plan, self.hardware.accelerator, node, str(ground.scratch), caches, part.devices
+            )
             env = bytecode.variables(self.environment) | env
             if replica.ray_address:
                 token = str((ground.attempt / "ray-token").absolute())
+                # vLLM copies NCCL_* of this process to the workers of all nodes (ray/ray_env.py), where the interface may have
+                # another name; Ray has given them their own node's.
+                env = {
+                    name: value for name, value in env.items() if name != NCCL_INTERFACE or name in self.plan.variables
+                }
                 env |= launch.ray_environment(token, str(ground.scratch)) | {"RAY_ADDRESS": replica.ray_address}
             daemon = name if number == 0 else f"{name}-n{number}"
             request = DaemonRequest(

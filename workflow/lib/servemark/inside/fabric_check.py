@@ -26,6 +26,8 @@ def main(path):
     node = spec["nodes"][mine]
     env = dict(os.environ)
     env.setdefault("GLOO_SOCKET_IFNAME", node["interface"])
+    # NCCL takes a plain name for a beginning of names.
+    env.setdefault("NCCL_SOCKET_IFNAME", f"={node['interface']}")
     ranks = [
         subprocess.Popen([sys.executable, __file__, path, str(first + local), str(local)], env=env)
         for local in range(len(node["devices"]))
