@@ -353,6 +353,22 @@ def test_lengths_are_read_as_vllm_reads_them(planned, options, length):
     assert planned(options=options).estimate.max_model_len == length
 
 
+@pytest.mark.parametrize("auto", ["auto", -1])
+def test_a_length_that_vllm_is_to_choose_is_the_longest_that_fits(planned, auto):
+    small = {"VLLM_CPU_KVCACHE_SPACE": "0.003"}
+    with pytest.raises(PlanRefused, match="One request of 4096 tokens does not fit"):
+        planned(options={}, variables=small)
+    found = planned(options={"max-model-len": auto}, variables=small).estimate
+    assert 512 <= found.max_model_len < 4096 and 1 <= found.max_concurrency < 1.2
+    longer = found.max_model_len + 1
+    with pytest.raises(PlanRefused, match=f"One request of {longer} tokens does not fit"):
+        planned(
+            options={"max-model-len": auto},
+            variables=small,
+            points=[point(1, input_tokens=longer - 32, output_tokens=32)],
+        )
+
+
 @pytest.mark.parametrize(
     ("options", "variables", "gib"),
     [

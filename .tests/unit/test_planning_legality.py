@@ -69,7 +69,7 @@ def test_a_legal_topology_has_neither_errors_nor_warnings(architecture, asked):
             shape("tiny-moe", moe_intermediate_size=96),
             topology(tp=2, dp=32, devices=64),
             "tensor_parallel 2 x data_parallel 32 = 64 does not divide the expert width 96; "
-            "legal tensor_parallel here: 1.",
+            "legal tensor_parallel here: 1; or options.enable-expert-parallel: true, which cuts no expert.",
         ),
         (
             shape("tiny-moe", num_experts=2),
@@ -104,6 +104,13 @@ def test_a_legal_topology_has_neither_errors_nor_warnings(architecture, asked):
 def test_an_illegal_topology_is_told_with_numbers_and_legal_values(architecture, asked, error):
     errors, _ = legality(architecture, asked, 64 if asked.devices_per_node == 64 else 8)
     assert errors == (error,)
+
+
+def test_whole_experts_on_each_rank_ask_for_no_width():
+    narrow = shape("tiny-moe", moe_intermediate_size=90)
+    asked = topology(devices=4, dp=4)
+    assert "does not divide the expert width 90" in legality(narrow, asked, 8)[0][0]
+    assert legality(narrow, asked, 8, spread=True) == ((), ())
 
 
 def test_too_few_devices_are_told_with_the_variable_that_hides_the_others():

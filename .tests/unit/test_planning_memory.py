@@ -217,6 +217,25 @@ def test_experts_are_shared_by_data_parallel_ranks_and_attention_is_not():
     assert one - two == moe.parameters().experts * 2 / 2
 
 
+def test_whole_experts_are_padded_once_and_cut_ones_each():
+    """gpt-oss-120b: 2880 is 45 x 64 whole, and 12 x 64 for a quarter of 720; 128 experts over 3 ranks are 43 on the fullest."""
+    asked = Topology(devices_per_node=4, data_parallel=4, executor="mp")
+    parts = GPT_OSS.parameters()
+    experts = parts.experts * GPT_OSS.expert_bits / 8
+    spread, cut = (memory.rank_weight_bytes(GPT_OSS, None, asked, spread=each) for each in (True, False))
+    assert cut - spread == pytest.approx(experts / 4 * (768 / 720 - 1))
+    three = memory.rank_weight_bytes(GPT_OSS, None, asked.model_copy(update={"data_parallel": 3}), spread=True)
+    assert three - spread == pytest.approx((experts + parts.expert_biases * 2) * (43 / 128 - 1 / 4))
+
+
+@pytest.mark.parametrize(
+    ("fits", "found"),
+    [(lambda n: n <= 700, 700), (lambda n: True, 1000), (lambda n: False, 10), (lambda n: n <= 10, 10)],
+)
+def test_the_longest_that_fits(fits, found):
+    assert memory.longest_fitting(fits, 10, 1000) == found
+
+
 def test_a_pipeline_stage_holds_its_layers_and_one_embedding():
     got = memory.rank_weight_bytes(TINY, None, Topology(devices_per_node=2, pipeline_parallel=2, executor="mp"))
     parts = TINY.parameters()

@@ -56,6 +56,12 @@ def test_long_prompts_and_short_answers_are_bound_by_arithmetic():
     assert value == pytest.approx(989.4e12 / (512 * 2 * 4.6e9), rel=0.15)
 
 
+def test_each_of_the_batches_in_a_pipeline_reads_the_experts_that_it_chooses():
+    """Eight requests in two stages: two batches of four, each of which reads as the eight's half would on one device."""
+    two = Topology(devices_per_node=2, pipeline_parallel=2, executor="mp")
+    assert of(topology=two, concurrency=8)[0] == pytest.approx(2 * of(concurrency=4)[0], rel=1e-9)
+
+
 def test_replicas_share_the_load_and_add_up():
     one, _ = of(concurrency=128)
     four, _ = of(concurrency=512, topology=Topology(devices_per_node=4, replicas=4))

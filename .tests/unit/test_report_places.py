@@ -105,6 +105,11 @@ def test_imbalance_is_the_most_over_the_mean(counts, imbalance):
     assert [row["imbalance"] for row in found] == ([] if imbalance is None else [pytest.approx(imbalance)])
 
 
+def test_a_load_past_the_router_says_nothing_of_balance():
+    items = [report_data.measurement(replica_requests={"r0": 9, "r1": 0}, ask="replica")]
+    assert places.balance(replace(report_data.demo(), measurements=items)) == []
+
+
 def test_invalid_points_have_no_balance_and_replicas_count_in_order():
     counts = {f"r{number}": 1 for number in (10, 2, 0)}
     data = replace(

@@ -12,7 +12,7 @@ from servemark.config.expand import Point
 from servemark.config.model import Deployment
 from servemark.errors import PlanRefused
 from servemark.measurement import key
-from servemark.planning.options import element_bytes, number, whole
+from servemark.planning.options import element_bytes, fits_itself, flag, number, whole
 from servemark.records import EnvironmentCheck, Estimate, Hardware, Manifest, Plan, PlannedPoint, Topology
 from servemark.weights.architecture import Architecture
 
@@ -21,6 +21,7 @@ _Estimated = tuple[Estimate, float, float]
 # vLLM's default for gpu-memory-utilization (0.25.1, 0.32.0).
 DEFAULT_UTILISATION = 0.92
 CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
+EXPERT_PARALLEL = "enable-expert-parallel"
 RANDOM_WEIGHTS = "The weights are random (load_format: dummy): the figures tell of speed alone."
 EVEN_EXPERTS = "Random weights choose experts evenly, which no trained model does quite."
 
@@ -57,7 +58,9 @@ def plan(
         name, check, architecture, variables, hardware.accelerator, hiding, hardware.cuda_visible_devices
     )
     unknown = unknown_options(deployment.options, check.serve_options, check.vllm)
-    errors, warnings = planning.legality(architecture, topology, hardware.devices, layers, hiding)
+    errors, warnings = planning.legality(
+        architecture, topology, hardware.devices, layers, hiding, spread=bool(flag(deployment.options, EXPERT_PARALLEL))
+    )
     errors += planning.first_request_fails(topology, deployment.options, variables, hardware.accelerator)
     errors += planning.not_on_cpu(architecture, topology, hardware.accelerator)
     options, no_size = planning.resolve_capture_size(deployment.options, topology, points, hardware)
@@ -74,8 +77,12 @@ def plan(
     if manifest.load_format == "dummy":
         options["load-format"] = random_weights.LOAD_FORMAT
         drawbacks = (*drawbacks, RANDOM_WEIGHTS, *((EVEN_EXPERTS,) if architecture.experts else ()))
-    estimated = functools.partial(_estimate, architecture, manifest, options, variables, hardware, layers)
-    estimate, memory_gib, utilisation = estimated(topology)
+    estimated = functools.partial(_estimate, architecture, manifest, options, variables, hardware, layers, topology)
+    length = whole(options, "max-model-len") or architecture.max_positions or 4096
+    if fits_itself(options):
+        shortest = max((prompt + answer for _, prompt, answer in asked_for), default=1)
+        length = planning.longest_fitting(lambda tokens: estimated(tokens)[0].max_concurrency >= 1, shortest, length)
+    estimate, memory_gib, utilisation = estimated(length)
     # On CPU every rank of a node takes the space that the variable gives out of the same memory.
     shared = hardware.accelerator == "cpu" and bool(variables.get(CPU_SPACE))
     planning.require(estimate, topology, memory_gib, utilisation, topology.devices_per_node if shared else 1)
@@ -157,8 +164,8 @@ def _estimate(
     hardware: Hardware,
     layers_of_stages: tuple[int, ...],
     topology: Topology,
+    max_model_len: int,
 ) -> _Estimated:
-    max_model_len = whole(options, "max-model-len") or architecture.max_positions or 4096
     utilisation = number("gpu-memory-utilization", options.get("gpu-memory-utilization") or DEFAULT_UTILISATION)
     override = whole(options, "kv-cache-memory-bytes")
     if hardware.accelerator == "cpu":
@@ -180,5 +187,6 @@ def _estimate(
         batched_tokens=whole(options, "max-num-batched-tokens"),
         kv_element_bytes=element_bytes(options),
         layers_of_stages=layers_of_stages,
+        spread=bool(flag(options, EXPERT_PARALLEL)),
     )
     return estimate, memory_gib, utilisation

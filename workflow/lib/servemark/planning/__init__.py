@@ -4,7 +4,7 @@ from servemark.planning.advice import advice
 from servemark.planning.asked import Asked
 from servemark.planning.capture import resolve as resolve_capture_size
 from servemark.planning.legality import first_request_fails, legality, not_on_cpu, stage_layers, stages, too_long
-from servemark.planning.memory import estimate, refusals, require
+from servemark.planning.memory import estimate, longest_fitting, refusals, require
 from servemark.planning.observed import compare, observe
 from servemark.planning.placement import place
 from servemark.planning.software import software
@@ -16,6 +16,7 @@ __all__ = [
     "estimate",
     "first_request_fails",
     "legality",
+    "longest_fitting",
     "not_on_cpu",
     "observe",
     "place",

@@ -108,17 +108,20 @@ def legality(
     devices_per_node: int,
     layers_of_stages: tuple[int, ...] | None = None,
     hiding: str = "",
+    *,
+    spread: bool = False,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What forbids the topology and what speaks against it: (errors, warnings), one sentence each.
 
     ``devices_per_node`` is how many devices a node really has, ``layers_of_stages`` what :func:`stages` found when a
-    variable may set it, ``hiding`` what CUDA_VISIBLE_DEVICES keeps from us of the node. Sources, vLLM 0.32.0: attention heads
+    variable may set it, ``hiding`` what CUDA_VISIBLE_DEVICES keeps from us of the node, ``spread`` whether ranks have whole experts
+    (enable-expert-parallel), whose width nothing has to divide then. Sources, vLLM 0.32.0: attention heads
     config/model.py verify_with_parallel_config; KV heads, split or replicated, models/qwen3.py and
     layers/linear.py QKVParallelLinear; MLP width layers/linear.py divide(); expert width fused_moe/config.py, where
     experts are sharded over tensor and data parallel ranks together; expert count models/qwen3_moe.py.
     The vocabulary asks for nothing: vLLM pads it to a multiple of 64.
     """
-    errors = [*_tensor_errors(architecture, topology), *_pipeline_errors(architecture, topology)]
+    errors = [*_tensor_errors(architecture, topology, spread), *_pipeline_errors(architecture, topology)]
     place_errors, warnings = _placement(topology, devices_per_node, hiding)
     split = layers_of_stages or stage_layers(architecture.layers, topology.pipeline_parallel)
     if 1 < topology.pipeline_parallel <= architecture.layers and len(set(split)) > 1:
@@ -142,21 +145,23 @@ def _kv_heads_fit(architecture: Architecture, tensor_parallel: int) -> bool:
     return architecture.kv_heads % tensor_parallel == 0 or tensor_parallel % architecture.kv_heads == 0
 
 
-def _tensor_accepts(architecture: Architecture, data_parallel: int, tensor_parallel: int) -> bool:
+def _tensor_accepts(architecture: Architecture, data_parallel: int, spread: bool, tensor_parallel: int) -> bool:
     dense_width = architecture.dense_intermediate if architecture.expert_layers < architecture.layers else None
     return (
         architecture.heads % tensor_parallel == 0
         and _kv_heads_fit(architecture, tensor_parallel)
         and (not dense_width or dense_width % tensor_parallel == 0)
-        and (not architecture.moe or architecture.expert_intermediate % (tensor_parallel * data_parallel) == 0)
+        and (
+            not architecture.moe or spread or architecture.expert_intermediate % (tensor_parallel * data_parallel) == 0
+        )
         and (not architecture.moe or tensor_parallel <= architecture.experts)
     )
 
 
-def _tensor_errors(architecture: Architecture, topology: Topology) -> list[str]:
+def _tensor_errors(architecture: Architecture, topology: Topology, spread: bool) -> list[str]:
     """The first condition that tensor_parallel breaks; the legal values that it names keep all of them."""
     tp, dp = topology.tensor_parallel, topology.data_parallel
-    legal = _legal(architecture.heads, lambda value: _tensor_accepts(architecture, dp, value))
+    legal = _legal(architecture.heads, lambda value: _tensor_accepts(architecture, dp, spread, value))
     here = f"legal here: {legal}"
     errors = []
     if architecture.heads % tp:
@@ -168,10 +173,11 @@ def _tensor_errors(architecture: Architecture, topology: Topology) -> list[str]:
     dense_layers = architecture.layers - architecture.expert_layers
     if dense_layers and architecture.dense_intermediate and architecture.dense_intermediate % tp:
         errors.append(f"tensor_parallel {tp} does not divide the MLP width {architecture.dense_intermediate}; {here}.")
-    if architecture.moe and architecture.expert_intermediate % (tp * dp):
+    if architecture.moe and not spread and architecture.expert_intermediate % (tp * dp):
         errors.append(
             f"tensor_parallel {tp} x data_parallel {dp} = {tp * dp} does not divide the expert width "
-            f"{architecture.expert_intermediate}; legal tensor_parallel here: {legal}."
+            f"{architecture.expert_intermediate}; legal tensor_parallel here: {legal}; or options.enable-expert-parallel: true, "
+            "which cuts no expert."
         )
     if architecture.moe and tp > architecture.experts:
         errors.append(f"tensor_parallel {tp} is greater than the number of experts, {architecture.experts}; {here}.")

@@ -5,8 +5,10 @@ GiB are 2**30 bytes throughout; "rank" is one device's worker, "engine" the tp x
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -120,8 +122,10 @@ def rank_weight_bytes(
     weight_bytes: int | None,
     topology: Topology,
     layers_of_stages: tuple[int, ...] | None = None,
+    *,
+    spread: bool = False,
 ) -> float:
-    """Bytes of the weights on the fullest rank.
+    """Bytes of the weights on the fullest rank. ``spread``: ranks have whole experts (enable-expert-parallel), none is cut.
 
     The shape gives each part's share (layers over stages, heads and widths over tp, experts over tp * dp, routers not
     split); ``weight_bytes``, the checkpoint's tensor bytes, then corrects the sum for what the shape does not show.
@@ -136,7 +140,12 @@ def rank_weight_bytes(
     routers = architecture.expert_layers * architecture.hidden * architecture.experts
     share = max(stages) / architecture.layers
     layers = (parts.dense - routers) * dense / tp + routers * plain
-    layers += parts.experts * expert * _padding(architecture, shards) / shards + parts.expert_biases * plain / shards
+    if spread and architecture.moe:
+        held = math.ceil(architecture.experts / shards) / architecture.experts
+        padding = _padding(architecture, 1)
+    else:
+        held, padding = 1 / shards, _padding(architecture, shards)
+    layers += (parts.experts * expert * padding + parts.expert_biases * plain) * held
     if topology.pipeline_parallel == 1 or architecture.embeddings_everywhere:
         embeddings = parts.embedding + parts.head
     else:
@@ -171,6 +180,8 @@ def estimate(
     batched_tokens: int | None = None,
     kv_element_bytes: int | None = None,
     layers_of_stages: tuple[int, ...] | None = None,
+    *,
+    spread: bool = False,
 ) -> Estimate:
     """What one engine's KV cache will hold, before it is started.
 
@@ -191,6 +202,7 @@ def estimate(
             0.32 vLLM counts it once more with asynchronous scheduling.
         kv_element_bytes: 1 for an fp8 KV cache; default as the model's dtype.
         layers_of_stages: layers of each pipeline stage, when vLLM's own split does not hold.
+        spread: ranks have whole experts.
     """
     ranks = topology.tensor_parallel * topology.pipeline_parallel
     if batched_tokens is None:
@@ -205,7 +217,7 @@ def estimate(
         kv_element_bytes,
         layers_of_stages,
     )
-    weights = rank_weight_bytes(architecture, weight_bytes, topology, layers_of_stages) / GIB
+    weights = rank_weight_bytes(architecture, weight_bytes, topology, layers_of_stages, spread=spread) / GIB
     if kv_cache_bytes_override is not None:
         available = kv_cache_bytes_override / GIB
     elif accelerator == "cpu":
@@ -222,6 +234,19 @@ def estimate(
         kv_cache_tokens=int(concurrency * max_model_len),
         max_concurrency=concurrency,
         max_model_len=max_model_len,
+    )
+
+
+def longest_fitting(fits: Callable[[int], bool], shortest: int, longest: int) -> int:
+    """The greatest number of tokens from ``shortest`` to ``longest`` that fits, as vLLM looks for it; ``shortest`` when none does.
+
+    Source: vllm/v1/core/kv_cache_utils.py, _auto_fit_max_model_len (0.25.1 and 0.32.0). What fits is taken for monotonous.
+    """
+    if longest <= shortest or fits(longest):
+        return max(shortest, longest)
+    # bisect finds the first that does not fit.
+    return max(
+        shortest, shortest - 1 + bisect.bisect_left(range(shortest, longest), True, key=lambda tokens: not fits(tokens))
     )
 
 

@@ -28,6 +28,11 @@ def whole(options: Mapping[str, Any], name: str) -> int | None:
     return int(float(found[1]) * base**power)
 
 
+def fits_itself(options: Mapping[str, Any]) -> bool:
+    """Whether vLLM is to take the longest max-model-len that the KV cache holds (config/model.py, max_model_len, 0.25.1 and 0.32.0)."""
+    return str(options.get("max-model-len")).strip() in ("auto", "-1")
+
+
 def number(name: str, value: object) -> float:
     """The number that an option or variable states.
 

@@ -77,7 +77,8 @@ def bound(
     prompts = requests * input_tokens / output_tokens
     head = parts.head or parts.embedding
     expert_share = architecture.experts_per_token / architecture.experts if architecture.moe else 0.0
-    touched = 1 - (1 - expert_share) ** (requests + prompts)
+    # With pipeline stages as many batches are in flight, each with its share of the requests, and each is read for by itself.
+    touched = 1 - (1 - expert_share) ** ((requests + prompts) / topology.pipeline_parallel)
     dense = parts.dense * architecture.weight_bits / 8 + head * architecture.dtype_bytes
     experts = parts.experts * architecture.expert_bits / 8 * touched
     # Tensor parallel ranks share one copy of the weights, data parallel ones have each their own but for the experts.

@@ -126,12 +126,15 @@ def _hours(job: JobAccount) -> float | None:
 
 
 def balance(data: PageData) -> list[dict[str, Any]]:
-    """One row an accepted measurement of several replicas: requests of each, and the most over the mean (1 is even)."""
+    """One row an accepted measurement of several replicas: requests of each, and the most over the mean (1 is even).
+
+    A load that asks one replica past the router has nothing to say of how the router shares.
+    """
     result = []
     for item in ordered(data.measurements):
         counts = sorted_replicas(item)
         total = sum(counts.values())
-        if item.verdict == "INVALID" or not total:
+        if item.verdict == "INVALID" or item.ask == "replica" or not total:
             continue
         result.append(
             {
