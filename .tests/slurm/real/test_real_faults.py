@@ -137,7 +137,12 @@ def test_an_allocation_that_is_too_small_is_named(checkout: RealCheckout, new_in
     over_two = {"nodes": 2, "tensor_parallel": 2, "executor": "ray"}
     cases = (
         ("a node too few", r"The allocation has 1 node\(s\), node1; expected 2\.", 4, over_two),
-        ("a GPU too few", r"Node node1: expected 2 device\(s\) for ranks; found 1\.", 1, {"tensor_parallel": 2}),
+        (
+            "a GPU too few",
+            r"Node node1: expected 2 device\(s\) for ranks; found 1 \(CUDA_VISIBLE_DEVICES is '0' there\)\.",
+            1,
+            {"tensor_parallel": 2},
+        ),
     )
     for fault, pattern, gpus, topology in cases:
         injury = new_injury()
