@@ -253,6 +253,14 @@ def test_a_fault_is_told_with_line_key_and_hint(tmp_path, monkeypatch, old, new,
     assert "nothing was started" in message and "what to do: " in message
 
 
+def test_a_wrong_load_is_not_told_again_at_its_numbers_of_requests(tmp_path):
+    config = BASE.replace("    requests: 32", "    requests: [10, 20]").replace(
+        LOAD, "    concurrency: 4\n    request_rate: [1, 0]"
+    )
+    message = failure(write(tmp_path, config))
+    assert "workloads.chat.request_rate[1]" in message and "give one for each" not in message
+
+
 def test_the_base_of_these_cases_is_valid(tmp_path):
     assert load(write(tmp_path, BASE)).run == "demo"
 

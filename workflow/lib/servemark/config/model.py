@@ -176,8 +176,11 @@ class Workload(Strict):
     @field_validator("requests")
     @classmethod
     def _one_for_each_load(cls, requests: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
-        swept = "request_rate" if info.data.get("request_rate") else "concurrency"
-        loads = info.data.get(swept)
+        # As above: of a load that did not validate there is a message already.
+        if not {"request_rate", "concurrency"} <= info.data.keys():
+            return requests
+        swept = "request_rate" if info.data["request_rate"] else "concurrency"
+        loads = info.data[swept]
         if len(requests) > 1 and loads and len(requests) != len(loads):
             raise refuse(
                 f"has {len(requests)} values and `{swept}` has {len(loads)}; give one for each, or one number for all"
