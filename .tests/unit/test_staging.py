@@ -36,6 +36,18 @@ def test_a_builtin_model_is_made_once_and_named_by_the_code_that_makes_it(tmp_pa
     assert told.words == ["making the model tiny-dense", *[f"hashing {first.path}"] * 2]
 
 
+def test_what_was_made_before_is_found_without_a_lock_and_a_closed_cache_is_refused(tmp_path, told, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    first = staging.stage("tiny", "builtin:tiny-dense", tmp_path, told)
+    monkeypatch.setattr(staging.FileLock, "acquire", refuse)
+    assert staging.stage("tiny", "builtin:tiny-dense", tmp_path, told) == first
+    with pytest.raises(WeightsRefused, match="Permission denied") as caught:
+        staging.stage("tiny", "builtin:tiny-moe", tmp_path, told)
+    assert caught.value.reason == "cache_not_writable"
+
+
 def test_edited_code_makes_another_model(tmp_path, told, made, monkeypatch):
     before = staging.stage("tiny", "builtin:tiny-dense", tmp_path, told)
     edited = tmp_path / "builtin.py"

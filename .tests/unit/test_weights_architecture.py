@@ -47,6 +47,14 @@ def read(config, **changes):
     return Architecture.from_config({**config, **changes})
 
 
+def compressed(weights, inputs=None):
+    """A compressed-tensors checkpoint whose layers are all alike."""
+    return {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"weights": weights, "input_activations": inputs}},
+    }
+
+
 @pytest.mark.parametrize(
     ("config", "published"),
     [(LLAMA_8B, 8.03e9), (QWEN3_30B, 30.53e9), (GPT_OSS, 116.83e9)],
@@ -103,6 +111,8 @@ def test_a_value_that_is_no_positive_number_counts_as_missing(value):
         ({"kv_lora_rank": 512}, "architecture_unknown"),
         ({"torch_dtype": "float8_e4m3fn"}, "architecture_unknown"),
         ({"layer_types": ["linear_attention"] * 32}, "architecture_unknown"),
+        ({"full_attention_interval": 4}, "architecture_unknown"),
+        ({"hybrid_override_pattern": "M-M*"}, "architecture_unknown"),
         ({"layer_types": ["full_attention"]}, "config_incomplete"),
         ({"layer_types": ["sliding_attention"] * 32}, "config_incomplete"),
     ],
@@ -137,11 +147,74 @@ def test_windows(changes, windows):
         ({"quant_method": "awq", "bits": 4, "group_size": 128}, 4 + 20 / 128, 4 + 20 / 128),
         ({"quant_method": "gptq", "bits": 8, "group_size": -1}, 8, 8),
         ({"quant_method": "unheard-of"}, 16, 16),
+        (compressed({"num_bits": 8, "type": "float"}), 8, 8),
+        (compressed({"num_bits": 4, "type": "int", "group_size": 128, "symmetric": True}), 4 + 16 / 128, 4 + 16 / 128),
+        (compressed({"num_bits": 4, "type": "int", "group_size": 32, "symmetric": False}), 4 + 20 / 32, 4 + 20 / 32),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, 8, 8),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 4.5, 4.5),
     ],
 )
 def test_quantisation(settings, weight_bits, expert_bits):
     shape = read(QWEN3_30B, quantization_config=settings)
     assert (shape.weight_bits, shape.expert_bits) == (weight_bits, expert_bits)
+    assert shape.bits_known == (settings is None or settings["quant_method"] != "unheard-of")
+
+
+@pytest.mark.parametrize(
+    ("settings", "eight"),
+    [
+        ({"quant_method": "fp8"}, True),
+        (compressed({"num_bits": 8, "type": "float"}, {"num_bits": 8, "type": "float"}), True),
+        (compressed({"num_bits": 8, "type": "float"}), False),
+        (compressed({"num_bits": 8, "type": "int"}, {"num_bits": 8, "type": "int"}), False),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, False),
+        (None, False),
+    ],
+)
+def test_products_in_8_bit_floats_need_inputs_in_them(settings, eight):
+    assert read(QWEN3_30B, quantization_config=settings).float8_arithmetic is eight
+
+
+def test_groups_of_layers_with_bits_of_their_own_are_not_guessed():
+    settings = compressed({"num_bits": 8, "type": "float"})
+    settings["config_groups"]["group_1"] = {"weights": {"num_bits": 4, "type": "int"}}
+    shape = read(QWEN3_30B, quantization_config=settings)
+    assert not shape.bits_known and shape.weight_bits == 16
+
+
+def test_what_gemma_3_leaves_out_is_what_its_class_has():
+    """google/gemma-3-4b-it: the text part states these keys and no number of heads, of KV heads, nor of words."""
+    config = {
+        "model_type": "gemma3", "torch_dtype": "bfloat16",
+        "text_config": {
+            "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024,
+        },
+    }  # fmt: skip
+    shape = Architecture.from_config(config)
+    assert (shape.heads, shape.kv_heads, shape.head_dim, shape.vocab, shape.tie_word_embeddings) == (
+        8,
+        4,
+        256,
+        262208,
+        True,
+    )
+    assert shape.windows[:7] == (1024, 1024, 1024, 1024, 1024, None, 1024)
+    # The 27b states its own heads.
+    config["text_config"] |= {"num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128}
+    shape = Architecture.from_config(config)
+    assert (shape.heads, shape.kv_heads, shape.head_dim) == (32, 16, 128)
+
+
+def test_llama_4_has_experts_in_every_second_layer_and_a_width_of_its_own_in_the_others():
+    changes = {
+        "interleave_moe_layer_step": 2,
+        "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384,
+        "moe_intermediate_size": None,
+        "decoder_sparse_step": None,
+    }
+    shape = read(QWEN3_30B, **changes)
+    assert (shape.expert_layers, shape.dense_intermediate, shape.expert_intermediate) == (24, 16384, 8192)
 
 
 @pytest.mark.parametrize(

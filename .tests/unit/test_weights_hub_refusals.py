@@ -202,3 +202,10 @@ def test_a_hub_that_may_not_be_asked(hub, refused, tmp_path, monkeypatch, variab
 )
 def test_sizes_for_people(count, text):
     assert hub_refusals.size(count) == text
+
+
+def test_a_cache_that_takes_nothing_is_refused_with_the_way_out(tmp_path, told):
+    (tmp_path / "cache").write_text("no folder")
+    with pytest.raises(WeightsRefused, match="Nothing can be written in") as refused:
+        hub_room.stage("x", hub_source.HubSource("org/name"), tmp_path / "cache", told)
+    assert refused.value.reason == "cache_not_writable" and "`cache`" in str(refused.value)

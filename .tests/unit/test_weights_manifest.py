@@ -79,6 +79,25 @@ def test_counts_several_shards_from_their_headers(model):
     assert (two.weight_bytes - one.weight_bytes, two.parameters - one.parameters) == (24, 6)
 
 
+@pytest.mark.parametrize("name", ["consolidated.safetensors", "original/model.safetensors"])
+def test_a_second_form_of_the_same_weights_is_hashed_and_counts_once(model, name):
+    header = {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
+    one = build(model)
+    (model / name).parent.mkdir(exist_ok=True)
+    (model / name).write_bytes(safetensors(header, b"\0" * 24))
+    two = build(model)
+    assert name in {file.path for file in two.files} and two.digest != one.digest
+    assert (two.weight_bytes, two.parameters) == (one.weight_bytes, one.parameters)
+
+
+def test_shards_that_no_index_names_count_for_nothing(model):
+    header = {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
+    one = build(model)
+    (model / manifest.INDEX).write_text(json.dumps({"weight_map": {"w": "model.safetensors"}}))
+    (model / "stale.safetensors").write_bytes(safetensors(header, b"\0" * 24))
+    assert build(model).weight_bytes == one.weight_bytes
+
+
 def test_files_in_folders_and_links_inside_are_part_of_the_model(model):
     (model / "original").mkdir()
     (model / "original" / "params.json").write_text("{}")

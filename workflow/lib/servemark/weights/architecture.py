@@ -6,11 +6,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from servemark.errors import WeightsRefused
+from servemark.weights import quantisation
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
-MXFP4_BITS = 4.25
-"""4-bit values and one 8-bit scale for each block of 32 (OCP Microscaling Formats 1.0, section 5.2)."""
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma3_text": {
+        "vocab_size": 262208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+        "tie_word_embeddings": True,
+    }
+}
+"""Types whose published checkpoints leave out what equals their class's defaults (transformers 5.19, Gemma3TextConfig)."""
+
+UNREAD_PATTERNS = ("full_attention_interval", "hybrid_override_pattern")
+"""Keys that say which layers have attention at all, of models with layers of another kind (Qwen3-Next, Nemotron-H)."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +63,9 @@ class Architecture:
         stored_bytes: bytes of one unquantised weight in the checkpoint.
         dtype_bytes: bytes of one unquantised weight, activation and (by default) KV cache element as served: vLLM's
             ``dtype=auto`` halves float32 checkpoints (vllm/config/model.py, _resolve_auto_dtype).
-        weight_bits, expert_bits: bits of one dense and one expert weight after quantisation.
+        weight_bits, expert_bits: bits of one dense and one expert weight after quantisation; those of an unquantised one where the
+            method's are not known (``bits_known``).
+        float8_arithmetic: activations are 8-bit floats too, so products are calculated in these.
         max_positions: longest sequence the model is made for; None when config.json does not say.
         embeddings_everywhere: every pipeline stage holds embedding and head, used or not (see EMBEDDINGS_EVERYWHERE).
     """
@@ -71,6 +88,8 @@ class Architecture:
     quantisation: str | None
     weight_bits: float
     expert_bits: float
+    bits_known: bool
+    float8_arithmetic: bool
     tie_word_embeddings: bool
     max_positions: int | None
     attention_bias: bool
@@ -87,6 +106,7 @@ class Architecture:
             WeightsRefused: a needed key is missing, or the attention is of a kind that these formulas do not cover.
         """
         text = {**config, **config["text_config"]} if isinstance(config.get("text_config"), dict) else config
+        text = {**DEFAULTS.get(str(text.get("model_type")), {}), **text}
         if "kv_lora_rank" in text:
             raise WeightsRefused(
                 f"Models of type {text.get('model_type')!r} have latent attention (MLA), which planning cannot size.",
@@ -104,10 +124,11 @@ class Architecture:
         )
         model_type = str(text.get("model_type", ""))
         experts = _first(text, "num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts") or 0
-        dense_intermediate = _first(text, "intermediate_size", "n_inner")
+        dense_intermediate = _first(text, "intermediate_size_mlp", "intermediate_size", "n_inner")
+        expert_intermediate = _first(text, "moe_intermediate_size", "intermediate_size", "n_inner")
         stored_bytes = _stored_bytes(text)
         dtype_bytes = min(stored_bytes, 2)
-        quantisation, weight_bits, expert_bits = _quantisation(text, 8.0 * dtype_bytes)
+        quantised = quantisation.read(text, 8.0 * dtype_bytes)
         return cls(
             model_type=model_type,
             layers=layers,
@@ -120,13 +141,15 @@ class Architecture:
             dtype_bytes=dtype_bytes,
             windows=_windows(text, layers),
             dense_intermediate=dense_intermediate,
-            expert_intermediate=(_first(text, "moe_intermediate_size") or dense_intermediate or 0) if experts else 0,
+            expert_intermediate=(expert_intermediate or 0) if experts else 0,
             expert_layers=_expert_layers(text, layers) if experts else 0,
             experts=experts,
             experts_per_token=_first(text, "num_experts_per_tok", "num_experts_per_token", "moe_topk") or 0,
-            quantisation=quantisation,
-            weight_bits=weight_bits,
-            expert_bits=expert_bits,
+            quantisation=quantised.method,
+            weight_bits=quantised.weight_bits,
+            expert_bits=quantised.expert_bits,
+            bits_known=quantised.known,
+            float8_arithmetic=quantised.float8_arithmetic,
             tie_word_embeddings=bool(text.get("tie_word_embeddings", False)),
             max_positions=_first(text, "max_position_embeddings", "n_positions"),
             attention_bias=bool(text.get("attention_bias", model_type in ATTENTION_BIAS_BY_DEFAULT)),
@@ -213,26 +236,9 @@ def _stored_bytes(config: dict[str, Any]) -> int:
     return DTYPE_BYTES[name]
 
 
-def _quantisation(config: dict[str, Any], unquantised: float) -> tuple[str | None, float, float]:
-    """Method, bits of a dense weight, bits of an expert weight; unknown methods are counted as unquantised."""
-    settings = config.get("quantization_config") or {}
-    method = settings.get("quant_method")
-    if method == "mxfp4":
-        return method, unquantised, MXFP4_BITS
-    if method == "fp8":
-        return method, 8.0, 8.0
-    bits = settings.get("bits")
-    if method and isinstance(bits, int):
-        # One 16-bit scale and one zero point per group, as GPTQ and AWQ store them.
-        group = settings.get("group_size") or 128
-        width = bits + ((16 + bits) / group if group > 0 else 0)
-        return method, width, width
-    return method, unquantised, unquantised
-
-
 def _expert_layers(config: dict[str, Any], layers: int) -> int:
-    """Layers with experts, by the keys of Qwen-MoE (step, exceptions) and of DeepSeek-like ones (first ones dense)."""
-    step = config.get("decoder_sparse_step") or 1
+    """Layers with experts, by the keys of Qwen-MoE and Llama 4 (step, exceptions) and of DeepSeek-like ones (first ones dense)."""
+    step = config.get("decoder_sparse_step") or config.get("interleave_moe_layer_step") or 1
     without = set(config.get("mlp_only_layers") or ())
     first = config.get("first_k_dense_replace") or 0
     return sum(layer >= first and layer not in without and (layer + 1) % step == 0 for layer in range(layers))
@@ -245,6 +251,13 @@ def _windows(config: dict[str, Any], layers: int) -> tuple[int | None, ...]:
         window = None
     kinds = config.get("layer_types")
     if kinds is None:
+        if unread := [name for name in UNREAD_PATTERNS if config.get(name)]:
+            raise WeightsRefused(
+                f"config.json says by {unread[0]} that only some layers have attention; planning knows full_attention and "
+                "sliding_attention in layer_types.",
+                do="This version cannot serve this model; choose one with full or sliding-window attention.",
+                reason="architecture_unknown",
+            )
         pattern = config.get("sliding_window_pattern")
         if window and isinstance(pattern, int) and pattern > 1:
             # Gemma 3: every n-th layer is full.

@@ -222,8 +222,11 @@ class _locked:
     """One fetches, and who waits for it says so. Where locks do not hold, as on some parallel file systems, digests still decide."""
 
     def __init__(self, home: Path, source: HubSource, progress: Progress):
-        home.mkdir(parents=True, exist_ok=True)
-        self._lock, self._source, self._progress = FileLock(home / ".lock"), source, progress
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise hub_refusals.cache_closed(home, error) from None
+        self._home, self._lock, self._source, self._progress = home, FileLock(home / ".lock"), source, progress
 
     def __enter__(self) -> None:
         while True:
@@ -232,6 +235,8 @@ class _locked:
                 return
             except Timeout:
                 self._progress.waiting(f"another run fetches {self._source.repository}")
+            except OSError as error:
+                raise hub_refusals.cache_closed(self._home, error) from None
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()

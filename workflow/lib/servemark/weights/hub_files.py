@@ -9,9 +9,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from servemark.errors import WeightsRefused
-from servemark.weights.manifest import INDEX, TOKENIZER_FILES, is_weights
+from servemark.weights.manifest import INDEX, TOKENIZER_FILES, is_weights, loaded
 
 SINGLE = "model.safetensors"
+
 BESIDE = (
     "*.json",
     "*.txt",
@@ -26,6 +27,8 @@ BESIDE = (
     "additional_chat_templates/*.jinja",
 )
 """What is fetched beside the weights, by its path in the repository; a star does not reach into a folder."""
+
+SINGLE = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,9 @@ def choose(
     _demand("config.json" in there, repository, "config.json", "config_missing")
     tokenizer = any(name in there for name in TOKENIZER_FILES)
     _demand(tokenizer, repository, f"tokenizer ({', '.join(TOKENIZER_FILES)})", "tokenizer_missing")
-    weights = [] if dummy else _weights(set(there), shards)
+    # Of several forms, the one file is fetched alone.
+    single = [SINGLE] if SINGLE in there and shards is None else shards
+    weights = [] if dummy else loaded(set(there), single)
     _demand(dummy or bool(weights), repository, "weights in safetensors form", "weights_missing")
     if missing := sorted(set(weights) - there.keys()):
         _demand(False, repository, f"shard that its {INDEX} names: {', '.join(missing[:5])}", "shard_missing")
@@ -112,15 +117,6 @@ def differs(file: RemoteFile, path: Path) -> str | None:
             digest.update(block)
     found = digest.hexdigest()
     return None if found == stated else f"its {kind} is {found}, the hub states {stated}"
-
-
-def _weights(names: Collection[str], shards: Collection[str] | None) -> Collection[str]:
-    if shards is not None:
-        return shards
-    if SINGLE in names:
-        return [SINGLE]
-    top = [name for name in names if "/" not in name and name.endswith(".safetensors")]
-    return [name for name in top if not name.startswith("consolidated")] or top
 
 
 def _stands_beside(path: str) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,22 @@ def is_weights(path: str) -> bool:
     return path == INDEX or Path(path).suffix.lower() in {".safetensors", *PICKLE_SUFFIXES}
 
 
+def loaded(names: Collection[str], shards: Collection[str] | None) -> Collection[str]:
+    """The weights that are loaded, where a folder has some twice: those of the index, else all at the top.
+
+    A second form of the same weights lies in ``consolidated*`` (Mistral) or in a folder such as ``original`` (gpt-oss). As vLLM takes them
+    (model_loader/default_loader.py; weight_utils.py, filter_duplicate_safetensors_files, 0.25.1 and 0.32.0).
+    """
+    if shards is not None:
+        return shards
+    top = [name for name in names if "/" not in name and name.endswith(".safetensors")]
+    return [name for name in top if not name.startswith("consolidated")] or top
+
+
 def _weights(directory: Path, names: set[str]) -> tuple[int, int]:
     """Tensor bytes and parameter count of the checkpoint."""
-    weights = sorted(path for path in names if path.endswith(".safetensors"))
     _check_index(directory, names)
+    weights = sorted(loaded(names, set(shards(directory)) if INDEX in names else None))
     if not weights:
         raise _refuse(
             directory / "model.safetensors",

@@ -12,7 +12,7 @@ from filelock import FileLock
 from servemark.errors import WeightsRefused
 from servemark.progress import Progress
 from servemark.records import Manifest
-from servemark.weights import builtin, hub, hub_source, manifest
+from servemark.weights import builtin, hub, hub_refusals, hub_source, manifest
 
 
 def stage(name: str, source: str, cache: Path, progress: Progress, *, dummy: bool = False) -> Manifest:
@@ -47,15 +47,29 @@ def _version() -> str:
 def _builtin(kind: str, cache: Path, progress: Progress) -> Path:
     # Its bytes depend on our code alone, so the folder is named by a digest of that code: an edited model is another folder.
     directory = (cache / "models" / f"{kind}-{_version()}").absolute()
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{directory}.lock"):
+    # Before the lock, which whoever shares another user's cache may not write.
+    if directory.exists():
+        return directory
+    lock = FileLock(f"{directory}.lock")
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        raise hub_refusals.cache_closed(directory.parent, error) from None
+    try:
         if not directory.exists():
             progress.say(f"making the model {kind}")
-            draft = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{kind}-"))
-            try:
-                builtin.make(kind, draft)
-                draft.chmod(0o755)
-                draft.rename(directory)
-            finally:
-                shutil.rmtree(draft, ignore_errors=True)
+            _make(kind, directory)
+    finally:
+        lock.release()
     return directory
+
+
+def _make(kind: str, directory: Path) -> None:
+    draft = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{kind}-"))
+    try:
+        builtin.make(kind, draft)
+        draft.chmod(0o755)
+        draft.rename(directory)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)

@@ -1,0 +1,74 @@
+"""How many bits a quantised checkpoint's weights have, as its config.json states it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MXFP4_BITS = 4.25
+"""4-bit values and one 8-bit scale for each block of 32 (OCP Microscaling Formats 1.0, section 5.2)."""
+
+NVFP4_BITS = 4.5
+"""4-bit values and one 8-bit scale for each block of 16 (NVIDIA ModelOpt's NVFP4)."""
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """``method`` is None for a checkpoint that is not quantised; ``known`` is false where its bits could not be read."""
+
+    method: str | None
+    weight_bits: float
+    expert_bits: float
+    float8_arithmetic: bool = False
+    known: bool = True
+
+
+def read(config: Mapping[str, Any], unquantised: float) -> Quantised:
+    """What ``quantization_config`` says.
+
+    Sources: the formats of GPTQ and AWQ (``bits``, ``group_size``), compressed-tensors (``config_groups``) and ModelOpt (``quant_algo``).
+
+    Args:
+        unquantised: bits of a weight that is left alone; also of a method that is not known.
+    """
+    settings = config.get("quantization_config") or {}
+    method = settings.get("quant_method")
+    if not method:
+        return Quantised(None, unquantised, unquantised)
+    if method == "mxfp4":
+        return Quantised(method, unquantised, MXFP4_BITS)
+    if method == "fp8":
+        return Quantised(method, 8.0, 8.0, float8_arithmetic=True)
+    if method == "modelopt" and (found := _modelopt(str(settings.get("quant_algo", "")))):
+        return Quantised(method, found, found, float8_arithmetic=found == 8.0)
+    if method == "compressed-tensors" and (group := _only_group(settings)):
+        weights, inputs = group.get("weights") or {}, group.get("input_activations") or {}
+        if isinstance(weights.get("num_bits"), int):
+            width = _with_scales(
+                weights["num_bits"], weights.get("group_size"), zero_points=not weights.get("symmetric", True)
+            )
+            eight = (inputs.get("num_bits"), inputs.get("type")) == (8, "float")
+            return Quantised(method, width, width, float8_arithmetic=eight and weights.get("type") == "float")
+    if isinstance(settings.get("bits"), int):
+        width = _with_scales(settings["bits"], settings.get("group_size") or 128, zero_points=True)
+        return Quantised(method, width, width)
+    return Quantised(method, unquantised, unquantised, known=False)
+
+
+def _modelopt(algorithm: str) -> float | None:
+    return {"FP8": 8.0, "NVFP4": NVFP4_BITS}.get(algorithm.upper())
+
+
+def _only_group(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The one group of layers; None where there are several, of which it is not known how many weights each has."""
+    groups = settings.get("config_groups")
+    found = list(groups.values()) if isinstance(groups, Mapping) else []
+    return found[0] if len(found) == 1 and isinstance(found[0], Mapping) else None
+
+
+def _with_scales(bits: int, group: object, *, zero_points: bool) -> float:
+    """Bits of a weight with its share of a 16-bit scale, and of a zero point, for each group of that many."""
+    if not isinstance(group, int) or group <= 0:
+        return float(bits)
+    return bits + (16 + (bits if zero_points else 0)) / group
