@@ -179,6 +179,45 @@ def test_two_builds_at_once_build_once(lock, tmp_path):
     assert sum(text.startswith("environment demo exists already") for text in words) == 1
 
 
+def test_what_was_built_before_is_found_without_a_lock(build, monkeypatch):
+    """Of another user's cache the lock cannot be taken, and need not be."""
+    built = build()
+    monkeypatch.setattr(environment.FileLock, "acquire", lambda *_, **__: pytest.fail("a lock was asked for"))
+    assert build().python == built.python
+
+
+def test_a_cache_that_takes_nothing_is_refused_with_the_way_out(build, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(environment.FileLock, "acquire", refuse)
+    with pytest.raises(EnvironmentRefused, match="Permission denied") as caught:
+        build()
+    assert caught.value.reason == "cache_not_writable" and "`cache`" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "packages", "reason"),
+    [
+        ('echo \'words of a .pth file\'; echo \'{"python": "3.12.1", "packages": ["vllm==1"]}\'', ["vllm==1"], None),
+        ("echo nonsense", None, "says: nonsense"),
+        ("true", None, "says: "),
+        ("sleep 5", None, "does not answer within 1 s"),
+    ],
+)
+def test_packages_are_the_last_line_and_anything_else_is_refused(tmp_path, monkeypatch, script, packages, reason):
+    monkeypatch.setattr(environment, "LISTED_S", 1)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    if packages:
+        assert environment.list_packages(python)["packages"] == packages
+        return
+    with pytest.raises(EnvironmentRefused, match=reason) as caught:
+        environment.list_packages(python)
+    assert caught.value.reason == "prefix_broken"
+
+
 def test_a_build_waits_for_another_one_and_says_so(build, lock, tmp_path, told, wait_for):
     prefix = tmp_path / "cache" / "environments" / f"demo-{lock.digest(*HERE)[:12]}"
     prefix.parent.mkdir(parents=True)

@@ -201,3 +201,10 @@ def test_options_are_known_where_vllm_finds_no_device(check, standin_copy):
     main.write_text(refuses + main.read_text())
     found = check(standin_copy)
     assert found.vllm_platform == "none" and "tensor-parallel-size" in found.serve_options
+
+
+def test_a_gpu_that_torch_reaches_and_nvidia_smi_does_not_tell_of_is_refused_with_the_way_out():
+    found = report_data.check(vllm_platform="cuda", torch_cuda="13.0", tensor_on="cuda")
+    with pytest.raises(EnvironmentRefused, match="nvidia-smi, which is asked for them, is not in the PATH") as refused:
+        environment_check.judge(found, report_data.hardware(accelerator="cpu", gpus=()))
+    assert refused.value.reason == "gpu_not_reached" and "NVIDIA_DRIVER_CAPABILITIES" in str(refused.value)

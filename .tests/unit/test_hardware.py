@@ -29,7 +29,7 @@ def query() -> str:
 
 
 def test_gpus_and_driver_of_a_recorded_host():
-    gpus, driver = hardware.parse_gpus(query())
+    gpus, driver = hardware.parse_gpus(query(), 1024)
     assert driver == "580.159.04"
     assert [(gpu.name, gpu.memory_mib, gpu.uuid) for gpu in gpus] == [
         ("NVIDIA H200", 143771, f"GPU-{n}") for n in range(4)
@@ -37,7 +37,7 @@ def test_gpus_and_driver_of_a_recorded_host():
 
 
 def test_the_query_of_the_probe_as_a_recorded_host_answers_it():
-    ((gpu,), driver) = hardware.parse_gpus((RECORDED / "nvidia-smi-query-h200x1.csv").read_text())
+    ((gpu,), driver) = hardware.parse_gpus((RECORDED / "nvidia-smi-query-h200x1.csv").read_text(), 1024)
     assert (gpu.name, gpu.memory_mib, driver) == ("NVIDIA H200", 143771, "580.159.04")
     assert gpu.uuid.startswith("GPU-0000")
 
@@ -54,12 +54,25 @@ def test_a_recorded_topology_loses_the_codes_that_underline_its_header():
 
 @pytest.mark.parametrize("text", ["", "\n", "No devices were found\n"])
 def test_no_row_is_no_gpu(text):
-    assert hardware.parse_gpus(text) == ((), None)
+    assert hardware.parse_gpus(text, 1024) == ((), None)
 
 
 def test_memory_with_its_unit_is_read_as_well():
-    ((gpu,), _) = hardware.parse_gpus("NVIDIA H200, 143771 MiB, GPU-0, 580.159.04\n")
+    ((gpu,), _) = hardware.parse_gpus("NVIDIA H200, 143771 MiB, GPU-0, 580.159.04\n", 1024)
     assert gpu.memory_mib == 143771
+
+
+def test_a_gpu_without_memory_of_its_own_has_the_machines():
+    ((gpu,), driver) = hardware.parse_gpus("NVIDIA GB10, [N/A], GPU-0, 580.95.05\n", 122_570)
+    assert (gpu.memory_mib, driver) == (122_570, "580.95.05")
+
+
+def test_a_part_of_a_gpu_is_refused_by_what_it_is():
+    with pytest.raises(
+        ServemarkError, match=r"memory of NVIDIA H100: '\[Insufficient Permissions\]'.*\(MIG\)"
+    ) as caught:
+        hardware.parse_gpus("NVIDIA H100, [Insufficient Permissions], GPU-0, 580.95.05\n", 1024)
+    assert caught.value.reason == "gpu_part_named"
 
 
 @pytest.mark.parametrize(

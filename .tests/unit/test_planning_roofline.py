@@ -11,6 +11,7 @@ import report_data
 import report_data_cluster
 
 from servemark import records
+from servemark.errors import WeightsRefused
 from servemark.planning.roofline import DEVICES, bound
 from servemark.records import Topology
 from servemark.report import roofline, views
@@ -94,6 +95,12 @@ def test_a_smaller_cache_and_8_bit_weights_raise_the_bound():
     assert of(eight, device=ampere, lengths=(8192, 16))[0] == pytest.approx(
         of(plain, device=ampere, lengths=(8192, 16))[0]
     )
+
+
+def test_without_the_bits_of_a_weight_there_is_no_bound():
+    odd = Architecture.from_config(DENSE | {"quantization_config": {"quant_method": "unheard-of"}})
+    with pytest.raises(WeightsRefused, match="'unheard-of' is not read"):
+        of(odd)
 
 
 def shares(data):

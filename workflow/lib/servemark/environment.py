@@ -27,6 +27,9 @@ from servemark.records import Environment
 
 MARKER = "servemark-environment.json"
 INSIDE = Path(__file__).parent / "inside"
+LISTED_S = 300
+"""Long enough for an environment on a shared disk that is read for the first time."""
+
 _PACKAGES = """
 import importlib.metadata as m, json, platform
 packages = sorted({f"{d.metadata['Name']}=={d.version}" for d in m.distributions()})
@@ -43,30 +46,33 @@ def build(
         lock: one that fits, as :func:`servemark.locks.choose` finds it.
 
     Raises:
-        EnvironmentRefused: no room, or pip failed; its own words are quoted.
+        EnvironmentRefused: no room, no leave to write, or pip failed; its own words are quoted.
     """
     digest = lock.digest(sys.version_info[:2], platform.machine())
     prefix = (cache / "environments" / f"{lock.name}-{digest[:12]}").absolute()
-    prefix.parent.mkdir(parents=True, exist_ok=True)
-    guard = FileLock(f"{prefix}.lock")
-    while True:
-        try:
-            guard.acquire(timeout=1)
-            break
-        except Timeout:
-            progress.waiting("waiting: another run builds this environment")
+    marker = prefix / MARKER
+    # Before the lock, which whoever shares another user's cache may not write.
+    if marker.exists():
+        return _built_before(name, lock, prefix, digest, progress)
     try:
-        marker = prefix / MARKER
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        guard = FileLock(f"{prefix}.lock")
+        while True:
+            try:
+                guard.acquire(timeout=1)
+                break
+            except Timeout:
+                progress.waiting("waiting: another run builds this environment")
+    except OSError as error:
+        raise EnvironmentRefused(
+            f"Nothing can be built in {prefix.parent}: {error.strerror or error}.",
+            do="Name a folder that you can write: `cache` in the configuration or in the cluster file. In a cache of several users, who "
+            "builds first has to leave it writable for the group (umask 002).",
+            reason="cache_not_writable",
+        ) from None
+    try:
         if marker.exists():
-            # The checkout may have been moved: the marker's path is the old one.
-            place = {"name": name, "prefix": str(prefix), "python": str(prefix / "bin" / "python"), "seconds": 0.0}
-            found = _as_it_is(Environment.read(marker).model_copy(update=place))
-            progress.say(
-                f"environment {lock.name} exists already ({found.packages} packages, {found.size_mib:.0f} MiB)"
-            )
-            if found.digest != digest:
-                progress.say("its packages are not those of the list alone: its figures go by a name of their own")
-            return found
+            return _built_before(name, lock, prefix, digest, progress)
         begin = time.monotonic()
         if prefix.exists():
             progress.say("removing a half-built environment")
@@ -91,6 +97,16 @@ def build(
         return record
     finally:
         guard.release()
+
+
+def _built_before(name: str, lock: Lock, prefix: Path, digest: str, progress: Progress) -> Environment:
+    # The checkout may have been moved: the marker's path is the old one.
+    place = {"name": name, "prefix": str(prefix), "python": str(prefix / "bin" / "python"), "seconds": 0.0}
+    found = _as_it_is(Environment.read(prefix / MARKER).model_copy(update=place))
+    progress.say(f"environment {lock.name} exists already ({found.packages} packages, {found.size_mib:.0f} MiB)")
+    if found.digest != digest:
+        progress.say("its packages are not those of the list alone: its figures go by a name of their own")
+    return found
 
 
 def _as_it_is(built: Environment) -> Environment:
@@ -227,10 +243,30 @@ def _digest(content: object) -> str:
 
 
 def list_packages(python: Path) -> dict:
-    """The interpreter's version and its installed distributions as ``name==version``."""
-    done = subprocess.run(
-        [str(python), "-c", _PACKAGES], capture_output=True, text=True, env=processes.clean_environment()
+    """The interpreter's version and its installed distributions as ``name==version``.
+
+    Raises:
+        EnvironmentRefused: it does not run, does not answer, or says something else.
+    """
+    what = "does not answer"
+    try:
+        done = subprocess.run(
+            [str(python), "-c", _PACKAGES],
+            capture_output=True,
+            text=True,
+            env=processes.clean_environment(),
+            timeout=LISTED_S,
+        )
+        if done.returncode == 0:
+            # The last line: a .pth file of the environment may have words of its own.
+            return json.loads((done.stdout.strip().splitlines() or [""])[-1])
+        what = f"does not run: {done.stderr.strip()[-300:]}"
+    except subprocess.TimeoutExpired:
+        what = f"does not answer within {LISTED_S} s"
+    except ValueError:
+        what = f"does not list its packages but says: {done.stdout.strip()[-300:]}"
+    raise EnvironmentRefused(
+        f"{python} {what}",
+        do="Run it by hand there and mend the environment, or name another one.",
+        reason="prefix_broken",
     )
-    if done.returncode != 0:
-        raise EnvironmentRefused(f"{python} does not run: {done.stderr.strip()[-300:]}", reason="prefix_broken")
-    return json.loads(done.stdout)

@@ -73,9 +73,17 @@ def judge(found: EnvironmentCheck, hardware: Hardware) -> tuple[str, ...]:
     """What speaks against this environment on this machine, and what could not be found out there: one sentence each.
 
     Raises:
-        EnvironmentRefused: there are GPUs, and torch does not reach them.
+        EnvironmentRefused: there are GPUs, and torch does not reach them; or it reaches one that nobody has told of.
     """
     if hardware.accelerator == "cpu":
+        if found.tensor_on == "cuda":
+            raise EnvironmentRefused(
+                f"torch in environment {found.name} reaches a GPU of {hardware.host}, and no GPU is known there: nvidia-smi, which is "
+                "asked for them, is not in the PATH.",
+                do="Put nvidia-smi in the PATH (in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility), delete "
+                "results/RUN/hardware.json and run again.",
+                reason="gpu_not_reached",
+            )
         hiding = visible_gpus.hiding(hardware)
         told = (f"On {hardware.host} {hiding}: every figure is the CPU's.",) if hiding else ()
         if found.torch_cuda is None:

@@ -23,14 +23,33 @@ from servemark.records import Gpu, Hardware, Interface, utc_now
 QUERY = ["nvidia-smi", "--query-gpu=name,memory.total,uuid,driver_version", "--format=csv,noheader,nounits"]
 
 
-def parse_gpus(text: str) -> tuple[tuple[Gpu, ...], str | None]:
-    """GPUs and driver version from the output of :data:`QUERY` (memory in MiB)."""
+def parse_gpus(text: str, host_mib: int) -> tuple[tuple[Gpu, ...], str | None]:
+    """GPUs and driver version from the output of :data:`QUERY` (memory in MiB).
+
+    Args:
+        host_mib: the machine's memory, which is also a GPU's that has none of its own (GB10: nvidia-smi says ``[N/A]``).
+
+    Raises:
+        ServemarkError: the GPU's memory is not to be seen, as in a container that has a part of a GPU (MIG).
+    """
     gpus, driver = [], None
     for row in csv.reader(io.StringIO(text), skipinitialspace=True):
         if len(row) == 4:
             name, memory, uuid, driver = (cell.strip() for cell in row)
-            gpus.append(Gpu(name=name, memory_mib=int(memory.split()[0]), uuid=uuid))
+            gpus.append(Gpu(name=name, memory_mib=_memory_mib(name, memory, host_mib), uuid=uuid))
     return tuple(gpus), driver
+
+
+def _memory_mib(name: str, told: str, host_mib: int) -> int:
+    if told.strip("[]") in ("N/A", "Not Supported"):
+        return host_mib
+    if found := re.match(r"\d+", told):
+        return int(found[0])
+    raise ServemarkError(
+        f"nvidia-smi does not tell the memory of {name}: {told!r}. So it is where only a part of a GPU (MIG) is given.",
+        do="Take a whole GPU: parts are not measured by this version.",
+        reason="gpu_part_named",
+    )
 
 
 def parse_cuda(text: str) -> str | None:
@@ -79,7 +98,7 @@ def probe() -> Hardware:
     driver = cuda = topology = None
     if shutil.which("nvidia-smi"):
         try:
-            every, driver = parse_gpus(_output(QUERY))
+            every, driver = parse_gpus(_output(QUERY), int(psutil.virtual_memory().total / 2**20))
             cuda = parse_cuda(_output(["nvidia-smi"]))
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             raise ServemarkError(

@@ -15,7 +15,8 @@ from typing import Literal
 from servemark.errors import PlanRefused
 from servemark.planning.legality import stage_layers
 from servemark.records import Estimate, Topology
-from servemark.weights.architecture import MXFP4_BITS, Architecture
+from servemark.weights.architecture import Architecture
+from servemark.weights.quantisation import MXFP4_BITS
 
 GIB = 2**30
 

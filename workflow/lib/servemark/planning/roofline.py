@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from servemark.errors import WeightsRefused
 from servemark.records import Topology
 from servemark.weights.architecture import Architecture
 
@@ -69,8 +70,14 @@ def bound(
         kv_element_bytes: 1 for an fp8 KV cache; default as the model's dtype.
 
     Raises:
-        WeightsRefused: the width of the MLPs is not known.
+        WeightsRefused: the width of the MLPs is not known, or how many bits its quantised weights have.
     """
+    if not architecture.bits_known:
+        raise WeightsRefused(
+            f"how many bits a weight has by the quantisation {architecture.quantisation!r} is not read from its config.json, so no "
+            "bound is worked out.",
+            reason="architecture_unknown",
+        )
     parts = architecture.parameters()
     # One replica with its share of the requests; all replicas are alike.
     requests = concurrency / topology.replicas
@@ -94,7 +101,7 @@ def bound(
     read = 2 * active + attention * sum(
         min(window or input_tokens, input_tokens / 2) for window in architecture.windows
     )
-    speed = device.operations_per_s * (device.float8_factor if architecture.quantisation == "fp8" else 1.0)
+    speed = device.operations_per_s * (device.float8_factor if architecture.float8_arithmetic else 1.0)
     memory_s = (weights + requests * cache) / device.bytes_per_s / topology.replica_size
     arithmetic_s = (requests * made + prompts * read) / speed / topology.replica_size
     return Bound(concurrency / max(memory_s, arithmetic_s), "memory" if memory_s >= arithmetic_s else "arithmetic")
