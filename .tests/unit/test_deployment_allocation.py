@@ -122,7 +122,9 @@ def test_of_a_heterogeneous_job_the_servers_nodes_are_the_first_components(slurm
 
 def test_jobs_that_are_not_over(slurm):
     slurm.alive("5", "3", "4")
-    assert allocation.jobs_alive() == ("5", "3", "4")
+    assert allocation.jobs_alive() == ("5", "3", "4", "1"), "our own is alive, whatever the list says"
+    slurm.alive("5", "1")
+    assert allocation.jobs_alive() == ("5", "1")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,10 @@ def test_a_controller_that_is_away_is_waited_for(slurm, monkeypatch):
 
 def test_slurms_tools_are_not_asked_as_a_part_of_our_step(slurm, monkeypatch):
     monkeypatch.setenv("SLURM_STEP_ID", "3")
+    monkeypatch.setenv("SQUEUE_STATES", "PENDING")
     monkeypatch.setenv(daemon.VISIBLE, "0")
     script = slurm.folder / "bin" / "squeue"
-    script.write_text("#!/bin/sh\nenv | grep -E '^(SLURM_STEP_ID|CUDA_VISIBLE_DEVICES|SLURM_JOB_ID)=' | cut -d= -f1\n")
-    assert allocation.jobs_alive() == ("SLURM_JOB_ID",)
+    script.write_text(
+        "#!/bin/sh\nenv | grep -E '^(SLURM_STEP_ID|SQUEUE_STATES|CUDA_VISIBLE_DEVICES|SLURM_JOB_ID)=' | cut -d= -f1\n"
+    )
+    assert allocation.jobs_alive() == ("SLURM_JOB_ID", "1")

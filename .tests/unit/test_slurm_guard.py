@@ -229,6 +229,38 @@ def test_preflight_names_every_refused_deployment(tool: MakeTool, tools: None) -
     assert len(calls(asked)) == 2 and all(line.startswith("--test-only --nodes=1") for line in calls(asked))
 
 
+@pytest.mark.parametrize(("nodes", "refused"), [("", True), ("0", True), ("1\n2", False)])
+def test_preflight_takes_nodes_that_are_out_for_no_mistake(
+    tool: MakeTool, tools: None, nodes: str, refused: bool
+) -> None:
+    tool("squeue", "")
+    tool(
+        "sbatch",
+        "echo 'sbatch: error: Batch job submission failed: Requested node configuration is not available' >&2; exit 1",
+    )
+    asked = tool("sinfo", f"printf '{nodes}'")
+    said: list[str] = []
+    if refused:
+        with pytest.raises(ConfigError, match="topology.nodes"):
+            preflight.check([Request("a", partition="p")], said.append)
+        assert said == []
+    else:
+        preflight.check([Request("a", partition="p")], said.append)
+        assert len(said) == 1 and said[0].startswith("a: ") and "3 node(s) are down or drained" in said[0]
+    assert all("--partition=p" in line for line in calls(asked))
+
+
+@pytest.mark.parametrize(
+    ("partition", "minutes"), [("a", 60), ("b", 30), ("a,b", 30), ("c", None), ("a,c", 60), (None, 60)]
+)
+def test_of_several_partitions_the_shortest_limit_counts(
+    monkeypatch: pytest.MonkeyPatch, partition: str | None, minutes: float | None
+) -> None:
+    told = "PartitionName=a Default=YES MaxTime=01:00:00\nPartitionName=b Default=NO MaxTime=00:30:00\n"
+    monkeypatch.setattr(preflight.commands, "run", lambda argv: told)
+    assert preflight.partition_limit(partition) == minutes
+
+
 def test_preflight_waits_for_the_controller(tool: MakeTool, tools: None) -> None:
     tool("squeue", f"[ $N -gt 2 ] || {{ {AWAY}; }}")
     tool("sbatch", "")

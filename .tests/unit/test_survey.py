@@ -8,11 +8,12 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from servemark import daemon, free_ports, hardware, processes, survey, visible_gpus
+from servemark import daemon, fence, free_ports, hardware, processes, survey, visible_gpus
 from servemark.errors import ServemarkError
 from servemark.records import Gpu, Interface
 from servemark.survey import Answer, Spec
@@ -128,7 +129,10 @@ def test_a_snakemake_of_a_job_that_is_over_is_ended_where_it_works_in_this_check
     # Started in a shell that an old allocation has left: it still has that job's number.
     main = snakemake("6", what="--profile")
     try:
-        node = survey.answer(spec(job_id="8", jobs_alive=("7", "8"))).node
+        before = survey.answer(spec(job_id="8", jobs_alive=("7", "8"), listed_at=time.time())).node
+        assert before.leftovers == (), "who may have begun after the jobs were listed is nobody's leftover"
+        listed = time.time() + fence.CLOCKS_S + 1
+        node = survey.answer(spec(job_id="8", jobs_alive=("7", "8"), listed_at=listed)).node
         assert [int(words.split()[0]) for words in node.leftovers] == [over.pid]
         assert over.wait(5) == -9 and alive.poll() is elsewhere.poll() is main.poll() is None
         # Without a scheduler nothing is known of jobs.
@@ -149,15 +153,17 @@ def test_earlier_attempts_are_ended_and_this_one_is_spared(spec, sleeper):
 
 
 def test_folders_of_jobs_that_are_over_are_removed(spec):
-    asked = spec(job_id="7", jobs_alive=("7", "8"))
+    asked = spec(job_id="7", jobs_alive=("7", "8"), listed_at=time.time() + 60)
     root = Path(asked.scratch).parent
-    for name, job in (("alive", "8"), ("over", "5"), ("no-job", None)):
+    for name, job in (("alive", "8"), ("new", "9"), ("over", "5"), ("no-job", None)):
         (root / name).mkdir(parents=True, mode=0o700)
         if job:
             (root / name / ".job").write_text(job)
+    later = time.time() + 120
+    os.utime(root / "new" / ".job", (later, later))
     root.chmod(0o700)
     survey.answer(asked)
-    assert sorted(path.name for path in root.iterdir()) == ["abc", "alive", "no-job"]
+    assert sorted(path.name for path in root.iterdir()) == ["abc", "alive", "new", "no-job"]
     survey.answer(spec(jobs_alive=None))
     assert (root / "alive").exists(), "without a scheduler's word nothing is over"
 

@@ -20,6 +20,8 @@ from servemark.records import write_atomically
 
 FILE = "owner"
 VARIABLE = "SERVEMARK_OWNER"
+CLOCKS_S = 5.0
+"""How far the clocks of two nodes may be apart."""
 
 
 class TakenOver(ServemarkError):
@@ -95,13 +97,14 @@ def end_those_above() -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def snakemakes_of_jobs_over(alive: Collection[str]) -> list[psutil.Process]:
+def snakemakes_of_jobs_over(alive: Collection[str], listed_at: float) -> list[psutil.Process]:
     """Our Snakemakes on this machine, at work in this checkout, whose job is over: Slurm has lost sight of them.
 
     What they begin next would remove and write the newer one's outputs.
 
     Args:
         alive: ids of this user's jobs that are not over.
+        listed_at: when they were listed, seconds since 1970; who has begun since then is not among them, and no concern of ours.
     """
     found = []
     for process in psutil.process_iter():
@@ -111,7 +114,8 @@ def snakemakes_of_jobs_over(alive: Collection[str]) -> list[psutil.Process]:
             if process.uids().real != os.getuid() or not _is_snakemake(words) or "--target-jobs" not in words:
                 continue
             job = process.environ().get("SLURM_JOB_ID")
-            if job and job not in alive and Path(process.cwd()) == Path.cwd():
+            old = process.create_time() < listed_at - CLOCKS_S
+            if job and job not in alive and old and Path(process.cwd()) == Path.cwd():
                 found.append(process)
     return found
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from servemark import interrupts
+from servemark.config.expand import points
 from servemark.config.model import Config
 from servemark.errors import ServemarkError
 from servemark.measurement.ledger import Ledger
@@ -76,10 +77,16 @@ def prepare(config: Config, folder: Path) -> None:
         ServemarkError: jobs of an earlier run do not end.
     """
     os.environ[journal.VARIABLE] = str((folder / "slurm" / "jobs.jsonl").absolute())
-    requests = [deployment_request(config, name, lacking=None) for name in config.deployments]
+    requests = [deployment_request(config, name, _to_measure(config, folder, name)) for name in config.deployments]
     preflight.check([*requests, small_request(config, "the short jobs")], _say)
     guard.leftovers(folder, _say)
     _Own.ends_at = own_end()
+
+
+def _to_measure(config: Config, folder: Path, name: str) -> int:
+    """Load points that the job will be asked for: all of them where there is no plan yet."""
+    found = lacking(config, folder / "deployments" / name / "plan.json")
+    return len(points(config, name)) if found is None else found
 
 
 class _Own:

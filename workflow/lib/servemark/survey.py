@@ -42,7 +42,9 @@ class Spec(Strict):
     ports: int = 1
     known_as: dict[str, str] = {}
     job_id: str | None = None
+    # This user's jobs that are not over, and when they were listed.
     jobs_alive: tuple[str, ...] | None = None
+    listed_at: float = 0.0
     # Where the node of the stages listens, for the others to try: address, port.
     reach: tuple[str, int] | None = None
     # The model to be copied to this node's own disk, and the folder for such copies.
@@ -109,7 +111,7 @@ def look(spec: Spec) -> Node:
     name, scratch = here(), Path(spec.scratch)
     left = processes.marked(Path(spec.attempt).parent, but=Path(spec.attempt))
     if spec.jobs_alive is not None:
-        left += fence.snakemakes_of_jobs_over(spec.jobs_alive)
+        left += fence.snakemakes_of_jobs_over(spec.jobs_alive, spec.listed_at)
     ended = end(left)
     _make_scratch(spec, scratch)
     chosen = network.choose(name, hardware.interfaces(), spec.interface, spec.known_as.get(name))
@@ -151,7 +153,8 @@ def _make_scratch(spec: Spec, scratch: Path) -> None:
     if spec.jobs_alive is not None:
         for folder in root.glob("*/.job"):
             with contextlib.suppress(OSError):
-                if folder.read_text().strip() not in spec.jobs_alive:
+                new = folder.stat().st_mtime > spec.listed_at - fence.CLOCKS_S
+                if not new and folder.read_text().strip() not in spec.jobs_alive:
                     shared_memory.remove_noted(folder.parent)
                     shutil.rmtree(folder.parent, ignore_errors=True)
     scratch.mkdir(mode=0o700, exist_ok=True)

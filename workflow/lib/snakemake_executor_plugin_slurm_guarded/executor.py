@@ -273,6 +273,7 @@ def _refused(label: str, error: CommandFailed) -> ServemarkError:
         return ServemarkError(f"{label}: {error}", do="Run on a machine with Slurm's commands.", reason="slurm_missing")
     return ServemarkError(
         f"{label}: Slurm refused it: {error.said}",
-        do="Mend the cluster's settings (account, partition, QOS, nodes, GPUs, time), then run again.",
+        do="Mend the cluster's settings (account, partition, QOS, nodes, GPUs, time), then run again. Where only so many jobs may be in "
+        "the queue at once (MaxSubmitJobs), add --jobs NUMBER.",
         reason="slurm_refused",
     )

@@ -13,7 +13,7 @@ from datetime import datetime
 from servemark import daemon, processes
 from servemark.errors import StageFailed
 from servemark.slurm import patience
-from servemark.slurm.commands import CommandFailed
+from servemark.slurm.commands import CommandFailed, without_choices
 
 # Every Slurm tool answers in a second or two; one that does not within this time talks to a controller that is away.
 TOOL_S = 60.0
@@ -103,12 +103,15 @@ def current() -> Allocation:
 
 
 def jobs_alive() -> tuple[str, ...]:
-    """Ids of this user's jobs that are not over yet.
+    """Ids of this user's jobs that are not over yet, those of hidden partitions and our own included.
 
     Raises:
         StageFailed: Slurm does not answer.
     """
-    return tuple(_ask("squeue", "--noheader", "--me", "--format=%A").split())
+    listed = _ask("squeue", "--all", "--noheader", "--me", "--format=%A").split()
+    # Whatever the list is worth, we are alive.
+    mine = os.environ.get("SLURM_JOB_ID")
+    return tuple(listed if mine is None or mine in listed else [*listed, mine])
 
 
 def _components(text: str) -> list[str]:
@@ -156,7 +159,7 @@ def _cpus(text: str) -> dict[str, int]:
 
 def _ask(*argv: str) -> str:
     try:
-        return patience.ask(argv, env=daemon.launcher_environment(), timeout_s=TOOL_S)
+        return patience.ask(argv, env=without_choices(daemon.launcher_environment()), timeout_s=TOOL_S)
     except CommandFailed as error:
         raise StageFailed(
             f"`{' '.join(argv)}` failed: {error.said[-300:]}",

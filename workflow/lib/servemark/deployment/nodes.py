@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +54,7 @@ def look(
         ports=ports.needed(topology),
         known_as=alloc.known_as,
         job_id=alloc.job_id,
+        listed_at=time.time(),
         jobs_alive=allocation.jobs_alive() if alloc.job_id else None,
     )
     answers = ask_all(ground, spec, timeout_s, log, watch)

@@ -127,8 +127,13 @@ def _communicate(
 
 def query_environment() -> dict[str, str]:
     """Our environment without the variables by which users change the format and the choice of what Slurm's tools list."""
+    return without_choices(os.environ)
+
+
+def without_choices(env: Mapping[str, str]) -> dict[str, str]:
+    """``env`` without those variables."""
     leave_out = ("SQUEUE_", "SACCT_", "SCANCEL_", "SLURM_TIME_FORMAT")
-    return {name: value for name, value in os.environ.items() if not name.startswith(leave_out)}
+    return {name: value for name, value in env.items() if not name.startswith(leave_out)}
 
 
 def scancel(

@@ -45,7 +45,15 @@ def squeue(
     Raises:
         CommandFailed: no answer. Text that is no answer counts as none: an empty list means that there is no such job.
     """
-    argv = ["squeue", "--noheader", f"--user={os.getuid()}", f"--name={','.join(names)}", f"--format={SQUEUE_FORMAT}"]
+    # --all: without it jobs of hidden partitions are left out, our own too.
+    argv = [
+        "squeue",
+        "--all",
+        "--noheader",
+        f"--user={os.getuid()}",
+        f"--name={','.join(names)}",
+        f"--format={SQUEUE_FORMAT}",
+    ]
     text = commands.run([*argv, "--states=all"] if finished else argv, timeout_s=timeout_s, stop=stop)
     jobs = parse_squeue(text)
     if text.strip() and not jobs:

@@ -36,6 +36,21 @@ _ABOUT = (
 )
 
 
+_NO_NODES = r"node configuration is not available|down, drained or reserved"
+"""What ``sbatch --test-only`` says of nodes that are out as well as of those that do not exist (slurmctld, job_start_data)."""
+_OUT = "down,drain,fail,maint,no_respond"
+
+
+def _nodes_out(partition: str | None) -> int:
+    """Nodes of a partition (None: of any) that no job can have now; 0 also where that cannot be told."""
+    named = [f"--partition={partition}"] if partition else []
+    try:
+        said = commands.run(["sinfo", "--all", "--noheader", f"--states={_OUT}", "--format=%D", *named])
+    except CommandFailed:
+        return 0
+    return sum(int(word) for word in said.split() if word.isdecimal())
+
+
 def keys_for(said: str) -> tuple[str, ...]:
     """The keys of cluster file and experiment that a refusal in Slurm's words is about; empty when it cannot be told."""
     for pattern, keys in _ABOUT:
@@ -66,8 +81,15 @@ def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s
     for request in requests:
         flags = _flags(request)
         names.setdefault(flags, []).append(request.name)
-        if len(names[flags]) == 1 and (said := _refusal(flags)):
-            refused[flags] = said
+        if len(names[flags]) > 1 or not (said := _refusal(flags)):
+            continue
+        if re.search(_NO_NODES, said, re.IGNORECASE) and (out := _nodes_out(request.partition)):
+            say(
+                f"{request.name}: Slurm could not start this job as its nodes are now ({said}), and {out} node(s) are down or drained. It "
+                "is submitted and waits for them; a request that no node fits is refused then. `sinfo -R` says why they are out."
+            )
+            continue
+        refused[flags] = said
     if refused:
         raise ConfigError(
             "\n".join(_told(", ".join(names[flags]), flags, said) for flags, said in refused.items()),
@@ -132,13 +154,16 @@ def _refusal(flags: Sequence[str]) -> str | None:
 
 
 def partition_limit(partition: str | None) -> float | None:
-    """The longest time limit of a partition (None: the default one), in minutes; None when there is none or it cannot be told.
+    """The longest time limit of a partition (None: the default one; of several, ``a,b``, the shortest of theirs), in minutes; None when
+    there is none or it cannot be told.
 
     Raises:
         CommandFailed: no answer.
     """
-    argv = ["scontrol", "--oneliner", "show", "partition"]
-    return limit_of(commands.run([*argv, partition] if partition else argv), partition)
+    argv = ["scontrol", "--all", "--oneliner", "show", "partition"]
+    text = commands.run(argv)
+    limits = [limit_of(text, name) for name in (partition.split(",") if partition else [None])]
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def limit_of(text: str, partition: str | None) -> float | None:
