@@ -17,7 +17,7 @@ from servemark.processes import Identity
 LIBRARY = str(Path(interrupts.__file__).parents[1])
 # A main process with one rule's script. The script says what it got; a stubborn one stays, so that the main process waits for it.
 MAIN = """
-import os, subprocess, sys, time; from servemark import interrupts
+import os, signal, subprocess, sys, time; from servemark import interrupts
 interrupts.BOUND_S = float(sys.argv[1])
 script = subprocess.Popen([sys.executable, '-c', '''
 import os, signal, sys, time
@@ -28,6 +28,7 @@ signal.signal(signal.SIGINT, got)
 print("script", flush=True)
 while True: time.sleep(1)
 ''', sys.argv[2]])
+if 'UNDER_NOHUP' in os.environ: signal.signal(signal.SIGHUP, signal.SIG_IGN)
 interrupts.install()
 if 'ENDS_IN_S' in os.environ: interrupts.at(time.time() + float(os.environ['ENDS_IN_S']), "its time is nearly over.")
 print("main", script.pid, flush=True)
@@ -88,6 +89,17 @@ def test_a_signal_interrupts_the_scripts_and_lets_the_main_process_clean_up(run,
     assert set(out.splitlines()) == {"script got SIGINT", "interrupted", "locks removed"}
     assert f"servemark: {number.name}: ending the running stages; finished measurements are kept" in err
     assert processes.wait_for_end(one.script, 2)
+
+
+def test_under_nohup_the_end_of_the_terminal_is_no_end(run):
+    one = run(30, "obedient", UNDER_NOHUP="1")
+    one.process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        one.process.wait(0.5)
+    one.process.send_signal(signal.SIGTERM)
+    one.process.send_signal(signal.SIGHUP)
+    code, _, err = one.end(5)
+    assert code == 1 and "SIGTERM: ending" in err and "SIGHUP" not in err and "interrupted again" not in err
 
 
 def test_a_script_that_stays_is_killed_when_the_bound_is_reached(run):

@@ -15,6 +15,7 @@ import pytest
 from servemark import fence, keeper, processes, survey
 from servemark.daemon import DaemonRequest
 from servemark.keeper import KeeperSpec
+from servemark.keeper.__main__ import Keeper
 from servemark.processes import Identity
 
 # A daemon like vLLM's worst: a child that detached itself into a session of its own, and (by argument) deaf to TERM.
@@ -228,6 +229,33 @@ def test_a_keeper_whose_deployment_was_taken_over_ends(attempts, deployment):
     assert keeper.read_state(attempt).why == "taken_over"
     assert_all_dead(attempt)
     assert (deployment / fence.FILE).read_text() == "job 7, start 2\n", "the newer one's files are not touched"
+
+
+def test_an_error_of_the_shared_disk_is_no_reason_to_end(tmp_path, monkeypatch):
+    attempt = tmp_path / "attempts" / "001"
+    attempt.mkdir(parents=True)
+    spec = KeeperSpec(
+        deployment="x",
+        lifeline=str(processes.myself()),
+        machine_lock=None,
+        tokens=(),
+        scratch="/tmp/abc",
+        owner="job 7",
+    )
+    (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
+    kept = Keeper(attempt)
+    assert kept._reason_to_end() is None
+
+    def broken(*_, **__):
+        raise OSError(108, "Cannot send after transport endpoint shutdown")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "exists", broken)
+        patched.setattr(fence, "owner", broken)
+        kept._look_at_owner = 0.0
+        assert kept._reason_to_end() is None
+    (attempt / "stop").touch()
+    assert kept._reason_to_end() == "stop_requested"
 
 
 def test_a_folder_without_an_owner_is_not_taken_over(attempts, deployment):

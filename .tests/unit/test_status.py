@@ -163,12 +163,15 @@ def test_a_job_that_waits_in_the_queue_is_shown_until_it_has_begun(results):
         journal.append(file, "submitted", run="r", job=number, wildcards={"deployment": name})
     journal.append(file, "submitted", run="r", job="10", wildcards={"environment": "e"})
     journal.append(file, "ended", run="r", job="9")
+    journal.append(file, "submitted", run="r", job="11", wildcards={"deployment": "d"})
     results.add("b", job="8", identity=ELSEWHERE)
-    found = results.living(slurm(j7="PENDING", j8="RUNNING", j9="PENDING", j10="PENDING"))
+    found = results.living(slurm(j7="PENDING", j8="RUNNING", j9="PENDING", j10="PENDING", j11="RUNNING"))
     assert [(one.deployment, one.purpose, one.job_id) for one in found] == [
         ("b", "measured", "8"),
         ("a", "queued", "7"),
+        ("d", "queued", "11"),
     ]
+    assert found[2].state == "its job is RUNNING, and no server of it lives"
     assert found[1].state == "in the queue: PENDING (Priority)"
     journal.append(file, "run_ended", run="r")
     assert len(results.living(slurm(j7="PENDING", j8="RUNNING"))) == 1

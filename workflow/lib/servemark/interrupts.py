@@ -22,9 +22,17 @@ BOUND_S = 8.0
 
 
 def install() -> None:
-    """Handle SIGINT, SIGTERM and SIGHUP in this process. Call it after Snakemake has set its own handler (onstart)."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    """Handle SIGINT, SIGTERM and SIGHUP in this process. Call it after Snakemake has set its own handler (onstart).
+
+    A SIGHUP that is ignored stays so: nohup asks for it.
+    """
+    for number in _ours():
         signal.signal(number, _interrupt)
+
+
+def _ours() -> tuple[signal.Signals, ...]:
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM) if ignored else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def at(moment: float, why: str) -> None:
@@ -39,7 +47,7 @@ def at(moment: float, why: str) -> None:
 
 
 def _interrupt(number: int, _: object) -> None:
-    for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for other in _ours():
         signal.signal(other, _enough)
     name = signal.Signals(number).name
     _say(f"{name}: ending the running stages; finished measurements are kept, run again to go on.")

@@ -221,7 +221,7 @@ def _last_words(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _queued(run_folder: Path, known: set[str | None], jobs: Jobs) -> list[Living]:
-    """Deployments whose job was submitted and has not begun."""
+    """Deployments whose job was submitted and of which nothing lives yet: it waits, or has just begun."""
     file = run_folder / "slurm" / "jobs.jsonl"
     runs = set(journal.open_runs(file))
     waiting: dict[str, dict[str, Any]] = {}
@@ -234,13 +234,16 @@ def _queued(run_folder: Path, known: set[str | None], jobs: Jobs) -> list[Living
     for job_id, entry in waiting.items():
         deployment = (entry.get("wildcards") or {}).get("deployment")
         job = jobs.find(job_id) if deployment and job_id not in known else None
-        if job and job.state.meaning is Meaning.WAITING:
+        if job and job.state.meaning in (Meaning.WAITING, Meaning.RUNNING):
+            begun = job.state.meaning is Meaning.RUNNING
             found.append(
                 Living(
                     run=run_folder.name,
                     deployment=str(deployment),
                     purpose="queued",
-                    state=f"in the queue: {job.state.word}{f' ({job.reason})' if job.reason else ''}",
+                    state=f"its job is {job.state.word}, and no server of it lives"
+                    if begun
+                    else f"in the queue: {job.state.word}{f' ({job.reason})' if job.reason else ''}",
                     job_id=job_id,
                     since=float(entry["time"]),
                 )

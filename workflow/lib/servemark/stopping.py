@@ -71,7 +71,7 @@ class Stopping:
             ServemarkError: it did not end.
         """
         if one.attempt is None:
-            self._cancel(one, "It has not begun; taking its job out of the queue.")
+            self._cancel(one, "No server of it lives; cancelling its job.")
             return
         begin = self.clock()
         (one.attempt / "stop").touch()

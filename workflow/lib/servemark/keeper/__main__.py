@@ -82,7 +82,9 @@ class Keeper:
             self.say("running")
             threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
             while (why := self._reason_to_end()) is None:
-                self._start_requested()
+                # A shared disk that fails for a moment is asked again.
+                with contextlib.suppress(OSError):
+                    self._start_requested()
                 segments.look()
                 time.sleep(TICK_S)
         # A full disk must not keep the tree alive: what cannot be written is left unsaid.
@@ -145,7 +147,7 @@ class Keeper:
 
     def _reason_to_end(self) -> str | None:
         self._reap()
-        if (self.attempt / "stop").exists() or self.terminated:
+        if self.terminated or self._asked_to_stop():
             return "stop_requested"
         if not self.lifeline.alive:
             return "lifeline_ended"
@@ -162,7 +164,17 @@ class Keeper:
         if self.spec.owner is None or time.monotonic() < self._look_at_owner:
             return False
         self._look_at_owner = time.monotonic() + OWNER_S
-        return fence.owner(self.attempt.parents[1]) not in (None, self.spec.owner)
+        try:
+            return fence.owner(self.attempt.parents[1]) not in (None, self.spec.owner)
+        except OSError:
+            return False
+
+    def _asked_to_stop(self) -> bool:
+        try:
+            return (self.attempt / "stop").exists()
+        except OSError:
+            # An error of a shared disk is no request; the next look may tell.
+            return False
 
     def _stage_was_killed(self) -> bool:
         """Whether the script that works on this deployment died without a word (kill -9, out of memory): nobody would stop us."""
