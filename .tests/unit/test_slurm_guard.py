@@ -241,7 +241,7 @@ def test_preflight_takes_nodes_that_are_out_for_no_mistake(
     asked = tool("sinfo", f"printf '{nodes}'")
     said: list[str] = []
     if refused:
-        with pytest.raises(ConfigError, match="topology.nodes"):
+        with pytest.raises(ConfigError, match=r"topology\.nodes"):
             preflight.check([Request("a", partition="p")], said.append)
         assert said == []
     else:
