@@ -238,8 +238,12 @@ def test_a_thousand_keys_are_looked_up_within_a_second(store, raw):
 
 def test_a_forgotten_entry_is_a_miss_and_can_be_stored_again(store, raw):
     store.store(KEY, record(), raw)
-    store.forget(KEY)
-    store.forget(OTHER)  # never stored: nothing to do
+    for others in (None, "0" * 64):
+        store.forget(KEY, others)
+        assert store.missing([KEY]) == (), "what was refused is not what lies here"
+    mine = file_sha256(raw)
+    store.forget(KEY, mine)
+    store.forget(OTHER, mine)  # never stored: nothing to do
     assert store.missing([KEY]) == (KEY,)
     assert any((store.root / "damaged").rglob("*.json")), "kept aside"
     assert store.store(KEY, record(verdict="SUSPECT"), raw).record.verdict == "SUSPECT"

@@ -115,6 +115,16 @@ def test_a_failed_deployment_is_compared_by_its_failures_reason(run):
     assert run.gate(record(failure=detail, codes=("server_exited", "more"))).passed
 
 
+def test_a_point_that_was_never_measured_for_another_ones_end_is_no_hole(run):
+    """It may lie behind a load that ends the server every time, and says nothing of itself."""
+    inherited = Failure(stage="measure", reason="server_died", detail="The server died.")
+    for _ in range(3):
+        assert not run.gate(record(failure=inherited, codes=("server_died",))).passed
+    own = record(failure=inherited, codes=("server_died",), client_argv=("vllm", "bench"))
+    assert not run.gate(own).passed, "measured itself at last, for the first time"
+    assert run.gate(own).passed
+
+
 @pytest.mark.parametrize(
     ("accept", "is_hole"),
     [

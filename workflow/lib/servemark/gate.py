@@ -24,7 +24,8 @@ def gate(
     found = {Path(path): Measurement.read(path) for path in records}
     answer = quarantine.gate(found, run_folder / "rejected", accept_invalid)
     for path in answer.moved.values():
-        ledger.forget(Measurement.read(path).key)
+        rejected = Measurement.read(path)
+        ledger.forget(rejected.key, rejected.raw_sha256)
     name = run_folder.name
     lines = [table.text_table(table.tidy(list(found.values()))), ""]
     if answer.table:

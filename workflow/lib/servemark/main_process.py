@@ -63,8 +63,9 @@ def _in_order(config: Config, deployment: str) -> tuple[Point, ...]:
 
 
 def _ended_a_server(run: str, deployment: str, point: str) -> bool:
-    """Whether this point's measurement was the end of a server before. Such points go last, so that they cost no other point."""
-    for path in (Path("results") / run / "rejected" / deployment).glob(f"{point}.*.json"):
+    """Whether this load's measurement, in any repetition, was the end of a server before. Such points go last and cost no other."""
+    load = point.rpartition("-r")[0]
+    for path in (Path("results") / run / "rejected" / deployment).glob(f"{load}-r*.json"):
         with contextlib.suppress(ServemarkError):
             record = Measurement.read(path)
             # A point that was not measured because the server had gone already has no command line.

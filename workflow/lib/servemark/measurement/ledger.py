@@ -98,9 +98,14 @@ class Ledger:
             shutil.rmtree(draft, ignore_errors=True)
         return StoredMeasurement(record, entry / RAW)
 
-    def forget(self, key: str) -> None:
-        """Set an entry aside that today's thresholds refuse, so that its point is measured again."""
-        if (entry := self._entry(key)).exists():
+    def forget(self, key: str, raw_sha256: str | None) -> None:
+        """Set an entry aside that today's thresholds refuse, so that its point is measured again.
+
+        Args:
+            raw_sha256: of the results that were refused. Another's, made under the same key, are left alone.
+        """
+        entry = self._entry(key)
+        if raw_sha256 and (entry / RAW).exists() and file_sha256(entry / RAW) == raw_sha256:
             self._set_aside(entry, ServemarkError("INVALID by today's thresholds."))
 
     def has(self, key: str) -> bool:

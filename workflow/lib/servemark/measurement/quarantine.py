@@ -107,7 +107,7 @@ def decide(
     Args:
         rejected: the records of earlier rejections.
     """
-    seen = {(_name(record), record.key, reason_codes(record)) for record in rejected}
+    seen = {(_name(record), record.key, reason_codes(record)) for record in rejected if not _of_another(record)}
     decisions = []
     for path, record in sorted(records.items(), key=lambda item: (item[1].deployment, item[1].point)):
         name = _name(record)
@@ -115,11 +115,20 @@ def decide(
             decisions.append(Decision(path, record, "keep"))
         elif _accepted(name, accept_invalid):
             decisions.append(Decision(path, record, "hole", "accepted by accept_invalid"))
-        elif (name, record.key, reason_codes(record)) in seen and not reason_codes(record) & FROM_OUTSIDE:
+        elif (
+            (name, record.key, reason_codes(record)) in seen
+            and not reason_codes(record) & FROM_OUTSIDE
+            and not _of_another(record)
+        ):
             decisions.append(Decision(path, record, "hole", "INVALID again for the same reason"))
         else:
             decisions.append(Decision(path, record, "move"))
     return tuple(decisions)
+
+
+def _of_another(record: Measurement) -> bool:
+    """Whether the point was never measured because the server had ended in the measurement of one before it."""
+    return record.failure is not None and record.failure.stage == "measure" and not record.client_argv
 
 
 def reason_codes(record: Measurement) -> frozenset[str]:
