@@ -19,7 +19,7 @@ import pytest
 from places import site_packages
 
 from servemark import environment
-from servemark.errors import EnvironmentRefused, ServemarkError
+from servemark.errors import CacheClosed, EnvironmentRefused, ServemarkError
 from servemark.locks import Lock
 from servemark.processes import LIFELINE_VARIABLE, myself
 from standin import VERSION
@@ -191,7 +191,7 @@ def test_a_cache_that_takes_nothing_is_refused_with_the_way_out(build, monkeypat
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(environment.FileLock, "acquire", refuse)
-    with pytest.raises(EnvironmentRefused, match="Permission denied") as caught:
+    with pytest.raises(CacheClosed, match="Permission denied") as caught:
         build()
     assert caught.value.reason == "cache_not_writable" and "`cache`" in str(caught.value)
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from servemark.errors import WeightsRefused
+from servemark.errors import CacheClosed, WeightsRefused
 from servemark.weights import builtin, staging
 from servemark.weights.manifest import verify
 
@@ -43,7 +43,7 @@ def test_what_was_made_before_is_found_without_a_lock_and_a_closed_cache_is_refu
     first = staging.stage("tiny", "builtin:tiny-dense", tmp_path, told)
     monkeypatch.setattr(staging.FileLock, "acquire", refuse)
     assert staging.stage("tiny", "builtin:tiny-dense", tmp_path, told) == first
-    with pytest.raises(WeightsRefused, match="Permission denied") as caught:
+    with pytest.raises(CacheClosed, match="Permission denied") as caught:
         staging.stage("tiny", "builtin:tiny-moe", tmp_path, told)
     assert caught.value.reason == "cache_not_writable"
 

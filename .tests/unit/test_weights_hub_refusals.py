@@ -7,7 +7,7 @@ import socket
 import pytest
 from standin_hub import Fault, StandinHub, serving, small_model, tensors
 
-from servemark.errors import WeightsRefused
+from servemark.errors import CacheClosed, WeightsRefused
 from servemark.weights import hub as hub_room
 from servemark.weights import hub_refusals, hub_source
 from servemark.weights.hub_client import Patience
@@ -206,6 +206,6 @@ def test_sizes_for_people(count, text):
 
 def test_a_cache_that_takes_nothing_is_refused_with_the_way_out(tmp_path, told):
     (tmp_path / "cache").write_text("no folder")
-    with pytest.raises(WeightsRefused, match="Nothing can be written in") as refused:
+    with pytest.raises(CacheClosed, match="Nothing can be written in") as refused:
         hub_room.stage("x", hub_source.HubSource("org/name"), tmp_path / "cache", told)
     assert refused.value.reason == "cache_not_writable" and "`cache`" in str(refused.value)

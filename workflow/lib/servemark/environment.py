@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from servemark import processes
 from servemark.children import LifelineWatch, run_tool
-from servemark.errors import EnvironmentRefused
+from servemark.errors import CacheClosed, EnvironmentRefused
 from servemark.locks import Lock
 from servemark.progress import Progress
 from servemark.records import Environment
@@ -46,7 +46,8 @@ def build(
         lock: one that fits, as :func:`servemark.locks.choose` finds it.
 
     Raises:
-        EnvironmentRefused: no room, no leave to write, or pip failed; its own words are quoted.
+        EnvironmentRefused: no room, or pip failed; its own words are quoted.
+        CacheClosed: nothing can be written there.
     """
     digest = lock.digest(sys.version_info[:2], platform.machine())
     prefix = (cache / "environments" / f"{lock.name}-{digest[:12]}").absolute()
@@ -64,12 +65,7 @@ def build(
             except Timeout:
                 progress.waiting("waiting: another run builds this environment")
     except OSError as error:
-        raise EnvironmentRefused(
-            f"Nothing can be built in {prefix.parent}: {error.strerror or error}.",
-            do="Name a folder that you can write: `cache` in the configuration or in the cluster file. In a cache of several users, who "
-            "builds first has to leave it writable for the group (umask 002).",
-            reason="cache_not_writable",
-        ) from None
+        raise CacheClosed(prefix.parent, error) from None
     try:
         if marker.exists():
             return _built_before(name, lock, prefix, digest, progress)
@@ -248,7 +244,6 @@ def list_packages(python: Path) -> dict:
     Raises:
         EnvironmentRefused: it does not run, does not answer, or says something else.
     """
-    what = "does not answer"
     try:
         done = subprocess.run(
             [str(python), "-c", _PACKAGES],

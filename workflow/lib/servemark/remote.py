@@ -45,9 +45,7 @@ class _Leash:
         self.silent_s = 0.0
         self._looked_at = time.monotonic()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            # Under nohup the terminal's end is none of ours.
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._note)
+            signal.signal(number, self._note)
 
     def _note(self, *_: object) -> None:
         self.signalled = True

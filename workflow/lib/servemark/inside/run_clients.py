@@ -163,9 +163,7 @@ def main(path):
         order = json.load(stream)
     asked = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # Under nohup the terminal's end is none of ours.
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda number, _: asked.append(number))
+        signal.signal(number, lambda number, _: asked.append(number))
     samples = [[] for _ in order["processes"]]
     code = run(order["processes"], samples, asked)
     with open(order["cpu"], "w") as stream:

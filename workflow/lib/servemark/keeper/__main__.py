@@ -189,9 +189,11 @@ class Keeper:
             if path.stem not in self.daemons and not path.name.endswith(".place.json"):
                 self._start(daemon.DaemonRequest.model_validate_json(path.read_text()))
         for name in [name for name, due in self.again.items() if time.monotonic() > due]:
-            del self.again[name]
             path = self.attempt / "requests" / f"{name}.json"
-            self._start(daemon.DaemonRequest.model_validate_json(path.read_text()))
+            # Read first: what fails is asked again.
+            request = daemon.DaemonRequest.model_validate_json(path.read_text())
+            del self.again[name]
+            self._start(request)
 
     def _start(self, request: daemon.DaemonRequest) -> None:
         state = DaemonState(

@@ -80,10 +80,9 @@ def pipeline_across_nodes(asked: Asked) -> Iterator[str]:
 def experts_spread(asked: Asked) -> Iterator[str]:
     """gpt-oss with data parallel engines inside a node, its experts spread over the ranks instead of each cut over all.
 
-    Predicted: 6 to 11 % less than cut, at every load of the table.
-    H200, Humming's kernels, spread: 10,861 tokens/s a GPU at 512 requests, 15,120 at
-    1024, 19,317 at 2048 (20,426 with Triton's); cut over all was not served, but profiled: with 16 rows an expert Triton's kernels took 9.5
-    ms of a rank's step cut and 9.6 ms spread. For experts of another shape it may be otherwise.
+    Predicted: 6 to 11 % less than cut, at every load of the table. H200, Humming's kernels, spread: 10,861 tokens/s a GPU at 512
+    requests, 15,120 at 1024, 19,317 at 2048 (20,426 with Triton's); cut over all was not served, but profiled: with 16 rows an expert
+    Triton's kernels took 9.5 ms of a rank's step cut and 9.6 ms spread. For experts of another shape it may be otherwise.
     """
     topology = asked.topology
     if (

@@ -39,7 +39,7 @@ def not_started(log: Path, since: int) -> bool:
         with open(log, "rb") as stream:
             stream.seek(since)
             said = stream.read().decode(errors="replace")
-    except FileNotFoundError:
+    except OSError:
         return False
     return any(commands.trouble_of(line) is Trouble.UNREACHABLE for line in _NOT_STARTED.findall(said))
 

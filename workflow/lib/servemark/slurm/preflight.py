@@ -34,10 +34,9 @@ _ABOUT = (
     (r"node configuration is not available", ("topology.nodes", *_GPUS, "constraint")),
     (r"unrecognized option|invalid option|ambiguous|invalid --|requires an argument", ("extra",)),
 )
-
-
+# What `sbatch --test-only` says of nodes that are out as well as of those that do not exist (slurmctld, job_start_data).
 _NO_NODES = r"node configuration is not available|down, drained or reserved"
-"""What ``sbatch --test-only`` says of nodes that are out as well as of those that do not exist (slurmctld, job_start_data)."""
+# sinfo's words for nodes that get no job now.
 _OUT = "down,drain,fail,maint,no_respond"
 
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
-from servemark.errors import WeightsRefused
+from servemark.errors import CacheClosed, WeightsRefused
 from servemark.progress import Progress
 from servemark.records import Manifest, utc_now, write_atomically
 from servemark.weights import hub_files, hub_refusals, manifest
@@ -225,7 +225,7 @@ class _locked:
         try:
             home.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise hub_refusals.cache_closed(home, error) from None
+            raise CacheClosed(home, error) from None
         self._home, self._lock, self._source, self._progress = home, FileLock(home / ".lock"), source, progress
 
     def __enter__(self) -> None:
@@ -236,7 +236,7 @@ class _locked:
             except Timeout:
                 self._progress.waiting(f"another run fetches {self._source.repository}")
             except OSError as error:
-                raise hub_refusals.cache_closed(self._home, error) from None
+                raise CacheClosed(self._home, error) from None
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()

@@ -11,8 +11,6 @@ from pathlib import Path, PurePosixPath
 from servemark.errors import WeightsRefused
 from servemark.weights.manifest import INDEX, TOKENIZER_FILES, is_weights, loaded
 
-SINGLE = "model.safetensors"
-
 BESIDE = (
     "*.json",
     "*.txt",

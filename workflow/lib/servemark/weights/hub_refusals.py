@@ -14,16 +14,6 @@ TOKEN = "HF_TOKEN"  # noqa: S105 - the variable's name
 KEPT = "What was fetched is kept: the same command goes on from there."
 
 
-def cache_closed(place: Path, error: OSError) -> WeightsRefused:
-    """The cache takes nothing."""
-    return WeightsRefused(
-        f"Nothing can be written in {place}: {error.strerror or error}.",
-        do="Name a folder that you can write: `cache` in the configuration or in the cluster file. In a cache of several users, who "
-        "fetches first has to leave it writable for the group (umask 002).",
-        reason="cache_not_writable",
-    )
-
-
 def in_a_job() -> bool:
     """Whether this process runs in a job of a scheduler, where secrets are not handed on and the outside may be out of reach."""
     return "SLURM_JOB_ID" in os.environ

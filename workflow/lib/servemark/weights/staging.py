@@ -9,10 +9,10 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from servemark.errors import WeightsRefused
+from servemark.errors import CacheClosed, WeightsRefused
 from servemark.progress import Progress
 from servemark.records import Manifest
-from servemark.weights import builtin, hub, hub_refusals, hub_source, manifest
+from servemark.weights import builtin, hub, hub_source, manifest
 
 
 def stage(name: str, source: str, cache: Path, progress: Progress, *, dummy: bool = False) -> Manifest:
@@ -55,7 +55,7 @@ def _builtin(kind: str, cache: Path, progress: Progress) -> Path:
         directory.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:
-        raise hub_refusals.cache_closed(directory.parent, error) from None
+        raise CacheClosed(directory.parent, error) from None
     try:
         if not directory.exists():
             progress.say(f"making the model {kind}")
