@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -148,11 +149,11 @@ def server(python: str, model: str, folder: Path, *options: str, behind_router: 
 
 
 @contextmanager
-def router(workers: list[str], folder: Path):
+def router(workers: list[str], folder: Path, routing: str = "round_robin"):
     """The router with its key check; gives its address and that of its counters."""
     port, metrics = free_ports.find(HOST, 2, start=secrets.randbelow(len(free_ports.PORTS)))
     url = f"http://{HOST}:{port}"
-    argv = launch_router.router(router_python(), workers, HOST, port, metrics)
+    argv = launch_router.router(router_python(), workers, HOST, port, metrics, routing=routing)
     with started(argv, launch_router.router_environment(), folder / "router.log", url, 30):
         assert httpx.get(url + launch_router.DOOR_TEST, headers=RIGHT, trust_env=False).status_code == 200
         yield url, f"http://{HOST}:{metrics}/metrics"
@@ -238,6 +239,53 @@ def test_requests_are_spread_evenly_and_none_is_repeated(routed, replicas):
     assert all(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
     assert [after - start for after, start in zip(served(replicas), before, strict=True)] == [32, 32]
     assert launch_router.requests_repeated(httpx.get(routed[1]).text) == 0
+
+
+@pytest.fixture
+def least_busy(replicas, tmp_path):
+    with router(replicas, tmp_path, "least_requests") as (url, metrics):
+        yield url, metrics
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_least_busy_replica_gets_the_next_request(least_busy, replicas, stream):
+    def asked(tokens: int) -> httpx.Response:
+        return ask(least_busy[0], "POST /v1/completions", RIGHT, **ASK | {"stream": stream, "max_tokens": tokens})
+
+    before = served(replicas)
+    with ThreadPoolExecutor() as pool:
+        long = pool.submit(asked, 3000)
+        time.sleep(0.3)
+        assert [asked(4).status_code for _ in range(6)] == [200] * 6
+        assert not long.done()
+        assert long.result().status_code == 200
+    assert sorted(after - start for after, start in zip(served(replicas), before, strict=True)) == [1, 6]
+
+
+def test_with_nothing_in_flight_requests_are_spread_too(least_busy, replicas):
+    """Alike prompts, the same one even, do not gather at one replica, and the counters show no prompt."""
+    before = served(replicas)
+    for prompt in ["planted-prompt"] * 8 + [f"planted-prompt {number}" for number in range(8)]:
+        assert ask(least_busy[0], "POST /v1/completions", RIGHT, **ASK | {"prompt": prompt}).status_code == 200
+    assert [after - start for after, start in zip(served(replicas), before, strict=True)] == [8, 8]
+    text = httpx.get(least_busy[1]).text
+    assert KEY not in text and "planted-prompt" not in text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_who_hangs_up_leaves_nothing_in_flight(least_busy, replicas, stream):
+    body = ASK | {"stream": stream, "max_tokens": 3000}
+    with (
+        httpx.Client(headers=RIGHT, trust_env=False, timeout=0.5) as client,
+        suppress(httpx.ReadTimeout),
+        client.stream("POST", least_busy[0] + "/v1/completions", json=body) as answer,
+    ):
+        next(answer.iter_bytes())
+    time.sleep(1)
+    before = served(replicas)
+    for _ in range(8):
+        assert ask(least_busy[0], "POST /v1/completions", RIGHT, **ASK).status_code == 200
+    assert [after - start for after, start in zip(served(replicas), before, strict=True)] == [4, 4]
 
 
 def test_a_dead_replica_fails_its_share_and_is_not_covered_up(standin_python, tmp_path):

@@ -265,14 +265,14 @@ def test_values_that_are_taken(written, kept):
 # Topologies on a cluster: (changed topology, line's key, part of the message); the cluster's nodes have 4 GPUs.
 IMPOSSIBLE = [
     ("{nodes: 2, tensor_parallel: 16}", "nodes", "16 ranks on 2 node(s) take 8 devices of each, and the cluster's nodes "
-     "have 4 (gpus_per_node); legal here: 4, 8, 16\n"),
-    ("{tensor_parallel: 8}", "nodes", "legal here: 2, 4, 8\n"),
-    ("{nodes: 2, tensor_parallel: 2, pipeline_parallel: 5}", "nodes", "legal here: 5, 10\n"),
-    ("{nodes: 1, tensor_parallel: 2, replicas: 3}", "nodes", "legal here: 3, 6\n"),
-    ("{nodes: 3, tensor_parallel: 2, data_parallel: 2}", "nodes", "legal here: 1, 2\n"),
-    ("{nodes: 2}", "nodes", "= 1 ranks of a replica do not divide over its 2 nodes; legal here: 1\n"),
-    ("{nodes: 3, tensor_parallel: 4}", "nodes", "legal here: 1, 2, 4"),
-    ("{nodes: 4, replicas: 2, tensor_parallel: 3}", "nodes", "legal here: 2, 6"),
+     "have 4 (gpus_per_node); legal for `nodes` here: 4, 8, 16\n"),
+    ("{tensor_parallel: 8}", "nodes", "legal for `nodes` here: 2, 4, 8\n"),
+    ("{nodes: 2, tensor_parallel: 2, pipeline_parallel: 5}", "nodes", "legal for `nodes` here: 5, 10\n"),
+    ("{nodes: 1, tensor_parallel: 2, replicas: 3}", "nodes", "legal for `nodes` here: 3, 6\n"),
+    ("{nodes: 3, tensor_parallel: 2, data_parallel: 2}", "nodes", "legal for `nodes` here: 1, 2\n"),
+    ("{nodes: 2}", "nodes", "= 1 ranks of a replica do not divide over its 2 nodes; legal for `nodes` here: 1\n"),
+    ("{nodes: 3, tensor_parallel: 4}", "nodes", "legal for `nodes` here: 1, 2, 4"),
+    ("{nodes: 4, replicas: 2, tensor_parallel: 3}", "nodes", "legal for `nodes` here: 2, 6"),
     ("{nodes: 2, replicas: 3}", "replicas", "3 replicas do not divide over 2 nodes, nor the nodes over the replicas; with "
      "2 nodes legal: 1, 2, 4 and further multiples of 2"),
     ("{nodes: 4, replicas: 6}", "replicas", "legal: 1, 2, 4, 8 and"),
@@ -282,6 +282,9 @@ IMPOSSIBLE = [
     ("{nodes: 2, tensor_parallel: 2, data_parallel: 3, executor: ray}", "data_parallel", "so 3 engines do not divide over 2 nodes"),
     ("{nodes: 4, tensor_parallel: 2, data_parallel: 6, executor: ray}", "data_parallel", "legal for `nodes` here: 3, 6, 12\n"),
     ("{nodes: 3, tensor_parallel: 3, data_parallel: 2, executor: ray}", "data_parallel", "legal for `nodes` here: 2, 6\n"),
+    ("{nodes: 2, tensor_parallel: 8, data_parallel: 2}", "nodes", "(gpus_per_node); no number of nodes has them so: change the sizes\n"),
+    ("{nodes: 4, tensor_parallel: 8, data_parallel: 2}", "data_parallel", "so 2 engines do not divide over 4 nodes; no number of nodes "
+     "has them so: change the sizes; or write `executor: ray`"),
     ("{nodes: 2, replicas: 1, executor: single}", "nodes", "do not divide"),
 ]  # fmt: skip
 

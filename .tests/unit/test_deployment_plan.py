@@ -150,6 +150,14 @@ def test_who_balances_engines_decides_the_key_only_where_it_is_not_the_server(pl
     assert "balancing" not in planned().key_parts["topology"]
 
 
+def test_how_the_router_routes_decides_the_key_only_where_it_is_not_in_turn(planned):
+    turn, least = (
+        planned(topology={"replicas": 2, "routing": how}).points[0].key for how in ("round_robin", "least_requests")
+    )
+    assert turn == planned(topology={"replicas": 2}).points[0].key != least
+    assert "routing" not in planned(topology={"replicas": 2}).key_parts["topology"]
+
+
 def test_trusted_code_is_stamped(planned):
     assert planned(trust=True).options["trust-remote-code"] is True
     assert "trust-remote-code" not in planned().options

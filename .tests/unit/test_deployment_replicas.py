@@ -54,7 +54,9 @@ def test_two_replicas_share_the_requests_behind_one_closed_address(pair):
 
 
 def test_a_router_balances_the_engines_of_one_server(pair):
-    topology = Topology(devices_per_node=2, data_parallel=2, balancing="router", executor="mp")
+    topology = Topology(
+        devices_per_node=2, data_parallel=2, balancing="router", routing="least_requests", executor="mp"
+    )
     port = free_port()
     plain = pair(points=1, topology=topology)
     token = plain.start()
@@ -65,6 +67,7 @@ def test_a_router_balances_the_engines_of_one_server(pair):
     assert ready.url == endpoint.router.url != server.url and ready.url.endswith(f":{port}")
     argv = endpoint.router.argv
     assert argv[argv.index("--intra-node-data-parallel-size") + 1] == "2"
+    assert argv[argv.index("--policy") + 1] == "cache_aware"
     assert httpx.get(f"{server.url}/v1/models", trust_env=False).status_code == 401
     # The router looks there without a key.
     assert httpx.get(f"{server.url}/health", trust_env=False).status_code == 200

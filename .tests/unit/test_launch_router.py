@@ -28,6 +28,13 @@ def test_the_router_binds_what_it_is_told_and_repeats_nothing():
     assert int(value(argv, "--health-failure-threshold")) == 2**32 - 1
 
 
+def test_a_router_that_gives_to_the_least_busy_does_so_at_any_difference_and_whatever_the_prompts():
+    argv = launch_router.router("py", WORKERS, "10.1.2.3", 1, 2, routing="least_requests")
+    assert value(argv, "--policy") == "cache_aware"
+    assert (value(argv, "--balance-abs-threshold"), value(argv, "--balance-rel-threshold")) == ("0", "1.0")
+    assert value(argv, "--cache-threshold") == "1.0"
+
+
 def test_the_router_names_one_of_several_engines_of_each_replica_only_where_it_is_told_to():
     option = "--intra-node-data-parallel-size"
     assert option not in launch_router.router("py", WORKERS, "10.1.2.3", 1, 2)

@@ -62,13 +62,18 @@ def test_row_tells_topology_client_replicas_and_job():
         "data_parallel": 1,
         "replicas": 4,
         "balancing": "server",
+        "routing": "round_robin",
         "executor": "mp",
         "client": "own",
         "client_node": "client1",
         "job_id": "48212",
         "replica_requests": "r0=10 r1=9 r2=9 r3=8",
     }
-    assert (by_name["plain"]["replicas"], by_name["plain"]["replica_requests"]) == (1, None)
+    assert {name: by_name["plain"][name] for name in ("replicas", "routing", "replica_requests")} == {
+        "replicas": 1,
+        "routing": None,
+        "replica_requests": None,
+    }
 
 
 def test_job_is_the_one_of_the_attempt_that_measured():

@@ -125,6 +125,10 @@ def test_planned_and_measured_point_read_the_same():
             Topology(devices_per_node=4, data_parallel=4, balancing="router", executor="mp"),
             "1 node \u00d7 4 devices, DP 4, engines balanced by the router, multiprocessing executor",
         ),
+        (
+            Topology(devices_per_node=2, replicas=2, routing="least_requests"),
+            "1 node \u00d7 2 devices, 2 replicas, requests to the least busy, one process",
+        ),
     ],
 )
 def test_topology_names_only_what_is_parallel(shape, text):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from servemark.environment import INSIDE
 from servemark.launch import NO_PROXY
@@ -20,12 +21,39 @@ DOOR_TEST = "/liveness"
 _NEVER = 2**32 - 1
 # The longest prompts we send have far less; the default of 512 MiB is read and parsed before the key is looked at.
 _MAX_PAYLOAD_BYTES = 64 * 2**20
+_POLICIES: dict[str, tuple[str, ...]] = {
+    "round_robin": ("--policy", "round_robin"),
+    # The one policy of the router that counts what is in flight. It gives a request to the one with the fewest as soon as one has any more
+    # than another; while all have as many, to the one that was given the least text, for no prompt is more alike than threshold 1.
+    "least_requests": (
+        *(
+            "--policy",
+            "cache_aware",
+            "--balance-abs-threshold",
+            "0",
+            "--balance-rel-threshold",
+            "1.0",
+            "--cache-threshold",
+            "1.0",
+        ),
+        # It keeps the text of prompts for that, so many characters a replica; its default is 32 times as much.
+        *("--max-tree-size", str(2**20)),
+    ),
+}
 _SERVED = re.compile(r"^vllm:request_success_total\{[^}]*\}\s+(\S+)", re.MULTILINE)
 _RETRIES = re.compile(r"^vllm_router_retries_total(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
 
 
-def router(python: str, workers: Sequence[str], host: str, port: int, metrics_port: int, engines: int = 1) -> list[str]:
-    """vllm-router for replicas that are ready, one request to each in turn, or to each of their data parallel engines.
+def router(
+    python: str,
+    workers: Sequence[str],
+    host: str,
+    port: int,
+    metrics_port: int,
+    engines: int = 1,
+    routing: Literal["round_robin", "least_requests"] = "round_robin",
+) -> list[str]:
+    """vllm-router for replicas that are ready, or for each of their data parallel engines.
 
     It names the engine in a header (X-data-parallel-rank), which vLLM's routes for completions and chat obey, and others do not: there
     the server balances (entrypoints/openai/completion/serving.py, chat_completion/serving.py; 0.25.1, 0.32.0).
@@ -36,6 +64,7 @@ def router(python: str, workers: Sequence[str], host: str, port: int, metrics_po
     Args:
         workers: the replicas' addresses, ``http://HOST:PORT``.
         engines: data parallel engines of each replica that requests are spread over; 1: the replica does that itself.
+        routing: one request to each in turn, or each request to the one with the fewest in flight.
         metrics_port: where its own counters lie, on loopback. They cannot be turned off and ask for no key; they hold
             addresses and numbers of requests, never a prompt or a key.
 
@@ -51,8 +80,7 @@ def router(python: str, workers: Sequence[str], host: str, port: int, metrics_po
         host,
         "--port",
         str(port),
-        "--policy",
-        "round_robin",
+        *_POLICIES[routing],
         "--disable-retries",
         "--disable-circuit-breaker",
         "--health-failure-threshold",

@@ -42,6 +42,12 @@ class Topology(Strict):
         "their queues, which leaves some engines with more than others; or `router`, the router in front, one request to each engine "
         "in turn, which keeps them equal where requests are alike",
     )
+    routing: Literal["round_robin", "least_requests"] = Field(
+        default="round_robin",
+        description="whom the router gives the next request: `round_robin`, each replica (or engine, with `balancing: router`) in turn; "
+        "or `least_requests`, the one with the fewest in flight, which keeps them equal when a wave of requests ends in one before the "
+        "other",
+    )
     client: Literal["head", "own"] = Field(
         default="head",
         description="where the benchmark client runs: `head`, beside the first server, or `own`, a further node of the "
@@ -91,6 +97,16 @@ class Topology(Strict):
         return self
 
     @model_validator(mode="after")
+    def _something_to_route(self) -> Topology:
+        if self.routing != "round_robin" and not self.record().routed:
+            raise refuse(
+                f"`{self.routing}` is what a router does, and there is none before one server; leave it out, raise replicas, or give "
+                "data parallel engines `balancing: router`",
+                at=("routing",),
+            )
+        return self
+
+    @model_validator(mode="after")
     def _within_reach(self, info: ValidationInfo) -> Topology:
         """With a cluster, or None, as validation context: whether it has such nodes."""
         context = info.context or {}
@@ -104,11 +120,9 @@ class Topology(Strict):
             if self.client == "own":
                 raise refuse(f"a node of its own for the client {way_out}", at=("client",))
         elif 0 < cluster.gpus_per_node < self.devices_per_node:
-            legal = self._legal_nodes(cluster.gpus_per_node)
             raise refuse(
                 f"{self.record().world_size} ranks on {self.nodes} node(s) take {self.devices_per_node} devices of each, and the "
-                f"cluster's nodes have {cluster.gpus_per_node} (gpus_per_node); "
-                + (f"legal here: {legal}" if legal else "no number of nodes has them evenly, change the sizes"),
+                f"cluster's nodes have {cluster.gpus_per_node} (gpus_per_node); {self._legal_nodes(cluster.gpus_per_node)}",
                 at=("nodes",),
             )
         return self
@@ -130,7 +144,7 @@ class Topology(Strict):
         if ranks % nodes:
             raise refuse(
                 f"tensor_parallel x pipeline_parallel x data_parallel = {ranks} ranks of a replica do not divide over its "
-                f"{nodes} nodes; legal here: {self._legal_nodes(_gpus_per_node(info))}",
+                f"{nodes} nodes; {self._legal_nodes(_gpus_per_node(info))}",
                 at=("nodes",),
             )
         if not self._divides(self.nodes):
@@ -141,8 +155,7 @@ class Topology(Strict):
             )
             ray = self.executor == "mp" and self.model_copy(update={"executor": "ray"})._divides(self.nodes)
             raise refuse(
-                f"{placed}, so {self.data_parallel} engines do not divide over {nodes} nodes; legal for `nodes` here: "
-                f"{self._legal_nodes(_gpus_per_node(info))}"
+                f"{placed}, so {self.data_parallel} engines do not divide over {nodes} nodes; {self._legal_nodes(_gpus_per_node(info))}"
                 + ("; or write `executor: ray`, which has engines across nodes" if ray else ""),
                 at=("data_parallel",),
             )
@@ -163,10 +176,14 @@ class Topology(Strict):
         return self.data_parallel == 1 or self.data_parallel % each == 0 or spans
 
     def _legal_nodes(self, gpus_per_node: int) -> str:
-        """Numbers of nodes that the other sizes divide over, on nodes of so many devices (0: any number); empty where there is none."""
+        """Which numbers of nodes the other sizes divide over, on nodes of so many devices (0: any number), in words."""
         ranks = self.record().world_size
         found = [n for n in range(1, ranks + 1) if self._divides(n) and ranks <= n * (gpus_per_node or ranks)]
-        return ", ".join(map(str, found))
+        return (
+            f"legal for `nodes` here: {', '.join(map(str, found))}"
+            if found
+            else "no number of nodes has them so: change the sizes"
+        )
 
 
 def _gpus_per_node(info: ValidationInfo) -> int:

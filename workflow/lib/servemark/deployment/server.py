@@ -191,6 +191,7 @@ class Serving:
             port,
             counters,
             self.plan.topology.data_parallel if self.plan.topology.balancing == "router" else 1,
+            self.plan.topology.routing,
         )
         return ServerPlace(
             replica="", daemon=ROUTER, node=head.name, url=f"http://{head.address}:{port}", argv=tuple(argv)

@@ -106,8 +106,10 @@ def deployment_parts(
 
 
 def topology_part(topology: Topology) -> dict[str, Any]:
-    """The topology; who balances only where it is not the server, so that keys from before there was a choice stay."""
-    return {name: value for name, value in topology.model_dump().items() if (name, value) != ("balancing", "server")}
+    """The topology; who balances and how the router routes only where it is not the first choice, so that keys from before there was one
+    stay."""
+    first = {("balancing", "server"), ("routing", "round_robin")}
+    return {name: value for name, value in topology.model_dump().items() if (name, value) not in first}
 
 
 def hardware_part(hardware: Hardware) -> dict[str, Any]:

@@ -17,6 +17,7 @@ class Topology(Strict):
     data_parallel: int = 1
     replicas: int = 1
     balancing: Literal["server", "router"] = "server"
+    routing: Literal["round_robin", "least_requests"] = "round_robin"
     executor: Literal["single", "mp", "ray"] = "single"
     client: Literal["head", "own"] = "head"
 
@@ -37,7 +38,8 @@ class Topology(Strict):
 
     def asked(self, ask: str) -> Topology:
         """The part that requests go to: all of it, or one replica when they go past the router (``ask: replica``)."""
-        return self.model_copy(update={"replicas": 1, "balancing": "server"}) if ask == "replica" else self
+        alone = {"replicas": 1, "balancing": "server", "routing": "round_robin"}
+        return self.model_copy(update=alone) if ask == "replica" else self
 
     @property
     def routed(self) -> bool:

@@ -25,13 +25,14 @@ TOPOLOGY = {
     "data_parallel": "Int64",
     "replicas": "Int64",
     "balancing": "string",
+    "routing": "string",
     "executor": "string",
     "client": "string",
 }
 """``nodes`` are those of the servers, ``devices`` the ranks over all of them, ``balancing`` who spreads requests over the data parallel
-engines of a server, ``client`` where the load comes from."""
+engines of a server, ``routing`` how the router spreads them (empty without one), ``client`` where the load comes from."""
 
-LATER = ("balancing",)
+LATER = ("balancing", "routing")
 """Columns that the tables of older archives lack; nothing that they tell is in a table alone, so those archives are as good."""
 
 SCHEMA: dict[str, str] = {
@@ -98,7 +99,8 @@ def topology(item: Measurement) -> dict[str, Any]:
     if not parts:
         return {}
     shape = Topology.model_validate(parts)
-    return {"devices": shape.world_size, **shape.model_dump(include=set(TOPOLOGY))}
+    routing = shape.routing if shape.routed else None
+    return {"devices": shape.world_size, **shape.model_dump(include=set(TOPOLOGY)), "routing": routing}
 
 
 def sorted_replicas(item: Measurement) -> dict[str, int]:

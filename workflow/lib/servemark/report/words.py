@@ -189,6 +189,8 @@ def topology(shape: Topology) -> str:
         parts.append(plural(shape.replicas, "replica"))
     if shape.balancing == "router":
         parts.append("engines balanced by the router")
+    if shape.routing == "least_requests":
+        parts.append("requests to the least busy")
     if shape.client == "own":
         parts.append("client on a node of its own")
     executor = {"single": "one process", "mp": "multiprocessing executor", "ray": "Ray executor"}
