@@ -1,5 +1,6 @@
 """The store keeps what is good, notices what is damaged, and stands two writers."""
 
+import errno
 import hashlib
 import os
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from servemark.errors import ServemarkError
 from servemark.measurement import ledger as ledger_module
 from servemark.measurement.ledger import Ledger, file_sha256, link_or_copy
 from servemark.records import Measurement, Reason
@@ -108,6 +110,24 @@ def test_a_damaged_entry_is_moved_aside_with_a_warning_and_can_be_stored_again(s
     store.store(KEY, record(), raw)
     assert store.find(KEY).record == record()
     assert len(store.warnings) == 1
+
+
+@pytest.mark.parametrize("name", ["RECORD", "RAW"])
+def test_what_a_disk_does_not_give_just_now_is_no_damage(store, raw, monkeypatch, name):
+    store.store(KEY, record(), raw)
+    missing, opened = getattr(ledger_module, name), Path.open
+
+    def stale(path, *args, **kwargs):
+        if path.name == missing:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return opened(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", stale)
+    with pytest.raises(ServemarkError, match="cannot be read: Stale file handle") as refused:
+        store.find(KEY)
+    assert refused.value.reason == "ledger_unreadable" and store.warnings == []
+    monkeypatch.setattr(Path, "open", opened)
+    assert store.find(KEY) is not None
 
 
 def test_an_entry_that_is_a_file_is_damaged_too(store, raw):

@@ -58,17 +58,29 @@ class Ledger:
         """The entry of ``key`` after checking it, the raw file's sha256 included; None when there is none.
 
         A damaged entry is moved aside, adds to ``warnings`` and counts as none.
+
+        Raises:
+            ServemarkError: an entry is there that cannot be read just now; it stays.
         """
         entry = self._entry(key)
         if not entry.exists():
             return None
         try:
+            (entry / RECORD).read_bytes()
+            found = file_sha256(entry / RAW)
             record = self._checked_record(key)
-            if file_sha256(entry / RAW) != record.raw_sha256:
+            if found != record.raw_sha256:
                 raise ServemarkError(f"{entry / RAW} is not the file that was stored.")
-        except (ServemarkError, OSError) as error:
+        except (ServemarkError, FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             self._set_aside(entry, error)
             return None
+        except OSError as error:
+            # A shared disk that does not answer now says nothing of what lies on it.
+            raise ServemarkError(
+                f"The stored measurement {entry} cannot be read: {error.strerror or error}.",
+                do="Run the same command again when the disk answers. A file that belongs to somebody else has to be readable for you.",
+                reason="ledger_unreadable",
+            ) from None
         return StoredMeasurement(record, entry / RAW)
 
     def store(self, key: str, record: Measurement, raw_path: Path) -> StoredMeasurement:
