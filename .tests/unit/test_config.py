@@ -58,7 +58,7 @@ def test_the_defaults_are_those_that_the_documents_promise():
         "max_client_cpu": 0.85, "min_client_overlap": 0.9,
     }  # fmt: skip
     chat = config.workloads["chat"]
-    assert (chat.repetitions, chat.seed, chat.warmups, chat.request_rate) == (1, 1, 3, None)
+    assert (chat.repetitions, chat.seed, chat.warmups, chat.request_rate) == (1, 1, "auto", None)
     assert (chat.clients, chat.ask) == (1, "endpoint")
     plain = config.deployments["plain"]
     assert (plain.port, plain.options, plain.variables, plain.workloads) == ("auto", {}, {}, None)

@@ -129,6 +129,25 @@ def test_a_points_client_processes(changes, cluster, expected):
     assert [point.clients for point in points(config, "plain")] == expected
 
 
+@pytest.mark.parametrize(
+    ("load", "warmups"),
+    [
+        ({"concurrency": 4, "requests": 100}, 8),
+        ({"concurrency": 4, "requests": 5}, 5),
+        ({"concurrency": 4, "requests": 100, "warmups": 0}, 0),
+        ({"concurrency": 4, "requests": 5, "warmups": 9}, 9),
+        ({"concurrency": None, "request_rate": 2.0, "requests": 100}, 32),
+        ({"concurrency": None, "request_rate": 2.0, "requests": 9}, 9),
+        ({"concurrency": 4, "request_rate": 2.0, "requests": 100}, 8),
+    ],
+)
+def test_warm_ups_are_two_for_each_place_with_short_answers(load, warmups):
+    workload = {key: value for key, value in (WORKLOAD | load).items() if value is not None}
+    short = points(validate(data(workloads={"chat": {**workload, "output_tokens": 9}})), "plain")[0]
+    long = points(validate(data(workloads={"chat": {**workload, "output_tokens": 900}})), "plain")[0]
+    assert (short.warmups, short.warmup_tokens, long.warmup_tokens) == (warmups, 9, 32)
+
+
 def test_nobody_knows_the_cpus_of_a_client_node_of_another_kind():
     config = validate(data(workloads={"chat": {**WORKLOAD, "concurrency": 512, "clients": "auto"}}))
     topology = Topology.model_construct(client="own")
@@ -144,10 +163,10 @@ def test_nobody_knows_the_cpus_of_a_client_node_of_another_kind():
 def test_one_client_at_the_endpoint_keeps_its_seed_and_every_other_way_has_its_own():
     def seed(**changes):
         replicas = {"d": {"model": "tiny", "environment": "cpu", "topology": {"replicas": 2}}}
-        workloads = {"chat": {**WORKLOAD, "concurrency": 4, **changes}}
+        workloads = {"chat": {**WORKLOAD, "concurrency": 4, "warmups": 3, **changes}}
         return points(validate(data(workloads=workloads, deployments=replicas)), "d")[0].seed
 
-    # Of the version before there were several clients: its measurements stay in the ledger.
+    # A choice that is not made leaves what was sent before there was one.
     assert seed() == seed(clients=1) == seed(clients="auto", ask="endpoint") == SEED_BEFORE
     assert len({seed(), seed(clients=2), seed(clients=4), seed(ask="replica"), seed(clients=2, ask="replica")}) == 5
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from deployed import planned_point
 
+from servemark.deployment import client as client_room
 from servemark.deployment.client import BenchmarkClient, shares
 from servemark.environment import INSIDE
 from servemark.measurement.raw import RawError, RawResult
@@ -38,13 +40,46 @@ def test_every_process_is_the_mended_client(tmp_path, count):
 
 
 @pytest.mark.parametrize(("concurrency", "rate"), [(7, None), (None, 3.0), (7, 3.0)])
-def test_shares_add_up_to_the_load_and_differ_by_at_most_one(concurrency, rate):
-    point = planned_point(7, {}, concurrency=concurrency, request_rate=rate, requests=20, warmups=2, clients=3)
+def test_shares_add_up_to_the_load(concurrency, rate):
+    point = planned_point(7, {}, concurrency=concurrency, request_rate=rate, requests=21, warmups=14, clients=3)
     three = shares(point)
-    assert [share.requests for share in three] == [7, 7, 6] and [share.warmups for share in three] == [1, 1, 1]
+    # As many for each place; where the rate is the load, as many each.
+    assert [share.requests for share in three] == ([7, 7, 7] if rate else [9, 6, 6])
+    assert [share.warmups for share in three] == ([5, 5, 4] if rate else [6, 4, 4])
     assert [share.concurrency for share in three] == ([3, 2, 2] if concurrency else [None] * 3)
     assert sum(share.request_rate or 0 for share in three) == pytest.approx(rate or 0)
     assert {share.clients for share in three} == {1}
+
+
+def test_every_process_has_something_to_do_and_all_for_about_as_long():
+    for clients in range(1, 9):
+        for concurrency in range(clients, 40):
+            for requests in range(max(clients, concurrency), 3 * concurrency):
+                found = shares(planned_point(7, {}, concurrency=concurrency, requests=requests, clients=clients))
+                assert sum(share.requests for share in found) == requests and min(share.requests for share in found) > 0
+                waves = [share.requests / share.concurrency for share in found]
+                assert max(waves) - min(waves) <= 1
+
+
+def test_warm_ups_are_told_how_long_their_answers_are(tmp_path, monkeypatch):
+    given = []
+
+    class Ground:
+        def __init__(self, *_):
+            self.alloc = SimpleNamespace(nodes=["n"])
+
+        def tool(self, node, request):
+            given.append(request.env)
+            return SimpleNamespace(run=lambda **_: None)
+
+    monkeypatch.setattr(client_room, "Ground", Ground)
+    monkeypatch.setattr(client_room.attempts, "scratch_folder", lambda attempt: attempt)
+    here = SimpleNamespace(log=tmp_path / "log", watch=None)
+    for tokens in (32, None):
+        point = planned_point(7, {}, warmup_tokens=tokens)
+        client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny")
+        client.run(tmp_path, (), 1.0, here, lambda: None)
+    assert [env.get("SERVEMARK_WARMUP_TOKENS") for env in given] == ["32", None]
 
 
 def test_each_process_sends_other_prompts_and_always_the_same():

@@ -57,6 +57,7 @@ def point(repetition=1, **changes) -> Point:
         "input_tokens": 64,
         "output_tokens": 32,
         "warmups": 3,
+        "warmup_tokens": 32,
         "client_options": {},
     }
     return Point(**(values | changes))
@@ -64,7 +65,9 @@ def point(repetition=1, **changes) -> Point:
 
 @pytest.fixture
 def planned(tiny):
-    def run(hardware=HARDWARE, trust=False, points=None, check=CHECK, cluster=None, model=tiny, **changes) -> Plan:
+    def run(
+        hardware=HARDWARE, trust=False, points=None, check=CHECK, cluster=None, model=tiny, inherited=None, **changes
+    ) -> Plan:
         values = {
             "model": "tiny",
             "environment": "cpu",
@@ -73,7 +76,7 @@ def planned(tiny):
         }
         deployment = Deployment.model_validate(values | changes)
         asked = points or [point(1), point(2)]
-        return plan("plain", deployment, trust, asked, hardware, check, model, cluster=cluster)
+        return plan("plain", deployment, trust, asked, hardware, check, model, cluster=cluster, inherited=inherited)
 
     return run
 
@@ -98,10 +101,11 @@ def test_of_random_weights_even_experts_are_said_where_there_are_experts(planned
 def test_the_same_question_has_the_same_key_in_every_version(planned, tiny):
     """A key of another value: an update of servemark would measure finished points again in the middle of a campaign.
 
-    Where that is meant, raise ``FORMAT`` in measurement/key.py, say so in CHANGELOG.md, and write the new key here.
+    Where that is meant, raise ``FORMAT`` in measurement/key.py, or give the key a part that says what is another, say so in CHANGELOG.md,
+    and write the new key here.
     """
     (one, _) = planned(model=tiny.model_copy(update={"digest": "1" * 64})).points
-    assert one.key == "9ac915c0e0e3d5c5eac866a44ae3e3fbb361402648c9a575d4a8712a95e98342"
+    assert one.key == "bc926f5a7dc37daf2ea5906c5315085d84748dcda1dc6f2783dcda28f488da6d"
 
 
 def test_a_legal_deployment_gets_its_points_with_keys_that_can_be_recomputed(planned, tiny):
@@ -134,6 +138,8 @@ def test_a_legal_deployment_gets_its_points_with_keys_that_can_be_recomputed(pla
         ({"hardware": HARDWARE.model_copy(update={"cpu_model": "another CPU"})}, False),
         ({"check": CHECK.model_copy(update={"digest": "0" * 64})}, False),
         ({"points": [point(1, name="other", workload="other"), point(2)]}, True),
+        ({"points": [point(1, warmups=4), point(2)]}, False),
+        ({"points": [point(1, warmup_tokens=16), point(2)]}, False),
         ({"points": [point(1, requests=64), point(2)]}, False),
         ({"points": [point(1, client_options={"burstiness": 0.5}), point(2)]}, False),
     ],
@@ -234,6 +240,18 @@ def test_a_cluster_gives_variables_and_modules_and_the_deployment_has_the_last_w
     assert found.variables == {"NCCL_NET": "IB", "OMP_NUM_THREADS": "8", "VLLM_CPU_KVCACHE_SPACE": "1"}
     assert found.modules == ("brics/nccl",)
     assert found.key_parts["variables"] == found.variables and found.key_parts["modules"] == ["brics/nccl"]
+
+
+def test_the_shells_variables_decide_the_key_as_if_they_were_given(planned, monkeypatch):
+    monkeypatch.setenv("NCCL_PROTO", "Simple")
+    none, space = planned(), {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    ring = planned(inherited={"NCCL_ALGO": "Ring"})
+    assert none == planned(inherited={}), "what is not handed in is not looked at"
+    assert none.inherited == {} and none.key_parts["variables"] == space
+    assert (ring.inherited, ring.variables) == ({"NCCL_ALGO": "Ring"}, space)
+    assert ring.key_parts["variables"] == {"NCCL_ALGO": "Ring", **space}
+    assert ring.points[0].key == planned(variables={"NCCL_ALGO": "Ring", **space}).points[0].key
+    assert len({none.points[0].key, ring.points[0].key, planned(inherited={"NCCL_ALGO": "Tree"}).points[0].key}) == 3
 
 
 def test_a_clusters_variables_are_looked_at_as_well(planned):
@@ -412,3 +430,15 @@ def test_what_is_no_number_is_refused_by_its_name(planned, options, variables, n
     with pytest.raises(PlanRefused, match=named) as refused:
         planned(options=options, variables=variables)
     assert refused.value.reason == "bad_option"
+
+
+def test_servers_of_one_node_that_each_take_most_of_its_memory_are_refused_and_with_less_are_not(planned):
+    two = {"topology": {"replicas": 2}, "variables": {}}
+    with pytest.raises(
+        PlanRefused,
+        match=r"Weights and KV cache do not fit: .* GiB that 2 ranks of a node share\. .*VLLM_CPU_KVCACHE_SPACE",
+    ):
+        planned(**two)
+    assert planned(**two, options={"max-model-len": 512, "gpu-memory-utilization": 0.3}).points
+    assert planned(topology={"replicas": 2}, variables={"VLLM_CPU_KVCACHE_SPACE": "1"}).points
+    assert planned(variables={}).points

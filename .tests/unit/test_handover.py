@@ -109,6 +109,14 @@ def test_a_job_and_gpus_and_another_state_of_the_sources_are_told(run):
     assert "with changes" in entities["#servemark"]["description"]
 
 
+def test_variables_of_the_shell_are_told_apart_from_the_deployments_own(run):
+    run.edit_json("deployments/plain/plan.json", lambda plan: plan.update(inherited={"NCCL_ALGO": "Ring"}))
+    record, _, _ = described(run)
+    found = {item.name: (item.inherited, item.variables) for item in record.deployments}
+    assert found["plain"] == ({"NCCL_ALGO": "Ring"}, {"VLLM_CPU_KVCACHE_SPACE": "1"})
+    assert found["ray-tp2"][0] == {}
+
+
 def test_figures_that_another_run_measured_are_no_attempts(run):
     def elsewhere(record):
         record["attempt"] = record["attempt"].replace("results/demo/", "results/earlier/")

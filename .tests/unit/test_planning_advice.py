@@ -70,12 +70,15 @@ def point(concurrency: int | None = 64, **changes) -> Point:
         "input_tokens": 1024,
         "output_tokens": 1024,
         "warmups": 0,
+        "warmup_tokens": 32,
         "client_options": {},
     }
     return Point(**(values | changes))
 
 
-def planned(gpu="NVIDIA H200", load=(64,), options=None, check=None, variables=None, model=GPT_OSS, **topology) -> Plan:
+def planned(
+    gpu="NVIDIA H200", load=(64,), options=None, check=None, variables=None, model=GPT_OSS, inherited=None, **topology
+) -> Plan:
     """A plan of gpt-oss-120b, or of another config.json, on nodes of eight GPUs.
 
     Args:
@@ -95,7 +98,8 @@ def planned(gpu="NVIDIA H200", load=(64,), options=None, check=None, variables=N
     manifest = report_data.manifest("big").model_copy(update={"config": model, "weight_bytes": None})
     asked = [one if isinstance(one, Point) else point(one) for one in load]
     hardware = gpus(gpu) if gpu in MEMORY_MIB else HARDWARE
-    return plan("big", deployment, False, asked, hardware, CHECK.model_copy(update=check or {}), manifest)
+    found = CHECK.model_copy(update=check or {})
+    return plan("big", deployment, False, asked, hardware, found, manifest, inherited=inherited)
 
 
 def without(name: str) -> dict:
@@ -127,6 +131,7 @@ SPEAKS = {
     "tensor parallel": ({"nodes": 2, "tensor_parallel": 8}, "8 over two nodes of 4 GH200 gave 0.59"),
     "experts": ({"data_parallel": 4, "options": {"enable-expert-parallel": True}}, "12.5k without this option"),
     "balancing": ({"data_parallel": 4}, "Where requests are alike, topology.balancing: router keeps them equal."),
+    "in turn": ({"load": (64,), "replicas": 2}, "and 22,239 with topology.routing: least_requests"),
     "Ray": ({"tensor_parallel": 2, "executor": "ray", "check": {"vllm": "0.15.1"}},
             "vLLM 0.15.1 turns asynchronous scheduling off with executor: ray"),
     "graphs": ({"load": (512,), "options": {"max-num-seqs": 512, "max-cudagraph-capture-size": 2048}},
@@ -161,6 +166,10 @@ SPEAKS = {
         "serve_options": tuple(option for option in OPTIONS.split() if option != "moe-backend")}}, "so it does nothing. Remove it."),
     "NCCL": ({"variables": {"NCCL_FORCE_FLUSH": "0"}}, "Did you mean NCCL_NET_FORCE_FLUSH?"),
     "debugging": ({"variables": {"VLLM_LOGGING_LEVEL": "debug"}}, "variables.VLLM_LOGGING_LEVEL: debug is for finding faults"),
+    "one variable of the shell": ({"inherited": {"NCCL_ALGO": "Ring"}},
+                                  "From the shell, NCCL_ALGO reaches the servers and may decide figures, so the ledger's key has it"),
+    "variables of the shell": ({"inherited": {"UCX_TLS": "rc", "NCCL_ALGO": "Ring"}, "variables": {"NCCL_NET": "IB"}},
+                               "From the shell, NCCL_ALGO, UCX_TLS reach the servers and may decide figures, so the ledger's key has them"),
     "blocking": ({"variables": {"CUDA_LAUNCH_BLOCKING": "1"}}, "variables.CUDA_LAUNCH_BLOCKING: 1 is for finding faults"),
 }  # fmt: skip
 
@@ -186,6 +195,8 @@ SILENT = {
     "few requests for each replica": {"load": (1000,), "tensor_parallel": 4, "replicas": 2},
     "two devices": {"load": (512,), "tensor_parallel": 2},
     "experts cut": {"data_parallel": 4, "balancing": "router"},
+    "the least busy": {"load": (64,), "replicas": 2, "routing": "least_requests"},
+    "in turn, one request each": {"load": (2,), "replicas": 2, "routing": "round_robin"},
     "no more requests than engines": {"data_parallel": 4, "load": (4,)},
     "experts spread over one engine": {"tensor_parallel": 4, "options": {"enable-expert-parallel": True}},
     "Ray with asynchronous scheduling": {"tensor_parallel": 2, "executor": "ray"},
@@ -214,7 +225,9 @@ SILENT = {
 
 @pytest.mark.parametrize("case", SILENT)
 def test_no_advice_is_given_a_step_away(case):
-    assert planned(**SILENT[case]).warnings == ()
+    changes = SILENT[case]
+    least_busy = {"routing": "least_requests"} if "replicas" in changes else {}
+    assert planned(**least_busy | changes).warnings == ()
 
 
 def test_of_a_dense_model_on_each_device_nothing_is_known():

@@ -203,6 +203,8 @@ def test_marked_finds_a_process_that_wiped_its_environment_by_where_it_writes(tm
 
 
 def test_what_another_interpreter_gets_of_our_environment(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("OMP_", "HF_", "VLLM_", "NCCL_"))]:
+        monkeypatch.delenv(name)
     for name in (
         "OMP_NUM_THREADS",
         "HF_TOKEN",

@@ -88,6 +88,14 @@ def test_secrets_in_options_and_configuration_are_hidden():
     assert "(hidden)" in html
 
 
+def test_variables_of_the_shell_stand_beside_the_deployments_own():
+    base = report_data.demo()
+    plans = {"plain": report_data.plan("plain", inherited={"NCCL_ALGO": "Ring"}), "ray-tp2": base.plans["ray-tp2"]}
+    html = render(replace(base, plans=plans))
+    assert html.count("<dt>Variables of the shell</dt>") == 1 and html.count("<dt>Variables</dt>") == 2
+    assert "NCCL_ALGO: Ring" in html and "NCCL_ALGO" not in render(base)
+
+
 def test_summary_names_the_best_accepted_throughput(demo):
     assert (
         "2 deployments of 1 model: 12 of 12 measurements accepted, 1 of them SUSPECT; no gaps. "

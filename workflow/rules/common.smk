@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "lib"))
 
-from servemark import depends, locks, main_process, scheduled, serving
+from servemark import depends, inherited, locks, main_process, scheduled, serving
 
 # On one machine all jobs run here, and nothing is asked of a scheduler.
 SCHEDULED = scheduled.is_scheduled(is_main=workflow.is_main_process, jobs=workflow.resource_settings.nodes)
@@ -75,16 +75,17 @@ def of_deployment(wildcards):
 
 
 def deployment_parameters(wildcards):
-    """Everything of the configuration that decides a deployment's plan."""
+    """Everything of the configuration, and of the shell, that decides a deployment's plan."""
     deployment = of_deployment(wildcards)
+    cluster = experiment.config.cluster
+    given = (cluster.variables if cluster else {}) | deployment.variables
     return {
         "deployment": deployment.model_dump(mode="json", exclude={"port", "compile_cache"}),
         "points": [point.model_dump(mode="json") for point in experiment.points[wildcards.deployment]],
         "trust_remote_code": experiment.config.models[deployment.model].trust_remote_code,
-        "cluster": experiment.config.cluster
-        and experiment.config.cluster.model_dump(
-            mode="json", include={"scheduler", "variables", "modules", "interface"}
-        ),
+        "cluster": cluster
+        and cluster.model_dump(mode="json", include={"scheduler", "variables", "modules", "interface"}),
+        "inherited": inherited.deciding(os.environ, deployment.topology.record(), given),
     }
 
 

@@ -23,6 +23,7 @@ with stage("plan_deployment", name, snakemake.log[0]) as here:
         EnvironmentCheck.read(snakemake.input.check),
         Manifest.read(snakemake.input.manifest),
         cluster=Cluster.model_validate(spec["cluster"]) if spec["cluster"] else None,
+        inherited=spec["inherited"],
     )
     planned.write(snakemake.output.plan)
     here.progress.say(f"{len(planned.points)} load points, {planned.topology.world_size} ranks")

@@ -154,9 +154,13 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     vLLM's own variables that decide results are left out too: they belong into the configuration, where the ledger's key and the
     report see them.
     """
-    kept = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-    kept = {name: value for name, value in kept.items() if not (name.startswith("VLLM_") and decides(name))}
-    return {**kept, **(extra or {})}
+    return {**handed_on(os.environ), **(extra or {})}
+
+
+def handed_on(env: Mapping[str, str]) -> dict[str, str]:
+    """What of an environment :func:`clean_environment` hands on."""
+    kept = {name: value for name, value in env.items() if name not in _NOT_INHERITED}
+    return {name: value for name, value in kept.items() if not (name.startswith("VLLM_") and decides(name))}
 
 
 def descendants(pid: int) -> list[psutil.Process]:

@@ -21,6 +21,12 @@ from servemark.records import Strict
 MAX_VARIANTS = 1000
 # Of the concurrency, for `clients: auto`: the Python client of vLLM keeps up with some 20,000 chunks/s, 150 for each of so many streams.
 STREAMS_A_CLIENT = 128
+# A place's first warm-up meets a server that fills, its second one that goes on answering meanwhile: other shapes of steps, other kernels.
+WARMUPS_A_PLACE = 2
+# Where there is only a rate, nobody knows how many will be in flight.
+WARMUPS_OF_A_RATE = 32
+# Of a warm-up's answer: what is to be compiled is met in reading prompts and in the first steps of answers.
+WARMUP_TOKENS = 32
 
 
 class Point(Strict):
@@ -36,6 +42,7 @@ class Point(Strict):
     input_tokens: int
     output_tokens: int
     warmups: int
+    warmup_tokens: int = Field(description="tokens of a warm-up's answer, at most")
     client_options: dict[str, Any]
     clients: int = Field(default=1, description="processes that share the load")
     ask: Literal["endpoint", "replica"] = "endpoint"
@@ -209,6 +216,13 @@ def client_processes(workload: Workload, requests: int, concurrency: int | None,
     return wanted if cpus is None else max(1, min(wanted, cpus // 2))
 
 
+def warmups(workload: Workload, requests: int, concurrency: int | None) -> int:
+    """How many warm-ups one point has. ``requests``, ``concurrency``: of the point."""
+    if workload.warmups != "auto":
+        return workload.warmups
+    return min(requests, WARMUPS_A_PLACE * concurrency if concurrency else WARMUPS_OF_A_RATE)
+
+
 def _workload_points(name: str, workload: Workload, cpus: int | None) -> list[Point]:
     loads: list[tuple[str, int | None, float | None]]
     if workload.request_rate:
@@ -225,11 +239,12 @@ def _workload_points(name: str, workload: Workload, cpus: int | None) -> list[Po
             concurrency=concurrency,
             request_rate=rate,
             repetition=repetition,
-            seed=_seed(workload, count, label, repetition, clients),
+            seed=_seed(workload, count, label, repetition, clients, warmups(workload, count, concurrency)),
             requests=count,
             input_tokens=workload.input_tokens,
             output_tokens=workload.output_tokens,
-            warmups=workload.warmups,
+            warmups=warmups(workload, count, concurrency),
+            warmup_tokens=min(WARMUP_TOKENS, workload.output_tokens),
             client_options=workload.client_options,
             clients=clients,
             ask=workload.ask,
@@ -244,7 +259,7 @@ def _rate(rate: float) -> str:
     return f"{rate:.6f}".rstrip("0").rstrip(".")
 
 
-def _seed(workload: Workload, requests: int, label: str, repetition: int, processes: int) -> int:
+def _seed(workload: Workload, requests: int, label: str, repetition: int, processes: int, warmups: int) -> int:
     """A seed of 31 bits that only this point has.
 
     Two points with one seed would send the same prompts, or prompts that begin the same, and the second would find them
@@ -252,7 +267,7 @@ def _seed(workload: Workload, requests: int, label: str, repetition: int, proces
     workload changes nothing that is measured.
     """
     lengths = [workload.input_tokens, workload.output_tokens]
-    client = [workload.warmups, workload.client_options, workload.concurrency if workload.request_rate else None]
+    client = [warmups, workload.client_options, workload.concurrency if workload.request_rate else None]
     parts = [workload.seed, workload.dataset, *lengths, requests, client, label, repetition]
     # Left out where they are the default: points that were measured before there was a choice keep their seed, and so their ledger key.
     parts += [{"clients": processes}] if processes > 1 else []

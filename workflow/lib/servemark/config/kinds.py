@@ -139,6 +139,12 @@ def _clients(value: Any) -> int | str:
     raise refuse("must be `auto` or a whole number of at least 1")
 
 
+def _warmups(value: Any) -> int | str:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise refuse("must be `auto` or a whole number of at least 0")
+
+
 def _path(value: Any) -> Path:
     if not isinstance(value, str | Path) or not str(value).strip():
         raise refuse("must be a path")
@@ -268,6 +274,11 @@ Clients = Annotated[
     int | Literal["auto"],
     PlainValidator(_clients),
     WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
+]
+Warmups = Annotated[
+    int | Literal["auto"],
+    PlainValidator(_warmups),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 0}]}),
 ]
 Location = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Source = Annotated[str, AfterValidator(_source)]

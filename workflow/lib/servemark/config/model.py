@@ -31,6 +31,7 @@ from servemark.config.kinds import (
     ServeOptions,
     Source,
     Variables,
+    Warmups,
     distinct,
     one_or_more,
     reference,
@@ -146,7 +147,11 @@ class Workload(Strict):
     )
     repetitions: Count = Field(default=1, description="how often each load is measured; each sends other prompts")
     seed: Amount = Field(default=1, description="where the prompts' seeds derive from")
-    warmups: Amount = Field(default=3, description="requests before the measured ones, not counted")
+    warmups: Warmups = Field(
+        default="auto",
+        description="requests before the measured ones, not counted: other prompts, as long, with answers of 32 tokens at most; "
+        "`auto`: two for every place of the concurrency (32 where there is only a request rate), and no more than `requests`",
+    )
     client_options: ClientOptions = Field(
         default={}, description="further options of `vllm bench serve` under their own names"
     )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,17 +19,20 @@ from servemark.measurement.raw import RawError, RawResult, read_data, read_raw
 from servemark.records import PlannedPoint, Ready, write_atomically
 from servemark.stage import Stage
 
+# As in inside/bench_client.py.
+WARMUP = "SERVEMARK_WARMUP_TOKENS"
 _RUN_CLIENTS = Path(__file__).parents[1] / "inside" / "run_clients.py"
 
 
 def shares(point: PlannedPoint) -> list[PlannedPoint]:
-    """What each of the point's client processes sends: shares that differ by at most one and add up to the point.
+    """What each of the point's client processes sends, adding up to the point: places as evenly as they go, and as many requests and
+    warm-ups for each place, so that all are at work for as long. With a rate, as many requests each.
 
-    The first keeps the point's seed; the others derive theirs from it, so that no two send the same prompts. Of warm-ups all have
-    the same number, so that no one waits long for the others (``inside/bench_client.py``).
+    The first keeps the point's seed; the others derive theirs from it, so that no two send the same prompts.
     """
     count = point.clients
-    concurrency = [None] * count if point.concurrency is None else _split(point.concurrency, count)
+    concurrency = [None] * count if point.concurrency is None else _split(point.concurrency, [1] * count)
+    places = [1] * count if point.request_rate is not None else [share or 1 for share in concurrency]
     return [
         point.model_copy(
             update={
@@ -38,17 +40,24 @@ def shares(point: PlannedPoint) -> list[PlannedPoint]:
                 "concurrency": concurrency[index],
                 "request_rate": None if point.request_rate is None else point.request_rate / count,
                 "requests": requests,
-                "warmups": math.ceil(point.warmups / count),
+                "warmups": warmups,
                 "seed": _seed(point.seed, index),
             }
         )
-        for index, requests in enumerate(_split(point.requests, count))
+        for index, (requests, warmups) in enumerate(
+            zip(_split(point.requests, places), _split(point.warmups, places), strict=True)
+        )
     ]
 
 
-def _split(total: int, count: int) -> list[int]:
-    each, more = divmod(total, count)
-    return [each + (index < more) for index in range(count)]
+def _split(total: int, weights: Sequence[int]) -> list[int]:
+    """A total in whole shares in proportion to weights: what is left by rounding down goes to the largest remainders."""
+    whole = sum(weights)
+    shares = [total * weight // whole for weight in weights]
+    remainders = sorted(range(len(weights)), key=lambda index: (-(total * weights[index] % whole), index))
+    for index in remainders[: total - sum(shares)]:
+        shares[index] += 1
+    return shares
 
 
 def _seed(seed: int, index: int) -> int:
@@ -110,7 +119,13 @@ class BenchmarkClient:
         request = DaemonRequest(
             name=f"client-{self.point.name}",
             argv=(self.python, str(_RUN_CLIENTS), str(order.absolute())),
-            env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **launch.NO_PROXY, **self.variables},
+            env={
+                "HF_HUB_OFFLINE": "1",
+                "VLLM_NO_USAGE_STATS": "1",
+                **({} if self.point.warmup_tokens is None else {WARMUP: str(self.point.warmup_tokens)}),
+                **launch.NO_PROXY,
+                **self.variables,
+            },
             secret_env={"OPENAI_API_KEY": str(self.ready.key_file)},
             log=str(here.log.absolute()),
             modules=modules,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from servemark import planning, random_weights, visible_gpus
 from servemark.config.cluster import Cluster
@@ -36,12 +36,15 @@ def plan(
     manifest: Manifest,
     *,
     cluster: Cluster | None = None,
+    inherited: Mapping[str, str] | None = None,
 ) -> Plan:
     """Decide whether the deployment can serve, and what it is expected to hold.
 
     Args:
         hardware: one node's; on a cluster all nodes are of one kind.
         cluster: whose variables and modules hold for everything on the nodes; None: this machine alone.
+        inherited: the shell's variables that reach the server and decide (``servemark.inherited``), none of them given by ``cluster`` or
+            ``deployment``. In the key they stand as if they were: the server gets the same either way.
 
     Raises:
         PlanRefused: an environment that cannot serve this here; an option vLLM does not know, an illegal topology, or not enough
@@ -51,6 +54,7 @@ def plan(
     architecture = Architecture.from_config(manifest.config)
     topology = deployment.topology.record()
     variables = (dict(cluster.variables) if cluster else {}) | deployment.variables
+    inherited = dict(inherited or {})
     modules = cluster.modules if cluster else ()
     layers = planning.stages(architecture, topology, variables)
     hiding = visible_gpus.hiding(hardware)
@@ -83,21 +87,19 @@ def plan(
         shortest = max((prompt + answer for _, prompt, answer in asked_for), default=1)
         length = planning.longest_fitting(lambda tokens: estimated(tokens)[0].max_concurrency >= 1, shortest, length)
     estimate, memory_gib, utilisation = estimated(length)
-    # On CPU every rank of a node takes the space that the variable gives out of the same memory.
-    shared = hardware.accelerator == "cpu" and bool(variables.get(CPU_SPACE))
-    planning.require(estimate, topology, memory_gib, utilisation, topology.devices_per_node if shared else 1)
+    planning.require(estimate, topology, memory_gib, utilisation, _sharing(topology, variables, hardware))
     share = key.deployment_parts(
         model_digest=manifest.digest,
         environment_digest=check.digest,
         topology=topology,
         options=options,
-        variables=variables,
+        variables=inherited | variables,
         hardware=hardware,
         modules=modules,
         interface=cluster.interface if cluster else None,
     )
     planned = tuple(_planned(point, share) for point in points)
-    asked = planning.Asked(architecture, topology, options, variables, planned, estimate, hardware, check)
+    asked = planning.Asked(architecture, topology, options, variables, planned, estimate, hardware, check, inherited)
     return Plan(
         deployment=name,
         model=deployment.model,
@@ -108,6 +110,7 @@ def plan(
         topology=topology,
         options=options,
         variables=variables,
+        inherited=inherited,
         modules=modules,
         estimate=estimate,
         warnings=(*warnings, *drawbacks, *planning.advice(asked), *check.warnings),
@@ -127,6 +130,7 @@ def point_key_parts(point: Point | PlannedPoint) -> dict:
         "options": point.client_options,
     }
     # Left out where they are the default, so that what was measured before there was a choice keeps its key.
+    shape |= {} if point.warmup_tokens is None else {"warmup_tokens": point.warmup_tokens}
     shape |= {"clients": point.clients} if point.clients > 1 else {}
     shape |= {"ask": point.ask} if point.ask != "endpoint" else {}
     return key.point_parts(
@@ -154,6 +158,17 @@ def unknown_options(options: Iterable[str], known: Iterable[str], version: str) 
                 f"options.{option}: vLLM {version} has no such option{f'; did you mean {near[0]}' if near else ''}."
             )
     return found
+
+
+def _sharing(topology: Topology, variables: Mapping[str, str], hardware: Hardware) -> int:
+    """How many caches of the size that is estimated lie in the same memory.
+
+    On CPU each rank of a node takes the space that the variable gives, and without it each server of a node its share of all there is
+    (vllm/v1/worker/cpu_worker.py, 0.32.0: the second of two ends with "Available memory on node 0 ... is less than desired").
+    """
+    if hardware.accelerator != "cpu":
+        return 1
+    return topology.devices_per_node if variables.get(CPU_SPACE) else -(-topology.replicas // topology.nodes)
 
 
 def _estimate(

@@ -100,6 +100,7 @@ def _deployment(reader: Reader, run: str, plan: Plan, measured: Sequence[Measure
         environment=plan.environment,
         topology=plan.topology,
         variables=plan.variables,
+        inherited=plan.inherited,
         modules=plan.modules,
         stopped=reader.find(f"{place}/stopped.json"),
         fabric=reader.find(f"{place}/fabric.json"),

@@ -1,13 +1,20 @@
-"""Run by the model environment's interpreter: vLLM's client, with one fault mended, and held where it is one of several processes.
+"""Run by the model environment's interpreter: vLLM's client, with one fault mended, with warm-ups that warm, held where it is one of
+several processes.
 
 usage: python bench_client.py ARGUMENTS OF vllm
 
-As ``python -m vllm.entrypoints.cli.main``, but for two things.
+As ``python -m vllm.entrypoints.cli.main``, but for three things.
 
 What it reads from the network is not stripped. vLLM's client (benchmarks/lib/endpoint_request_func.py, 0.25.1, 0.32.0) strips each piece
 that arrives, wherever the network has cut the stream: a cut beside the space of ``data: {...}`` makes the event unreadable and the request
 failed (seen: 14 of 96 requests through the router, on a busy machine), and one beside a space of an answer loses that. vllm-project/vllm
 pull request 51172 takes out the same three lines.
+
+Its warm-ups (vllm/benchmarks/serve.py, ``benchmark()``) are the first measured prompt again and again, with answers of full length: a
+server with a prefix cache reads it once, and answers the measured one from its cache; and a server that has read few prompts at once
+still compiles kernels in the load (seen on H200: 5.2 s of standing still when the first wave of 512 requests gave way to the next).
+Given how many tokens a warm-up's answer has, each request before the clock is another prompt, as long, with so short an answer. They are
+told from the measured ones by the function that is awaited between them, of which below.
 
 One of several processes, which begin to measure together, is held between its warm-ups and the start of its clock until run_clients.py,
 which waits for all, lets it go. vLLM has no option for that. Its ``benchmark()`` (vllm/benchmarks/serve.py) asks for the server's
@@ -17,8 +24,10 @@ begins as soon as it is ready.
 """
 
 import asyncio
+import dataclasses
 import importlib.util
 import inspect
+import itertools
 import os
 import runpy
 import socket
@@ -26,6 +35,13 @@ import sys
 
 # Number of the descriptor on which run_clients.py hears that we are ready, and lets us go.
 VARIABLE = "SERVEMARK_START_BARRIER"
+# Tokens of a warm-up's answer, at most.
+WARMUP = "SERVEMARK_WARMUP_TOKENS"
+# Greater than prompts have characters in common multiples with: warm-up N begins N times so many characters further on.
+STRIDE = 7919
+ITS_OWN = "its warm-ups are its own, the first prompt again and again"
+# Text cut anew at its ends may have a token or two more; so many characters less make up for it.
+SPARE = 16
 CLI = "vllm.entrypoints.cli.main"
 MODULE = "vllm.benchmarks.serve"
 KNOWN = ("fetch_spec_decode_metrics", "fetch_diffusion_metrics")
@@ -71,15 +87,55 @@ def hold(module, descriptor):
     setattr(module, name, held)
 
 
+def another(prompt, number):
+    """A prompt of the same text, begun elsewhere in it: no block of it is in a prefix cache for the first. ``number``: from 1."""
+    if not isinstance(prompt, str) or len(prompt) < 2:
+        return prompt
+    turn = number * STRIDE % (len(prompt) - 1) + 1
+    turned = prompt[turn:] + prompt[:turn]
+    return turned[:-SPARE] if len(turned) > 4 * SPARE else turned
+
+
+def vary_warmups(module, tokens):
+    """Give each request that the module's client sends before its last step a prompt of its own and an answer of so many tokens."""
+    name, functions = last_step(module), getattr(module, "ASYNC_REQUEST_FUNCS", None)
+    if name is None or not isinstance(functions, dict):
+        say_unknown(ITS_OWN)
+        return
+    numbers, step = itertools.count(1), getattr(module, name)
+    warming = True
+
+    def varied(send):
+        async def warm(request_func_input, *args, **kwargs):
+            if warming:
+                request_func_input = dataclasses.replace(
+                    request_func_input,
+                    prompt=another(request_func_input.prompt, next(numbers)),
+                    output_len=min(tokens, request_func_input.output_len),
+                )
+            return await send(request_func_input, *args, **kwargs)
+
+        return warm
+
+    async def warmed(*args, **kwargs):
+        nonlocal warming
+        warming = False
+        return await step(*args, **kwargs)
+
+    module.ASYNC_REQUEST_FUNCS = {backend: varied(send) for backend, send in functions.items()}
+    setattr(module, name, warmed)
+
+
 def give_up(descriptor):
     """Let run_clients.py know, by the end of the descriptor, that it need not wait for us."""
     os.close(descriptor)
-    print(
-        f"bench_client.py: this vLLM's {MODULE} has no function that we know between warm-ups and measurement: "
-        "this client process begins as soon as it is ready",
-        file=sys.stderr,
-        flush=True,
-    )
+    say_unknown("this client process begins as soon as it is ready")
+
+
+def say_unknown(so):
+    """Say that this vLLM has no last step that we know, and what follows."""
+    what = f"this vLLM's {MODULE} has no function that we know between warm-ups and measurement"
+    print(f"bench_client.py: {what}: {so}", file=sys.stderr, flush=True)
 
 
 def when_imported(name, make):
@@ -104,19 +160,26 @@ def when_imported(name, make):
     return True
 
 
-def hold_when_imported(descriptor):
-    """Hold the client; where it has no module that we know, say so."""
+def prepare_when_imported(tokens, descriptor):
+    """Vary the client's warm-ups, and hold it, each where it is asked for (not None); where it has no module that we know, say so."""
 
-    def held(spec):
+    def prepared(spec):
         execute = spec.loader.exec_module
 
-        def execute_and_hold(module):
+        def execute_and_prepare(module):
             execute(module)
-            hold(module, descriptor)
+            if tokens is not None:
+                vary_warmups(module, tokens)
+            if descriptor is not None:
+                hold(module, descriptor)
 
-        return execute_and_hold
+        return execute_and_prepare
 
-    if not when_imported(MODULE, held):
+    if when_imported(MODULE, prepared):
+        return
+    if tokens is not None:
+        say_unknown(ITS_OWN)
+    if descriptor is not None:
         give_up(descriptor)
 
 
@@ -134,9 +197,11 @@ def main():
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.getcwd()
     when_imported(REQUESTS, unstripped)
-    if given := os.environ.pop(VARIABLE, None):
-        os.set_inheritable(int(given), False)  # the client may become or start another program
-        hold_when_imported(int(given))
+    tokens, descriptor = (int(given) if (given := os.environ.pop(name, None)) else None for name in (WARMUP, VARIABLE))
+    if descriptor is not None:
+        os.set_inheritable(descriptor, False)  # the client may become or start another program
+    if tokens is not None or descriptor is not None:
+        prepare_when_imported(tokens, descriptor)
     runpy.run_module(CLI, run_name="__main__", alter_sys=True)
 
 

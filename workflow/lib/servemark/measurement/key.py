@@ -8,7 +8,8 @@ environment     the environment's digest (every installed package)
 topology        nodes, devices per node, tensor/pipeline/data parallel size, replicas, executor, place of the client; who
                 balances data parallel engines when it is not the server
 options         the server's options, as ``--name`` would spell them (kebab case, no dashes in front), in any order
-variables       the server's environment variables, the cluster's under the deployment's own
+variables       the server's environment variables: the deployment's own over the cluster's over those of the shell that decide
+                (``servemark.inherited``), wherever a value comes from
 modules         what ``module load`` brings (the fabric's NCCL plugin, a compiler), in the order it is loaded
 interface       the network between nodes as configured, when there is more than one node; else None
 hardware        accelerator; GPU names and memory, sorted; driver; CPU model and logical count; architecture

@@ -1,4 +1,4 @@
-"""Variables of a server that do nothing in its version of vLLM, or slow it down while it is measured."""
+"""Variables of a server that do nothing in its version of vLLM, slow it down while it is measured, or come from the shell alone."""
 
 from __future__ import annotations
 
@@ -58,4 +58,16 @@ def debugging(asked: Asked) -> Iterator[str]:
             )
 
 
-RULES: tuple[Callable[[Asked], Iterator[str]], ...] = (unknown, misnamed, debugging)
+def of_the_shell(asked: Asked) -> Iterator[str]:
+    """Variables that decide figures and stand in no configuration: whoever measures from another shell has another key."""
+    if asked.inherited:
+        names = sorted(asked.inherited)
+        reach, them = ("reaches", "it") if len(names) == 1 else ("reach", "them")
+        yield (
+            f"From the shell, {', '.join(names)} {reach} the servers and may decide figures, so the ledger's key has {them}: a run from a "
+            f"shell without {them} measures anew. Write {them} under deployments.NAME.variables, or under `variables` of the cluster file, "
+            "to have the same for everybody; the key stays as it is then."
+        )
+
+
+RULES: tuple[Callable[[Asked], Iterator[str]], ...] = (unknown, misnamed, debugging, of_the_shell)

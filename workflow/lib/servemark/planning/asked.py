@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ class Asked:
     Attributes:
         variables: the server's, the cluster's included.
         hardware: one node's.
+        inherited: the shell's variables that reach the server and decide.
     """
 
     architecture: Architecture
@@ -35,6 +36,7 @@ class Asked:
     estimate: Estimate
     hardware: Hardware
     check: EnvironmentCheck
+    inherited: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def cuda(self) -> bool:

@@ -164,6 +164,9 @@ class RunDeployment(Strict):
     environment: str
     topology: Topology
     variables: dict[str, str] = Field(description="set for its processes, the cluster's and its own")
+    inherited: dict[str, str] = Field(
+        default={}, description="of the shell's variables, those that reached it and decide"
+    )
     modules: tuple[str, ...]
     stopped: ArchivedFile | None
     fabric: ArchivedFile | None

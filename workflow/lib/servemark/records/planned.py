@@ -76,6 +76,10 @@ class PlannedPoint(Strict):
     input_tokens: int
     output_tokens: int
     warmups: int
+    warmup_tokens: int | None = Field(
+        default=None,
+        description="tokens of a warm-up's answer, at most; none: vLLM's own warm-ups, the first prompt with its full answer",
+    )
     client_options: dict[str, Any] = {}
     clients: int = Field(default=1, description="processes of the client that share the load")
     ask: Literal["endpoint", "replica"] = Field(
@@ -97,6 +101,10 @@ class Plan(Record):
     topology: Topology
     options: dict[str, Any]
     variables: dict[str, str] = Field(description="the cluster's variables under the deployment's own")
+    inherited: dict[str, str] = Field(
+        default={},
+        description="variables of the shell that reach the server and decide; part of the key as if they were given",
+    )
     modules: tuple[str, ...] = Field(default=(), description="loaded on every node before anything is started")
     estimate: Estimate | None = None
     warnings: tuple[str, ...] = ()
