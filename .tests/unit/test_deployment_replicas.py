@@ -101,7 +101,7 @@ def test_three_client_processes_share_a_load_over_two_replicas_and_one_asks_past
     assert (shared.verdict, shared.completed, shared.clients, shared.ask) == ("VALID", 32, 3, "endpoint"), (
         shared.reasons
     )
-    assert sum(shared.replica_requests.values()) == 35 and min(shared.replica_requests.values()) >= 16
+    assert sum(shared.replica_requests.values()) == 34 and min(shared.replica_requests.values()) >= 16
     raw = read_raw(plain.raw(1))
     assert [(client.num_prompts, len(client.requests)) for client in raw.clients] == [(11, 11), (11, 11), (10, 10)]
     assert shared.duration_s == raw.duration_s >= max(client.duration_s for client in raw.clients)
