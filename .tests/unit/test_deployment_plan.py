@@ -206,6 +206,26 @@ def test_what_cannot_be_served_is_refused_by_its_key(planned, changes, reason, w
     assert words in refused.value.what and refused.value.what.startswith("deployments.plain cannot be served:")
 
 
+@pytest.mark.parametrize(
+    ("lengths", "options", "words"),
+    [
+        ((480, 33), {}, "workloads.chat asks for 480 + 33 = 513 tokens, and options.max-model-len is 512"),
+        ((64, 32), {"random-prefix-len": 417}, "asks for 417 (random-prefix-len) + 64 + 32 = 513 tokens, and options"),
+        ((64, 32), {"random-prefix-len": "417"}, "legal here: 513 and more, or name other `workloads`"),
+        ((480, 32), {}, None),
+        ((64, 32), {"random-prefix-len": 416}, None),
+    ],
+)
+def test_requests_that_every_server_of_that_length_refuses_are_refused_before(planned, lengths, options, words):
+    asked = [point(input_tokens=lengths[0], output_tokens=lengths[1], client_options=options)]
+    if words is None:
+        assert planned(points=asked).points
+        return
+    with pytest.raises(PlanRefused) as refused:
+        planned(points=asked)
+    assert words in refused.value.what and refused.value.what.count("workloads.chat") == 1
+
+
 GRAPHS = {"max-model-len": 512, "max-cudagraph-capture-size": "workload"}
 
 
@@ -392,6 +412,12 @@ def test_a_length_that_vllm_is_to_choose_is_the_longest_that_fits(planned, auto)
             options={"max-model-len": auto},
             variables=small,
             points=[point(1, input_tokens=longer - 32, output_tokens=32)],
+        )
+    with pytest.raises(PlanRefused, match=f"One request of {longer} tokens does not fit"):
+        planned(
+            options={"max-model-len": auto},
+            variables=small,
+            points=[point(1, input_tokens=8, output_tokens=32, client_options={"random-prefix-len": longer - 40})],
         )
 
 

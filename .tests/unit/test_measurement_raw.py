@@ -116,7 +116,9 @@ def test_a_missing_key_is_named(tmp_path, key):
     assert caught.value.reason == "raw_incomplete"
 
 
-@pytest.mark.parametrize("key", ["input_lens", "output_lens", "ttfts", "itls", "start_times", "errors", "latencies"])
+@pytest.mark.parametrize(
+    "key", ["input_lens", "output_lens", "ttfts", "itls", "start_times", "errors", "latencies", "queue_times"]
+)
 def test_a_list_of_another_length_is_refused(tmp_path, key):
     with pytest.raises(RawError, match=key) as caught:
         read_raw(changed(tmp_path, **{key: lambda values: values[:-1]}))
@@ -134,6 +136,7 @@ def test_a_list_of_another_length_is_refused(tmp_path, key):
         ("ttfts", {}),
         ("ttfts", lambda v: [None, *v[1:]]),
         ("itls", lambda v: [0.1, *v[1:]]),
+        ("queue_times", lambda v: ["0.1", *v[1:]]),
         ("itls", lambda v: [["a"], *v[1:]]),
         ("errors", lambda v: [None, *v[1:]]),
         ("output_lens", lambda v: [-1, *v[1:]]),

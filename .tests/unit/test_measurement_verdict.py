@@ -26,6 +26,7 @@ class Thresholds:
     max_burst_fraction: float = 0.2
     max_client_cpu: float = 0.85
     min_client_overlap: float = 0.9
+    max_rate_deviation: float = 0.05
 
 
 FINE = ServerFacts(same_process=True, client_exit_code=0)
@@ -190,6 +191,7 @@ def test_a_fault_of_server_or_client_makes_perfect_results_invalid(server, code)
         (raw_of(four(**FAILED)), {}, {"max_failed_fraction": 0.25, "min_requests_per_slot": 1}, "requests_failed"),
         (raw_of(four(input_tokens=11)), {}, {}, "input_tokens_differ"),
         (raw_of(four(input_tokens=9)), {}, {}, "input_tokens_differ"),
+        (raw_of(four()), {"client_options": {"random-prefix-len": 5}}, {}, "input_tokens_differ"),
         (raw_of(four()), {}, {"min_duration_s": 5.1}, "too_short"),
         (raw_of(four()), {"concurrency": 3}, {}, "few_requests_per_slot"),
     ],
@@ -205,7 +207,10 @@ def test_a_weakness_makes_the_point_suspect_and_keeps_its_figures(raw, asked, li
     [
         (raw_of(four(output_tokens=2)), {}, {"output_tokens_tolerance": 0.1}),
         (raw_of(four(input_tokens=11)), {}, {"input_tokens_tolerance": 0.03}),
-        (raw_of(four()), {"concurrency": None, "request_rate": 2.0}, {"min_requests_per_slot": 100}),
+        (raw_of(four()), {"concurrency": None, "request_rate": 0.8}, {"min_requests_per_slot": 100}),
+        (raw_of(four()), {"input_tokens": 4, "client_options": {"random-prefix-len": 6}}, {}),
+        (raw_of(four()), {"input_tokens": 4, "client_options": {"random-prefix-len": "6"}}, {}),
+        (raw_of(four()), {"client_options": {"random-prefix-len": None}}, {}),
         (raw_of(four()), {}, {"min_duration_s": 5.0}),
         (raw_of(four(ttft=0.4, itls=(), output_tokens=1)), {}, {"output_tokens_tolerance": 0.2}),
     ],

@@ -116,6 +116,20 @@ def test_every_accepted_load_of_a_known_gpu_has_its_share():
     assert row.bound == expected and row.part == pytest.approx(9080 * 1.015 / expected.output_tokens_per_s)
 
 
+@pytest.mark.parametrize(
+    ("caching", "prompt"),
+    [({}, 64), ({"enable-prefix-caching": False}, 576), ({"no-enable-prefix-caching": True}, 576)],
+)
+def test_a_prefix_counts_where_the_server_does_not_keep_it(caching, prompt):
+    data = report_data_cluster.two_nodes()
+    plain = data.plans["plain"]
+    points = tuple(point.model_copy(update={"client_options": {"random-prefix-len": 512}}) for point in plain.points)
+    plan = plain.model_copy(update={"points": points, "options": plain.options | caching})
+    found, _ = shares(replace(data, plans=data.plans | {"plain": plan}))
+    row = next(row for row in found if (row.deployment, row.load.endswith("512")) == ("plain", True))
+    assert row.bound == bound(GPT_OSS, Topology(), H200, concurrency=512, input_tokens=prompt, output_tokens=32)
+
+
 def gpus(*names):
     return tuple(records.Gpu(name=name, memory_mib=143_771) for name in names)
 

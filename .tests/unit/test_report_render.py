@@ -121,6 +121,17 @@ def test_headline_takes_the_best_load_of_each_deployment():
     assert group["lengths"] == [(64, 32)]
 
 
+def test_a_prefix_of_all_prompts_stands_beside_their_length():
+    base = report_data.demo()
+    options = {"client_options": {"random-prefix-len": 512}}
+    plans = {
+        name: plan.model_copy(update={"points": tuple(point.model_copy(update=options) for point in plan.points)})
+        for name, plan in base.plans.items()
+    }
+    said = f"all prompts begin with the same {words.plural(512, 'token')} more"
+    assert said in render(replace(base, plans=plans)) and "all prompts begin" not in render(base)
+
+
 def test_headline_never_uses_an_invalid_point():
     base = report_data.demo()
     (group,) = headline(replace(base, measurements=[*base.measurements, report_data.invalid("plain", concurrency=64)]))

@@ -14,7 +14,16 @@ from pydantic_core import PydanticCustomError
 
 from servemark import locks
 from servemark.config import graphs
-from servemark.config.refused import CLIENT_OPTIONS, SERVE_OPTIONS, kebab, looks_secret, refusal, variable_refusal
+from servemark.config.refused import (
+    CLIENT_OPTIONS,
+    SERVE_OPTIONS,
+    kebab,
+    looks_secret,
+    refusal,
+    shortened,
+    variable_refusal,
+)
+from servemark.records import PREFIX
 from servemark.weights import hub_source
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9.-]*$"
@@ -56,6 +65,8 @@ def _option_name(table: dict[str, str]) -> Callable[[str], str]:
             raise refuse("is not the name of an option: letters, digits and dashes")
         if why := refusal(kebab(name), table):
             raise refuse(f"is set by servemark: {why}", hide=True)
+        if table is CLIENT_OPTIONS and (whole := shortened(kebab(name))):
+            raise refuse(f"is a beginning of `{whole}`, for which vLLM would take it; write options out", hide=True)
         return kebab(name)
 
     return check
@@ -81,6 +92,16 @@ def _once(options: Any) -> Any:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise refuse(f"the same option is written twice, with dashes and with underscores: {', '.join(twice)}")
+    return options
+
+
+def _prefix(options: Any) -> Any:
+    """The length of prompts is known before anything is sent. Looked at as written, so that the message names the option's own line."""
+    for name, value in options.items() if isinstance(options, dict) else ():
+        if not isinstance(name, str) or kebab(name) != PREFIX or value is None:
+            continue
+        if isinstance(value, bool) or not re.fullmatch(r"[0-9]+", str(value)):
+            raise refuse("must be a whole number of at least 0: tokens", at=(name,))
     return options
 
 
@@ -261,7 +282,7 @@ OptionValue = Annotated[Any, PlainValidator(_option_value), WithJsonSchema(_VALU
 ServeOption = Annotated[str, AfterValidator(_option_name(SERVE_OPTIONS))]
 ClientOption = Annotated[str, AfterValidator(_option_name(CLIENT_OPTIONS))]
 ServeOptions = Annotated[dict[ServeOption, OptionValue], BeforeValidator(_graphs), BeforeValidator(_once)]
-ClientOptions = Annotated[dict[ClientOption, OptionValue], BeforeValidator(_once)]
+ClientOptions = Annotated[dict[ClientOption, OptionValue], BeforeValidator(_prefix), BeforeValidator(_once)]
 Variable = Annotated[str, Field(pattern=VARIABLE_PATTERN), AfterValidator(_variable_name)]
 VariableValue = Annotated[str, PlainValidator(_variable_value), WithJsonSchema({"type": ["string", "number"]})]
 Variables = Annotated[dict[Variable, VariableValue], AfterValidator(_allowed)]

@@ -63,6 +63,8 @@ CLIENT_OPTIONS: dict[str, str] = {
     "served-model-name": "the deployment's `model` gives the served name",
     "tokenizer": "the model brings its tokenizer",
     "dataset-name": "say it in `dataset`",
+    "input-len": "say it in `input_tokens`",
+    "output-len": "say it in `output_tokens`",
     "random-input-len": "say it in `input_tokens`",
     "random-output-len": "say it in `output_tokens`",
     "num-prompts": "say it in `requests`",
@@ -95,6 +97,10 @@ WHOLE_LOAD_OPTIONS = frozenset(
 )
 """Options of the client that mean another load when each of several processes follows them: a rate of their own, arrivals that do not
 add up to the same kind, a prefix that all requests share."""
+
+SPELLED_OUT = frozenset({*CLIENT_OPTIONS, *WHOLE_LOAD_OPTIONS, "random-range-ratio"})
+"""Options of the client that decide what is sent. vLLM's parser takes an unambiguous beginning for the whole (FlexibleArgumentParser leaves
+argparse's ``allow_abbrev`` on, 0.32.0), and we would not know it again."""
 
 _SIZE = "it follows from `topology` and the cluster file's gpus_per_node, cpus_per_node and memory"
 _TASKS = "servemark starts one task on each node itself"
@@ -171,6 +177,13 @@ def refusal(option: str, table: dict[str, str]) -> str | None:
 def variable_refusal(name: str, value: str) -> str | None:
     """The reason why a variable may not have this value, or None."""
     return None if name in SWITCHES and value.strip() == "0" else VARIABLES.get(name)
+
+
+def shortened(option: str) -> str | None:
+    """The option of the client that ``option`` (kebab-case) is a beginning of, where it is none itself, or None."""
+    if option in SPELLED_OUT:
+        return None
+    return next((name for name in sorted(SPELLED_OUT) if name.startswith(option)), None)
 
 
 def kebab(option: str) -> str:

@@ -12,6 +12,7 @@ from servemark.config.expand import Point
 from servemark.config.model import Deployment
 from servemark.errors import PlanRefused
 from servemark.measurement import key
+from servemark.planning.lengths import request_tokens
 from servemark.planning.options import element_bytes, fits_itself, flag, number, whole
 from servemark.records import EnvironmentCheck, Estimate, Hardware, Manifest, Plan, PlannedPoint, Topology
 from servemark.weights.architecture import Architecture
@@ -68,8 +69,9 @@ def plan(
     errors += planning.first_request_fails(topology, deployment.options, variables, hardware.accelerator)
     errors += planning.not_on_cpu(architecture, topology, hardware.accelerator)
     options, no_size = planning.resolve_capture_size(deployment.options, topology, points, hardware)
-    asked_for = [(point.workload, point.input_tokens, point.output_tokens) for point in points]
-    too_long = planning.too_long(asked_for, whole(deployment.options, "max-model-len"))
+    too_long = planning.too_long(
+        {point.workload: point for point in points}, whole(deployment.options, "max-model-len")
+    )
     if unknown or errors or too_long or no_size:
         reasons = (*unknown, *errors, *too_long, *no_size)
         raise PlanRefused(
@@ -84,7 +86,7 @@ def plan(
     estimated = functools.partial(_estimate, architecture, manifest, options, variables, hardware, layers, topology)
     length = whole(options, "max-model-len") or architecture.max_positions or 4096
     if fits_itself(options):
-        shortest = max((prompt + answer for _, prompt, answer in asked_for), default=1)
+        shortest = max(map(request_tokens, points), default=1)
         length = planning.longest_fitting(lambda tokens: estimated(tokens)[0].max_concurrency >= 1, shortest, length)
     estimate, memory_gib, utilisation = estimated(length)
     planning.require(estimate, topology, memory_gib, utilisation, _sharing(topology, variables, hardware))

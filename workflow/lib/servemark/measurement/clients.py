@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from servemark.measurement.raw import Client, RawResult
+from servemark.measurement.raw import Client, RawResult, Results
 from servemark.measurement.recount import disagreements, recount, same
 from servemark.records import Reason
 
@@ -28,7 +28,7 @@ class Limits(Protocol):
         """Share of the measurement during which all processes are at work; less is SUSPECT."""
 
 
-def window(client: Client) -> tuple[float, float] | None:
+def window(client: Results) -> tuple[float, float] | None:
     """First and last moment of a process's measurement, on the clock of its requests; None when it lists no request."""
     if not client.requests:
         return None

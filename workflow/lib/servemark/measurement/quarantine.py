@@ -30,6 +30,7 @@ REMEDIES = {
     "non_finite": "Read the client's log of this point, then run again.",
     "output_tokens_long": "Check that the client's options do not ask for other lengths.",
     "output_tokens_short": "Check `ignore-eos` and that input and output fit in `max-model-len`.",
+    "rate_not_kept": "Raise `concurrency`, the upper limit of the rate, have more `clients` share the load, or lower `request_rate`.",
     "requests_failed": "Read the errors in the raw result file and the server's log.",
     "clients_unaccounted": "Run again; the result file holds another number of the client's processes than asked.",
     "requests_unaccounted": "Read the client's log: it sent another number of requests than asked.",

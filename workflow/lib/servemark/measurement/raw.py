@@ -14,6 +14,7 @@ key                per request
 ``errors``         text, empty when it went well
 ``latencies``      seconds to the last chunk; 0.0 for a failed request. vLLM 0.32 writes it; 0.25 does not, there it is
                    ``ttft + sum(itls)``, which is the same sum by construction (lib/endpoint_request_func.py)
+``queue_times``    seconds between a request's arrival and its start, in the client. vLLM 0.32 writes it; 0.25 does not
 =================  ============================================================================================
 
 Several client processes share the load of one point; their files are merged into one (:mod:`servemark.measurement.merge`), which has a
@@ -58,7 +59,7 @@ class RawError(ServemarkError):
 
 @dataclass(frozen=True)
 class Request:
-    """One request; times in seconds, ``start`` on the client's monotonic clock."""
+    """One request; times in seconds, ``start`` on the client's monotonic clock, ``waited`` before it (None: not written down)."""
 
     ok: bool
     input_tokens: int
@@ -68,6 +69,7 @@ class Request:
     latency: float
     start: float
     error: str
+    waited: float | None = None
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,7 @@ def _result(data: dict[str, Any]) -> RawResult:
         "start_times": _column(data, "start_times", _number),
         "errors": _column(data, "errors", _text),
     }
-    if "latencies" in data:
-        columns["latencies"] = _column(data, "latencies", _number)
+    columns |= {key: _column(data, key, _number) for key in ("latencies", "queue_times") if key in data}
     lengths = {key: len(column) for key, column in columns.items()}
     if len(set(lengths.values())) > 1:
         text = ", ".join(f"{key} {length}" for key, length in lengths.items())
@@ -175,6 +176,7 @@ def _result(data: dict[str, Any]) -> RawResult:
     latencies = columns.get("latencies") or [
         ttft + math.fsum(itls) for ttft, itls in zip(columns["ttfts"], columns["itls"], strict=True)
     ]
+    waits = columns.get("queue_times") or [None] * len(latencies)
     requests = tuple(
         Request(
             ok=not error and ttft != 0.0,
@@ -185,8 +187,9 @@ def _result(data: dict[str, Any]) -> RawResult:
             latency=latency,
             start=start,
             error=error,
+            waited=waited,
         )
-        for input_tokens, output_tokens, ttft, itls, latency, start, error in zip(
+        for input_tokens, output_tokens, ttft, itls, latency, start, error, waited in zip(
             columns["input_lens"],
             columns["output_lens"],
             columns["ttfts"],
@@ -194,6 +197,7 @@ def _result(data: dict[str, Any]) -> RawResult:
             latencies,
             columns["start_times"],
             columns["errors"],
+            waits,
             strict=True,
         )
     )

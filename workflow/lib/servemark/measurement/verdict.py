@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
 from servemark import statistics
-from servemark.measurement import clients
+from servemark.measurement import clients, rate
 from servemark.measurement.raw import RawError, RawResult, Request
 from servemark.measurement.recount import disagreements, recount
-from servemark.records import Failure, Measurement, PlannedPoint, Reason
+from servemark.records import Failure, Measurement, PlannedPoint, Reason, prompt_tokens
 
 Verdict = Literal["VALID", "SUSPECT", "INVALID"]
 
@@ -25,7 +25,7 @@ BURST_GAP_S = 1e-4
 CLOCK_SLACK_S = 1e-6
 
 
-class Thresholds(clients.Limits, Protocol):
+class Thresholds(clients.Limits, rate.Limits, Protocol):
     """What the configuration accepts; any object with these attributes fits."""
 
     @property
@@ -103,6 +103,7 @@ def judge(raw: RawResult | RawError, asked: PlannedPoint, thresholds: Thresholds
         figures = recount(raw.duration_s, good)
         reasons += _figure_reasons(raw, good, figures, asked, thresholds)
         reasons += clients.reasons(raw.clients, raw.duration_s, thresholds)
+        reasons += rate.reasons(raw, asked, thresholds)
     verdict = _verdict(reasons)
     busiest = clients.busiest(raw.clients)
     return Judgement(
@@ -227,7 +228,7 @@ def _request_reasons(
     elif silent:
         yield _invalid("no_output", f"{silent} of {len(good)} completed requests have no output token.")
     yield from _output_reasons(good, asked.output_tokens, thresholds.output_tokens_tolerance)
-    wanted, got = len(good) * asked.input_tokens, sum(request.input_tokens for request in good)
+    wanted, got = len(good) * prompt_tokens(asked), sum(request.input_tokens for request in good)
     if abs(got - wanted) > thresholds.input_tokens_tolerance * wanted:
         yield _suspect("input_tokens_differ", f"Prompts hold {got} tokens; {wanted} were asked for.")
 

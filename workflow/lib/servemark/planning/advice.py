@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from servemark.config.model import Verdict
-from servemark.planning import advice_precision, advice_topology, advice_variables, capture
+from servemark.planning import advice_precision, advice_topology, advice_variables, capture, lengths
 from servemark.planning.asked import Asked
-from servemark.planning.options import count, element_bytes, flag, whole
+from servemark.planning.options import count, element_bytes, whole
 from servemark.planning.roofline import DEVICES, Device, bound
-from servemark.records import PlannedPoint
+from servemark.records import PlannedPoint, prefix_tokens, prompt_tokens
 
 REQUESTS_PER_SLOT: float = Verdict.model_fields["min_requests_per_slot"].default
 """The default, and not what is configured: thresholds are no parameter of a plan, so that changing one plans nothing anew."""
@@ -61,15 +61,16 @@ def cache(asked: Asked) -> Iterator[str]:
     The estimate's own error against recorded servers stands in ``memory``; llm-d-planner's, of the same formula, is 17 % in the number
     of requests (vllm-v0.19.0-accuracy-report). Preemption: vllm/v1/core/sched/scheduler.py, _preempt_request (0.32.0).
     """
-    short = [p for p in asked.closed if asked.running(p) > asked.held(p.input_tokens + p.output_tokens)]
+    short = [p for p in asked.closed if asked.running(p) > asked.held(p)]
     if not short:
         return
-    worst = max(short, key=lambda p: asked.running(p) / max(asked.held(p.input_tokens + p.output_tokens), 1e-9))
-    tokens = worst.input_tokens + worst.output_tokens
+    worst = max(short, key=lambda p: asked.running(p) / max(asked.held(p), 1e-9))
+    tokens, shared = lengths.request_tokens(worst), lengths.shared_tokens(worst, asked.options)
+    once = f", of which {shared} are kept once for all," if shared else ","
     memory = "options.gpu-memory-utilization" if asked.cuda else "variables.VLLM_CPU_KVCACHE_SPACE"
     yield (
-        f"At concurrency {_loads(short)} an engine runs up to {asked.running(worst)} requests of {tokens} tokens, and its KV cache is "
-        f"expected to hold about {asked.held(tokens):.0f}: others wait, or are preempted and computed again. Ways out: a larger {memory} "
+        f"At concurrency {_loads(short)} an engine runs up to {asked.running(worst)} requests of {tokens} tokens{once} and its KV cache is "
+        f"expected to hold about {asked.held(worst):.0f}: others wait, or are preempted and computed again. Ways out: a larger {memory} "
         "or topology.tensor_parallel, more topology.replicas, or a lower concurrency."
     )
 
@@ -130,14 +131,13 @@ def length(asked: Asked) -> Iterator[str]:
     limit, given = asked.estimate.max_model_len, whole(asked.options, "max-model-len") is not None
     if not given and asked.architecture.max_positions is None:
         return
-    tight = [p for p in asked.points if 8 * (limit - p.input_tokens - p.output_tokens) <= p.input_tokens]
+    tight = [p for p in asked.points if 8 * (limit - lengths.request_tokens(p)) <= prompt_tokens(p)]
     if not tight:
         return
-    worst = max(tight, key=lambda point: point.input_tokens + point.output_tokens)
-    tokens = worst.input_tokens + worst.output_tokens
+    worst = max(tight, key=lengths.request_tokens)
     way_out = "Raise options.max-model-len, or leave it out" if given else "Shorten the workload"
     yield (
-        f"Workload {worst.workload} asks for {worst.input_tokens} + {worst.output_tokens} = {tokens} tokens, and the longest request is "
+        f"Workload {worst.workload} asks for {lengths.in_words(worst)}, and the longest request is "
         f"planned to have {limit}: vLLM answers 400 to what is longer, and random prompts come out longer as text (1024 + 1024 with 2176 "
         f"on H200: half of them failed). {way_out}."
     )
@@ -181,7 +181,7 @@ def _chunks_per_s(asked: Asked, point: PlannedPoint, device: Device) -> float:
         asked.topology.asked(point.ask),
         device,
         concurrency=asked.running(point) * asked.engines(point),
-        input_tokens=point.input_tokens,
+        input_tokens=lengths.own_tokens(point, asked.options),
         output_tokens=point.output_tokens,
         kv_element_bytes=element_bytes(asked.options),
     )
@@ -192,11 +192,14 @@ def _chunks_per_s(asked: Asked, point: PlannedPoint, device: Device) -> float:
 def prefix_caching(asked: Asked) -> Iterator[str]:
     """Random prompts share no beginning, so the cache of prefixes finds nothing; the recipe for measuring on Hopper turns it off.
 
-    On by default: vllm/engine/arg_utils.py, _set_default_chunked_prefill_and_prefix_caching_args (0.32.0). Told on GPUs alone, for
-    which the recipe was written.
+    Told on GPUs alone, for which the recipe was written.
     """
-    shared = any(point.client_options.get("random-prefix-len") for point in asked.points)
-    if asked.cuda and asked.points and not shared and flag(asked.options, "enable-prefix-caching") is not False:
+    if (
+        asked.cuda
+        and asked.points
+        and not any(map(prefix_tokens, asked.points))
+        and lengths.prefixes_cached(asked.options)
+    ):
         yield (
             "Prefix caching is on, and random prompts share no beginning: it finds nothing, and hashes every prompt for that. vLLM's "
             "recipe for gpt-oss turns it off to measure: options.no-enable-prefix-caching: true."

@@ -9,7 +9,8 @@ from typing import Any
 
 from servemark.planning import capture
 from servemark.planning.legality import stages
-from servemark.planning.memory import BLOCK_TOKENS, GIB, kv_pool
+from servemark.planning.lengths import own_tokens, shared_tokens
+from servemark.planning.memory import BLOCK_TOKENS, GIB, Pool, kv_pool
 from servemark.planning.options import element_bytes, flag, max_num_seqs, whole
 from servemark.records import EnvironmentCheck, Estimate, Hardware, PlannedPoint, Topology
 from servemark.weights.architecture import Architecture
@@ -80,9 +81,15 @@ class Asked:
         """The largest CUDA graph that an engine needs in a point of known concurrency."""
         return capture.needed(self.topology.asked(point.ask), point.concurrency or 0, self.max_num_seqs)
 
-    def held(self, tokens: int) -> float:
-        """Requests of ``tokens`` tokens that the KV cache of one engine is expected to hold at once."""
-        pool = kv_pool(
+    def held(self, point: PlannedPoint) -> float:
+        """Requests of a point that the KV cache of one engine is expected to hold at once."""
+        each = self._pool(own_tokens(point, self.options) + point.output_tokens)
+        shared = shared_tokens(point, self.options)
+        once = self._pool(shared).request_blocks if shared else 0
+        return max(0, int(self.estimate.kv_cache_gib * GIB) // each.block_bytes - once) / each.request_blocks
+
+    def _pool(self, tokens: int) -> Pool:
+        return kv_pool(
             self.architecture,
             self.topology,
             tokens,
@@ -91,4 +98,3 @@ class Asked:
             element_bytes(self.options),
             stages(self.architecture, self.topology, self.variables),
         )
-        return max(0, int(self.estimate.kv_cache_gib * GIB) // pool.block_bytes) / pool.request_blocks

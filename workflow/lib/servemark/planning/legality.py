@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from servemark import visible_gpus
 from servemark.errors import PlanRefused
+from servemark.planning import lengths
 from servemark.records import Topology
 from servemark.weights.architecture import Architecture
 
@@ -85,20 +86,20 @@ def not_on_cpu(architecture: Architecture, topology: Topology, accelerator: str)
     )
 
 
-def too_long(workloads: Iterable[tuple[str, int, int]], max_model_len: int | None) -> tuple[str, ...]:
+def too_long(workloads: Mapping[str, lengths.Requested], max_model_len: int | None) -> tuple[str, ...]:
     """Why every request of a workload would be refused by the server: (sentence, ...).
 
     vLLM answers 400 when a prompt is longer than max-model-len less the tokens to be made (vllm/renderers/params.py, 0.32.0).
 
     Args:
-        workloads: name, input tokens and output tokens of each.
+        workloads: by name, what says how long their requests are.
         max_model_len: as the options set it; None when vLLM derives it, and nothing is certain.
     """
     return tuple(
-        f"workloads.{name} asks for {prompt} + {answer} = {prompt + answer} tokens, and options.max-model-len is {max_model_len}: vLLM "
-        f"answers 400 to all of it; legal here: {prompt + answer} and more, or name other `workloads` for this deployment."
-        for name, prompt, answer in sorted(set(workloads))
-        if max_model_len is not None and prompt + answer > max_model_len
+        f"workloads.{name} asks for {lengths.in_words(load)}, and options.max-model-len is {max_model_len}: vLLM answers 400 to all of it; "
+        f"legal here: {lengths.request_tokens(load)} and more, or name other `workloads` for this deployment."
+        for name, load in sorted(workloads.items())
+        if max_model_len is not None and lengths.request_tokens(load) > max_model_len
     )
 
 

@@ -66,7 +66,8 @@ def bound(
 
     Args:
         concurrency: requests in flight over the whole deployment.
-        input_tokens, output_tokens: of each request; at least one of each.
+        input_tokens, output_tokens: of each request; at least one of each. A beginning that all prompts share and the server keeps is left
+            out: read once, it costs next to nothing, and steps may read its cache once for all requests.
         kv_element_bytes: 1 for an fp8 KV cache; default as the model's dtype.
 
     Raises:

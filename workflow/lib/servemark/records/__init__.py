@@ -25,7 +25,16 @@ from servemark.records.live import (
     Stopped,
 )
 from servemark.records.measured import Accounting, Check, JobAccount, Measurement, Reason, Summary
-from servemark.records.planned import Estimate, Plan, PlannedPoint, Plans, Topology
+from servemark.records.planned import (
+    PREFIX,
+    Estimate,
+    Plan,
+    PlannedPoint,
+    Plans,
+    Topology,
+    prefix_tokens,
+    prompt_tokens,
+)
 from servemark.records.watched import ServerTimeline, Timeline
 
 ALL_RECORDS: tuple[type[Record], ...] = (
@@ -53,6 +62,7 @@ ALL_RECORDS: tuple[type[Record], ...] = (
 
 __all__ = [
     "ALL_RECORDS",
+    "PREFIX",
     "Accounting",
     "ArchivedFile",
     "Check",
@@ -96,6 +106,8 @@ __all__ = [
     "Summary",
     "Timeline",
     "Topology",
+    "prefix_tokens",
+    "prompt_tokens",
     "utc_now",
     "write_atomically",
 ]

@@ -38,7 +38,10 @@ class Measurement(Record):
     request_rate: float | None = None
     repetition: int
     seed: int
-    input_tokens: int
+    input_tokens: int = Field(
+        description="asked of each prompt, without a prefix that all have in common (`random-prefix-len` among the workload's options in "
+        "`key_parts`); `total_input_tokens` holds it"
+    )
     output_tokens: int
     key: str
     key_parts: dict[str, Any]

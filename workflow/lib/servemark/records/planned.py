@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
 from servemark.records.base import Record, Strict
+
+PREFIX = "random-prefix-len"
+"""Option of the client: so many tokens, drawn once, stand before each prompt's own ``input_tokens``.
+
+Source: vllm/benchmarks/datasets, RandomDataset, ``total_input_len = prefix_len + int(input_len)`` (0.32.0).
+"""
 
 
 class Topology(Strict):
@@ -73,7 +80,7 @@ class PlannedPoint(Strict):
     repetition: int
     seed: int
     requests: int
-    input_tokens: int
+    input_tokens: int = Field(description="of each prompt, without what `client_options` put before it")
     output_tokens: int
     warmups: int
     warmup_tokens: int | None = Field(
@@ -86,6 +93,26 @@ class PlannedPoint(Strict):
         default="endpoint", description="the deployment's one address, or the first replica's server past the router"
     )
     key: str = Field(description="ledger key, sha256 hex")
+
+
+class Prompted(Protocol):
+    """What says how long the prompts of a load are: a workload, or one of its points."""
+
+    @property
+    def input_tokens(self) -> int: ...
+
+    @property
+    def client_options(self) -> Mapping[str, Any]: ...
+
+
+def prefix_tokens(load: Prompted) -> int:
+    """Tokens that all prompts of a load begin with, before their own."""
+    return int(str(load.client_options.get(PREFIX) or 0))
+
+
+def prompt_tokens(load: Prompted) -> int:
+    """Tokens of each prompt that the client sends: those asked for, after the prefix that all have in common."""
+    return prefix_tokens(load) + load.input_tokens
 
 
 class Plan(Record):

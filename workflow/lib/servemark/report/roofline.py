@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from servemark.errors import ServemarkError
+from servemark.planning.lengths import own_tokens
 from servemark.planning.roofline import DEVICES, Bound, Device, bound
 from servemark.records import Plan, PlannedPoint
 from servemark.report.data import PageData
@@ -87,7 +88,7 @@ def _bound(data: PageData, plan: Plan | None, workload: str, concurrency: int, d
             plan.asked_by(workload),
             device,
             concurrency=concurrency,
-            input_tokens=shape.input_tokens,
+            input_tokens=own_tokens(shape, plan.options),
             output_tokens=shape.output_tokens,
             kv_element_bytes=1 if str(plan.options.get("kv-cache-dtype", "")).startswith("fp8") else None,
         )

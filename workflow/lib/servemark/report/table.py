@@ -76,6 +76,7 @@ def tidy(measurements: Sequence[Measurement], accounts: Iterable[Accounting] = (
 
     Every figure of an INVALID measurement is empty, whatever its record holds. ``reasons`` and ``failure`` hold codes;
     the sentences stay in the records. ``job_id`` is the scheduler's job that the attempt ran in, as ``accounts`` tell.
+    ``input_tokens`` are those asked of each prompt; ``total_input_tokens`` holds a prefix of all prompts (``random-prefix-len``) too.
     ``replica_requests`` reads ``r0=64 r1=66``: empty for one replica. ``clients`` are processes of the client, ``client_cpu_cores`` what
     the busiest of them used.
     """

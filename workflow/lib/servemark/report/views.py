@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from servemark import visible_gpus
-from servemark.records import Hardware, Manifest, Measurement, PlannedPoint
+from servemark.records import Hardware, Manifest, Measurement, PlannedPoint, prefix_tokens
 from servemark.report import starting, words
 from servemark.report.data import PageData
 from servemark.report.table import rows
@@ -43,7 +43,8 @@ def headlines(points: Sequence[Mapping[str, Any]], data: PageData) -> list[dict[
 
     ``share`` is that figure over the best deployment's; ``best`` is None where a deployment has no accepted figure.
     ``per_device`` is that figure over the ``devices`` that the workload asks, where they are not as many everywhere.
-    ``lengths`` are the (input, output) tokens of the workload's requests, ``ask`` whom they ask.
+    ``lengths`` are the (input, output) tokens of the workload's requests, ``prefix`` how many all prompts begin with before their own,
+    ``ask`` whom they ask.
     """
     asked: list[tuple[str, str, Measurement | PlannedPoint]] = [
         (item.workload, item.deployment, item) for item in data.measurements
@@ -80,8 +81,10 @@ def headlines(points: Sequence[Mapping[str, Any]], data: PageData) -> list[dict[
             for name in sorted({deployment for other, deployment, _ in asked if other == workload})
         ]
         lengths = sorted({(item.input_tokens, item.output_tokens) for name, _, item in asked if name == workload})
+        planned = (point for plan in data.plans.values() for point in plan.points if point.workload == workload)
+        prefix = max(map(prefix_tokens, planned), default=0)
         ask = next(item.ask for name, _, item in asked if name == workload)
-        result.append({"workload": workload, "cards": cards, "lengths": lengths, "ask": ask})
+        result.append({"workload": workload, "cards": cards, "lengths": lengths, "prefix": prefix, "ask": ask})
     return result
 
 
