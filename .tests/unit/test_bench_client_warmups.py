@@ -107,3 +107,22 @@ def test_what_cannot_be_turned_stays(prompt):
 def test_a_turned_prompt_never_begins_where_the_first_does():
     text = "abcdefghijklmnopqrstuvwxyz"
     assert {bench_client.another(text, number)[0] for number in range(1, 500)} == set(text[1:])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "share"),
+    [
+        (["--random-input-len", "300"], 0.0),
+        (["--random-input-len", "300", "--random-prefix-len", "100"], 0.25),
+        (["--random_prefix_len", "100", "--seed", "7", "--random-input-len", "300"], 0.25),
+        (["--random-prefix-len"], 0.0),
+    ],
+)
+def test_what_all_prompts_begin_with_is_known_from_the_command_line(arguments, share):
+    assert bench_client.shared(["bench_client.py", "bench", "serve", *arguments]) == share
+
+
+def test_what_all_prompts_begin_with_stays_and_the_rest_begins_elsewhere():
+    prefix, own = "P" * 100, "abcdefghijklmnopqrstuvwxyz" * 12
+    turned = [bench_client.another(prefix + own, number, kept=100 / 412) for number in range(1, 20)]
+    assert {text[:100] for text in turned} == {prefix} and len({text[100:140] for text in turned}) > 10

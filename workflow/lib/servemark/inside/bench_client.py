@@ -13,7 +13,8 @@ pull request 51172 takes out the same three lines.
 Its warm-ups (vllm/benchmarks/serve.py, ``benchmark()``) are the first measured prompt again and again, with answers of full length: a
 server with a prefix cache reads it once, and answers the measured one from its cache; and a server that has read few prompts at once
 still compiles kernels in the load (seen on H200: 5.2 s of standing still when the first wave of 512 requests gave way to the next).
-Given how many tokens a warm-up's answer has, each request before the clock is another prompt, as long, with so short an answer. They are
+Given how many tokens a warm-up's answer has, each request before the clock is another prompt, as long, with so short an answer. What all
+measured prompts begin with (``random-prefix-len``) stays, so that the cache has it as it would have it after any of them. They are
 told from the measured ones by the function that is awaited between them, of which below.
 
 One of several processes, which begin to measure together, is held between its warm-ups and the start of its clock until run_clients.py,
@@ -87,13 +88,30 @@ def hold(module, descriptor):
     setattr(module, name, held)
 
 
-def another(prompt, number):
-    """A prompt of the same text, begun elsewhere in it: no block of it is in a prefix cache for the first. ``number``: from 1."""
-    if not isinstance(prompt, str) or len(prompt) < 2:
+def shared(arguments):
+    """Share of each prompt that all have in common, as the command line asks for it: a prefix beside the input's own length."""
+    lengths = dict.fromkeys(("--random-prefix-len", "--random-input-len"), 0)
+    for option, value in itertools.pairwise(arguments):
+        if option.replace("_", "-") in lengths and value.isdigit():
+            lengths[option.replace("_", "-")] = int(value)
+    prefix, own = lengths.values()
+    return prefix / (prefix + own) if prefix else 0.0
+
+
+def another(prompt, number, kept=0.0):
+    """A prompt of the same text, begun elsewhere in it: no block of it is in a prefix cache for the first. ``number``: from 1.
+
+    ``kept``: share of the prompt, from its beginning, that stays, as what all measured prompts begin with.
+    """
+    if not isinstance(prompt, str):
         return prompt
-    turn = number * STRIDE % (len(prompt) - 1) + 1
-    turned = prompt[turn:] + prompt[:turn]
-    return turned[:-SPARE] if len(turned) > 4 * SPARE else turned
+    head = int(len(prompt) * kept)
+    first, rest = prompt[:head], prompt[head:]
+    if len(rest) < 2:
+        return prompt
+    turn = number * STRIDE % (len(rest) - 1) + 1
+    turned = rest[turn:] + rest[:turn]
+    return first + (turned[:-SPARE] if len(turned) > 4 * SPARE else turned)
 
 
 def vary_warmups(module, tokens):
@@ -102,7 +120,7 @@ def vary_warmups(module, tokens):
     if name is None or not isinstance(functions, dict):
         say_unknown(ITS_OWN)
         return
-    numbers, step = itertools.count(1), getattr(module, name)
+    numbers, step, kept = itertools.count(1), getattr(module, name), shared(sys.argv)
     warming = True
 
     def varied(send):
@@ -110,7 +128,7 @@ def vary_warmups(module, tokens):
             if warming:
                 request_func_input = dataclasses.replace(
                     request_func_input,
-                    prompt=another(request_func_input.prompt, next(numbers)),
+                    prompt=another(request_func_input.prompt, next(numbers), kept),
                     output_len=min(tokens, request_func_input.output_len),
                 )
             return await send(request_func_input, *args, **kwargs)
