@@ -150,8 +150,9 @@ def test_a_failed_request_hides_the_beginning_and_makes_nothing_slower():
     lost = replace(sent[-1], ok=False, output_tokens=0, ttft=0.0, itls=(), latency=0.0, error="Boom")
     judgement = judged(result([*sent[:-1], lost]), limits=replace(EASY, max_failed_fraction=0.1))
     assert codes(judgement) == {"requests_failed"}
-    halves = (as_client(result(sent[:-1])), as_client(raw_of([lost], duration=2.0)))
-    judgement = judged(replace(result([*sent[:-1], lost]), clients=halves), clients=2, limits=EASY)
+    half = load(arrivals(40, RATE / 2))
+    shares = (as_client(result(half)), as_client(raw_of([lost], duration=2.0)))
+    judgement = judged(replace(result([*half, lost]), clients=shares), clients=2, limits=EASY)
     assert "rate_not_kept" not in codes(judgement), "when the second process began is not known"
 
 

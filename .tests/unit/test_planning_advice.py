@@ -128,7 +128,7 @@ SPEAKS = {
                           "an engine runs up to 128 requests of 10240 tokens, and its KV cache is expected to hold about"),
     "a prefix for all": ({"gpu": "NVIDIA GH200 480GB", "load": (point(260, client_options={"random-prefix-len": 120_000}),),
                           "options": without("no-enable-prefix-caching")},
-                         "260 requests of 122048 tokens, of which 120000 are kept once for all, and its KV cache is expected to hold about"),
+                         "260 requests of 122048 tokens, of which 120000 are kept once for all, and its KV cache is expected to hold"),
     "prefixes of no length": ({"load": (point(64, client_options={"random-prefix-len": "0"}),),
                                "options": without("no-enable-prefix-caching")}, "Prefix caching is on"),
     "length of the model": ({"load": (point(4, input_tokens=130_000, output_tokens=2000),)}, "Shorten the workload."),
