@@ -273,13 +273,16 @@ def test_with_nothing_in_flight_one_replica_gets_all_and_the_counters_show_no_pr
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_who_hangs_up_leaves_nothing_in_flight(least_busy, replicas, stream):
-    def four() -> list[int]:
+    def whom() -> int:
+        """Who gets what comes while nothing is in flight. What was hung up on, here or in an earlier test, may end and be counted too."""
         before = served(replicas)
-        for _ in range(4):
+        for _ in range(6):
             assert ask(least_busy[0], "POST /v1/completions", RIGHT, **ASK).status_code == 200
-        return [after - start for after, start in zip(served(replicas), before, strict=True)]
+        gained = [after - start for after, start in zip(served(replicas), before, strict=True)]
+        assert max(gained) >= 6 > 2 >= min(gained), gained
+        return gained.index(max(gained))
 
-    idle = four()
+    idle = whom()
     body = ASK | {"stream": stream, "max_tokens": 3000}
     with (
         httpx.Client(headers=RIGHT, trust_env=False, timeout=1.0) as client,
@@ -288,8 +291,7 @@ def test_who_hangs_up_leaves_nothing_in_flight(least_busy, replicas, stream):
     ):
         next(answer.iter_bytes())
     time.sleep(2)
-    assert sorted(idle) == [0, 4]
-    assert four() == idle
+    assert whom() == idle
 
 
 def test_a_dead_replica_fails_its_share_and_is_not_covered_up(standin_python, tmp_path):
