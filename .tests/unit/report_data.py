@@ -158,6 +158,22 @@ def check(name: str = "cpu", **changes: Any) -> records.EnvironmentCheck:
     return records.EnvironmentCheck(**(values | changes))
 
 
+def kernel_check(variables: tuple[str, ...] = (), **changes: Any) -> records.EnvironmentCheck:
+    """vLLM 0.32.0 for CUDA 13 on a node with a whole toolkit; ``changes`` are those of its kernel tools."""
+    tools: dict[str, Any] = {
+        "flashinfer": "0.7.0",
+        "sampler": True,
+        "nvcc": "/usr/local/cuda/bin/nvcc",
+        "nvcc_cuda": "13.0",
+        "headers_cuda": "13.0",
+        "ninja": "/env/bin/ninja",
+        "compiler": "/usr/bin/c++",
+    }
+    kernels = records.KernelTools(**(tools | changes))
+    cuda = {"vllm": "0.32.0", "torch_cuda": "13.0", "vllm_platform": "cuda", "tensor_on": "cuda"}
+    return check("gpu", **cuda, kernels=kernels, variables=variables)
+
+
 def manifest(name: str = "tiny") -> records.Manifest:
     return records.Manifest(
         name=name,

@@ -57,6 +57,25 @@ def test_the_environment_has_what_was_asked_and_nothing_of_our_step(monkeypatch,
         daemon.environment(request(secret_env={"VLLM_API_KEY": str(tmp_path / "gone")}))
 
 
+def test_the_tools_beside_the_interpreter_come_first_in_the_path(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    ask = {"name": "server", "env": {}, "log": str(tmp_path / "log")}
+    request = DaemonRequest(argv=("/env/bin/python", "-V"), **ask)
+    assert daemon.environment(request)["PATH"] == "/env/bin:/usr/bin:/bin"
+    assert daemon.environment(DaemonRequest(argv=("python", "-V"), **ask))["PATH"] == "/usr/bin:/bin"
+
+
+def test_modules_do_not_hide_the_tools_beside_the_interpreter(tmp_path):
+    tool = tmp_path / "bin" / "show"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho $PATH\n")
+    tool.chmod(0o755)
+    (argv, env) = daemon.with_modules([str(tool)], ["none"]), {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    (tmp_path / ".bash_profile").write_text("module() { :; }\n")
+    shown = subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
+    assert shown.startswith(f"{tool.parent}:")
+
+
 def test_through_a_launcher_only_the_requests_file_is_handed_on(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(daemon.VISIBLE, "0")

@@ -98,6 +98,25 @@ def test_of_random_weights_even_experts_are_said_where_there_are_experts(planned
     assert said == {"tiny-dense": False, "tiny-moe": True}
 
 
+def test_a_node_without_toolkit_gets_the_native_sampler_in_plan_and_key(planned):
+    names = ("VLLM_USE_FLASHINFER_SAMPLER",)
+    whole, bare = (
+        planned(hardware=GPUS, variables={}, check=found.model_copy(update={"serve_options": KNOWN}))
+        for found in (report_data.kernel_check(names), report_data.kernel_check(names, nvcc=None))
+    )
+    assert whole.variables == {}
+    assert bare.variables == bare.key_parts["variables"] == {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
+    assert bare.points[0].key != whole.points[0].key
+    assert [text for text in bare.warnings if text not in whole.warnings and "nvcc" in text]
+
+
+def test_the_plan_names_the_all_reduces_of_tensor_parallel_ranks(planned):
+    two = {"tensor_parallel": 2, "executor": "mp"}
+    found = report_data.kernel_check().model_copy(update={"serve_options": KNOWN})
+    assert planned(hardware=GPUS, variables={}, check=found, topology=two).all_reduce == ("CUSTOM", "PYNCCL")
+    assert planned(hardware=GPUS, variables={}, check=found).all_reduce == ()
+
+
 def test_the_same_question_has_the_same_key_in_every_version(planned, tiny):
     """A key of another value: an update of servemark would measure finished points again in the middle of a campaign.
 

@@ -22,7 +22,13 @@ LINES = {
     "1": ["RuntimeError: The NVIDIA driver on your system is too old (found version 12080). Please update"],
     "2": ["ImportError: libcudart.so.13: cannot open shared object file: No such file or directory"],
     "3": ["AssertionError: Torch not compiled with CUDA enabled", "RuntimeError: Failed to infer device type"],
-    "4": ["RuntimeError: Could not find nvcc and default cuda_home", "sh: 1: nvcc: not found", "ninja: build stopped"],
+    "4": [
+        "ERROR 11-23 05:11:04 [core.py:1510] FileNotFoundError: [Errno 2] No such file or directory: 'ninja'",
+        "/bin/sh: 1: ninja: not found",
+    ],
+    "4b": ["RuntimeError: Could not find nvcc and default cuda_home", "sh: 1: /usr/local/cuda/bin/nvcc: not found"],
+    "4c": ['a.h:41:6: error: #error "CUDA compiler and CUDA toolkit headers are incompatible, please check your"'],
+    "4d": ["ninja: build stopped: subcommand failed."],
     "5": ["ImportError: Failed to import Ray: No module named 'ray'", "bash: ray: command not found"],
     "6": ["ValueError: current platform cpu does not support ray."],
     "7": ["ValueError: World size (8) is larger than the number of available GPUs (4) in this node."],
@@ -368,3 +374,13 @@ def test_progress_bars_with_carriage_returns_do_not_hide_a_line():
     log = "Loading: 1/10 [00:00, 9it/s]\rLoading: 2/10 [00:00, 9it/s]\rOSError: [Errno 98] Address already in use\n"
     found = diagnosis.diagnose(log)
     assert found.quote == ("OSError: [Errno 98] Address already in use",)
+
+
+def test_a_recorded_node_without_ninja_gets_its_own_cause():
+    found = diagnose(LOGS / "vllm-0.32.0-h200x1-no-ninja-failure.log")
+    assert found is not None and found.reason == "ninja_missing"
+
+
+def test_differing_cuda_headers_win_over_the_failed_build():
+    log = "\n".join([LINES["4c"][0], LINES["4d"][0], "RuntimeError: Ninja build failed. Ninja output:"])
+    assert diagnose(log).reason == "cuda_headers_differ"

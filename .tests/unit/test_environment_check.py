@@ -113,6 +113,49 @@ def test_kernels_that_a_start_would_have_to_fetch_are_told_of_a_cuda_build(check
     assert not any("FlashInfer" in text for text in check(standin_copy).warnings)
 
 
+def cuda_build(environment) -> None:
+    (site_packages(environment) / "torch" / "version.py").write_text("cuda = '13.0'\n")
+    (site_packages(environment) / "torch" / "cuda.py").write_text(CUDA_MODULE)
+    add(environment, "flashinfer-python", "0.7.0.post1")
+
+
+def program(path: Path, text: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_kernel_tools_are_found_as_flashinfer_finds_them(check, standin_copy, tmp_path, monkeypatch):
+    cuda_build(standin_copy)
+    toolkit = tmp_path / "cuda"
+    nvcc = program(toolkit / "bin" / "nvcc", "echo 'Cuda compilation tools, release 13.5, V13.5.37'")
+    (toolkit / "include").mkdir()
+    (toolkit / "include" / "cuda.h").write_text("/* x */\n#define CUDA_VERSION 13000\n")
+    compiler = program(tmp_path / "cxx")
+    ninja = program(Path(standin_copy.prefix) / "bin" / "ninja")
+    monkeypatch.setenv("CUDA_HOME", str(toolkit))
+    monkeypatch.setenv("CXX", str(compiler))
+    found = check(standin_copy).kernels
+    assert (found.nvcc, found.nvcc_cuda, found.headers_cuda) == (str(nvcc), "13.5", "13.0")
+    assert (found.ninja, found.compiler) == (str(ninja), str(compiler))
+    assert (found.flashinfer, found.precompiled) == ("0.7.0.post1", False)
+    add(standin_copy, "flashinfer-jit-cache", "0.7.0.post1+cu130")
+    assert check(standin_copy).kernels.precompiled is True
+
+
+def test_a_node_without_toolkit_has_no_kernel_tools(check, standin_copy, tmp_path, monkeypatch):
+    cuda_build(standin_copy)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "none"))
+    monkeypatch.setenv("CXX", str(tmp_path / "none" / "c++"))
+    found = check(standin_copy).kernels
+    assert (found.nvcc, found.nvcc_cuda, found.headers_cuda, found.compiler) == (None, None, None, None)
+
+
+def test_a_cpu_build_is_not_asked_for_kernel_tools(check, standin):
+    assert check(standin).kernels is None
+
+
 def test_a_torch_that_cannot_add_is_no_torch(check, standin_copy):
     torch = site_packages(standin_copy) / "torch" / "__init__.py"
     torch.write_text(torch.read_text().replace("[1.0] * count", "[0.5] * count"))

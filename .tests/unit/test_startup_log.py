@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from servemark.startup_log import PHASES, STAGES, StartupLog
+from servemark.startup_log import BUILDING, PHASES, STAGES, StartupLog
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
 
@@ -142,6 +142,7 @@ INIT = (
 )
 HTTP = "(APIServer pid=2) INFO 01-01 00:00:10 [a.py:1] Starting vLLM API server 0 on http://127.0.0.1:8000\n"
 READY = "INFO:     Application startup complete.\n"
+SIZED = "INFO 11-20 13:23:30 [k.py:1] GPU KV cache size: 1,024 tokens\n"
 
 
 def test_start_over_midnight_and_new_year():
@@ -150,7 +151,7 @@ def test_start_over_midnight_and_new_year():
     split = seconds(log, datetime(2026, 12, 31, 23, 59, 50))
     assert split == {
         "imports and config": 8, "engine start": 2, "weights": 2.5, "compile": 0, "KV cache and profiling": 6.5,
-        "graph capture": 0, "HTTP server": 1,
+        "graph capture (estimate)": 0, "kernel build": 0, "graph capture": 0, "HTTP server": 1,
     }  # fmt: skip
 
 
@@ -215,6 +216,7 @@ def test_after_loading_comes_compiling_unless_eager(extra, stage):
 
 def test_stage_never_goes_back_on_lines_that_ray_repeats_later():
     log = StartupLog()
+    log.feed(SIZED)
     log.feed("(W pid=1) INFO 11-20 13:23:56 [m.py:1] Graph capturing finished in 19 secs, took 1.01 GiB\n")
     log.feed("(W pid=1) INFO 11-20 13:23:17 [m.py:1] Starting to load model /m [repeated 3x across cluster]\n")
     assert log.stage == "capturing CUDA graphs"
@@ -227,7 +229,9 @@ def test_heartbeats_and_blank_lines_are_no_progress_but_progress_bars_are():
     log.feed("INFO 11-20 12:00:00 [s.py:1] No available shared memory broadcast block found in 60 seconds.\n")
     assert log.progress == 0
     log.feed("Capturing CUDA graphs:  1%\rCapturing CUDA graphs:  2%\r")
-    assert (log.progress, log.stage) == (2, "capturing CUDA graphs")
+    assert log.progress == 2
+    log.feed(SIZED + "Capturing CUDA graphs:  1%\r")
+    assert (log.progress, log.stage) == (4, "capturing CUDA graphs")
 
 
 def test_colours_and_cut_lines_do_not_matter():
@@ -252,3 +256,37 @@ def test_text_after_readiness_changes_nothing():
     log.feed(INIT + HTTP)
     assert (log.stage, log.progress) == ("ready", 2)
     assert seconds(log, "2026-12-31T23:59:50") == before
+
+
+def test_flashinfer_build_is_a_phase_and_a_stage_of_its_own():
+    log, trail = read("vllm-0.32.0-h200x1-sampler-built", size=61)
+    split = seconds(log, "2026-11-23T04:33:30")
+    # "Building JIT module" at 04:34:30; graph capturing, which took 1 s, finished at 04:35:57.
+    assert (split["kernel build"], split["graph capture"], split["graph capture (estimate)"]) == (86, 1, 2)
+    assert trail[trail.index(BUILDING) - 1 :][:3] == ["profiling memory / KV cache", BUILDING, "capturing CUDA graphs"]
+    assert sum(split.values()) == pytest.approx(159, abs=0.01)
+
+
+def test_failed_flashinfer_build_ends_with_its_error():
+    log, trail = read("vllm-0.32.0-h200x1-no-ninja-failure", size=61)
+    assert BUILDING in trail
+    assert trail[-1] == "profiling memory / KV cache"
+
+
+def test_graphs_captured_before_the_kv_cache_is_sized_are_an_estimate():
+    log, trail = read("vllm-0.32.0-h200x2-dp2-graphs-twice")
+    split = seconds(log, "2026-11-23T04:37:00")
+    assert (split["graph capture (estimate)"], split["graph capture"]) == (24, 25)
+    assert trail.index("profiling memory / KV cache") < trail.index("capturing CUDA graphs")
+
+
+def test_heartbeats_do_not_end_a_kernel_build():
+    log = StartupLog()
+    log.feed("INFO 11-20 13:23:30 [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: x\n" + SIZED)
+    log.feed("2026-11-20 13:23:31,001 - INFO - core.py:564 - flashinfer.jit: Building JIT module sampling; x\n")
+    log.feed("DEBUG 11-20 13:23:41 [u.py:1] Waiting for 1 local, 0 remote core engine proc(s) to start.\n")
+    assert log.stage == BUILDING
+    log.feed("INFO 11-20 13:23:51 [m.py:1] Graph capturing finished in 4 secs, took 1.01 GiB\n")
+    log.feed("INFO 11-20 13:23:52 [c.py:1] init engine (profile, create kv cache, warmup model) took 21.00 s\n")
+    split = seconds(log, "2026-11-20T13:23:20")
+    assert (split["kernel build"], split["graph capture"]) == (16, 4)

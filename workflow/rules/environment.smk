@@ -59,5 +59,6 @@ rule check_environment:
         code=code_of("check_environment"),
         needs_ray=needs_ray,
         needs_router=needs_router,
+        modules=experiment.config.cluster.modules if experiment.config.cluster else (),
     script:
         "../scripts/check_environment.py"

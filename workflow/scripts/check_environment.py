@@ -16,6 +16,7 @@ with stage("check_environment", name, snakemake.log[0]) as here:
         Hardware.read(snakemake.input.hardware),
         needs_ray=snakemake.params.needs_ray,
         needs_router=snakemake.params.needs_router,
+        modules=snakemake.params.modules,
         log=here.log,
         progress=here.progress,
         watch=here.watch,

@@ -60,12 +60,12 @@ def without_step(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment(request: DaemonRequest) -> dict[str, str]:
-    """The process's environment, made where it is started.
+    """The process's environment, made where it is started. The tools of its interpreter's environment (ninja) come first in PATH.
 
     Raises:
         OSError: a secret's file cannot be read.
     """
-    env = without_step(processes.clean_environment(request.env))
+    env = processes.with_tools_of(request.argv[0], without_step(processes.clean_environment(request.env)))
     env |= {name: Path(file).read_text().strip() for name, file in request.secret_env.items()}
     if request.devices is not None and (chosen := visible(os.environ, request.devices)):
         env[VISIBLE] = chosen
@@ -96,11 +96,14 @@ def command(request: DaemonRequest) -> list[str]:
 
 
 def with_modules(argv: Sequence[str], modules: Sequence[str]) -> list[str]:
-    """``argv``, run by a login shell that has loaded the modules; only a login shell knows `module` everywhere."""
+    """``argv``, run by a login shell that has loaded the modules; only a login shell knows `module` everywhere.
+
+    A login shell may set PATH anew, so the tools of argv's own environment are put first again behind it.
+    """
     if not modules:
         return list(argv)
     script = (
         'n=$1; shift; while [ "$n" -gt 0 ]; do module load "$1" || { echo "servemark: module load $1 failed" >&2; exit 97; }; '
-        'shift; n=$((n-1)); done; exec "$@"'
+        'shift; n=$((n-1)); done; case $1 in /*) PATH=${1%/*}:$PATH;; esac; exec "$@"'
     )
     return ["bash", "-lc", script, "bash", str(len(modules)), *modules, *argv]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from servemark import bytecode, processes, visible_gpus
+from servemark import bytecode, daemon, processes, visible_gpus
 from servemark.children import LifelineWatch, run_tool
 from servemark.environment import INSIDE
 from servemark.errors import EnvironmentRefused
@@ -20,6 +21,7 @@ def check(
     *,
     needs_ray: bool,
     needs_router: bool,
+    modules: Sequence[str] = (),
     log: Path,
     progress: Progress,
     watch: LifelineWatch,
@@ -28,14 +30,16 @@ def check(
 
     Args:
         hardware: of this machine.
+        modules: loaded first, as for the servers: a module may bring the CUDA toolkit.
 
     Raises:
         EnvironmentRefused: an import fails, Ray or the router is asked for and missing, or torch does not reach the GPUs that are here.
     """
     facts_file = log.with_suffix(".facts.json")
     facts_file.unlink(missing_ok=True)
-    env = processes.clean_environment(
-        {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **bytecode.variables(environment)}
+    quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    env = processes.with_tools_of(
+        environment.python, processes.clean_environment({**quiet, **bytecode.variables(environment)})
     )
     steps = {
         "importing torch, vLLM and Ray": [environment.python, str(INSIDE / "check_environment.py"), str(facts_file)],
@@ -45,7 +49,7 @@ def check(
         progress.say(words)
         target = log if "importing" in words else log.with_suffix(".help.txt")
         target.unlink(missing_ok=True)
-        result = run_tool(argv, log=target, env=env, timeout_s=600, watch=watch)
+        result = run_tool(daemon.with_modules(argv, modules), log=target, env=env, timeout_s=600, watch=watch)
         if result.exit_code != 0 or result.stopped:
             raise _broken(environment, words, target)
     facts = json.loads(facts_file.read_text())

@@ -157,6 +157,12 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**handed_on(os.environ), **(extra or {})}
 
 
+def with_tools_of(program: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Return ``env`` with the folder of ``program`` first in PATH, as an activated environment has it; unchanged for a bare name."""
+    folder = os.path.dirname(program)
+    return {**env, "PATH": f"{folder}:{env.get('PATH', os.defpath)}"} if os.path.isabs(program) else dict(env)
+
+
 def handed_on(env: Mapping[str, str]) -> dict[str, str]:
     """What of an environment :func:`clean_environment` hands on."""
     kept = {name: value for name, value in env.items() if name not in _NOT_INHERITED}

@@ -28,12 +28,20 @@ PHASES = (
     "weights",
     "compile",
     "KV cache and profiling",
+    "graph capture (estimate)",
+    "kernel build",
     "graph capture",
     "HTTP server",
 )
 
+BUILDING = "building FlashInfer's kernels"
+"""The stage while FlashInfer compiles a module. It has no place among `STAGES`: vLLM may ask for a module at any of them."""
+
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_STAMP = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b")
+_STAMPS = (
+    re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b"),
+    re.compile(r"^\d{4}-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d),\d+ - "),  # FlashInfer's own logger
+)
 _LONGEST_LINE = 1 << 16
 
 # What a line says about the stage the server is in from then on. Wordings of vLLM 0.15 to 0.33.
@@ -67,6 +75,11 @@ _WARMING, _WARM = "Warming up model for the compilation", "Warming up done"
 # vllm/compilation/backends.py and decorators.py, alike in 0.25.1 and 0.32.0.
 _MADE = re.compile(r"Compiling a graph for compile range|saved AOT compiled function to|Compiling model again due to")
 _LOADED = re.compile(r"Directly load (?:AOT compilation|the compiled graph\(s\))")
+# flashinfer/jit/core.py, 0.7.0: printed once for each module that is not in its cache. No line says when the module is ready.
+_BUILD = re.compile(r"flashinfer\.jit: Building JIT module")
+# Every version sizes the KV cache before it captures graphs. From 0.32 on it captures a few graphs before that too, to estimate their memory.
+_SIZED = re.compile(r"Available KV cache memory|KV cache size: [\d,]+ tokens|Explicitly set .* for KV cache")
+_CAPTURING = re.compile(r"Capturing CUDA graphs|Graph capturing finished")
 _CAPTURED = re.compile(r"Graph capturing finished in ([\d.]+) secs")
 _ENGINE_DONE = re.compile(r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s")
 _EAGER = re.compile(r"Enforce eager set|enforce_eager=True")
@@ -122,17 +135,20 @@ class StartupLog:
         self._compile_s = 0.0
         self._warming: _Stamp | None = None
         self._made = self._loaded_graphs = False
-        self._capture_s = 0.0
+        self._sized = False
+        self._estimate_s = self._capture_s = 0.0
+        self._building: _Stamp | None = None
+        self._build_s = 0.0
         self._init_s: float | None = None
 
     @property
     def stage(self) -> str:
-        """What the server is doing now: one of `STAGES`. Never goes back, since Ray repeats old lines later."""
-        return STAGES[self._stage]
+        """What the server is doing now: one of `STAGES`, or `BUILDING`. `STAGES` never go back, since Ray repeats old lines later."""
+        return BUILDING if self._building else STAGES[self._stage]
 
     def feed(self, text: str) -> None:
         """Read more of the log; ``text`` may end anywhere, a carriage return ends a line too."""
-        if self.stage == "ready":
+        if STAGES[self._stage] == "ready":
             return
         *lines, self._rest = re.split(r"[\r\n]", self._rest + text)
         if len(self._rest) > _LONGEST_LINE:
@@ -144,8 +160,8 @@ class StartupLog:
         """Seconds of each of `PHASES`, which sum to the time from the process start to readiness.
 
         The server's own figures are used where it gives them: weights (slowest rank), compilation, graph capture and
-        the engine's initialisation, which contains the latter two. What the initialisation has left is profiling and
-        KV cache; what lies between the engine's first line and its end besides all that is the engine's start
+        the engine's initialisation, which contains all that follows the weights. FlashInfer's kernel builds last from their
+        line to the next one. What the initialisation has left is profiling and KV cache; what lies between the engine's first line and its end besides all that is the engine's start
         (processes, placement group, ranks). A phase takes at most what is left, so nothing counts twice. Before
         readiness the end is the latest line. The log's clock ticks in whole seconds.
 
@@ -169,12 +185,16 @@ class StartupLog:
         init = min(self._seconds_of_init(total, since_start), middle - weights)
         compiling = min(self._compile_s, init)
         capture = min(self._capture_s, init - compiling)
+        estimate = min(self._estimate_s, init - compiling - capture)
+        build = min(self._build_s, init - compiling - capture - estimate)
         seconds = (
             engine_at,
             middle - weights - init,
             weights,
             compiling,
-            init - compiling - capture,
+            init - compiling - capture - estimate - build,
+            estimate,
+            build,
             capture,
             total - done_at,
         )
@@ -202,21 +222,36 @@ class StartupLog:
         return total - since_start(self._loaded) if self._loaded else 0.0
 
     def _line(self, line: str) -> None:
-        if not line.strip() or self.stage == "ready":
+        if not line.strip() or STAGES[self._stage] == "ready":
             return
         if not _HEARTBEAT.search(line):
             self.progress += 1
         # Ray shows a line of another rank seconds later, marked "[repeated 3x across cluster]", with its old stamp.
-        stamped = _STAMP.search(line)
+        stamped = next(filter(None, (pattern.search(line) for pattern in _STAMPS)), None)
         stamp = _Stamp(*map(int, stamped.groups())) if stamped else None
         if stamp and "[repeated" not in line:
             self._latest = stamp
+            self._kernel_build(line, stamp)
         self._eager = self._eager or bool(_EAGER.search(line))
+        self._sized = self._sized or bool(_SIZED.search(line))
         self._figures(line, stamp)
+        if _CAPTURING.search(line) and not self._sized:
+            self._reach(STAGES.index("profiling memory / KV cache"), stamp)
+            return
         for pattern, stage in _MARKERS:
             if pattern.search(line):
                 self._reach(stage, stamp)
                 break
+
+    def _kernel_build(self, line: str, stamp: _Stamp) -> None:
+        """Time FlashInfer's builds: from the first line of one to the next line of the server that says that something moves."""
+        if _BUILD.search(line):
+            self._building = self._building or stamp
+        elif self._building and not _HEARTBEAT.search(line):
+            captured = _CAPTURED.search(line)
+            spent = stamp.seconds_after(self._building) - (float(captured[1]) if captured else 0.0)
+            self._build_s += max(spent, 0.0)
+            self._building = None
 
     def _reach(self, stage: int, stamp: _Stamp | None) -> None:
         self._stage = max(self._stage, stage)
@@ -238,7 +273,10 @@ class StartupLog:
             self._weights_s = max(self._weights_s or 0.0, float(found[1]))
             self._loaded = stamp
         elif found := _CAPTURED.search(line):
-            self._capture_s = max(self._capture_s, float(found[1]))
+            if self._sized:
+                self._capture_s = max(self._capture_s, float(found[1]))
+            else:
+                self._estimate_s = max(self._estimate_s, float(found[1]))
         elif found := _ENGINE_DONE.search(line):
             self._init_s = max(self._init_s or 0.0, float(found[1]))
             self._done = stamp

@@ -57,6 +57,8 @@ def plan(
     variables = (dict(cluster.variables) if cluster else {}) | deployment.variables
     inherited = dict(inherited or {})
     modules = cluster.modules if cluster else ()
+    off, turned_off = planning.turned_off(check, topology, variables) if hardware.accelerator == "cuda" else ({}, ())
+    variables |= off
     layers = planning.stages(architecture, topology, variables)
     hiding = visible_gpus.hiding(hardware)
     drawbacks = planning.software(
@@ -101,6 +103,7 @@ def plan(
         interface=cluster.interface if cluster else None,
     )
     planned = tuple(_planned(point, share) for point in points)
+    ways = planning.all_reduce(topology, check, options, variables, hardware.accelerator)
     asked = planning.Asked(architecture, topology, options, variables, planned, estimate, hardware, check, inherited)
     return Plan(
         deployment=name,
@@ -112,10 +115,18 @@ def plan(
         topology=topology,
         options=options,
         variables=variables,
+        all_reduce=ways,
         inherited=inherited,
         modules=modules,
         estimate=estimate,
-        warnings=(*warnings, *drawbacks, *planning.advice(asked), *check.warnings),
+        warnings=(
+            *warnings,
+            *turned_off,
+            *drawbacks,
+            *planning.multicast(ways, inherited | variables, check.vllm),
+            *planning.advice(asked),
+            *check.warnings,
+        ),
         points=planned,
         key_parts=share,
     )

@@ -88,7 +88,8 @@ class Waiting:
         return ready, startup
 
     def _startup(self, last: ReplicaStartup, to_health: float, every: tuple[ReplicaStartup, ...]) -> Startup:
-        observed = planning.observe(Path(last.log).read_text(errors="replace"))
+        log = Path(last.log).read_text(errors="replace")
+        observed = planning.observe(log)
         return Startup(
             deployment=self.plan.deployment,
             attempt=self.token.attempt,
@@ -97,6 +98,7 @@ class Waiting:
             seconds_to_first_token=last.seconds_to_first_token,
             phases=last.phases,
             observed=observed,
+            all_reduce=planning.observed_all_reduce(log),
             differences=planning.compare(self.plan.estimate, observed) if self.plan.estimate else {},
             log=last.log,
             replicas=every,

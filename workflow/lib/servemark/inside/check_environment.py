@@ -6,12 +6,17 @@ usage: python check_environment.py OUTPUT
 import importlib.metadata
 import importlib.util
 import json
+import os
 import platform
+import re
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 KERNELS = (
-    "FlashInfer's kernels are not in the environment: a server that needs them fetches and compiles them when it starts, which "
-    "takes minutes and fails without internet or compiler. envs/README.md says how to add them"
+    "FlashInfer's kernels are not in the environment: a server builds those that it needs at its start, which takes minutes and needs a CUDA "
+    "toolkit on the node. envs/README.md says how to add them"
 )
 
 
@@ -23,9 +28,58 @@ def version(name: str) -> str | None:
         return None
 
 
+def kernel_tools(envs) -> dict:
+    """Look for what FlashInfer would use to get kernels on this machine; see ``records.KernelTools``.
+
+    Follows flashinfer/jit/cpp_ext.py, get_cuda_path and generate_ninja_build_for_op (0.7.0), and vllm/utils/flashinfer.py (0.32.0).
+    """
+    flashinfer, cache = version("flashinfer-python"), version("flashinfer-jit-cache")
+    nvcc = cuda_home() / "bin" / "nvcc"
+    nvcc = shutil.which(os.environ.get("FLASHINFER_NVCC", str(nvcc)))
+    return {
+        "flashinfer": flashinfer,
+        # The wheel names CUDA behind a plus sign: 0.7.0.post1+cu130.
+        "precompiled": flashinfer is not None and cache is not None and cache.split("+")[0] == flashinfer.split("+")[0],
+        "sampler": bool(getattr(envs, "VLLM_USE_FLASHINFER_SAMPLER", False)),
+        "nvcc": nvcc,
+        "nvcc_cuda": nvcc and nvcc_cuda(nvcc),
+        "headers_cuda": headers_cuda(cuda_home() / "include" / "cuda.h"),
+        "ninja": shutil.which("ninja"),
+        "compiler": shutil.which(os.environ.get("CXX", "c++")),
+    }
+
+
+def cuda_home() -> Path:
+    """Return the folder of the CUDA toolkit, found in FlashInfer's order."""
+    if named := os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH"):
+        return Path(named)
+    nvcc = shutil.which("nvcc")
+    return Path(nvcc).parents[1] if nvcc else Path("/usr/local/cuda")
+
+
+def nvcc_cuda(nvcc: str) -> str | None:
+    """Return the CUDA version that a compiler reports, or None when it does not run."""
+    try:
+        text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r"release (\d+\.\d+),", text)
+    return found and found[1]
+
+
+def headers_cuda(header: Path) -> str | None:
+    """Return the CUDA version that cuda.h defines (13000 is 13.0), or None where there is no such file."""
+    try:
+        found = re.search(r"^#define CUDA_VERSION (\d+)", header.read_text(errors="replace"), re.MULTILINE)
+    except OSError:
+        return None
+    return f"{int(found[1]) // 1000}.{int(found[1]) % 1000 // 10}" if found else None
+
+
 def main(output: str) -> None:
     import torch
     import vllm
+    from vllm import envs
     from vllm.envs import environment_variables
     from vllm.platforms import current_platform
 
@@ -56,6 +110,7 @@ def main(output: str) -> None:
         "vllm_platform": current_platform.device_type or "none",
         "tensor_on": device,
         "variables": sorted(name for name in environment_variables if name.startswith("VLLM_")),
+        "kernels": kernel_tools(envs) if torch.version.cuda else None,
         "warnings": warnings,
     }
     with open(output, "w") as stream:

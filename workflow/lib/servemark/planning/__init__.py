@@ -2,7 +2,10 @@
 
 from servemark.planning.advice import advice
 from servemark.planning.asked import Asked
+from servemark.planning.all_reduce import all_reduce, multicast
+from servemark.planning.all_reduce import observed as observed_all_reduce
 from servemark.planning.capture import resolve as resolve_capture_size
+from servemark.planning.flashinfer import turned_off
 from servemark.planning.legality import first_request_fails, legality, not_on_cpu, stage_layers, stages, too_long
 from servemark.planning.memory import estimate, longest_fitting, refusals, require
 from servemark.planning.observed import compare, observe
@@ -12,13 +15,16 @@ from servemark.planning.software import software
 __all__ = [
     "Asked",
     "advice",
+    "all_reduce",
     "compare",
     "estimate",
     "first_request_fails",
     "legality",
     "longest_fitting",
+    "multicast",
     "not_on_cpu",
     "observe",
+    "observed_all_reduce",
     "place",
     "refusals",
     "require",
@@ -27,4 +33,5 @@ __all__ = [
     "stage_layers",
     "stages",
     "too_long",
+    "turned_off",
 ]

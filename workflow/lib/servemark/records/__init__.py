@@ -6,7 +6,16 @@ keys is an error: conditions are checked in the record, never assumed from the f
 
 from servemark.records.archived import ArchivedFile, Run, Sources
 from servemark.records.base import Failure, Record, RecordT, Strict, utc_now, write_atomically
-from servemark.records.given import Environment, EnvironmentCheck, Gpu, Hardware, Interface, Manifest, ModelFile
+from servemark.records.given import (
+    Environment,
+    EnvironmentCheck,
+    Gpu,
+    Hardware,
+    Interface,
+    KernelTools,
+    Manifest,
+    ModelFile,
+)
 from servemark.records.held import EndpointStatus, Held
 from servemark.records.live import (
     Cluster,
@@ -79,6 +88,7 @@ __all__ = [
     "Hardware",
     "Held",
     "Interface",
+    "KernelTools",
     "JobAccount",
     "Manifest",
     "Measurement",

@@ -81,6 +81,19 @@ class Environment(Record):
     size_mib: float
 
 
+class KernelTools(Strict):
+    """What FlashInfer has, or finds on the node, to get the kernels that vLLM calls."""
+
+    flashinfer: str | None = Field(default=None, description="version of flashinfer-python; null: not installed")
+    precompiled: bool = Field(default=False, description="flashinfer-jit-cache of the same version is installed")
+    sampler: bool = Field(default=False, description="whether vLLM uses FlashInfer's sampler unless told otherwise")
+    nvcc: str | None = Field(default=None, description="the CUDA compiler that FlashInfer would call; null: none")
+    nvcc_cuda: str | None = Field(default=None, description="CUDA version of that compiler, as it reports it")
+    headers_cuda: str | None = Field(default=None, description="CUDA version of the headers beside it")
+    ninja: str | None = Field(default=None, description="the ninja in the PATH; null: none")
+    compiler: str | None = Field(default=None, description="the C++ compiler (CXX, or c++ in the PATH); null: none")
+
+
 class EnvironmentCheck(Record):
     """What the environment says of itself on the node. Written by check_environment."""
 
@@ -104,6 +117,7 @@ class EnvironmentCheck(Record):
     variables: tuple[str, ...] = Field(
         default=(), description="every VLLM_ variable that vllm/envs.py lists; none: it was not asked"
     )
+    kernels: KernelTools | None = Field(default=None, description="null: no CUDA build, or not looked up")
     warnings: tuple[str, ...] = ()
 
 

@@ -198,6 +198,9 @@ class Startup(Record):
         default={}, description="from the log: weights_gib, kv_cache_gib, kv_cache_tokens, max_concurrency"
     )
     differences: dict[str, float] = Field(default={}, description="observed over estimated, per figure")
+    all_reduce: tuple[str, ...] = Field(
+        default=(), description="all-reduces between tensor parallel ranks, as the log names them, in vLLM's order"
+    )
     log: str | None = None
     replicas: tuple[ReplicaStartup, ...] = Field(
         default=(),

@@ -127,7 +127,12 @@ class Plan(Record):
     served_name: str
     topology: Topology
     options: dict[str, Any]
-    variables: dict[str, str] = Field(description="the cluster's variables under the deployment's own")
+    variables: dict[str, str] = Field(
+        description="the cluster's variables under the deployment's own, and those that turn off what the nodes cannot build"
+    )
+    all_reduce: tuple[str, ...] = Field(
+        default=(), description="expected all-reduces between tensor parallel ranks, in vLLM's names and order"
+    )
     inherited: dict[str, str] = Field(
         default={},
         description="variables of the shell that reach the server and decide; part of the key as if they were given",
