@@ -268,7 +268,7 @@ def test_flashinfer_build_is_a_phase_and_a_stage_of_its_own():
 
 
 def test_failed_flashinfer_build_ends_with_its_error():
-    log, trail = read("vllm-0.32.0-h200x1-no-ninja-failure", size=61)
+    _log, trail = read("vllm-0.32.0-h200x1-no-ninja-failure", size=61)
     assert BUILDING in trail
     assert trail[-1] == "profiling memory / KV cache"
 

@@ -77,7 +77,7 @@ _MADE = re.compile(r"Compiling a graph for compile range|saved AOT compiled func
 _LOADED = re.compile(r"Directly load (?:AOT compilation|the compiled graph\(s\))")
 # flashinfer/jit/core.py, 0.7.0: printed once for each module that is not in its cache. No line says when the module is ready.
 _BUILD = re.compile(r"flashinfer\.jit: Building JIT module")
-# Every version sizes the KV cache before it captures graphs. From 0.32 on it captures a few graphs before that too, to estimate their memory.
+# Every version sizes the KV cache before it captures graphs. From 0.32 on vLLM captures a few before that too, to estimate their memory.
 _SIZED = re.compile(r"Available KV cache memory|KV cache size: [\d,]+ tokens|Explicitly set .* for KV cache")
 _CAPTURING = re.compile(r"Capturing CUDA graphs|Graph capturing finished")
 _CAPTURED = re.compile(r"Graph capturing finished in ([\d.]+) secs")
@@ -160,10 +160,11 @@ class StartupLog:
         """Seconds of each of `PHASES`, which sum to the time from the process start to readiness.
 
         The server's own figures are used where it gives them: weights (slowest rank), compilation, graph capture and
-        the engine's initialisation, which contains all that follows the weights. FlashInfer's kernel builds last from their
-        line to the next one. What the initialisation has left is profiling and KV cache; what lies between the engine's first line and its end besides all that is the engine's start
-        (processes, placement group, ranks). A phase takes at most what is left, so nothing counts twice. Before
-        readiness the end is the latest line. The log's clock ticks in whole seconds.
+        the engine's initialisation, which contains all that follows the weights. A kernel build of FlashInfer lasts from its
+        line to the next one. What the initialisation has left is profiling and KV cache. What lies between the engine's
+        first line and its end besides all that is the engine's start (processes, placement group, ranks). A phase takes at
+        most what is left, so nothing counts twice. Before readiness the end is the latest line. The log's clock ticks in
+        whole seconds.
 
         Args:
             started_at: when the server's process started; a datetime or ISO text, in local time or with a zone. It must

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 KERNELS = (
-    "FlashInfer's kernels are not in the environment: a server builds those that it needs at its start, which takes minutes and needs a CUDA "
-    "toolkit on the node. envs/README.md says how to add them"
+    "FlashInfer's kernels are not in the environment: a server builds those that it needs at its start, which takes minutes and needs a "
+    "CUDA toolkit on the node. envs/README.md says how to add them"
 )
 
 

@@ -1,9 +1,9 @@
 """Is a topology legal for a model, where does it go, does it fit, and did the server agree: pure functions."""
 
 from servemark.planning.advice import advice
-from servemark.planning.asked import Asked
 from servemark.planning.all_reduce import all_reduce, multicast
 from servemark.planning.all_reduce import observed as observed_all_reduce
+from servemark.planning.asked import Asked
 from servemark.planning.capture import resolve as resolve_capture_size
 from servemark.planning.flashinfer import turned_off
 from servemark.planning.legality import first_request_fails, legality, not_on_cpu, stage_layers, stages, too_long

@@ -70,15 +70,15 @@ def observed(log: str) -> tuple[str, ...]:
 
 
 def multicast(ways: tuple[str, ...], variables: Mapping[str, str], version: str) -> Iterator[str]:
-    """Yield a sentence that names the switches, where any of the expected all-reduces may use NVLink multicast."""
+    """Yield a sentence that names the switches, where vLLM itself may use NVLink multicast. NCCL alone may too, in every version."""
     off = {"PYNCCL"} if variables.get("NCCL_NVLS_ENABLE") == "0" else set()
     may = [name for name in SWITCHES if name in ways and name not in off]
-    if not may or ways == ("PYNCCL",):
+    if not set(may) - {"PYNCCL"}:
         return
     yield (
-        f"All-reduces of vLLM {version} here: {', '.join(ways)}. {', '.join(may)} use NVLink multicast where the node has it. Where your site "
-        f"must keep multicast off, set {'; '.join(SWITCHES[name] for name in may)}; and export TORCH_SYMM_MEM_DISABLE_MULTICAST=1 and "
-        "NVSHMEM_DISABLE_NVLS=1."
+        f"All-reduces of vLLM {version} here: {', '.join(ways)}. {', '.join(may)} use NVLink multicast where the node has it. Where your "
+        f"site must keep multicast off, set {'; '.join(SWITCHES[name] for name in may)}; and export TORCH_SYMM_MEM_DISABLE_MULTICAST=1 "
+        "and NVSHMEM_DISABLE_NVLS=1."
     )
 
 

@@ -18,8 +18,8 @@ TOOLKIT = ("CUDA_HOME", "CUDA_PATH", "FLASHINFER_NVCC", "PATH")
 
 
 WAYS_OUT = (
-    "vLLM's own kernels are used instead. To use FlashInfer's, load a CUDA toolkit of torch's release (`modules` in the cluster file), or add "
-    "the precompiled kernels (envs/README.md)."
+    "vLLM's own kernels are used instead. To use FlashInfer's, load a CUDA toolkit of torch's release (`modules` in the cluster file), or "
+    "add the precompiled kernels (envs/README.md)."
 )
 
 
