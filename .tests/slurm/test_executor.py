@@ -260,7 +260,7 @@ def test_killed_run_with_its_guard(plain: Sandbox, new_run: NewRun) -> None:
     run.signal(signal.SIGKILL)
     run.end(2)
     assert run.queue()
-    code = "import sys; from pathlib import Path; from servemark.slurm import guard; guard.leftovers(Path('results/next'), print)"
+    code = "import sys; from pathlib import Path; from servemark.slurm import leftovers; leftovers.cancel(Path('results/next'), print)"
     again = [plain.run([sys.executable, "-c", code], cwd=run.folder, timeout=20, check=True) for _ in range(2)]
     assert f"still in Slurm's queue ({job})" in again[0].stdout and again[1].stdout == ""
     assert not run.queue()

@@ -126,7 +126,7 @@ def until(ready: Any, seconds: float = 6.0) -> None:
         time.sleep(0.02)
 
 
-def row(state: str, rest: str = "0:42|5:00|N/A|N/A|node1|None|x") -> str:
+def row(state: str, rest: str = "0:42|5:00|N/A|N/A|node1|None|run|x|/w") -> str:
     return f"echo '7|{state}|{rest}'"
 
 
@@ -288,7 +288,7 @@ def test_a_double_is_cancelled(executor: plugin.Executor, tool: MakeTool) -> Non
     token = "single (name=a) #1"
     tool(
         "squeue",
-        f"echo '7|RUNNING|0:42|5:00|N/A|N/A|node1|None|{token}'; echo '8|PENDING|0:00|5:00|N/A|N/A||None|{token}'",
+        f"echo '7|RUNNING|0:42|5:00|N/A|N/A|node1|None|run|{token}|/w'; echo '8|PENDING|0:00|5:00|N/A|N/A||None|run|{token}|/w'",
     )
     cancelled = tool("scancel", "")
     executor.run_jobs([Job()])

@@ -21,13 +21,13 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTool:
 
 
 SQUEUE = """\
-12|RUNNING|1:23|10:00|2026-11-20T18:00:00|2026-11-20T18:00:30|node[1-2]|None|deployment x #1
-13|PENDING|0:00|UNLIMITED|2026-11-20T18:00:00|N/A||Priority|(null)
-14_3|COMPLETED|1-02:03:04|2-00:00:00|2026-11-20T18:00:00|2026-11-20T18:00:00|node1|None|a|b
-15|CANCELLED|0:00|5:00|N/A|N/A||None|
+12|RUNNING|1:23|10:00|2026-11-20T18:00:00|2026-11-20T18:00:30|node[1-2]|None|run-1|deployment x #1|/disk/check out
+13|PENDING|0:00|UNLIMITED|2026-11-20T18:00:00|N/A||Priority|run-1|(null)|/w
+14_3|COMPLETED|1-02:03:04|2-00:00:00|2026-11-20T18:00:00|2026-11-20T18:00:00|node1|None|run-1|a|b|/w
+15|CANCELLED|0:00|5:00|N/A|N/A||None|run-1||/w
 slurm_load_jobs error: something
-|RUNNING|||||||
-16||||||||
+|RUNNING||||||||
+16|||||||||
 """
 
 
@@ -37,6 +37,7 @@ def test_squeue() -> None:
     running, pending, done, cancelled = jobs
     assert (running.state, running.elapsed_s, running.limit_min, running.queue_wait_s) == (State("RUNNING"), 83, 10, 30)
     assert (running.nodes, running.reason, running.comment) == ("node[1-2]", "", "deployment x #1")
+    assert (running.name, running.workdir) == ("run-1", "/disk/check out")
     assert (pending.reason, pending.comment, pending.limit_min, pending.queue_wait_s) == ("Priority", "", None, None)
     assert (done.elapsed_s, done.limit_min, done.comment) == (93784, 2880, "a|b")
     assert cancelled.state.ended
@@ -66,6 +67,7 @@ def test_scontrol_job(one_line: bool) -> None:
         exit_code=3,
         signal=9,
         requeue=True,
+        name="abc",
     )
 
 
@@ -231,7 +233,7 @@ def test_submission_waits_for_the_controller(tool: MakeTool, quick: None) -> Non
 
 def test_submission_that_arrived_without_an_answer_is_not_repeated(tool: MakeTool, quick: None) -> None:
     calls = tool("sbatch", "echo Socket timed out >&2; exit 1")
-    tool("squeue", f"[ $N -gt 1 ] || {{ {AWAY}; }}; echo '88|PENDING|0:00|5:00|N/A|N/A||Priority|x #1'")
+    tool("squeue", f"[ $N -gt 1 ] || {{ {AWAY}; }}; echo '88|PENDING|0:00|5:00|N/A|N/A||Priority|run-1|x #1|/w'")
     outcome, _ = submitted()
     assert outcome == "88" and len(calls.read_text().splitlines()) == 1
 
@@ -297,12 +299,12 @@ def test_an_open_quote_is_said() -> None:
 
 def test_journal(tmp_path: Path) -> None:
     path = tmp_path / "slurm" / "jobs.jsonl"
-    assert list(journal.read(path)) == [] and journal.open_runs(path) == [] and not journal.closed(path, "a")
+    assert list(journal.read(path)) == [] and journal.open_runs(path) == {} and not journal.closed(path, "a")
     for name in "abc":
         journal.append(path, "run", run=name)
     journal.append(path, "run_ended", run="b")
     with open(path, "a") as stream:
         stream.write('{"event": "run", "run": "d"')  # cut off by a full disk
-    assert journal.open_runs(path) == ["a", "c"] and journal.closed(path, "b") and not journal.closed(path, "a")
+    assert list(journal.open_runs(path)) == ["a", "c"] and journal.closed(path, "b") and not journal.closed(path, "a")
     journal.append(None, "run", run="e")
     journal.append(Path("/proc/no/such"), "run", run="f")

@@ -12,12 +12,12 @@ import pytest
 from slurm_tools import AWAY, MakeTool, on_path
 
 from servemark.config.cluster import Cluster, SmallJobs
-from servemark.errors import ConfigError, ServemarkError
+from servemark.errors import ConfigError
 from servemark.processes import Identity
 from servemark.slurm import guard, journal, preflight
 from servemark.slurm.request import Request
 
-ROW = "echo '5|{state}|0:00|5:00|N/A|N/A||None|x'"
+ROW = "echo '5|{state}|0:00|5:00|N/A|N/A||None|run-1|x|/w'"
 
 
 @pytest.fixture
@@ -135,42 +135,6 @@ def _parent(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return 0
-
-
-def results(tmp_path: Path) -> Path:
-    journal.append(tmp_path / "results/old/slurm/jobs.jsonl", "run", run="run-1")
-    journal.append(tmp_path / "results/new/slurm/jobs.jsonl", "run", run="run-2")
-    journal.append(tmp_path / "results/new/slurm/jobs.jsonl", "run_ended", run="run-2")
-    return tmp_path / "results/new"
-
-
-def test_leftovers_of_any_run_of_the_checkout(tool: MakeTool, tmp_path: Path) -> None:
-    asked = tool("squeue", f"[ $N -gt 2 ] || {ROW.format(state='RUNNING')}")
-    cancelled = tool("scancel", "")
-    tool("scontrol", "")
-    said: list[str] = []
-    guard.leftovers(results(tmp_path), said.append)
-    assert "(5)" in said[0] and len(said) == 1
-    assert "--name=run-1 " in calls(asked)[0] and "run-2" not in calls(asked)[0]
-    assert calls(cancelled) == [f"--quiet --user={os.getuid()} --name=run-1"]
-    before = len(calls(asked))
-    guard.leftovers(tmp_path / "results/new", said.append)
-    assert len(calls(asked)) == before, "a journal that is closed asks nothing"
-
-
-@pytest.mark.parametrize(
-    ("body", "reason"), [(AWAY, "slurm_unreachable"), (ROW.format(state="COMPLETING"), "slurm_leftovers")]
-)
-def test_leftovers_that_cannot_be_cleared_stop_the_new_run(
-    tool: MakeTool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, reason: str
-) -> None:
-    monkeypatch.setattr(guard, "gone_within_s", lambda: 0.2)
-    tool("squeue", body)
-    tool("scancel", "")
-    with pytest.raises(ServemarkError) as caught:
-        guard.leftovers(results(tmp_path), lambda _: None)
-    assert caught.value.reason == reason and caught.value.do
-    assert journal.open_runs(tmp_path / "results/old/slurm/jobs.jsonl") == ["run-1"]
 
 
 GPUS = ("gpus_per_node", "gpu_type")

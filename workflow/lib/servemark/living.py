@@ -223,7 +223,8 @@ def _last_words(path: Path) -> dict[str, dict[str, Any]]:
 def _queued(run_folder: Path, known: set[str | None], jobs: Jobs) -> list[Living]:
     """Deployments whose job was submitted and of which nothing lives yet: it waits, or has just begun."""
     file = run_folder / "slurm" / "jobs.jsonl"
-    runs = set(journal.open_runs(file))
+    here = run_folder.parents[1]
+    runs = {run for run, checkout in journal.open_runs(file).items() if checkout is None or checkout.is_at(here)}
     waiting: dict[str, dict[str, Any]] = {}
     for entry in journal.read(file):
         if entry.get("event") == "submitted" and entry.get("run") in runs:
@@ -234,6 +235,8 @@ def _queued(run_folder: Path, known: set[str | None], jobs: Jobs) -> list[Living
     for job_id, entry in waiting.items():
         deployment = (entry.get("wildcards") or {}).get("deployment")
         job = jobs.find(job_id) if deployment and job_id not in known else None
+        # A job of another name has the number by chance: of another cluster, or given out again.
+        job = job if job and job.name in ("", entry["run"]) else None
         if job and job.state.meaning in (Meaning.WAITING, Meaning.RUNNING):
             begun = job.state.meaning is Meaning.RUNNING
             found.append(

@@ -14,7 +14,7 @@ from servemark.errors import ServemarkError
 from servemark.measurement.ledger import Ledger
 from servemark.planning import allocation
 from servemark.records import Plan
-from servemark.slurm import commands, guard, journal, preflight
+from servemark.slurm import commands, journal, leftovers, preflight
 from servemark.slurm.commands import CommandFailed
 from servemark.slurm.request import Request
 
@@ -79,7 +79,7 @@ def prepare(config: Config, folder: Path) -> None:
     os.environ[journal.VARIABLE] = str((folder / "slurm" / "jobs.jsonl").absolute())
     requests = [deployment_request(config, name, _to_measure(config, folder, name)) for name in config.deployments]
     preflight.check([*requests, small_request(config, "the short jobs")], _say)
-    guard.leftovers(folder, _say)
+    leftovers.cancel(folder, _say)
     _Own.ends_at = own_end()
 
 

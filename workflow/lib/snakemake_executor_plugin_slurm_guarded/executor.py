@@ -17,6 +17,7 @@ from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from servemark import processes
+from servemark.checkout import Checkout
 from servemark.errors import ServemarkError
 from servemark.slurm import commands, guard, journal, submit
 from servemark.slurm.commands import CommandFailed, Trouble
@@ -76,7 +77,8 @@ class Executor(RemoteExecutor):
     def __post_init__(self) -> None:
         me = processes.myself()
         self.logger.debug(f"All jobs of this run have the name {self._run}")
-        journal.append(self._journal, "run", run=self._run, main=str(me), host=socket.gethostname())
+        checkout = Checkout.of(Path(self.workflow.workdir_init)).model_dump()
+        journal.append(self._journal, "run", run=self._run, main=str(me), host=socket.gethostname(), checkout=checkout)
         folder = self._journal.parent if self._journal else Path(".snakemake").absolute()
         self._logs = self.workflow.executor_settings.logdir or (
             self._journal.parent if self._journal else folder / "slurm_logs"

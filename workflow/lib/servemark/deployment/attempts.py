@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from servemark import fence, keeper, kept, processes, sources
+from servemark.checkout import Checkout
 from servemark.deployment.allocation import Allocation
 from servemark.diagnosis import Diagnosis, diagnose, first_errors, root_error, row, states_error
 from servemark.diagnosis.lost import in_words, lost
@@ -115,6 +116,7 @@ def open_attempt(deployment: str, folder: Path, scratch: Path, alloc: Allocation
         ends_at=alloc.ends_at,
         end_margin_s=stop_grace_s + END_MARGIN_S,
         owner=fence.mine(),
+        checkout=Checkout.of(Path.cwd()),
     )
     keeper.launch(attempt, spec)
     return attempt
@@ -268,7 +270,9 @@ def spec(attempt: Path) -> KeeperSpec:
 
 def left_over(*attempts: Path) -> list[psutil.Process]:
     """Processes of these attempts that live on this machine, their keepers included."""
-    folders = [scratch_folder(attempt) for attempt in attempts if (attempt / "keeper-spec.json").exists()]
+    folders = [
+        scratch_folder(one) for one in attempts if (one / "keeper-spec.json").exists() and not keeper.copied(one)
+    ]
     return processes.marked(*attempts, *folders)
 
 

@@ -149,6 +149,8 @@ def _end_leftovers(folder: Path, progress: Progress) -> None:
     for attempt in attempts.every(folder):
         # Only one whose keeper was killed still has it; one that was killed before it began says nothing of any.
         with contextlib.suppress(OSError, ValueError):
+            if keeper.copied(attempt):
+                continue
             scratch = attempts.scratch_folder(attempt)
             shared_memory.remove_noted(scratch)
             shutil.rmtree(scratch, ignore_errors=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from servemark import daemon
+from servemark.checkout import Checkout
 from servemark.errors import ServemarkError
 from servemark.processes import Identity
 from servemark.records import DaemonState, Strict, write_atomically
@@ -45,6 +46,8 @@ class KeeperSpec(Strict):
     end_margin_s: float = 30.0
     # Who works on this deployment; see fence.py.
     owner: str | None = None
+    # Where it works; None: written by an older version.
+    checkout: Checkout | None = None
 
 
 class KeeperState(Strict):
@@ -54,6 +57,7 @@ class KeeperState(Strict):
     identity: str
     deployment: str
     owner: str | None = None
+    checkout: Checkout | None = None
     why: str | None = None
     ended_at: str | None = None
     leftovers: tuple[str, ...] = ()
@@ -77,11 +81,30 @@ def remove_secrets(attempt: Path) -> None:
 
 
 def read_state(attempt: Path) -> KeeperState | None:
-    """The keeper's own word, or None before its first."""
+    """Return the keeper's own word, or None before its first.
+
+    A keeper that works in another checkout, from which this attempt was copied, has ended here, for the reason ``copied``.
+    """
     try:
-        return KeeperState.model_validate_json((attempt / "keeper.json").read_text())
+        state = KeeperState.model_validate_json((attempt / "keeper.json").read_text())
     except FileNotFoundError:
         return None
+    if state.state != "ended" and _elsewhere(state.checkout):
+        return state.model_copy(update={"state": "ended", "why": "copied"})
+    return state
+
+
+def copied(attempt: Path) -> bool:
+    """Return whether an attempt was made in another checkout and copied here: its scratch folder is in use there.
+
+    Raises:
+        OSError, ValueError: the attempt has no readable ``keeper-spec.json``.
+    """
+    return _elsewhere(KeeperSpec.model_validate_json((attempt / "keeper-spec.json").read_text()).checkout)
+
+
+def _elsewhere(checkout: Checkout | None) -> bool:
+    return checkout is not None and not checkout.is_at(Path.cwd())
 
 
 def read_daemons(attempt: Path) -> tuple[DaemonState, ...]:
@@ -140,7 +163,7 @@ def stop(attempt: Path, timeout_s: float) -> KeeperState | None:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         state = read_state(attempt)
-        if state is None or not Identity.parse(state.identity).alive:
+        if state is None or state.why == "copied" or not Identity.parse(state.identity).alive:
             return state
         time.sleep(0.05)
     raise KeeperStuck(

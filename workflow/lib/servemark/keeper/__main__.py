@@ -66,7 +66,12 @@ class Keeper:
         """Write keeper.json."""
         spec = self.spec
         text = KeeperState(
-            state=state, identity=str(processes.myself()), deployment=spec.deployment, owner=spec.owner, **more
+            state=state,
+            identity=str(processes.myself()),
+            deployment=spec.deployment,
+            owner=spec.owner,
+            checkout=spec.checkout,
+            **more,
         )
         write_atomically(self.attempt / "keeper.json", text.model_dump_json(indent=2) + "\n")
 

@@ -2,7 +2,7 @@
 
 It is started by the executor, leaves Snakemake's process tree and session, and so survives Ctrl-C, SIGHUP and ``kill -9`` of it. What
 it did is in ``guard.log`` beside the jobs' journal. A guard that died too (the login node was rebooted) leaves its work to
-:func:`leftovers`, which the next run does before it submits anything.
+:mod:`servemark.slurm.leftovers`, which the next run does before it submits anything.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from servemark import processes
-from servemark.errors import ServemarkError
 from servemark.processes import Identity
 from servemark.records import utc_now
 from servemark.slurm import commands, journal, listings
-from servemark.slurm.commands import CommandFailed, Trouble
+from servemark.slurm.commands import CommandFailed
 
 # Cancelled jobs leave the queue after KillWait (30 s by default) at the latest, when their processes can be killed at all.
 GONE_S = 60.0
@@ -53,53 +52,6 @@ def launch(run: str, main: Identity, *, log: Path, jobs_file: Path | None) -> No
     )
 
 
-def leftovers(run_folder: Path, say: Callable[[str], None]) -> None:
-    """Cancel jobs of earlier runs of this checkout that still are in the queue. Call it before a new run submits anything.
-
-    Asks Slurm only when a journal below ``run_folder/..`` names a run that did not say that nothing is left of it. Returns when the
-    queue is clear, so that no old job writes beside a new one; bounded by GONE_S and KillWait.
-
-    Args:
-        run_folder: ``results/RUN``.
-        say: gets the messages for the user.
-
-    Raises:
-        ServemarkError: Slurm does not answer, or the jobs do not leave the queue.
-    """
-    files = sorted(run_folder.parent.glob("*/slurm/jobs.jsonl"))
-    names = {name: file for file in files for name in journal.open_runs(file)}
-    if not names:
-        return
-    try:
-        live = listings.squeue(names, finished=False)
-        if live:
-            ids = ", ".join(job.id for job in live)
-            say(
-                f"Jobs of an earlier run are still in Slurm's queue ({ids}); cancelling them before anything new is submitted."
-            )
-            _clear(list(names), time.monotonic() + gone_within_s())
-    except CommandFailed as error:
-        if error.trouble is Trouble.MISSING:
-            raise ServemarkError(
-                f"An earlier run submitted jobs to Slurm, and its commands are not here: {error}",
-                do="Run on the cluster's login node.",
-                reason="slurm_missing",
-            ) from error
-        raise ServemarkError(
-            f"Jobs of an earlier run may still be in Slurm's queue, and it does not answer: {error}",
-            do="Run the same command again when `squeue` answers.",
-            reason="slurm_unreachable",
-        ) from error
-    if live and (left := listings.squeue(names, finished=False)):
-        raise ServemarkError(
-            f"Jobs of an earlier run do not leave Slurm's queue: {', '.join(f'{job.id} ({job.state.word})' for job in left)}.",
-            do="Wait until `squeue --me` lists them no more, then run again; tell the cluster's support when they stay COMPLETING.",
-            reason="slurm_leftovers",
-        )
-    for name, file in names.items():
-        journal.append(file, "run_ended", run=name)
-
-
 def gone_within_s() -> float:
     """How long cancelled jobs may take to leave the queue on this cluster: at least GONE_S, and 30 s more than KillWait."""
     try:
@@ -109,15 +61,17 @@ def gone_within_s() -> float:
     return max(GONE_S, 30.0 + int(found[1])) if found else GONE_S
 
 
-def _clear(names: list[str], deadline: float) -> list[listings.Job]:
-    """Cancel until squeue lists nothing of these names or the time is up; gives what is left. Raises CommandFailed."""
+def clear(
+    look: Callable[[], list[listings.Job]], cancel: Callable[[list[listings.Job]], None], deadline: float
+) -> list[listings.Job]:
+    """Cancel until ``look`` finds no job or the time is up; returns the jobs that are left. Raises CommandFailed."""
     cancelled: set[str] = set()
     while True:
-        left = listings.squeue(names, finished=False)
+        left = look()
         if not left or time.monotonic() >= deadline:
             return left
-        for name in names if any(job.id not in cancelled for job in left) else []:
-            commands.scancel(name=name)
+        if any(job.id not in cancelled for job in left):
+            cancel(left)
         cancelled |= {job.id for job in left}
         time.sleep(_POLL_S)
 
@@ -136,7 +90,11 @@ def sweep(
             if left:
                 clean_looks = 0
                 say(f"cancelling {', '.join(f'{job.id} ({job.state.word})' for job in left)}")
-                left = _clear([run], time.monotonic() + gone_within_s())
+                left = clear(
+                    lambda: listings.squeue([run], finished=False),
+                    lambda _: commands.scancel(name=run),
+                    time.monotonic() + gone_within_s(),
+                )
             if left:
                 say(f"still in the queue: {', '.join(f'{job.id} ({job.state.word})' for job in left)}")
             else:

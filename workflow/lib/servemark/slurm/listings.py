@@ -13,7 +13,7 @@ from servemark.slurm import commands
 from servemark.slurm.commands import QUERY_S, CommandFailed, Trouble
 from servemark.slurm.states import State
 
-SQUEUE_FORMAT = "%i|%T|%M|%l|%V|%S|%N|%r|%k"
+SQUEUE_FORMAT = "%i|%T|%M|%l|%V|%S|%N|%r|%j|%k|%Z"
 SACCT_FORMAT = "JobIDRaw,State,ExitCode,ElapsedRaw,Submit,Start,NodeList"
 
 
@@ -32,6 +32,8 @@ class Job:
     exit_code: int | None = None
     signal: int | None = None
     requeue: bool = False
+    name: str = ""
+    workdir: str = ""
 
 
 _JOB_ID = re.compile(r"\d+([_+][\d\[\]%,-]+)?")
@@ -68,10 +70,12 @@ def parse_squeue(text: str) -> list[Job]:
     """
     jobs: dict[str, Job] = {}
     for line in text.splitlines():
-        fields = [field.strip() for field in line.split("|", 8)]
-        if len(fields) != 9 or not _JOB_ID.fullmatch(fields[0]) or not fields[1]:
+        fields = [field.strip() for field in line.split("|", 9)]
+        if len(fields) != 10 or not _JOB_ID.fullmatch(fields[0]) or not fields[1]:
             continue
-        job, state, used, limit, submitted, started, nodes, reason, comment = fields
+        job, state, used, limit, submitted, started, nodes, reason, name, rest = fields
+        # A comment is free text; the folder behind it begins with a slash.
+        comment, _, workdir = rest.rpartition("|")
         job, _, component = job.partition("+")
         if job in jobs and component not in ("", "0"):
             continue
@@ -84,6 +88,8 @@ def parse_squeue(text: str) -> list[Job]:
             elapsed_s=duration_s(used),
             queue_wait_s=between_s(submitted, started),
             limit_min=_minutes(limit),
+            name=name,
+            workdir=workdir,
         )
     return list(jobs.values())
 
@@ -127,6 +133,7 @@ def parse_scontrol_job(text: str) -> Job | None:
         exit_code=code,
         signal=number,
         requeue=fields.get("Requeue") == "1",
+        name=fields.get("JobName", ""),
     )
 
 

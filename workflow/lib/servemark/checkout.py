@@ -1,0 +1,46 @@
+"""Which checkout a record in it was written in, so that a copy of it acts on nothing that belongs to the original."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from servemark import processes
+from servemark.records import Strict
+
+
+class Checkout(Strict):
+    """One checkout. Noted in everything that names a living process or job.
+
+    Attributes:
+        path: resolved, as the machine that wrote the note has it.
+        inode: number of the folder on its file system. A network file system gives it to every machine; a device number it does not.
+        host: the machine that wrote the note. For messages only: two login nodes share a checkout.
+    """
+
+    path: str
+    inode: int
+    host: str
+
+    @classmethod
+    def of(cls, folder: Path) -> Checkout:
+        """Return the checkout whose top folder this is."""
+        return cls(path=str(folder.resolve()), inode=folder.stat().st_ino, host=processes.host())
+
+    def is_at(self, folder: Path) -> bool:
+        """Return whether ``folder`` is this checkout, and not a copy of it.
+
+        The same path is the same checkout, whatever the inode: a folder that was restored from a backup gets the writes of the old jobs,
+        and some network file systems give each login node its own inode numbers. Another path with the same inode is the same
+        checkout too, mounted elsewhere or moved, unless the old path still leads to another folder with that inode (on another disk).
+        """
+        here = Checkout.of(folder)
+        if self.path == here.path:
+            return True
+        if self.inode != here.inode:
+            return False
+        try:
+            old = os.stat(self.path)
+        except OSError:
+            return True
+        return old.st_ino != self.inode or os.path.samestat(old, folder.stat())
