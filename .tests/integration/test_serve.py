@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -246,3 +247,28 @@ def test_requests_in_flight_are_counted(only_a: Checkout):
     wait_until(lambda: living(only_a)[0]["running"] == 0, 15, "none runs")
     assert servemark(only_a, "stop", "a").returncode == 0
     assert running.wait(STOPPED_S).rc == 0
+
+
+def test_a_copied_checkout_leaves_the_originals_endpoint_alone(only_a: Checkout):
+    running = serve(only_a)
+    (shown,) = living(only_a)
+    copy = Checkout(only_a.path.with_name("copy"), only_a.runtime, only_a.config)
+    shutil.copytree(only_a.path, copy.path)
+    assert living(copy) == []
+    assert servemark(copy, "stop", "a").returncode == 2
+    begun = copy.start("--", "serve")
+    try:
+        wait_until(
+            lambda: any("waiting for the machine" in line["text"] for line in copy.progress()), 60, "it waits its turn"
+        )
+        assert "is a copy" in begun.text
+    finally:
+        begun.interrupt(signal.SIGINT, group=True)
+    begun.wait(15)
+    assert running.process.poll() is None and living(only_a)[0]["url"] == shown["url"]
+    key = (attempt(only_a) / "api-key").read_text()
+    assert complete(shown["url"], key).status_code == 200
+    assert servemark(only_a, "stop", "a").returncode == 0
+    assert running.wait(STOPPED_S).rc == 0
+    for checkout in (only_a, copy):
+        assert_nothing_left(checkout)

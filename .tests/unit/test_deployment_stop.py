@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -12,8 +14,9 @@ from types import SimpleNamespace
 import pytest
 from deployed import assert_all_gone, kill_keeper
 
-from servemark import fence, processes
+from servemark import fence, keeper, processes
 from servemark.config.cluster import Cluster as Site
+from servemark.deployment import attempts, cluster
 from servemark.deployment import stop as stop_module
 from servemark.errors import ServemarkError
 
@@ -92,3 +95,24 @@ def test_nodes_are_swept_in_the_allocation_that_the_attempt_ran_in_only(
     finally:
         left.kill()
         left.wait()
+
+
+def test_a_copy_of_a_checkout_ends_nothing_of_the_original(deploy, tmp_path, monkeypatch):
+    own, copy = tmp_path / "own", tmp_path / "copy"
+    for folder in (own, copy):
+        folder.mkdir()
+    monkeypatch.chdir(own)
+    plain = deploy(points=1)
+    plain.up()
+    there = dataclasses.replace(plain, root=copy)
+    shutil.copytree(plain.folder, there.folder, dirs_exist_ok=True)
+    scratch, before = attempts.scratch_folder(plain.attempt), list(plain.left)
+    monkeypatch.chdir(copy)
+    begin = time.monotonic()
+    cluster._end_leftovers(there.folder, there.told)
+    assert there.stop().leftovers == () and there.left == []
+    assert time.monotonic() - begin < 3, "nothing is waited for"
+    monkeypatch.chdir(own)
+    assert keeper.is_alive(plain.attempt) and plain.left == before and scratch.is_dir()
+    monkeypatch.chdir(own.rename(tmp_path / "moved"))
+    assert keeper.is_alive(plain.attempt)

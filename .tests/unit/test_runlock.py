@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from servemark import runlock
+from servemark.checkout import Checkout
 from servemark.errors import RunLocked
 from servemark.processes import Identity, myself
 
@@ -184,3 +186,55 @@ def test_a_run_on_another_host_counts_as_alive_and_the_way_out_is_named(tmp_path
     assert f"delete {owner_file(tmp_path)}" in refused.value.do
     runlock.release(tmp_path)
     assert owner_file(tmp_path).exists()
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A checkout in which another process is at work."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLAIM, "--cores", "2"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": LIBRARY},
+    )
+    assert process.stdout.readline() == "claimed\n"
+    leave_locks(folder)
+    yield folder
+    process.kill()
+    process.wait()
+
+
+def test_a_copied_run_lock_refuses_nothing(own):
+    copy = own.with_name("copy")
+    shutil.copytree(own, copy)
+    (message,) = runlock.claim(copy, [])
+    assert str(own) in message
+    assert list((copy / ".snakemake/locks").iterdir()) == [] != list((own / ".snakemake/locks").iterdir())
+    assert json.loads(owner_file(copy).read_text())["pid"] == os.getpid()
+    with pytest.raises(RunLocked):
+        runlock.claim(own, [])
+    runlock.release(copy)
+    assert runlock.claim(copy, []) == []
+
+
+def test_a_moved_checkout_is_still_locked(own):
+    with pytest.raises(RunLocked):
+        runlock.claim(own.rename(own.with_name("moved")), [])
+
+
+@pytest.mark.parametrize("inode", [None, 1])
+def test_another_login_node_finds_the_run_lock_of_a_checkout(tmp_path, inode):
+    """The path is the same; some file systems give each login node its own inode numbers."""
+    checkout = Checkout.of(tmp_path).model_dump() | {"host": "login02"} | ({"inode": inode} if inode else {})
+    write_owner(tmp_path, host="login02", checkout=checkout)
+    with pytest.raises(RunLocked):
+        runlock.claim(tmp_path, [])
+
+
+def test_a_run_lock_copied_from_another_machine_refuses_nothing(tmp_path):
+    write_owner(tmp_path, host="laptop", checkout={"path": "/home/me/servemark", "inode": 1, "host": "laptop"})
+    (message,) = runlock.claim(tmp_path, [])
+    assert "/home/me/servemark" in message

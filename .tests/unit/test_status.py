@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from servemark import cli, keeper, processes, status_table, stopping
+from servemark.checkout import Checkout
 from servemark.deployment import attempts
 from servemark.errors import ServemarkError
 from servemark.keeper import KeeperSpec, KeeperState
@@ -66,6 +68,7 @@ class Results:
         job: str | None = None,
         ends_at: float | None = None,
         beat: float | None = None,
+        checkout: Checkout | None = None,
         **more: object,
     ) -> Path:
         folder = self.run / ("serving" if held else "deployments") / name
@@ -73,11 +76,11 @@ class Results:
         owner = f"job {job}" if job else "process 1:1@here"
         spec = KeeperSpec(
             deployment=name, lifeline=str(DEAD), machine_lock=None, tokens=(), scratch="/nowhere", ends_at=ends_at,
-            stop_grace_s=1.0, owner=owner,
+            stop_grace_s=1.0, owner=owner, checkout=checkout,
         )  # fmt: skip
         write_atomically(attempt / "keeper-spec.json", spec.model_dump_json())
         who = str(identity or processes.myself())
-        word = KeeperState(state=state, identity=who, deployment=name, owner=owner, **more)
+        word = KeeperState(state=state, identity=who, deployment=name, owner=owner, checkout=checkout, **more)
         write_atomically(attempt / "keeper.json", word.model_dump_json())
         if beat is not None:
             EndpointStatus(
@@ -209,6 +212,36 @@ def test_the_table_and_the_json(results):
     assert items["a"]["since"] == "2027-01-15T07:58:59+00:00" and items["a"]["left_s"] == 3600.0
     assert (items["b"]["sure"], items["a"]["sure"]) == (False, True)
     assert status_table.table([], NOW) == "Nothing lives in this checkout.\n"
+
+
+def test_a_copy_of_a_checkout_shows_nothing_of_the_original(tmp_path, monkeypatch):
+    own, copy = tmp_path / "own", tmp_path / "copy"
+    own.mkdir()
+    monkeypatch.chdir(own)
+    checkout = Checkout.of(own)
+    results = Results(Path())
+    results.add("a", held=True, beat=NOW - 1, checkout=checkout)
+    results.add("b", held=True, beat=NOW - 1, checkout=checkout, identity=ELSEWHERE, job="7")
+    file = results.run / "slurm" / "jobs.jsonl"
+    journal.append(file, "run", run="r", checkout=checkout.model_dump())
+    journal.append(file, "submitted", run="r", job="8", wildcards={"deployment": "c"})
+    jobs = {"j7": "RUNNING", "j8": "PENDING"}
+    shutil.copytree(own, copy)
+    shown = [one.deployment for one in results.living(slurm(**jobs))]
+    monkeypatch.chdir(copy)
+    assert shown == ["a", "b", "c"] and results.living(slurm(**jobs)) == []
+    with pytest.raises(NothingToStop):
+        choose(results.living(slurm(**jobs)), "a", None)
+    monkeypatch.chdir(own.rename(tmp_path / "moved"))
+    assert len(results.living(slurm(**jobs))) == 3
+
+
+def test_a_job_number_that_slurm_gave_to_another_job_is_not_ours(results):
+    file = results.run / "slurm" / "jobs.jsonl"
+    journal.append(file, "run", run="r")
+    journal.append(file, "submitted", run="r", job="7", wildcards={"deployment": "a"})
+    for name, count in (("r", 1), ("another", 0)):
+        assert len(results.living(Jobs(lambda job, name=name: Job(job, State.parse("RUNNING"), name=name)))) == count
 
 
 # Stopping

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 
 from scheduled_checkout import GONE_S, ScheduledCheckout
@@ -103,4 +104,22 @@ def test_an_endpoint_ends_well_with_its_allocation(checkout: ScheduledCheckout) 
     assert 0 < living(checkout)["a"]["left_s"] < 90
     assert running.wait(180).rc == 0, running.text
     assert json.loads((checkout.results / "serving" / "a" / "held.json").read_text())["why"] == "out_of_time"
+    assert_nothing_left(checkout)
+
+
+def test_a_copied_checkout_cancels_none_of_the_originals_jobs(checkout: ScheduledCheckout) -> None:
+    checkout.keep("a")
+    running = serve(checkout, "a")
+    (job,) = checkout.queue()
+    copy = ScheduledCheckout(checkout.cluster, checkout.path.with_name("copy"), checkout.config)
+    shutil.copytree(checkout.path, copy.path)
+    assert living(copy) == {}
+    assert servemark(copy, "stop", "a").returncode == 2
+    begun = [copy.run("--until", "stage_weights") for _ in range(2)]
+    assert [done.rc for done in begun] == [0, 0], begun[0].text
+    told = [done.text.count(f"scancel {job['job_id']}") for done in begun]
+    assert told == [1, 0] and "Another run is at work" not in begun[0].text
+    assert checkout.queue() == [job] and living(checkout)["a"]["state"] == "ready"
+    assert servemark(checkout, "stop", "a").returncode == 0
+    assert running.wait(60).rc == 0, running.text
     assert_nothing_left(checkout)
