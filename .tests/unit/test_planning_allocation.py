@@ -6,7 +6,7 @@ import pytest
 
 from servemark.config.cluster import Cluster
 from servemark.config.topology import Topology
-from servemark.planning.allocation import request, small_job
+from servemark.planning.allocation import NEEDS, request, share, small_job
 from servemark.slurm.request import Request
 
 TWO = {"nodes": 2, "tensor_parallel": 4, "pipeline_parallel": 2}
@@ -99,10 +99,50 @@ def test_the_record_of_a_topology_asks_the_same():
         ({"account": "free", "qos": "debug"}, 10, ("free", "gpu", "debug", 10)),
     ],
 )
-def test_a_short_job_has_one_whole_node_of_the_same_kind(small, cap, asked):
+def test_a_short_job_asks_for_a_part_of_one_node_of_the_same_kind(small, cap, asked):
     wishes = cluster(
         account="me", partition="gpu", qos="long", gpus_per_node=4, constraint="ib", small_jobs=small, max_minutes=cap
     )
     found = small_job("probe_hardware", wishes)
     assert (found.account, found.partition, found.qos, found.minutes) == asked
-    assert (found.nodes, found.gres, found.constraint, found.exclusive) == (1, "gpu:4", "ib", True)
+    assert (found.nodes, found.gres, found.constraint, found.exclusive) == (1, "gpu:1", "ib", False)
+    assert found.flags()[-2:] == ["--cpus-per-task=1", "--mem=4096M"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "gres", "cpus", "gib"),
+    [
+        ("probe_hardware", "gpu:h100:1", 1, 4),
+        ("check_environment", "gpu:h100:1", 4, 16),
+        ("build_environment", None, 4, 8),
+        ("stage_weights", None, 4, 8),
+    ],
+)
+def test_each_short_job_asks_for_what_its_rule_needs(rule, gres, cpus, gib):
+    found = small_job(rule, cluster(gpus_per_node=8, gpu_type="h100"))
+    assert (found.gres, found.exclusive, found.cpus, found.memory_mb) == (gres, False, cpus, gib * 1024)
+    less = small_job(rule, cluster(gpus_per_node=8, cpus_per_node=2, memory=3))
+    assert less.cpus == min(cpus, 2) and less.memory_mb == 3 * 1024
+    assert small_job(rule, cluster(), gpus_there=False).gres is None
+
+
+@pytest.mark.parametrize(
+    ("site", "rules"),
+    [
+        ({"gpus_per_node": 4}, set()),
+        ({"gpus_per_node": 4, "exclusive": False, "cpus_per_node": 8}, set()),
+        # Slurm chooses the cores, and may do so by the GPUs.
+        ({"gpus_per_node": 4, "exclusive": False}, {"probe_hardware"}),
+        # An exclusive job has all GPUs of its nodes, whatever it asks for.
+        ({}, {"probe_hardware", "check_environment"}),
+        ({"gpus_per_node": 4, "small_jobs": {"whole_node": True}}, set(NEEDS)),
+    ],
+)
+def test_which_short_jobs_ask_for_as_much_as_a_deployment(site, rules):
+    wishes = cluster(**site)
+    like = request("x", Topology(), wishes, 0)
+    asked = {rule: small_job(rule, wishes) for rule in NEEDS}
+    what = [(found.gres, found.exclusive, found.cpus, found.memory_mb) for found in asked.values()]
+    whole = (like.gres, like.exclusive, like.cpus, like.memory_mb)
+    assert {rule for rule, found in zip(asked, what, strict=True) if found == whole} == rules
+    assert (share(wishes) is None) == ("probe_hardware" in rules)

@@ -16,7 +16,7 @@ from servemark import interrupts, scheduled
 from servemark.config.cluster import Cluster
 from servemark.config.topology import Topology
 from servemark.measurement.ledger import Ledger
-from servemark.slurm import guard, journal, preflight
+from servemark.slurm import journal, leftovers, preflight
 from servemark.slurm.request import Request
 
 SITE = Cluster.model_validate(
@@ -48,6 +48,7 @@ def own_variables(monkeypatch):
     for name in (scheduled.VARIABLE, scheduled.CLUSTER_VARIABLE, journal.VARIABLE):
         os.environ.pop(name, None)
     monkeypatch.setattr(scheduled._Limits, "known", {})
+    monkeypatch.setattr(scheduled._Gpus, "known", {})
 
 
 @pytest.mark.parametrize(
@@ -102,8 +103,37 @@ def test_a_deployments_job_asks_for_what_the_cluster_file_says():
 
 
 def test_a_short_job_runs_where_short_jobs_run():
-    found = scheduled.small_request(config(), "probe")
-    assert (found.name, found.partition, found.minutes, found.account, found.nodes) == ("probe", "short", 7, "me", 1)
+    found = scheduled.small_request(config(), "probe_hardware")
+    assert (found.name, found.partition, found.minutes, found.account, found.nodes) == (
+        "probe_hardware",
+        "short",
+        7,
+        "me",
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("site", "rules"),
+    [
+        ({}, ["probe_hardware", "check_environment"]),
+        ({"build_on": "job"}, ["probe_hardware", "check_environment", "build_environment"]),
+        ({"stage_on": "job"}, ["probe_hardware", "check_environment", "stage_weights"]),
+    ],
+)
+def test_slurm_is_asked_about_the_short_jobs_that_a_run_submits(site, rules):
+    assert [found.name for found in scheduled.small_requests(config(**site))] == rules
+
+
+@pytest.mark.parametrize(("gres", "whole"), [("gpu:h100:4(S:0-1)", True), ("(null)", False)])
+def test_an_exclusive_job_may_get_gpus_that_it_does_not_ask_for(tmp_path, monkeypatch, gres, whole):
+    asked = on_path(tmp_path / "bin", monkeypatch)("sinfo", f"echo '{gres}'")
+    given = config(gpus_per_node=0)
+    for _ in range(2):
+        assert scheduled.small_request(given, "probe_hardware").exclusive is whole
+        assert (scheduled.share(given) is None) is whole
+    assert not scheduled.small_request(given, "stage_weights").exclusive
+    assert asked.read_text().splitlines() == ["--all --noheader --format=%G --partition=short"]
 
 
 def test_every_resource_that_a_request_can_have_is_known_to_snakemake():
@@ -186,7 +216,7 @@ def test_the_main_process_ends_before_its_own_job_does(tmp_path, monkeypatch):
     planned = []
     monkeypatch.setattr(interrupts, "at", lambda moment, why: planned.append((moment, why)))
     monkeypatch.setattr(preflight, "check", lambda requests, say: None)
-    monkeypatch.setattr(guard, "leftovers", lambda folder, say: None)
+    monkeypatch.setattr(leftovers, "cancel", lambda folder, say: None)
     monkeypatch.setattr(scheduled._Own, "ends_at", None)
     scheduled.end_before_own_job()
     assert planned == [], "it has no end that is known"
@@ -204,8 +234,8 @@ def test_before_anything_is_submitted_slurm_is_asked_and_old_jobs_are_ended(tmp_
     monkeypatch.setattr(
         preflight, "check", lambda requests, say: (seen.append([r.name for r in requests]), say("asked"))
     )
-    monkeypatch.setattr(guard, "leftovers", lambda folder, say: seen.append(folder))
+    monkeypatch.setattr(leftovers, "cancel", lambda folder, say: seen.append(folder))
     scheduled.prepare(config(), Path("results/demo"))
-    assert seen == [["plain", "the short jobs"], Path("results/demo")]
+    assert seen == [["plain", "probe_hardware", "check_environment"], Path("results/demo")]
     assert os.environ[journal.VARIABLE] == str(tmp_path / "results/demo/slurm/jobs.jsonl")
     assert capsys.readouterr().err == "servemark: asked\n"

@@ -34,9 +34,9 @@ def runs_here(where):
     return experiment.config.cluster is None or where(experiment.config.cluster) == "login"
 
 
-def of_a_small_job(name):
-    """Resources of a short job that looks at a node."""
-    return scheduled.small_request(experiment.config, name).resources() if SCHEDULED else {}
+def of_a_small_job(rule):
+    """Resources of a rule's short job, which looks at a node or at an environment."""
+    return scheduled.small_request(experiment.config, rule).resources() if SCHEDULED else {}
 
 
 def of_an_allocation():

@@ -16,6 +16,7 @@ rule probe_hardware:
         **of_a_small_job("probe_hardware"),
     params:
         code=code_of("probe_hardware"),
+        share=scheduled.share(experiment.config) if SCHEDULED else None,
     script:
         "../scripts/probe_hardware.py"
 

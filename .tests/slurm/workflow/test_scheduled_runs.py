@@ -184,6 +184,31 @@ def test_servers_over_two_nodes_and_the_client_on_a_third(
     assert not list(checkout.path.glob("slurm-*.out")), "its output goes where every job's goes"
 
 
+def test_short_jobs_fit_next_to_other_jobs_and_tell_of_the_whole_node(fresh: ScheduledCheckout) -> None:
+    others = [
+        fresh.cluster.run(
+            ["sbatch", "--parsable", "--account=research", f"--nodelist={node}", "--gres=gpu:3", "--cpus-per-task=12", "--mem=40000",
+             "--wrap", "sleep 600"], check=True,
+        ).stdout.strip()
+        for node in ("node1", "node2")
+    ]  # fmt: skip
+    try:
+        done = fresh.run("--until", "check_environment", seconds=90)
+    finally:
+        fresh.cluster.run(["scancel", *others])
+    assert done.rc == 0, done.text
+    jobs = {entry["name"]: entry["job"] for entry in fresh.journal("submitted")}
+    asked = {"probe_hardware": "cpu=1,mem=4G", "check_environment": "cpu=4,mem=16G"}
+    assert set(jobs) == set(asked)
+    for rule, tres in asked.items():
+        text = fresh.cluster.run(["scontrol", "show", "job", jobs[rule]], check=True).stdout
+        assert f"TRES={tres},node=1" in text and "gres/gpu=1" in text and "OverSubscribe=OK" in text, text
+    found = fresh.record("hardware.json")
+    # The sandbox constrains no cores, and its GPUs are pretended.
+    assert (found["cpu_count"], found["gpus"], found["worked_out"]) == (os.cpu_count(), [], {})
+    fresh.assert_nothing_left(5)
+
+
 def test_an_environment_is_built_in_a_job_when_the_cluster_file_says_so(fresh: ScheduledCheckout) -> None:
     fresh.site |= {
         "build_on": "job",

@@ -6,6 +6,7 @@ import os
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from servemark import interrupts
 from servemark.config.expand import points
@@ -78,7 +79,7 @@ def prepare(config: Config, folder: Path) -> None:
     """
     os.environ[journal.VARIABLE] = str((folder / "slurm" / "jobs.jsonl").absolute())
     requests = [deployment_request(config, name, _to_measure(config, folder, name)) for name in config.deployments]
-    preflight.check([*requests, small_request(config, "the short jobs")], _say)
+    preflight.check([*requests, *small_requests(config)], _say)
     leftovers.cancel(folder, _say)
     _Own.ends_at = own_end()
 
@@ -130,10 +131,25 @@ def deployment_request(config: Config, name: str, lacking: int | None) -> Reques
     return allocation.request(name, config.deployments[name].topology, config.cluster, lacking or 0, _limit(config))
 
 
-def small_request(config: Config, name: str) -> Request:
-    """A short job that looks at a node or at an environment."""
+def small_request(config: Config, rule: str) -> Request:
+    """A short job of a rule that looks at a node or at an environment."""
     assert config.cluster is not None, "a run through a scheduler has a cluster"
-    return allocation.small_job(name, config.cluster, _limit(config))
+    return allocation.small_job(rule, config.cluster, _limit(config), gpus_there=_gpus_there(config))
+
+
+def small_requests(config: Config) -> list[Request]:
+    """The short jobs that a run may submit."""
+    cluster = config.cluster
+    assert cluster is not None, "a run through a scheduler has a cluster"
+    on_login = {"build_environment": cluster.build_on == "login", "stage_weights": cluster.stage_on == "login"}
+    return [small_request(config, rule) for rule in allocation.NEEDS if not on_login.get(rule)]
+
+
+def share(config: Config) -> dict[str, Any] | None:
+    """What a deployment's job has of each node; None where the probe's job has as much."""
+    assert config.cluster is not None, "a run through a scheduler has a cluster"
+    found = allocation.share(config.cluster, gpus_there=_gpus_there(config))
+    return found.model_dump() if found else None
 
 
 def lacking(config: Config, plan: Path) -> int | None:
@@ -149,6 +165,26 @@ class _Limits:
     """Each partition's limit is asked for once."""
 
     known: dict[str | None, float | None] = {}
+
+
+class _Gpus:
+    """Each partition is asked for once whether it has GPUs."""
+
+    known: dict[str | None, bool] = {}
+
+
+def _gpus_there(config: Config) -> bool:
+    """Whether the partition of the short jobs has GPUs; asked only where an exclusive job may get some that it does not ask for."""
+    cluster = config.cluster
+    if cluster is None or cluster.gpus_per_node or not cluster.exclusive or cluster.small_jobs.whole_node:
+        return True
+    partition = cluster.small_jobs.partition or cluster.partition
+    if partition not in _Gpus.known:
+        try:
+            _Gpus.known[partition] = preflight.has_gpus(partition)
+        except CommandFailed:
+            _Gpus.known[partition] = True
+    return _Gpus.known[partition]
 
 
 def _limit(config: Config) -> float | None:

@@ -87,6 +87,11 @@ class SmallJobs(Strict):
     account: Word | None = Field(default=None, description="account; as the deployments' when left out")
     qos: Word | None = Field(default=None, description="quality of service; as the deployments' when left out")
     minutes: Count = Field(default=15, description="minutes asked for each")
+    whole_node: Flag = Field(
+        default=False,
+        description="ask for as much of a node as a deployment does, where a small part is refused or does not tell the whole; by default "
+        "one GPU and a few cores",
+    )
 
 
 class Cluster(Strict):

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -100,6 +100,15 @@ def current() -> Allocation:
         cpus=_cpus(text),
         component=component if len(components) > 1 else {},
     )
+
+
+def own_node() -> tuple[str, Mapping[str, str]]:
+    """Return what Slurm says of the node that this process's job runs on (``scontrol show node -o``), and the job's environment.
+
+    Raises:
+        StageFailed: Slurm does not respond.
+    """
+    return _ask("scontrol", "show", "node", "-o", os.environ.get("SLURMD_NODENAME") or processes.host()), os.environ
 
 
 def jobs_alive() -> tuple[str, ...]:

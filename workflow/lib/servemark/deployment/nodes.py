@@ -136,7 +136,8 @@ def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> None:
         raise StageFailed(
             "\n".join(problems),
             do=f"Ask for nodes of one kind (`constraint` or `partition` in the cluster file); without a scheduler, {_AS_PROBED}. "
-            "If this kind is the right one, delete results/RUN/hardware.json and run again: everything is planned for it.",
+            "If this kind is the right one, delete results/RUN/hardware.json and run again: everything is planned for it. "
+            "Where `worked_out` in it has a number, set `small_jobs.whole_node: true` in the cluster file first.",
             reason="hardware_differs",
         )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from servemark.config.cluster import Cluster
 from servemark.config.topology import Topology as AskedTopology
 from servemark.records import Topology
+from servemark.share import Share
 from servemark.slurm.request import Request
 
 
@@ -51,17 +52,72 @@ def request(
     )
 
 
-def small_job(name: str, cluster: Cluster, limit_min: float | None = None) -> Request:
-    """The job that looks at a node or an environment: one whole node of the deployments' kind, for a short time.
+PROBE = "probe_hardware"
 
-    It asks for as much of the node as a deployment does, because what it finds there is what deployments are planned for.
+
+@dataclass(frozen=True)
+class Need:
+    """What a short job needs of its node. Cores and GiB are rounded up from what was used; see workflow/README.md.
+
+    Attributes:
+        gpu: it has to see a GPU, where deployments use them.
     """
-    small = cluster.small_jobs
-    asked = request(name, AskedTopology(), cluster, 0)
-    return replace(
+
+    gpu: bool
+    cpus: int
+    memory: int
+
+
+NEEDS = {
+    PROBE: Need(gpu=True, cpus=1, memory=4),
+    "check_environment": Need(gpu=True, cpus=4, memory=16),
+    "build_environment": Need(gpu=False, cpus=4, memory=8),
+    "stage_weights": Need(gpu=False, cpus=4, memory=8),
+}
+"""By rule."""
+
+
+def small_job(rule: str, cluster: Cluster, limit_min: float | None = None, *, gpus_there: bool = True) -> Request:
+    """The job of a rule that looks at a node or at an environment: a small part of one node of the deployments' kind, for a short time.
+
+    Args:
+        gpus_there: whether the partition has nodes with GPUs.
+    """
+    small, need = cluster.small_jobs, NEEDS[rule]
+    asked = request(rule, AskedTopology(), cluster, 0)
+    asked = replace(
         asked,
         minutes=int(min(small.minutes, cluster.max_minutes or limit_min or small.minutes)),
         account=small.account or asked.account,
         partition=small.partition or asked.partition,
         qos=small.qos or asked.qos,
     )
+    if as_a_deployment(rule, cluster, gpus_there=gpus_there):
+        return asked
+    kind = f"{cluster.gpu_type}:" if cluster.gpu_type else ""
+    return replace(
+        asked,
+        gres=f"gpu:{kind}1" if need.gpu and cluster.gpus_per_node else None,
+        exclusive=False,
+        cpus=min(need.cpus, cluster.cpus_per_node or need.cpus),
+        memory_mb=min(need.memory, cluster.memory or need.memory) * 1024,
+    )
+
+
+def as_a_deployment(rule: str, cluster: Cluster, *, gpus_there: bool) -> bool:
+    """Return whether a short job has to ask for as much of a node as a deployment does.
+
+    It does where the cluster file says so, and where nothing else tells what a deployment's job gets. Slurm gives an exclusive job all
+    GPUs of its nodes, also when it asks for none. Where ``cpus_per_node`` is left out on a shared node, Slurm chooses the cores, on many
+    sites by the number of GPUs.
+    """
+    unasked_gpus = NEEDS[rule].gpu and cluster.exclusive and not cluster.gpus_per_node and gpus_there
+    cores_by_slurm = rule == PROBE and not cluster.exclusive and cluster.cpus_per_node is None
+    return cluster.small_jobs.whole_node or unasked_gpus or cores_by_slurm
+
+
+def share(cluster: Cluster, *, gpus_there: bool = True) -> Share | None:
+    """Return what a deployment's job has of each node, for a probe whose job has less; None where the probe's job has as much."""
+    if as_a_deployment(PROBE, cluster, gpus_there=gpus_there):
+        return None
+    return Share(exclusive=cluster.exclusive, gpus=cluster.gpus_per_node, cpus=cluster.cpus_per_node)

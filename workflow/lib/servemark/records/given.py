@@ -46,7 +46,12 @@ class Hardware(Record):
     cuda: str | None = Field(default=None, description="highest CUDA version the driver can do")
     gpu_topology: str | None = Field(
         default=None,
-        description="nvidia-smi topo -m: the whole machine, hidden GPUs too; without its codes for underlines",
+        description="nvidia-smi topo -m: the whole machine, hidden GPUs too; without its codes for underlines; null: none, or "
+        "the probe's job was shown a part of the GPUs",
+    )
+    worked_out: dict[str, str] = Field(
+        default={},
+        description="numbers that the probe could not see, because its job had a part of the node, and where each comes from",
     )
     interfaces: tuple[Interface, ...] = ()
     nofile: int

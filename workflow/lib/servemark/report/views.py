@@ -126,6 +126,7 @@ def hardware_facts(hardware: Hardware) -> list[tuple[str, str]]:
         ("Accelerator", "none (CPU)" if hardware.accelerator == "cpu" else "CUDA"),
         ("GPUs", ", ".join(f"{gpu.name} ({words.number(gpu.memory_mib / 1024)} GiB)" for gpu in hardware.gpus)),
         ("Hidden", visible_gpus.hiding(hardware)),
+        ("Worked out", "; ".join(f"{what}: {source}" for what, source in hardware.worked_out.items())),
         ("Driver", hardware.driver),
         ("Highest CUDA version", hardware.cuda),
         ("CPU", f"{hardware.cpu_model}, {words.plural(hardware.cpu_count, 'logical CPU')}, {hardware.architecture}"),

@@ -152,6 +152,16 @@ def _refusal(flags: Sequence[str]) -> str | None:
     return None
 
 
+def has_gpus(partition: str | None) -> bool:
+    """Return whether Slurm lists a node with GPUs in a partition (None: in any).
+
+    Raises:
+        CommandFailed: no answer.
+    """
+    named = [f"--partition={partition}"] if partition else []
+    return "gpu" in commands.run(["sinfo", "--all", "--noheader", "--format=%G", *named])
+
+
 def partition_limit(partition: str | None) -> float | None:
     """The longest time limit of a partition (None: the default one; of several, ``a,b``, the shortest of theirs), in minutes; None when
     there is none or it cannot be told.

@@ -1,0 +1,151 @@
+"""A deployment's share of a node, worked out by a probe whose own job has less: one GPU and a core.
+
+Inside such a job nvidia-smi may show one GPU and the scheduler may leave one core, where control groups constrain them. So the probe
+takes a GPU's kind from the one it has, and the numbers from what Slurm lists of the node (``scontrol show node``). /proc/meminfo states
+the node's whole memory in any job. ``start_cluster`` compares what each deployment's job finds with this, and refuses what differs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from servemark.errors import ServemarkError
+from servemark.records import Gpu, Hardware, Strict
+
+WHOLE_NODE = (
+    "Set `small_jobs.whole_node: true` in the cluster file: the probe then has all that a deployment's job has."
+)
+
+
+class Share(Strict):
+    """What a deployment's job asks of each node.
+
+    Attributes:
+        exclusive: the whole node.
+        gpus: on each node.
+        cpus: on each node, where it does not ask for the whole node.
+    """
+
+    exclusive: bool
+    gpus: int
+    cpus: int | None
+
+
+class NodePart(Strict):
+    """The node, and what the probe's job has of it.
+
+    Attributes:
+        node: fields of ``scontrol show node -o`` by name.
+        given: CPUs that Slurm gave to the job here.
+        online: logical CPUs of the machine.
+    """
+
+    node: dict[str, str]
+    given: int
+    online: int
+
+    @classmethod
+    def read(cls, described: str, env: Mapping[str, str]) -> NodePart:
+        """Read the text of ``scontrol show node -o NODE`` and the environment of the job.
+
+        Raises:
+            ServemarkError: they do not state the node's CPUs and the job's.
+        """
+        node = dict(re.findall(r"(?:^|\s)([A-Z]\w*)=(\S*)", described))
+        cpus, given = node.get("CPUEfctv") or node.get("CPUTot", ""), env.get("SLURM_CPUS_ON_NODE", "")
+        if not (cpus.isdigit() and given.isdigit() and int(given)):
+            raise ServemarkError(
+                f"Slurm does not state the CPUs of this node and job: CPUEfctv or CPUTot is {cpus!r}, SLURM_CPUS_ON_NODE {given!r}.",
+                do=WHOLE_NODE,
+                reason="node_not_described",
+            )
+        return cls(node=node, given=int(given), online=count(Path("/sys/devices/system/cpu/online").read_text()))
+
+    @property
+    def cpus(self) -> int:
+        """CPUs of the node that jobs may have, as Slurm counts them."""
+        return int(self.node.get("CPUEfctv") or self.node["CPUTot"])
+
+    @property
+    def gpus(self) -> dict[str, int]:
+        """GPUs of the node by type ("" where Slurm has none): ``Gres=gpu:h100:4(S:0-1),nvme:1``."""
+        found: dict[str, int] = {}
+        for kind, number in re.findall(r"(?:^|,)gpu(?::([^:,()]+))??:(\d+)", self.node.get("Gres", "")):
+            found[kind] = found.get(kind, 0) + int(number)
+        return found
+
+
+def count(numbers: str) -> int:
+    """Return how many CPUs a list such as ``0-3,8`` names."""
+    return sum(int(last or first) - int(first) + 1 for first, last in re.findall(r"(\d+)(?:-(\d+))?", numbers))
+
+
+def complete(found: Hardware, share: Share, part: NodePart) -> Hardware:
+    """Return the hardware of a deployment's job from what the probe's job found on the same node.
+
+    Raises:
+        ServemarkError: the node has GPUs of several kinds, so that one does not tell the others.
+    """
+    gpus, of_gpus = _gpus(found, share, part)
+    cpus, of_cpus = _cpus(found.cpu_count, share, part)
+    every = len(found.gpus) + found.hidden_gpus
+    return found.model_copy(
+        update={
+            "gpus": gpus,
+            "cpu_count": cpus,
+            # What the scheduler left to the probe's job hides nothing from a deployment's.
+            "hidden_gpus": 0 if of_gpus else found.hidden_gpus,
+            "cuda_visible_devices": None if of_gpus else found.cuda_visible_devices,
+            "gpu_topology": found.gpu_topology if len(gpus) <= every else None,
+            "worked_out": {**of_gpus, **of_cpus},
+        }
+    )
+
+
+def _gpus(found: Hardware, share: Share, part: NodePart) -> tuple[tuple[Gpu, ...], dict[str, str]]:
+    """The GPUs of a deployment's job, and where their number comes from when they were not all seen.
+
+    Slurm gives an exclusive job all GPUs of its nodes, whatever it asks for (sbatch(1), ``--exclusive``).
+    """
+    listed = part.gpus
+    number = sum(listed.values()) if share.exclusive and listed else share.gpus
+    if not found.gpus or not share.gpus or number == len(found.gpus):
+        return found.gpus, {}
+    if (len(listed) > 1 and share.exclusive) or len({(gpu.name, gpu.memory_mib) for gpu in found.gpus}) > 1:
+        raise ServemarkError(
+            f"Node {found.host} has GPUs of several kinds (Slurm: Gres={part.node.get('Gres')}), and the probe's job has "
+            f"{len(found.gpus)} of them. Their kinds cannot be worked out from that.",
+            do=WHOLE_NODE,
+            reason="gpu_kinds_open",
+        )
+    one = found.gpus[0]
+    source = (
+        f"Gres={part.node['Gres']} of this node in Slurm" if share.exclusive else "gpus_per_node of the cluster file"
+    )
+    more = Gpu(name=one.name, memory_mib=one.memory_mib)
+    gpus = (*found.gpus[:number], *[more] * (number - len(found.gpus)))
+    return gpus, {"gpus": f"{number}, from {source}; the probe's job had {len(found.gpus)}, of which the kind is known"}
+
+
+def _cpus(seen: int, share: Share, part: NodePart) -> tuple[int, dict[str, str]]:
+    """The logical CPUs of a deployment's job, and where the number comes from when they were not all seen.
+
+    A job that may use every CPU is not constrained, and neither is a larger one. Otherwise the larger one may use as many for each CPU that
+    Slurm gives it: Slurm may count cores where the machine has two threads on each. Slurm gives whole cores.
+    """
+    if seen == part.online:
+        return seen, {}
+    if share.exclusive or share.cpus is None:
+        given, source = part.cpus, f"the {part.cpus} CPUs of this node that Slurm gives to jobs"
+    else:
+        given = math.ceil(share.cpus / part.given) * part.given
+        source = f"cpus_per_node {share.cpus} of the cluster file"
+    number = min(given * seen // part.given, part.online)
+    if number == seen:
+        return seen, {}
+    return number, {
+        "cpu_count": f"{number}, from {source}; the probe's job had {part.given} and could use {seen} of {part.online}"
+    }
