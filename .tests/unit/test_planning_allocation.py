@@ -106,14 +106,14 @@ def test_a_short_job_asks_for_a_part_of_one_node_of_the_same_kind(small, cap, as
     found = small_job("probe_hardware", wishes)
     assert (found.account, found.partition, found.qos, found.minutes) == asked
     assert (found.nodes, found.gres, found.constraint, found.exclusive) == (1, "gpu:1", "ib", False)
-    assert found.flags()[-2:] == ["--cpus-per-task=1", "--mem=4096M"]
+    assert found.flags()[-2:] == ["--cpus-per-task=1", "--mem=2048M"]
 
 
 @pytest.mark.parametrize(
     ("rule", "gres", "cpus", "gib"),
     [
-        ("probe_hardware", "gpu:h100:1", 1, 4),
-        ("check_environment", "gpu:h100:1", 4, 16),
+        ("probe_hardware", "gpu:h100:1", 1, 2),
+        ("check_environment", "gpu:h100:1", 2, 8),
         ("build_environment", None, 4, 8),
         ("stage_weights", None, 4, 8),
     ],
@@ -122,7 +122,7 @@ def test_each_short_job_asks_for_what_its_rule_needs(rule, gres, cpus, gib):
     found = small_job(rule, cluster(gpus_per_node=8, gpu_type="h100"))
     assert (found.gres, found.exclusive, found.cpus, found.memory_mb) == (gres, False, cpus, gib * 1024)
     less = small_job(rule, cluster(gpus_per_node=8, cpus_per_node=2, memory=3))
-    assert less.cpus == min(cpus, 2) and less.memory_mb == 3 * 1024
+    assert less.cpus == min(cpus, 2) and less.memory_mb == min(gib, 3) * 1024
     assert small_job(rule, cluster(), gpus_there=False).gres is None
 
 

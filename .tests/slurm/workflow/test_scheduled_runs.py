@@ -198,7 +198,7 @@ def test_short_jobs_fit_next_to_other_jobs_and_tell_of_the_whole_node(fresh: Sch
         fresh.cluster.run(["scancel", *others])
     assert done.rc == 0, done.text
     jobs = {entry["name"]: entry["job"] for entry in fresh.journal("submitted")}
-    asked = {"probe_hardware": "cpu=1,mem=4G", "check_environment": "cpu=4,mem=16G"}
+    asked = {"probe_hardware": "cpu=1,mem=2G", "check_environment": "cpu=2,mem=8G"}
     assert set(jobs) == set(asked)
     for rule, tres in asked.items():
         text = fresh.cluster.run(["scontrol", "show", "job", jobs[rule]], check=True).stdout

@@ -30,9 +30,9 @@ class Checkout(Strict):
     def is_at(self, folder: Path) -> bool:
         """Return whether ``folder`` is this checkout, and not a copy of it.
 
-        The same path is the same checkout, whatever the inode: a folder that was restored from a backup gets the writes of the old jobs,
-        and some network file systems give each login node its own inode numbers. Another path with the same inode is the same
-        checkout too, mounted elsewhere or moved, unless the old path still leads to another folder with that inode (on another disk).
+        The same path is the same checkout, whatever the inode. Jobs write to a folder by its path, also when it was restored from a backup.
+        Some network file systems give each login node its own inode numbers. Another path with the same inode is the same checkout too,
+        mounted elsewhere or moved. It is not when the old path leads to another folder with that inode, on another disk.
         """
         here = Checkout.of(folder)
         if self.path == here.path:

@@ -1,8 +1,8 @@
 """A deployment's share of a node, worked out by a probe whose own job has less: one GPU and a core.
 
-Inside such a job nvidia-smi may show one GPU and the scheduler may leave one core, where control groups constrain them. So the probe
-takes a GPU's kind from the one it has, and the numbers from what Slurm lists of the node (``scontrol show node``). /proc/meminfo states
-the node's whole memory in any job. ``start_cluster`` compares what each deployment's job finds with this, and refuses what differs.
+Where control groups constrain devices and cores, such a job finds one GPU and one core. So the probe takes the kind of GPU from the one it
+has. The numbers come from what Slurm lists of the node (``scontrol show node``). /proc/meminfo states the node's whole memory in
+any job. ``start_cluster`` compares what each deployment's job finds with this, and refuses what differs.
 """
 
 from __future__ import annotations

@@ -57,10 +57,14 @@ PROBE = "probe_hardware"
 
 @dataclass(frozen=True)
 class Need:
-    """What a short job needs of its node. Cores and GiB are rounded up from what was used; see workflow/README.md.
+    """What a short job needs of its node.
+
+    Used were, without a GPU: 0.1 GiB by Snakemake, 0.6 GiB by an import of vLLM 0.32 and its help. CUDA adds a few GiB.
 
     Attributes:
         gpu: it has to see a GPU, where deployments use them.
+        cpus: cores.
+        memory: GiB.
     """
 
     gpu: bool
@@ -69,8 +73,8 @@ class Need:
 
 
 NEEDS = {
-    PROBE: Need(gpu=True, cpus=1, memory=4),
-    "check_environment": Need(gpu=True, cpus=4, memory=16),
+    PROBE: Need(gpu=True, cpus=1, memory=2),
+    "check_environment": Need(gpu=True, cpus=2, memory=8),
     "build_environment": Need(gpu=False, cpus=4, memory=8),
     "stage_weights": Need(gpu=False, cpus=4, memory=8),
 }
