@@ -112,7 +112,7 @@ def test_each_rule_has_its_digest_as_a_parameter_unless_it_tells_of_a_live_deplo
 
 def test_what_stands_before_a_deployment_depends_on_little():
     """Each of these runs all that follows, through a scheduler even in jobs: what more they reach belongs there on purpose."""
-    assert of_rule("probe_hardware") == {"hardware", "visible_gpus", "records.base", "records.given"}
+    assert of_rule("probe_hardware") == {"hardware", "share", "visible_gpus", "records.base", "records.given"}
     assert of_rule("build_environment") == {"bytecode", "environment", "locks", "records.base", "records.given"}
     assert of_rule("check_environment") == {
         "bytecode", "environment", "environment_check", "lib/servemark/inside/check_environment.py", "locks", "records.base",
