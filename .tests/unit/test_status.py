@@ -80,7 +80,7 @@ class Results:
         )  # fmt: skip
         write_atomically(attempt / "keeper-spec.json", spec.model_dump_json())
         who = str(identity or processes.myself())
-        word = KeeperState(state=state, identity=who, deployment=name, owner=owner, checkout=checkout, **more)
+        word = KeeperState(state=state, identity=who, deployment=name, owner=owner, **more)
         write_atomically(attempt / "keeper.json", word.model_dump_json())
         if beat is not None:
             EndpointStatus(

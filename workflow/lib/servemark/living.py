@@ -122,7 +122,7 @@ def _one(
         state, spec = keeper.read_state(attempt), attempts.spec(attempt)
     except (OSError, ValueError):
         return None
-    if state is None or state.state == "ended":
+    if state is None or state.state == "ended" or keeper.copied(attempt):
         return None
     status = _status(folder, attempt)
     job_id = job_of(state.owner or spec.owner)

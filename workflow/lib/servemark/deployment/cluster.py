@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 import time
 from datetime import UTC, datetime
@@ -146,11 +147,9 @@ def _end_leftovers(folder: Path, progress: Progress) -> None:
                 keeper.stop(attempt, 30)
     for words in end(attempts.left_over(*attempts.every(folder))):
         progress.say(f"ended a process left by an earlier attempt: {words}")
-    for attempt in attempts.every(folder):
+    for attempt in itertools.filterfalse(keeper.copied, attempts.every(folder)):
         # Only one whose keeper was killed still has it; one that was killed before it began says nothing of any.
         with contextlib.suppress(OSError, ValueError):
-            if keeper.copied(attempt):
-                continue
             scratch = attempts.scratch_folder(attempt)
             shared_memory.remove_noted(scratch)
             shutil.rmtree(scratch, ignore_errors=True)

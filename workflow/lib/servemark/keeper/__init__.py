@@ -57,7 +57,6 @@ class KeeperState(Strict):
     identity: str
     deployment: str
     owner: str | None = None
-    checkout: Checkout | None = None
     why: str | None = None
     ended_at: str | None = None
     leftovers: tuple[str, ...] = ()
@@ -81,29 +80,22 @@ def remove_secrets(attempt: Path) -> None:
 
 
 def read_state(attempt: Path) -> KeeperState | None:
-    """Return the keeper's own word, or None before its first.
-
-    A keeper that works in another checkout, from which this attempt was copied, has ended here, for the reason ``copied``.
-    """
+    """The keeper's own word, or None before its first."""
     try:
-        state = KeeperState.model_validate_json((attempt / "keeper.json").read_text())
+        return KeeperState.model_validate_json((attempt / "keeper.json").read_text())
     except FileNotFoundError:
         return None
-    if state.state != "ended" and _elsewhere(state.checkout):
-        return state.model_copy(update={"state": "ended", "why": "copied"})
-    return state
 
 
 def copied(attempt: Path) -> bool:
-    """Return whether an attempt was made in another checkout and copied here: its scratch folder is in use there.
+    """Return whether an attempt was made in another checkout and copied here: its processes and scratch folder are that one's.
 
-    Raises:
-        OSError, ValueError: the attempt has no readable ``keeper-spec.json``.
+    An attempt without a readable ``keeper-spec.json`` counts as made here.
     """
-    return _elsewhere(KeeperSpec.model_validate_json((attempt / "keeper-spec.json").read_text()).checkout)
-
-
-def _elsewhere(checkout: Checkout | None) -> bool:
+    try:
+        checkout = KeeperSpec.model_validate_json((attempt / "keeper-spec.json").read_text()).checkout
+    except (OSError, ValueError):
+        return False
     return checkout is not None and not checkout.is_at(Path.cwd())
 
 
@@ -114,9 +106,10 @@ def read_daemons(attempt: Path) -> tuple[DaemonState, ...]:
 
 
 def is_alive(attempt: Path) -> bool:
-    """Whether the keeper of this attempt runs and has not begun to end."""
+    """Whether the keeper of this attempt runs and has not begun to end; False for an attempt that was copied from another checkout."""
     state = read_state(attempt)
-    return bool(state and state.state in ("waiting", "running") and Identity.parse(state.identity).alive)
+    lives = state and state.state in ("waiting", "running") and Identity.parse(state.identity).alive
+    return bool(lives) and not copied(attempt)
 
 
 def launch(attempt: Path, spec: KeeperSpec) -> None:
@@ -163,7 +156,7 @@ def stop(attempt: Path, timeout_s: float) -> KeeperState | None:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         state = read_state(attempt)
-        if state is None or state.why == "copied" or not Identity.parse(state.identity).alive:
+        if state is None or not Identity.parse(state.identity).alive or copied(attempt):
             return state
         time.sleep(0.05)
     raise KeeperStuck(

@@ -66,12 +66,7 @@ class Keeper:
         """Write keeper.json."""
         spec = self.spec
         text = KeeperState(
-            state=state,
-            identity=str(processes.myself()),
-            deployment=spec.deployment,
-            owner=spec.owner,
-            checkout=spec.checkout,
-            **more,
+            state=state, identity=str(processes.myself()), deployment=spec.deployment, owner=spec.owner, **more
         )
         write_atomically(self.attempt / "keeper.json", text.model_dump_json(indent=2) + "\n")
 
