@@ -145,4 +145,18 @@ def test_which_short_jobs_ask_for_as_much_as_a_deployment(site, rules):
     what = [(found.gres, found.exclusive, found.cpus, found.memory_mb) for found in asked.values()]
     whole = (like.gres, like.exclusive, like.cpus, like.memory_mb)
     assert {rule for rule, found in zip(asked, what, strict=True) if found == whole} == rules
-    assert (share(wishes) is None) == ("probe_hardware" in rules)
+
+
+@pytest.mark.parametrize(
+    ("site", "found"),
+    [
+        ({"gpus_per_node": 4}, {"exclusive": True, "gpus": 4, "cpus": None}),
+        ({}, {"exclusive": True, "gpus": 0, "cpus": None}),
+        ({"exclusive": False, "cpus_per_node": 8}, {"exclusive": False, "gpus": 0, "cpus": 8}),
+        ({"gpus_per_node": 4, "exclusive": False}, None),
+        ({"gpus_per_node": 4, "small_jobs": {"whole_node": True}}, None),
+    ],
+)
+def test_what_the_probe_works_out_follows_from_the_cluster_file(site, found):
+    worked_out = share(cluster(**site))
+    assert (worked_out and worked_out.model_dump()) == found

@@ -131,7 +131,6 @@ def test_an_exclusive_job_may_get_gpus_that_it_does_not_ask_for(tmp_path, monkey
     given = config(gpus_per_node=0)
     for _ in range(2):
         assert scheduled.small_request(given, "probe_hardware").exclusive is whole
-        assert (scheduled.share(given) is None) is whole
     assert not scheduled.small_request(given, "stage_weights").exclusive
     assert asked.read_text().splitlines() == ["--all --noheader --format=%G --partition=short"]
 

@@ -66,6 +66,13 @@ def test_a_shared_node_gives_what_is_asked_in_whole_cores(cpus, count):
     assert (len(whole.gpus), whole.cpu_count) == (2, count)
 
 
+@pytest.mark.parametrize(("cpus", "given"), [(128, 128), (64, 128), (124, 124)])
+def test_a_job_with_the_whole_node_records_what_it_finds(cpus, given):
+    """Also where a plug-in leaves one thread of each core, or Slurm keeps cores for itself."""
+    found = seen(gpus=4, cpus=cpus)
+    assert complete(found, WHOLE, part(NODE.replace("Efctv=128", f"Efctv={given}"), given=given)) == found
+
+
 def test_a_node_without_gpus_is_left_as_it_was_seen():
     found = seen(gpus=0, cpus=128, accelerator="cpu")
     assert complete(found, WHOLE, part(NODE.replace("gpu:h100:4(S:0-1)", "(null)"))) == found

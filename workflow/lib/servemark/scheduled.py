@@ -146,9 +146,9 @@ def small_requests(config: Config) -> list[Request]:
 
 
 def share(config: Config) -> dict[str, Any] | None:
-    """What a deployment's job has of each node; None where the probe's job has as much."""
+    """What a deployment's job has of each node; None where the probe is to record what it finds."""
     assert config.cluster is not None, "a run through a scheduler has a cluster"
-    found = allocation.share(config.cluster, gpus_there=_gpus_there(config))
+    found = allocation.share(config.cluster)
     return found.model_dump() if found else None
 
 

@@ -112,16 +112,22 @@ def as_a_deployment(rule: str, cluster: Cluster, *, gpus_there: bool) -> bool:
     """Return whether a short job has to ask for as much of a node as a deployment does.
 
     It does where the cluster file says so, and where nothing else tells what a deployment's job gets. Slurm gives an exclusive job all
-    GPUs of its nodes, also when it asks for none. Where ``cpus_per_node`` is left out on a shared node, Slurm chooses the cores, on many
-    sites by the number of GPUs.
+    GPUs of its nodes, also when it asks for none; see also :func:`_cores_by_slurm`.
     """
     unasked_gpus = NEEDS[rule].gpu and cluster.exclusive and not cluster.gpus_per_node and gpus_there
-    cores_by_slurm = rule == PROBE and not cluster.exclusive and cluster.cpus_per_node is None
-    return cluster.small_jobs.whole_node or unasked_gpus or cores_by_slurm
+    return cluster.small_jobs.whole_node or unasked_gpus or (rule == PROBE and _cores_by_slurm(cluster))
 
 
-def share(cluster: Cluster, *, gpus_there: bool = True) -> Share | None:
-    """Return what a deployment's job has of each node, for a probe whose job has less; None where the probe's job has as much."""
-    if as_a_deployment(PROBE, cluster, gpus_there=gpus_there):
+def _cores_by_slurm(cluster: Cluster) -> bool:
+    """Return whether Slurm chooses the cores of a deployment's job, as many sites have it do by the number of GPUs."""
+    return not cluster.exclusive and cluster.cpus_per_node is None
+
+
+def share(cluster: Cluster) -> Share | None:
+    """Return what a deployment's job has of each node, for a probe whose job may have less; None where the probe is to record what it finds.
+
+    From the cluster file alone, so that it is the same in the main process and in the probe's job.
+    """
+    if cluster.small_jobs.whole_node or _cores_by_slurm(cluster):
         return None
     return Share(exclusive=cluster.exclusive, gpus=cluster.gpus_per_node, cpus=cluster.cpus_per_node)
