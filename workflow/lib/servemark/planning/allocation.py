@@ -124,7 +124,7 @@ def _cores_by_slurm(cluster: Cluster) -> bool:
 
 
 def share(cluster: Cluster) -> Share | None:
-    """Return what a deployment's job has of each node, for a probe whose job may have less; None where the probe is to record what it finds.
+    """Return what a deployment's job has of each node, for a probe with less; None where the probe is to record what it finds.
 
     From the cluster file alone, so that it is the same in the main process and in the probe's job.
     """
