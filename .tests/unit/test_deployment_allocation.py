@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
+from slurm_tools import on_path
 from standin_slurm import FIXTURES, JOB, NODES
 
 from servemark import daemon, processes
@@ -165,3 +166,14 @@ def test_slurms_tools_are_not_asked_as_a_part_of_our_step(slurm, monkeypatch):
         "#!/bin/sh\nenv | grep -E '^(SLURM_STEP_ID|SQUEUE_STATES|CUDA_VISIBLE_DEVICES|SLURM_JOB_ID)=' | cut -d= -f1\n"
     )
     assert allocation.jobs_alive() == ("SLURM_JOB_ID", "1")
+
+
+def test_what_slurm_says_of_the_node_and_of_the_jobs_part_of_it(tmp_path, monkeypatch):
+    described = "NodeName=n1 NodeAddr=127.0.0.1 CPUTot=128 Gres=gpu:4"
+    on_path(tmp_path / "bin", monkeypatch)(
+        "scontrol",
+        'case "$*" in *" job "*) printf "JobId=7 NodeList=n1 EndTime=Unknown\\n  Nodes=n1 CPU_IDs=0-1 Mem=2048\\n";; '
+        f'*hostnames*) echo n1;; *) echo "{described}";; esac',
+    )
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert allocation.own_node() == (described + "\n", 2)

@@ -19,7 +19,7 @@ H100 = Gpu(name="NVIDIA H100", memory_mib=81559, uuid="GPU-1")
 
 
 def part(described: str = NODE, given: int = 2, online: int = 128) -> NodePart:
-    found = NodePart.read(described, {"SLURM_CPUS_ON_NODE": str(given)})
+    found = NodePart.read(described, given)
     return found.model_copy(update={"online": online})
 
 
@@ -109,10 +109,10 @@ def test_gpus_of_several_kinds_are_not_worked_out():
     assert refused.value.reason == "gpu_kinds_open" and "small_jobs.whole_node" in refused.value.do
 
 
-@pytest.mark.parametrize(("described", "cpus"), [("", "2"), (NODE, "")])
+@pytest.mark.parametrize(("described", "cpus"), [("", 2), (NODE, 0)])
 def test_a_node_that_slurm_does_not_describe_is_refused(described, cpus):
     with pytest.raises(ServemarkError) as refused:
-        NodePart.read(described, {"SLURM_CPUS_ON_NODE": cpus})
+        NodePart.read(described, cpus)
     assert refused.value.reason == "node_not_described" and "small_jobs.whole_node" in refused.value.do
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from servemark.errors import ServemarkError
@@ -48,21 +47,22 @@ class NodePart(Strict):
     online: int
 
     @classmethod
-    def read(cls, described: str, env: Mapping[str, str]) -> NodePart:
-        """Read the text of ``scontrol show node -o NODE`` and the environment of the job.
+    def read(cls, described: str, given: int) -> NodePart:
+        """Read the text of ``scontrol show node -o NODE``.
 
         Raises:
-            ServemarkError: they do not state the node's CPUs and the job's.
+            ServemarkError: Slurm does not state the node's CPUs or the job's.
         """
         node = dict(re.findall(r"(?:^|\s)([A-Z]\w*)=(\S*)", described))
-        cpus, given = node.get("CPUEfctv") or node.get("CPUTot", ""), env.get("SLURM_CPUS_ON_NODE", "")
-        if not (cpus.isdigit() and given.isdigit() and int(given)):
+        cpus = node.get("CPUEfctv") or node.get("CPUTot", "")
+        if not (cpus.isdigit() and given):
             raise ServemarkError(
-                f"Slurm does not state the CPUs of this node and job: CPUEfctv or CPUTot is {cpus!r}, SLURM_CPUS_ON_NODE {given!r}.",
+                f"Slurm does not state the CPUs of this node (CPUEfctv or CPUTot: {cpus!r}) or of this job on it (CPU_IDs: {given}).",
+                look="`scontrol show node` and `scontrol show job -d` on the node",
                 do=WHOLE_NODE,
                 reason="node_not_described",
             )
-        return cls(node=node, given=int(given), online=count(Path("/sys/devices/system/cpu/online").read_text()))
+        return cls(node=node, given=given, online=count(Path("/sys/devices/system/cpu/online").read_text()))
 
     @property
     def cpus(self) -> int:

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -102,13 +102,15 @@ def current() -> Allocation:
     )
 
 
-def own_node() -> tuple[str, Mapping[str, str]]:
-    """Return what Slurm says of the node that this process's job runs on (``scontrol show node -o``), and the job's environment.
+def own_node() -> tuple[str, int]:
+    """Return what Slurm says of this process's node (``scontrol show node -o``), and how many of its CPUs the job has.
 
     Raises:
         StageFailed: Slurm does not respond.
     """
-    return _ask("scontrol", "show", "node", "-o", os.environ.get("SLURMD_NODENAME") or processes.host()), os.environ
+    job = current()
+    node = job.nodes[0]
+    return _ask("scontrol", "show", "node", "-o", node), job.cpus.get(node, 0)
 
 
 def jobs_alive() -> tuple[str, ...]:
