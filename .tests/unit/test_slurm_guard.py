@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -190,28 +191,75 @@ def test_preflight_names_every_refused_deployment(tool: MakeTool, tools: None) -
         preflight.check(requests, lambda _: None)
     assert caught.value.exit_code == 2
     assert "b, c: Slurm refuses the request (key partition): invalid partition specified: bad" in caught.value.what
-    assert len(calls(asked)) == 2 and all(line.startswith("--test-only --nodes=1") for line in calls(asked))
+    tested = [line for line in calls(asked) if line.startswith("--test-only --nodes=1")]
+    assert len(tested) == 2 and len(calls(asked)) == 3, (
+        "equal requests are tested once, a refused one is submitted held"
+    )
 
 
-@pytest.mark.parametrize(("nodes", "refused"), [("", True), ("0", True), ("1\n2", False)])
-def test_preflight_takes_nodes_that_are_out_for_no_mistake(
-    tool: MakeTool, tools: None, nodes: str, refused: bool
+NO_NODE = "allocation failure: Requested node configuration is not available"
+DRAINING = "allocation failure: Required partition not available (inactive or drain)"
+NOT_BEGUN = "allocation failure: Invalid time specified"
+FULL = "sbatch: error: QOSMaxSubmitJobPerUserLimit\\nallocation failure: Job violates accounting/QOS policy (job submit limit)"
+
+
+# What a real Slurm 22.05.8 printed for --test-only, what sinfo printed then, and whether sbatch took the job.
+@pytest.mark.parametrize(
+    ("test_only", "nodes", "taken", "refused"),
+    [
+        (NO_NODE, "2 drained", True, False),
+        (NO_NODE, "1 idle\\n1 drained", True, False),
+        (NO_NODE, "2 down*", True, False),
+        (NO_NODE, "2 unknown", True, False),
+        (NO_NODE, "2 idle*", True, False),
+        (NO_NODE, "2 maint", True, False),
+        (NOT_BEGUN, "2 idle", True, False),
+        (NO_NODE, "2 unknown", False, True),
+        (NO_NODE, "1 idle\\n1 mixed", True, True),
+        (NO_NODE, "", True, True),
+        (DRAINING, "2 idle", False, True),
+        (FULL, "2 idle", False, True),
+    ],
+)
+def test_preflight_refuses_what_sbatch_refuses_and_queues_the_rest(
+    tool: MakeTool, tools: None, test_only: str, nodes: str, taken: bool, refused: bool
 ) -> None:
     tool("squeue", "")
-    tool(
-        "sbatch",
-        "echo 'sbatch: error: Batch job submission failed: Requested node configuration is not available' >&2; exit 1",
+    asked = tool(
+        "sbatch", f'case "$*" in *--hold*) {"exit 0" if taken else ""};; esac; printf "{test_only}\\n" >&2; exit 1'
     )
-    asked = tool("sinfo", f"printf '{nodes}'")
+    looked, ended = tool("sinfo", f"printf '{nodes}\\n'"), tool("scancel", "")
     said: list[str] = []
     if refused:
-        with pytest.raises(ConfigError, match=r"topology\.nodes"):
+        with pytest.raises(ConfigError) as caught:
             preflight.check([Request("a", partition="p")], said.append)
-        assert said == []
+        passing = test_only in (DRAINING, FULL)
+        assert said == [] and caught.value.reason == "slurm_refused" and caught.value.exit_code == 2
+        assert ("Fix these keys" in caught.value.message()) is not passing
     else:
         preflight.check([Request("a", partition="p")], said.append)
-        assert len(said) == 1 and said[0].startswith("a: ") and "3 node(s) are down or drained" in said[0]
-    assert all("--partition=p" in line for line in calls(asked))
+        assert len(said) == 1 and said[0].startswith("a: ") and "wait in the queue" in said[0]
+        assert all(word in said[0] for word in nodes.split("\\n") if "idle" not in word or "*" in word)
+    assert all("--partition=p" in line for line in calls(looked))
+    held = [line for line in calls(asked) if "--hold" in line]
+    assert [re.search(r"--job-name=(\S+)", line)[1] for line in held] == [  # type: ignore[index]
+        re.search(r"--name=(\S+)", line)[1]  # type: ignore[index]
+        for line in (calls(ended) if held else [])
+    ], "a held job that decides is cancelled by its name"
+
+
+def test_preflight_job_that_was_not_cancelled_is_left_to_the_next_run(
+    tool: MakeTool, tools: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(journal.VARIABLE, str(tmp_path / "jobs.jsonl"))
+    tool("squeue", "")
+    tool("sbatch", f'case "$*" in *--hold*) exit 0;; esac; echo "{NO_NODE}" >&2; exit 1')
+    tool("sinfo", "echo 2 drained")
+    preflight.check([Request("a")], lambda _: None)
+    assert journal.open_runs(tmp_path / "jobs.jsonl") == []
+    tool("scancel", AWAY)
+    preflight.check([Request("a")], lambda _: None)
+    assert len(journal.open_runs(tmp_path / "jobs.jsonl")) == 1
 
 
 @pytest.mark.parametrize(

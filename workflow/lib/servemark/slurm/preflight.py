@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from servemark.errors import ConfigError
-from servemark.slurm import commands, listings
+from servemark.slurm import commands, journal, listings, submit
 from servemark.slurm.commands import CommandFailed, Trouble
 from servemark.slurm.request import Request
 
@@ -18,6 +21,7 @@ TOOLS = ("sbatch", "squeue", "scancel", "scontrol", "srun")
 PATIENCE_S = 60.0
 _PAUSE_S = 3.0
 
+_SAID = re.compile(r"^(sbatch: )?((error|fatal): )?((Batch job submission failed|allocation failure): )?")
 _TIME = ("max_minutes", "minutes_to_start", "minutes_per_point", "small_jobs.minutes")
 _GPUS = ("gpus_per_node", "gpu_type")
 # What Slurm says (slurm/src/common/slurm_errno.c) and which keys of the cluster file, or of the experiment, it is about; the first that
@@ -34,20 +38,40 @@ _ABOUT = (
     (r"node configuration is not available", ("topology.nodes", *_GPUS, "constraint")),
     (r"unrecognized option|invalid option|ambiguous|invalid --|requires an argument", ("extra",)),
 )
-# What `sbatch --test-only` says of nodes that are out as well as of those that do not exist (slurmctld, job_start_data).
+# Refusals that end without a change of the request: what Slurm reports, and what to do about it. For all others the keys are wrong.
+_PASSING = (
+    (
+        r"inactive or drain",
+        "The partition takes no jobs now (`scontrol show partition`). Run the same command again when it is UP, or name another one.",
+    ),
+    (
+        r"submit\w*limit",
+        "The limit on jobs in the queue is reached. Run the same command again when other jobs have ended (`squeue --me`), or ask your "
+        "administrators for a higher limit (`sacctmgr show qos`, `sacctmgr show assoc user=$USER`).",
+    ),
+)
+_FIX = (
+    "Fix these keys of the cluster file (topology.nodes: of the experiment). `sinfo` and `sacctmgr show assoc user=$USER` show what the "
+    "cluster offers."
+)
+# `sbatch --test-only` prints this for nodes that are out as well as for nodes that do not exist (slurmctld, job_start_data).
 _NO_NODES = r"node configuration is not available|down, drained or reserved"
-# sinfo's words for nodes that get no job now.
-_OUT = "down,drain,fail,maint,no_respond"
+# Words of sinfo for nodes that run a job or can take one. All others, and a `*` (does not respond), mean that the node is out.
+_IN_SERVICE = frozenset(["idle", "allocated", "mixed", "completing", "planned"])
 
 
-def _nodes_out(partition: str | None) -> int:
-    """Nodes of a partition (None: of any) that no job can have now; 0 also where that cannot be told."""
+def _nodes_out(partition: str | None) -> str:
+    """Nodes of a partition (None: of any) that take no job now, with sinfo's words: ``2 drained, 1 unknown*``; empty without any."""
     named = [f"--partition={partition}"] if partition else []
     try:
-        said = commands.run(["sinfo", "--all", "--noheader", f"--states={_OUT}", "--format=%D", *named])
+        said = commands.run(["sinfo", "--all", "--noheader", "--format=%D %T", *named])
     except CommandFailed:
-        return 0
-    return sum(int(word) for word in said.split() if word.isdecimal())
+        return ""
+    found: dict[str, int] = {}
+    for number, state in (words for line in said.splitlines() if len(words := line.split()) == 2):
+        if number.isdecimal() and ("*" in state or re.sub(r"\W", "", state.lower()) not in _IN_SERVICE):
+            found[state] = found.get(state, 0) + int(number)
+    return ", ".join(f"{number} {state}" for state, number in found.items())
 
 
 def keys_for(said: str) -> tuple[str, ...]:
@@ -59,11 +83,13 @@ def keys_for(said: str) -> tuple[str, ...]:
 
 
 def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s: float = PATIENCE_S) -> None:
-    """Refuse what Slurm would refuse.
+    """Refuse what sbatch would refuse; print what it would queue although the job cannot start now.
+
+    ``sbatch --test-only`` also refuses jobs that cannot start at this moment. So a held job, cancelled at once, decides.
 
     Args:
         requests: one for each deployment; equal ones are asked about once.
-        say: gets a message when the controller is waited for.
+        say: gets a message when the controller is waited for, and for a job that will wait in the queue.
 
     Raises:
         ConfigError: Slurm's commands are missing, its controller does not answer, or it refuses requests (all are named).
@@ -82,25 +108,31 @@ def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s
         names.setdefault(flags, []).append(request.name)
         if len(names[flags]) > 1 or not (said := _refusal(flags)):
             continue
-        if re.search(_NO_NODES, said, re.IGNORECASE) and (out := _nodes_out(request.partition)):
-            say(
-                f"{request.name}: Slurm could not start this job as its nodes are now ({said}), and {out} node(s) are down or drained. It "
-                "is submitted and waits for them; a request that no node fits is refused then. `sinfo -R` says why they are out."
-            )
+        out = _nodes_out(request.partition)
+        # With all nodes in service, sbatch may queue a job that fits none of them (EnforcePartLimits=NO): it would never start.
+        never = not out and re.search(_NO_NODES, said, re.IGNORECASE)
+        if final := said if never else _refusal_of_held(request):
+            refused[flags] = final
             continue
-        refused[flags] = said
+        nodes = f" Nodes out of service: {out}; `sinfo -R` shows why." if out else ""
+        say(
+            f"{request.name}: Slurm accepts this job but cannot start it now. It reports: {said}.{nodes} The job will wait in the queue."
+        )
     if refused:
         raise ConfigError(
             "\n".join(_told(", ".join(names[flags]), flags, said) for flags, said in refused.items()),
-            do="Mend these keys of the cluster file (topology.nodes: of the experiment); `sinfo` and `sacctmgr show assoc user=$USER` say "
-            "what there is.",
+            do="\n".join(dict.fromkeys(map(_remedy, refused.values()))),
             reason="slurm_refused",
         )
 
 
-def _flags(request: Request) -> tuple[str, ...]:
+def _remedy(said: str) -> str:
+    return next((do for pattern, do in _PASSING if re.search(pattern, said, re.IGNORECASE)), _FIX)
+
+
+def _flags(request: Request, *common: str) -> tuple[str, ...]:
     try:
-        return tuple(request.flags())
+        return tuple(request.flags(*common))
     except ValueError as error:
         raise ConfigError(
             f"{request.name}: the extra options of sbatch are no command line ({error}): {request.extra}"
@@ -136,16 +168,30 @@ def _await_controller(say: Callable[[str], None], patience_s: float) -> None:
         time.sleep(_PAUSE_S)
 
 
-def _refusal(flags: Sequence[str]) -> str | None:
-    """Slurm's own words when it would refuse these flags."""
-    argv = ["sbatch", "--test-only", *flags]
+def _refusal_of_held(request: Request) -> str | None:
+    """Slurm's own words when sbatch itself refuses this request: submitted as a held job, which is cancelled at once.
+
+    The journal names the job, so that the next run cancels it if this process is killed in between.
+    """
+    path, name = os.environ.get(journal.VARIABLE), f"servemark-preflight-{uuid.uuid4()}"
+    jobs_file = Path(path) if path else None
+    journal.append(jobs_file, "run", run=name)
     try:
-        commands.run(argv, stdin="#!/bin/sh\ntrue\n", timeout_s=commands.SUBMIT_S, env=os.environ)
+        return _refusal(_flags(request, "--hold", "--output=/dev/null"), f"--job-name={name}")
+    finally:
+        with contextlib.suppress(CommandFailed):
+            commands.scancel(name=name)
+            journal.append(jobs_file, "run_ended", run=name)
+
+
+def _refusal(flags: Sequence[str], how: str = "--test-only") -> str | None:
+    """Slurm's own words when it refuses these flags."""
+    argv = ["sbatch", how, *flags]
+    try:
+        commands.run(argv, stdin="#!/bin/sh\ntrue\n", timeout_s=commands.SUBMIT_S, env=submit.exported(os.environ))
     except CommandFailed as error:
         if error.trouble is Trouble.REFUSED:
-            return " ".join(
-                line.removeprefix("sbatch: error: ").removeprefix("sbatch: ") for line in error.said.splitlines()
-            )
+            return " ".join(_SAID.sub("", line) for line in error.said.splitlines())
         raise ConfigError(
             f"Slurm does not answer: {error}", do="Try again when `squeue` answers.", reason="slurm_unreachable"
         ) from error
