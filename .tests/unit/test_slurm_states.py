@@ -7,7 +7,9 @@ import random
 
 import pytest
 
+from servemark.slurm import reasons
 from servemark.slurm.listings import Job
+from servemark.slurm.reasons import Clears
 from servemark.slurm.states import Meaning, State
 from servemark.slurm.tracking import Bounds, Pace, Tracked, Tracker
 from servemark.slurm.words import LOST, STUCK, End, clock, explain, minutes
@@ -169,6 +171,90 @@ def test_a_job_submitted_after_the_question_is_not_missing() -> None:
     tracker.add(Tracked("7", "x", "x #1", "", submitted=5.0))
     assert tracker.see(6.0, [], asked=4.9).missing == []
     assert len(tracker.see(8.0, [], asked=7.0).missing) == 1
+
+
+def pending(reason: str, state: str = "PENDING") -> list[Job]:
+    return [Job("7", State(state), reason=reason)]
+
+
+def test_why_a_job_waits_is_told_once_and_when_it_changes() -> None:
+    tracker = Tracker()
+    tracker.add(Tracked("7", "x", "x #1", "", submitted=0.0))
+    story = [
+        (1.0, "Resources", False),  # most jobs start at once
+        (6.0, "", False),
+        (8.0, "Priority", True),
+        (10.0, "Priority", False),
+        (12.0, "None", False),
+        (14.0, "Priority", False),
+        (16.0, "Resources", True),
+        (18.0, "Priority", False),  # to and fro
+        (20.0, "JobHeldUser", True),
+        (22.0, "ReqNodeNotAvail, UnavailableNodes:node1", True),
+        (24.0, "ReqNodeNotAvail, UnavailableNodes:node[1-2]", False),
+        (26.0, "ReqNodeNotAvail, Reserved for maintenance", True),
+        (700.0, "Priority", True),
+    ]
+    for now, reason, told in story:
+        assert bool(tracker.see(now, pending(reason)).waiting) is told, (now, reason)
+    assert tracker.see(702.0, pending("Resources", "RUNNING")).waiting == []
+
+
+@pytest.mark.parametrize(
+    ("said", "clears"),
+    [
+        ("Resources", Clears.BY_ITSELF),
+        ("Priority", Clears.BY_ITSELF),
+        ("BeginTime", Clears.BY_ITSELF),
+        ("Dependency", Clears.BY_ITSELF),
+        ("Licenses", Clears.BY_ITSELF),
+        ("Reservation", Clears.BY_ITSELF),
+        ("ReqNodeNotAvail, Reserved for maintenance", Clears.BY_ITSELF),
+        ("ReqNodeNotAvail, UnavailableNodes:node[1-2]", Clears.BY_OTHERS),
+        (
+            "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+            Clears.BY_OTHERS,
+        ),
+        ("PartitionDown", Clears.BY_OTHERS),
+        ("PartitionInactive", Clears.BY_OTHERS),
+        ("JobHeldUser", Clears.BY_YOU),
+        ("JobHeldAdmin", Clears.BY_OTHERS),
+        ("launch failed requeued held", Clears.BY_OTHERS),
+        ("QOSGrpNodeLimit", Clears.BY_ITSELF),
+        ("QOSGrpGRES", Clears.BY_ITSELF),
+        ("QOSMaxJobsPerUserLimit", Clears.BY_ITSELF),
+        ("QOSMaxGRESPerUser", Clears.BY_ITSELF),
+        ("MaxGRESPerAccount", Clears.BY_ITSELF),
+        ("AssocMaxJobsLimit", Clears.BY_ITSELF),
+        ("AssocGrpGRESMinutes", Clears.BY_OTHERS),
+        ("AssocGrpCPUMinutesLimit", Clears.BY_OTHERS),
+        ("QOSMaxGRESPerJob", Clears.NEVER),
+        ("QOSMaxWallDurationPerJobLimit", Clears.NEVER),
+        ("QOSMaxCpuPerNode", Clears.NEVER),
+        ("QOSMinNode", Clears.NEVER),
+        ("AssocMaxNodePerJobLimit", Clears.NEVER),
+        ("AssocMaxCpuMinutesPerJobLimit", Clears.NEVER),
+        ("PartitionTimeLimit", Clears.NEVER),
+        ("PartitionNodeLimit", Clears.NEVER),
+        ("PartitionConfig", Clears.NEVER),
+        ("DependencyNeverSatisfied", Clears.NEVER),
+        ("InvalidAccount", Clears.NEVER),
+        ("InvalidQOS", Clears.NEVER),
+        ("BadConstraints", Clears.NEVER),
+        ("ReservationDeleted", Clears.NEVER),
+    ],
+)  # fmt: skip
+def test_what_ends_a_wait(said: str, clears: Clears) -> None:
+    row = reasons.find(said)
+    assert row is not None and row.clears is clears
+    text = reasons.sentence("deployment x", "12", said)
+    assert text.startswith("deployment x (job 12)") and said in text and "{" not in text
+    assert ("it never starts" in text) is (clears is Clears.NEVER)
+    assert bool(row.do) or clears is Clears.BY_ITSELF, "who has to act learns what to do"
+
+
+def test_a_reason_that_the_table_lacks_is_quoted() -> None:
+    assert reasons.find("SomethingNew") is None and "SomethingNew" in reasons.sentence("x", "1", "SomethingNew")
 
 
 @pytest.mark.parametrize(("age", "interval"), [(0, 2), (10, 2), (20, 2), (50, 5), (100, 10), (150, 15), (86400, 15)])

@@ -70,7 +70,15 @@ class Executor(RemoteExecutor):
         self._submitting = 0
         self._count = 0
         self._outage = submit.Outage(lambda text: logger.warning(f"servemark: {text}"))
-        self._watch = Watch(self._run, self._journal, self._tracker, self._lock, self._outage, self._stop)
+        self._watch = Watch(
+            self._run,
+            self._journal,
+            self._tracker,
+            self._lock,
+            self._outage,
+            self._stop,
+            lambda text: logger.info(f"servemark: {text}"),
+        )
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="sbatch")
         super().__init__(workflow, logger)
 

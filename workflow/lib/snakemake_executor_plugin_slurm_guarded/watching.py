@@ -3,9 +3,10 @@
 import pwd
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from servemark.slurm import commands, journal, listings
+from servemark.slurm import commands, journal, listings, reasons
 from servemark.slurm.commands import CommandFailed, Trouble
 from servemark.slurm.listings import Job
 from servemark.slurm.states import State
@@ -29,6 +30,7 @@ class Watch:
         lock: of the tracker.
         outage: told when Slurm does not answer, and when it does again.
         stop: when set, a question is given up.
+        say: gets why a job waits.
     """
 
     def __init__(
@@ -39,9 +41,10 @@ class Watch:
         lock: threading.RLock,
         outage: Outage,
         stop: threading.Event,
+        say: Callable[[str], None],
     ):
         self._run, self._journal, self._tracker, self._lock = run, journal_path, tracker, lock
-        self._outage, self._stop = outage, stop
+        self._outage, self._stop, self._say = outage, stop, say
         self._sacct_rests_until = 0.0
         self.ended: dict[str, End] = {}
 
@@ -59,7 +62,10 @@ class Watch:
         with self._lock:
             look = self._tracker.see(time.monotonic(), listed, asked=asked)
         self._search(look)
-        for job in look.changed:
+        for job in look.waiting:
+            if job.now:
+                self._say(reasons.sentence(job.label, job.id, job.now.reason))
+        for job in {job.id: job for job in (*look.changed, *look.waiting)}.values():
             if job.now and not job.now.state.ended:
                 facts = {"state": job.now.state.word, "reason": job.now.reason, "nodes": job.now.nodes}
                 journal.append(self._journal, "state", run=self._run, job=job.id, **facts)

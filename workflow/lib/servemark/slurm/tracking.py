@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from servemark.slurm import reasons
 from servemark.slurm.listings import Job
 from servemark.slurm.states import REQUEUED_BY_SLURM, Meaning
 from servemark.slurm.words import LOST, STUCK
@@ -16,6 +17,8 @@ from servemark.slurm.words import LOST, STUCK
 _LONGEST_BACKOFF_S = 30.0
 # A job that says it ends: Slurm needs a moment for its epilogue; after so long without an end its word counts for nothing more.
 _EPILOGUE_S, _BELIEVED_S = 0.3, 15.0
+# A busy cluster's reasons change to and fro (Priority, Resources): the same one is printed again after so long.
+_REPEAT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,14 @@ class Bounds:
     Attributes:
         lost_s, lost_looks: a job that nobody knows for so long and so many looks, with the controller answering, is LOST.
         stuck_s: a job that stays COMPLETING for so long is STUCK; Slurm's UnkillableStepTimeout is 60 s by default.
+        waits_s: a job that is in the queue for so long waits; its reason is printed then.
         requeue_s: an end after which Slurm may requeue the job must last this long.
     """
 
     lost_s: float = 30.0
     lost_looks: int = 3
     stuck_s: float = 300.0
+    waits_s: float = 5.0
     requeue_s: float = 10.0
 
 
@@ -72,6 +77,8 @@ class Tracked:
     ending_since: float | None = None
     ended_since: float | None = None
     said_end: float | None = None
+    reason: str = ""
+    told: dict[str, float] = field(default_factory=dict)
 
     def age(self, now: float) -> float:
         """Seconds that it has run, or waited when it does not run yet."""
@@ -95,12 +102,14 @@ class Look:
         ended: jobs that have ended; they are tracked no longer.
         missing: jobs that squeue does not list; tell :meth:`Tracker.found` or :meth:`Tracker.nobody_knows` about each.
         changed: jobs whose state is another than at the look before.
+        waiting: jobs in the queue for a reason that is new, or was printed long ago.
         doubles: ids of jobs that were submitted twice (an sbatch that seemed to fail); they are to be cancelled.
     """
 
     ended: list[Ended] = field(default_factory=list)
     missing: list[Tracked] = field(default_factory=list)
     changed: list[Tracked] = field(default_factory=list)
+    waiting: list[Tracked] = field(default_factory=list)
     doubles: list[str] = field(default_factory=list)
 
 
@@ -191,6 +200,8 @@ class Tracker:
         job.now = view
         job.missing_since, job.missing_looks = None, 0
         meaning = view.state.meaning
+        if self._waits_anew(now, job, reasons.code(view.reason) if meaning is Meaning.WAITING else ""):
+            look.waiting.append(job)
         job.running_since = self._since(job.running_since, now, meaning is Meaning.RUNNING, view.elapsed_s or 0.0)
         job.ending_since = self._since(job.ending_since, now, meaning is Meaning.ENDING)
         job.ended_since = self._since(job.ended_since, now, view.state.ended)
@@ -200,6 +211,16 @@ class Tracker:
                 self._end(job, view.state.word, view, look)
         elif job.ending_since is not None and now - job.ending_since >= self.bounds.stuck_s:
             self._end(job, STUCK, view, look)
+
+    def _waits_anew(self, now: float, job: Tracked, reason: str) -> bool:
+        """Note why a job waits; whether the user has to be told. A look without a reason changes nothing."""
+        if not reason or now - job.submitted < self.bounds.waits_s or reason == job.reason:
+            return False
+        job.reason = reason
+        if now - job.told.get(reason, float("-inf")) < _REPEAT_S:
+            return False
+        job.told[reason] = now
+        return True
 
     @staticmethod
     def _since(before: float | None, now: float, holds: bool, already: float = 0.0) -> float | None:
