@@ -74,6 +74,12 @@ def test_asking_is_bounded_and_says_what_it_could_not_learn(answers, states, tro
     assert slurm.now == pytest.approx(seconds)
 
 
+def test_what_the_controller_forgot_is_told_apart_from_no_answer():
+    gone, away = Slurm(sacct=[NONE], scontrol=[FORGOTTEN]).asking(), Slurm(sacct=[NONE], scontrol=[AWAY]).asking()
+    assert gone.all(["1"], SINCE) == {"1": []} and away.all(["1"], SINCE) == {}
+    assert (gone.forgotten, away.forgotten) == ({"1"}, set())
+
+
 def test_a_controller_that_is_away_is_asked_once_and_not_for_every_job():
     slurm = Slurm(sacct=[NONE], scontrol=[AWAY])
     assert slurm.asking().all(["1", "2", "3"], SINCE) == {}

@@ -129,6 +129,48 @@ def test_the_question_is_put_in_utc_and_not_before_the_jobs_could_be():
     assert f"--starttime={DAY}00:00" in argv
 
 
+SUBMITTED = {"event": "submitted", "time": 100.0, "run": "r", "job": "7"}
+WAITS = {"event": "state", "time": 101.0, "run": "r", "job": "7", "state": "PENDING", "reason": "Priority"}
+RUNS = {"event": "state", "time": 110.0, "run": "r", "job": "7", "state": "RUNNING", "reason": "", "nodes": "node1"}
+ENDED = {"event": "ended", "time": 200.0, "run": "r", "job": "7", "state": "COMPLETED", "reason": ""}
+CANCELLED = {"event": "cancelled", "time": 150.0, "run": "r", "jobs": ["7", "8"], "taken": True}
+ON_ITS_WAY = CANCELLED | {"taken": False}
+RUN_ENDED = {"event": "run_ended", "time": 160.0, "run": "r"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "state", "ended"),
+    [
+        ([SUBMITTED, RUNS], "RUNNING", None),
+        ([SUBMITTED, RUNS, CANCELLED], "CANCELLED", 150),
+        ([SUBMITTED, WAITS, CANCELLED], "CANCELLED", 150),
+        ([SUBMITTED, CANCELLED], "CANCELLED", 150),
+        ([SUBMITTED, RUNS, ON_ITS_WAY], "RUNNING", None),
+        ([SUBMITTED, RUNS, ON_ITS_WAY, RUN_ENDED], "CANCELLED", 150),
+        ([SUBMITTED, RUNS, RUN_ENDED], "UNKNOWN", None),
+        ([SUBMITTED, RUNS, CANCELLED | {"jobs": ["8"]}], "RUNNING", None),
+        ([SUBMITTED, RUNS, RUN_ENDED | {"run": "other"}], "RUNNING", None),
+        ([SUBMITTED, WAITS, RUNS, ENDED, CANCELLED], "COMPLETED", 200),
+    ],
+)
+def test_the_journal_tells_that_a_cancelled_job_is_over(entries, state, ended):
+    found = accounts.from_journal(entries, "7")
+    assert (found.state, found.ended_at) == (state, accounts._stamp(ended))
+    assert found.reason is None, "why it waited is no reason for its end"
+
+
+def test_no_forgotten_job_stays_running():
+    running = accounts.from_journal([SUBMITTED, RUNS], "7")
+    cancelled = accounts.from_journal([SUBMITTED, RUNS, CANCELLED], "7")
+    (still,) = accounts.when_forgotten([running], running, forgotten=False)
+    (unknown,) = accounts.when_forgotten([running], running, forgotten=True)
+    (ended,) = accounts.when_forgotten([running], cancelled, forgotten=False)
+    assert (still.state, unknown.state, ended.state) == ("RUNNING", "UNKNOWN", "CANCELLED")
+    assert ended.ended_at and ended.nodes == ("node1",)
+    assert accounts.when_forgotten([cancelled], running, forgotten=True) == [cancelled]
+    assert accounts.when_forgotten([], running, forgotten=True) == []
+
+
 def test_the_journal_tells_what_the_run_saw():
     found = accounts.from_journal(JOURNAL, "7")
     assert (found.source, found.state, found.exit_code, found.reason) == ("journal", "TIMEOUT", "0:15", "TimeLimit")

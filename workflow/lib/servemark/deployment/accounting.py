@@ -65,7 +65,9 @@ def account(
     found = asking.all(wanted, _since(ran, wanted, entries)) if wanted else {}
     starts: list[JobAccount] = []
     for job in every:
-        starts += found.get(job) or known.get(job) or [accounts.from_journal(entries, job)]
+        noted = accounts.from_journal(entries, job)
+        told = found.get(job) or known.get(job) or [noted]
+        starts += accounts.when_forgotten(told, noted, forgotten=job in asking.forgotten)
     jobs = with_attempts(starts, ran)
     used = sum(serving_hours(plan, attempt, jobs) for attempt in attempts.every(folder))
     record = Accounting(
@@ -113,7 +115,8 @@ def _settled(starts: Sequence[JobAccount]) -> bool:
 
 
 class Asking:
-    """Asks Slurm about jobs, within bounds. ``trouble`` says why a source gave no answer, in its own words.
+    """Asks Slurm about jobs, within bounds. ``trouble`` says why a source gave no answer, in its own words; ``forgotten`` has the jobs
+    that the controller does not know: they have ended.
 
     Args:
         patience_s: how long to wait for ends, once for accounting and once for the controller.
@@ -128,6 +131,7 @@ class Asking:
         sleep: Callable[[float], None] = time.sleep,
     ):
         self.trouble: str | None = None
+        self.forgotten: set[str] = set()
         self._pause_s = PAUSE_S
         self._patience_s, self._run, self._clock, self._sleep = patience_s, run, clock, sleep
 
@@ -152,7 +156,10 @@ class Asking:
                 continue
             try:
                 while True:
-                    found[job] = accounts.merge(starts, self._controller(job))
+                    controller = self._controller(job)
+                    if controller is None:
+                        self.forgotten.add(job)
+                    found[job] = accounts.merge(starts, controller)
                     if not found[job] or not self._again(found[job][-1:], 1, deadline):
                         break
             except CommandFailed as error:

@@ -159,14 +159,22 @@ def _parse_scontrol(text: str) -> JobAccount | None:
 def from_journal(entries: Iterable[Mapping[str, Any]], job: str) -> JobAccount:
     """What our own executor saw of a job; with no word of it there, a job of which nothing is known (source ``none``).
 
-    The end is when it was noticed, seconds late; it does not see GPUs, nor starts before the last.
+    The end is when it was noticed, seconds late; it does not see GPUs, nor starts before the last. A run that is interrupted does not
+    wait for the ends of its jobs; those that it cancelled are CANCELLED once Slurm has accepted that, or nothing of the run is left.
     """
-    mine = [entry for entry in entries if str(entry.get("job")) == job]
+    every = list(entries)
+    mine = [entry for entry in every if str(entry.get("job")) == job]
     last: dict[str, Any] = {}
     for entry in mine:
-        last |= {name: value for name, value in entry.items() if value not in (None, "")}
+        # Why a job waited is no reason for its end.
+        last |= {name: value for name, value in entry.items() if value not in (None, "")} | {
+            "reason": entry.get("reason")
+        }
     submitted = next((float(entry["time"]) for entry in mine if entry.get("event") == "submitted"), None)
     ended = next((float(entry["time"]) for entry in mine if entry.get("event") == "ended"), None)
+    if ended is None and mine:
+        last |= _without_end(every, job, last)
+        ended = last.get("ended")
     wait, elapsed = last.get("queue_wait_s"), last.get("elapsed_s")
     code, number = last.get("exit_code"), last.get("signal")
     return JobAccount(
@@ -183,6 +191,38 @@ def from_journal(entries: Iterable[Mapping[str, Any]], job: str) -> JobAccount:
         queue_wait_s=wait,
         elapsed_s=elapsed,
     )
+
+
+def _without_end(entries: Iterable[Mapping[str, Any]], job: str, last: Mapping[str, Any]) -> dict[str, Any]:
+    """State and end of a job whose end the run did not wait for; empty when it may still live."""
+    run, cancelled, over = last.get("run"), None, False
+    for entry in entries:
+        if entry.get("run") != run:
+            continue
+        if entry.get("event") == "cancelled" and job in map(str, entry.get("jobs") or ()):
+            cancelled, over = cancelled or float(entry["time"]), over or bool(entry.get("taken"))
+        over = over or entry.get("event") == "run_ended"
+    if not over:
+        return {}
+    return {"reason": None, **({"state": "CANCELLED", "ended": cancelled} if cancelled else {"state": "UNKNOWN"})}
+
+
+def when_forgotten(starts: Sequence[JobAccount], journal: JobAccount, *, forgotten: bool) -> list[JobAccount]:
+    """The starts of a job of which no better account will come, without a state that was true only while it lived.
+
+    Args:
+        journal: what the run saw of it.
+        forgotten: the controller does not know the job: it has ended, whatever was written down before.
+    """
+    if final(starts) or not starts:
+        return list(starts)
+    if final([journal]):
+        end = {"state": journal.state, "exit_code": journal.exit_code, "ended_at": journal.ended_at}
+    elif forgotten:
+        end = {"state": "UNKNOWN"}
+    else:
+        return list(starts)
+    return [*starts[:-1], starts[-1].model_copy(update=end)]
 
 
 def final(starts: Sequence[JobAccount]) -> bool:

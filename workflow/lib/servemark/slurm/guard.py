@@ -77,9 +77,18 @@ def clear(
 
 
 def sweep(
-    run: str, say: Callable[[str], None], *, patience_s: float = PATIENCE_S, sleep: Callable[[float], None] = time.sleep
+    run: str,
+    say: Callable[[str], None],
+    *,
+    jobs_file: Path | None = None,
+    patience_s: float = PATIENCE_S,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Clear the queue of a run's jobs; True when nothing is left. Goes on for ``patience_s`` when the controller does not answer."""
+    """Clear the queue of a run's jobs; True when nothing is left. Goes on for ``patience_s`` when the controller does not answer.
+
+    Args:
+        jobs_file: the journal, which gets the ids of the jobs that are cancelled.
+    """
     give_up, pause, silent, clean_looks = time.monotonic() + patience_s, 1.0, False, 0
     while True:
         try:
@@ -90,6 +99,7 @@ def sweep(
             if left:
                 clean_looks = 0
                 say(f"cancelling {', '.join(f'{job.id} ({job.state.word})' for job in left)}")
+                journal.append(jobs_file, "cancelled", run=run, jobs=[job.id for job in left], taken=False)
                 left = clear(
                     lambda: listings.squeue([run], finished=False),
                     lambda _: commands.scancel(name=run),
@@ -131,7 +141,7 @@ def main(argv: list[str] | None = None) -> int:
     if asked.jobs_file and journal.closed(asked.jobs_file, asked.run):
         return 0  # it said itself that nothing is left
     say(f"the run {asked.run} (process {asked.main.pid}) has ended without saying that its queue is clear")
-    if sweep(asked.run, say):
+    if sweep(asked.run, say, jobs_file=asked.jobs_file):
         journal.append(asked.jobs_file, "run_ended", run=asked.run)
         return 0
     return 1

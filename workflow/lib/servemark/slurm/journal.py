@@ -3,8 +3,8 @@
 Events, each with ``event`` and ``time`` (seconds since 1970): ``run`` {run, main, host, checkout}: an executor started in this checkout,
 ``run`` is the name of all its jobs; ``submitted`` {run, job, label, kind, wildcards, deployment, log}; ``state`` {job, state, reason,
 nodes}: it waits or runs; ``ended`` {run, job, label, state, success, exit_code, signal, reason, nodes, by, elapsed_s, queue_wait_s};
-``run_ended`` {run}: nothing of that run is left in the queue; ``set_aside`` {run}: a run of another checkout, from which this journal
-was copied.
+``cancelled`` {run, jobs, taken}: these jobs were told to end, ``taken``: Slurm has accepted that; ``run_ended`` {run}: nothing of that
+run is left in the queue; ``set_aside`` {run}: a run of another checkout, from which this journal was copied.
 """
 
 from __future__ import annotations

@@ -76,6 +76,9 @@ def cancel(run_folder: Path, say: Callable[[str], None]) -> None:
             say(
                 f"Jobs of an earlier run are still in Slurm's queue ({ids}); cancelling them before anything new is submitted."
             )
+            for run in ours:
+                jobs = [job.id for job in mine if job.name == run.name]
+                journal.append(run.journal, "cancelled", run=run.name, jobs=jobs, taken=False)
             names = [run.name for run in ours]
             left = guard.clear(
                 lambda: _of(ours, listings.squeue(names, finished=False)),
