@@ -237,3 +237,15 @@ def test_a_point_that_ended_a_server_before_goes_last(checkout, data):
     after = [point.name for point in main_process.load(data, [DEFAULT], is_main=False).points["plain"]]
     assert names[0].rpartition("-r")[0] == names[1].rpartition("-r")[0], "two repetitions of one load"
     assert after == [*names[2:], *names[:2]], "with its other repetition; the one that was never tried keeps its place"
+
+
+def test_users_learn_that_accepted_measurements_outlive_a_failed_job(checkout, data, caplog):
+    main_process.load(data, [DEFAULT], is_main=False)
+    log = logging.getLogger("snakemake.logging")
+    with caplog.at_level(logging.INFO, logger="snakemake.logging"):
+        log.info("Removing output files of failed job measure since they might be corrupted:\nx")
+        log.info("Removing temporary output %s.", "y")
+    log.removeFilter(main_process._reassures)
+    first, second = [record.getMessage() for record in caplog.records]
+    assert first.startswith("Removing output files") and "ledger" in first
+    assert second == "Removing temporary output y."

@@ -85,6 +85,8 @@ def load(
     A problem ends the process with its message and exit code 2, before Snakemake starts anything: it would show a traceback
     and exit with 1.
     """
+    # In the jobs too: their Snakemakes remove files, and write the logs that a failure sends users to.
+    logging.getLogger("snakemake.logging").addFilter(_reassures)
     fence.export_name()
     scheduled_run.restore_configuration()
     try:
@@ -147,6 +149,17 @@ class _Shown:
 def _tells_something(record: logging.LogRecord) -> bool:
     """Snakemake says these two for every job; no setting of its own drops them and keeps the rest."""
     return not record.getMessage().startswith(("Select jobs to execute", "Execute "))
+
+
+def _reassures(record: logging.LogRecord) -> bool:
+    """Add to Snakemake's message about removed files that no accepted measurement is among what is lost."""
+    said = record.getMessage()
+    if said.startswith("Removing output files of failed job"):
+        record.msg, record.args = f"{said}\nservemark: {_SAFE}", None
+    return True
+
+
+_SAFE = "Accepted measurements are safe: they are in the ledger, and the next run takes them from there without measuring again."
 
 
 def begin(experiment: Experiment) -> None:
