@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from executor_run import SNAKEMAKE, Run
+from executor_run import LIVE, SNAKEMAKE, Run
 from sandbox import Sandbox
+
+from servemark.slurm import accounts, journal
 
 # Three starts of Snakemake, one in the other, on a machine that is busy with other tests. What is tested is bounded more closely.
 START_S = 60.0
@@ -34,6 +36,12 @@ def wrapper(run: Run, tool: str, body: str) -> dict[str, str]:
     script.write_text(f'#!/bin/sh\nREAL=/usr/bin/{tool}\necho x >> "$0.calls"\n{body}\n')
     script.chmod(0o755)
     return {"PATH": f"{folder}:{run.cluster.environment()['PATH']}"}
+
+
+def noted_states(run: Run) -> set[str]:
+    """How the run's jobs have ended, by the journal alone: all that is left when a Slurm without accounting has forgotten them."""
+    entries = list(journal.read(run.jobs_file))
+    return {accounts.from_journal(entries, entry["job"]).state for entry in run.events("submitted")}
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +193,7 @@ def test_interrupted(plain: Sandbox, new_run: NewRun, number: int, state: str) -
     assert run.end(10) in (1, 130)
     run.assert_clear(8)
     assert not list(run.folder.glob(".snakemake/locks/*"))
+    assert noted_states(run) == {"CANCELLED"}
 
 
 @pytest.mark.faults
@@ -248,6 +257,7 @@ def test_killed_run_is_swept(plain: Sandbox, new_run: NewRun) -> None:
     assert run.end(2) == -signal.SIGKILL
     run.assert_clear(15)
     assert "nothing of the run is in the queue" in run.guard_log
+    assert noted_states(run) == {"CANCELLED"}
     assert run.events("run_ended")
 
 
@@ -264,6 +274,67 @@ def test_killed_run_with_its_guard(plain: Sandbox, new_run: NewRun) -> None:
     again = [plain.run([sys.executable, "-c", code], cwd=run.folder, timeout=20, check=True) for _ in range(2)]
     assert f"still in Slurm's queue ({job})" in again[0].stdout and again[1].stdout == ""
     assert not run.queue()
+
+
+ASK = """
+import sys
+from servemark.errors import ConfigError
+from servemark.slurm import preflight
+from servemark.slurm.request import Request
+for nodes, gres in ((1, "gpu:4"), (2, "gpu:4"), (1, "gpu:99")):
+    said = []
+    try:
+        preflight.check([Request("x", nodes=nodes, gres=gres, minutes=5)], said.append)
+        print("queued" if said else "accepted")
+    except ConfigError as error:
+        print("wait" if "again when" in error.message() else "fix")
+"""
+
+
+@pytest.mark.faults
+def test_preflight_queues_what_sbatch_queues(plain: Sandbox, new_run: NewRun) -> None:
+    """A request for one node, for two, and for GPUs that no node has."""
+    folder = new_run(plain).folder
+
+    def ask() -> list[str]:
+        return plain.run([sys.executable, "-c", ASK], cwd=folder, timeout=60, check=True).stdout.split()
+
+    def update(*change: str) -> None:
+        plain.run(["scontrol", "update", *change], check=True)
+
+    assert ask() == ["accepted", "accepted", "fix"]
+    update("nodename=node2", "state=drain", "reason=test")
+    assert ask() == ["accepted", "queued", "fix"]
+    update("nodename=node1", "state=drain", "reason=test")
+    assert ask() == ["queued", "queued", "fix"]
+    update("nodename=node[1-2]", "state=resume")
+    update("partitionname=batch", "state=down")
+    assert ask() == ["accepted", "accepted", "fix"]
+    update("partitionname=batch", "state=inactive")
+    assert ask() == ["wait", "wait", "wait"]
+    update("partitionname=batch", "state=up")
+    for node in plain.nodes:
+        plain.kill_slurmd(node)
+    plain.stop_slurmctld()
+    plain.start_slurmctld()
+    try:
+        assert ask() == ["queued", "queued", "fix"], "no node has registered"
+    finally:
+        for node in plain.nodes:
+            plain.start_slurmd(node)
+        plain.run(["scontrol", "update", "nodename=node[1-2]", "state=resume"])
+        plain.wait(lambda: plain.run(["srun", "-N2", "true"], timeout=20).returncode == 0, 60, "both nodes take jobs")
+    assert not [job for job in plain.jobs() if job["name"].startswith("servemark-preflight") and job["state"] in LIVE]
+
+
+def test_held_job_says_why_it_waits_and_goes_on(plain: Sandbox, new_run: NewRun) -> None:
+    run = start(new_run(plain), "done.a", extra="--hold")
+    job = run.job("PENDING")
+    run.until(lambda: "scontrol release" in run.said, 30, "it says that the job is held")
+    assert [entry["reason"] for entry in run.events("state")][-1] == "JobHeldUser"
+    plain.run(["scontrol", "release", job], check=True)
+    assert run.end(START_S) == 0, run.said
+    assert run.said.count("JobHeldUser") == 1, run.said
 
 
 @pytest.mark.faults
