@@ -193,7 +193,7 @@ def test_preflight_names_every_refused_deployment(tool: MakeTool, tools: None) -
     assert "b, c: Slurm refuses the request (key partition): invalid partition specified: bad" in caught.value.what
     tested = [line for line in calls(asked) if line.startswith("--test-only --nodes=1")]
     assert len(tested) == 2 and len(calls(asked)) == 3, (
-        "equal requests are tested once, a refused one is submitted held"
+        "equal requests are tested once, a refused one is submitted empty"
     )
 
 
@@ -226,7 +226,7 @@ def test_preflight_refuses_what_sbatch_refuses_and_queues_the_rest(
 ) -> None:
     tool("squeue", "")
     asked = tool(
-        "sbatch", f'case "$*" in *--hold*) {"exit 0" if taken else ""};; esac; printf "{test_only}\\n" >&2; exit 1'
+        "sbatch", f'case "$*" in *--begin=*) {"exit 0" if taken else ""};; esac; printf "{test_only}\\n" >&2; exit 1'
     )
     looked, ended = tool("sinfo", f"printf '{nodes}\\n'"), tool("scancel", "")
     said: list[str] = []
@@ -241,11 +241,11 @@ def test_preflight_refuses_what_sbatch_refuses_and_queues_the_rest(
         assert len(said) == 1 and said[0].startswith("a: ") and "wait in the queue" in said[0]
         assert all(word in said[0] for word in nodes.split("\\n") if "idle" not in word or "*" in word)
     assert all("--partition=p" in line for line in calls(looked))
-    held = [line for line in calls(asked) if "--hold" in line]
-    assert [re.search(r"--job-name=(\S+)", line)[1] for line in held] == [  # type: ignore[index]
+    submitted = [line for line in calls(asked) if "--begin=" in line]
+    assert [re.search(r"--job-name=(\S+)", line)[1] for line in submitted] == [  # type: ignore[index]
         re.search(r"--name=(\S+)", line)[1]  # type: ignore[index]
-        for line in (calls(ended) if held else [])
-    ], "a held job that decides is cancelled by its name"
+        for line in (calls(ended) if submitted else [])
+    ], "an empty job that decides is cancelled by its name"
 
 
 def test_preflight_job_that_was_not_cancelled_is_left_to_the_next_run(
@@ -253,7 +253,7 @@ def test_preflight_job_that_was_not_cancelled_is_left_to_the_next_run(
 ) -> None:
     monkeypatch.setenv(journal.VARIABLE, str(tmp_path / "jobs.jsonl"))
     tool("squeue", "")
-    tool("sbatch", f'case "$*" in *--hold*) exit 0;; esac; echo "{NO_NODE}" >&2; exit 1')
+    tool("sbatch", f'case "$*" in *--begin=*) exit 0;; esac; echo "{NO_NODE}" >&2; exit 1')
     tool("sinfo", "echo 2 drained")
     preflight.check([Request("a")], lambda _: None)
     assert journal.open_runs(tmp_path / "jobs.jsonl") == []

@@ -24,7 +24,7 @@ from servemark.processes import Identity
 from servemark.records import Cluster
 from servemark.records.held import EndpointStatus
 from servemark.serving import FOLDER as SERVING
-from servemark.slurm import journal, listings
+from servemark.slurm import journal, listings, reasons
 from servemark.slurm.commands import CommandFailed
 from servemark.slurm.listings import Job
 from servemark.slurm.states import Meaning
@@ -246,7 +246,7 @@ def _queued(run_folder: Path, known: set[str | None], jobs: Jobs) -> list[Living
                     purpose="queued",
                     state=f"its job is {job.state.word}, and no server of it lives"
                     if begun
-                    else f"in the queue: {job.state.word}{f' ({job.reason})' if job.reason else ''}",
+                    else f"in the queue, {job.state.word}{f': {reasons.in_words(job.reason)}' if job.reason else ''}",
                     job_id=job_id,
                     since=float(entry["time"]),
                 )

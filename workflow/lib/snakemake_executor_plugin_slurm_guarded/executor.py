@@ -19,7 +19,7 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from servemark import processes
 from servemark.checkout import Checkout
 from servemark.errors import ServemarkError
-from servemark.slurm import commands, guard, journal, submit
+from servemark.slurm import commands, guard, journal, preflight, submit
 from servemark.slurm.commands import CommandFailed, Trouble
 from servemark.slurm.request import Request
 from servemark.slurm.tracking import Bounds, Pace, Tracked, Tracker
@@ -283,7 +283,6 @@ def _refused(label: str, error: CommandFailed) -> ServemarkError:
         return ServemarkError(f"{label}: {error}", do="Run on a machine with Slurm's commands.", reason="slurm_missing")
     return ServemarkError(
         f"{label}: Slurm refused it: {error.said}",
-        do="Mend the cluster's settings (account, partition, QOS, nodes, GPUs, time), then run again. Where only so many jobs may be in "
-        "the queue at once (MaxSubmitJobs), add --jobs NUMBER.",
+        do=preflight.remedy(error.said),
         reason="slurm_refused",
     )

@@ -46,8 +46,8 @@ _PASSING = (
     ),
     (
         r"submit\w*limit",
-        "The limit on jobs in the queue is reached. Run the same command again when other jobs have ended (`squeue --me`), or ask your "
-        "administrators for a higher limit (`sacctmgr show qos`, `sacctmgr show assoc user=$USER`).",
+        "The limit on jobs in the queue is reached. Run the same command again when other jobs have ended (`squeue --me`), or add --jobs "
+        "NUMBER for fewer jobs at a time. `sacctmgr show qos` and `sacctmgr show assoc user=$USER` show the limits.",
     ),
 )
 _FIX = (
@@ -56,6 +56,8 @@ _FIX = (
 )
 # `sbatch --test-only` prints this for nodes that are out as well as for nodes that do not exist (slurmctld, job_start_data).
 _NO_NODES = r"node configuration is not available|down, drained or reserved"
+# Longer than a submission and its cancellation take; an empty job that stays runs for no time.
+_LATER = "--begin=now+120"
 # Words of sinfo for nodes that run a job or can take one. All others, and a `*` (does not respond), mean that the node is out.
 _IN_SERVICE = frozenset(["idle", "allocated", "mixed", "completing", "planned"])
 
@@ -85,7 +87,7 @@ def keys_for(said: str) -> tuple[str, ...]:
 def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s: float = PATIENCE_S) -> None:
     """Refuse what sbatch would refuse; print what it would queue although the job cannot start now.
 
-    ``sbatch --test-only`` also refuses jobs that cannot start at this moment. So a held job, cancelled at once, decides.
+    ``sbatch --test-only`` also refuses jobs that cannot start at this moment. So an empty job, cancelled at once, decides.
 
     Args:
         requests: one for each deployment; equal ones are asked about once.
@@ -111,7 +113,7 @@ def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s
         out = _nodes_out(request.partition)
         # With all nodes in service, sbatch may queue a job that fits none of them (EnforcePartLimits=NO): it would never start.
         never = not out and re.search(_NO_NODES, said, re.IGNORECASE)
-        if final := said if never else _refusal_of_held(request):
+        if final := said if never else _refusal_of_empty(request):
             refused[flags] = final
             continue
         nodes = f" Nodes out of service: {out}; `sinfo -R` shows why." if out else ""
@@ -121,12 +123,13 @@ def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s
     if refused:
         raise ConfigError(
             "\n".join(_told(", ".join(names[flags]), flags, said) for flags, said in refused.items()),
-            do="\n".join(dict.fromkeys(map(_remedy, refused.values()))),
+            do="\n".join(dict.fromkeys(map(remedy, refused.values()))),
             reason="slurm_refused",
         )
 
 
-def _remedy(said: str) -> str:
+def remedy(said: str) -> str:
+    """What to do about a refusal in Slurm's words: wait, where it ends by itself, or change the request."""
     return next((do for pattern, do in _PASSING if re.search(pattern, said, re.IGNORECASE)), _FIX)
 
 
@@ -168,16 +171,17 @@ def _await_controller(say: Callable[[str], None], patience_s: float) -> None:
         time.sleep(_PAUSE_S)
 
 
-def _refusal_of_held(request: Request) -> str | None:
-    """Slurm's own words when sbatch itself refuses this request: submitted as a held job, which is cancelled at once.
+def _refusal_of_empty(request: Request) -> str | None:
+    """Slurm's own words when sbatch itself refuses this request: submitted as an empty job, which is cancelled at once.
 
-    The journal names the job, so that the next run cancels it if this process is killed in between.
+    It begins later, so that it never has a node. (Of a held job, sbatch does not test whether any node fits.) The journal names it, so
+    that the next run cancels it if this process is killed in between.
     """
     path, name = os.environ.get(journal.VARIABLE), f"servemark-preflight-{uuid.uuid4()}"
     jobs_file = Path(path) if path else None
     journal.append(jobs_file, "run", run=name)
     try:
-        return _refusal(_flags(request, "--hold", "--output=/dev/null"), f"--job-name={name}")
+        return _refusal(_flags(request, _LATER, "--output=/dev/null"), f"--job-name={name}")
     finally:
         with contextlib.suppress(CommandFailed):
             commands.scancel(name=name)

@@ -192,6 +192,15 @@ def find(said: str) -> Reason | None:
     return next((row for row in TABLE if re.match(row.pattern, said.strip(), re.IGNORECASE)), None)
 
 
+def in_words(said: str) -> str:
+    """Return the meaning of a reason with Slurm's own text behind it."""
+    row = find(said)
+    if row is None:
+        return f"Slurm's reason is {said}"
+    limit = "QOS" if "QOS" in said or said.startswith("Max") else "account"
+    return f"{row.meaning.format(limit=limit)} (Slurm's reason: {said})"
+
+
 def sentence(label: str, job: str, said: str) -> str:
     """The message for a job that waits: why, whether that can clear, what to do.
 
@@ -200,11 +209,9 @@ def sentence(label: str, job: str, said: str) -> str:
         said: Slurm's reason.
     """
     row = find(said)
-    begin = f"{label} (job {job}) waits in the queue"
+    lines = [f"{label} (job {job}) waits in the queue: {in_words(said)}."]
     if row is None:
-        return f"{begin}. Slurm gives the reason {said!r}; see JOB REASON CODES in `man squeue`."
-    meaning = row.meaning.format(limit="QOS" if "QOS" in said or said.startswith("Max") else "account")
-    lines = [f"{begin}: {meaning} (Slurm's reason: {said})."]
+        return f"{lines[0]} See JOB REASON CODES in `man squeue`."
     if row.clears is Clears.NEVER:
         lines[0] += " As the request and the limits are now, it never starts."
     if row.do:
