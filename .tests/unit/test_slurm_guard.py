@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from servemark.errors import ConfigError
 from servemark.processes import Identity
 from servemark.slurm import guard, journal, preflight
 from servemark.slurm.request import Request
+from servemark.slurm.submit import Outage
+from servemark.slurm.tracking import Bounds, Tracked, Tracker
+from snakemake_executor_plugin_slurm_guarded.watching import Watch
 
 ROW = "echo '5|{state}|0:00|5:00|N/A|N/A||None|run-1|x|/w'"
 
@@ -316,3 +320,16 @@ def test_partition_limit(partition: str | None, minutes: float | None) -> None:
         )
     )
     assert preflight.limit_of(text, partition) == minutes
+
+
+def test_watch_says_why_a_job_waits_and_notes_it(tool: MakeTool, tmp_path: Path) -> None:
+    said: list[str] = []
+    path, tracker = tmp_path / "jobs.jsonl", Tracker(bounds=Bounds(waits_s=0))
+    tracker.add(Tracked("7", "deployment x", "x #1", "", submitted=time.monotonic()))
+    watch = Watch("run", path, tracker, threading.RLock(), Outage(said.append), threading.Event(), said.append)
+    for reason in ("None", "Priority", "Priority", "JobHeldUser"):
+        tool("squeue", f"echo '7|PENDING|0:00|5:00|N/A|N/A||{reason}|x #1'")
+        watch.look()
+    assert [words.startswith("deployment x (job 7)") for words in said] == [True, True]
+    assert "Priority" in said[0] and "scontrol release 7" in said[1]
+    assert [entry["reason"] for entry in journal.read(path)] == ["", "Priority", "JobHeldUser"]
