@@ -12,7 +12,7 @@ help:
 	@echo "make test   set up, then run the tests"
 	@echo "make test-slurm     the tests on a real Slurm of two nodes, made on this machine (root; names the packages it needs)"
 	@echo "make test-faults    every fault, on the same; writes $(FAULT_TABLE)"
-	@echo "make slurm-sandbox  a shell on that Slurm's login node"
+	@echo "make slurm-sandbox  a shell on that Slurm's login node; it names the cluster file to use there"
 	@echo "make setup  the workflow environment alone (.venv with snakemake and servemark)"
 	@echo "make lint   formatters, linters, type checker"
 	@echo "make clean  remove .venv, results/demo, results/cache and .snakemake (asks nothing)"

@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sandbox import Options, Sandbox, SandboxError, why_unavailable
 from sandbox.configuration import gres_conf, slurm_conf
 from sandbox.nodes import shared
+
+from servemark.config.cluster import Cluster as ClusterFile
 
 _REASON = why_unavailable()
 if _REASON and os.environ.get("SERVEMARK_REQUIRE_SLURM") == "1":
@@ -125,6 +128,15 @@ def test_nodes_are_worlds_of_their_own(cluster: Sandbox) -> None:
     assert "slurmd -N node1" in commands
     assert "slurmd -N node2" not in commands
     assert "slurmctld" not in commands
+
+
+@needs_slurm
+def test_cluster_file_is_valid_and_names_a_folder_that_all_nodes_see(cluster: Sandbox) -> None:
+    site = ClusterFile.model_validate(yaml.safe_load(cluster.cluster_file.read_text()))
+    assert site.gpus_per_node == cluster.options.gpus
+    sockets = Path(site.variables["VLLM_RPC_BASE_PATH"])
+    cluster.run(["touch", str(sockets / "mark")], node="node1", user="nobody", check=True)
+    assert all(cluster.sees(sockets / "mark", node) for node in ("login", *cluster.nodes))
 
 
 @needs_slurm

@@ -7,11 +7,12 @@ import report_data
 from deployed import HARDWARE
 
 from servemark import compiled
+from servemark.deployment import readiness
 from servemark.deployment.polling import Tail, poll
 from servemark.deployment.readiness import Waiting
 from servemark.errors import StageFailed
-from servemark.records import Cluster, Endpoint, Failure, ReplicaStartup, Startup
-from servemark.startup_log import StartupLog
+from servemark.records import Cluster, DaemonState, Endpoint, Failure, ReplicaStartup, Startup, Topology
+from servemark.startup_log import CONNECTING, StartupLog
 
 
 class Clock:
@@ -146,3 +147,40 @@ def test_what_was_not_started_is_not_waited_for(tmp_path, told, failure):
     assert (ready.failure, ready.replay, ready.url) == (failure, failure is None, None)
     assert startup == Startup(deployment="plain", failure=failure, attempt="a" if failure else None)
     assert told.words == []
+
+
+RANK = "INFO 03-04 10:00:00 [parallel_state.py:1] world_size=2 rank=0 local_rank=0 distributed_init_method=tcp://10.0.0.1:1 backend=gloo"
+NO_BLOCK = "INFO 03-04 10:01:00 [shm_broadcast.py:1] No available shared memory broadcast block found in 60 seconds."
+NCCL = "(Worker pid=7) INFO 03-04 10:00:00 [pynccl.py:1] vLLM is using nccl==2.28.9"
+OVER_NODES = Topology(nodes=2, tensor_parallel=2, executor="ray")
+
+
+@pytest.mark.parametrize(
+    ("topology", "stage", "lines", "reason", "raised"),
+    [
+        (OVER_NODES, CONNECTING, [RANK], "ranks_not_connected", "timeouts.stall"),
+        (OVER_NODES, CONNECTING, [RANK, NO_BLOCK], "ranks_not_connected", "timeouts.stall"),
+        (Topology(tensor_parallel=2, executor="mp"), CONNECTING, [RANK], "ranks_not_connected_on_node", "timeouts.stall"),
+        (Topology(nodes=2, replicas=2, tensor_parallel=2, executor="mp"), CONNECTING, [RANK], "ranks_not_connected_on_node", "shm"),
+        (OVER_NODES, CONNECTING, [RANK, NCCL], "nccl_init_hang", "NCCL_DEBUG"),
+        (OVER_NODES, "loading weights", [RANK], "startup_stalled", "timeouts.stall"),
+    ],
+)  # fmt: skip
+def test_a_stall_while_ranks_connect_names_the_likely_causes(
+    tmp_path, told, monkeypatch, topology, stage, lines, reason, raised
+):
+    log = tmp_path / "server.log"
+    log.write_text("\n".join(lines) + "\n")
+    state = DaemonState(name="server", argv=("vllm",), log=str(log))
+    monkeypatch.setattr(readiness.attempts, "find_daemon", lambda attempt, name: state)
+    plan = report_data.plan(topology=topology)
+    waiting = Waiting(plan, Cluster(deployment="plain"), token(None, None), 1, 1, 1, told)
+    error = StageFailed("The server's log has been silent for 300 s.", reason="startup_stalled")
+    failure = waiting._explain(tmp_path, readiness._During(stage, error), "server")
+    assert failure.reason == reason and raised in failure.remedy
+    assert "silent for 300 s" in failure.detail and stage in failure.detail
+    assert failure.quote[-1] == lines[-1]
+    if reason == "ranks_not_connected":
+        assert all(
+            word in failure.detail + failure.remedy for word in ("VLLM_RPC_BASE_PATH", "GLOO_SOCKET_IFNAME", "irewall")
+        )

@@ -95,13 +95,7 @@ def _bare(disk: Path, name: str, site: Sandbox, config: dict[str, Any]) -> RealC
     path = disk / name
     path.mkdir()
     harness.copy_parts(path)
-    return RealCheckout(site, path, config, _sockets(disk))
-
-
-def _sockets(disk: Path) -> Path:
-    path = disk / "ipc"
-    path.mkdir(exist_ok=True, mode=0o700)
-    return path
+    return RealCheckout(site, path, config)
 
 
 @pytest.fixture(scope="session")
@@ -145,7 +139,7 @@ def _copies(source: RealCheckout, disk: Path) -> Iterator[MakeCheckout]:
         shutil.copytree(source.path, path)
         # What was submitted there is the other one's.
         shutil.rmtree(path / "results" / harness.RUN / "slurm", ignore_errors=True)
-        made.append(RealCheckout(source.cluster, path, source.config, _sockets(disk)))
+        made.append(RealCheckout(source.cluster, path, source.config))
         return made[-1]
 
     try:

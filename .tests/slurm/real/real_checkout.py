@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import yaml
 from sandbox import Sandbox
 from scheduled_checkout import ScheduledCheckout
 
@@ -50,21 +51,11 @@ def standin_config(prefix: Path, cache: Path) -> dict[str, Any]:
 
 
 class RealCheckout(ScheduledCheckout):
-    """A checkout whose deployments are real.
+    """A checkout whose deployments are real, with the cluster file that ``make slurm-sandbox`` gives to its user."""
 
-    Args:
-        sockets: a folder that both nodes see. vLLM takes two ranks for neighbours when both see the same folder of shared memory, which
-            the nodes of a sandbox do, and then has them meet at a socket in VLLM_RPC_BASE_PATH; real nodes share neither.
-    """
-
-    def __init__(self, cluster: Sandbox, path: Path, config: dict[str, Any], sockets: Path):
+    def __init__(self, cluster: Sandbox, path: Path, config: dict[str, Any]):
         super().__init__(cluster, path, config)
-        self.site |= {
-            "minutes_to_start": 12,
-            "minutes_per_point": 5,
-            "small_jobs": {"minutes": 10},
-            "variables": {"VLLM_RPC_BASE_PATH": str(sockets)},
-        }
+        self.site = yaml.safe_load(cluster.cluster_file.read_text())
 
     def kinds(self, node: str) -> dict[str, list[psutil.Process]]:
         """Processes of deployments on a node, by what they are."""

@@ -163,6 +163,16 @@ def test_ray_replicas_and_uneven_stages_over_two_nodes(
     assert "Connected to Ray cluster" in log and "world_size=2" in log, "the real Ray executor, two ranks"
 
 
+@pytest.mark.real_slurm
+@pytest.mark.timeout(900)
+def test_two_nodes_by_ray_with_the_cluster_file_of_slurm_sandbox(real_checkouts: Callable[[], RealCheckout]) -> None:
+    """The way of ``make slurm-sandbox``: the file as ``sandbox start`` writes it, by its path, and no other setting."""
+    checkout = real_checkouts()
+    checkout.config["cluster"] = str(checkout.cluster.cluster_file)
+    del checkout.config["timeouts"]
+    measure(checkout, {"ray-tp2": ESSENTIAL["ray-tp2"]}, 800)
+
+
 @pytest.mark.real_slurm_full
 @pytest.mark.timeout(2400)
 def test_every_other_topology(real_checkouts: Callable[[], RealCheckout]) -> None:

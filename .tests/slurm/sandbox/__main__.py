@@ -124,7 +124,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if command == "status":
             return _status(sandbox)
         if command == "shell":
-            print(f"You are on {chosen['node']}: {_summary(sandbox)}. exit leaves; the cluster goes on.", flush=True)
+            print(f"You are on {chosen['node']}: {_summary(sandbox)}. exit leaves; the cluster goes on.")
+            print(
+                f"Name this cluster's own file in every run: snakemake --profile slurm --config cluster={sandbox.cluster_file} "
+                f"...; servemark check --cluster {sandbox.cluster_file} ...",
+                flush=True,
+            )
             return _enter(sandbox, ["/bin/bash"], **chosen)
         return _enter(sandbox, chosen.pop("argv"), **chosen)
     except SandboxError as error:

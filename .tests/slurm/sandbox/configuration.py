@@ -26,6 +26,28 @@ def gres_conf(options: Options, folder: Path) -> str:
     return f"NodeName={','.join(options.gpu_nodes)} Name=gpu File={files}\n"
 
 
+def cluster_file(options: Options, folder: Path) -> str:
+    """servemark's cluster file for this sandbox: ``--config cluster=FOLDER/cluster.yaml``.
+
+    vLLM takes two ranks for neighbours if both see the same /dev/shm. The nodes of a sandbox share it, so ranks on different nodes look
+    for each other's socket in VLLM_RPC_BASE_PATH, which therefore is a folder that every node sees.
+    """
+    return f"""\
+scheduler: slurm
+partition: batch
+gpus_per_node: {options.gpus}
+exclusive: true
+minutes_to_start: 12
+minutes_per_point: 5
+scratch: /tmp
+small_jobs:
+  minutes: 10
+# The nodes of the sandbox share /dev/shm. So vLLM puts sockets for ranks of other nodes here too. Real nodes share neither.
+variables:
+  VLLM_RPC_BASE_PATH: {folder}/sockets
+"""
+
+
 def cgroup_conf() -> str:
     """cgroup.conf for a machine with version 1 controllers."""
     return "CgroupPlugin=cgroup/v1\nCgroupAutomount=yes\n"

@@ -24,10 +24,11 @@ def prepare(folder: Path, options: Options) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)  # the second user reads there too
     marker.touch()
-    for name in ("etc", "munge", "log", "nodes", "state", "database", "devices"):
+    for name in ("etc", "munge", "log", "nodes", "state", "database", "devices", "sockets"):
         shutil.rmtree(folder / name, ignore_errors=True)
         (folder / name).mkdir()
     (folder / "munge/socket").mkdir()
+    (folder / "sockets").chmod(0o1777)
     for node in options.all_nodes:
         (folder / "nodes" / node / "tmp").mkdir(parents=True)
         (folder / "nodes" / node / "tmp").chmod(0o1777)
@@ -35,6 +36,7 @@ def prepare(folder: Path, options: Options) -> None:
 
 def write(folder: Path, options: Options) -> None:
     """Configuration files, key and device files of a sandbox whose folders are there."""
+    folder.joinpath("cluster.yaml").write_text(configuration.cluster_file(options, folder))
     etc = folder / "etc"
     etc.joinpath("hosts").write_text(configuration.hosts(options))
     etc.joinpath("slurm.conf").write_text(configuration.slurm_conf(options, folder))

@@ -56,6 +56,11 @@ class Sandbox:
         return self.options.compute_nodes
 
     @property
+    def cluster_file(self) -> Path:
+        """The cluster file with which servemark runs on these nodes."""
+        return self.folder / "cluster.yaml"
+
+    @property
     def alive(self) -> bool:
         """Whether its nodes are there."""
         return self._machine.alive
