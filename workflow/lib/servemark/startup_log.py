@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from servemark.records import StartupPhase
 
+CONNECTING = "connecting the ranks"
 STAGES = (
     "importing vLLM",
     "starting the engine",
     "creating the Ray placement group",
-    "connecting the ranks",
+    CONNECTING,
     "loading weights",
     "compiling",
     "profiling memory / KV cache",
@@ -62,7 +63,7 @@ _MARKERS = tuple(
             "compiling",
         ),
         (r"Starting to load model|Loading weights took|Loading safetensors checkpoint", "loading weights"),
-        (r"world_size=\d+ rank=\d+ .*distributed_init_method", "connecting the ranks"),
+        (r"world_size=\d+ rank=\d+ .*distributed_init_method", CONNECTING),
         (r"Connected to Ray cluster|Creating a new placement group", "creating the Ray placement group"),
         (r"Initializing a V1 LLM engine \(v", "starting the engine"),
     )

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from servemark import compiled, keeper, launch_router, planning
+from servemark import compiled, diagnosis, keeper, launch, launch_router, planning
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, attempts
 from servemark.deployment.ground import Ground
@@ -21,10 +21,12 @@ from servemark.deployment.probe import ServerProbe, require_closed
 from servemark.errors import StageFailed
 from servemark.progress import Progress
 from servemark.records import Cluster, Endpoint, Failure, Plan, Ready, ReplicaStartup, ServerPlace, Startup
-from servemark.startup_log import StartupLog
+from servemark.startup_log import CONNECTING, StartupLog
 
 STAGE = "await_ready"
 KEPT = "startup.json"
+# Causes that only repeat that something waits; the stage tells more.
+_HEARTBEATS = ("engine_starting", "worker_not_answering")
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Waiting:
                 server = token.router
                 self._start_router(attempt, server, key)
         except StageFailed as error:
-            failure = attempts.fail(attempt, _explain(attempt, error, server.daemon), self.stop_s)
+            failure = attempts.fail(attempt, self._explain(attempt, error, server.daemon), self.stop_s)
             log = str(attempt / f"{server.daemon}.log")
             return (
                 Ready(deployment=name, failure=failure, attempt=token.attempt),
@@ -213,6 +215,27 @@ class Waiting:
             tail()
             raise _During(stage(), error) from error
 
+    def _explain(self, attempt: Path, error: StageFailed, name: str) -> Failure:
+        stage = getattr(error, "stage", "starting")
+        daemon = attempts.find_daemon(attempt, name)
+        if error.reason == "server_exited":
+            daemon = attempts.first_to_end(attempt, name)
+            what = f"The server did not start: while {stage}, {attempts.how_it_ended(daemon) if daemon else 'it ended'}"
+            return attempts.explain_end(STAGE, attempt, daemon, what, "server_exited")
+        if error.reason not in ("startup_timeout", "startup_stalled"):
+            return attempts.from_error(STAGE, error)
+        what = f"{error.what} It was {stage}."
+        failure = attempts.explain_end(STAGE, attempt, daemon, what, error.reason, stalled=True)
+        if stage == CONNECTING and failure.reason in (error.reason, *_HEARTBEATS):
+            spans = launch.nodes_of_a_replica(self.plan.topology) > 1
+            cause = diagnosis.row("ranks_not_connected" if spans else "ranks_not_connected_on_node")
+            told = {"reason": cause.reason, "detail": f"{what} {cause.cause}", "remedy": cause.remedy}
+            return failure.model_copy(update=told)
+        if failure.reason != error.reason:
+            return failure
+        key = "timeouts.start" if error.reason == "startup_timeout" else "timeouts.stall"
+        return failure.model_copy(update={"remedy": f"Read the log; raise {key} if it was only slow."})
+
 
 class _During(StageFailed):
     """A failed wait, with what the server was doing."""
@@ -220,23 +243,3 @@ class _During(StageFailed):
     def __init__(self, stage: str, error: StageFailed):
         super().__init__(error.what, look=error.look, do=error.do, reason=error.reason, quote=error.quote)
         self.stage = stage
-
-
-def _explain(attempt: Path, error: StageFailed, name: str) -> Failure:
-    stage = getattr(error, "stage", "starting")
-    daemon = attempts.find_daemon(attempt, name)
-    if error.reason == "server_exited":
-        daemon = attempts.first_to_end(attempt, name)
-        what = f"The server did not start: while {stage}, {attempts.how_it_ended(daemon) if daemon else 'it ended'}"
-        return attempts.explain_end(STAGE, attempt, daemon, what, "server_exited")
-    if error.reason not in ("startup_timeout", "startup_stalled"):
-        return attempts.from_error(STAGE, error)
-    failure = attempts.explain_end(STAGE, attempt, daemon, f"{error.what} It was {stage}.", error.reason, stalled=True)
-    key = "timeouts.start" if error.reason == "startup_timeout" else "timeouts.stall"
-    return failure.model_copy(
-        update={
-            "remedy": failure.remedy
-            if failure.reason != error.reason
-            else f"Read the log; raise {key} if it was only slow."
-        }
-    )
