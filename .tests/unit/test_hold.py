@@ -101,6 +101,12 @@ def test_the_page_of_this_machine_has_no_login_node_and_no_end():
     assert "until it is stopped, or the snakemake that holds it ends" in page
 
 
+def test_the_page_says_what_the_key_does_not_protect():
+    shown = how_to_use.page(replace(FACTS, exposed=("Ranks on 2 nodes exchange prompts without a key.",)))
+    assert "Ranks on 2 nodes" in shown and "/shared/checkout/docs/security.md" in shown
+    assert "HTTP" in shown and "HTTP" not in how_to_use.exposed(replace(FACTS, scheduled=False))
+
+
 def test_the_python_code_is_a_whole_program_and_stands_in_the_page():
     code = how_to_use.python(FACTS)
     ast.parse(code)

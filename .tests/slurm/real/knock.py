@@ -1,19 +1,27 @@
-"""Run by the model environment's interpreter, as a stranger: knock at ports, without any key or token, and say who answers.
+"""Run by the model environment's interpreter, as another user: try ports without any key or token, and print what each gives.
 
-usage: python knock.py UID ADDRESS:PORT...   (as that user; on standard output {ADDRESS:PORT: {connect, http, body, grpc}})
+usage: python knock.py UID ADDRESS:PORT...           on standard output {ADDRESS:PORT: {connect, http, body, grpc, zmq, store}}
+       python knock.py UID SECONDS ADDRESS:PORT...   subscribe to ZeroMQ sockets; {ADDRESS:PORT: [numbers in each pickle]}
 
-``http``: status of ``GET /metrics``, or null for what speaks no HTTP. ``grpc``: Ray's answers to one harmless call of each of its
-services, by status name; UNIMPLEMENTED (another service) is left out.
+``http``: status of ``GET /metrics``, or null for what speaks no HTTP. ``grpc``: Ray's responses to one harmless call of each of its
+services, by status name; UNIMPLEMENTED (another service) is left out. ``zmq``: whether the port begins with ZeroMQ's greeting. ``store``:
+what torch's TCPStore client reads after it wrote "written", or null. Nothing that arrives is unpickled.
 """
 
+import contextlib
 import http.client
 import json
 import os
+import pickletools
 import socket
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import grpc
+import zmq
+from torch.distributed import TCPStore
 
 # One call that changes nothing of each service (ray/src/ray/protobuf, 2.60); an empty message is a valid request of each.
 CALLS = (
@@ -32,7 +40,57 @@ def knock(address, port):
     except OSError:
         return {"connect": False}
     status, body = _http(address, port)
-    return {"connect": True, "http": status, "body": body, "grpc": _grpc(address, port) if status is None else {}}
+    found = {"connect": True, "http": status, "body": body, "grpc": {}, "zmq": False, "store": None}
+    if status is None:
+        found["zmq"] = _greets(address, port)
+        found["grpc"] = {} if found["zmq"] else _grpc(address, port)
+        found["store"] = None if found["zmq"] or found["grpc"] else _store(address, port)
+    return found
+
+
+def _greets(address, port):
+    """Whether the port begins as ZeroMQ does (ZMTP 3.1, section 2.2: FF, eight bytes, 7F)."""
+    try:
+        with socket.create_connection((address, port), timeout=3) as connection:
+            connection.settimeout(1)
+            said = connection.recv(10)
+            return len(said) == 10 and said[0] == 0xFF and said[9] == 0x7F
+    except OSError:
+        return False
+
+
+def _store(address, port):
+    try:
+        store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=3), wait_for_workers=False)
+        store.set("somebody", "written")
+        return store.get("somebody").decode()
+    except (RuntimeError, OSError):
+        return None
+
+
+def listen(addresses, seconds):
+    """The numbers of each message that ZeroMQ sockets publish, in their order; a message that is no pickle has none."""
+    context, poller, names, found = zmq.Context(), zmq.Poller(), {}, {address: [] for address in addresses}
+    for address in addresses:
+        subscriber = context.socket(zmq.SUB)
+        subscriber.setsockopt(zmq.SUBSCRIBE, b"")
+        subscriber.connect(f"tcp://{address}")
+        poller.register(subscriber, zmq.POLLIN)
+        names[subscriber] = address
+    print("listening", file=sys.stderr, flush=True)
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        for subscriber, _ in poller.poll(left * 1000):
+            found[names[subscriber]] += [_numbers(part) for part in subscriber.recv_multipart()]
+    context.destroy(linger=0)
+    return found
+
+
+def _numbers(part):
+    found = []
+    with contextlib.suppress(ValueError):
+        found += (argument for _, argument, _ in pickletools.genops(part) if type(argument) is int)
+    return found
 
 
 def _http(address, port):
@@ -65,10 +123,13 @@ def _grpc(address, port):
 
 
 if __name__ == "__main__":
-    # The interpreter may lie where that user cannot read: what is loaded late is loaded by a first knock, at a closed port.
-    knock("localhost", 9), _http("localhost", 9), _grpc("localhost", 9)
+    # The interpreter may lie where that user cannot read: what is loaded late is loaded by a first try, at a closed port.
+    knock("localhost", 9), _http("localhost", 9), _grpc("localhost", 9), _store("localhost", 9)
     os.setgid(int(sys.argv[1]))
     os.setuid(int(sys.argv[1]))
+    if sys.argv[2].isdigit():
+        print(json.dumps(listen(sys.argv[3:], float(sys.argv[2]))))
+        sys.exit()
     with ThreadPoolExecutor(16) as pool:
         doors = [word.rpartition(":") for word in sys.argv[2:]]
         answers = pool.map(lambda door: knock(door[0], int(door[2])), doors)

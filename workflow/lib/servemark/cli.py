@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from servemark import __version__, schemas, status_table, stopping, ticket
+from servemark import __version__, exposure, schemas, status_table, stopping, ticket
 from servemark.config import document
 from servemark.config.expand import expand, points
 from servemark.config.load import load
@@ -36,6 +36,9 @@ def check(path: Path, cluster: str | None = None) -> None:
             f"  {name}: model {deployment.model}, environment {deployment.environment}, executor {topology.executor}, "
             f"{topology.record().world_size} rank(s), {len(points(config, name))} load points{more}"
         )
+        exclusive = config.cluster is None or config.cluster.exclusive
+        for note in exposure.notes(topology.record(), exclusive=exclusive):
+            print(f"    warning: {note} See {exposure.PAGE}.")
 
 
 def generate(root: Path) -> None:

@@ -76,12 +76,11 @@ def _decides(name: str) -> bool:
 def _reaches(name: str, topology: Topology) -> bool:
     """Whether a server gets the shell's value and uses it: ``launch.server_environment`` sets some names itself.
 
-    Over several nodes each node's server gets its own interface for NCCL. With Ray it is Ray's processes that get it, and vLLM copies the
+    Every server gets its own interface for NCCL. With Ray it is Ray's processes that get it, and vLLM copies the
     shell's from the server over it (vllm/ray/ray_env.py, v1/executor/ray_executor.py, 0.32.0). ``LD_LIBRARY_PATH`` is where NCCL finds
     the network's plugin, which within a node it has no use for; what vLLM itself loads lies in its environment, and so the many paths
     that modules leave there make no other key of a server on one node.
     """
-    several = topology.nodes > 1
     if name == "NCCL_SOCKET_IFNAME":
-        return not several or topology.executor == "ray"
-    return several if name == "LD_LIBRARY_PATH" else name != "GLOO_SOCKET_IFNAME"
+        return topology.executor == "ray"
+    return topology.nodes > 1 if name == "LD_LIBRARY_PATH" else name != "GLOO_SOCKET_IFNAME"

@@ -17,6 +17,7 @@ NO_PROXY = {"NO_PROXY": "*", "no_proxy": "*"}
 # then fails.
 KEEP_ALIVE_S = 120
 NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
+LOOPBACK = "lo"
 
 
 def option_arguments(options: Mapping[str, object]) -> list[str]:
@@ -124,12 +125,15 @@ def server_environment(
         devices: of the node, those of a server without Ray; on CPU each rank is bound to the core of that number.
     """
     env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1", **NO_PROXY}
-    env |= {"VLLM_HOST_IP": node.address, "GLOO_SOCKET_IFNAME": node.interface, "VLLM_RPC_BASE_PATH": scratch}
+    # Sockets between ranks ask for no key. Those of ranks that share a node are on loopback, where no other node reaches them.
+    spans = nodes_of_a_replica(plan.topology) > 1
+    between = node.interface if spans else LOOPBACK
+    env |= {"VLLM_HOST_IP": node.address, "GLOO_SOCKET_IFNAME": between, "VLLM_RPC_BASE_PATH": scratch}
     env["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = str(KEEP_ALIVE_S)
     if caches is not None:
         env |= compiled.variables(caches, plan.variables)
-    if accelerator == "cuda" and plan.topology.nodes > 1:
-        env[NCCL_INTERFACE] = f"={node.interface}"
+    if accelerator == "cuda":
+        env[NCCL_INTERFACE] = f"={between}"
     if accelerator == "cpu":
         ranks = plan.topology.replica_size // nodes_of_a_replica(plan.topology)
         if plan.topology.executor == "mp" and ranks > 1:

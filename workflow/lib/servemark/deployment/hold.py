@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 import httpx
 
-from servemark import fence, keeper, processes
+from servemark import exposure, fence, keeper, processes
 from servemark.deployment import attempts, how_to_use
 from servemark.deployment.server import SERVER
 from servemark.deployment.stop import stop
@@ -216,6 +216,7 @@ class Holding:
             checkout=Path.cwd(),
             scheduled=attempts.spec(attempt).machine_lock is None,
             ends_at=self._ends_at,
+            exposed=exposure.notes(self.plan.topology),
         )
 
     def _status(

@@ -8,6 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from servemark import exposure
+
 NAME = "how-to-use.txt"
 # Where the tunnel begins on the user's own machine: the port that vLLM's own examples use.
 TUNNEL_PORT = 8000
@@ -24,6 +26,7 @@ class Facts:
         node: name of the node with the one address.
         scheduled: the endpoint lives in a scheduler's allocation, behind a login node.
         ends_at: seconds since 1970; None: no end is set.
+        exposed: what other users can read or write without the key; see :mod:`servemark.exposure`.
     """
 
     run: str
@@ -36,6 +39,7 @@ class Facts:
     checkout: Path
     scheduled: bool
     ends_at: float | None = None
+    exposed: tuple[str, ...] = ()
 
 
 def page(facts: Facts) -> str:
@@ -90,7 +94,18 @@ ssh -N -L {TUNNEL_PORT}:{address.hostname}:{address.port} {facts.user}@{login}
 {put_in}Leave it running; the address on your machine is then http://localhost:{TUNNEL_PORT}/v1. The key, without printing it:
 
 export OPENAI_API_KEY="$(ssh {facts.user}@{login} cat {key})"
+
+Who else can read or write
+--------------------------
+{exposed(facts)}
 """
+
+
+def exposed(facts: Facts) -> str:
+    """Return what the key does not protect, a line for each thing."""
+    http = f"Requests, outputs and the key travel to {facts.node} without encryption (HTTP); ssh encrypts them as far as the tunnel goes."
+    lines = ((http,) if facts.scheduled else ()) + facts.exposed
+    return "\n".join((*lines, f"All ports, and what a site can do: {facts.checkout / exposure.PAGE}"))
 
 
 def python(facts: Facts) -> str:
