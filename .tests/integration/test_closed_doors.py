@@ -215,9 +215,17 @@ def test_what_the_router_says_before_it_looks_at_the_key_does_nothing(routed, re
     before = served(replicas)
     for route, status in (("GET /v1/completions", 405), ("DELETE /v1/models", 405), ("OPTIONS /v1/completions", 200)):
         assert ask(routed[0], route, {}).status_code == status
-    assert httpx.post(routed[0] + "/v1/completions", json=[]).status_code == 422
+    for content, kind, status in (("[]", "json", 422), ("{", "json", 400), ("{}", "text", 415)):
+        headers = {"Content-Type": f"application/{kind}"}
+        posted = httpx.post(routed[0] + "/v1/completions", content=content, headers=headers, trust_env=False)
+        assert posted.status_code == status
     assert served(replicas) == before
     assert len(ask(routed[0], "GET /list_workers", RIGHT).json()["urls"]) == len(replicas)
+
+
+def test_docs_explain_the_address_that_the_router_s_refusal_names(routed):
+    (named,) = re.findall(r"https?://\S+", ask(routed[0], "POST /v1/completions", {}).text)
+    assert named in (ROOT / "docs" / "security.md").read_text()
 
 
 def test_its_counters_hold_no_key_and_no_prompt(routed):
