@@ -136,10 +136,11 @@ if __name__ == "__main__":
     os.setgid(int(sys.argv[1]))
     os.setuid(int(sys.argv[1]))
     if sys.argv[2].isdigit():
-        print(json.dumps(listen(sys.argv[3:], float(sys.argv[2]))))
-        sys.exit()
-    with ThreadPoolExecutor(16) as pool:
-        doors = [word.rpartition(":") for word in sys.argv[2:]]
-        answers = pool.map(lambda door: knock(door[0], int(door[2])), doors)
-        print(json.dumps(dict(zip(sys.argv[2:], answers, strict=False))), flush=True)
+        found = listen(sys.argv[3:], float(sys.argv[2]))
+    else:
+        with ThreadPoolExecutor(16) as pool:
+            doors = [word.rpartition(":") for word in sys.argv[2:]]
+            answers = pool.map(lambda door: knock(door[0], int(door[2])), doors)
+            found = dict(zip(sys.argv[2:], answers, strict=False))
+    print(json.dumps(found), flush=True)
     os._exit(0)  # past threads that wait
