@@ -18,7 +18,8 @@ from servemark.deployment.client import BenchmarkClient
 from servemark.deployment.plan import point_key_parts
 from servemark.deployment.server import SERVER
 from servemark.deployment.watch import Load, ServerWatch, scraper
-from servemark.measurement import verdict
+from servemark.measurement import silence, verdict
+from servemark.measurement.facts import ServerFacts
 from servemark.measurement.key import key_parts
 from servemark.measurement.ledger import Ledger, file_sha256
 from servemark.measurement.raw import read_raw
@@ -34,6 +35,7 @@ from servemark.records import (
     utc_now,
     write_atomically,
 )
+from servemark.slurm import suspended
 from servemark.stage import Stage
 
 STAGE = "measure"
@@ -74,7 +76,8 @@ class Measuring:
             _write_no_results(raw_path)
             return self._lost(point, failure)
         record = self._measure(point, ready, raw_path)
-        if record.verdict != "INVALID":
+        # An interruption is of this moment, and not of the load: nobody takes its figures for those of a later run.
+        if record.verdict != "INVALID" and all(reason.code != silence.INTERRUPTED for reason in record.reasons):
             self.ledger.store(point.key, record, raw_path)
         self.here.progress.say(f"{name}: {_words(record)}")
         return record
@@ -86,7 +89,7 @@ class Measuring:
         self.here.check()
         stored.copy_raw(raw_path)
         # The key does not hold the thresholds: a stored measurement is judged by today's.
-        facts = verdict.ServerFacts(same_process=True, client_exit_code=0)
+        facts = ServerFacts(same_process=True, client_exit_code=0)
         judgement = verdict.judge(read_raw(raw_path), point, self.thresholds, facts)
         old = stored.record
         kept = (
@@ -179,12 +182,13 @@ class Measuring:
         server.settle()
         with open(attempt / DURATIONS, "a") as stream:
             stream.write(f"{result.seconds:.1f}\n")
-        facts = verdict.ServerFacts(
+        facts = ServerFacts(
             same_process=server.same_processes,
             died=_death(attempt, server),
             hung=server.hung,
             client_exit_code=None if result.stopped else result.exit_code,
             client_timed_out=bool(result.stopped and result.stopped.startswith("timeout")),
+            interrupted=suspended.since(datetime.fromisoformat(started_at)),
         )
         after = _finished(scrapes) if facts.died is None and before else {}
         judgement = verdict.judge(client.collect(), point, self.thresholds, facts)
@@ -257,7 +261,7 @@ def _death(attempt: Path, server: ServerWatch) -> str | None:
 
 
 def _end_deployment(
-    attempt: Path, point: PlannedPoint, facts: verdict.ServerFacts, blamed: str, stop_s: float
+    attempt: Path, point: PlannedPoint, facts: ServerFacts, blamed: str, stop_s: float
 ) -> Failure | None:
     daemon = attempts.find_daemon(attempt, blamed)
     if facts.died:

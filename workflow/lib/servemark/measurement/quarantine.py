@@ -26,6 +26,8 @@ REMEDIES = {
     "clock_odd": "Look for a clock or virtualisation problem on the client's node, then run again.",
     "input_tokens_differ": "Check that client and server use the same tokenizer.",
     "few_requests_per_slot": "Raise `requests`, so that each slot of the concurrency serves several.",
+    "interrupted": "Find out what stopped the job, the client or the server (suspension, SIGSTOP, a frozen machine, compilation), and "
+    "measure again.",
     "no_output": "Send one request by hand and read the server's log.",
     "non_finite": "Read the client's log of this point, then run again.",
     "output_tokens_long": "Check that the client's options do not ask for other lengths.",

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
 from servemark import statistics
-from servemark.measurement import clients, rate
+from servemark.measurement import clients, rate, silence
+from servemark.measurement.facts import ServerFacts
 from servemark.measurement.raw import RawError, RawResult, Request
 from servemark.measurement.recount import disagreements, recount
 from servemark.records import Failure, Measurement, PlannedPoint, Reason, prompt_tokens
@@ -54,23 +55,6 @@ class Thresholds(clients.Limits, rate.Limits, Protocol):
 
 
 @dataclass(frozen=True)
-class ServerFacts:
-    """What was seen of server and client while the point ran.
-
-    Attributes:
-        same_process: the server's process (pid and start time) is the same before and after.
-        died, hung: what was seen, when the server died or hung.
-        client_exit_code: None when the client did not exit by itself.
-    """
-
-    same_process: bool
-    died: str | None = None
-    hung: str | None = None
-    client_exit_code: int | None = None
-    client_timed_out: bool = False
-
-
-@dataclass(frozen=True)
 class Judgement:
     """Verdict and reasons; ``figures`` is None exactly when the verdict is INVALID. ``client_cpu``: see the record."""
 
@@ -104,6 +88,8 @@ def judge(raw: RawResult | RawError, asked: PlannedPoint, thresholds: Thresholds
         reasons += _figure_reasons(raw, good, figures, asked, thresholds)
         reasons += clients.reasons(raw.clients, raw.duration_s, thresholds)
         reasons += rate.reasons(raw, asked, thresholds)
+        if server.interrupted is None:
+            reasons += silence.reasons(raw, asked)
     verdict = _verdict(reasons)
     busiest = clients.busiest(raw.clients)
     return Judgement(
@@ -198,6 +184,8 @@ def _server_reasons(server: ServerFacts) -> Iterator[Reason]:
         yield _invalid(
             "client_failed", "The client never exited." if code is None else f"The client exited with {code}."
         )
+    if server.interrupted:
+        yield _suspect(silence.INTERRUPTED, server.interrupted)
 
 
 def _request_reasons(

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from servemark import statistics
 from servemark.config.model import Verdict
 from servemark.measurement import verdict
+from servemark.measurement.facts import ServerFacts
 from servemark.measurement.ledger import file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
 from servemark.measurement.recount import recount as figures_of
@@ -64,7 +65,7 @@ def _recount(item: PointFiles, thresholds: Verdict) -> tuple[Measurement, list[D
         wrong = record.verdict != "INVALID"
         return expected, [differ("verdict", record.verdict, "INVALID: no per-request results")] if wrong else []
     raw = _raw(item)
-    judgement = verdict.judge(raw, item.point, thresholds, _facts(record))
+    judgement = verdict.judge(raw, item.point, thresholds, ServerFacts.of(record))
     found = []
     if _codes(judgement) != _codes(record):
         found.append(differ("verdict", _words(record), _words(judgement, details=True)))
@@ -84,18 +85,6 @@ def _raw(item: PointFiles) -> RawResult | RawError:
         if error.reason == "raw_incomplete" and item.raw.read_text().strip() == "{}":
             return RawError(error.what, reason="raw_missing")
         return error
-
-
-def _facts(record: Measurement) -> verdict.ServerFacts:
-    """What was seen of server and client, as the record's reasons tell it."""
-    said = {reason.code: reason.detail for reason in record.reasons}
-    return verdict.ServerFacts(
-        same_process="server_changed" not in said,
-        died=said.get("server_died"),
-        hung=said.get("server_hung"),
-        client_exit_code=record.client_exit_code,
-        client_timed_out="client_timeout" in said,
-    )
 
 
 def _codes(judged: Measurement | verdict.Judgement) -> tuple[str, set[tuple[str, str]]]:
