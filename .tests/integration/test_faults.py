@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import time
 from pathlib import Path
 
 import psutil
@@ -87,6 +88,25 @@ def test_a_server_lost_while_measured_gives_no_figure_and_costs_only_its_own_poi
     assert "chat-c2-r1" not in checkout.points("a")
     checkout.inject("none")
     assert_mended_by_running_again(checkout, {"chat-c2-r1"}, kept)
+
+
+def test_a_stopped_client_makes_its_point_suspect_until_measured_again(checkout: Checkout):
+    checkout.keep("a")
+    checkout.config["workloads"]["chat"] |= {"requests": 40, "concurrency": [2]}
+    running = checkout.start(**SLOW)
+    wait_until(lambda: checkout.requests_served("a") > 10, 60, "it is measured")
+    (client,) = [process for process in checkout.processes() if "bench_client.py" in " ".join(process.cmdline()[:2])]
+    client.suspend()
+    time.sleep(4)
+    client.resume()
+    assert running.wait(60).rc == 0, running.text
+    row = checkout.rows()["a", "chat-c2-r1"]
+    assert (row["verdict"], "interrupted" in row["reasons"]) == ("SUSPECT", True), row
+    assert "interrupted" in checkout.report()
+
+    (checkout.results / "deployments/a/points/chat-c2-r1.json").unlink()
+    assert checkout.run(**SLOW).rc == 0
+    assert "interrupted" not in checkout.rows()["a", "chat-c2-r1"]["reasons"]
 
 
 @pytest.mark.parametrize(

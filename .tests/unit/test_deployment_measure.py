@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from datetime import UTC, datetime
 
+import psutil
 import pytest
 from deployed import assert_all_gone, assert_no_figure, reasons
 
+from integration.harness import wait_until
 from servemark import fence, keeper
 from servemark.config.cluster import Cluster as Site
 from servemark.config.model import Timeouts
@@ -17,6 +20,7 @@ from servemark.deployment import attempts
 from servemark.measurement import quarantine
 from servemark.records import Ready, Timeline, Topology
 from servemark.report import timelines
+from servemark.slurm import suspended
 
 
 def test_a_stored_measurement_is_judged_by_todays_thresholds(deploy):
@@ -52,6 +56,46 @@ def test_a_suspect_measurement_is_kept_and_marked(deploy):
     assert (record.verdict, reasons(record)) == ("SUSPECT", {"too_short"})
     assert plain.ledger.find(record.key).record == record
     assert plain.told.words[-1].endswith("(SUSPECT: too_short)")
+
+
+@pytest.mark.parametrize("victim", ["client", "server"])
+def test_a_process_that_was_stopped_makes_the_point_suspect(deploy, victim):
+    plain = deploy(points=1, point={"requests": 40}, variables={"STANDIN_TOKEN_S": "0.1"})
+    plain.up()
+    log = plain.attempt / "server.log"
+
+    def family() -> list[psutil.Process]:
+        root = psutil.Process(plain.pid()) if victim == "server" else psutil.Process()
+        found = [root, *root.children(recursive=True)]
+        return found if victim == "server" else [one for one in found if "bench_client.py" in " ".join(one.cmdline())]
+
+    def stand_still() -> None:
+        """Stop the process for 4 s, once the client has sent its warm-up and some requests."""
+        wait_until(lambda: log.read_text().count("POST /v1/completions") > 12, 30, "it is measured")
+        stopped = family()
+        for process in stopped:
+            process.suspend()
+        time.sleep(4.0)
+        for process in stopped:
+            process.resume()
+
+    thread = threading.Thread(target=stand_still)
+    thread.start()
+    record = plain.measure()
+    thread.join()
+    assert (record.verdict, reasons(record) - {"tokens_in_bursts"}) == ("SUSPECT", {"interrupted"}), record.reasons
+    assert record.output_throughput and plain.ledger.find(record.key) is None
+
+
+def test_a_suspension_in_slurms_record_makes_the_point_suspect(deploy, monkeypatch):
+    plain = deploy(points=2)
+    plain.up()
+    monkeypatch.setattr(suspended, "since", lambda began: f"Slurm suspended job 7 after {began}.")
+    record = plain.measure(1)
+    assert (record.verdict, reasons(record)) == ("SUSPECT", {"interrupted"})
+    assert plain.ledger.find(record.key) is None and "job 7" in record.reasons[0].detail
+    monkeypatch.undo()
+    assert plain.measure(2).verdict == "VALID"
 
 
 def test_a_damaged_entry_of_the_ledger_is_said_and_measured_again(deploy):

@@ -54,7 +54,9 @@ def interrupted(raw: RawResult, asked: PlannedPoint = LOOP) -> bool:
     return [reason.code for reason in silence.reasons(raw, asked)] == ["interrupted"]
 
 
-def load(ttfts, itl: float = 0.05, tokens: int = 20, idle: float = 0.0, slots: int = 1, begin: float = 100.0) -> RawResult:
+def load(
+    ttfts, itl: float = 0.05, tokens: int = 20, idle: float = 0.0, slots: int = 1, begin: float = 100.0
+) -> RawResult:
     """A closed loop of so many slots, or requests one after another with a pause between them."""
     free = [begin + 0.013 * slot for slot in range(slots)]
     requests = []
@@ -165,4 +167,3 @@ def test_nothing_in_flight_is_a_silence_in_a_closed_loop_alone():
 def test_no_completed_request_is_no_silence():
     failed = request(ok=False, ttft=0.0, itls=(), latency=0.0, output_tokens=0, error="cut")
     assert not interrupted(raw_of([failed]), LOOP)
-

@@ -1,0 +1,47 @@
+"""A job that Slurm suspends while it measures: the number is marked, the run completes, and the point can be measured again."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from scheduled_checkout import RUN, RUN_S, ScheduledCheckout
+
+from integration.harness import wait_until
+from servemark.measurement import silence
+from servemark.measurement.raw import read_raw
+from servemark.records import Plan
+
+
+def test_a_suspended_job_gives_no_valid_number(checkout: ScheduledCheckout) -> None:
+    checkout.keep("a")
+    checkout.config["workloads"]["chat"] |= {"requests": 80, "concurrency": [2]}
+    running = checkout.start(STANDIN_TOKEN_S="0.1")
+    checkout.wait_for_progress("chat-c2-r1: 80 requests", subject="a", seconds=RUN_S)
+    wait_until(lambda: checkout.requests_served("a") > 10, 60, "it is measured")
+    job = checkout.job()["job_id"]
+    checkout.cluster.run(["scontrol", "suspend", job], check=True)
+    time.sleep(12)
+    checkout.cluster.run(["scontrol", "resume", job], check=True)
+    done = running.wait(RUN_S)
+    assert done.rc == 0, done.text
+    record = checkout.points("a")["chat-c2-r1"]
+    (reason,) = (reason for reason in record["reasons"] if reason["code"] == "interrupted")
+    assert record["verdict"] == "SUSPECT" and f"job {job}" in reason["detail"], record["reasons"]
+    raw = read_raw(checkout.results / "deployments/a/points/chat-c2-r1.requests.json")
+    asked = next(
+        point for point in Plan.read(checkout.results / "deployments/a/plan.json").points if point.concurrency == 2
+    )
+    assert list(silence.reasons(raw, asked)), "the requests' times show it without Slurm's record"
+    archive = checkout.results / "archive" / f"{RUN}.tar.zst"
+    env = {"PYTHONPATH": str(checkout.path / "workflow" / "lib")}
+    verified = checkout.cluster.run(
+        [sys.executable, "-m", "servemark.cli", "verify", str(archive)], cwd=checkout.path, env=env
+    )
+    assert verified.returncode == 0, verified.stderr
+    checkout.assert_nothing_left()
+
+    (checkout.results / "deployments/a/points/chat-c2-r1.json").unlink()
+    again = checkout.run(STANDIN_TOKEN_S="0.1")
+    assert again.rc == 0, again.text
+    assert "interrupted" not in {reason["code"] for reason in checkout.points("a")["chat-c2-r1"]["reasons"]}
