@@ -196,7 +196,7 @@ def test_a_run_begins_with_its_size_and_ends_with_its_summary(checkout, data, ha
     experiment = main_process.load(data, [], is_main=False)
     stream = sys.stderr
     # The display's default stream was bound before this test's capture.
-    monkeypatch.setattr(main_process, "Display", lambda path: Display(path, stream))
+    monkeypatch.setattr(main_process, "Display", lambda path, check: Display(path, stream, check))
     main_process.begin(experiment)
     assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
     Progress(experiment.folder / "progress.jsonl", "measure", "plain").say("a word")

@@ -50,6 +50,7 @@ def assert_nothing_left(checkout: ScheduledCheckout) -> None:
 def test_each_endpoint_has_a_job_is_seen_from_the_login_node_and_stopped_there(checkout: ScheduledCheckout) -> None:
     checkout.site["max_minutes"] = 30
     running = serve(checkout, "a", "b")
+    assert "cannot reach" not in running.text
     found = living(checkout)
     states = {name: (one["purpose"], one["state"], one["sure"]) for name, one in found.items()}
     assert states == dict.fromkeys(("a", "b"), ("held", "ready", True))
@@ -72,6 +73,32 @@ def test_each_endpoint_has_a_job_is_seen_from_the_login_node_and_stopped_there(c
     assert running.wait(60).rc == 0, running.text
     held = [json.loads((checkout.results / "serving" / name / "held.json").read_text())["why"] for name in ("a", "b")]
     assert held == ["stop_requested"] * 2
+    assert_nothing_left(checkout)
+
+
+def test_an_address_that_the_login_node_cannot_reach_comes_with_a_tunnel(checkout: ScheduledCheckout) -> None:
+    """eth0 of the nodes ends nowhere on the login node; their other network reaches it, so ssh would go that way."""
+    checkout.keep("a")
+    checkout.site["interface"] = "eth0"
+    nodes = checkout.cluster.nodes
+    listen = "import socket, time; s = socket.create_server(('', 22)); time.sleep(300)"
+    sshds = [checkout.cluster.popen([sys.executable, "-c", listen], node=node) for node in nodes]
+    try:
+        running = serve(checkout, "a")
+        (one,) = living(checkout).values()
+        address = one["url"].removeprefix("http://")
+        assert address.startswith("10.78.0."), "of the network that was asked for"
+        tunnel = f"ssh -N -L 8000:{address} {one['nodes'][0]}"
+        wait_until(lambda: f"cannot reach {address}" in running.text and tunnel in running.text, 20, running.text)
+        page = checkout.results / "serving" / "a" / how_to_use.NAME
+        wait_until(lambda: tunnel in page.read_text(), 10, "the page has it too")
+        assert "ssh -N -J " in page.read_text()
+    finally:
+        for sshd in sshds:
+            sshd.kill()
+            sshd.wait()
+    assert servemark(checkout, "stop", "a").returncode == 0
+    assert running.wait(60).rc == 0, running.text
     assert_nothing_left(checkout)
 
 

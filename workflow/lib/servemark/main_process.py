@@ -19,7 +19,7 @@ from servemark import sources as source_state
 from servemark.config import load as config_load
 from servemark.config.expand import Point, expand, points
 from servemark.config.model import Config
-from servemark.deployment import attempts
+from servemark.deployment import attempts, reach
 from servemark.errors import ConfigError, ServemarkError
 from servemark.progress import Display
 from servemark.records import Measurement, write_atomically
@@ -169,7 +169,7 @@ def begin(experiment: Experiment) -> None:
     logging.getLogger("snakemake.logging").addFilter(_tells_something)
     # An earlier run's summary is not this one's.
     (experiment.folder / "summary.txt").unlink(missing_ok=True)
-    _Shown.display = Display(experiment.folder / "progress.jsonl")
+    _Shown.display = Display(experiment.folder / "progress.jsonl", check=reach.check)
     _Shown.display.start()
     counts = f"{len(experiment.points)} deployments, {sum(map(len, experiment.points.values()))} load points"
     print(f"servemark: run {experiment.config.run}: {counts}; results go to {experiment.folder}/", file=sys.stderr)

@@ -11,8 +11,9 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 POLL_S = 0.3
 
@@ -25,12 +26,19 @@ class Progress:
         self._begin = time.monotonic()
         self._last = (0.0, "")
 
-    def say(self, text: str) -> None:
-        """Tell one thing now."""
+    def say(self, text: str, **more: Any) -> None:
+        """Tell one thing now. ``more``: JSON values for the main process."""
         self._last = (time.monotonic(), text)
         if self._path is None:
             return
-        line = {"time": time.time(), "stage": self._stage, "subject": self._subject, "text": text, "log": self._log}
+        line = {
+            "time": time.time(),
+            "stage": self._stage,
+            "subject": self._subject,
+            "text": text,
+            "log": self._log,
+            **more,
+        }
         self._path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
@@ -61,11 +69,20 @@ def format_line(line: dict[str, object], begin: float) -> str:
 
 
 class Display(threading.Thread):
-    """Shows what is appended to the file from now on."""
+    """Shows what is appended to the file from now on.
 
-    def __init__(self, path: Path, stream: TextIO = sys.stderr):
+    Args:
+        check: gives texts of the main process's own to show after a line.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        stream: TextIO = sys.stderr,
+        check: Callable[[Mapping[str, Any]], Iterable[str]] = lambda line: (),
+    ):
         super().__init__(name="progress", daemon=True)
-        self._path, self._stream, self._begin = path, stream, time.time()
+        self._path, self._stream, self._check, self._begin = path, stream, check, time.time()
         self._offset = path.stat().st_size if path.exists() else 0
         self._ended = threading.Event()
 
@@ -92,4 +109,7 @@ class Display(threading.Thread):
         for line in whole.splitlines():
             # A file system that does not append whole lines for several machines must not end the display.
             with contextlib.suppress(ValueError, TypeError, KeyError):
-                print(format_line(json.loads(line), self._begin), file=self._stream, flush=True)
+                told = json.loads(line)
+                print(format_line(told, self._begin), file=self._stream, flush=True)
+                for text in self._check(told):
+                    print(format_line(told | {"text": text}, self._begin), file=self._stream, flush=True)

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import httpx
 
 from servemark import exposure, fence, keeper, processes
-from servemark.deployment import attempts, how_to_use
+from servemark.deployment import attempts, how_to_use, reach
 from servemark.deployment.server import SERVER
 from servemark.deployment.stop import stop
 from servemark.deployment.watch import Load, scraper
@@ -97,8 +97,9 @@ class Holding:
         how = self.folder / how_to_use.NAME
         why: str | None = None
         try:
-            write_atomically(how, how_to_use.page(self._facts(attempt)))
-            self._tell(how)
+            facts = self._facts(attempt)
+            write_atomically(how, how_to_use.page(facts))
+            self._tell(how, facts)
             self._hold(attempt, usage, since)
             state = keeper.read_state(attempt)
             why = state.why if state else None
@@ -134,13 +135,14 @@ class Holding:
                 told_at = now
             time.sleep(TICK_S)
 
-    def _tell(self, how: Path) -> None:
+    def _tell(self, how: Path, facts: how_to_use.Facts) -> None:
         ready = self.ready
         self.progress.say(f"READY  {ready.url}/v1  model {ready.served_name}")
         self.progress.say(f"  key      in {ready.key_file} (readable by you alone)")
         self.progress.say(f"  how to   {how}: curl, Python, ssh tunnel")
         self.progress.say(f"  lives    {how_to_use.how_long(self._ends_at)}")
-        self.progress.say(f"  stop     .venv/bin/servemark stop {ready.deployment} --run {self._run}")
+        stop_it = f"  stop     .venv/bin/servemark stop {ready.deployment} --run {self._run}"
+        self.progress.say(stop_it, endpoint=reach.noted(facts, how.absolute()))
 
     def _tell_silence(self, silent: tuple[str, ...]) -> None:
         self.progress.say(f"warning: {', '.join(silent)} does not answer /metrics" if silent else "all servers answer")

@@ -18,6 +18,21 @@ PYTHON_BEGIN, PYTHON_END = "--- begin Python ---", "--- end Python ---"
 
 
 @dataclass(frozen=True)
+class Blocked:
+    """The address cannot be reached from where Snakemake runs.
+
+    Args:
+        host: where Snakemake runs.
+        why: the error of a connection to the address.
+        ssh: the error of a connection to the node's ssh server; None if it accepts connections.
+    """
+
+    host: str
+    why: str
+    ssh: str | None
+
+
+@dataclass(frozen=True)
 class Facts:
     """What the page is made from.
 
@@ -27,6 +42,7 @@ class Facts:
         scheduled: the endpoint lives in a scheduler's allocation, behind a login node.
         ends_at: seconds since 1970; None: no end is set.
         exposed: what other users can read or write without the key; see :mod:`servemark.exposure`.
+        blocked: None where the address can be reached, or was not tried yet.
     """
 
     run: str
@@ -40,6 +56,7 @@ class Facts:
     scheduled: bool
     ends_at: float | None = None
     exposed: tuple[str, ...] = ()
+    blocked: Blocked | None = None
 
 
 def page(facts: Facts) -> str:
@@ -47,6 +64,8 @@ def page(facts: Facts) -> str:
     address = urlsplit(facts.url)
     key = shlex.quote(str(facts.key_file))
     login = "LOGIN" if facts.scheduled else facts.node
+    jump = f"-J {facts.user}@{login} " if facts.blocked else ""
+    end = facts.node if facts.blocked else login
     put_in = (
         "For LOGIN put in the cluster's login node, as you type it for ssh.\n"
         if facts.scheduled
@@ -58,7 +77,7 @@ def page(facts: Facts) -> str:
 {"=" * len(title)}
 
 Address    {facts.url}/v1   (OpenAI's API; on {facts.node})
-Model      {facts.served_name}
+{_unreachable(facts)}Model      {facts.served_name}
 Key        in the file {facts.key_file}
            Only your user can read it. Every request needs it. It changes with every start and is removed at the end.
 Lives      {how_long(facts.ends_at)}
@@ -80,7 +99,7 @@ curl --noproxy '*' -sS -H @<(echo "Authorization: Bearer $(cat {key})") \\
 
 Python
 ------
-pip install openai, then:
+pip install openai (version 1 or newer), then:
 
 {PYTHON_BEGIN}
 {python(facts)}{PYTHON_END}
@@ -89,7 +108,7 @@ Where the model has a chat template: client.chat.completions.create(model=..., m
 
 From your own machine, through a tunnel
 ---------------------------------------
-ssh -N -L {TUNNEL_PORT}:{address.hostname}:{address.port} {facts.user}@{login}
+ssh -N {jump}-L {TUNNEL_PORT}:{address.hostname}:{address.port} {facts.user}@{end}
 
 {put_in}Leave it running; the address on your machine is then http://localhost:{TUNNEL_PORT}/v1. The key, without printing it:
 
@@ -108,18 +127,43 @@ def exposed(facts: Facts) -> str:
     return "\n".join((*lines, f"All ports, and what a site can do: {facts.checkout / exposure.PAGE}"))
 
 
+def _unreachable(facts: Facts) -> str:
+    """Lines under the address that cannot be reached."""
+    if facts.blocked is None:
+        return ""
+    tunnel = "".join(f"           {line}\n" for line in tunnel_lines(facts, facts.blocked))
+    return f"           {facts.blocked.host} cannot reach this address ({facts.blocked.why}).\n{tunnel}"
+
+
+def tunnel_lines(facts: Facts, blocked: Blocked) -> list[str]:
+    """Return the way to an address that the host of Snakemake cannot reach, for that host itself."""
+    address = urlsplit(facts.url)
+    if blocked.ssh is not None:
+        return [
+            f"{blocked.host} cannot reach ssh on {facts.node} either ({blocked.ssh}), so no tunnel is known.",
+            f"Set `interface` in the cluster file to a network that {blocked.host} reaches, or ask your administrators.",
+        ]
+    return [
+        f"On {blocked.host}, open a tunnel through {facts.node}: ssh -N -L {TUNNEL_PORT}:{address.hostname}:{address.port} {facts.node}",
+        f"Leave it running, and use http://localhost:{TUNNEL_PORT}/v1 there.",
+    ]
+
+
 def python(facts: Facts) -> str:
-    """A whole program for the ``openai`` package; it uses no proxy, which a cluster's environment may name."""
+    """Return a whole program for the ``openai`` package from version 1 on.
+
+    It uses no proxy, which a cluster's environment may name. ``http_client`` would do that too, but its type depends on the version.
+    """
     return f"""\
+import os
 from pathlib import Path
 
-import httpx
 from openai import OpenAI
 
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "{urlsplit(facts.url).hostname}"
 client = OpenAI(
     base_url="{facts.url}/v1",
     api_key=Path({str(facts.key_file)!r}).read_text().strip(),
-    http_client=httpx.Client(trust_env=False),
 )
 answer = client.completions.create(model="{facts.served_name}", prompt="Hello", max_tokens=16)
 print(answer.choices[0].text)
