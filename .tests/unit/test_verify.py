@@ -8,7 +8,7 @@ from typing import Any
 
 import archived_run
 import pytest
-from archived_run import wrong
+from archived_run import FINE, wrong
 
 from servemark import archive, cli, verification
 from servemark.measurement.merge import merge
@@ -260,6 +260,29 @@ def test_an_invalid_point_is_judged_again_with_what_was_seen_of_server_and_clien
     assert wrong(run.seal()) == []
     run.edit_json(run.record("plain", "chat-c1-r1"), lambda data: data.update(verdict="VALID"))
     assert any("plain chat-c1-r1: verdict: stated VALID" in line for line in wrong(run.seal()))
+
+
+def test_a_suspension_by_slurms_record_is_taken_over_and_a_silence_is_found_again(run):
+    run.judge(
+        "plain", "chat-c1-r1", ServerFacts(same_process=True, client_exit_code=0, interrupted="Slurm suspended job 7.")
+    )
+    record = next(item for item in run.measurements() if (item.deployment, item.point) == ("plain", "chat-c1-r1"))
+    assert "interrupted" in {reason.code for reason in record.reasons} and record.verdict == "SUSPECT"
+    assert wrong(run.seal()) == []
+
+    def stood_still(raw: dict[str, Any]) -> None:
+        raw["start_times"] = [start + 60 * (index > 3) for index, start in enumerate(raw["start_times"])]
+        longer = (raw["duration"] + 60) / raw["duration"]
+        raw["duration"] *= longer
+        raw |= {name: raw[name] / longer for name in raw if name.endswith("_throughput") and raw[name]}
+
+    run.edit_json(run.raw("plain", "chat-c1-r1"), stood_still)
+    run.judge("plain", "chat-c1-r1", FINE)
+    record = next(item for item in run.measurements() if (item.deployment, item.point) == ("plain", "chat-c1-r1"))
+    assert "interrupted" in {reason.code for reason in record.reasons}
+    assert wrong(run.seal()) == []
+    run.edit_json(run.record("plain", "chat-c1-r1"), lambda data: data.update(verdict="VALID", reasons=[]))
+    assert any("interrupted" in line for line in wrong(run.seal()))
 
 
 def test_a_rejected_attempt_and_an_earlier_configuration_change_nothing(run):
