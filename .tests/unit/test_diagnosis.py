@@ -106,6 +106,8 @@ LINES = {
     "51b": ["OSError: [Errno 24] Too many open files"],
     "52": ["WARNING: The object store is using /tmp/ray instead of /dev/shm because /dev/shm has only 67108864 bytes"],
     "52b": ["OSError: [Errno 28] No space left on device", "Bus error (core dumped)"],
+    "52c": ["OSError: [Errno 122] Disk quota exceeded: '/home/u/.cache/x'"],
+    "52d": ["OSError: [Errno 30] Read-only file system: '/tmp/x'"],
     "53": ["openai_harmony.HarmonyError: invalid tiktoken vocab file: No such file or directory"],
     "54": [
         "huggingface_hub.errors.HFValidationError: Repo id must use alphanumeric chars, '-', '_' or '.'",

@@ -18,10 +18,11 @@ from pathlib import Path
 import pytest
 from places import site_packages
 
-from servemark import environment
-from servemark.errors import CacheClosed, EnvironmentRefused, ServemarkError
+from servemark import environment, storage
+from servemark.errors import EnvironmentRefused, ServemarkError
 from servemark.locks import Lock
 from servemark.processes import LIFELINE_VARIABLE, myself
+from servemark.storage import CacheClosed
 from standin import VERSION
 
 LIBRARY = str(Path(environment.__file__).parents[1])
@@ -273,9 +274,10 @@ def test_a_build_that_takes_too_long_is_ended(build, tmp_path, monkeypatch):
 
 
 def test_a_build_without_room_is_refused_before_anything_is_made(build, lock, tmp_path):
-    with pytest.raises(EnvironmentRefused, match=r"takes about 1000000 GiB in .* GiB are free") as refused:
+    with pytest.raises(EnvironmentRefused, match=r"takes about 1000000 GiB in") as refused:
         build(dataclasses.replace(lock, gib=1e6))
     assert refused.value.reason == "no_room" and "`cache`" in refused.value.do
+    assert str(storage.mount_point(tmp_path)) in refused.value.what
     assert not list((tmp_path / "cache" / "environments").glob("demo-*/*"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -13,7 +14,7 @@ import pytest
 import report_data
 import yaml
 
-from servemark import main_process, processes, records
+from servemark import main_process, processes, records, storage
 from servemark.config.load import read_resolved
 from servemark.deployment import attempts
 from servemark.processes import LIFELINE_VARIABLE, myself
@@ -249,3 +250,47 @@ def test_users_learn_that_accepted_measurements_outlive_a_failed_job(checkout, d
     first, second = [record.getMessage() for record in caplog.records]
     assert first.startswith("Removing output files") and "ledger" in first
     assert second == "Removing temporary output y."
+
+
+@pytest.mark.parametrize(("code", "place", "refused"), [
+    (errno.EDQUOT, "results/demo", True),
+    (errno.EROFS, ".snakemake", True),
+    (errno.ENOSPC, "results/cache", True),
+    # Of a cache that others fill, what is there serves all the same.
+    (errno.EROFS, "results/cache", False),
+])  # fmt: skip
+def test_run_is_refused_when_a_disk_takes_nothing(checkout, data, monkeypatch, capsys, code, place, refused):
+    def attempt(folder: Path, _size: int) -> OSError | None:
+        return OSError(code, os.strerror(code), str(folder)) if Path(place) == folder else None
+
+    monkeypatch.setattr(storage, "_try", attempt)
+    if not refused:
+        main_process.load(data, [DEFAULT], is_main=True)
+        return
+    with pytest.raises(SystemExit) as end:
+        main_process.load(data, [DEFAULT], is_main=True)
+    assert end.value.code == 1
+    assert place in capsys.readouterr().err
+    assert not Path("results/demo/config.json").exists()
+
+
+def test_error_of_a_disk_while_parsing_has_no_traceback(checkout, data, monkeypatch, capsys):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x/config.json")
+
+    monkeypatch.setattr(main_process, "_write_settings", refuse)
+    with pytest.raises(SystemExit) as end:
+        main_process.load(data, [DEFAULT], is_main=True)
+    assert end.value.code == 1 and "x/config.json" in capsys.readouterr().err
+
+
+def test_token_that_cannot_be_removed_at_the_end_has_no_traceback(checkout, data, monkeypatch, capsys):
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "ready.json")
+
+    main_process.load(data, [DEFAULT], is_main=True)
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "unlink", refuse)
+        for function, *arguments in checkout:
+            function(*arguments)
+    assert "ready.json" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -243,3 +244,36 @@ def test_the_snakemakes_above_a_stage_of_a_lost_job_are_killed(tmp_path, attempt
     subprocess.run([sys.executable, *chain], env=env, timeout=30, check=True)
     assert "is worked on by job 8" in Path(log).read_text()
     assert (tmp_path / "goes-on").read_text() == "job"
+
+
+@pytest.mark.parametrize(("code", "word"), [(errno.ENOSPC, "No space"), (errno.EROFS, "read-only")])
+def test_stage_that_a_disk_refuses_has_message_without_traceback(tmp_path, attempt, code, word):
+    refused = OSError(code, os.strerror(code), str(tmp_path / "x"))
+    found, said, words = run(tmp_path, attempt.parents[1], fail(refused))
+    assert found == 1 and (attempt / "stop").exists()
+    assert word in said and word in words and str(tmp_path / "x") in said
+    assert "Traceback" not in said and "defect" not in words
+
+
+def test_stage_without_disk_for_log_and_progress_tells_the_terminal(tmp_path, own_output, capfd, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    monkeypatch.setattr("servemark.progress.os.write", refuse)
+    with pytest.raises(SystemExit) as end, stage.stage("measure", "plain", str(tmp_path / "demo/logs/plain.log")):
+        raise AssertionError("the work began")
+    assert end.value.code == 1
+    said = capfd.readouterr().err
+    assert said.count("what to do: ") == 1 and "Traceback" not in said
+
+
+def test_keeper_is_ended_by_signal_where_no_stop_file_can_be_made(attempt, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    told = []
+    monkeypatch.setattr(keeper.Identity, "signal", lambda self, number: told.append(self))
+    monkeypatch.setattr(Path, "touch", refuse)
+    keeper.ask_to_end(attempt)
+    assert told == [myself()]

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from servemark.errors import CacheClosed, WeightsRefused
+from servemark.errors import WeightsRefused
+from servemark.storage import CacheClosed
 from servemark.weights import builtin, staging
 from servemark.weights.manifest import verify
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -283,3 +284,14 @@ def test_a_node_answers_in_a_file_of_its_name(spec, tmp_path):
     subprocess.run(survey.command(path), env=env, check=True, timeout=30)
     told = Answer.model_validate_json((path.parent / "node7.json").read_text())
     assert told.name == "node7" and told.node.address == "127.0.0.1" and told.failure is None
+
+
+@pytest.mark.parametrize(("code", "reason"), [(errno.ENOSPC, "disk_full"), (errno.EROFS, "read_only")])
+def test_node_whose_scratch_disk_refuses_is_a_failure_with_its_name(spec, monkeypatch, code, reason):
+    def refuse(_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setenv("SLURMD_NODENAME", "node7")
+    monkeypatch.setattr(survey, "private", refuse)
+    failure = survey.answer(spec()).failure
+    assert failure.reason == reason and "node7" in failure.detail and failure.remedy

@@ -7,9 +7,11 @@ import socket
 import pytest
 from standin_hub import Fault, StandinHub, serving, small_model, tensors
 
-from servemark.errors import CacheClosed, WeightsRefused
+from servemark import storage
+from servemark.errors import WeightsRefused
+from servemark.storage import CacheClosed
 from servemark.weights import hub as hub_room
-from servemark.weights import hub_refusals, hub_source
+from servemark.weights import hub_source
 from servemark.weights.hub_client import Patience
 
 REPOSITORY = "org/small-model"
@@ -201,7 +203,7 @@ def test_a_hub_that_may_not_be_asked(hub, refused, tmp_path, monkeypatch, variab
     ("count", "text"), [(5, "5 bytes"), (2048, "2.0 KiB"), (3 * 2**20, "3.0 MiB"), (2**40, "1,024.0 GiB")]
 )
 def test_sizes_for_people(count, text):
-    assert hub_refusals.size(count) == text
+    assert storage.size(count) == text
 
 
 def test_a_cache_that_takes_nothing_is_refused_with_the_way_out(tmp_path, told):

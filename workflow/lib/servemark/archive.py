@@ -20,7 +20,7 @@ from typing import IO, NamedTuple
 
 import zstandard
 
-from servemark import secret_scan
+from servemark import secret_scan, storage
 from servemark.errors import ServemarkError
 from servemark.records import write_atomically
 from servemark.secret_scan import SecretPattern
@@ -100,7 +100,7 @@ def seal(
     checksum = destination.with_name(destination.name + ".sha256")
     handle, temporary = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with storage.naming(destination), os.fdopen(handle, "wb") as stream:
             _write(stream, top, digests, files, own)
             stream.flush()
             os.fsync(stream.fileno())
@@ -109,8 +109,11 @@ def seal(
             sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
         checksum.unlink(missing_ok=True)
         os.replace(temporary, destination)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        # Not compressed, the files are as large as this.
+        if refused := storage.refusal(error, destination, needed=sum(digest.size for digest in digests.values())):
+            raise refused from None
         raise
     write_atomically(checksum, f"{sha256}  {destination.name}\n")
     return ArchiveInfo(destination, sha256, destination.stat().st_size, digests[MANIFEST].sha256, len(digests))
@@ -167,6 +170,9 @@ def _add(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, path: Path, d
         try:
             tar.addfile(member, source)
         except OSError as error:
+            # tarfile's own, about a file that ends too early, has no number.
+            if error.errno is not None:
+                raise
             raise changed from error
         if source.sha256.hexdigest() != digest or stream.read(1):
             raise changed

@@ -12,7 +12,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from servemark import processes
+from servemark import processes, storage
 from servemark.errors import EnvironmentRefused
 from servemark.progress import Progress
 from servemark.records import Environment
@@ -71,8 +71,9 @@ def place(python: Path, digest: str, cache: Path) -> Path | None:
         folder.parent.chmod(0o700)
         folder.mkdir(exist_ok=True)
     except OSError as error:
+        why = storage.refusal(error, folder)
         raise EnvironmentRefused(
-            f"The folder for Python's compiled modules, {folder}, cannot be used: {error}.",
+            f"The folder for Python's compiled modules, {folder}, cannot be used: {why.what if why else error}",
             do="Make the cache writable for you, name another (`cache`), or set PYTHONPYCACHEPREFIX to a folder of your own.",
             reason="bytecode_folder",
         ) from None

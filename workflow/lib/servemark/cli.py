@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from servemark import __version__, exposure, schemas, status_table, stopping, ticket
+from servemark import __version__, exposure, schemas, status_table, stopping, storage, ticket
 from servemark.config import document
 from servemark.config.expand import expand, points
 from servemark.config.load import load
@@ -155,6 +155,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Who read us, such as `head`, has enough; what is still to be written at the end has nowhere to go either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        refused = storage.refusal(error)
+        if refused is None:
+            raise
+        print(f"servemark: {refused.message()}", file=sys.stderr)
+        return refused.exit_code
     return 0
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 PACKAGE = "servemark"
 
 # How a stage is run, watched and ended, and what it says meanwhile.
-_AROUND = "stage progress errors children processes interrupts daemon remote keeper kept fence"
+_AROUND = "stage progress errors storage home children processes interrupts daemon remote keeper kept fence"
 # What it makes of the configuration, a stage is given as parameters and config.json, which are compared themselves.
 _GIVEN = "config"
 # How a deployment is brought up, found and watched. Its records state what happened, and new code changes none of that.

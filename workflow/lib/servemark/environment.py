@@ -18,12 +18,13 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from servemark import processes
+from servemark import processes, storage
 from servemark.children import LifelineWatch, run_tool
-from servemark.errors import CacheClosed, EnvironmentRefused
+from servemark.errors import EnvironmentRefused, ServemarkError
 from servemark.locks import Lock
 from servemark.progress import Progress
 from servemark.records import Environment
+from servemark.storage import CacheClosed
 
 MARKER = "servemark-environment.json"
 INSIDE = Path(__file__).parent / "inside"
@@ -121,7 +122,7 @@ def _require_room(lock: Lock, place: Path) -> None:
     free = shutil.disk_usage(place).free / 2**30
     if free < lock.gib:
         raise EnvironmentRefused(
-            f"Building the environment {lock.name} takes about {lock.gib:.0f} GiB in {place}, and {free:.1f} GiB are free.",
+            f"Building the environment {lock.name} takes about {lock.gib:.0f} GiB in {place}; {storage.free_words(place)}.",
             do="Make room there, or name a larger place by `cache` (the experiment's or the cluster file's).",
             reason="no_room",
         )
@@ -171,12 +172,14 @@ def _install(
 
         result = run_tool(argv, log=log, env=env, timeout_s=timeout_s, watch=watch, check=tell)
         if result.exit_code != 0 or result.stopped:
-            raise _pip_refusal(words, log, result.stopped)
+            raise _pip_refusal(words, log, result.stopped, lock, prefix)
     shutil.rmtree(scratch)
 
 
-def _pip_refusal(words: str, log: Path, stopped: str | None) -> EnvironmentRefused:
+def _pip_refusal(words: str, log: Path, stopped: str | None, lock: Lock, prefix: Path) -> ServemarkError:
     lines = log.read_text(errors="replace").splitlines()
+    if refused := storage.refusal(storage.stated("\n".join(lines)), prefix, needed=int(lock.gib * 2**30)):
+        return refused
     quoted = [line for line in lines if re.match(r"\s*ERROR:|error:", line)][:3] or lines[-3:]
     do = "Read the log; run again when the cause is mended: what was downloaded is kept by pip."
     if any("+cpu" in line for line in quoted):

@@ -53,19 +53,6 @@ class EnvironmentRefused(ServemarkError):
     default_reason = "environment_refused"
 
 
-class CacheClosed(ServemarkError):
-    """Nothing can be written where runs share environments and models."""
-
-    default_reason = "cache_not_writable"
-
-    def __init__(self, place: object, error: OSError):
-        super().__init__(
-            f"Nothing can be written in {place}: {error.strerror or error}.",
-            do="Name a folder that you can write: `cache` in the configuration or in the cluster file. In a cache of several users, who "
-            "comes first has to leave it writable for the group (umask 002).",
-        )
-
-
 class WeightsRefused(ServemarkError):
     """A model's files are missing, changed, truncated or of a refused kind."""
 

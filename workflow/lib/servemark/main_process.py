@@ -8,12 +8,13 @@ import json
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from servemark import deleted, fence, interrupts, keeper, processes, runlock
+from servemark import deleted, fence, interrupts, keeper, processes, runlock, storage
 from servemark import scheduled as scheduled_run
 from servemark import sources as source_state
 from servemark.config import load as config_load
@@ -101,13 +102,16 @@ def load(
             processes.export_lifeline()
             for message in runlock.claim(Path.cwd(), sys.argv[1:]):
                 print(f"servemark: {message}", file=sys.stderr)
-            atexit.register(runlock.release, Path.cwd())
+            # The last to run.
+            atexit.register(_explain_storage)
+            atexit.register(storage.tidy, runlock.release, Path.cwd())
             if runlock.executes(sys.argv[1:]):
+                _require_storage(experiment, scheduled=scheduled)
                 if scheduled:
                     scheduled_run.prepare(experiment.config, experiment.folder)
                 # No other run lives here, so tokens and keys that are there are those of dead deployments.
                 _remove_tokens(experiment)
-                atexit.register(_remove_tokens, experiment)
+                atexit.register(storage.tidy, _remove_tokens, experiment)
                 _write_settings(experiment)
                 for message in deleted.make_good(experiment.folder, experiment.config):
                     print(f"servemark: {message}", file=sys.stderr)
@@ -117,9 +121,46 @@ def load(
     except ServemarkError as error:
         print(f"servemark: {error.message()}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        refused = storage.refusal(error, [Path(".snakemake"), Path("results")])
+        if refused is None:
+            raise
+        print(f"servemark: {refused.message()}", file=sys.stderr)
+        sys.exit(refused.exit_code)
     longest = max(map(len, experiment.points.values()))
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 1000 + _FRAMES_PER_POINT * longest))
     return experiment
+
+
+def _require_storage(experiment: Experiment, *, scheduled: bool) -> None:
+    """Refuse a run whose first writes would fail.
+
+    Raises:
+        StorageRefused: names every file system that refuses.
+    """
+    config = experiment.config
+    places = [Path(".snakemake"), experiment.folder, config.ledger_folder]
+    if not scheduled:
+        places.append(attempts.runtime_folder())
+    # A cache that others fill is closed to us, and serves all the same what is in it.
+    full = [refused for refused in storage.probe([config.cache]) if refused.reason in storage.FULL]
+    if found := [*storage.probe(places), *full]:
+        raise storage.together(found)
+    _Storage.places = [*places, config.cache, Path(tempfile.gettempdir())]
+
+
+class _Storage:
+    """Where a run writes that has begun and not ended well."""
+
+    places: Sequence[Path] = ()
+    unfinished = False
+
+
+def _explain_storage() -> None:
+    """After a run that failed, name each file system that refuses now: Snakemake names none, and a stage cannot write to a full one."""
+    if _Storage.unfinished:
+        for refused in storage.probe(_Storage.places):
+            print(f"servemark: {refused.message()}", file=sys.stderr)
 
 
 def _remove_tokens(experiment: Experiment) -> None:
@@ -165,6 +206,9 @@ _SAFE = "Accepted measurements are safe: they are in the ledger, and the next ru
 def begin(experiment: Experiment) -> None:
     """At the start of a real run: answer signals in bounded time and show progress."""
     interrupts.install()
+    _Storage.unfinished = True
+    # Else a full disk gives a traceback for each line that Snakemake cannot write to its log.
+    logging.raiseExceptions = False
     scheduled_run.end_before_own_job()
     logging.getLogger("snakemake.logging").addFilter(_tells_something)
     # An earlier run's summary is not this one's.
@@ -179,6 +223,7 @@ def end(experiment: Experiment, success: bool) -> None:
     """At the end of a run: the table's main lines and where everything is."""
     if _Shown.display:
         _Shown.display.end()
+    _Storage.unfinished = not success
     summary = experiment.folder / "summary.txt"
     with contextlib.suppress(FileNotFoundError):
         print(summary.read_text(), file=sys.stderr)

@@ -24,27 +24,29 @@ class Progress:
     def __init__(self, path: Path | None, stage: str, subject: str = "", log: str = ""):
         self._path, self._stage, self._subject, self._log = path, stage, subject, log
         self._begin = time.monotonic()
+        self.lost = False
         self._last = (0.0, "")
 
     def say(self, text: str, **more: Any) -> None:
-        """Tell one thing now. ``more``: JSON values for the main process."""
+        """Tell one thing now, or set ``lost``: a full disk must not end a stage that still has servers to stop.
+
+        Args:
+            more: JSON values for the main process.
+        """
         self._last = (time.monotonic(), text)
         if self._path is None:
             return
-        line = {
-            "time": time.time(),
-            "stage": self._stage,
-            "subject": self._subject,
-            "text": text,
-            "log": self._log,
-            **more,
-        }
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        fields = {"time": time.time(), "stage": self._stage, "subject": self._subject, "text": text, "log": self._log}
+        line = (json.dumps(fields | more, ensure_ascii=False) + "\n").encode()
         try:
-            os.write(handle, (json.dumps(line, ensure_ascii=False) + "\n").encode())
-        finally:
-            os.close(handle)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                self.lost = os.write(handle, line) < len(line)
+            finally:
+                os.close(handle)
+        except OSError:
+            self.lost = True
 
     def waiting(self, text: str, every_s: float = 5.0, about: str | None = None) -> None:
         """Tell what is waited for, with the time so far; at once when it is another thing than before, else each ``every_s`` seconds.

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from servemark import keeper
+from servemark import keeper, storage
 from servemark.deployment import attempts, how_to_use
 from servemark.deployment.hold import STATUS
 from servemark.errors import ConfigError
@@ -45,7 +45,7 @@ def begin(run_folder: Path, deployments: Iterable[str], words: Iterable[str], *,
         for name in (HELD, STATUS):
             (folder / name).unlink(missing_ok=True)
     _tidy(run_folder)
-    atexit.register(_tidy, run_folder)
+    atexit.register(storage.tidy, _tidy, run_folder)
 
 
 def refuse_several(run: str, deployments: list[str], words: Iterable[str]) -> None:

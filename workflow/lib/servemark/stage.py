@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from servemark import fence, keeper, processes
+from servemark import fence, keeper, processes, storage
 from servemark.children import LifelineWatch
 from servemark.deployment import attempts
 from servemark.errors import ServemarkError
@@ -61,48 +62,66 @@ def stage(
     # SIGINT as well: a run that a script started in the background has inherited to ignore it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _as_interrupt)
-    log_path = Path(log)
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    _redirect(log_path)
+    log_path, run_folder = Path(log), Path(log.partition("/logs/")[0])
     worker = keeper.worker_file(deployment) if deployment else None
-    if worker:
-        write_atomically(worker, str(processes.myself()))
-    progress = Progress(Path(log.partition("/logs/")[0]) / "progress.jsonl", name, subject, log)
+    progress = Progress(run_folder / "progress.jsonl", name, subject, log)
+    terminal = os.dup(1), os.dup(2)
     try:
+        _redirect(log_path)
+        if worker:
+            write_atomically(worker, str(processes.myself()))
         if deployment and begins:
             fence.take(deployment)
         elif deployment:
             fence.check(deployment)
         yield Stage(progress, log_path, LifelineWatch(), deployment)
     except fence.TakenOver as error:
-        print(f"servemark: {name} {subject}: {error.message()}", file=sys.stderr)
+        _note(f"servemark: {name} {subject}: {error.message()}")
         fence.end_those_above()
         sys.exit(error.exit_code)
     except ServemarkError as error:
-        print(f"servemark: {name} {subject}: {error.message()}", file=sys.stderr)
-        first, *reasons = error.what.splitlines()
-        progress.say(f"failed: {first}")
-        for reason in reasons:
-            progress.say(reason.strip())
-        if error.do:
-            progress.say(f"what to do: {error.do}")
+        _tell(f"{name} {subject}", error, progress, terminal)
         _stop(deployment)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         # Told once is enough: what follows is the end.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        print(f"servemark: {name} {subject}: interrupted", file=sys.stderr)
+        _note(f"servemark: {name} {subject}: interrupted")
         _stop(deployment)
         sys.exit(130)
-    except Exception:
-        traceback.print_exc()
-        progress.say(f"failed by a defect of servemark or its surroundings; the traceback is in {log}")
+    except Exception as error:
+        places = (run_folder, log_path.parent, Path(".snakemake"), Path(tempfile.gettempdir()))
+        if refused := storage.refusal(error, places):
+            _tell(f"{name} {subject}", refused, progress, terminal)
+        else:
+            _note(traceback.format_exc().rstrip())
+            progress.say(f"failed by a defect of servemark or its surroundings; the traceback is in {log}")
         _stop(deployment)
         sys.exit(1)
     finally:
+        for stream in terminal:
+            os.close(stream)
         if worker:
-            worker.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                worker.unlink(missing_ok=True)
+
+
+def _tell(who: str, error: ServemarkError, progress: Progress, terminal: tuple[int, int]) -> None:
+    """Write an error to the progress of the run and to the log; to the terminal where the disk of the run takes no progress."""
+    first, *reasons = error.what.splitlines()
+    for line in (f"failed: {first}", *map(str.strip, reasons), *([f"what to do: {error.do}"] if error.do else [])):
+        progress.say(line)
+    if progress.lost:
+        for stream, number in zip(terminal, (1, 2), strict=True):
+            os.dup2(stream, number)
+    _note(f"servemark: {who}: {error.message()}")
+
+
+def _note(text: str) -> None:
+    # Where the log's disk is full, what comes next still has to be done.
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _as_interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -110,6 +129,7 @@ def _as_interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def _redirect(log: Path) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
     # Appending, as the tools do that write to the same log.
     with open(log, "ab", buffering=0) as stream:
@@ -129,9 +149,9 @@ def _stop(deployment: Path | None) -> None:
         return
     if not keeper.is_alive(attempt):
         # A keeper that a daemon's end took along has left the keys to the stages.
-        keeper.remove_secrets(attempt)
+        storage.tidy(keeper.remove_secrets, attempt)
         return
-    (attempt / "stop").touch()
+    keeper.ask_to_end(attempt)
     spec = attempts.spec(attempt)
     if spec.machine_lock is None:
         # Slurm kills whatever there still is of a job when its script ends, the keeper that tidies up as well.

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import psutil
 
-from servemark import daemon, fence, free_ports, hardware, network, processes, shared_memory, visible_gpus
+from servemark import daemon, fence, free_ports, hardware, network, processes, shared_memory, storage, visible_gpus
 from servemark.errors import ServemarkError, StageFailed
 from servemark.measurement.key import hardware_part
 from servemark.records import Failure, Hardware, Manifest, Node, Strict, write_atomically
@@ -89,6 +89,13 @@ def answer(spec: Spec) -> Answer:
         # Every node speaks of itself, but for what a look says with the node's name in its words.
         what = f"Node {here()}: {error.what}" if spec.task == "copy" else error.what
         failure = Failure(stage="start_cluster", reason=error.reason, detail=what, quote=quote, remedy=error.do)
+        return Answer(name=here(), failure=failure)
+    except OSError as error:
+        refused = storage.refusal(error, [scratch, Path(spec.models or spec.scratch)])
+        if refused is None:
+            raise
+        what = f"Node {here()}: {refused.what}"
+        failure = Failure(stage="start_cluster", reason=refused.reason, detail=what, remedy=refused.do)
         return Answer(name=here(), failure=failure)
 
 

@@ -87,7 +87,12 @@ def runtime_root() -> Path:
     Raises:
         ServemarkError: somebody else can write there.
     """
-    return private(Path(os.environ.get(RUNTIME_VARIABLE) or f"/tmp/servemark-{os.getuid()}"))
+    return private(runtime_folder())
+
+
+def runtime_folder() -> Path:
+    """Where :func:`runtime_root` is, or is made."""
+    return Path(os.environ.get(RUNTIME_VARIABLE) or f"/tmp/servemark-{os.getuid()}")
 
 
 def secret(attempt: Path, name: str) -> Path:

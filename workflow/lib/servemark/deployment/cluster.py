@@ -9,7 +9,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from servemark import keeper, shared_memory
+from servemark import keeper, shared_memory, storage
 from servemark.children import LifelineWatch
 from servemark.config.model import Config
 from servemark.deployment import allocation, attempts, nodes
@@ -167,10 +167,13 @@ def _take_machine(attempt: Path, progress: Progress) -> None:
         if state and state.state == "running":
             return
         if (state and not keeper.is_alive(attempt)) or (state is None and time.monotonic() > deadline):
+            why, log = (state and state.why) or "it left no word", attempt / "keeper.log"
             raise StageFailed(
-                f"The keeper ended before it began ({(state and state.why) or 'it left no word'}).",
-                look=str(attempt / "keeper.log"),
-                reason="keeper_ended",
+                f"The keeper ended before it began ({why}).",
+                look=str(log),
+                do="Read the quoted lines, mend the cause, and run the same command again.",
+                reason=why if why in storage.REASONS.values() else "keeper_ended",
+                quote=tuple(log.read_text(errors="replace").splitlines()[-3:]) if log.exists() else (),
             )
         if state and state.waiting_for:
             progress.waiting(f"waiting for the machine, in use by {state.waiting_for.split(' (')[0]}", every_s=20)

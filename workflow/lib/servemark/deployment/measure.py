@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from servemark import bytecode, keeper
+from servemark import bytecode, keeper, storage
 from servemark.config.model import Timeouts, Verdict
 from servemark.deployment import attempts
 from servemark.deployment.client import BenchmarkClient
@@ -22,7 +22,7 @@ from servemark.measurement import silence, verdict
 from servemark.measurement.facts import ServerFacts
 from servemark.measurement.key import key_parts
 from servemark.measurement.ledger import Ledger, file_sha256
-from servemark.measurement.raw import read_raw
+from servemark.measurement.raw import RawError, read_raw
 from servemark.records import (
     Environment,
     Failure,
@@ -78,9 +78,20 @@ class Measuring:
         record = self._measure(point, ready, raw_path)
         # An interruption is of this moment, and not of the load: nobody takes its figures for those of a later run.
         if record.verdict != "INVALID" and all(reason.code != silence.INTERRUPTED for reason in record.reasons):
-            self.ledger.store(point.key, record, raw_path)
+            self._keep(point, record, raw_path)
         self.here.progress.say(f"{name}: {_words(record)}")
         return record
+
+    def _keep(self, point: PlannedPoint, record: Measurement, raw_path: Path) -> None:
+        """Store the measurement. Where the ledger's disk refuses, the next run stores it again from the record (servemark.deleted)."""
+        try:
+            self.ledger.store(point.key, record, raw_path)
+        except OSError as error:
+            refused = storage.refusal(error, self.ledger.root)
+            if refused is None:
+                raise
+            self.here.progress.say(f"warning: {point.name} is not in the ledger yet: {refused.what}")
+            self.here.progress.say(f"what to do: {refused.do}")
 
     def _from_ledger(self, point: PlannedPoint, raw_path: Path) -> Measurement | None:
         stored = self.ledger.find(point.key)
@@ -191,7 +202,11 @@ class Measuring:
             interrupted=suspended.since(datetime.fromisoformat(started_at)),
         )
         after = _finished(scrapes) if facts.died is None and before else {}
-        judgement = verdict.judge(client.collect(), point, self.thresholds, facts)
+        results = client.collect()
+        if isinstance(results, RawError):
+            # A full disk is no measurement.
+            storage.require(draft.parent)
+        judgement = verdict.judge(results, point, self.thresholds, facts)
         failure = _end_deployment(attempt, point, facts, server.blamed, self.timeouts.stop)
         self.here.check()
         if draft.exists():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from servemark import bytecode, compiled, doors, free_ports, launch, launch_router, processes
+from servemark import bytecode, compiled, doors, free_ports, launch, launch_router, processes, storage
 from servemark.daemon import DaemonRequest
 from servemark.deployment import allocation, attempts, ports
 from servemark.deployment.ground import Ground
@@ -100,11 +100,12 @@ class Serving:
         try:
             return compiled.prepare(self.caches, self.plan, self.hardware)
         except OSError as error:
+            why = storage.refusal(error, self.caches)
             raise StageFailed(
-                f"The folder for compiled code, {self.caches}, cannot be used: {error}.",
+                f"The folder for compiled code, {self.caches}, cannot be used: {why.what if why else error}",
                 do="Make the cache writable for you on the nodes, name another (`cache`), or set `compile_cache: none` for "
                 f"deployments.{self.plan.deployment}.",
-                reason="compile_cache",
+                reason=why.reason if why else "compile_cache",
             ) from None
 
     def _node(self, part: Part) -> Node:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -146,13 +147,24 @@ def request(attempt: Path, asked: daemon.DaemonRequest, timeout_s: float = 20.0)
     return DaemonState.model_validate_json(path.read_text())
 
 
+def ask_to_end(attempt: Path) -> None:
+    """Ask the keeper for its end by the stop file; by a signal where the disk takes no file and the keeper is on this machine."""
+    try:
+        (attempt / "stop").touch()
+    except OSError:
+        state = read_state(attempt)
+        if state is None or not Identity.parse(state.identity).here:
+            raise
+        Identity.parse(state.identity).signal(signal.SIGTERM)
+
+
 def stop(attempt: Path, timeout_s: float) -> KeeperState | None:
     """Ask the keeper to end everything and wait for it.
 
     Raises:
         KeeperStuck: it did not within ``timeout_s``.
     """
-    (attempt / "stop").touch()
+    ask_to_end(attempt)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         state = read_state(attempt)

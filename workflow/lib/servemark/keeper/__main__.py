@@ -21,7 +21,6 @@ keeper.json that the deployment has ended.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import shutil
@@ -33,8 +32,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from servemark import children, daemon, fence, processes
+from servemark import children, daemon, fence, processes, storage
 from servemark.keeper import KeeperSpec, KeeperState, launcher_log, remove_secrets, worker_file
+from servemark.keeper.machine import MachineLock
 from servemark.processes import Identity
 from servemark.records import DaemonState, utc_now, write_atomically
 from servemark.shared_memory import Segments, remove_noted
@@ -77,9 +77,16 @@ class Keeper:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         segments = Segments(Path(self.spec.scratch))
-        why = self._take_machine()
+        try:
+            why = self._take_machine()
+            if why is None:
+                self.say("running")
+        except OSError as error:
+            # Nothing is started yet; the stage quotes the log.
+            refused = storage.refusal(error, [self.attempt, Path(self.spec.scratch)])
+            print(refused.message() if refused else f"{type(error).__name__}: {error}", file=sys.stderr)
+            why = refused.reason if refused else "cannot_begin"
         if why is None:
-            self.say("running")
             threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
             while (why := self._reason_to_end()) is None:
                 # A shared disk that fails for a moment is asked again.
@@ -95,6 +102,14 @@ class Keeper:
         segments.remove()
         # Those of far ends on this machine that were killed before they could tidy up.
         remove_noted(Path(self.spec.scratch))
+        shutil.rmtree(self.spec.scratch, ignore_errors=True)
+        # Where the disk has become read-only, the next run removes them.
+        with contextlib.suppress(OSError):
+            self._remove_files(why)
+        with contextlib.suppress(OSError):
+            self.say("ended", why=why, ended_at=utc_now(), leftovers=tuple(leftovers))
+
+    def _remove_files(self, why: str) -> None:
         if not why.startswith("daemon_ended"):
             # After a daemon's own end, a stage that is just beginning may still read them; stop_deployment removes them then.
             remove_secrets(self.attempt)
@@ -102,8 +117,6 @@ class Keeper:
             # Otherwise the run goes on, and its later stages take the tokens as input to say that the deployment is gone.
             for token in self.spec.tokens:
                 Path(token).unlink(missing_ok=True)
-        shutil.rmtree(self.spec.scratch, ignore_errors=True)
-        self.say("ended", why=why, ended_at=utc_now(), leftovers=tuple(leftovers))
 
     def _on_term(self, *_: object) -> None:
         self.terminated = True
@@ -122,27 +135,17 @@ class Keeper:
     def _take_machine(self) -> str | None:
         if self.spec.machine_lock is None:
             return None
-        lock = Path(self.spec.machine_lock)
-        lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = open(lock, "a+")  # noqa: SIM115 - held until this process ends, which is what releases it
-        said = None
-        while True:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                self._lock.seek(0)
-                holder = self._lock.read().strip() or "another deployment"
-                if holder != said:
-                    self.say("waiting", waiting_for=holder)
-                    said = holder
-                if why := self._reason_to_end():
-                    return why
-                time.sleep(TICK_S)
-        self._lock.truncate(0)
-        self._lock.seek(0)
-        self._lock.write(f"deployment {self.spec.deployment} (keeper {os.getpid()}, since {utc_now()}, {self.attempt})")
-        self._lock.flush()
+        self._machine, said = MachineLock(Path(self.spec.machine_lock)), None
+        while holder := self._machine.take():
+            if holder != said:
+                self.say("waiting", waiting_for=holder)
+                said = holder
+            if why := self._reason_to_end():
+                return why
+            time.sleep(TICK_S)
+        self._machine.sign(
+            f"deployment {self.spec.deployment} (keeper {os.getpid()}, since {utc_now()}, {self.attempt})"
+        )
         return None
 
     def _reason_to_end(self) -> str | None:
@@ -217,7 +220,7 @@ class Keeper:
                 env = daemon.environment(request) | processes.mark(self.attempt)
                 child = children.start_child(daemon.command(request), log=Path(request.log), env=env)
         except OSError as error:
-            with open(request.log, "a") as log:
+            with contextlib.suppress(OSError), open(request.log, "a") as log:
                 log.write(f"servemark: cannot start {request.argv[0]}: {error}\n")
             self._record(state.model_copy(update={"ended_at": utc_now(), "exit_code": 127, "why": "never_started"}))
             return

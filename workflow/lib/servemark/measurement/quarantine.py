@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from servemark import storage
 from servemark.errors import ServemarkError
 from servemark.records import Measurement
 
@@ -42,7 +43,9 @@ REMEDIES = {
     "too_short": "Raise `requests`, so that the point takes longer.",
 }
 # What came from outside and says nothing of the point: it is measured again however often that happens.
-FROM_OUTSIDE = frozenset({"out_of_time", "stop_requested", "taken_over", "stage_killed", "slurm_unreachable"})
+FROM_OUTSIDE = frozenset(
+    {"out_of_time", "stop_requested", "taken_over", "stage_killed", "slurm_unreachable", "no_space_left"}
+) | set(storage.REASONS.values())
 QUOTED_LINES = 3
 DEFAULT_REMEDY = "Read the logs of this attempt, then run snakemake again."
 

@@ -11,6 +11,7 @@ from typing import ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from servemark import storage
 from servemark.errors import ServemarkError
 
 
@@ -87,14 +88,14 @@ class Record(Strict):
 RecordT = TypeVar("RecordT", bound=Record)
 
 
-def write_atomically(path: str | os.PathLike[str], text: str, mode: int = 0o644) -> None:
-    """Write ``text`` as UTF-8 to a temporary file beside ``path``, flush it to disk and rename it into place."""
+def write_atomically(path: str | os.PathLike[str], content: str | bytes, mode: int = 0o644) -> None:
+    """Write ``content``, text as UTF-8, to a temporary file beside ``path``, flush it to disk and rename it into place."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with storage.naming(target), os.fdopen(handle, "wb") as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
             stream.flush()
             os.fsync(stream.fileno())
         os.chmod(name, mode)

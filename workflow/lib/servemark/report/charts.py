@@ -6,6 +6,7 @@ The bundle is compiled for evaluation by Vega's expression interpreter, so the p
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -61,7 +62,9 @@ def bundle(cache_folder: Path | None = None) -> str:
         return kept.read_bytes().decode()
     script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
     if kept:
-        write_atomically(kept, script)
+        # The page needs the script, not the copy.
+        with contextlib.suppress(OSError):
+            write_atomically(kept, script)
     return script
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -200,9 +199,7 @@ def write_parquet(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     """Write ``frame`` as Parquet, typed, without an index."""
     buffer = io.BytesIO()
     frame.to_parquet(buffer, index=False)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(buffer.getvalue())
+    write_atomically(path, buffer.getvalue())
 
 
 _TERMINAL = (

@@ -8,6 +8,7 @@ it did is in ``guard.log`` beside the jobs' journal. A guard that died too (the 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import subprocess
@@ -133,9 +134,11 @@ def main(argv: list[str] | None = None) -> int:
     asked = parser.parse_args(argv)
 
     def say(text: str) -> None:
-        asked.log.parent.mkdir(parents=True, exist_ok=True)
-        with open(asked.log, "a", encoding="utf-8") as stream:
-            stream.write(f"{utc_now()}  {text}\n")
+        # On a full disk the queue has to be cleared all the same.
+        with contextlib.suppress(OSError):
+            asked.log.parent.mkdir(parents=True, exist_ok=True)
+            with open(asked.log, "a", encoding="utf-8") as stream:
+                stream.write(f"{utc_now()}  {text}\n")
 
     processes.wait_for_end(asked.main)
     if asked.jobs_file and journal.closed(asked.jobs_file, asked.run):

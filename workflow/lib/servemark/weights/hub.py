@@ -19,9 +19,11 @@ from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
-from servemark.errors import CacheClosed, WeightsRefused
+from servemark import storage
+from servemark.errors import WeightsRefused
 from servemark.progress import Progress
 from servemark.records import Manifest, utc_now, write_atomically
+from servemark.storage import CacheClosed
 from servemark.weights import hub_files, hub_refusals, manifest
 from servemark.weights.hub_files import Listing, RemoteFile
 from servemark.weights.hub_source import HubSource, is_commit
@@ -133,13 +135,13 @@ def _fetched(
     _tidy(draft, {file.path for file in chosen})
     total = sum(file.size for file in chosen)
     progress.say(
-        f"{source.revision} is commit {listing.commit}: {len(chosen)} files, {hub_refusals.size(total)}, "
-        f"{hub_refusals.size(_remaining(draft, lacking))} to fetch"
+        f"{source.revision} is commit {listing.commit}: {len(chosen)} files, {storage.size(total)}, "
+        f"{storage.size(_remaining(draft, lacking))} to fetch"
     )
 
     def wait() -> None:
         got = total - _remaining(draft, lacking)
-        text = f"fetched {hub_refusals.size(got)} of {hub_refusals.size(total)}"
+        text = f"fetched {storage.size(got)} of {storage.size(total)}"
         progress.waiting(text, every_s=10.0, about="fetching")
 
     in_parallel(lambda file: hub.fetch(listing.commit, file, draft / file.path), lacking, AT_ONCE, wait)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from servemark import storage
 from servemark.errors import WeightsRefused
+from servemark.storage import size
 from servemark.weights.hub_source import HubSource
 
 TOKEN = "HF_TOKEN"  # noqa: S105 - the variable's name
@@ -131,7 +132,7 @@ def offline(source: HubSource, home: Path) -> WeightsRefused:
 def no_space(source: HubSource, place: Path, needed: int, free: int) -> WeightsRefused:
     """The disk has less room than the files that are still to be fetched."""
     return _refused(
-        f"{source.repository} needs {size(needed)} more on the disk, and {size(free)} are free.",
+        f"{source.repository} needs {size(needed)} more on the disk, and {size(free)} are free ({storage.mount_point(place)}).",
         str(place),
         "Make room there, or put the cache on a larger disk (`cache: DIR`).",
         "disk_full",
@@ -140,11 +141,12 @@ def no_space(source: HubSource, place: Path, needed: int, free: int) -> WeightsR
 
 def cannot_write(source: HubSource, place: Path, error: OSError) -> WeightsRefused:
     """The disk does not take what was fetched: full, over quota, not ours to write."""
+    why = storage.refusal(error, place)
     return _refused(
-        f"{source.repository} cannot be written: {error.strerror or error}.",
+        f"{source.repository} cannot be written: {why.what if why else error.strerror or error}",
         str(place),
         f"Check quota, room and permissions there, or put the cache on another disk (`cache: DIR`). {KEPT}",
-        "disk_full" if error.errno in FULL else "weights_unwritable",
+        why.reason if why else "weights_unwritable",
     )
 
 
@@ -166,17 +168,6 @@ def wrong_content(source: HubSource, path: str, place: Path, what: str) -> Weigh
         f"Run again; if it stays so, a proxy, a mirror (HF_ENDPOINT) or the disk changes what passes. {KEPT}",
         "hub_digest_differs",
     )
-
-
-FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-def size(count: int) -> str:
-    """Bytes for people: ``15.3 GiB``."""
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= factor:
-            return f"{count / factor:,.1f} {unit}"
-    return f"{count} bytes"
 
 
 def _export() -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from servemark import storage
 from servemark.errors import WeightsRefused
 from servemark.records import Manifest, ModelFile
 from servemark.weights.manifest import verify
@@ -90,8 +91,12 @@ def _copy(model: Manifest, file: ModelFile, draft: Path) -> None:
             writing.flush()
             os.fsync(writing.fileno())
     except OSError as error:
+        why = storage.refusal(error, target)
         raise WeightsRefused(
-            f"{source} cannot be copied to {target}: {error.strerror}.", look=str(source), reason="copy_failed"
+            f"{source} cannot be copied to {target}: {why.what if why else error.strerror}",
+            look=str(source),
+            do=why.do if why else None,
+            reason=why.reason if why else "copy_failed",
         ) from None
     if (size, sha256.hexdigest()) != (file.size, file.sha256):
         raise WeightsRefused(

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from servemark.errors import CacheClosed, WeightsRefused
+from servemark import storage
+from servemark.errors import WeightsRefused
 from servemark.progress import Progress
 from servemark.records import Manifest
+from servemark.storage import CacheClosed
 from servemark.weights import builtin, hub, hub_source, manifest
 
 
@@ -59,7 +61,8 @@ def _builtin(kind: str, cache: Path, progress: Progress) -> Path:
     try:
         if not directory.exists():
             progress.say(f"making the model {kind}")
-            _make(kind, directory)
+            with storage.naming(directory):
+                _make(kind, directory)
     finally:
         lock.release()
     return directory

@@ -1,0 +1,119 @@
+"""Full and read-only file systems: the run names them, leaves nothing behind, and goes on when they are mended."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from integration import mounts
+from integration.harness import GONE_S, Checkout, Finished, Running, wait_until
+
+
+@pytest.fixture
+def disks(checkout: Checkout, tmp_path: Path) -> Iterator[ModuleType]:
+    """File systems of one's own; the checkout has one deployment, and a cache of its own."""
+    checkout.keep("a")
+    cache = tmp_path / "cache"
+    shutil.copytree(checkout.config["cache"], cache)
+    checkout.config["cache"] = str(cache)
+    with mounts.own_namespace():
+        yield mounts
+
+
+def place(checkout: Checkout, name: str) -> Path:
+    return {"results": checkout.path / "results", "snakemake": checkout.path / ".snakemake",
+            "cache": Path(checkout.config["cache"]), "scratch": checkout.runtime}[name]  # fmt: skip
+
+
+def assert_names(done: Finished, disk: Path) -> None:
+    """The run failed, and its output names the file system without a traceback."""
+    assert done.rc == 1, done.text
+    assert str(disk) in done.text and "what to do: " in done.text, done.text
+    for word in ("Traceback", "Exception ignored", "Logging error", "by a defect of servemark"):
+        assert word not in done.text, done.text
+
+
+def start_second_point(checkout: Checkout) -> Running:
+    run = checkout.start(STANDIN_TOKEN_S="0.1")
+    checkout.wait_for_progress("chat-c2-r1: 6 requests")
+    return run
+
+
+@pytest.mark.parametrize("name", ["results", "snakemake", "cache", "scratch"])
+def test_run_on_full_disk_is_refused_before_it_starts(checkout: Checkout, disks, name: str):
+    disk = place(checkout, name)
+    disks.mount(disk)
+    disks.fill(disk)
+
+    done = checkout.run()
+
+    assert_names(done, disk)
+    assert checkout.attempts("a") == []
+    disks.free(disk)
+    again = checkout.run()
+    assert again.rc == 0, again.text
+
+
+def test_results_disk_filled_while_measuring_loses_no_finished_point(checkout: Checkout, disks):
+    disk = checkout.path / "results"
+    disks.mount(disk)
+    run = start_second_point(checkout)
+    finished = checkout.started_at("a")
+    disks.fill(disk)
+
+    done = run.wait(100)
+
+    assert_names(done, disk)
+    checkout.assert_all_dead()
+    assert checkout.started_at("a") == finished and len(finished) == 1
+    assert checkout.rejected() == {}
+    assert_names(checkout.run(), disk)
+    disks.free(disk)
+    again = checkout.run()
+    assert again.rc == 0, again.text
+    assert finished.items() < checkout.started_at("a").items()
+    assert {row["verdict"] for row in checkout.rows().values()} == {"VALID"}
+
+
+def test_results_disk_turned_read_only_leaves_no_process_and_no_scratch(checkout: Checkout, disks):
+    disk = checkout.path / "results"
+    disks.mount_disk(disk)
+    run = start_second_point(checkout)
+    finished = checkout.started_at("a")
+    disks.fail(disk)
+
+    done = run.wait(100)
+
+    assert_names(done, disk)
+    # The records that stand for the deployment stay: they cannot be removed.
+    wait_until(lambda: not checkout.processes(), GONE_S, "all processes have ended")
+    assert [path.name for path in checkout.runtime.iterdir() if path.name != "machine.lock"] == []
+    assert_names(checkout.run(), disk)
+    disks.repair(disk)
+    again = checkout.run()
+    assert again.rc == 0, again.text
+    assert finished.items() < checkout.started_at("a").items()
+    checkout.assert_all_dead()
+
+
+def test_cache_filled_while_measuring_costs_nothing_measured(checkout: Checkout, disks):
+    """With the ledger in the cache, the next run stores the measurements that it lacks."""
+    checkout.config["share_ledger"] = True
+    disk = place(checkout, "cache")
+    disks.mount(disk)
+    run = start_second_point(checkout)
+    disks.fill(disk)
+
+    done = run.wait(100)
+
+    assert done.rc == 0, done.text
+    assert "warning: chat-c2-r1" in done.text and str(disk) in done.text
+    disks.free(disk)
+    finished = checkout.started_at("a")
+    again = checkout.run()
+    assert again.rc == 0, again.text
+    assert checkout.started_at("a") == finished and len(list(disk.glob("ledger/*/*/raw.json"))) == 2

@@ -1,0 +1,227 @@
+"""A file system that refuses: which one it is, how much is free there, what to do. Only this module words such an OSError."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import getpass
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from servemark.errors import ServemarkError
+
+REASONS = {
+    errno.ENOSPC: "disk_full",
+    errno.EDQUOT: "quota_exceeded",
+    errno.EROFS: "read_only",
+    errno.EACCES: "not_permitted",
+    errno.EPERM: "not_permitted",
+}
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = tuple(REASONS[code] for code in _FULL)
+# A run needs more. With less than this left it ends within its first stages.
+PROBE_BYTES = 2**20
+_AGAIN = "then run the same command again. Finished measurements are kept."
+_ELSEWHERE = (
+    "To use another file system: `cache` moves the cache, SERVEMARK_RUNTIME_DIR the scratch folders, TMPDIR temporary files. "
+    "Results, logs and .snakemake are in the checkout."
+)
+
+
+class StorageRefused(ServemarkError):
+    """A file system is full, read-only, or closed to this user."""
+
+    default_reason = "disk_full"
+
+
+class CacheClosed(ServemarkError):
+    """Nothing can be written where runs share environments and models."""
+
+    default_reason = "cache_not_writable"
+
+    def __init__(self, place: Path, error: OSError):
+        why = refusal(error, place)
+        super().__init__(
+            f"Nothing can be written in {place}: {why.what if why else error.strerror or error}",
+            do="Name a folder that you can write: `cache` in the configuration or in the cluster file. In a cache of several users, the "
+            "first user has to leave it writable for the group (umask 002).",
+        )
+
+
+def refusal(
+    error: BaseException | None, places: Path | Sequence[Path] = (), *, needed: int | None = None
+) -> StorageRefused | None:
+    """Return the error that tells a user what an OSError means; None where it is about something else.
+
+    Args:
+        error: its own file name comes first. A failed ``write`` has none. Libraries such as safetensors have errors of their own that
+            quote the system's words.
+        places: where the write may have gone. With several, the first that refuses a write now.
+        needed: bytes that had to be written, where they are known.
+    """
+    if error and (not isinstance(error, OSError) or error.errno is None):
+        error = stated(str(error))
+    if not isinstance(error, OSError) or (reason := REASONS.get(error.errno or 0)) is None:
+        return None
+    path = _named(error) or _refusing([places] if isinstance(places, Path) else places)
+    what, do = _words(reason, path, needed)
+    return StorageRefused(what, do=do, reason=reason)
+
+
+def stated(text: str) -> OSError | None:
+    """The error of a file system that a program's output states in the system's words."""
+    found = next((code for code in (*_FULL, errno.EROFS) if os.strerror(code) in text), None)
+    return OSError(found, os.strerror(found)) if found else None
+
+
+def probe(folders: Iterable[Path], size: int = PROBE_BYTES) -> list[StorageRefused]:
+    """Write ``size`` bytes into each folder, or its nearest existing parent, and remove them; return one refusal a file system."""
+    found: dict[tuple[str, Path], StorageRefused] = {}
+    for folder in folders:
+        if (error := _try(folder, size)) and (refused := refusal(error, folder)):
+            found.setdefault((refused.reason, mount_point(folder)), refused)
+    return list(found.values())
+
+
+def together(found: Sequence[StorageRefused]) -> StorageRefused:
+    """One error for several file systems."""
+    first, *others = found
+    if not others:
+        return first
+    what, do = ("\n".join(dict.fromkeys(getattr(one, part) for one in found)) for part in ("what", "do"))
+    return StorageRefused(what, do=do, reason=first.reason)
+
+
+def require(folder: Path) -> None:
+    """Raise StorageRefused if nothing can be written in ``folder`` now."""
+    for refused in probe([folder]):
+        raise refused
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Give an OSError of a write, which has no file name, the name of ``path``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
+
+
+def tidy(work: Callable[..., Any], *arguments: object) -> None:
+    """Do what tidies up at the end of a process; where the file system refuses, print that instead of a traceback."""
+    try:
+        work(*arguments)
+    except OSError as error:
+        refused = refusal(error)
+        with contextlib.suppress(OSError):
+            print(f"servemark: not tidied up: {refused.message() if refused else error}", file=sys.stderr, flush=True)
+
+
+def mount_point(path: Path) -> Path:
+    """The root of the file system that holds ``path``, or will hold it."""
+    place = existing(path)
+    while not os.path.ismount(place) and place != place.parent:
+        place = place.parent
+    return place
+
+
+def existing(path: Path) -> Path:
+    """``path`` as an absolute one, or its nearest parent that exists."""
+    place = Path(os.path.realpath(path))
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    return place
+
+
+def size(count: int) -> str:
+    """Bytes for people: ``15.3 GiB``."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= factor:
+            return f"{count / factor:,.1f} {unit}"
+    return f"{count} bytes"
+
+
+def free_words(path: Path) -> str:
+    """``the file system MOUNT has 1.0 GiB of 20.0 GiB free``, and that no inode is left where none is."""
+    mount = mount_point(path)
+    try:
+        state = os.statvfs(mount)
+    except OSError as error:
+        return f"the file system {mount} does not report its size ({error.strerror})"
+    words = f"the file system {mount} has {size(state.f_bavail * state.f_frsize)} of {size(state.f_blocks * state.f_frsize)} free"
+    return words + (f" and none of its {state.f_files:,} inodes" if state.f_files and not state.f_favail else "")
+
+
+def _words(reason: str, path: Path | None, needed: int | None) -> tuple[str, str]:
+    """What happened, and what to do."""
+    if path is None:
+        return f"A file system refuses a write ({reason}).", f"Look at `df -h`, free space, {_AGAIN} {_ELSEWHERE}"
+    mount = mount_point(path)
+    asked = f" {size(needed)} are needed." if needed else ""
+    if reason == "disk_full":
+        what = f"No space is left to write {path}: {free_words(path)}.{asked}"
+        return what, f"Free space on {mount}, {_AGAIN} {_ELSEWHERE}"
+    if reason == "quota_exceeded":
+        what = f"Your disk quota does not allow to write {path}; {free_words(path)}.{asked}"
+        return what, f"Remove files there or ask your administrators for a larger quota, {_AGAIN} {_ELSEWHERE}"
+    if reason == "read_only":
+        what = f"The file system {mount} is read-only; {path} cannot be written."
+        do = f"See `findmnt {mount}`; ask your administrators why (a kernel does this after a disk error), {_AGAIN} {_ELSEWHERE}"
+        return what, do
+    return (
+        f"Permission denied for {path}: this process runs as {_user()}; {_owner(existing(path))}.",
+        f"Change its owner or mode, or name another place, {_AGAIN} {_ELSEWHERE}",
+    )
+
+
+def _named(error: OSError) -> Path | None:
+    # shutil names source and destination; what is written is the second.
+    name = error.filename2 or error.filename
+    return Path(os.fsdecode(name)) if isinstance(name, (str, bytes, os.PathLike)) else None
+
+
+def _refusing(places: Sequence[Path]) -> Path | None:
+    return next((place for place in places if _try(place, PROBE_BYTES)), next(iter(places), None))
+
+
+def _try(folder: Path, size: int) -> OSError | None:
+    place = existing(folder)
+    try:
+        # No name, so nothing is left when this process is killed.
+        with (
+            tempfile.TemporaryFile(dir=place if place.is_dir() else place.parent, buffering=0) as stream,
+            naming(folder),
+        ):
+            for _ in range(0, size, 2**16):
+                _write_all(stream.fileno(), bytes(2**16))
+            os.fsync(stream.fileno())
+    except OSError as error:
+        error.filename = os.fspath(folder)
+        return error
+    return None
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(handle, data) :]
+
+
+def _owner(path: Path) -> str:
+    try:
+        state = path.lstat()
+    except OSError as error:
+        return str(error.strerror)
+    return f"{path} belongs to user {state.st_uid}, group {state.st_gid}, with mode {state.st_mode & 0o7777:04o}"
+
+
+def _user() -> str:
+    try:
+        return f"{getpass.getuser()}, {os.geteuid()}"
+    except (OSError, KeyError):
+        return str(os.geteuid())
