@@ -124,6 +124,8 @@ class Checkout:
         self.current: Running | None = None
         # What the shell that starts Snakemake has exported.
         self.exported: dict[str, str] = {}
+        # What starts Snakemake in place of the shell: a command before its own.
+        self.through: list[str] = []
 
     @property
     def results(self) -> Path:
@@ -153,8 +155,8 @@ class Checkout:
         }
         with output.open("wb") as stream:
             process = subprocess.Popen(
-                [*argv, *arguments], cwd=self.path, env=kept | defaults | self.exported | variables, stdin=subprocess.DEVNULL,
-                stdout=stream, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_default_signals,
+                [*self.through, *argv, *arguments], cwd=self.path, env=kept | defaults | self.exported | variables,
+                stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_default_signals,
             )  # fmt: skip
         self.current = Running(process, output)
         return self.current

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from servemark import processes, visible_gpus
+from servemark import home, processes, visible_gpus
 from servemark.records import Strict
 
 _STEP_VARIABLES = ("SLURM_", "SRUN_", "SBATCH_", "PMI")
@@ -66,6 +66,8 @@ def environment(request: DaemonRequest) -> dict[str, str]:
         OSError: a secret's file cannot be read.
     """
     env = processes.with_tools_of(request.argv[0], without_step(processes.clean_environment(request.env)))
+    if scratch := request.scratch:
+        env = home.replaced(env, lambda: Path(scratch))
     env |= {name: Path(file).read_text().strip() for name, file in request.secret_env.items()}
     if request.devices is not None and (chosen := visible(os.environ, request.devices)):
         env[VISIBLE] = chosen

@@ -8,7 +8,11 @@ Jobs need the resource ``mpi`` (any text; the profile sets it for all): slurm-jo
 it puts them into a step of one task, which has lost SLURM_CONF and holds the cores that the rules' own srun wants.
 """
 
+from servemark import home
 from snakemake_executor_plugin_slurm_guarded.executor import Executor
 from snakemake_executor_plugin_slurm_guarded.settings import ExecutorSettings, common_settings
+
+# Snakemake imports every plugin for its command line, on every node and with every executor, before it makes its own cache.
+home.replace()
 
 __all__ = ["Executor", "ExecutorSettings", "common_settings"]

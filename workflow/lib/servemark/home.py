@@ -1,0 +1,68 @@
+"""A home folder that takes no files (read-only, full, of another user, or none): libraries write into another folder instead.
+
+Snakemake makes its source cache below ``XDG_CACHE_HOME`` (``~/.cache``) before it reads the workflow. No option prevents that.
+pip, Hugging Face, vLLM, torch and matplotlib follow the same two variables. So only these change, and ``HOME`` stays: git, ssh and
+environment modules read from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from servemark import storage
+from servemark.errors import ServemarkError
+
+# Where a library writes without the variable, below the home folder.
+FOLDERS = {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config"}
+# The folder that a process chose instead. Another node does not have it, and decides again.
+VARIABLE = "SERVEMARK_HOME"
+NAME = "home"
+_PROBE_BYTES = 2**16
+
+
+def replaced(env: Mapping[str, str], private: Callable[[], Path]) -> dict[str, str]:
+    """Return ``env`` with other folders for the files that its home folder does not take here.
+
+    Args:
+        private: gives this user's own folder on this machine; called only where it is needed.
+    """
+    chosen = env.get(VARIABLE)
+    kept = {
+        name: value
+        for name, value in env.items()
+        if name != VARIABLE and not (chosen and name in FOLDERS and value.startswith(chosen))
+    }
+    refusing = [name for name, below in FOLDERS.items() if storage.probe([_place(kept, name, below)], _PROBE_BYTES)]
+    if not refusing:
+        return kept
+    root = private() / NAME
+    for name in refusing:
+        (root / FOLDERS[name]).mkdir(mode=0o700, parents=True, exist_ok=True)
+    return kept | {VARIABLE: str(root)} | {name: str(root / FOLDERS[name]) for name in refusing}
+
+
+def replace() -> None:
+    """Do that for this process and its children. Where no folder can be made, nothing changes."""
+    try:
+        env = replaced(os.environ, _private)
+    except (OSError, ServemarkError):
+        return
+    for name in (VARIABLE, *FOLDERS):
+        if name in env:
+            os.environ[name] = env[name]
+        else:
+            os.environ.pop(name, None)
+
+
+def _private() -> Path:
+    # Here, because a home folder that takes files needs none of it.
+    from servemark.deployment.attempts import runtime_root
+
+    return runtime_root()
+
+
+def _place(env: Mapping[str, str], name: str, below: str) -> Path:
+    given = env.get(name, "").strip()
+    return Path(given or env.get("HOME") or "~", "" if given else below).expanduser()
