@@ -260,7 +260,7 @@ def test_preflight_job_that_was_not_cancelled_is_left_to_the_next_run(
     tool("sbatch", f'case "$*" in *--begin=*) exit 0;; esac; echo "{NO_NODE}" >&2; exit 1')
     tool("sinfo", "echo 2 drained")
     preflight.check([Request("a")], lambda _: None)
-    assert journal.open_runs(tmp_path / "jobs.jsonl") == []
+    assert journal.open_runs(tmp_path / "jobs.jsonl") == {}
     tool("scancel", AWAY)
     preflight.check([Request("a")], lambda _: None)
     assert len(journal.open_runs(tmp_path / "jobs.jsonl")) == 1
@@ -328,7 +328,7 @@ def test_watch_says_why_a_job_waits_and_notes_it(tool: MakeTool, tmp_path: Path)
     tracker.add(Tracked("7", "deployment x", "x #1", "", submitted=time.monotonic()))
     watch = Watch("run", path, tracker, threading.RLock(), Outage(said.append), threading.Event(), said.append)
     for reason in ("None", "Priority", "Priority", "JobHeldUser"):
-        tool("squeue", f"echo '7|PENDING|0:00|5:00|N/A|N/A||{reason}|x #1'")
+        tool("squeue", f"echo '7|PENDING|0:00|5:00|N/A|N/A||{reason}|run|x #1|/work'")
         watch.look()
     assert [words.startswith("deployment x (job 7)") for words in said] == [True, True]
     assert "Priority" in said[0] and "scontrol release 7" in said[1]

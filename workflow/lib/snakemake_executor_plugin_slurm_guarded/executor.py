@@ -16,7 +16,7 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
-from servemark import processes
+from servemark import processes, storage
 from servemark.checkout import Checkout
 from servemark.errors import ServemarkError
 from servemark.slurm import commands, guard, journal, preflight, submit
@@ -115,7 +115,10 @@ class Executor(RemoteExecutor):
             if error.trouble is not Trouble.STOPPED:
                 self._report_error(job, _refused(label, error))
         except Exception as error:
-            self._report_error(job, ServemarkError(f"{label}: could not be submitted: {type(error).__name__}: {error}"))
+            refused = storage.refusal(error, self._logs)
+            why = refused.what if refused else f"{type(error).__name__}: {error}"
+            do = refused.do if refused else None
+            self._report_error(job, ServemarkError(f"{label}: could not be submitted: {why}", do=do))
         finally:
             with self._lock:
                 self._submitting -= 1

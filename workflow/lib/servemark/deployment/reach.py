@@ -36,7 +36,8 @@ def check(line: Mapping[str, Any]) -> list[str]:
         return []
     page = Path(given["page"])
     paths = {name: Path(given[name]) for name in ("key_file", "checkout")}
-    facts = Facts(**({name: value for name, value in given.items() if name != "page"} | paths))
+    kept = {name: value for name, value in given.items() if name != "page"}
+    facts = Facts(**(kept | paths | {"exposed": tuple(given["exposed"])}))
     address = urlsplit(facts.url)
     why = _refused(str(address.hostname), address.port or 80)
     if why is None:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from servemark.checkout import Checkout
 from servemark.errors import ConfigError
 from servemark.slurm import commands, journal, listings, submit
 from servemark.slurm.commands import CommandFailed, Trouble
@@ -179,7 +180,7 @@ def _refusal_of_empty(request: Request) -> str | None:
     """
     path, name = os.environ.get(journal.VARIABLE), f"servemark-preflight-{uuid.uuid4()}"
     jobs_file = Path(path) if path else None
-    journal.append(jobs_file, "run", run=name)
+    journal.append(jobs_file, "run", run=name, checkout=Checkout.of(Path.cwd()).model_dump())
     try:
         return _refusal(_flags(request, _LATER, "--output=/dev/null"), f"--job-name={name}")
     finally:
