@@ -3,7 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 SANDBOX ?= /var/tmp/servemark-sandbox
 FAULT_TABLE := results/faults.md
-PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+# The locks are whole, and of wheels alone: pip looks for nothing that they do not name, and builds nothing.
+INSTALL := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --no-deps --only-binary :all:
 
 .PHONY: demo test test-slurm test-faults slurm-sandbox lint setup setup-test generate lock clean help
 
@@ -29,7 +30,7 @@ test-slurm: setup-test
 	$(VENV)/bin/python -m pytest .tests/slurm -m "(core or not faults) and not real_slurm_full"
 
 test-faults: setup-test
-	SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_FAULT_TABLE=$(CURDIR)/$(FAULT_TABLE) $(VENV)/bin/python -m pytest .tests/slurm .tests/integration -m "faults or real_slurm_full"
+	SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_FAULT_TABLE="$$PWD/$(FAULT_TABLE)" $(VENV)/bin/python -m pytest .tests/slurm .tests/integration -m "faults or real_slurm_full"
 
 # Everything that the shell starts ends with it.
 slurm-sandbox: setup-test
@@ -38,23 +39,25 @@ slurm-sandbox: setup-test
 
 setup: $(VENV)/.workflow-ready
 
-$(VENV)/.workflow-ready: envs/workflow.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 13); sys.exit(0 if ok else "servemark: the workflow needs Python 3.11 to 3.13, this is " + sys.version.split()[0] + ". Give another: make PYTHON=/path/to/python3.11")'
+$(VENV)/.workflow-ready: envs/workflow.lock envs/finish_setup.py
+	@"$(PYTHON)" -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 13); sys.exit(0 if ok else "servemark: the workflow needs Python 3.11 to 3.13, this is " + sys.version.split()[0] + ". Give another: make PYTHON=/path/to/python3.11")'
+	@"$(PYTHON)" -I workflow/lib/servemark/folder_name.py
 	@echo "servemark: setting up the workflow environment in $(VENV) (under a minute, once)"
-	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --quiet --require-hashes -r envs/workflow.lock
-	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@"$(PYTHON)" -m venv $(VENV)
+	@$(INSTALL) -r envs/workflow.lock
+	@$(VENV)/bin/python -I envs/finish_setup.py
 	@touch $@
 
 setup-test: setup $(VENV)/.test-ready
 
 $(VENV)/.test-ready: envs/test.lock $(VENV)/.workflow-ready
 	@echo "servemark: adding what the tests need"
-	@$(PIP) install --quiet --require-hashes -r envs/test.lock
+	@$(INSTALL) -r envs/test.lock
+	@$(VENV)/bin/python -I envs/finish_setup.py
 	@touch $@
 
 lint: setup-test
-	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" .ci/lint
+	PATH="$$PWD/$(VENV)/bin:$$PATH" .ci/lint
 
 # Schemas and tables that are made from the types; tests fail when they are out of step.
 generate: setup

@@ -7,6 +7,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "lib"))
 
 from servemark import depends, inherited, locks, main_process, scheduled, serving
+from snakemake_executor_plugin_slurm_guarded import quoting
+
+quoting.quote(Path.cwd())
 
 # On one machine all jobs run here, and nothing is asked of a scheduler.
 SCHEDULED = scheduled.is_scheduled(is_main=workflow.is_main_process, jobs=workflow.resource_settings.nodes)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from servemark import deleted, fence, interrupts, keeper, processes, runlock, storage
+from servemark import deleted, fence, folder_name, interrupts, keeper, processes, runlock, storage
 from servemark import scheduled as scheduled_run
 from servemark import sources as source_state
 from servemark.config import load as config_load
@@ -91,6 +91,8 @@ def load(
     fence.export_name()
     scheduled_run.restore_configuration()
     try:
+        if found := folder_name.refusal(os.getcwdb()):
+            raise ConfigError(found[0], do=found[1], reason="folder_name")
         site = scheduled_run.default_cluster()
         experiment = Experiment.of(expand(config_load.validate(data, [Path(source) for source in sources], site)))
         if scheduled and experiment.config.cluster is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from servemark import locks
+from servemark import folder_name, locks
 from servemark.config import graphs
 from servemark.config.refused import (
     CLIENT_OPTIONS,
@@ -174,6 +175,8 @@ def _path(value: Any) -> Path:
             "variables are not expanded here; write the path out, or let the shell do it on the command line, as in "
             "--config cache=$SCRATCH/cache"
         )
+    if found := folder_name.fault(os.fsencode(value)):
+        raise refuse(f"this path {found}; name another one")
     return Path(value).expanduser()
 
 

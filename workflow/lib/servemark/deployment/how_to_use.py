@@ -63,6 +63,8 @@ def page(facts: Facts) -> str:
     """The whole text. The key is not in it, and no command puts it on a command line, where other users could see it."""
     address = urlsplit(facts.url)
     key = shlex.quote(str(facts.key_file))
+    # ssh joins its words, and the shell at the other end reads them again.
+    there = shlex.quote(f"cat {key}")
     login = "LOGIN" if facts.scheduled else facts.node
     jump = f"-J {facts.user}@{login} " if facts.blocked else ""
     end = facts.node if facts.blocked else login
@@ -112,7 +114,7 @@ ssh -N {jump}-L {TUNNEL_PORT}:{address.hostname}:{address.port} {facts.user}@{en
 
 {put_in}Leave it running; the address on your machine is then http://localhost:{TUNNEL_PORT}/v1. The key, without printing it:
 
-export OPENAI_API_KEY="$(ssh {facts.user}@{login} cat {key})"
+export OPENAI_API_KEY="$(ssh {facts.user}@{login} {there})"
 
 Who else can read or write
 --------------------------

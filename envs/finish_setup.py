@@ -1,0 +1,52 @@
+"""Have .venv find the checkout, and its scripts start, whatever the folder of the checkout is called.
+
+``.venv/bin/python -I envs/finish_setup.py``, after packages were installed. pip writes the folder's name into an editable install and
+into the first line of every script. Python reads the one in the locale's encoding (site.py), so that with ``LC_ALL=C`` no interpreter
+starts below a name with an umlaut. The kernel takes no interpreter with a space, or beyond 127 bytes, in the other (execve(2)), and a
+shell misreads quotes there. So neither gets the name.
+"""
+
+import os
+import re
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARY = ROOT / "workflow" / "lib"
+# For the shell, the second line starts the script again by the interpreter beside it; for Python it is the beginning of a text.
+START = b"""#!/bin/sh
+'''exec' env PYTHONUTF8=1 "$(dirname -- "$(realpath -- "$0")")/python" "$0" "$@"
+' '''
+"""
+# What pip begins a script with, by the length and the spaces of the folder's name.
+BY_PIP = re.compile(rb"#!/bin/sh\n'''exec' .*\n' '''\n|#!.*/python[\d.]*\n")
+COMMAND = b"""import sys
+from servemark.cli import main
+
+sys.exit(main())
+"""
+
+
+def find_library(packages: Path) -> None:
+    """Put the library on the path of .venv's interpreter: relative to ``packages``, unless .venv is a link to somewhere else."""
+    inside = packages.resolve().is_relative_to(ROOT)
+    (packages / "servemark.pth").write_text(f"{os.path.relpath(LIBRARY, packages) if inside else LIBRARY}\n")
+
+
+def start_scripts(scripts: Path) -> None:
+    """Rewrite the beginning of every script that pip has made, and add the command ``servemark``."""
+    (scripts / "servemark").write_bytes(START + COMMAND)
+    (scripts / "servemark").chmod(0o755)
+    for script in scripts.iterdir():
+        if script.is_file() and not script.is_symlink() and (found := BY_PIP.match(text := script.read_bytes())):
+            mode = script.stat().st_mode
+            new = script.with_name(f"{script.name}.new")
+            new.write_bytes(START + text[found.end() :])
+            new.chmod(mode)
+            new.replace(script)
+
+
+if __name__ == "__main__":
+    find_library(Path(sysconfig.get_path("purelib")))
+    start_scripts(Path(sys.prefix, "bin"))

@@ -1,0 +1,34 @@
+"""Which names a checkout's folder may have. Standard library only: ``make setup`` asks before there is an environment."""
+
+import os
+import sys
+
+
+def fault(folder: bytes) -> str | None:
+    """Return why the workflow cannot work below ``folder``, as a phrase; None if it can.
+
+    Spaces, quotes and letters of any language are fine. A colon separates the folders of PYTHONPATH and PATH, lines separate the entries
+    of lists, and records are UTF-8.
+    """
+    if b":" in folder:
+        return "has a colon, which separates folders in PYTHONPATH and PATH"
+    if any(byte < 32 or byte == 127 for byte in folder):
+        return "has a line break or another control character"
+    try:
+        folder.decode("utf-8")
+    except UnicodeDecodeError:
+        return "is not UTF-8"
+    return None
+
+
+def refusal(folder: bytes) -> tuple[str, str] | None:
+    """Return a message for the user and what to do; None if the folder's name is fine."""
+    found = fault(folder)
+    if found is None:
+        return None
+    return f"The name of the folder {os.fsdecode(folder)!a} {found}.", "Rename the folder, or move the checkout."
+
+
+if __name__ == "__main__":
+    if told := refusal(os.getcwdb()):
+        sys.exit(print("servemark: {}\n  what to do: {}".format(*told), file=sys.stderr) or 2)
