@@ -23,8 +23,6 @@ ROOT = Path(__file__).resolve().parents[1]
 ENVS = ROOT / "envs"
 LISTS = ("workflow", "test", *locks.NAMES)
 UV = [str(ENVS / "uv"), "--quiet", "--no-python-downloads"]
-# What make setup builds: there is no wheel of it.
-FROM_SOURCE = ("connection-pool",)
 ENTRY = re.compile(r"^(?P<pin>[\w.-]+==\S+).*\\\n(?P<hashes>(?:\s+--hash=.*\n)+)", re.MULTILINE)
 
 
@@ -74,7 +72,6 @@ def not_offered(name: str, public: Path) -> list[str]:
 def not_installable(public: Path, platform: str, python: str) -> list[str]:
     """Fails if a package of the list has no wheel for this machine and interpreter."""
     argv = [*UV, "pip", "install", "--dry-run", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
-    argv += [word for package in FROM_SOURCE for word in ("--no-binary", package)]
     run(
         [
             *argv,

@@ -155,3 +155,13 @@ def test_an_environment_that_was_built_keeps_its_name_when_lists_are_added():
     for file in ("cpu.lock", "cpu-shim/pyproject.toml", "cpu-shim/servemark_cpu_ray.py"):
         sha.update(Path(file).name.encode() + b"\0" + (ENVS / file).read_bytes() + b"\0")
     assert locks.table(ENVS)["cpu"].digest((3, 11), "x86_64") == sha.hexdigest()
+
+
+def test_packages_of_a_lock_are_those_of_this_machine_alone(tmp_path):
+    requirements = tmp_path / "some.lock"
+    requirements.write_text(
+        "always==1.0 \\\n    --hash=sha256:00\n"
+        "other==2.0+cpu ; platform_machine == 'nowhere' \\\n    --hash=sha256:01 \\\n    --hash=sha256:02\n"
+        "other==3.0+cpu ; platform_machine != 'nowhere' and sys_platform == 'linux' \\\n    --hash=sha256:03\n"
+    )
+    assert locks.Lock("some", requirements, ()).packages() == ["always==1.0", "other==3.0+cpu"]

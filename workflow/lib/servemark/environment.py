@@ -131,7 +131,6 @@ def _require_room(lock: Lock, place: Path) -> None:
 def _install(
     lock: Lock, prefix: Path, *, log: Path, timeout_s: float, progress: Progress, watch: LifelineWatch
 ) -> None:
-    wanted = len(re.findall(r"^[A-Za-z0-9].*==", lock.requirements.read_text(), re.MULTILINE))
     pip = [
         sys.executable,
         "-m",
@@ -146,7 +145,7 @@ def _install(
     steps = [
         ("making the environment", [sys.executable, "-m", "venv", "--without-pip", str(prefix)]),
         (
-            f"installing {wanted} locked packages",
+            f"installing {len(lock.packages())} locked packages",
             [*pip, "--require-hashes", "--only-binary", ":all:", "-r", str(lock.requirements)],
         ),
     ]

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from servemark.errors import EnvironmentRefused
 from servemark.records import Hardware
 
@@ -45,6 +47,12 @@ class Lock:
     def sources(self) -> list[Path]:
         """The files that decide what is installed."""
         return [self.requirements, *(sorted(p for p in self.shim.glob("*") if p.is_file()) if self.shim else ())]
+
+    def packages(self) -> list[str]:
+        """``name==version`` of what is installed by this interpreter on this machine: a lock holds alternatives for others as well."""
+        lines = re.findall(r"^[A-Za-z0-9].*==.*?(?=\s+(?:\\|--hash)|$)", self.requirements.read_text(), re.MULTILINE)
+        found = [Requirement(line) for line in lines]
+        return [f"{one.name}{one.specifier}" for one in found if one.marker is None or one.marker.evaluate()]
 
     def digest(self, python: Version, machine: str) -> str:
         """sha256 over everything that decides what is installed for this interpreter on this kind of machine."""
