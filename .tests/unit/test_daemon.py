@@ -121,3 +121,13 @@ def test_a_module_that_does_not_load_ends_the_start(module):
     done = subprocess.run(argv, capture_output=True, text=True, timeout=20, env=dict(os.environ))
     assert done.returncode == 97 and "servemark: module load cuda/0 failed" in done.stderr
     assert "started" not in done.stdout
+
+
+def test_temporary_files_go_to_scratch_unless_variables_say(monkeypatch):
+    for name in daemon.TEMPORARY:
+        monkeypatch.setenv(name, "/tmp")
+    env = daemon.environment(request(scratch="/tmp/s/1", env={"TMP": "/mine"}))
+    assert {name: env[name] for name in daemon.TEMPORARY} == {
+        "TMPDIR": "/tmp/s/1", "TEMPDIR": "/tmp/s/1", "TMP": "/mine", "TEMP": "/tmp/s/1"
+    }  # fmt: skip
+    assert daemon.environment(request())["TMPDIR"] == "/tmp"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -103,3 +104,16 @@ def test_who_comes_after_removes_what_was_noted(holder, names, tmp_path):
     assert shared_memory.remove_noted(tmp_path) == ()
     (tmp_path / f"{shared_memory.NOTE}.1").write_text("no inode\n")
     assert shared_memory.remove_noted(tmp_path) == ()
+
+
+def test_young_tree_is_read_often_and_old_tree_every_10_s(monkeypatch):
+    clock, looked = [0.0], []
+    monkeypatch.setattr(shared_memory.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(processes, "descendants", lambda pid: looked.append(clock[0]) or [])
+    segments = Segments(None)
+    for tenth in range(3000):
+        clock[0] = tenth / 10
+        segments.look()
+    gaps = [later - earlier for earlier, later in itertools.pairwise(looked)]
+    assert (min(gaps), round(max(gaps))) == (1.0, 10)
+    assert sum(moment <= 10 for moment in looked) >= 10 and gaps[-1] >= 10

@@ -10,6 +10,8 @@ from servemark import depends, inherited, locks, main_process, scheduled, servin
 from snakemake_executor_plugin_slurm_guarded import quoting
 
 quoting.quote(Path.cwd())
+# An empty folder in /tmp that nothing here uses, and that a killed run would leave. Snakemake stands it that the folder is gone.
+workflow._snakemake_tmp_dir.cleanup()
 
 # On one machine all jobs run here, and nothing is asked of a scheduler.
 SCHEDULED = scheduled.is_scheduled(is_main=workflow.is_main_process, jobs=workflow.resource_settings.nodes)

@@ -13,6 +13,8 @@ from servemark.records import Strict
 _STEP_VARIABLES = ("SLURM_", "SRUN_", "SBATCH_", "PMI")
 _KEPT = ("SLURM_CONF", "SLURM_JOB_ID")
 VISIBLE = visible_gpus.VARIABLE
+# What programs read for the place of temporary files; Snakemake sets all four to the machine's own.
+TEMPORARY = ("TMPDIR", "TEMPDIR", "TMP", "TEMP")
 # A keeper says on each leash, this often, that it lives; a far end that has heard nothing for SILENCE_S takes it, or the way to it, for
 # lost. Slurm itself gives a silent node up after 300 s (SlurmdTimeout).
 BEAT_S, SILENCE_S = 5.0, 60.0
@@ -60,12 +62,17 @@ def without_step(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment(request: DaemonRequest) -> dict[str, str]:
-    """The process's environment, made where it is started. The tools of its interpreter's environment (ninja) come first in PATH.
+    """The process's environment, made where it is started.
+
+    The tools of its interpreter's environment (ninja) come first in PATH. Temporary files go to ``scratch``, which is removed with the
+    attempt.
 
     Raises:
         OSError: a secret's file cannot be read.
     """
-    env = processes.with_tools_of(request.argv[0], without_step(processes.clean_environment(request.env)))
+    temporary = dict.fromkeys(TEMPORARY, request.scratch) if request.scratch else {}
+    env = without_step(processes.clean_environment(temporary | request.env))
+    env = processes.with_tools_of(request.argv[0], env)
     if scratch := request.scratch:
         env = home.replaced(env, lambda: Path(scratch))
     env |= {name: Path(file).read_text().strip() for name, file in request.secret_env.items()}

@@ -15,8 +15,8 @@ from pathlib import Path
 from servemark import processes
 
 FOLDER = "/dev/shm"
-# Reading the mappings of a server's processes takes some 10 ms.
-EVERY_S = 10.0
+# Reading the mappings of a server's processes takes some 10 ms. Segments are made while servers start: young trees are read more often.
+SOONEST_S, EVERY_S = 1.0, 10.0
 # In a scratch folder, for who comes after a tree whose watch was killed with it.
 NOTE = ".shared-memory"
 
@@ -30,14 +30,16 @@ class Segments:
 
     def __init__(self, scratch: Path | None):
         self._scratch = scratch
+        self._began = time.monotonic()
         self._next = 0.0
         self.found: dict[str, int] = {}
 
     def look(self, *, now: bool = False) -> None:
-        """Note what is mapped: every :data:`EVERY_S`, or ``now``."""
-        if not now and time.monotonic() < self._next:
+        """Note what is mapped: ``now``, or after a tenth of the time so far, within :data:`SOONEST_S` and :data:`EVERY_S`."""
+        clock = time.monotonic()
+        if not now and clock < self._next:
             return
-        self._next = time.monotonic() + EVERY_S
+        self._next = clock + min(EVERY_S, max(SOONEST_S, (clock - self._began) / 10))
         known = len(self.found)
         for process in processes.descendants(os.getpid()):
             self.found |= mapped(process.pid)

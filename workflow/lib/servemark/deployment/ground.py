@@ -100,8 +100,7 @@ class Ground:
     def tool_on(self, nodes: Sequence[str], asked: daemon.DaemonRequest) -> Tool:
         """The same process on every one of ``nodes`` at once; SERVEMARK_NODE tells each where it is."""
         if self.alloc.job_id is None:
-            own = asked.model_copy(update={"scratch": str(self.scratch)})
-            env = daemon.environment(own) | {survey.NODE_VARIABLE: survey.here()}
+            env = daemon.environment(self.request(nodes[0], asked)) | {survey.NODE_VARIABLE: survey.here()}
             return Tool(daemon.command(asked), env, launched=False)
         path = self.attempt / "tools" / f"{asked.name}.json"
         request = self.request(nodes[0], asked)
