@@ -25,7 +25,7 @@ import psutil
 import yaml
 import zstandard
 
-from servemark import inherited
+from servemark import inherited, plain_names
 from servemark.records import Topology
 
 ROOT = Path(__file__).parents[2]
@@ -279,7 +279,9 @@ class Checkout:
             words = [f"{p.pid} {' '.join(_cmdline(p))[:160]}" for p in left]
             assert time.monotonic() < deadline, f"still alive after {seconds:.0f} s: {words}"
             time.sleep(0.1)
-        assert [path.name for path in self.runtime.iterdir() if path.name != "machine.lock"] == []
+        # The lock, and plain names of odd folders, stay.
+        stay = ("machine.lock", plain_names.FOLDER)
+        assert [path.name for path in self.runtime.iterdir() if path.name not in stay] == []
         for state in self.results.glob("deployments/*/attempts/*/daemons/server.json"):
             argv = json.loads(state.read_text())["argv"]
             with socket.socket() as probe:

@@ -43,7 +43,9 @@ def _started(folder: Path, options: Options) -> Iterator[Sandbox]:
         pytest.skip(reason)
     with Sandbox(folder, options) as sandbox:
         yield sandbox
-        scratch = [str(path) for path in folder.glob("nodes/*/tmp/servemark-*/*") if path.name != "machine.lock"]
+        scratch = [
+            str(path) for path in folder.glob("nodes/*/tmp/servemark-*/*") if path.name not in ("machine.lock", "names")
+        ]
     assert sandbox.leftovers() == []
     assert scratch == [], "scratch folders that no run has removed"
 

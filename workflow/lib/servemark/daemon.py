@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from servemark import home, processes, visible_gpus
+from servemark import home, plain_names, processes, visible_gpus
 from servemark.records import Strict
 
 _STEP_VARIABLES = ("SLURM_", "SRUN_", "SBATCH_", "PMI")
@@ -70,9 +70,11 @@ def environment(request: DaemonRequest) -> dict[str, str]:
     Raises:
         OSError: a secret's file cannot be read.
     """
-    temporary = dict.fromkeys(TEMPORARY, request.scratch) if request.scratch else {}
-    env = without_step(processes.clean_environment(temporary | request.env))
-    env = processes.with_tools_of(request.argv[0], env)
+    asked = dict(request.env)
+    if request.scratch:
+        root = Path(request.scratch).parent
+        asked = dict.fromkeys(TEMPORARY, request.scratch) | asked | plain_names.folders(asked, root)
+    env = processes.with_tools_of(request.argv[0], without_step(processes.clean_environment(asked)))
     if scratch := request.scratch:
         env = home.replaced(env, lambda: Path(scratch))
     env |= {name: Path(file).read_text().strip() for name, file in request.secret_env.items()}
@@ -101,7 +103,10 @@ def visible(env: Mapping[str, str], devices: Sequence[int]) -> str | None:
 
 def command(request: DaemonRequest) -> list[str]:
     """The process's command line, behind the modules that it needs."""
-    return with_modules(request.argv, request.modules)
+    program, *arguments = request.argv
+    if request.scratch:
+        program = plain_names.interpreter(program, Path(request.scratch).parent)
+    return with_modules([program, *arguments], request.modules)
 
 
 def with_modules(argv: Sequence[str], modules: Sequence[str]) -> list[str]:

@@ -1,0 +1,56 @@
+"""Environments and folders for compiled code in odd folders get plain names where servers are started, and no others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import odd_folder
+from servemark import daemon, plain_names
+from servemark.daemon import DaemonRequest
+
+
+@pytest.fixture
+def root(tmp_path):
+    """The private folder on a node; an attempt's scratch folder is below it."""
+    made = tmp_path / "root"
+    made.mkdir()
+    return made
+
+
+def request(root: Path, python: str, **env: str) -> DaemonRequest:
+    return DaemonRequest(name="server", argv=(python, "-m", "vllm", "a b"), env=env, log="log", scratch=f"{root}/1")
+
+
+def test_interpreter_in_odd_folder_finds_its_environment_by_plain_name(tmp_path, root):
+    prefix = tmp_path / odd_folder.NAME
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(prefix)], check=True)
+    argv = daemon.command(request(root, str(prefix / "bin/python")))
+    assert plain_names.is_plain(argv[0]) and argv[1:] == ["-m", "vllm", "a b"]
+    code = "import os, sys; print(sys.prefix, os.path.realpath(sys.prefix))"
+    done = subprocess.run([argv[0], "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{Path(argv[0]).parents[1]} {prefix}\n"
+    assert daemon.command(request(root, str(prefix / "bin/python"))) == argv, "the same name at every start"
+
+
+def test_folders_for_compiled_code_get_plain_names_that_lead_there(tmp_path, root):
+    kept = tmp_path / odd_folder.NAME / "compiled"
+    given = {"VLLM_CACHE_ROOT": str(kept / "vllm"), "TRITON_CACHE_DIR": str(kept / "triton"), "MINE": "/my own/folder"}
+    env = daemon.environment(request(root, sys.executable, **given))
+    assert env["MINE"] == "/my own/folder"
+    for name in ("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR"):
+        assert plain_names.is_plain(env[name])
+        os.makedirs(env[name])
+        assert Path(given[name]).is_dir()
+
+
+def test_plain_names_stay_as_they_are(root):
+    asked = request(root, "/opt/env/bin/python", VLLM_CACHE_ROOT="/cache/vllm")
+    assert daemon.command(asked)[0] == "/opt/env/bin/python"
+    assert daemon.environment(asked)["VLLM_CACHE_ROOT"] == "/cache/vllm"
+    assert daemon.command(request(root, "python"))[0] == "python"
+    assert list(root.iterdir()) == []
