@@ -7,8 +7,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
-# A space, an umlaut, both quotes, what shells expand, what sbatch does, and a backslash, which keeps sbatch from expanding.
-NAME = "Pf ä'\"$d\\n`x` & (ö);#*%j"
+# A space, an umlaut, both quotes, what shells expand, and what sbatch does.
+NAME = "Pf ä'\"$d`x` & (ö);#*%j"
 
 
 def own_environment(checkout: Path) -> Path:

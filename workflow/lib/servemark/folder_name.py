@@ -8,10 +8,12 @@ def fault(folder: bytes) -> str | None:
     """Return why the workflow cannot work below ``folder``, as a phrase; None if it can.
 
     Spaces, quotes and letters of any language are fine. A colon separates the folders of PYTHONPATH and PATH, lines separate the entries
-    of lists, and records are UTF-8.
+    of lists, records are UTF-8, and Slurm drops backslashes from the names of a job's logs (slurmstepd/fname.c, is_path_escaped).
     """
     if b":" in folder:
         return "has a colon, which separates folders in PYTHONPATH and PATH"
+    if b"\\" in folder:
+        return "has a backslash, which Slurm drops from the names of logs"
     if any(byte < 32 or byte == 127 for byte in folder):
         return "has a line break or another control character"
     try:

@@ -136,7 +136,7 @@ class Executor(RemoteExecutor):
             "--export=ALL",
             "--requeue" if self.workflow.executor_settings.requeue else "--no-requeue",
             f"--chdir={self.workflow.workdir_init}",
-            f"--output={_as_pattern(folder, self.workflow.workdir_init)}/%j.log",
+            f"--output={str(folder).replace('%', '%%')}/%j.log",
         )
         script = _SCRIPT % (self.format_job_exec(job), shlex.quote(str(folder)), _ENDS)
         self.logger.debug(f"sbatch {shlex.join(flags)} <<EOF\n{script}EOF")
@@ -264,12 +264,6 @@ class Executor(RemoteExecutor):
         super().shutdown()
         if not self._cancelled:
             journal.append(self._journal, "run_ended", run=self._run)
-
-
-def _as_pattern(folder: Path, workdir: str) -> str:
-    """A folder as sbatch takes it. It expands no ``%j`` where the name holds a backslash, so the checkout's own name stays out."""
-    short = os.path.relpath(folder, workdir) if folder.is_relative_to(workdir) else str(folder)
-    return short.replace("%", "%%")
 
 
 def _leave_job_environment() -> None:
