@@ -10,6 +10,7 @@ include: "workflow/rules/common.smk"
 
 # A user's --configfile replaces the embedded default; Snakemake would merge the two, and run the demo's deployments as well.
 if not workflow.overwrite_configfiles:
+    refuse_unreadable_configuration("config/config.yaml")
 
     configfile: "config/config.yaml"
 

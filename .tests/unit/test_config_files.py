@@ -38,9 +38,9 @@ def test_a_file_that_is_no_configuration_is_refused_without_a_traceback(tmp_path
 
 def test_a_missing_or_unreadable_file_is_told(tmp_path):
     assert "nowhere.yaml is missing" in failure(tmp_path / "nowhere.yaml")
-    assert "cannot be read" in failure(tmp_path)
-    (tmp_path / "latin.yaml").write_bytes(b"run: \xe9")
-    assert "cannot be read" in failure(tmp_path / "latin.yaml")
+    assert f"{tmp_path} is a folder" in failure(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"run: a\ncache: \xe9")
+    assert "latin.yaml:2: byte 15" in failure(tmp_path / "latin.yaml")
 
 
 def test_a_key_that_stands_twice_is_told_with_both_lines(tmp_path):

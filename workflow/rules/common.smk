@@ -7,6 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "lib"))
 
 from servemark import depends, inherited, locks, main_process, scheduled, serving
+from servemark.config import command_line
 from snakemake_executor_plugin_slurm_guarded import quoting
 
 quoting.quote(Path.cwd())
@@ -21,6 +22,11 @@ def load_experiment(config, workflow):
     """The validated configuration, sweeps applied; in the main process this also claims the checkout."""
     sources = workflow.overwrite_configfiles or ["config/config.yaml"]
     return main_process.load(config, sources, is_main=workflow.is_main_process, scheduled=SCHEDULED)
+
+
+def refuse_unreadable_configuration(path):
+    """End with a message where Snakemake would show a traceback, or never end."""
+    command_line.refuse_unreadable([Path(path)])
 
 
 def settings():

@@ -8,7 +8,10 @@ Jobs need the resource ``mpi`` (any text; the profile sets it for all): slurm-jo
 it puts them into a step of one task, which has lost SLURM_CONF and holds the cores that the rules' own srun wants.
 """
 
+import sys
+
 from servemark import home
+from servemark.config import command_line
 from snakemake_executor_plugin_slurm_guarded.executor import Executor
 from snakemake_executor_plugin_slurm_guarded.settings import ExecutorSettings, common_settings
 
@@ -16,3 +19,6 @@ from snakemake_executor_plugin_slurm_guarded.settings import ExecutorSettings, c
 home.replace()
 
 __all__ = ["Executor", "ExecutorSettings", "common_settings"]
+
+# Snakemake imports this module whatever its executor, before it reads the configuration.
+command_line.check(sys.argv)

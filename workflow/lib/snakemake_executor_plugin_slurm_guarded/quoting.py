@@ -14,12 +14,14 @@ def quote(workdir: Path) -> None:
     r"""Have Snakemake start its jobs with command lines that a shell reads as they are meant.
 
     Snakemake 9.27 fails in two places. ``script/__init__.py`` and the executors take ``sys.executable`` without quotes.
-    ``format_cli_value`` quotes by ``repr``, which a shell misreads where a path holds ``'``, ``$`` or ``\``.
+    ``format_cli_value`` quotes by ``repr``, which a shell misreads where a path holds ``'``, ``$`` or ``\``. It is replaced only in
+    such a folder, because Snakemake offers no other way.
 
     Args:
         workdir: where the run's jobs are started, on this machine or on a node.
     """
-    utils.format_cli_value = _format_cli_value
+    if shlex.quote(str(workdir.absolute())) != str(workdir.absolute()):
+        utils.format_cli_value = _format_cli_value
     if shlex.quote(sys.executable) != sys.executable:
         sys.executable = str(interpreter(workdir, Path(sys.executable)))
 

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from servemark.config.cluster import Cluster
+from servemark.config.kinds import MOST
 from servemark.config.model import Config
 from servemark.records import write_atomically
 
@@ -102,6 +103,8 @@ def _type(part: dict[str, Any], defs: dict[str, Any]) -> str:
         value = inner if isinstance(inner, dict) and "properties" not in part else None
         return f"mapping of names to {_type(value, defs)}" if value and "$ref" not in value else "mapping"
     low, high = part.get("minimum"), part.get("maximum")
+    # The common upper bound stands above the table, once.
+    high = None if high == MOST else high
     bounds = [f"from {low:g} to {high:g}"] if low is not None and high is not None else []
     if not bounds:
         signs = (("minimum", ">="), ("exclusiveMinimum", ">"))

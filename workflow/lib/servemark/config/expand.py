@@ -7,11 +7,13 @@ import itertools
 import json
 import math
 import re
+from collections import Counter
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from servemark.config.kinds import NAME_LENGTH, kebab
+from servemark.config.kinds import MAX_CLIENTS, NAME_LENGTH, kebab
+from servemark.config.limits import too_many
 from servemark.config.model import Config, Deployment, Sweep, Workload
 from servemark.config.problems import Loc, Problem, config_error, from_pydantic
 from servemark.config.refused import looks_secret
@@ -65,8 +67,9 @@ def expand(config: Config) -> Config:
 
 def try_expand(config: Config) -> tuple[Config, list[Problem]]:
     """Like :func:`expand`, but hands the problems back, at places in ``sweeps``."""
-    if not config.sweeps:
-        return config, []
+    found = too_many(config)
+    if found or not config.sweeps:
+        return config, found
     found = [
         Problem(("sweeps", index, "over"), f"{sweep.over} is swept already; put all its keys into one sweep")
         for index, sweep in enumerate(config.sweeps)
@@ -79,6 +82,8 @@ def try_expand(config: Config) -> tuple[Config, list[Problem]]:
     for index, sweep in order:
         config, more = _apply(config, sweep, ("sweeps", index))
         found += more
+        if problem := too_many(config):
+            return config, [*found, *problem]
     return config.model_copy(update={"sweeps": ()}), found
 
 
@@ -212,7 +217,7 @@ def client_processes(workload: Workload, requests: int, concurrency: int | None,
     """
     if workload.clients != "auto":
         return workload.clients
-    wanted = min(math.ceil((concurrency or 1) / STREAMS_A_CLIENT), requests)
+    wanted = min(math.ceil((concurrency or 1) / STREAMS_A_CLIENT), requests, MAX_CLIENTS)
     return wanted if cpus is None else max(1, min(wanted, cpus // 2))
 
 
@@ -280,7 +285,7 @@ def same_names(config: Config) -> list[Problem]:
     found = []
     for name, workload in config.workloads.items():
         labels = [_rate(rate) for rate in workload.request_rate or ()]
-        twice = sorted({label for label in labels if labels.count(label) > 1})
+        twice = sorted(label for label, count in Counter(labels).items() if count > 1)
         if twice:
             text = f"holds {', '.join(twice)} twice, so two points of one deployment would have the same name"
             found.append(Problem(("workloads", name, "request_rate"), text))

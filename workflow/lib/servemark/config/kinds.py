@@ -6,6 +6,7 @@ import difflib
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +34,12 @@ VARIABLE_PATTERN = r"^[A-Z_][A-Z0-9_]*$"
 OPTION_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 # Names become parts of file names, which have 255 bytes: run, deployment and point together must fit.
 NAME_LENGTH = 80
+# Of anything that is counted, and of seconds: 32 years.
+MOST = 10**9
+# Processes of the client: each takes about a core.
+MAX_CLIENTS = 1024
+# PATH_MAX of Linux, without the NUL at the end.
+LONGEST_PATH = 4095
 LOCKS = (locks.AUTO, *locks.NAMES)
 
 
@@ -79,10 +86,6 @@ def _option_value(value: Any) -> Any:
     for item in value if isinstance(value, list) else [value]:
         if not (item is None or isinstance(item, str | bool | int | float)):
             raise refuse("must be text, a number, true, false, null or a list of these; put dates in quotes")
-        if isinstance(item, float) and not math.isfinite(item):
-            raise refuse("must be a finite number")
-        if isinstance(item, str) and "\0" in item:
-            raise refuse("must not hold a NUL character")
     return list(value) if isinstance(value, list) else value
 
 
@@ -134,8 +137,6 @@ def _variable_value(value: Any) -> str:
         raise refuse('is empty; write "" for an empty variable')
     if not isinstance(value, str | int | float):
         raise refuse("must be text or a number")
-    if "\0" in str(value):
-        raise refuse("must not hold a NUL character")
     return str(value)
 
 
@@ -156,15 +157,15 @@ def _port(value: Any) -> int | str:
 
 
 def _clients(value: Any) -> int | str:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_CLIENTS):
         return value
-    raise refuse("must be `auto` or a whole number of at least 1")
+    raise refuse(f"must be `auto` or a whole number from 1 to {MAX_CLIENTS}")
 
 
 def _warmups(value: Any) -> int | str:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST):
         return value
-    raise refuse("must be `auto` or a whole number of at least 0")
+    raise refuse(f"must be `auto` or a whole number from 0 to {MOST:,}")
 
 
 def _path(value: Any) -> Path:
@@ -177,7 +178,12 @@ def _path(value: Any) -> Path:
         )
     if found := folder_name.fault(os.fsencode(value)):
         raise refuse(f"this path {found}; name another one")
-    return Path(value).expanduser()
+    if len(os.fsencode(value)) > LONGEST_PATH:
+        raise refuse(f"has more than {LONGEST_PATH} bytes, which no path may have")
+    path = os.path.expanduser(value)
+    if path.startswith("~"):
+        raise refuse(f"the home folder of {path.split('/')[0]} is not known on this machine; write the path out")
+    return Path(path)
 
 
 def _source(value: str) -> str:
@@ -194,7 +200,7 @@ def _source(value: str) -> str:
     if re.match(r"[a-z]+:", value) or "/" not in value:
         raise refuse("is no known source; a directory is written with a slash, ./NAME", allowed=allowed)
     path = _path(value)
-    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", value) and not path.is_dir():
+    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", value) and not os.path.isdir(path):
         raise refuse(f"there is no such directory; a model of the hub is written `hf:{value}`")
     return str(path)
 
@@ -224,7 +230,7 @@ def reference(room: str) -> AfterValidator:
 
 def distinct(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
     """Refuse a value that stands twice: two points of one deployment would have the same name."""
-    twice = sorted({value for value in values or () if (values or ()).count(value) > 1})
+    twice = sorted(value for value, count in Counter(values or ()).items() if count > 1)
     if twice:
         shown = ", ".join(map(str, twice))
         raise refuse(f"holds {shown} twice, so two points of one deployment would have the same name")
@@ -258,10 +264,10 @@ _VALUE_SCHEMA = {"type": [*_SCALARS, "array"], "items": {"type": _SCALARS}}
 Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=NAME_LENGTH)]
 RunName = Annotated[str, Field(pattern=RUN_PATTERN, max_length=NAME_LENGTH), BeforeValidator(_run_text)]
 Flag = Annotated[bool, Field(strict=True)]
-Count = Annotated[int, Field(strict=True, ge=1)]
+Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
 Amount = Annotated[int, Field(strict=True, ge=0)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
-Seconds = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(strict=True, gt=0, le=MOST, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 # The lower bound keeps a rate's six decimals in a point's name; both bounds catch a unit mistaken.
 Rate = Annotated[float, Field(strict=True, ge=0.001, le=100_000, allow_inf_nan=False)]
@@ -274,8 +280,8 @@ RequestCounts = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "integer", "minimum": 1},
-                {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1},
+                {"type": "integer", "minimum": 1, "maximum": MOST},
+                {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": MOST}, "minItems": 1},
             ]
         }
     ),
@@ -297,12 +303,12 @@ Port = Annotated[
 Clients = Annotated[
     int | Literal["auto"],
     PlainValidator(_clients),
-    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1, "maximum": MAX_CLIENTS}]}),
 ]
 Warmups = Annotated[
     int | Literal["auto"],
     PlainValidator(_warmups),
-    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 0}]}),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 0, "maximum": MOST}]}),
 ]
 Location = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Source = Annotated[str, AfterValidator(_source)]

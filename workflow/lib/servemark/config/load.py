@@ -13,9 +13,10 @@ from pydantic import ValidationError
 
 from servemark.config.cluster import FOLDER, Cluster
 from servemark.config.expand import nobody_to_ask, same_names, try_expand
+from servemark.config.limits import faults
 from servemark.config.model import Config
 from servemark.config.positions import Source, read
-from servemark.config.problems import Problem, config_error, describe, from_pydantic
+from servemark.config.problems import Problem, config_error, describe, from_pydantic, shortened
 from servemark.errors import ConfigError
 
 
@@ -45,9 +46,20 @@ def load(path: Path, cluster: str | None = None) -> Config:
     Raises:
         ConfigError: also when a file is missing or not YAML.
     """
-    source = read(Path(path))
-    data = {**source.data, "cluster": cluster} if cluster and isinstance(source.data, dict) else source.data
-    return _checked(data, [source])
+    source = read_mapping(Path(path))
+    return _checked({**source.data, "cluster": cluster} if cluster else source.data, [source])
+
+
+def read_mapping(path: Path) -> Source:
+    """Read a YAML file that holds keys.
+
+    Raises:
+        ConfigError: it cannot be read, is not YAML, or holds something else.
+    """
+    source = read(path)
+    if not isinstance(source.data, dict):
+        raise _no_mapping(source.data, [source])
+    return source
 
 
 def read_resolved(path: str | os.PathLike[str]) -> Config:
@@ -69,19 +81,21 @@ def read_resolved(path: str | os.PathLike[str]) -> Config:
 
 
 def _checked(data: Any, sources: Sequence[Source]) -> Config:
-    if data is None or data == {}:
-        raise config_error([Problem((), "is empty; config/config.yaml is a complete example")], data, sources)
-    if not isinstance(data, Mapping):
-        raise config_error([Problem((), "must be a mapping of keys such as `run` and `models`")], data, sources)
+    if not data or not isinstance(data, Mapping):
+        raise _no_mapping(data, sources)
     try:
         data = _plain(data)
     except RecursionError:
         raise config_error([Problem((), "contains itself through an alias (*name)")], {}, sources) from None
+    if hostile := list(faults(data)):
+        raise config_error(hostile, data, sources)
     cluster, found = _cluster_file(data.get("cluster"))
     checked = {**data, "cluster": None}
     if cluster:
         checked = data = {**data, "cluster": cluster.data}
         sources = [*sources, cluster]
+        if hostile := list(faults(cluster.data, ("cluster",))):
+            raise config_error(hostile, data, sources)
     rooms = ("models", "environments", "deployments", "workloads")
     context: dict[str, Any] = {room: tuple(map(str, data[room])) for room in rooms if isinstance(data.get(room), dict)}
     # A cluster that does not validate is told with everything else; what depends on it cannot be judged.
@@ -101,6 +115,13 @@ def _checked(data: Any, sources: Sequence[Source]) -> Config:
     return config
 
 
+def _no_mapping(data: Any, sources: Sequence[Source]) -> ConfigError:
+    text = "must be a mapping of keys such as `run` and `models`"
+    if data is None or data == {}:
+        text = "is empty; config/config.yaml is a complete example"
+    return config_error([Problem((), text)], data, sources)
+
+
 def _cluster_file(given: Any) -> tuple[Source | None, list[Problem]]:
     """The file that ``cluster`` names, or why there is none."""
     if given is None:
@@ -109,14 +130,10 @@ def _cluster_file(given: Any) -> tuple[Source | None, list[Problem]]:
     if not isinstance(given, str) or not given:
         return None, [Problem(("cluster",), f"must be NAME of {FOLDER}/NAME.yaml or the path of such a file", known)]
     is_path = "/" in given or given.endswith((".yaml", ".yml"))
-    path = Path(given).expanduser() if is_path else FOLDER / f"{given}.yaml"
-    if not path.is_file():
-        return None, [Problem(("cluster",), f"there is no file {path}", known, given=given)]
+    path = Path(os.path.expanduser(given)) if is_path else FOLDER / f"{given}.yaml"
+    if not os.path.exists(path):
+        return None, [Problem(("cluster",), f"there is no file {shortened(str(path))}", known, given=given)]
     source = read(path, ("cluster",))
-    try:
-        _plain(source.data)
-    except RecursionError:
-        return None, [Problem(("cluster",), f"{path} contains itself through an alias (*name)")]
     if not isinstance(source.data, dict):
         return None, [Problem(("cluster",), f"{path} must be a mapping of keys such as `scheduler`")]
     return source, []

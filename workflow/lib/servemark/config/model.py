@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, fiel
 
 from servemark.config.cluster import Cluster
 from servemark.config.kinds import (
+    MOST,
     Accepted,
     Amount,
     ClientOptions,
@@ -137,7 +138,7 @@ class Workload(Strict):
         )
     )
     # After request_rate, because the check looks at it, and required unless a rate is given.
-    concurrency: Annotated[Counts | None, *one_or_more({"type": "integer", "minimum": 1})] = Field(
+    concurrency: Annotated[Counts | None, *one_or_more({"type": "integer", "minimum": 1, "maximum": MOST})] = Field(
         default=None,
         validate_default=True,
         description="requests in flight: a number, or a list for one load point each. Required unless `request_rate` "

@@ -119,8 +119,12 @@ def _hint(kind: str, found: Any) -> str:
         return "; it is empty: fill it in or remove the key"
     if kind in ("string_type", "invalid_key") and not isinstance(found, dict | list):
         return ": put it in quotes"
-    if kind == "float_type" and isinstance(found, str) and "e" in found.lower():
-        return "; YAML takes numbers such as 1e-3 for text, write 0.001"
+    if (
+        kind in ("int_type", "float_type")
+        and isinstance(found, str)
+        and re.fullmatch(r"[\d.]+e[+-]?\d+", found.lower())
+    ):
+        return "; YAML takes 1e3 and 1e-3 for text, write 1000 or 0.001"
     if kind in ("int_type", "float_type", "bool_type") and isinstance(found, str):
         return ", without quotes"
     return ""
@@ -180,21 +184,30 @@ def _shown(value: Any) -> str:
         return f"a mapping of {len(value)} key{'s' * (len(value) != 1)}"
     if isinstance(value, list | tuple):
         if all(isinstance(item, int | float) for item in value):
-            return _short(str(list(value)))
+            return shortened(str(list(value)))
         return f"a list of {len(value)}"
     if value is None or isinstance(value, bool):
         return {None: "nothing", True: "true", False: "false"}[value]
-    return _short(repr(value) if isinstance(value, str) else str(value))
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    return shortened(repr(value) if isinstance(value, str) else str(value))
 
 
-def _short(text: str) -> str:
+def shortened(text: str) -> str:
+    """At most 60 characters of a text from the configuration."""
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def dotted(loc: Iterable[Any]) -> str:
     """``('workloads', 'chat', 'concurrency', 1)`` -> ``workloads.chat.concurrency[1]``."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(str(part))}" for part in loc)
     return text.removeprefix(".") or "the configuration"
+
+
+def _key(name: str) -> str:
+    # Names have up to 80 characters.
+    name = name if len(name) <= 100 else shortened(name)
+    return name if name.isprintable() else repr(name)
 
 
 def describe(problem: Problem, data: Any, at: Loc = ()) -> str:

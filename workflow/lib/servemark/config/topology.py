@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from servemark import records
 from servemark.config.cluster import Cluster
-from servemark.config.kinds import Count, refuse
+from servemark.config.kinds import refuse
 from servemark.records import Strict
+
+# The largest machines have some 50,000 accelerators in 10,000 nodes.
+MAX_RANKS = 100_000
+Size = Annotated[int, Field(strict=True, ge=1, le=10_000)]
 
 
 def _replica_size(topology: dict[str, Any]) -> int:
@@ -23,19 +27,19 @@ def _executor(topology: dict[str, Any]) -> Literal["single", "mp"]:
 class Topology(Strict):
     """How a deployment spreads over devices."""
 
-    nodes: Count = Field(
+    nodes: Size = Field(
         default=1,
         description="nodes of the servers; more than 1 needs a `cluster`. Ranks are divided over them evenly: several "
         "whole replicas a node, or several whole nodes a replica",
     )
-    tensor_parallel: Count = Field(default=1, description="tensor parallel size: ranks that share every layer")
-    pipeline_parallel: Count = Field(default=1, description="pipeline parallel size: ranks that each hold some layers")
-    data_parallel: Count = Field(
+    tensor_parallel: Size = Field(default=1, description="tensor parallel size: ranks that share every layer")
+    pipeline_parallel: Size = Field(default=1, description="pipeline parallel size: ranks that each hold some layers")
+    data_parallel: Size = Field(
         default=1,
         description="data parallel size: engines of tensor_parallel x pipeline_parallel ranks behind one server; with "
         "`mp`, a replica of several nodes has whole engines on each",
     )
-    replicas: Count = Field(default=1, description="servers of the same kind behind one address")
+    replicas: Size = Field(default=1, description="servers of the same kind behind one address")
     balancing: Literal["server", "router"] = Field(
         default="server",
         description="who spreads requests over the data parallel engines of a server: `server`, vLLM itself, by what it last heard of "
@@ -86,6 +90,15 @@ class Topology(Strict):
                 allowed=("mp", "ray"),
             )
         return executor
+
+    # First: the others look for the numbers of nodes that the ranks divide over.
+    @model_validator(mode="after")
+    def _of_this_world(self) -> Topology:
+        if (ranks := self.record().world_size) > MAX_RANKS:
+            raise refuse(
+                f"tensor_parallel x pipeline_parallel x data_parallel x replicas is {ranks:,} ranks; at most {MAX_RANKS:,} are possible"
+            )
+        return self
 
     @model_validator(mode="after")
     def _something_to_balance(self) -> Topology:
