@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,18 +13,22 @@ from servemark import archive
 from servemark.verification.unpack import unpacked
 
 
-def put(path: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
-    """Change what is in a sealed archive without sealing it anew."""
+def put(
+    path: Path,
+    change: Callable[[dict[str, bytes]], object] = lambda content: None,
+    touch: Callable[[tarfile.TarInfo], object] = lambda header: None,
+) -> Path:
+    """Change the files in a sealed archive, or their tar headers, without sealing it again."""
     with unpacked(path) as found:
         content = {name: (found.folder / name).read_bytes() for name in found.digests}
         change(content)
-        again = found.scratch / found.top
-        for name, data in content.items():
-            (again / name).parent.mkdir(parents=True, exist_ok=True)
-            (again / name).write_bytes(data)
-        with tarfile.open(found.scratch / "tar", "w") as tar:
-            tar.add(again, found.top)
-        packed = archive.zstandard.ZstdCompressor().compress((found.scratch / "tar").read_bytes())
+        tarred = io.BytesIO()
+        with tarfile.open(fileobj=tarred, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            for name, data in content.items():
+                header = archive.header(f"{found.top}/{name}", len(data))
+                touch(header)
+                tar.addfile(header, io.BytesIO(data))
+        packed = archive.zstandard.ZstdCompressor().compress(tarred.getvalue())
     path.write_bytes(packed)
     path.with_name(path.name + ".sha256").unlink()
     return path

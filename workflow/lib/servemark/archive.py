@@ -131,7 +131,7 @@ def _write(
     files: Mapping[str, Path],
     own: Mapping[str, bytes],
 ) -> None:
-    members = {name: _member(f"{top}/{name}", digests[name].size) for name in _sorted(digests)}
+    members = {name: header(f"{top}/{name}", digests[name].size) for name in _sorted(digests)}
     compressor = zstandard.ZstdCompressor(level=LEVEL, threads=0, write_content_size=True, write_checksum=True)
     compressed = compressor.stream_writer(stream, size=_tar_size(members.values()), closefd=False)
     with tarfile.open(fileobj=compressed, mode="w|", format=tarfile.PAX_FORMAT) as tar:
@@ -144,7 +144,8 @@ def _write(
     compressed.close()
 
 
-def _member(name: str, size: int) -> tarfile.TarInfo:
+def header(name: str, size: int) -> tarfile.TarInfo:
+    """Return the header of a file: the same for the same name and size, whatever the file's mode, owner and time."""
     member = tarfile.TarInfo(name)
     member.size, member.mtime, member.mode = size, 0, 0o644
     member.uid = member.gid = 0
@@ -156,8 +157,8 @@ def _tar_size(members: Iterable[tarfile.TarInfo]) -> int:
     """Bytes of the tar: headers and content in whole blocks, two zero blocks, filled up to a whole record."""
     total = 2 * tarfile.BLOCKSIZE
     for member in members:
-        header = len(member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
-        total += header + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+        length = len(member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+        total += length + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
     return -(-total // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
 
 

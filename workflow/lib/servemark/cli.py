@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from servemark import __version__, exposure, schemas, status_table, stopping, storage, ticket
-from servemark.config import document
+from servemark.config import document, places
 from servemark.config.expand import expand, points
 from servemark.config.load import load
 from servemark.errors import ServemarkError
@@ -22,7 +22,7 @@ RESULTS = Path("results")
 
 def check(path: Path, cluster: str | None = None) -> None:
     """Validate a configuration and print what it asks for."""
-    config = expand(load(path, cluster))
+    config = expand(load(path, cluster, places.problems))
     where = "on the cluster" if config.cluster else "on this machine"
     print(f"{path}: valid. Run {config.run}, {where}, results in results/{config.run}/")
     for name, deployment in config.deployments.items():
@@ -39,6 +39,8 @@ def check(path: Path, cluster: str | None = None) -> None:
         exclusive = config.cluster is None or config.cluster.exclusive
         for note in exposure.notes(topology.record(), exclusive=exclusive):
             print(f"    warning: {note} See {exposure.PAGE}.")
+    for text in places.warnings(config):
+        print(f"servemark: {text}", file=sys.stderr)
 
 
 def generate(root: Path) -> None:

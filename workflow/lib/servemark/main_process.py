@@ -18,8 +18,10 @@ from servemark import deleted, fence, folder_name, interrupts, keeper, processes
 from servemark import scheduled as scheduled_run
 from servemark import sources as source_state
 from servemark.config import load as config_load
+from servemark.config import places
 from servemark.config.expand import Point, expand, points
 from servemark.config.model import Config
+from servemark.config.problems import Problem
 from servemark.deployment import attempts, reach
 from servemark.errors import ConfigError, ServemarkError
 from servemark.progress import Display
@@ -94,7 +96,12 @@ def load(
         if found := folder_name.refusal(os.getcwdb()):
             raise ConfigError(found[0], do=found[1], reason="folder_name")
         site = scheduled_run.default_cluster()
-        experiment = Experiment.of(expand(config_load.validate(data, [Path(source) for source in sources], site)))
+
+        def look(config: Config) -> list[Problem]:
+            return places.problems(config, Path("results") / config.run) if is_main else []
+
+        checked = config_load.validate(data, [Path(source) for source in sources], site, look)
+        experiment = Experiment.of(expand(checked))
         if scheduled and experiment.config.cluster is None:
             raise ConfigError(
                 "The configuration says that there is no cluster (`cluster` is empty), and this profile sends jobs to one.",

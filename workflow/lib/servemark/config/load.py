@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,19 @@ from servemark.config.positions import Source, read
 from servemark.config.problems import Problem, config_error, describe, from_pydantic, shortened
 from servemark.errors import ConfigError
 
+Look = Callable[[Config], list[Problem]]
 
-def validate(data: Mapping[str, Any], sources: Sequence[Path] = (), default_cluster: str | None = None) -> Config:
+
+def _look_at_nothing(_: Config) -> list[Problem]:
+    return []
+
+
+def validate(
+    data: Mapping[str, Any],
+    sources: Sequence[Path] = (),
+    default_cluster: str | None = None,
+    look: Look = _look_at_nothing,
+) -> Config:
     """Check a configuration; the result is not expanded (see :func:`servemark.config.expand.expand`).
 
     Args:
@@ -28,16 +39,17 @@ def validate(data: Mapping[str, Any], sources: Sequence[Path] = (), default_clus
         sources: the YAML files it was merged from, in that order; they give messages their file and line. What is in
             none of them is taken to come from ``--config``.
         default_cluster: name or path of the cluster's file when the configuration has no key ``cluster``.
+        look: finds further problems of the expanded configuration, such as folders that are missing.
 
     Raises:
         ConfigError: with all problems at once: place, key, value found, what is allowed, closest spelling.
     """
     if default_cluster and data and isinstance(data, Mapping):
         data = {"cluster": default_cluster, **data}
-    return _checked(data, [read(Path(path)) for path in sources])
+    return _checked(data, [read(Path(path)) for path in sources], look)
 
 
-def load(path: Path, cluster: str | None = None) -> Config:
+def load(path: Path, cluster: str | None = None, look: Look = _look_at_nothing) -> Config:
     """Read and check one YAML file; see :func:`validate`.
 
     Args:
@@ -47,7 +59,7 @@ def load(path: Path, cluster: str | None = None) -> Config:
         ConfigError: also when a file is missing or not YAML.
     """
     source = read_mapping(Path(path))
-    return _checked({**source.data, "cluster": cluster} if cluster else source.data, [source])
+    return _checked({**source.data, "cluster": cluster} if cluster else source.data, [source], look)
 
 
 def read_mapping(path: Path) -> Source:
@@ -80,7 +92,7 @@ def read_resolved(path: str | os.PathLike[str]) -> Config:
     )
 
 
-def _checked(data: Any, sources: Sequence[Source]) -> Config:
+def _checked(data: Any, sources: Sequence[Source], look: Look) -> Config:
     if not data or not isinstance(data, Mapping):
         raise _no_mapping(data, sources)
     try:
@@ -109,7 +121,7 @@ def _checked(data: Any, sources: Sequence[Source]) -> Config:
     found = found or same_names(config)
     if not found:
         expanded, found = try_expand(config)
-        found = found or same_names(expanded) or nobody_to_ask(expanded)
+        found = found or same_names(expanded) or nobody_to_ask(expanded) or look(expanded)
     if found or any(source.duplicates for source in sources):
         raise config_error(found, data, sources)
     return config

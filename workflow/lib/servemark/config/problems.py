@@ -193,9 +193,9 @@ def _shown(value: Any) -> str:
     return shortened(repr(value) if isinstance(value, str) else str(value))
 
 
-def shortened(text: str) -> str:
-    """At most 60 characters of a text from the configuration."""
-    return text if len(text) <= 60 else text[:57] + "..."
+def shortened(text: str, length: int = 60) -> str:
+    """At most ``length`` characters of a text from the configuration."""
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def dotted(loc: Iterable[Any]) -> str:
@@ -206,7 +206,7 @@ def dotted(loc: Iterable[Any]) -> str:
 
 def _key(name: str) -> str:
     # Names have up to 80 characters.
-    name = name if len(name) <= 100 else shortened(name)
+    name = shortened(name, 100)
     return name if name.isprintable() else repr(name)
 
 

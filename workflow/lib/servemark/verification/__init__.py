@@ -7,6 +7,7 @@ Who sealed it is not: its identity, the sha256 of its manifest, has to be compar
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,13 @@ class Verification:
         )
 
 
+def absent(path: Path) -> str:
+    """Return why ``path`` is no file that can be read: a folder, a pipe or device, or nothing."""
+    if os.path.isdir(path):
+        return "is a folder, not an archive"
+    return "is a pipe or a device, not an archive" if os.path.lexists(path) else "does not exist"
+
+
 def verify(path: Path) -> Verification:
     """Check an archive against its own manifest, and its figures against its own per-request results.
 
@@ -54,9 +62,8 @@ def verify(path: Path) -> Verification:
         NoSuchFile: there is no such file.
         Unsafe: it is no archive, damaged, or unsafe to unpack; nothing of it was looked at.
     """
-    if not path.is_file():
-        what = "is a folder, not an archive" if path.is_dir() else "does not exist"
-        raise NoSuchFile(f"{path} {what}.", do="Give the .tar.zst file, e.g. results/RUN/archive/RUN.tar.zst.")
+    if not os.path.isfile(path):
+        raise NoSuchFile(f"{path} {absent(path)}.", do="Give the .tar.zst file, e.g. results/RUN/archive/RUN.tar.zst.")
     with unpacked(path) as archive:
         identity = archive.digests.get(MANIFEST, "(no manifest)")
         wrong = [*sealed.check_digest(path), *sealed.check_manifest(archive), *described.check_description(archive)]

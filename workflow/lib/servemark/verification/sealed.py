@@ -29,12 +29,12 @@ def check_digest(path: Path) -> list[str]:
 
 
 def check_manifest(archive: Unpacked) -> list[str]:
-    """Every file that is changed, missing or more than the manifest names."""
+    """Every file that is changed, missing or more than the manifest names, and every tar header that is changed."""
     if MANIFEST not in archive.digests:
         return [f"{MANIFEST} is missing: nothing says which files belong to the archive."]
     text = (archive.folder / MANIFEST).read_text(encoding="utf-8", errors="replace")
     stated: dict[str, str] = {}
-    wrong = []
+    wrong = list(archive.headers)
     for number, line in enumerate(text.splitlines(), 1):
         match = _LINE.fullmatch(line)
         if match is None or match[2] in stated:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 from servemark.archive import MANIFEST
 from servemark.errors import ServemarkError
 from servemark.report import table, views, words
-from servemark.verification import NoSuchFile, contents
+from servemark.verification import NoSuchFile, absent, contents
 from servemark.verification.contents import Contents, locate
 from servemark.verification.unpack import unpacked
 
@@ -27,15 +28,15 @@ def show(path: Path) -> str:
         Unsafe: the archive is damaged or unsafe to unpack.
         ServemarkError: what was found cannot be read.
     """
-    if path.is_dir():
+    if os.path.isdir(path):
         if not (path / "config.json").is_file():
             raise NoSuchFile(
                 f"{path} is not the folder of a run: it holds no config.json.",
                 do="Give results/RUN, or an archive of a run.",
             )
         return _text(contents.read(path), f"folder {path}")
-    if not path.is_file():
-        raise NoSuchFile(f"{path} does not exist.", do="Give a run's folder (results/RUN) or its archive (.tar.zst).")
+    if not os.path.isfile(path):
+        raise NoSuchFile(f"{path} {absent(path)}.", do="Give a run's folder (results/RUN) or its archive (.tar.zst).")
     with unpacked(path) as archive:
         identity = archive.digests.get(MANIFEST, "unknown: it has no manifest")
         return _text(contents.read(archive.folder), f"archive {path.name}, identity {identity}")

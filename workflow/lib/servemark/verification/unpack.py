@@ -13,6 +13,7 @@ from typing import IO, cast
 
 import zstandard
 
+from servemark import archive
 from servemark.errors import ServemarkError
 
 MAX_BYTES = 16 << 30
@@ -63,12 +64,15 @@ class Unpacked:
         folder: holds what the archive's one top folder holds.
         scratch: an empty folder beside it, as private.
         digests: name below the top folder -> sha256.
+        headers: what differs from the headers that an archive is sealed with, one sentence for each entry. tar restores modes, owners and
+            times from them, and no digest covers them.
     """
 
     folder: Path
     scratch: Path
     top: str
     digests: dict[str, str]
+    headers: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -89,7 +93,7 @@ def unpacked(path: Path) -> Iterator[Unpacked]:
             source.seek(0)
             unpacking = _Unpacking(path, source, folder)
             unpacking.run()
-        yield Unpacked(folder, scratch, unpacking.top, unpacking.digests)
+        yield Unpacked(folder, scratch, unpacking.top, unpacking.digests, tuple(unpacking.headers))
 
 
 def _unsafe(path: Path, reason: str, what: str, do: str | None = None) -> Unsafe:
@@ -105,6 +109,7 @@ class _Unpacking:
         self._folders: set[str] = set()
         self.top = ""
         self.digests: dict[str, str] = {}
+        self.headers: list[str] = []
 
     def run(self) -> None:
         end = 0
@@ -135,6 +140,8 @@ class _Unpacking:
         name = self._checked(member)
         if len(self.digests) + len(self._folders) >= MAX_FILES:
             raise _unsafe(self._path, "too_large", f"holds more than {MAX_FILES:,} files and folders")
+        if changed := _changed(member):
+            self.headers.append(f"{name or member.name}: the tar header is changed: {', '.join(changed)}.")
         if member.isdir():
             if name:
                 self._folders |= _with_parents(name)
@@ -181,6 +188,19 @@ class _Unpacking:
         return "/".join(parts[1:])
 
 
+def _changed(member: tarfile.TarInfo) -> list[str]:
+    """The fields of a header in which it differs from the one that :func:`servemark.archive.seal` writes."""
+    sealed = archive.header(member.name, member.size)
+    found = [
+        f"{field} {getattr(member, field)!r}, sealed with {getattr(sealed, field)!r}"
+        for field in ("mode", "uid", "gid", "uname", "gname", "mtime", "linkname", "devmajor", "devminor")
+        if getattr(member, field) != getattr(sealed, field)
+    ]
+    if member.type != sealed.type:
+        found.append(f"type {member.type!r}, sealed with {sealed.type!r}")
+    return found + [f"extended by {key}" for key in sorted(set(member.pax_headers) - {"path", "size"})]
+
+
 def _with_parents(name: str) -> set[str]:
     parts = name.split("/")
     return {"/".join(parts[:count]) for count in range(1, len(parts) + 1)}
@@ -194,6 +214,8 @@ class _Member(tarfile.TarInfo):
         member = super().frombuf(buf, encoding, errors)
         if member.type in _EXTENDED and not 0 <= member.size <= MAX_HEADER:
             raise tarfile.ReadError(f"an extended header of {member.size:,} bytes")
+        if member.type == tarfile.XHDTYPE and (member.mode, member.uid, member.gid, member.mtime) != (0, 0, 0, 0):
+            raise tarfile.ReadError("an extended header with a mode, an owner or a time")
         return member
 
 

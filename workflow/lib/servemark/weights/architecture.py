@@ -24,6 +24,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 """Types whose published checkpoints leave out what equals their class's defaults (transformers 5.19, Gemma3TextConfig)."""
 
+MAX_LAYERS = 10_000
+"""The deepest published models have some 130 layers."""
+
 UNREAD_PATTERNS = ("full_attention_interval", "hybrid_override_pattern")
 """Keys that say which layers have attention at all, of models with layers of another kind (Qwen3-Next, Nemotron-H)."""
 
@@ -103,8 +106,21 @@ class Architecture:
         The alternative key names are those vLLM itself tries (vllm/transformers_utils/model_arch_config_convertor.py).
 
         Raises:
-            WeightsRefused: a needed key is missing, or the attention is of a kind that these formulas do not cover.
+            WeightsRefused: a needed key is missing or no such number as it must be, or the attention is of a kind that these formulas
+                do not cover.
         """
+        try:
+            return cls._of(config)
+        except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
+            raise WeightsRefused(
+                f"config.json holds a value of another kind than planning reads there: {error}.",
+                look="config.json of the model",
+                do="Compare it with the checkpoint's published one.",
+                reason="config_broken",
+            ) from None
+
+    @classmethod
+    def _of(cls, config: dict[str, Any]) -> Architecture:
         text = {**config, **config["text_config"]} if isinstance(config.get("text_config"), dict) else config
         text = {**DEFAULTS.get(str(text.get("model_type")), {}), **text}
         if "kv_lora_rank" in text:
@@ -122,6 +138,8 @@ class Architecture:
                 ("vocab_size",),
             )
         )
+        if layers > MAX_LAYERS or heads > hidden:
+            raise ValueError(f"{layers:,} layers of width {hidden:,} with {heads:,} attention heads")
         model_type = str(text.get("model_type", ""))
         experts = _first(text, "num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts") or 0
         dense_intermediate = _first(text, "intermediate_size_mlp", "intermediate_size", "n_inner")
@@ -205,7 +223,7 @@ models/gpt_oss.py and qwen3_moe.py; llama.py and qwen2.py make each only where i
 
 def _missing(*names: str) -> WeightsRefused:
     return WeightsRefused(
-        f"config.json lacks {' or '.join(repr(name) for name in names)}, which planning needs.",
+        f"config.json states no whole number above 0 for {' or '.join(repr(name) for name in names)}, which planning needs.",
         look="config.json of the model",
         do="Use a complete Hugging Face checkpoint of a decoder-only language model.",
         reason="config_incomplete",
@@ -214,7 +232,7 @@ def _missing(*names: str) -> WeightsRefused:
 
 def _first(config: dict[str, Any], *names: str) -> int | None:
     """The first of ``names`` that is there and a whole number above zero."""
-    return next((value for value in map(config.get, names) if type(value) is int and value > 0), None)
+    return next((value for value in map(config.get, names) if type(value) is int and 0 < value < 2**31), None)
 
 
 def _positive(config: dict[str, Any], *names: str) -> int:
@@ -249,6 +267,8 @@ def _windows(config: dict[str, Any], layers: int) -> tuple[int | None, ...]:
     window = config.get("sliding_window") or None
     if config.get("use_sliding_window") is False:
         window = None
+    if window is not None and (type(window) is not int or window < 1):
+        raise ValueError(f"sliding_window is {window!r}")
     kinds = config.get("layer_types")
     if kinds is None:
         if unread := [name for name in UNREAD_PATTERNS if config.get(name)]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from servemark.errors import WeightsRefused
 from servemark.records import Manifest, ModelFile
 from servemark.weights.architecture import Architecture
+from servemark.weights.headers import HEADER_LIMIT, read_header, refused
 
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
 TOKENIZER_FILES = (
@@ -24,12 +25,42 @@ TOKENIZER_FILES = (
     "tiktoken.model",
 )
 INDEX = "model.safetensors.index.json"
-HEADER_LIMIT = 100_000_000
-"""Largest safetensors header in bytes; the limit of the reference implementation."""
+MAX_FILES = 10_000
+"""Files and folders of a model. The largest checkpoints have some 200 shards; more is a folder named by mistake."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a model directory holds: sizes in bytes by path, config.json, and the weights that its headers state."""
+
+    sizes: Mapping[str, int]
+    config: dict[str, Any]
+    weight_bytes: int | None
+    parameters: int
 
 
 def build(name: str, source: str, directory: Path, *, dummy: bool = False) -> Manifest:
-    """Hash every file of ``directory`` and count the weights from the safetensors headers; no tensor is loaded.
+    """Hash every file of ``directory``, after :func:`examine` has found nothing against it."""
+    found = examine(directory, dummy=dummy)
+    files = tuple(
+        ModelFile(path=path, size=size, sha256=_sha256(directory / path)) for path, size in found.sizes.items()
+    )
+    return Manifest(
+        name=name,
+        source=source,
+        path=str(directory),
+        digest=digest(files),
+        files=files,
+        bytes=sum(file.size for file in files),
+        config=found.config,
+        weight_bytes=found.weight_bytes,
+        parameters=found.parameters,
+        load_format="dummy" if dummy else "auto",
+    )
+
+
+def examine(directory: Path, *, dummy: bool = False) -> Contents:
+    """List ``directory`` and count the weights from the safetensors headers; no tensor is loaded, nothing is hashed.
 
     Args:
         dummy: the model is served with random weights: those of the directory, if there are any, are no part of it, and
@@ -41,14 +72,14 @@ def build(name: str, source: str, directory: Path, *, dummy: bool = False) -> Ma
         WeightsRefused: a file is missing, unreadable, truncated, of a refused kind or outside the directory; the
             message names it.
     """
-    if not directory.is_dir():
-        raise _refuse(
+    if not os.path.isdir(directory):
+        raise refused(
             directory, "There is no such directory.", "weights_missing", "Check the model's source in the config."
         )
-    paths = _files(directory, dummy)
-    names = set(paths)
+    sizes = _files(directory, dummy)
+    names = set(sizes)
     if pickles := sorted(path for path in names if Path(path).suffix.lower() in PICKLE_SUFFIXES):
-        raise _refuse(
+        raise refused(
             directory / pickles[0],
             f"{len(pickles)} file(s) may hold Python pickles, which run code when loaded: {', '.join(pickles[:5])}.",
             "pickle_weights",
@@ -56,29 +87,15 @@ def build(name: str, source: str, directory: Path, *, dummy: bool = False) -> Ma
         )
     config = read_config(directory)
     if not names.intersection(TOKENIZER_FILES):
-        raise _refuse(
+        raise refused(
             directory / "tokenizer.json",
             "The tokenizer is missing.",
             "tokenizer_missing",
             f"Put one of these beside config.json: {', '.join(TOKENIZER_FILES)}.",
         )
     if dummy:
-        weight_bytes, parameters = None, Architecture.from_config(config).parameters().total
-    else:
-        weight_bytes, parameters = _weights(directory, names)
-    files = tuple(ModelFile(path=path, size=size, sha256=_sha256(directory / path)) for path, size in paths.items())
-    return Manifest(
-        name=name,
-        source=source,
-        path=str(directory),
-        digest=digest(files),
-        files=files,
-        bytes=sum(file.size for file in files),
-        config=config,
-        weight_bytes=weight_bytes,
-        parameters=parameters,
-        load_format="dummy" if dummy else "auto",
-    )
+        return Contents(sizes, config, None, Architecture.from_config(config).parameters().total)
+    return Contents(sizes, config, *_weights(directory, names))
 
 
 def is_weights(path: str) -> bool:
@@ -103,14 +120,14 @@ def _weights(directory: Path, names: set[str]) -> tuple[int, int]:
     _check_index(directory, names)
     weights = sorted(loaded(names, set(shards(directory)) if INDEX in names else None))
     if not weights:
-        raise _refuse(
+        raise refused(
             directory / "model.safetensors",
             "There are no safetensors weights.",
             "weights_missing",
             "Fetch the whole checkpoint, in safetensors form, or say `load_format: dummy` of the model to measure the speed of its "
             "shape with random weights.",
         )
-    headers = [_header(directory / path) for path in weights]
+    headers = [read_header(directory / path) for path in weights]
     return sum(tensor_bytes for tensor_bytes, _ in headers), sum(parameters for _, parameters in headers)
 
 
@@ -127,8 +144,8 @@ def read_config(directory: Path) -> dict[str, Any]:
         WeightsRefused: it is missing, unreadable or no JSON object.
     """
     path = directory / "config.json"
-    if not path.is_file():
-        raise _refuse(
+    if not os.path.isfile(path):
+        raise refused(
             path, "config.json is missing.", "config_missing", "Fetch the whole checkpoint, config.json included."
         )
     return _read_object(path)
@@ -144,7 +161,7 @@ def verify(manifest: Manifest, quick: bool = False) -> None:
         WeightsRefused: files were changed, are missing, truncated or extra; the message names each.
     """
     directory = Path(manifest.path)
-    found = _files(directory, manifest.load_format == "dummy") if directory.is_dir() else {}
+    found = _files(directory, manifest.load_format == "dummy") if os.path.isdir(directory) else {}
     expected = {file.path: file for file in manifest.files}
     problems = [f"missing: {path}" for path in sorted(expected.keys() - found.keys())]
     problems += [f"extra: {path}" for path in sorted(found.keys() - expected.keys())]
@@ -158,7 +175,7 @@ def verify(manifest: Manifest, quick: bool = False) -> None:
             problems.append(f"changed: {path} (same size, other content)")
         elif quick and path.endswith(".safetensors"):
             try:
-                _header(directory / path)
+                read_header(directory / path)
             except WeightsRefused:
                 problems.append(f"changed: {path} (its header no longer fits the file)")
     if problems:
@@ -170,62 +187,76 @@ def verify(manifest: Manifest, quick: bool = False) -> None:
         )
 
 
-def _refuse(path: Path, what: str, reason: str, do: str) -> WeightsRefused:
-    return WeightsRefused(f"The model file {path.name} cannot be used: {what}", look=str(path), do=do, reason=reason)
-
-
 def _files(directory: Path, dummy: bool) -> dict[str, int]:
     """Size by relative path with forward slashes, sorted; hidden names left out, and with ``dummy`` weights."""
     found = sorted(_walk(directory, directory.resolve()))
     return {path: size for path, size in found if not (dummy and is_weights(path))}
 
 
-def _walk(directory: Path, root: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
-    try:
-        entries = sorted(directory.iterdir())
-    except OSError as error:
-        raise _refuse(
-            directory, f"unreadable: {error.strerror}.", "weights_unreadable", "Check its permissions."
-        ) from None
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        if entry.is_symlink():
-            _check_link(entry, root)
-        if entry.is_dir():
-            yield from _walk(entry, root, f"{prefix}{entry.name}/")
-        elif entry.is_file():
-            yield f"{prefix}{entry.name}", entry.stat().st_size
-        else:
-            raise _refuse(entry, "It is neither file nor folder.", "weights_unreadable", "Remove it.")
+def _walk(directory: Path, root: Path) -> Iterator[tuple[str, int]]:
+    """(path, size) of every file, at most ``MAX_FILES``; a folder is entered once, because links to folders are refused."""
+    waiting, count = [directory], 0
+    while waiting:
+        folder = waiting.pop()
+        try:
+            for entry in folder.iterdir():
+                if entry.name.startswith("."):
+                    continue
+                count += 1
+                if count > MAX_FILES:
+                    raise refused(
+                        directory,
+                        f"It holds more than {MAX_FILES:,} files and folders.",
+                        "too_many_files",
+                        "Name the folder of the checkpoint alone.",
+                    )
+                if entry.is_symlink():
+                    _check_link(entry, root)
+                if entry.is_dir():
+                    waiting.append(entry)
+                elif entry.is_file():
+                    yield entry.relative_to(directory).as_posix(), entry.stat().st_size
+                else:
+                    raise refused(entry, "It is neither file nor folder.", "weights_unreadable", "Remove it.")
+        except OSError as error:
+            raise refused(
+                folder, f"unreadable: {error.strerror}.", "weights_unreadable", "Check its permissions."
+            ) from None
 
 
 def _check_link(link: Path, root: Path) -> None:
-    target = link.resolve()
+    try:
+        target = link.resolve()
+    except (OSError, RuntimeError):  # RuntimeError: Python before 3.13
+        raise refused(
+            link, "It is a link that leads back to itself.", "link_loop", "Remove it, or fetch the file again."
+        ) from None
     if not target.is_relative_to(root):
-        raise _refuse(
+        raise refused(
             link,
             f"It is a link that leaves the model's directory, to {target}.",
             "link_leaves_directory",
             "Copy the file into the directory (cp -L), so that the manifest speaks of what will be served.",
         )
     if not target.exists():
-        raise _refuse(
+        raise refused(
             link, f"It is a link to {target}, which is not there.", "weights_missing", "Fetch the file again."
         )
     if target.is_dir():
-        raise _refuse(link, "It is a link to a folder.", "link_to_folder", "Replace it by the folder itself.")
+        raise refused(link, "It is a link to a folder.", "link_to_folder", "Replace it by the folder itself.")
 
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
+        if path.stat().st_size > HEADER_LIMIT:
+            raise ValueError(f"it has more than {HEADER_LIMIT:,} bytes")
         data = json.loads(path.read_bytes())
     except OSError as error:
-        raise _refuse(path, f"unreadable: {error.strerror}.", "weights_unreadable", "Check its permissions.") from None
-    except ValueError as error:
-        raise _refuse(path, f"It is not JSON: {error}.", "weights_broken", "Fetch the file again.") from None
+        raise refused(path, f"unreadable: {error.strerror}.", "weights_unreadable", "Check its permissions.") from None
+    except (ValueError, RecursionError) as error:
+        raise refused(path, f"It is not JSON: {error}.", "weights_broken", "Fetch the file again.") from None
     if not isinstance(data, dict):
-        raise _refuse(path, "It is not a JSON object.", "weights_broken", "Fetch the file again.")
+        raise refused(path, "It is not a JSON object.", "weights_broken", "Fetch the file again.")
     return data
 
 
@@ -237,7 +268,7 @@ def shards(directory: Path) -> list[str]:
     """
     weight_map = _read_object(directory / INDEX).get("weight_map")
     if not isinstance(weight_map, dict):
-        raise _refuse(directory / INDEX, "It has no weight_map.", "weights_broken", "Fetch the file again.")
+        raise refused(directory / INDEX, "It has no weight_map.", "weights_broken", "Fetch the file again.")
     return sorted({str(shard) for shard in weight_map.values()})
 
 
@@ -245,7 +276,7 @@ def _check_index(directory: Path, names: set[str]) -> None:
     if INDEX not in names:
         return
     if missing := sorted(set(shards(directory)) - names):
-        raise _refuse(
+        raise refused(
             directory / missing[0],
             f"{INDEX} names {len(missing)} shard(s) that are not there: {', '.join(missing)}.",
             "shard_missing",
@@ -253,39 +284,9 @@ def _check_index(directory: Path, names: set[str]) -> None:
         )
 
 
-def _header(path: Path) -> tuple[int, int]:
-    """Tensor bytes and parameter count of one safetensors file, after checking its header against its size."""
-    try:
-        with path.open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            length = int.from_bytes(stream.read(8), "little")
-            if size < 8 or length > min(HEADER_LIMIT, size - 8):
-                raise _truncated(path, f"Its header does not fit into its {size} bytes")
-            header = json.loads(stream.read(length))
-        tensors = [entry for key, entry in header.items() if key != "__metadata__"]
-        end = max((entry["data_offsets"][1] for entry in tensors), default=0)
-        parameters = sum(_elements(entry) for entry in tensors)
-    except OSError as error:
-        raise _refuse(path, f"unreadable: {error.strerror}.", "weights_unreadable", "Check its permissions.") from None
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-        raise _truncated(path, "Its header is not that of a safetensors file") from None
-    if size != 8 + length + end:
-        raise _truncated(path, f"Its header asks for {8 + length + end} bytes and it has {size}")
-    return end, parameters
-
-
-def _elements(entry: dict[str, Any]) -> int:
-    # Packed 4-bit weights (mxfp4, AWQ, GPTQ) are stored as integers of 8 or 32 bits; they count as stored elements.
-    return math.prod(entry["shape"])
-
-
-def _truncated(path: Path, what: str) -> WeightsRefused:
-    return _refuse(path, f"{what}; it is truncated or damaged.", "weights_truncated", "Fetch the file again.")
-
-
 def _sha256(path: Path) -> str:
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise _refuse(path, f"unreadable: {error.strerror}.", "weights_unreadable", "Check its permissions.") from None
+        raise refused(path, f"unreadable: {error.strerror}.", "weights_unreadable", "Check its permissions.") from None

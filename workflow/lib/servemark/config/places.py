@@ -1,0 +1,78 @@
+"""The folders of models and environments that a configuration names: whether this machine has them, and what they hold."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from servemark.config.model import Config
+from servemark.config.problems import Problem, shortened
+from servemark.errors import WeightsRefused
+from servemark.weights import hub_source, manifest
+from servemark.weights.architecture import Architecture
+
+
+def problems(config: Config, run: Path | None = None) -> list[Problem]:
+    """Find what stands against the folders that are read on this machine, hashing nothing.
+
+    Args:
+        config: an expanded configuration.
+        run: the results of the run; what was staged or described there is not looked at again.
+    """
+    found = []
+    if _on_this_machine(config, "stage_on"):
+        for name, folder in _models(config):
+            if run and (run / "models" / name / "manifest.json").exists():
+                continue
+            if fault := _model_fault(folder, dummy=config.models[name].load_format == "dummy"):
+                found.append(Problem(("models", name, "source"), fault))
+    if _on_this_machine(config, "build_on"):
+        for name, prefix in _prefixes(config):
+            if run and (run / "environments" / name / "environment.json").exists():
+                continue
+            python = prefix / "bin" / "python"
+            if not os.access(python, os.X_OK):
+                what = "you may not run" if os.path.lexists(python) else "there is no"
+                found.append(Problem(("environments", name, "prefix"), f"{what} {shortened(str(python), 200)}"))
+    return found
+
+
+def warnings(config: Config) -> list[str]:
+    """Name the folders that only jobs read and this machine lacks, one sentence each.
+
+    Args:
+        config: an expanded configuration.
+    """
+    folders = [("stage_on", f"models.{name}.source", folder) for name, folder in _models(config)]
+    folders += [("build_on", f"environments.{name}.prefix", folder) for name, folder in _prefixes(config)]
+    return [
+        f"{key}: {folder} is not on this machine. Check that the nodes have it: jobs read it there ({where}: job)."
+        for where, key, folder in folders
+        if not _on_this_machine(config, where) and not os.path.isdir(folder)
+    ]
+
+
+def _on_this_machine(config: Config, where: str) -> bool:
+    return config.cluster is None or getattr(config.cluster, where) == "login"
+
+
+def _models(config: Config) -> Iterator[tuple[str, Path]]:
+    for name in sorted({deployment.model for deployment in config.deployments.values()}):
+        source = config.models[name].source
+        if not source.startswith(("builtin:", hub_source.PREFIX)):
+            yield name, Path(source).absolute()
+
+
+def _prefixes(config: Config) -> Iterator[tuple[str, Path]]:
+    for name in sorted({deployment.environment for deployment in config.deployments.values()}):
+        if prefix := config.environments[name].prefix:
+            yield name, prefix.absolute()
+
+
+def _model_fault(folder: Path, *, dummy: bool) -> str | None:
+    try:
+        Architecture.from_config(manifest.examine(folder, dummy=dummy).config)
+    except WeightsRefused as error:
+        return " ".join(part for part in (error.what, error.do, error.look and f"Look at {error.look}.") if part)
+    return None
