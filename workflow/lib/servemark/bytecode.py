@@ -53,6 +53,12 @@ def place(python: Path, digest: str, cache: Path) -> Path | None:
             do="Start it by hand; a file system that hangs is the usual cause.",
             reason="prefix_broken",
         ) from None
+    except OSError as error:
+        raise EnvironmentRefused(
+            f"{python} cannot be started: {error.strerror}.",
+            do="Start it by hand and check its permissions.",
+            reason="prefix_broken",
+        ) from None
     # The last line: what a .pth file of the environment prints comes before it.
     said = done.stdout.split()[-1:]
     if done.returncode != 0 or said not in (["lacks"], ["has"]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import re
 import shutil
@@ -198,7 +199,7 @@ def use_prefix(name: str, prefix: Path) -> Environment:
         EnvironmentRefused: no interpreter there, or it does not run.
     """
     python = prefix.absolute() / "bin" / "python"
-    if not python.exists():
+    if not os.path.lexists(python):
         raise EnvironmentRefused(
             f"environments.{name}.prefix: there is no interpreter {python}.",
             do="Give the folder of a Python environment, the one that holds bin/python.",
@@ -260,6 +261,8 @@ def list_packages(python: Path) -> dict:
         what = f"does not run: {done.stderr.strip()[-300:]}"
     except subprocess.TimeoutExpired:
         what = f"does not answer within {LISTED_S} s"
+    except OSError as error:
+        what = f"cannot be started: {error.strerror}"
     except ValueError:
         what = f"does not list its packages but says: {done.stdout.strip()[-300:]}"
     raise EnvironmentRefused(

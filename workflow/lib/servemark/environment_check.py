@@ -49,7 +49,11 @@ def check(
         progress.say(words)
         target = log if "importing" in words else log.with_suffix(".help.txt")
         target.unlink(missing_ok=True)
-        result = run_tool(daemon.with_modules(argv, modules), log=target, env=env, timeout_s=600, watch=watch)
+        try:
+            result = run_tool(daemon.with_modules(argv, modules), log=target, env=env, timeout_s=600, watch=watch)
+        except OSError as error:
+            target.write_text(f"{argv[0]}: {error.strerror}\n")
+            raise _broken(environment, words, target) from None
         if result.exit_code != 0 or result.stopped:
             raise _broken(environment, words, target)
     facts = json.loads(facts_file.read_text())

@@ -20,6 +20,7 @@ from servemark.config.refused import (
     SERVE_OPTIONS,
     kebab,
     looks_secret,
+    owned,
     refusal,
     shortened,
     variable_refusal,
@@ -66,12 +67,15 @@ def nearest(word: str, known: Collection[str]) -> str | None:
 
 def _option_name(table: dict[str, str]) -> Callable[[str], str]:
     def check(name: str) -> str:
-        if name.startswith("-"):
-            raise refuse(f"options are written without dashes in front; did you mean `{name.lstrip('-')}`?")
+        plain = name.lstrip("-")
+        if plain != name and plain and check(plain):
+            raise refuse(f"options are written without dashes in front; did you mean `{plain}`?")
         if not re.fullmatch(OPTION_PATTERN, name):
             raise refuse("is not the name of an option: letters, digits and dashes")
         if why := refusal(kebab(name), table):
             raise refuse(f"is set by servemark: {why}", hide=True)
+        if table is SERVE_OPTIONS and (owner := owned(kebab(name))):
+            raise refuse(f"is set by servemark: {owner}", hide=True)
         if table is CLIENT_OPTIONS and (whole := shortened(kebab(name))):
             raise refuse(f"is a beginning of `{whole}`, for which vLLM would take it; write options out", hide=True)
         return kebab(name)

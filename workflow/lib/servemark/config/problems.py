@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from servemark.config import aliases
 from servemark.config.cluster import (
     CONSTRAINT_PATTERN,
     MODULE_PATTERN,
@@ -25,7 +26,7 @@ from servemark.config.kinds import (
 )
 from servemark.config.model import Config, Deployment, Workload
 from servemark.config.positions import Source, find, is_missing, value_at
-from servemark.config.refused import looks_secret
+from servemark.config.refused import SERVE_OPTIONS, kebab, looks_secret, refusal
 from servemark.errors import ConfigError
 
 Loc = tuple[Any, ...]
@@ -166,16 +167,23 @@ _HOMES = {
 def _unknown_key(loc: Loc) -> Problem:
     key, home = str(loc[-1]), model_at(loc[:-1])
     allowed = tuple(home.model_fields) if home else ()
+    keys = aliases.meant(key)
+    if known := next((one for one in (*keys, key) if nearest(one, allowed)), None):
+        return Problem(loc, "is an unknown key", allowed, given=known)
     text = "is an unknown key"
-    if not nearest(key, allowed):
-        elsewhere = [place for place, model in _HOMES.items() if model and key in model.model_fields]
-        if elsewhere:
-            text += f"; it belongs {elsewhere[0]}"
-        elif home is Deployment:
-            text += "; options of `vllm serve` stand under `options`"
-        elif home is Workload:
-            text += "; options of `vllm bench serve` stand under `client_options`"
-    return Problem(loc, text, allowed, given=key)
+    elsewhere = [(one, place) for one in keys for place, model in _HOMES.items() if model and one in model.model_fields]
+    if elsewhere:
+        one, place = elsewhere[0]
+        text += f"; it belongs {place}" if one == key else f"; it is `{one}` {place}"
+    elif keys[0].startswith("options."):
+        text += f"; it is `{keys[0].removeprefix('options.')}` under deployments.NAME.options"
+    elif home is Deployment and not refusal(kebab(key), SERVE_OPTIONS):
+        text += "; options of `vllm serve` stand under `options`"
+    elif home is Deployment:
+        text += f"; {refusal(kebab(key), SERVE_OPTIONS)}"
+    elif home is Workload:
+        text += "; options of `vllm bench serve` stand under `client_options`"
+    return Problem(loc, text, allowed)
 
 
 def _shown(value: Any) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from servemark.config import aliases
+
 _ADDRESS = "servemark chooses the server's address; fix the port with `port` of the deployment"
 _SECRET = "secrets never live in the configuration; servemark makes its own key and hands it over by environment"  # noqa: S105
 _LAUNCH = "servemark starts the processes of a deployment itself; describe them in `topology`"
@@ -172,6 +174,16 @@ def refusal(option: str, table: dict[str, str]) -> str | None:
     if name in table:
         return table[name]
     return next((why for key, why in table.items() if key.endswith("*") and name.startswith(key[:-1])), None)
+
+
+def owned(option: str) -> str | None:
+    """The reason why a beginning of a refused option of ``vllm serve``, or another name of it, is refused, or None.
+
+    vLLM's parser takes an unambiguous beginning for the whole: ``tensor-parallel`` is ``tensor-parallel-size``.
+    """
+    names = [option, *(one.replace("_", "-") for one in aliases.meant(option) if "." not in one)]
+    beginnings = (why for name in names for key, why in SERVE_OPTIONS.items() if key.startswith(name))
+    return next(beginnings, None)
 
 
 def variable_refusal(name: str, value: str) -> str | None:

@@ -10,6 +10,7 @@ from servemark import planning, random_weights, visible_gpus
 from servemark.config.cluster import Cluster
 from servemark.config.expand import Point
 from servemark.config.model import Deployment
+from servemark.config.refused import SERVE_OPTIONS, refusal
 from servemark.errors import PlanRefused
 from servemark.measurement import key
 from servemark.planning.lengths import request_tokens
@@ -166,7 +167,8 @@ def unknown_options(options: Iterable[str], known: Iterable[str], version: str) 
     for option in options:
         plain = option.removeprefix("no-").split(".")[0]
         if option not in names and plain not in names:
-            near = difflib.get_close_matches(option, sorted(names), n=1)
+            allowed = [name for name in sorted(names) if not refusal(name, SERVE_OPTIONS)]
+            near = difflib.get_close_matches(option, allowed, n=1)
             found.append(
                 f"options.{option}: vLLM {version} has no such option{f'; did you mean {near[0]}' if near else ''}."
             )

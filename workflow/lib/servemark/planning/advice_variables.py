@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator
 
+from servemark.config.refused import VARIABLES
 from servemark.planning.asked import Asked
 
 REPLACED = {"VLLM_MXFP4_USE_MARLIN": ("moe-backend", "options.moe-backend: marlin")}
@@ -32,7 +33,7 @@ def unknown(asked: Asked) -> Iterator[str]:
         option, instead = REPLACED.get(name, ("", ""))
         if option in asked.check.serve_options:
             way_out = f"{instead} has taken its place."
-        elif near := difflib.get_close_matches(name, known, n=1, cutoff=0.85):
+        elif near := difflib.get_close_matches(name, [one for one in known if one not in VARIABLES], n=1, cutoff=0.85):
             way_out = f"Did you mean {near[0]}? Otherwise remove it."
         else:
             way_out = "Remove it."
