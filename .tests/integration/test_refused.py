@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 
 import pytest
 import yaml
 
-from integration.harness import Checkout
+from integration.harness import SNAKEMAKE, Checkout
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,56 @@ def test_a_misspelt_key_is_refused_with_its_line_and_the_nearest_spelling(
     assert "Traceback" not in done.text
     assert not fresh.results.exists() and fresh.processes() == []
     assert not (fresh.path / ".snakemake" / "servemark-owner.json").exists()
+
+
+HOSTILE: dict[str, tuple[bytes | None, str]] = {
+    "missing": (None, "hostile.yaml "),
+    "latin": (b"run: demo\ncache: \xe9\n", "hostile.yaml:2: "),
+    "deep": (b"run: " + b"[" * 5000 + b"]" * 5000, "hostile.yaml:1:"),
+    "own": (b"verdict: &a {x: *a}\n", "hostile.yaml:1:"),
+    "bomb": (
+        b"a0: &a0 {x: 1}\n"
+        + b"".join(b"a%d: &a%d {%s}\n" % (n, n, b", ".join(b"k%d: *a%d" % (k, n - 1) for k in range(9))) for n in range(1, 30)),
+        "hostile.yaml:",
+    ),
+    "digits": (b"run: demo\ncache: 1" + b"0" * 5000, "hostile.yaml:2:"),
+    "list": (b"- a\n", "hostile.yaml:1: "),
+    "empty": (b"", "hostile.yaml:1: "),
+    "repetitions": (b"workloads:\n  chat:\n    repetitions: 1000000000\n", "hostile.yaml:3: workloads.chat.repetitions: "),
+    "model": (b"models:\n  tiny:\n    source: ./model\n", "hostile.yaml:3: models.tiny.source: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused_before_snakemake_reads_it(fresh: Checkout, name: str):
+    content, expected = HOSTILE[name]
+    if content is not None:
+        (fresh.path / "hostile.yaml").write_bytes(content)
+    (fresh.path / "model").mkdir()
+    (fresh.path / "model" / "config.json").write_text('{"a":' * 3000)
+
+    # The second --configfile takes the place of the first; both are given where the files are merged.
+    files = ["my.yaml", "hostile.yaml"] if name in ("repetitions", "model") else ["hostile.yaml"]
+    done = fresh.run("--configfile", *files, *(["-n"] if name == "deep" else []), seconds=30)
+
+    assert done.rc == 2, done.text[:2000]
+    assert expected in done.text and "Traceback" not in done.text, done.text[:2000]
+    assert not fresh.results.exists() and fresh.processes() == []
+
+
+def test_a_hostile_embedded_default_is_refused_too(fresh: Checkout):
+    (fresh.path / "config" / "config.yaml").write_text("run: " + "[" * 5000)
+    done = subprocess.run(
+        [SNAKEMAKE, "--profile", "profiles/local"], cwd=fresh.path, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 2 and "config.yaml:1:" in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_staged_model_that_is_gone_stops_no_run_that_has_it(measured: Checkout):
+    """Whoever makes a report again needs neither model nor environment."""
+    measured.config["models"]["tiny"]["source"] = str(measured.path / "gone")
+    done = measured.run("-n", seconds=60)
+    assert done.rc == 0, done.text
 
 
 def test_a_second_run_is_refused_with_the_first_ones_pid_and_the_first_goes_on(checkout: Checkout):

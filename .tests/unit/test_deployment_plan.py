@@ -371,6 +371,11 @@ def test_options_are_known_with_their_negation_and_their_parts(options, unknown)
     assert unknown_options(options, KNOWN, "1") == unknown
 
 
+def test_no_option_is_proposed_that_would_be_refused():
+    (words,) = unknown_options(["tensor-paralel-size"], [*KNOWN, "tensor-parallel-size"], "1")
+    assert "tensor-parallel-size" not in words.replace("tensor-paralel-size", "")
+
+
 def test_too_little_memory_is_refused(planned):
     with pytest.raises(PlanRefused, match="max-model-len"):
         planned(variables={"VLLM_CPU_KVCACHE_SPACE": "0.00001"})

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from places import site_packages
 
-from servemark import environment, storage
+from servemark import bytecode, environment, storage
 from servemark.errors import EnvironmentRefused, ServemarkError
 from servemark.locks import Lock
 from servemark.processes import LIFELINE_VARIABLE, myself
@@ -334,6 +334,18 @@ def test_an_interpreter_that_does_not_run_is_refused_with_its_words(tmp_path):
     with pytest.raises(EnvironmentRefused, match="does not run: wrong ELF class") as refused:
         environment.use_prefix("mine", tmp_path)
     assert refused.value.reason == "prefix_broken"
+
+
+@pytest.mark.parametrize(("text", "mode"), [("#!/bin/sh\n", 0o644), ("#!/no/such/shell\n", 0o755), ("\0\0\0\0", 0o755)])
+def test_an_interpreter_that_cannot_be_started_is_refused(tmp_path, text, mode):
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(text)
+    python.chmod(mode)
+    for start in (environment.list_packages, lambda path: bytecode.place(path, "digest", tmp_path)):
+        with pytest.raises(EnvironmentRefused, match="cannot be started") as refused:
+            start(python)
+        assert refused.value.reason == "prefix_broken"
 
 
 def test_a_damaged_marker_is_said_and_not_taken_for_a_built_environment(build, lock):

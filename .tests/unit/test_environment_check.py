@@ -251,3 +251,11 @@ def test_a_gpu_that_torch_reaches_and_nvidia_smi_does_not_tell_of_is_refused_wit
     with pytest.raises(EnvironmentRefused, match="nvidia-smi, which is asked for them, is not in the PATH") as refused:
         environment_check.judge(found, report_data.hardware(accelerator="cpu", gpus=()))
     assert refused.value.reason == "gpu_not_reached" and "NVIDIA_DRIVER_CAPABILITIES" in str(refused.value)
+
+
+def test_an_interpreter_that_cannot_be_started_is_an_error_of_the_environment(check, standin, tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\n")
+    with pytest.raises(EnvironmentRefused, match="Permission denied") as refused:
+        check(standin.model_copy(update={"python": str(python)}))
+    assert refused.value.reason == "environment_broken"

@@ -7,6 +7,7 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from archived_run import wrong
 
 from servemark import archive
@@ -75,3 +76,25 @@ def test_the_digest_beside_the_archive_is_compared(run):
     assert "is not the file that demo.tar.zst.sha256 names" in line
     beside.write_text("nonsense")
     assert "holds no sha256" in wrong(path)[0]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("mode", 0o4755), ("uid", 1000), ("gid", 1000), ("mtime", 1), ("uname", "eve"), ("pax_headers", {"comment": "x"})],
+)
+def test_a_changed_tar_header_is_named(run, field, value):
+    found = wrong(put(run.seal(), touch=lambda header: setattr(header, field, value)))
+    assert any(
+        line.startswith("config.json: ") and ("extended by comment" if field == "pax_headers" else field) in line
+        for line in found
+    ), found
+    assert len([line for line in found if "tar header" in line]) == len(found)
+
+
+def test_a_folder_in_the_tar_is_named(run):
+    def folder(header: tarfile.TarInfo) -> None:
+        if header.name.endswith("README.txt"):
+            header.type = tarfile.DIRTYPE
+            header.size = 0
+
+    assert any("README.txt: the tar header is changed: type" in line for line in wrong(put(run.seal(), touch=folder)))

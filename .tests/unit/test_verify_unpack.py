@@ -233,3 +233,24 @@ def test_both_commands_refuse_with_exit_code_1_and_a_missing_file_with_2(tmp_pat
     assert cli.main([command, str(tmp_path / "room")]) == 2
     said = capsys.readouterr().err
     assert "does not exist" in said and "results/RUN" in said
+
+
+@pytest.mark.parametrize("command", ["verify", "show"])
+def test_a_pipe_is_refused_as_a_pipe_and_not_read(tmp_path, capsys, command):
+    os.mkfifo(tmp_path / "demo.tar.zst")
+    assert cli.main([command, str(tmp_path / "demo.tar.zst")]) == 2
+    words = capsys.readouterr().err
+    assert "pipe" in words and "does not exist" not in words
+
+
+def test_an_extended_header_with_an_owner_is_refused(tmp_path):
+    name = f"run/{'n' * 150}"
+    plain = bytearray(tar_of(member(name)))
+    header = tarfile.TarInfo.frombuf(bytes(plain[:512]), "utf-8", "surrogateescape")
+    assert header.type == tarfile.XHDTYPE
+    header.uid = 1000
+    plain[:512] = header.tobuf(tarfile.USTAR_FORMAT)
+    with pytest.raises(Unsafe) as caught:
+        with unpacked(pack(tmp_path, bytes(plain))):
+            pass
+    assert caught.value.reason == "archive_damaged"

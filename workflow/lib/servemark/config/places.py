@@ -71,6 +71,8 @@ def _prefixes(config: Config) -> Iterator[tuple[str, Path]]:
 
 
 def _model_fault(folder: Path, *, dummy: bool) -> str | None:
+    if not os.path.isdir(folder):
+        return f"there is no folder {shortened(str(folder), 200)}"
     try:
         Architecture.from_config(manifest.examine(folder, dummy=dummy).config)
     except WeightsRefused as error:

@@ -191,9 +191,10 @@ class _Unpacking:
 def _changed(member: tarfile.TarInfo) -> list[str]:
     """The fields of a header in which it differs from the one that :func:`servemark.archive.seal` writes."""
     sealed = archive.header(member.name, member.size)
-    found = [
+    found = [f"mode {member.mode:o}, sealed with {sealed.mode:o}"] if member.mode != sealed.mode else []
+    found += [
         f"{field} {getattr(member, field)!r}, sealed with {getattr(sealed, field)!r}"
-        for field in ("mode", "uid", "gid", "uname", "gname", "mtime", "linkname", "devmajor", "devminor")
+        for field in ("uid", "gid", "uname", "gname", "mtime", "linkname", "devmajor", "devminor")
         if getattr(member, field) != getattr(sealed, field)
     ]
     if member.type != sealed.type:

@@ -24,9 +24,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 """Types whose published checkpoints leave out what equals their class's defaults (transformers 5.19, Gemma3TextConfig)."""
 
-MAX_LAYERS = 10_000
-"""The deepest published models have some 130 layers."""
-
+MAX_LAYERS = 10_000  # the deepest published models have some 130
 UNREAD_PATTERNS = ("full_attention_interval", "hybrid_override_pattern")
 """Keys that say which layers have attention at all, of models with layers of another kind (Qwen3-Next, Nemotron-H)."""
 
@@ -106,8 +104,7 @@ class Architecture:
         The alternative key names are those vLLM itself tries (vllm/transformers_utils/model_arch_config_convertor.py).
 
         Raises:
-            WeightsRefused: a needed key is missing or no such number as it must be, or the attention is of a kind that these formulas
-                do not cover.
+            WeightsRefused: a needed key is missing or of another type, or these formulas do not cover the kind of attention.
         """
         try:
             return cls._of(config)
