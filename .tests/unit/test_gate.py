@@ -21,7 +21,7 @@ def write(run_folder, *records):
     for record in records:
         path = run_folder / "deployments" / record.deployment / "points" / f"{record.point}.json"
         record.write(path)
-        paths.append(str(path))
+        paths.append(path)
     return paths
 
 

@@ -116,8 +116,6 @@ rule measure:
         ready=ancient("<run>/deployments/{deployment}/ready.json"),
         predecessor=ancient(predecessor),
         plan="<run>/deployments/{deployment}/plan.json",
-        environment=ancient(environment_of),
-        manifest=ancient(manifest_of),
         settings=ancient(settings()),
     output:
         record="<run>/deployments/{deployment}/points/{point}.json",

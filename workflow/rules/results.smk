@@ -26,7 +26,6 @@ rule account_allocation:
 rule collect_measurements:
     """One row a measurement, INVALID ones without figures."""
     input:
-        records=all_points,
         accounting=of_every_deployment("<run>/deployments/{deployment}/accounting.json"),
     output:
         csv=report(
@@ -104,7 +103,6 @@ rule check_measurements:
     input:
         archive=f"<run>/archive/{experiment.config.run}.tar.zst",
         csv="<run>/measurements.csv",
-        records=all_points,
         settings=ancient(settings()),
     output:
         check="<run>/check.json",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from servemark import gate
 from servemark.config.load import read_resolved
 from servemark.measurement.ledger import Ledger
+from servemark.records import record_files
 from servemark.stage import stage
 
 if TYPE_CHECKING:
@@ -15,5 +16,6 @@ with stage("check_measurements", "", snakemake.log[0]) as here:
     run_folder = Path(snakemake.output.check).parent
     config = read_resolved(snakemake.input.settings)
     ledger = Ledger(config.ledger_folder)
-    check = gate.gate(run_folder, snakemake.input.records, ledger, config.accept_invalid, here.progress)
+    records = record_files(run_folder, config.deployments)
+    check = gate.gate(run_folder, records, ledger, config.accept_invalid, here.progress)
     check.write(snakemake.output.check)

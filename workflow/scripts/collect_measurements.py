@@ -1,8 +1,9 @@
 """Records to one tidy table."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servemark.records import Accounting, Measurement
+from servemark.records import Accounting, Measurement, record_files
 from servemark.report import table
 from servemark.stage import stage
 
@@ -10,9 +11,8 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 with stage("collect_measurements", "", snakemake.log[0]):
-    frame = table.tidy(
-        [Measurement.read(path) for path in snakemake.input.records],
-        [Accounting.read(path) for path in snakemake.input.accounting],
-    )
+    accounts = [Accounting.read(path) for path in snakemake.input.accounting]
+    records = record_files(Path(snakemake.output.csv).parent, [account.deployment for account in accounts])
+    frame = table.tidy([Measurement.read(path) for path in records], accounts)
     table.write_csv(frame, snakemake.output.csv)
     table.write_parquet(frame, snakemake.output.parquet)

@@ -15,10 +15,13 @@ if TYPE_CHECKING:
 folder = Path(snakemake.output.record).parents[1]
 with stage("measure", snakemake.wildcards.deployment, snakemake.log[0], folder) as here:
     config = read_resolved(snakemake.input.settings)
+    plan = Plan.read(snakemake.input.plan)
+    run_folder = folder.parents[1]
+    # The plan rests on both. As inputs of every point they would be a third of the files that Snakemake follows.
     measuring = Measuring(
-        Plan.read(snakemake.input.plan),
-        Environment.read(snakemake.input.environment),
-        Manifest.read(snakemake.input.manifest),
+        plan,
+        Environment.read(run_folder / "environments" / plan.environment / "environment.json"),
+        Manifest.read(run_folder / "models" / plan.model / "manifest.json"),
         Ledger(config.ledger_folder),
         config.verdict,
         config.timeouts,

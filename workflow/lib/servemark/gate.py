@@ -14,14 +14,14 @@ from servemark.report import table
 
 
 def gate(
-    run_folder: Path, records: Iterable[str], ledger: Ledger, accept_invalid: bool | Sequence[str], progress: Progress
+    run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_invalid: bool | Sequence[str], progress: Progress
 ) -> Check:
     """Set INVALID measurements aside and fail, or pass and name the holes; writes summary.txt either way.
 
     Raises:
         ServemarkError: at least one measurement has to be made again.
     """
-    found = {Path(path): Measurement.read(path) for path in records}
+    found = {path: Measurement.read(path) for path in records}
     answer = quarantine.gate(found, run_folder / "rejected", accept_invalid)
     for path in answer.moved.values():
         rejected = Measurement.read(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -29,6 +30,8 @@ from servemark.records import Measurement, write_atomically
 
 # Snakemake walks the chain of points recursively, several frames a point, and reports an overflow as a "cyclic dependency".
 _FRAMES_PER_POINT = 30
+# Snakemake's graph is millions of objects that live to the end. Python looks for garbage among them after every 700 new ones.
+_OBJECTS_PER_COLLECTION = 100_000
 
 
 @dataclass(frozen=True)
@@ -61,20 +64,25 @@ class Experiment:
 
 
 def _in_order(config: Config, deployment: str) -> tuple[Point, ...]:
-    found = points(config, deployment)
-    return tuple(sorted(found, key=lambda point: _ended_a_server(config.run, deployment, point.name)))
+    last = _loads_that_ended_a_server(config.run, deployment)
+    return tuple(sorted(points(config, deployment), key=lambda point: _load(point.name) in last))
 
 
-def _ended_a_server(run: str, deployment: str, point: str) -> bool:
-    """Whether this load's measurement, in any repetition, was the end of a server before. Such points go last and cost no other."""
-    load = point.rpartition("-r")[0]
-    for path in (Path("results") / run / "rejected" / deployment).glob(f"{load}-r*.json"):
+def _load(point: str) -> str:
+    """The name of a point, or of its rejected record, without the repetition."""
+    return point.rpartition("-r")[0]
+
+
+def _loads_that_ended_a_server(run: str, deployment: str) -> set[str]:
+    """Return the loads of which a rejected measurement ended its server. Their points go last and cost no other point."""
+    found = set()
+    for path in (Path("results") / run / "rejected" / deployment).glob("*-r*.json"):
         with contextlib.suppress(ServemarkError):
             record = Measurement.read(path)
             # A point that was not measured because the server had gone already has no command line.
             if record.failure and record.client_argv:
-                return True
-    return False
+                found.add(_load(path.name))
+    return found
 
 
 def load(
@@ -90,6 +98,7 @@ def load(
     """
     # In the jobs too: their Snakemakes remove files, and write the logs that a failure sends users to.
     logging.getLogger("snakemake.logging").addFilter(_reassures)
+    gc.set_threshold(_OBJECTS_PER_COLLECTION)
     fence.export_name()
     scheduled_run.restore_configuration()
     try:

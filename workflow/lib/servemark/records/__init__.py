@@ -43,6 +43,7 @@ from servemark.records.planned import (
     Topology,
     prefix_tokens,
     prompt_tokens,
+    record_files,
 )
 from servemark.records.watched import ServerTimeline, Timeline
 
@@ -118,6 +119,7 @@ __all__ = [
     "Topology",
     "prefix_tokens",
     "prompt_tokens",
+    "record_files",
     "utc_now",
     "write_atomically",
 ]

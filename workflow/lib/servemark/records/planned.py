@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pydantic import Field
@@ -146,6 +147,20 @@ class Plan(Record):
     def asked_by(self, workload: str) -> Topology:
         """The part of the topology that a workload's requests go to: one replica where it asks one past the router."""
         return self.topology.asked(next((point.ask for point in self.points if point.workload == workload), "endpoint"))
+
+
+def record_files(run_folder: Path, deployments: Iterable[str]) -> list[Path]:
+    """Return the paths of the records of all planned points, deployment by deployment.
+
+    Raises:
+        ServemarkError: a plan is missing or cannot be read.
+    """
+    folders = [run_folder / "deployments" / name for name in deployments]
+    return [
+        folder / "points" / f"{point.name}.json"
+        for folder in folders
+        for point in Plan.read(folder / "plan.json").points
+    ]
 
 
 class Plans(Record):

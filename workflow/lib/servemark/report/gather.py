@@ -21,6 +21,7 @@ from servemark.records import (
     Startup,
     Stopped,
     Timeline,
+    record_files,
 )
 from servemark.report import attempted, distributions, excerpts, timelines
 from servemark.report.data import PageData
@@ -100,9 +101,4 @@ def _each(kind: type[RecordT], folders: list[Path], name: str) -> dict[str, Reco
 
 def _measurements(run_folder: Path, config: dict) -> list[Measurement]:
     """The records of the points that are planned now; what an earlier configuration left beside them is not shown."""
-    found = []
-    for name in config["deployments"]:
-        folder = run_folder / "deployments" / name
-        for point in Plan.read(folder / "plan.json").points:
-            found.append(Measurement.read(folder / "points" / f"{point.name}.json"))
-    return found
+    return [Measurement.read(path) for path in record_files(run_folder, config["deployments"])]

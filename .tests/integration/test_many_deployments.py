@@ -1,0 +1,75 @@
+"""What a dry run costs when there are many deployments: counts of calls and files, which no busy machine changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import yaml
+
+from integration.harness import Checkout
+
+POINTS = 4
+# Runs Snakemake's command line under a profiler and prints how many calls it made, in all and in the workflow's own code.
+COUNTED = """
+import cProfile, json, os, pstats, sys
+from snakemake.cli import main
+profiler = cProfile.Profile()
+profiler.enable()
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    rc = end.code
+profiler.disable()
+own = os.path.join(os.getcwd(), "workflow", "")
+calls = {place: calls for place, (_, calls, *_) in pstats.Stats(profiler).stats.items()}
+print(json.dumps({"rc": rc, "all": sum(calls.values()), "own": sum(n for (f, *_), n in calls.items() if f.startswith(own))}))
+"""
+
+
+def configure(checkout: Checkout, deployments: int) -> None:
+    checkout.config["workloads"]["chat"]["concurrency"] = list(range(1, POINTS + 1))
+    one = next(iter(checkout.config["deployments"].values()))
+    checkout.config["deployments"] = {
+        f"d{n}": one | {"options": {"max-model-len": 256 + n}} for n in range(deployments)
+    }
+
+
+def calls(checkout: Checkout, deployments: int) -> dict[str, int]:
+    """Return how many function calls a dry run with so many deployments makes: ``all`` and ``own``, those of the workflow."""
+    configure(checkout, deployments)
+    (checkout.path / "my.yaml").write_text(yaml.safe_dump(checkout.config))
+    arguments = ["--profile", "profiles/local", "--configfile", "my.yaml", "-n", "--quiet", "rules", "host"]
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED, *arguments], cwd=checkout.path, capture_output=True, text=True, timeout=300,
+        env=os.environ | {"SERVEMARK_RUNTIME_DIR": str(checkout.runtime), "PYTHONPATH": str(checkout.path / "workflow" / "lib")},
+    )  # fmt: skip
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["rc"] in (0, None), done.stderr[-3000:]
+    return found
+
+
+def test_twice_the_deployments_make_twice_the_calls_and_no_more(checkout: Checkout):
+    few, more, most = (calls(checkout, deployments) for deployments in (10, 20, 40))
+    for whose in ("all", "own"):
+        first, second = more[whose] - few[whose], most[whose] - more[whose]
+        assert 0 < second <= 2.15 * first, (whose, few, more, most)
+
+
+def test_a_load_point_adds_seven_input_files_to_the_graph(checkout: Checkout):
+    """Each file that Snakemake follows costs time and memory: 20,000 load points have as many times that."""
+    configure(checkout, 2)
+    fewer = _inputs(checkout)
+    checkout.config["workloads"]["chat"]["concurrency"] = list(range(1, POINTS + 2))
+    # Token, point before it, plan and configuration; its record for the stop; record and raw result for the run.
+    assert (_inputs(checkout) - fewer) / 2 == 7
+
+
+def _inputs(checkout: Checkout) -> int:
+    done = checkout.run("-n", "--quiet", "host")
+    assert done.rc == 0, done.text
+    lines = re.findall(r"^ +input: (.+)$", done.text, re.MULTILINE)
+    return sum(len(line.split(", ")) for line in lines)
