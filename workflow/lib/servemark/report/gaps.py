@@ -48,7 +48,10 @@ def gaps(data: PageData) -> list[Gap]:
     A failure that travelled through the records of several stages and points is one gap. A planned point without a
     record belongs to the failure of its deployment, or is a gap of its own where none is recorded.
     """
-    found = [gap for deployment in data.deployments for gap in _of(data, deployment)]
+    measured: dict[str, list[Measurement]] = {}
+    for item in data.measurements:
+        measured.setdefault(item.deployment, []).append(item)
+    found = [gap for deployment in data.deployments for gap in _of(data, deployment, measured.get(deployment, []))]
     for number, gap in enumerate(found, 1):
         gap.anchor = f"gap-{number}"
     return found
@@ -70,12 +73,11 @@ def failures(data: PageData) -> list[Failure]:
     return [gap.failure for gap in (*found, *made_good(data, found))]
 
 
-def _of(data: PageData, deployment: str) -> Iterator[Gap]:
+def _of(data: PageData, deployment: str, mine: Sequence[Measurement]) -> Iterator[Gap]:
     found: dict[tuple[str, str, str], Gap] = {}
     for record in (data.startups.get(deployment), data.stopped.get(deployment)):
         if record is not None and record.failure is not None:
             _gap(found, deployment, record.failure)
-    mine = [item for item in data.measurements if item.deployment == deployment]
     for item in mine:
         if item.verdict == "INVALID":
             failure = item.failure or Failure(

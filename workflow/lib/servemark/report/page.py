@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from servemark.report import (
     roofline,
     router_share,
     starting,
+    thinning,
     timelines,
     views,
     words,
@@ -36,7 +38,7 @@ TEMPLATES = Path(__file__).parents[3] / "templates"
 _JSON_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
 
-def render(data: PageData, *, bundle: str | None = None) -> str:
+def render(data: PageData, *, bundle: str | None = None, whole: bool | None = None) -> str:
     """The page as HTML text; write it as UTF-8.
 
     The content security policy names the sha256 of each inline script and style, so nothing that data could smuggle
@@ -45,29 +47,36 @@ def render(data: PageData, *, bundle: str | None = None) -> str:
     Args:
         bundle: the script that draws the plots; by default Vega's, which takes a second to make. Who only reads the figures
             gives an empty one.
+        whole: show every measurement; by default, where there are at most ``thinning.WHOLE``.
     """
     bundle = charts.bundle() if bundle is None else bundle
     frame = tidy(data.measurements, data.accounts.values())
-    measured = rows(frame)
-    shown = sorted({row["deployment"] for row in measured if row["verdict"] != "INVALID"})
+    items = ordered(data.measurements)
     points = views.medians(aggregate(frame))
+    shown = thinning.select(
+        points,
+        sorted({item.deployment for item in items if item.verdict != "INVALID"}),
+        whole=len(items) <= thinning.WHOLE if whole is None else whole,
+    )
+    listed = shown.lists(items)
     headline = views.headlines(points, data)
     found = gaps(data)
     later = made_good(data, found)
     groups = comparison.groups(points, data)
     shares, unknown = roofline.shares(points, data)
-    moments = timelines.shown(data.measurements, data.timelines)
-    throughputs = charts.throughputs(measured, data.hardware.accelerator)
-    panels = charts.panels(measured, shown, tuple(throughputs))
+    moments = timelines.shown(shown.of_series(items), data.timelines)
+    throughputs = charts.throughputs(rows(frame[["verdict", "devices"]]), data.hardware.accelerator)
+    panels = charts.panels(rows(frame[shown.draws(items)]), shown.series, tuple(throughputs))
+    bins = shown.distributions(data.distributions)
     style, script = (
         (TEMPLATES / "report.css").read_text(encoding="utf-8"),
         (TEMPLATES / "report.js").read_text(encoding="utf-8"),
     )
     drawings = {
-        "series": shown,
+        "series": shown.series,
         "panels": {panel.id: panel.specs for panel in panels},
-        "startup": starting.spec(list(data.startups.values())),
-        "distribution": histogram.drawings(data.distributions, shown),
+        "startup": starting.spec([item for name, item in data.startups.items() if shown.plots(name)]),
+        "distribution": histogram.drawings(bins, shown.series),
         "timeline": timelines.drawings(moments),
     }
     # Markup marks what needs no escaping: our own files, the pinned bundle, and JSON that _json has escaped.
@@ -76,42 +85,51 @@ def render(data: PageData, *, bundle: str | None = None) -> str:
         title=f"{data.run}: servemark report",
         summary=views.summary(data, headline, len(found)),
         verdicts=views.verdicts(data),
-        headline=headline,
-        points=points,
+        headline=[{**group, "cards": shown.cards(group["cards"])} for group in headline],
+        shown=shown,
+        points=shown.points,
         measured=[
             {**row, "record": record, "load": words.load(record.concurrency, record.request_rate)}
-            for row, record in zip(measured, ordered(data.measurements), strict=True)
+            for row, record in zip(rows(frame[listed]), itertools.compress(items, listed), strict=True)
         ],
-        gaps=found,
+        objections=views.objections(items),
+        gaps=shown.first(found),
+        gap_count=len(found),
         panels=panels,
         throughputs=throughputs,
-        places=places.places(data),
+        places=[place for place in places.places(data) if shown.plots(place["deployment"])],
         jobs=places.jobs(data),
-        balance=places.balance(data),
+        balance=shown.worst(places.balance(data)),
         replica_startups=places.replica_startups(data),
         attempts=attempted.rows(data.attempts, data.measurements, data.rejected, [*found, *later]),
-        rejected=attempted.rejected_rows(data.rejected, [*found, *later]),
+        rejected=attempted.rejected_rows(shown.first(data.rejected), [*found, *later]),
         made_good=later,
         excerpts={gap.anchor: data.excerpts.get(excerpts.key(gap.failure)) for gap in (*found, *later)},
-        groups=groups,
+        groups=shown.groups(groups),
         alone=comparison.alone(data, groups),
         device=comparison.device(data),
         unit=lambda count: comparison.unit(data, count),
-        router_pairs=router_share.pairs(points, data),
-        distributions=data.distributions,
-        loads_left_out=histogram.left_out(data.distributions, points),
-        heaviest=histogram.heaviest(data.distributions),
+        router_pairs=[
+            pair
+            for pair in router_share.pairs(points, data)
+            if shown.shows(pair.deployment, pair.router.workload, pair.router.load)
+        ],
+        distributions=bins,
+        loads_left_out=histogram.left_out(bins, points),
+        heaviest=histogram.heaviest(bins),
         timelines=moments,
         timelines_left_out=len(moments) < len(data.timelines),
         busiest=timelines.busiest(moments),
-        roofline=shares,
+        roofline=[share for share in shares if shown.shows(share.deployment, share.workload, share.load)],
         roofline_unknown=unknown,
-        series=charts.series(shown),
-        looks={look["name"]: look for look in charts.series(shown)},
+        series=charts.series(shown.series),
+        looks={look["name"]: look for look in charts.series(shown.series)},
         drawings=_json(drawings),
         hardware_line=views.hardware_line(data.hardware),
         hardware_facts=views.hardware_facts(data.hardware),
-        clients=views.clients(data),
+        clients=[
+            row for row in views.clients(data) if shown.shows(row["deployment"], row["workload"], row["load"])
+        ],
         startup=views.startup_table(data),
         memory=views.memory(data),
         config=yaml.safe_dump(words.plain(data.config), sort_keys=False, allow_unicode=True, width=100),

@@ -165,11 +165,13 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     ones, ``repetitions_suspect`` the SUSPECT ones. Row order is that of ``tidy``; figures are empty where none was
     accepted.
     """
-    groups = frame.groupby(list(LOAD), dropna=False, sort=False)
-    counts = groups["verdict"].agg(
-        repetitions_asked="size",
-        repetitions_accepted=lambda verdicts: int((verdicts != "INVALID").sum()),
-        repetitions_suspect=lambda verdicts: int((verdicts == "SUSPECT").sum()),
+    # A function for each group would take seconds where there are thousands of groups.
+    marked = frame.assign(accepted=frame["verdict"] != "INVALID", suspect=frame["verdict"] == "SUSPECT")
+    groups = marked.groupby(list(LOAD), dropna=False, sort=False)
+    counts = groups.agg(
+        repetitions_asked=("verdict", "size"),
+        repetitions_accepted=("accepted", "sum"),
+        repetitions_suspect=("suspect", "sum"),
     )
     figures = groups[list(FIGURES)].agg(["median", "min", "max"])
     figures.columns = [f"{figure}_{statistic}" for figure, statistic in figures.columns]

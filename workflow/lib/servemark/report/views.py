@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -22,6 +22,23 @@ def verdicts(data: PageData) -> dict[str, int]:
     for item in data.measurements:
         counts[item.verdict] += 1
     return counts
+
+
+def objections(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
+    """Return how many measurements each reason made SUSPECT or INVALID: one row a verdict and reason code, most first."""
+    found: dict[tuple[str, str], set[str]] = {}
+    counts: dict[tuple[str, str], int] = {}
+    for item in measurements:
+        if item.verdict == "VALID":
+            continue
+        codes = {reason.code for reason in item.reasons} | ({item.failure.reason} if item.failure else set())
+        for code in codes or {words.NOTHING}:
+            counts[item.verdict, code] = counts.get((item.verdict, code), 0) + 1
+            found.setdefault((item.verdict, code), set()).add(item.deployment)
+    return [
+        {"verdict": verdict, "code": code, "measurements": count, "deployments": len(found[verdict, code])}
+        for (verdict, code), count in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
+    ]
 
 
 def medians(aggregated: pd.DataFrame) -> list[dict[str, Any]]:

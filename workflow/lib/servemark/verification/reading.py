@@ -29,13 +29,14 @@ class Line:
 class Page:
     """What a page states. ``drawings`` is None where there is none that can be read; ``version`` wrote the page.
 
-    ``panels`` are the plots' names as the page offers them, by the id that the drawings use, or their number as load-3, point-7.
+    ``whole``: it shows every measurement. ``panels`` are the plots' names as the page offers them, by the id that the drawings use, or their number as load-3, point-7.
     """
 
     lines: list[Line] = field(default_factory=list)
     panels: dict[str, str] = field(default_factory=dict)
     drawings: dict[str, Any] | None = None
     version: str = ""
+    whole: bool = True
 
 
 def read_page(html: str) -> Page:
@@ -70,6 +71,8 @@ class _Reader(HTMLParser):
         match tag:
             case "meta" if given.get("name") == "generator":
                 self.page.version = (given.get("content") or "").removeprefix("servemark ")
+            case "meta" if given.get("name") == "servemark-shows":
+                self.page.whole = given.get("content") != "part"
             case "section":
                 self._section, self._heading, self._about = given.get("id") or "", "", ""
             case "script":

@@ -1,0 +1,160 @@
+"""What the page of a very large run shows: some load points of each deployment. measurements.csv and .parquet hold all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any, TypeVar
+
+from servemark.records import Measurement
+from servemark.report import words
+from servemark.report.comparison import Group
+from servemark.report.distributions import Distribution
+from servemark.report.router_share import OUTPUT
+
+WHOLE = 2_000
+"""Measurements. A page of no more shows each of them; one of 20,000 would have 50 MB."""
+POINTS = 2_000
+"""Load points in the tables of a thinned page; two of each deployment and workload where that is more."""
+SERIES = 24
+"""Deployments in the plots and cards of a thinned page."""
+DRAWN = 1_500
+"""Measurements in the curves of a thinned page: a browser draws each one five times."""
+LISTED = 1_000
+"""Measurements in the table of verdicts of a thinned page, which lists none that is VALID; as many gaps and earlier attempts."""
+
+_Point = Mapping[str, Any]
+_Key = tuple[str, str, str]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The load points and deployments that a page shows.
+
+    ``points`` are the rows of the tables (``views.medians``), ``series`` the deployments of the plots, in alphabetical order.
+    """
+
+    whole: bool
+    points: Sequence[_Point]
+    series: Sequence[str]
+    kept: frozenset[_Key]
+    drawn: frozenset[_Key]
+
+    def shows(self, deployment: str, workload: str, load: str) -> bool:
+        """Return whether the tables show this load point. ``load``: in words."""
+        return self.whole or (deployment, workload, load) in self.kept
+
+    def lists(self, measurements: Sequence[Measurement]) -> list[bool]:
+        """Return for each measurement whether the table of verdicts shows it: all, or the first that are not VALID."""
+        left = LISTED
+        found = []
+        for item in measurements:
+            listed = self.whole or (item.verdict != "VALID" and left > 0)
+            left -= listed
+            found.append(listed)
+        return found
+
+    def first(self, entries: Sequence[_T]) -> Sequence[_T]:
+        """Return the gaps, or the earlier attempts, to list."""
+        return entries if self.whole else entries[:LISTED]
+
+    def draws(self, measurements: Sequence[Measurement]) -> list[bool]:
+        """Return for each measurement whether the curves show it."""
+        return [self.whole or _key_of(item) in self.drawn for item in measurements]
+
+    def of_series(self, measurements: Sequence[Measurement]) -> list[Measurement]:
+        """Return the measurements of the deployments in the plots."""
+        return [item for item in measurements if self.plots(item.deployment)]
+
+    def plots(self, deployment: str) -> bool:
+        """Return whether the plots show this deployment."""
+        return self.whole or deployment in self.series
+
+    def cards(self, cards: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return the headline cards to show (``views.headlines``): those of the plots, and one where no plot has any."""
+        return [card for card in cards if self.plots(card["deployment"])] or list(cards[:1])
+
+    def groups(self, groups: Sequence[Group]) -> list[Group]:
+        """Return the comparison without the load points that the tables leave out."""
+        return [
+            replace(group, rows=tuple(r for r in group.rows if self.shows(r.deployment, group.workload, r.load)))
+            for group in groups
+        ]
+
+    def worst(self, balance: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return of each load point in the tables the repetition with the highest imbalance (``places.balance``), in their order."""
+        if self.whole:
+            return list(balance)
+        found: dict[_Key, Mapping[str, Any]] = {}
+        for row in balance:
+            key = _key_of(row["record"])
+            if key in self.kept and (key not in found or row["imbalance"] > found[key]["imbalance"]):
+                found[key] = row
+        return list(found.values())
+
+    def distributions(self, found: Sequence[Distribution]) -> list[Distribution]:
+        """Return the distributions without the deployments that no plot shows, and without loads that only those have."""
+        if self.whole:
+            return list(found)
+        return [some for item in found if (some := _of(item, self.series)).metrics]
+
+
+def select(points: Sequence[_Point], names: Sequence[str], *, whole: bool) -> Selection:
+    """Return what the page shows.
+
+    Args:
+        points: the medians of every load point (``views.medians``), by deployment, workload and load.
+        names: deployments with accepted measurements.
+        whole: show everything.
+    """
+    if whole:
+        return Selection(True, points, names, frozenset(), frozenset())
+    groups: dict[tuple[str, str], list[_Point]] = {}
+    for point in points:
+        groups.setdefault((point["deployment"], point["workload"]), []).append(point)
+    kept = [point for group in groups.values() for point in _some(group, POINTS // len(groups))]
+    series = _series(groups, names)
+    lines = [group for (deployment, _), group in groups.items() if deployment in series]
+    each = DRAWN // max(1, len(lines) * max((point["repetitions_asked"] for point in points), default=1))
+    drawn = frozenset(_key(point) for group in lines for point in _some(group, each))
+    return Selection(False, kept, series, frozenset(map(_key, kept)), drawn)
+
+
+def _some(group: Sequence[_Point], most: int) -> list[_Point]:
+    """Return the point of highest throughput, the heaviest one and others evenly between the lightest and it: ``most``, 2 at least."""
+    if len(group) <= most:
+        return list(group)
+    best = max(range(len(group)), key=lambda index: group[index][f"{OUTPUT}_median"] or 0.0)
+    others = max(0, most - 2)
+    chosen = {best, len(group) - 1, *(index * (len(group) - 1) // others for index in range(others))}
+    return [group[index] for index in sorted(chosen)]
+
+
+def _series(groups: Mapping[tuple[str, str], Sequence[_Point]], names: Sequence[str]) -> list[str]:
+    """Return the deployments with the highest throughput in any workload, as many of one workload as of another."""
+    best: dict[str, list[tuple[float, str]]] = {}
+    for (deployment, workload), group in groups.items():
+        if deployment in names:
+            highest = max(point[f"{OUTPUT}_median"] or 0.0 for point in group)
+            best.setdefault(workload, []).append((-highest, deployment))
+    ranks = zip_longest(*(sorted(some) for some in best.values()))
+    ranked = dict.fromkeys(entry[1] for rank in ranks for entry in rank if entry)
+    return sorted(list(ranked)[:SERIES])
+
+
+def _key(point: _Point) -> _Key:
+    return point["deployment"], point["workload"], point["load"]
+
+
+def _key_of(item: Measurement) -> _Key:
+    return item.deployment, item.workload, words.load(item.concurrency, item.request_rate)
+
+
+def _of(item: Distribution, names: Sequence[str]) -> Distribution:
+    metrics = {
+        metric: replace(bins, counts={name: of for name, of in bins.counts.items() if name in names})
+        for metric, bins in item.metrics.items()
+    }
+    return replace(item, metrics={metric: bins for metric, bins in metrics.items() if bins.counts})
