@@ -28,7 +28,9 @@ def measurements(deployments: int, loads: int, repetitions: int, unusual: int = 
                 else:
                     item = report_data.measurement(*place, **figures)
                 if kind == 2:
-                    reason = records.Reason(code="slow_start", severity="SUSPECT", detail=f"Too slow at first: {output}")
+                    reason = records.Reason(
+                        code="slow_start", severity="SUSPECT", detail=f"Too slow at first: {output}"
+                    )
                     item = item.model_copy(update={"verdict": "SUSPECT", "reasons": (reason,)})
                 found.append(item)
     return found
@@ -43,7 +45,7 @@ def large(deployments: int, loads: int, repetitions: int) -> PageData:
     one = {"model": "tiny", "environment": "cpu"}
     return replace(
         base,
-        config=base.config | {"deployments": {name: one for name in by_name}},
+        config=base.config | {"deployments": dict.fromkeys(by_name, one)},
         plans={name: report_data.plan(name, tuple(some)) for name, some in by_name.items()},
         startups={name: report_data.startup(name) for name in by_name},
         stopped={name: records.Stopped(deployment=name, seconds=2.4) for name in by_name},

@@ -8,6 +8,7 @@ import pytest
 from archived_run import FINE, wrong
 
 from servemark import __version__
+from servemark.report import thinning
 
 
 @pytest.mark.parametrize(
@@ -68,3 +69,22 @@ def test_the_page_of_another_version_with_other_words_and_the_same_figures_is_we
     assert wrong(run.seal()) == []
     run.edit("report.html", lambda text: re.sub(r'(class="big">)[\d.]+', r"\g<1>7", text, count=1))
     assert "written by servemark 0.0.9" in wrong(run.seal())[0]
+
+
+def test_a_page_that_shows_a_part_is_compared_with_that_part(run, monkeypatch):
+    with monkeypatch.context() as patch:
+        for limit in ("WHOLE", "POINTS", "SERIES", "DRAWN"):
+            patch.setattr(thinning, limit, 1)
+        run.report()
+        assert 'name="servemark-shows" content="part"' in (run.folder / "report.html").read_text()
+        assert wrong(run.seal()) == []
+        run.edit("report.html", lambda text: re.sub(r'(class="big">)[\d.]+', r"\g<1>99999", text, count=1))
+        assert any("stated 99999" in line for line in wrong(run.seal()))
+
+
+def test_a_whole_page_of_a_run_that_is_now_thinned_is_well(run, monkeypatch):
+    """An older servemark shows every measurement of a run of any size."""
+    monkeypatch.setattr(thinning, "WHOLE", 1)
+    assert wrong(run.seal()) == []
+    run.edit("report.html", lambda text: re.sub(r'(class="big">)[\d.]+', r"\g<1>99999", text, count=1))
+    assert any("stated 99999" in line for line in wrong(run.seal()))

@@ -95,7 +95,7 @@ def visit(tmp_path: Path) -> Iterator:
             )
             page.goto(file.as_uri())
             if options.get("java_script_enabled", True):
-                page.wait_for_selector("html[data-drawn=true]", timeout=20_000)
+                page.wait_for_selector("html[data-drawn=true]", timeout=60_000)
             return Visit(page, seen, file.as_uri())
 
         yield open_page

@@ -127,9 +127,7 @@ def render(data: PageData, *, bundle: str | None = None, whole: bool | None = No
         drawings=_json(drawings),
         hardware_line=views.hardware_line(data.hardware),
         hardware_facts=views.hardware_facts(data.hardware),
-        clients=[
-            row for row in views.clients(data) if shown.shows(row["deployment"], row["workload"], row["load"])
-        ],
+        clients=[row for row in views.clients(data) if shown.shows(row["deployment"], row["workload"], row["load"])],
         startup=views.startup_table(data),
         memory=views.memory(data),
         config=yaml.safe_dump(words.plain(data.config), sort_keys=False, allow_unicode=True, width=100),

@@ -127,8 +127,9 @@ def _some(group: Sequence[_Point], most: int) -> list[_Point]:
     if len(group) <= most:
         return list(group)
     best = max(range(len(group)), key=lambda index: group[index][f"{OUTPUT}_median"] or 0.0)
-    others = max(0, most - 2)
-    chosen = {best, len(group) - 1, *(index * (len(group) - 1) // others for index in range(others))}
+    chosen = {best, len(group) - 1}
+    others = max(2, most) - len(chosen)
+    chosen |= {index * (len(group) - 1) // others for index in range(others)}
     return [group[index] for index in sorted(chosen)]
 
 

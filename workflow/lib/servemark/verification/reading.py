@@ -29,7 +29,8 @@ class Line:
 class Page:
     """What a page states. ``drawings`` is None where there is none that can be read; ``version`` wrote the page.
 
-    ``whole``: it shows every measurement. ``panels`` are the plots' names as the page offers them, by the id that the drawings use, or their number as load-3, point-7.
+    ``whole``: it shows every measurement. ``panels`` are the plots' names as the page offers them, by the id that the drawings use,
+    or their number as load-3, point-7.
     """
 
     lines: list[Line] = field(default_factory=list)

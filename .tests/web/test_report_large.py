@@ -1,0 +1,30 @@
+"""The page of a very large run in a real browser."""
+
+from __future__ import annotations
+
+import time
+
+import report_data_large
+
+from servemark.report import thinning
+from servemark.report.page import render
+
+DESKTOP = {"width": 1280, "height": 900}
+
+
+def test_a_page_of_20000_measurements_opens_with_its_tables_and_plots(visit, shots, capsys):
+    html = render(report_data_large.large(1000, 10, 2))
+    begin = time.monotonic()
+    visited = visit(html, viewport=DESKTOP)
+    seconds = time.monotonic() - begin
+    page = visited.page
+    assert visited.seen.complaints == []
+    assert page.locator("#figures tbody tr").count() == 2000
+    assert page.locator("#verdicts tbody tr").count() == 2 + 80, "two reasons, and each SUSPECT or INVALID measurement"
+    assert page.locator("#curves .legend button").count() == thinning.SERIES
+    for chart in ("throughput", "ttft", "tpot", "itl", "e2el", "startup", "timeline-requests"):
+        assert page.locator(f"[data-drawing={chart}] svg path").count() > 0, chart
+    assert 0 < page.locator("[data-drawing=throughput] svg .mark-symbol.role-mark path").count() <= thinning.DRAWN
+    page.screenshot(path=shots / "large.png")
+    with capsys.disabled():
+        print(f"\n20,000 measurements, {len(html.encode()) / 1e6:.1f} MB: opened and drawn in {seconds:.1f} s")
