@@ -6,13 +6,13 @@ FAULT_TABLE := results/faults.md
 # The locks are whole, and of wheels alone: pip looks for nothing that they do not name, and builds nothing.
 INSTALL := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --no-deps --only-binary :all:
 
-.PHONY: demo test test-slurm test-faults slurm-sandbox lint setup setup-test generate lock clean help
+.PHONY: demo test test-slurm test-full slurm-sandbox lint setup setup-test generate lock clean help
 
 help:
 	@echo "make demo   set up, then measure a tiny model on real vLLM (CPU): results/demo/report.html"
 	@echo "make test   set up, then run the tests"
 	@echo "make test-slurm     the tests on a real Slurm of two nodes, made on this machine (root; names the packages it needs)"
-	@echo "make test-faults    every fault, on the same; writes $(FAULT_TABLE)"
+	@echo "make test-full      before a release, hours: all other tests, every fault among them; writes $(FAULT_TABLE)"
 	@echo "make slurm-sandbox  a shell on that Slurm's login node; it names the cluster file to use there"
 	@echo "make setup  the workflow environment alone (.venv with snakemake and servemark)"
 	@echo "make lint   formatters, linters, type checker"
@@ -23,14 +23,15 @@ demo: setup
 
 # Real vLLM has both cores to itself; the rest mostly waits, so two at a time.
 test: setup-test
-	$(VENV)/bin/python -m pytest -m "not real" -n 2 --dist loadfile
-	$(VENV)/bin/python -m pytest -m "real and not faults"
+	$(VENV)/bin/python -m pytest -m "not real and not full" -n 2 --dist loadfile
+	$(VENV)/bin/python -m pytest -m "real and not faults and not full"
 
 test-slurm: setup-test
-	$(VENV)/bin/python -m pytest .tests/slurm -m "(core or not faults) and not real_slurm_full"
+	$(VENV)/bin/python -m pytest .tests/slurm -m "(core or not faults) and not real_slurm_full and not full"
 
-test-faults: setup-test
-	SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_FAULT_TABLE="$$PWD/$(FAULT_TABLE)" $(VENV)/bin/python -m pytest .tests/slurm .tests/integration -m "faults or real_slurm_full"
+# What repeats a class that the other two have: more rows, more topologies, the sandbox itself.
+test-full: setup-test
+	SERVEMARK_REQUIRE_REAL=1 SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_FAULT_TABLE="$$PWD/$(FAULT_TABLE)" $(VENV)/bin/python -m pytest .tests/unit .tests/integration .tests/slurm -m "full or faults or real_slurm_full"
 
 # Everything that the shell starts ends with it.
 slurm-sandbox: setup-test

@@ -13,6 +13,7 @@ from integration.harness import Checkout
 from integration.test_real_vllm import TINY, _possible, _short_runtime, real  # noqa: F401 - two are fixtures
 
 
+@pytest.mark.full
 @pytest.mark.real
 @pytest.mark.timeout(900)
 def test_real_vllm_compiles_and_uses_ray_in_odd_folder(

@@ -93,6 +93,7 @@ def test_nodes_are_idle(cluster: Sandbox) -> None:
     ]
 
 
+@pytest.mark.full
 @needs_slurm
 @pytest.mark.parametrize("user", ["root", "nobody"])
 def test_job_over_two_nodes(quiet: Sandbox, user: str) -> None:
@@ -101,6 +102,7 @@ def test_job_over_two_nodes(quiet: Sandbox, user: str) -> None:
     assert sorted(done.stdout.splitlines()) == [f"node1 0,1,2,3 {user}", f"node2 0,1,2,3 {user}"], done.stderr
 
 
+@pytest.mark.full
 @needs_slurm
 def test_client_node_in_one_allocation_with_gpu_nodes(quiet: Sandbox) -> None:
     done = quiet.run(["srun", "-p", "mixed", "-N3", "--constraint=[gpu*2&cpu*1]", "hostname"])
@@ -149,6 +151,7 @@ def test_exit_codes_and_signals_are_the_commands(cluster: Sandbox) -> None:
     assert sleepers(cluster, "node1", "1000") == []
 
 
+@pytest.mark.full
 @needs_slurm
 @pytest.mark.parametrize(("name", "survives"), [("cluster", False), ("plain", True)])
 def test_daemon_of_a_job(request: pytest.FixtureRequest, name: str, survives: bool) -> None:
@@ -163,6 +166,7 @@ def test_daemon_of_a_job(request: pytest.FixtureRequest, name: str, survives: bo
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.full
 @needs_slurm
 def test_accounting_tells_how_a_job_ended(quiet: Sandbox) -> None:
     job = submit(quiet, "exit 3")
@@ -174,6 +178,7 @@ def test_accounting_tells_how_a_job_ended(quiet: Sandbox) -> None:
     assert quiet.wait(ended, 30, "sacct's record") == "FAILED|3:0|research"
 
 
+@pytest.mark.full
 @needs_slurm
 @pytest.mark.parametrize(
     ("flags", "message"),
@@ -191,11 +196,13 @@ def test_refused_at_submission(cluster: Sandbox, flags: tuple[str, ...], message
     assert any(part in done.stderr for part in message.split("|")), done.stderr
 
 
+@pytest.mark.full
 @needs_slurm
 def test_qos_beside_normal(quiet: Sandbox) -> None:
     assert quiet.run(["srun", "--qos=urgent", "true"]).returncode == 0
 
 
+@pytest.mark.full
 @needs_slurm
 def test_cut_between_nodes(cluster: Sandbox) -> None:
     assert reaches(cluster, "node1", "node2")
@@ -214,6 +221,7 @@ def test_cut_between_nodes(cluster: Sandbox) -> None:
     cluster.mend_network()  # nothing to mend is no error
 
 
+@pytest.mark.full
 @needs_slurm
 def test_controller_away_and_back(quiet: Sandbox) -> None:
     job = submit(quiet, "sleep 600")
@@ -226,6 +234,7 @@ def test_controller_away_and_back(quiet: Sandbox) -> None:
     assert state(quiet, job) == "RUNNING"
 
 
+@pytest.mark.full
 @needs_slurm
 def test_database_away_and_back(quiet: Sandbox) -> None:
     quiet.stop_slurmdbd()
@@ -235,6 +244,7 @@ def test_database_away_and_back(quiet: Sandbox) -> None:
     assert quiet.run(["sacct"]).returncode == 0
 
 
+@pytest.mark.full
 @needs_slurm
 @pytest.mark.parametrize(("partition", "ends"), [("low-requeue", "PENDING"), ("low-cancel", "PREEMPTED")])
 def test_preemption(quiet: Sandbox, partition: str, ends: str) -> None:
@@ -244,6 +254,7 @@ def test_preemption(quiet: Sandbox, partition: str, ends: str) -> None:
     wait_state(quiet, low, ends)
 
 
+@pytest.mark.full
 @needs_slurm
 def test_lost_node(plain: Sandbox) -> None:
     job = submit(plain, "sleep 4322", "-w", "node1", "--no-requeue")
@@ -256,6 +267,7 @@ def test_lost_node(plain: Sandbox) -> None:
     plain.wait_idle(60)
 
 
+@pytest.mark.full
 @needs_slurm
 def test_power_cut(plain: Sandbox) -> None:
     plain.kill_node("node2")
@@ -276,6 +288,7 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "log/mine").exists()
 
 
+@pytest.mark.full
 @needs_slurm
 def test_stop_after_the_starter_was_killed(tmp_path: Path) -> None:
     here = Path(__file__).parent

@@ -163,6 +163,7 @@ def test_ray_replicas_and_uneven_stages_over_two_nodes(
     assert "Connected to Ray cluster" in log and "world_size=2" in log, "the real Ray executor, two ranks"
 
 
+@pytest.mark.full
 @pytest.mark.real_slurm
 @pytest.mark.timeout(900)
 def test_two_nodes_by_ray_with_the_cluster_file_of_slurm_sandbox(real_checkouts: Callable[[], RealCheckout]) -> None:

@@ -26,6 +26,7 @@ def odd(bare: ScheduledCheckout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sc
     checkout.close()
 
 
+@pytest.mark.full
 def test_whole_run_through_slurm_in_odd_folder_exits_with_0(odd: ScheduledCheckout) -> None:
     done = odd.run(LC_ALL="C", PYTHONPATH="", seconds=300)
     assert done.rc == 0, done.text

@@ -145,8 +145,8 @@ def test_a_second_run_does_nothing(two: Two) -> None:
     "asked",
     [
         pytest.param({"partition": "mixed", "gpus_per_node": 0}, id="nodes-alike"),
-        pytest.param({"partition": "mixed", "client_constraint": "cpu"}, id="by-feature"),
-        pytest.param({"client_partition": "client"}, id="by-partition"),
+        pytest.param({"partition": "mixed", "client_constraint": "cpu"}, id="by-feature", marks=pytest.mark.full),
+        pytest.param({"client_partition": "client"}, id="by-partition", marks=pytest.mark.full),
     ],
 )
 def test_servers_over_two_nodes_and_the_client_on_a_third(
