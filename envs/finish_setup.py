@@ -1,9 +1,9 @@
-"""Have .venv find the checkout, and its scripts start, whatever the folder of the checkout is called.
+"""Make .venv independent of the checkout's path.
 
 ``.venv/bin/python -I envs/finish_setup.py``, after packages were installed. pip writes the folder's name into an editable install and
-into the first line of every script. Python reads the one in the locale's encoding (site.py), so that with ``LC_ALL=C`` no interpreter
-starts below a name with an umlaut. The kernel takes no interpreter with a space, or beyond 127 bytes, in the other (execve(2)), and a
-shell misreads quotes there. So neither gets the name.
+into the first line of every script. Python reads the .pth file in the locale's encoding (site.py), so that with ``LC_ALL=C`` no interpreter
+starts below a name with an umlaut. In a script's first line the kernel takes no interpreter with a space, or beyond 127 bytes
+(execve(2)), and a shell misreads quotes. So neither file gets the name.
 """
 
 import os

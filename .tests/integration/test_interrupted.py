@@ -47,7 +47,11 @@ def assert_plain_rerun_completes(checkout: Checkout, **variables: str) -> None:
     assert checkout.secrets() == []
 
 
-@pytest.mark.parametrize("end", [CTRL_C, INT, TERM, HUP, KILL], ids=NAMES.get)
+@pytest.mark.parametrize(
+    "end",
+    [CTRL_C, pytest.param(INT, marks=pytest.mark.full), TERM, pytest.param(HUP, marks=pytest.mark.full), KILL],
+    ids=NAMES.get,
+)
 def test_in_mid_measurement(checkout: Checkout, end: tuple[signal.Signals, bool]):
     checkout.keep("a")
     checkout.inject("none")

@@ -15,7 +15,7 @@ from servemark import deleted
 from servemark.config.model import Config
 from servemark.environment import MARKER
 from servemark.measurement.ledger import Ledger
-from servemark.records import Environment, Manifest, Measurement
+from servemark.records import Environment, Manifest, Measurement, Reason
 from servemark.weights import staging
 
 POINTS = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("chat-c1", "chat-c2")}
@@ -101,7 +101,9 @@ def test_a_measurement_that_the_ledger_lost_is_stored_again_from_its_record(run:
     assert run.ledger.find(key).raw.read_text() == "chat-c1"
 
 
-@pytest.mark.parametrize("also", ["record", "raw", "other raw", "other key", "INVALID", "plan", "broken record"])
+@pytest.mark.parametrize(
+    "also", ["record", "raw", "other raw", "other key", "INVALID", "interrupted", "plan", "broken record"]
+)
 def test_without_a_record_that_fits_the_point_is_left_to_be_measured(run: Run, also: str):
     path, raw = run.point("chat-c1"), run.raw("chat-c1")
     shutil.rmtree(run.ledger.root)
@@ -117,6 +119,10 @@ def test_without_a_record_that_fits_the_point_is_left_to_be_measured(run: Run, a
             Measurement.read(path).model_copy(update={"key": "f" * 64}).write(path)
         case "INVALID":
             Measurement.read(path).model_copy(update={"verdict": "INVALID"}).write(path)
+        case "interrupted":
+            reason = Reason(code="interrupted", severity="SUSPECT", detail="x")
+            changes = {"verdict": "SUSPECT", "reasons": (reason,)}
+            Measurement.read(path).model_copy(update=changes).write(path)
         case "plan":
             (run.folder / "deployments" / "plain" / "plan.json").unlink()
         case "broken record":

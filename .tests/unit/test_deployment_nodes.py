@@ -19,6 +19,7 @@ from servemark.deployment import allocation, nodes
 from servemark.deployment.allocation import Allocation
 from servemark.deployment.ground import Ground, new_scratch, on_node
 from servemark.errors import StageFailed
+from servemark.plain_names import is_plain
 from servemark.records import Node, Topology
 
 # The stand-in of vLLM is one process however many ranks it is asked for; the nodes are this machine.
@@ -212,6 +213,13 @@ def test_a_tool_of_this_machine_is_run_as_it_is(tmp_path, nowhere):
     tool = ground(tmp_path, None, (processes.host(),)).tool(processes.host(), REQUEST)
     assert tool.argv == ["python", "gate.py"] and not tool.launched
     assert (tool.env["A"], tool.env[survey.NODE_VARIABLE]) == ("b", processes.host())
+
+
+def test_a_tool_of_this_machine_in_a_special_folder_gets_a_plain_name(tmp_path, nowhere):
+    python = tmp_path / "my env/bin/python"
+    made = ground(tmp_path, None, (processes.host(),))
+    tool = made.tool(processes.host(), REQUEST.model_copy(update={"argv": (str(python), "gate.py")}))
+    assert is_plain(tool.argv[0]) and os.path.realpath(tool.argv[0]) == str(python)
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,9 @@ def test_plain_interpreter_is_left_as_it_is(tmp_path, snakemake_as_it_is):
 
 
 def test_shell_reads_snakemakes_arguments_as_they_are_meant(tmp_path, snakemake_as_it_is):
-    quoting.quote(tmp_path)
+    odd = tmp_path / odd_folder.NAME
+    odd.mkdir()
+    quoting.quote(odd)
     path = f"/work/{odd_folder.NAME}/Snakefile"
     said = utils.format_cli_arg("--snakefile", path)
     assert shlex.split(said) == ["--snakefile", path]

@@ -81,3 +81,15 @@ def test_server_on_a_node_with_closed_home_writes_into_its_scratch(closed, monke
     env = daemon.environment(request)
     assert env["XDG_CACHE_HOME"].startswith(str(tmp_path / "scratch"))
     assert "XDG_CACHE_HOME" not in daemon.environment(request.model_copy(update={"scratch": None}))
+
+
+@pytest.mark.parametrize(
+    "env", [{}, {"HOME": ""}, {"XDG_CACHE_HOME": "~nosuchuser/x", "XDG_CONFIG_HOME": "~nosuchuser/y"}]
+)
+def test_folder_of_an_unknown_user_is_replaced(private, monkeypatch, env):
+    def unknown(*_):
+        raise KeyError
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert all(Path(home.replaced(env, private)[name]).is_relative_to(private()) for name in home.FOLDERS)

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from servemark import fence, keeper, processes, survey
+from servemark.checkout import Checkout
 from servemark.daemon import DaemonRequest
-from servemark.keeper import KeeperSpec
+from servemark.keeper import KeeperSpec, KeeperState
 from servemark.keeper.__main__ import Keeper
 from servemark.processes import Identity
 
@@ -369,3 +370,32 @@ def test_a_far_end_hears_its_keeper(attempts, tmp_path):
     leashed(attempt, silence_s=7.0)
     time.sleep(9.0)
     assert keeper.is_alive(attempt) and keeper.read_daemons(attempt)[0].ended_at is None
+
+
+def test_keeper_of_another_checkout_is_neither_asked_nor_signalled(tmp_path, monkeypatch):
+    own, copy, attempt = (tmp_path / name for name in ("own", "copy", "attempt"))
+    for folder in (own, copy, attempt):
+        folder.mkdir()
+    me = str(processes.myself())
+    spec = KeeperSpec(
+        deployment="x", lifeline=me, machine_lock=None, tokens=(), scratch="/tmp/abc", checkout=Checkout.of(own)
+    )
+    state = KeeperState(state="running", identity=me, deployment="x")
+    (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
+    (attempt / "keeper.json").write_text(state.model_dump_json())
+    signalled = []
+    monkeypatch.setattr(Identity, "signal", lambda self, number: signalled.append(number))
+    monkeypatch.chdir(copy)
+    assert keeper.stop(attempt, 30) == state
+    keeper.ask_to_end(attempt)
+    assert not (attempt / "stop").exists()
+
+    def refuse(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    keeper.ask_to_end(attempt)
+    assert signalled == []
+    monkeypatch.chdir(own)
+    keeper.ask_to_end(attempt)
+    assert signalled == [signal.SIGTERM]

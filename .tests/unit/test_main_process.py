@@ -248,7 +248,7 @@ def test_users_learn_that_accepted_measurements_outlive_a_failed_job(checkout, d
         log.info("Removing temporary output %s.", "y")
     log.removeFilter(main_process._reassures)
     first, second = [record.getMessage() for record in caplog.records]
-    assert first.startswith("Removing output files") and "ledger" in first
+    assert first.startswith("Removing output files") and "Measurements that are in the ledger are kept." in first
     assert second == "Removing temporary output y."
 
 
@@ -272,6 +272,42 @@ def test_run_is_refused_when_a_disk_takes_nothing(checkout, data, monkeypatch, c
     assert end.value.code == 1
     assert place in capsys.readouterr().err
     assert not Path("results/demo/config.json").exists()
+
+
+@pytest.mark.parametrize(("code", "printed"), [(errno.EROFS, False), (errno.ENOSPC, True)])
+def test_shared_cache_is_named_after_a_failed_run_only_if_it_is_full(
+    checkout, data, monkeypatch, capsys, code, printed
+):
+    experiment = main_process.load(data, [DEFAULT], is_main=True)
+    cache = experiment.config.cache
+
+    def attempt(folder: Path, _size: int) -> OSError | None:
+        return OSError(code, os.strerror(code), str(folder)) if folder == cache else None
+
+    monkeypatch.setattr(storage, "_try", attempt)
+    monkeypatch.setattr(main_process._Storage, "unfinished", True)
+    capsys.readouterr()
+    main_process._explain_storage()
+    assert (str(cache) in capsys.readouterr().err) is printed
+
+
+def test_preparation_that_a_file_system_refuses_has_message_and_no_traceback(checkout, data, capsys):
+    def prepare(folder: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(folder / ".snakemake"))
+
+    with pytest.raises(SystemExit) as end:
+        main_process.load(data, [DEFAULT], is_main=True, prepare=prepare)
+    assert end.value.code == 1 and "read-only" in capsys.readouterr().err
+
+
+def test_folder_with_a_refused_name_is_not_prepared(checkout, data, tmp_path, monkeypatch, capsys):
+    (tmp_path / "a:b").mkdir()
+    monkeypatch.chdir(tmp_path / "a:b")
+    prepared = []
+    with pytest.raises(SystemExit) as end:
+        main_process.load(data, [DEFAULT], is_main=True, prepare=prepared.append)
+    assert end.value.code == 2 and prepared == [] and "colon" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
 
 
 def test_error_of_a_disk_while_parsing_has_no_traceback(checkout, data, monkeypatch, capsys):

@@ -152,7 +152,7 @@ def test_order_does_not_change_the_key():
 
 def test_every_field_of_the_hardware_record_is_either_in_the_key_or_known_not_to_be():
     outside = {"host", "memory_gib", "shm_gib", "kernel", "os", "glibc", "cuda", "gpu_topology", "interfaces", "nofile",
-               "nproc", "probed_at", "hidden_gpus", "cuda_visible_devices"}  # fmt: skip
+               "nproc", "probed_at", "hidden_gpus", "cuda_visible_devices", "worked_out"}  # fmt: skip
     inside = deployment_parts(**DEPLOYMENT, hardware=Hardware(**HARDWARE))["hardware"]
     assert set(inside) | outside == set(Hardware.model_fields)
 

@@ -12,7 +12,8 @@ import pytest
 
 from servemark.errors import ServemarkError
 from servemark.measurement import ledger as ledger_module
-from servemark.measurement.ledger import Ledger, file_sha256, link_or_copy
+from servemark.measurement import silence
+from servemark.measurement.ledger import PASSING, Ledger, file_sha256, link_or_copy
 from servemark.records import Measurement, Reason
 
 KEY = hashlib.sha256(b"one").hexdigest()
@@ -267,3 +268,12 @@ def test_a_forgotten_entry_is_a_miss_and_can_be_stored_again(store, raw):
     assert store.missing([KEY]) == (KEY,)
     assert any((store.root / "damaged").rglob("*.json")), "kept aside"
     assert store.store(KEY, record(verdict="SUSPECT"), raw).record.verdict == "SUSPECT"
+
+
+def test_an_interrupted_measurement_is_never_kept(store, raw):
+    assert silence.INTERRUPTED in PASSING
+    reason = Reason(code=silence.INTERRUPTED, severity="SUSPECT", detail="x")
+    interrupted = record(verdict="SUSPECT", reasons=(reason,))
+    with pytest.raises(ValueError, match="does not belong"):
+        store.store(KEY, interrupted, raw)
+    assert store.find(KEY) is None

@@ -18,7 +18,7 @@ from servemark.daemon import DaemonRequest
 def root(tmp_path):
     """The private folder on a node; an attempt's scratch folder is below it."""
     made = tmp_path / "root"
-    made.mkdir()
+    made.mkdir(mode=0o700)
     return made
 
 
@@ -46,6 +46,29 @@ def test_folders_for_compiled_code_get_plain_names_that_lead_there(tmp_path, roo
         assert plain_names.is_plain(env[name])
         os.makedirs(env[name])
         assert Path(given[name]).is_dir()
+
+
+def test_folder_whose_own_name_is_special_gets_a_plain_name(tmp_path, root):
+    kept = tmp_path / "my cache"
+    env = daemon.environment(request(root, sys.executable, VLLM_CACHE_ROOT=str(kept)))
+    assert plain_names.is_plain(env["VLLM_CACHE_ROOT"])
+    os.makedirs(Path(env["VLLM_CACHE_ROOT"], "below"))
+    assert (kept / "below").is_dir()
+
+
+def test_link_that_leads_elsewhere_is_replaced(tmp_path, root):
+    folder, other = tmp_path / "my cache", tmp_path / "other"
+    link = plain_names.plain(folder, root)
+    link.unlink()
+    link.symlink_to(other)
+    assert plain_names.plain(folder, root) == link and os.readlink(link) == str(folder)
+
+
+def test_root_that_others_can_write_to_is_refused(tmp_path, root):
+    root.chmod(0o777)
+    with pytest.raises(PermissionError, match="not a private folder"):
+        plain_names.plain(tmp_path / "my cache", root)
+    assert list(root.iterdir()) == []
 
 
 def test_plain_names_stay_as_they_are(root):

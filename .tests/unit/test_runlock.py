@@ -174,7 +174,8 @@ def test_a_damaged_owner_file_is_taken_for_a_dead_runs_and_said(tmp_path, capsys
     )
     (message,) = runlock.claim(tmp_path, [])
     assert "no run is alive here" in message
-    assert f"{owner_file(tmp_path)} is damaged" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert f"{owner_file(tmp_path)} is damaged" in printed and "treats it as a leftover and replaces it." in printed
     assert json.loads(owner_file(tmp_path).read_text())["pid"] == os.getpid()
 
 

@@ -43,6 +43,13 @@ def test_squeue() -> None:
     assert cancelled.state.ended
 
 
+@pytest.mark.parametrize("workdir", ["/a|b", "/a|/b", "/ends with a space ", "/"])
+@pytest.mark.parametrize("comment", ["(null)", "", "x #1", "a|b"])
+def test_squeue_keeps_the_work_folder_whole(comment: str, workdir: str) -> None:
+    (job,) = listings.parse_squeue(f"12|RUNNING|1:23|10:00|N/A|N/A|node1|None|run-1|{comment}|{workdir}\n")
+    assert (job.comment, job.workdir) == ("" if comment == "(null)" else comment, workdir)
+
+
 SCONTROL = """JobId=42 JobName=abc UserId=root(0) JobState={state} Reason={reason} Dependency=(null)
    Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode={exit} DerivedExitCode=0:0
    RunTime=00:00:12 TimeLimit=00:02:00 TimeMin=N/A SubmitTime=2026-11-20T18:00:00 EligibleTime=2026-11-20T18:00:00

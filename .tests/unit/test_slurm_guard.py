@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -176,7 +177,7 @@ def test_a_refusal_names_keys_that_a_user_can_write() -> None:
 
 @pytest.fixture
 def tools(tool: MakeTool) -> None:
-    for name in ("scancel", "scontrol", "srun"):
+    for name in ("scancel", "scontrol", "srun", "sinfo"):
         tool(name, "")
 
 
@@ -250,6 +251,21 @@ def test_preflight_refuses_what_sbatch_refuses_and_queues_the_rest(
         re.search(r"--name=(\S+)", line)[1]  # type: ignore[index]
         for line in (calls(ended) if submitted else [])
     ], "an empty job that decides is cancelled by its name"
+
+
+@pytest.mark.parametrize("sinfo", [AWAY, "echo something"])
+@pytest.mark.parametrize("taken", [True, False])
+def test_preflight_lets_sbatch_decide_when_the_states_of_the_nodes_are_unknown(
+    tool: MakeTool, tools: None, sinfo: str, taken: bool
+) -> None:
+    tool("squeue", "")
+    empty = "exit 0" if taken else ""
+    tool("sbatch", f'case "$*" in *--begin=*) {empty};; esac; echo "{NO_NODE}" >&2; exit 1')
+    tool("sinfo", sinfo)
+    said: list[str] = []
+    with nullcontext() if taken else pytest.raises(ConfigError):
+        preflight.check([Request("a")], said.append)
+    assert ["wait in the queue" in words for words in said] == [True] * taken
 
 
 def test_preflight_job_that_was_not_cancelled_is_left_to_the_next_run(

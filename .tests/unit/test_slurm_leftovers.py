@@ -132,10 +132,26 @@ def test_a_checkout_restored_in_its_place_cancels_its_jobs(tool: MakeTool, tmp_p
     assert Site(tool, own).look(own) == CANCELLED
 
 
-@pytest.mark.parametrize("noted", [{"host": "login1"}, {"host": "login1", "inode": 1}])
-def test_another_login_node_cancels_the_jobs(tool: MakeTool, tmp_path: Path, noted: dict[str, object]) -> None:
-    """The disk is shared; some file systems give each login node its own inode numbers."""
+@pytest.mark.parametrize("noted", [{"host": "login1"}, {"inode": 1}])
+def test_another_login_node_or_a_restored_backup_cancels_the_jobs(
+    tool: MakeTool, tmp_path: Path, noted: dict[str, object]
+) -> None:
     own = checkout(tmp_path / "own", **noted)
+    assert Site(tool, own).look(own) == CANCELLED
+
+
+def test_a_copy_at_the_same_path_on_another_host_cancels_nothing(tool: MakeTool, tmp_path: Path) -> None:
+    copy = checkout(tmp_path / "own", host="node1", inode=1)
+    site = Site(tool, copy)
+    assert site.look(copy) == []
+    assert len(site.said) == 1 and f"the checkout {copy} on node1." in site.said[0] and "scancel 5" in site.said[0]
+    assert journal.open_runs(jobs_file(copy)) == {}
+
+
+@pytest.mark.parametrize("name", ["a|b", "a |", "a|/b", "ends with a space "])
+def test_leftovers_of_a_checkout_with_a_special_name_are_cancelled(tool: MakeTool, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    own = checkout(tmp_path / name)
     assert Site(tool, own).look(own) == CANCELLED
 
 

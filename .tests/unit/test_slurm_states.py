@@ -235,12 +235,12 @@ def test_why_a_job_waits_is_told_once_and_when_it_changes() -> None:
         ("AssocMaxNodePerJobLimit", Clears.NEVER),
         ("AssocMaxCpuMinutesPerJobLimit", Clears.NEVER),
         ("PartitionTimeLimit", Clears.NEVER),
-        ("PartitionNodeLimit", Clears.NEVER),
+        ("PartitionNodeLimit", Clears.BY_OTHERS),
         ("PartitionConfig", Clears.NEVER),
         ("DependencyNeverSatisfied", Clears.NEVER),
         ("InvalidAccount", Clears.NEVER),
         ("InvalidQOS", Clears.NEVER),
-        ("BadConstraints", Clears.NEVER),
+        ("BadConstraints", Clears.BY_OTHERS),
         ("ReservationDeleted", Clears.NEVER),
     ],
 )  # fmt: skip
@@ -249,8 +249,14 @@ def test_what_ends_a_wait(said: str, clears: Clears) -> None:
     assert row is not None and row.clears is clears
     text = reasons.sentence("deployment x", "12", said)
     assert text.startswith("deployment x (job 12)") and said in text and "{" not in text
-    assert ("it never starts" in text) is (clears is Clears.NEVER)
+    assert ("the job cannot start" in text) is (clears is Clears.NEVER)
     assert bool(row.do) or clears is Clears.BY_ITSELF, "who has to act learns what to do"
+
+
+@pytest.mark.parametrize("said", ["PartitionNodeLimit", "BadConstraints"])
+def test_a_reason_that_nodes_out_of_service_can_cause_says_so(said: str) -> None:
+    text = reasons.sentence("deployment x", "12", said)
+    assert "or its nodes are down" in text and "sinfo -R" in text
 
 
 def test_a_reason_that_the_table_lacks_is_quoted() -> None:

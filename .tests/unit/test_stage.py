@@ -247,12 +247,28 @@ def test_the_snakemakes_above_a_stage_of_a_lost_job_are_killed(tmp_path, attempt
 
 
 @pytest.mark.parametrize(("code", "word"), [(errno.ENOSPC, "No space"), (errno.EROFS, "read-only")])
-def test_stage_that_a_disk_refuses_has_message_without_traceback(tmp_path, attempt, code, word):
+def test_stage_that_a_disk_refuses_ends_with_message_after_the_traceback(tmp_path, attempt, code, word):
     refused = OSError(code, os.strerror(code), str(tmp_path / "x"))
     found, said, words = run(tmp_path, attempt.parents[1], fail(refused))
     assert found == 1 and (attempt / "stop").exists()
     assert word in said and word in words and str(tmp_path / "x") in said
-    assert "Traceback" not in said and "defect" not in words
+    assert said.index("Traceback") < said.index("servemark: measure plain: ") and "defect" not in words
+
+
+def test_permission_error_without_file_name_is_a_defect_with_traceback(tmp_path, attempt):
+    found, said, words = run(
+        tmp_path, attempt.parents[1], fail(PermissionError(errno.EPERM, "Operation not permitted"))
+    )
+    assert found == 1 and "Traceback" in said and "what to do" not in said and "defect" in words
+
+
+def test_stop_file_that_cannot_be_written_does_not_hide_the_error_of_the_stage(tmp_path, attempt, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "stop")
+
+    monkeypatch.setattr(keeper, "ask_to_end", refuse)
+    found, said, _ = run(tmp_path, attempt.parents[1], fail(StageFailed("It broke.")))
+    assert found == 1 and "It broke." in said and "could not ask the supervisor" in said and "Traceback" not in said
 
 
 def test_stage_without_disk_for_log_and_progress_tells_the_terminal(tmp_path, own_output, capfd, monkeypatch):

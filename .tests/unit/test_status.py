@@ -339,6 +339,29 @@ def test_what_does_not_end_is_told_and_a_job_is_cancelled(results):
     assert "cancelling its job 8" in words[-2] and "out of the queue" in words[-1]
 
 
+def test_full_disk_does_not_prevent_a_stop(results, monkeypatch):
+    attempt = results.add("a")
+    results.add("b", job="8", identity=ELSEWHERE)
+    states, signalled, words = {"j8": "RUNNING"}, [], []
+
+    def refuse(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    jobs = Jobs(lambda job: Job(job, State.parse(states[f"j{job}"])))
+    a, b = results.living(jobs)
+    monkeypatch.setattr(Path, "touch", refuse)
+    monkeypatch.setattr(processes.Identity, "signal", lambda self, number: signalled.append(number))
+    clock = Clock(3.0, ended(attempt, why="stop_requested"))
+    Stopping(words.append, jobs, clock=clock, sleep=clock.sleep).run(a)
+    assert len(signalled) == 1 and "a ended after" in words[-1]
+
+    def cancel(job: str) -> None:
+        states[f"j{job}"] = "CANCELLED"
+
+    Stopping(words.append, jobs, cancel, clock=clock, sleep=clock.sleep).run(b)
+    assert "No space left" in words[-2] and "out of the queue" in words[-1]
+
+
 def test_a_job_in_the_queue_is_cancelled_at_once():
     cancelled, words, states = [], [], ["PENDING", "CANCELLED"]
     jobs = Jobs(lambda job: Job(job, State.parse(states.pop(0))))

@@ -99,6 +99,23 @@ def test_unnamed_write_is_placed_where_a_write_fails_now(tmp_path, monkeypatch):
         storage.require(full)
 
 
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM])
+def test_permission_error_without_file_name_is_a_refusal_only_if_a_place_refuses_now(tmp_path, monkeypatch, code):
+    places = [tmp_path / "open", tmp_path / "closed"]
+    assert storage.refusal(error(code)) is None and storage.refusal(error(code), places) is None
+    refusing = {places[0]: error(errno.ENOSPC), places[1]: error(errno.EACCES)}
+    monkeypatch.setattr(storage, "_try", lambda folder, _: refusing[folder])
+    refused = storage.refusal(error(code), places)
+    assert refused and refused.reason == "not_permitted" and str(places[1]) in refused.what
+
+
+@pytest.mark.parametrize(("code", "counts"), [(errno.ENOSPC, True), (errno.EROFS, False), (errno.EACCES, False)])
+def test_shared_folder_counts_only_if_it_is_full(tmp_path, monkeypatch, code, counts):
+    monkeypatch.setattr(storage, "_try", lambda folder, _: error(code, str(folder)))
+    assert bool(storage.probe([], shared=[tmp_path])) is counts
+    assert storage.probe([tmp_path])
+
+
 def test_probe_leaves_nothing_and_makes_no_folder(tmp_path):
     assert storage.probe([tmp_path, tmp_path / "not" / "there"]) == []
     assert list(tmp_path.iterdir()) == []
@@ -156,6 +173,7 @@ def test_tidying_up_prints_a_refusal_and_no_traceback(capfd):
 
     storage.tidy(unlink)
     said = capfd.readouterr().err
+    assert said.startswith("servemark could not remove its temporary records: ")
     assert "/results/token" in said and "Traceback" not in said
 
 

@@ -1,6 +1,7 @@
 """Loads the experiment and gives the rules their input and parameter functions."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,9 +11,8 @@ from servemark import depends, inherited, locks, main_process, scheduled, servin
 from servemark.config import command_line
 from snakemake_executor_plugin_slurm_guarded import quoting
 
-quoting.quote(Path.cwd())
-# An empty folder in /tmp that nothing here uses, and that a killed run would leave. Snakemake stands it that the folder is gone.
-workflow._snakemake_tmp_dir.cleanup()
+# Snakemake does not need this folder. A killed run would leave it in /tmp.
+shutil.rmtree(workflow.snakemake_tmp_dir, ignore_errors=True)
 
 # On one machine all jobs run here, and nothing is asked of a scheduler.
 SCHEDULED = scheduled.is_scheduled(is_main=workflow.is_main_process, jobs=workflow.resource_settings.nodes)
@@ -21,7 +21,9 @@ SCHEDULED = scheduled.is_scheduled(is_main=workflow.is_main_process, jobs=workfl
 def load_experiment(config, workflow):
     """The validated configuration, sweeps applied; in the main process this also claims the checkout."""
     sources = workflow.overwrite_configfiles or ["config/config.yaml"]
-    return main_process.load(config, sources, is_main=workflow.is_main_process, scheduled=SCHEDULED)
+    return main_process.load(
+        config, sources, is_main=workflow.is_main_process, scheduled=SCHEDULED, prepare=quoting.quote
+    )
 
 
 def refuse_unreadable_configuration(path):

@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 folder = Path(snakemake.output.held).parent
+settings = read_resolved(snakemake.input.settings)
 with stage("hold_endpoint", snakemake.wildcards.deployment, snakemake.log[0], folder) as here:
     holding = Holding(
         Plan.read(snakemake.input.plan),
         Cluster.read(snakemake.input.cluster),
         Ready.read(snakemake.input.ready),
         folder,
-        stop_s=read_resolved(snakemake.input.settings).timeouts.stop,
+        stop_s=settings.timeouts.stop,
         log=here.log,
         progress=here.progress,
+        exclusive=settings.cluster is None or settings.cluster.exclusive,
     )
     here.write(holding.run(), snakemake.output.held)

@@ -15,7 +15,7 @@ class Checkout(Strict):
     Attributes:
         path: resolved, as the machine that wrote the note has it.
         inode: number of the folder on its file system. A network file system gives it to every machine; a device number it does not.
-        host: the machine that wrote the note. For messages only: two login nodes share a checkout.
+        host: the machine that wrote the note. Login nodes of a shared disk have different names and the same inode.
     """
 
     path: str
@@ -30,13 +30,14 @@ class Checkout(Strict):
     def is_at(self, folder: Path) -> bool:
         """Return whether ``folder`` is this checkout, and not a copy of it.
 
-        The same path is the same checkout, whatever the inode. Jobs write to a folder by its path, also when it was restored from a backup.
-        Some network file systems give each login node its own inode numbers. Another path with the same inode is the same checkout too,
-        mounted elsewhere or moved. It is not when the old path leads to another folder with that inode, on another disk.
+        The same path is the same checkout if the host or the inode is the same too. A backup restored on the same host has another inode.
+        Another login node of a shared disk has another name and finds the same inode. If both differ, ``folder`` is a copy on another
+        machine's own disk. Another path with the same inode is the same checkout: it was moved, or is mounted elsewhere. It is a copy if
+        the old path leads to another folder with that inode, on another disk.
         """
         here = Checkout.of(folder)
         if self.path == here.path:
-            return True
+            return self.host == here.host or self.inode == here.inode
         if self.inode != here.inode:
             return False
         try:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from servemark.config.model import Config
 from servemark.environment import MARKER
 from servemark.errors import ServemarkError, WeightsRefused
-from servemark.measurement.ledger import KEEPABLE, Ledger
+from servemark.measurement.ledger import Ledger, is_keepable
 from servemark.records import Environment, Manifest, Measurement, Plan
 from servemark.weights.manifest import verify
 
@@ -57,7 +57,7 @@ def _restored(deployment: Path, ledger: Ledger) -> int:
 
 def _store(path: Path, key: str, ledger: Ledger) -> bool:
     record = _read(Measurement.read, path)
-    if record is None or record.key != key or record.verdict not in KEEPABLE or record.raw is None:
+    if record is None or record.key != key or not is_keepable(record) or record.raw is None:
         return False
     try:
         ledger.store(key, record, path.with_name(record.raw))

@@ -1,5 +1,6 @@
-"""A home folder that takes no files (read-only, full, of another user, or none): libraries write into another folder instead.
+"""Redirect cache folders if the home folder is not writable.
 
+It may be read-only, full, of another user, or missing.
 Snakemake makes its source cache below ``XDG_CACHE_HOME`` (``~/.cache``) before it reads the workflow. No option prevents that.
 pip, Hugging Face, vLLM, torch and matplotlib follow the same two variables. So only these change, and ``HOME`` stays: git, ssh and
 environment modules read from it.
@@ -34,7 +35,7 @@ def replaced(env: Mapping[str, str], private: Callable[[], Path]) -> dict[str, s
         for name, value in env.items()
         if name != VARIABLE and not (chosen and name in FOLDERS and value.startswith(chosen))
     }
-    refusing = [name for name, below in FOLDERS.items() if storage.probe([_place(kept, name, below)], _PROBE_BYTES)]
+    refusing = [name for name, below in FOLDERS.items() if _refuses(_place(kept, name, below))]
     if not refusing:
         return kept
     root = private() / NAME
@@ -44,7 +45,7 @@ def replaced(env: Mapping[str, str], private: Callable[[], Path]) -> dict[str, s
 
 
 def replace() -> None:
-    """Do that for this process and its children. Where no folder can be made, nothing changes."""
+    """Apply replaced() to this process and its children. If no folder can be made, nothing changes."""
     try:
         env = replaced(os.environ, _private)
     except (OSError, ServemarkError):
@@ -63,6 +64,11 @@ def _private() -> Path:
     return runtime_root()
 
 
-def _place(env: Mapping[str, str], name: str, below: str) -> Path:
+def _place(env: Mapping[str, str], name: str, below: str) -> str:
+    """Return the folder that libraries use; it still begins with ``~`` if the system has no home folder for the user."""
     given = env.get(name, "").strip()
-    return Path(given or env.get("HOME") or "~", "" if given else below).expanduser()
+    return os.path.expanduser(given or os.path.join(env.get("HOME") or "~", below))
+
+
+def _refuses(place: str) -> bool:
+    return place.startswith("~") or bool(storage.probe([Path(place)], _PROBE_BYTES))

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,12 +86,18 @@ def _loads_that_ended_a_server(run: str, deployment: str) -> set[str]:
 
 
 def load(
-    data: Mapping[str, Any], sources: Sequence[os.PathLike[str]], *, is_main: bool, scheduled: bool = False
+    data: Mapping[str, Any],
+    sources: Sequence[os.PathLike[str]],
+    *,
+    is_main: bool,
+    scheduled: bool = False,
+    prepare: Callable[[Path], None] | None = None,
 ) -> Experiment:
     """Validate what Snakemake merged, and claim the checkout if this process is going to run jobs.
 
     Args:
         scheduled: jobs go to a scheduler.
+        prepare: called with the working folder once its name is checked; may write below ``.snakemake``.
 
     A problem ends the process with its message and exit code 2, before Snakemake starts anything: it would show a traceback
     and exit with 1.
@@ -104,6 +110,8 @@ def load(
     try:
         if found := folder_name.refusal(os.getcwdb()):
             raise ConfigError(found[0], do=found[1], reason="folder_name")
+        if prepare:
+            prepare(Path.cwd())
         site = scheduled_run.default_cluster()
 
         def look(config: Config) -> list[Problem]:
@@ -160,24 +168,24 @@ def _require_storage(experiment: Experiment, *, scheduled: bool) -> None:
     places = [Path(".snakemake"), experiment.folder, config.ledger_folder]
     if not scheduled:
         places.append(attempts.runtime_folder())
-    # A cache that others fill is closed to us, and serves all the same what is in it.
-    full = [refused for refused in storage.probe([config.cache]) if refused.reason in storage.FULL]
-    if found := [*storage.probe(places), *full]:
+    if found := storage.probe(places, shared=[config.cache]):
         raise storage.together(found)
-    _Storage.places = [*places, config.cache, Path(tempfile.gettempdir())]
+    _Storage.places = [*places, Path(tempfile.gettempdir())]
+    _Storage.shared = [config.cache]
 
 
 class _Storage:
     """Where a run writes that has begun and not ended well."""
 
     places: Sequence[Path] = ()
+    shared: Sequence[Path] = ()
     unfinished = False
 
 
 def _explain_storage() -> None:
     """After a run that failed, name each file system that refuses now: Snakemake names none, and a stage cannot write to a full one."""
     if _Storage.unfinished:
-        for refused in storage.probe(_Storage.places):
+        for refused in storage.probe(_Storage.places, shared=_Storage.shared):
             print(f"servemark: {refused.message()}", file=sys.stderr)
 
 
@@ -211,14 +219,14 @@ def _tells_something(record: logging.LogRecord) -> bool:
 
 
 def _reassures(record: logging.LogRecord) -> bool:
-    """Add to Snakemake's message about removed files that no accepted measurement is among what is lost."""
+    """Add to Snakemake's message about removed files which measurements are kept."""
     said = record.getMessage()
     if said.startswith("Removing output files of failed job"):
         record.msg, record.args = f"{said}\nservemark: {_SAFE}", None
     return True
 
 
-_SAFE = "Accepted measurements are safe: they are in the ledger, and the next run takes them from there without measuring again."
+_SAFE = "Measurements that are in the ledger are kept. Points that are not are measured again."
 
 
 def begin(experiment: Experiment) -> None:

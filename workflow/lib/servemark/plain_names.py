@@ -1,4 +1,4 @@
-"""Names without special characters for folders that have them, for compilers that servers start.
+"""Link folders whose names contain special characters, because compilers do not quote them.
 
 torch's Inductor, and ninja behind FlashInfer, join command lines without quoting: a space in the name of an environment or of a folder
 for compiled code ends a server that compiles (torch 2.13, _inductor/cpp_builder.py). The name is a link in this user's private folder on
@@ -13,6 +13,8 @@ import secrets
 import shlex
 from pathlib import Path
 
+from servemark.errors import ServemarkError
+
 FOLDER = "names"
 
 
@@ -25,12 +27,19 @@ def plain(folder: Path, root: Path) -> Path:
     """Return ``folder``, or a link to it below the private folder ``root`` where its name has special characters.
 
     Raises:
-        OSError: the link cannot be made.
+        OSError: the link cannot be made, or other users can write to ``root``.
     """
     if is_plain(folder):
         return folder
+    # Here, because a far end that needs none of it starts sooner.
+    from servemark.survey import private
+
+    try:
+        private(root)
+    except ServemarkError as error:
+        raise PermissionError(str(error)) from error
     link = root / FOLDER / hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]
-    if not link.is_symlink():
+    if not (link.is_symlink() and os.readlink(link) == str(folder)):
         link.parent.mkdir(mode=0o700, exist_ok=True)
         # Several processes may do the same at once.
         new = link.with_name(f"{link.name}.{secrets.token_hex(4)}")
@@ -40,7 +49,7 @@ def plain(folder: Path, root: Path) -> Path:
 
 
 def interpreter(python: str, root: Path) -> str:
-    """Return the name of an environment's interpreter, through a link to the environment where that has to be."""
+    """Return the interpreter's path, through a link if the path has special characters."""
     path = Path(python)
     return str(plain(path.parents[1], root) / path.relative_to(path.parents[1])) if len(path.parents) > 2 else python
 
@@ -56,5 +65,9 @@ def folders(env: dict[str, str], root: Path) -> dict[str, str]:
 
 
 def _below(folder: Path, root: Path) -> Path:
+    if not is_plain(folder.name):
+        # Its own name needs a link. Programs cannot create a folder through a link that leads nowhere.
+        folder.mkdir(parents=True, exist_ok=True)
+        return plain(folder, root)
     folder.parent.mkdir(parents=True, exist_ok=True)
     return plain(folder.parent, root) / folder.name

@@ -157,7 +157,10 @@ def _read(record: Path) -> Owner | None:
         return None
     except ValueError as error:
         why = f"{error.error_count()} fields do not fit" if isinstance(error, ValidationError) else error
-        print(f"servemark: {record} is damaged ({why}); it is taken as left by a dead run.", file=sys.stderr)
+        print(
+            f"servemark: {record} is damaged ({why}). servemark treats it as a leftover and replaces it.",
+            file=sys.stderr,
+        )
         return None
 
 

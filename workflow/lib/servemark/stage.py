@@ -93,6 +93,7 @@ def stage(
     except Exception as error:
         places = (run_folder, log_path.parent, Path(".snakemake"), Path(tempfile.gettempdir()))
         if refused := storage.refusal(error, places):
+            _keep_traceback(log_path)
             _tell(f"{name} {subject}", refused, progress, terminal)
         else:
             _note(traceback.format_exc().rstrip())
@@ -124,6 +125,12 @@ def _note(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def _keep_traceback(log: Path) -> None:
+    """Append the current traceback to the log only: a traceback in the buffer of ``sys.stderr`` could reach the terminal later."""
+    with contextlib.suppress(OSError), open(log, "ab", buffering=0) as stream:
+        stream.write(traceback.format_exc().encode(errors="backslashreplace"))
+
+
 def _as_interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
@@ -140,6 +147,14 @@ def _redirect(log: Path) -> None:
 
 
 def _stop(deployment: Path | None) -> None:
+    """End the deployment of a failed stage. Write an OSError to the log: the stage has an error of its own to report."""
+    try:
+        _end(deployment)
+    except OSError as error:
+        _note(f"servemark: could not ask the supervisor of {deployment} to end: {error}")
+
+
+def _end(deployment: Path | None) -> None:
     if deployment and fence.taken_over(deployment):
         # Nothing here is ours any more, the stop file included.
         fence.end_those_above()

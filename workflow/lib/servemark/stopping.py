@@ -74,7 +74,13 @@ class Stopping:
             self._cancel(one, "No server of it lives; cancelling its job.")
             return
         begin = self.clock()
-        (one.attempt / "stop").touch()
+        try:
+            keeper.ask_to_end(one.attempt)
+        except OSError as error:
+            if one.job_id is None:
+                raise
+            self._cancel(one, f"servemark cannot write the stop file ({error}); it cancels job {one.job_id}.")
+            return
         bound = self._bound(one.attempt) if wait_s is None else wait_s
         self.say(f"asked the {one.kind} {one.deployment} of run {one.run} to end; waiting up to {bound:.0f} s")
         while self.clock() - begin < bound:

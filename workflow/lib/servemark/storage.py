@@ -1,4 +1,7 @@
-"""A file system that refuses: which one it is, how much is free there, what to do. Only this module words such an OSError."""
+"""Describe a failed write: file system, free space, remedy.
+
+No other module words such an OSError.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,13 @@ from typing import Any
 
 from servemark.errors import ServemarkError
 
+_NOT_PERMITTED = "not_permitted"
 REASONS = {
     errno.ENOSPC: "disk_full",
     errno.EDQUOT: "quota_exceeded",
     errno.EROFS: "read_only",
-    errno.EACCES: "not_permitted",
-    errno.EPERM: "not_permitted",
+    errno.EACCES: _NOT_PERMITTED,
+    errno.EPERM: _NOT_PERMITTED,
 }
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL = tuple(REASONS[code] for code in _FULL)
@@ -62,12 +66,18 @@ def refusal(
             quote the system's words.
         places: where the write may have gone. With several, the first that refuses a write now.
         needed: bytes that had to be written, where they are known.
+
+    Returns:
+        The error. None for another kind of error, and for a permission error without a file name if every place takes a write now:
+        a signal or a socket can be refused too.
     """
     if error and (not isinstance(error, OSError) or error.errno is None):
         error = stated(str(error))
     if not isinstance(error, OSError) or (reason := REASONS.get(error.errno or 0)) is None:
         return None
-    path = _named(error) or _refusing([places] if isinstance(places, Path) else places)
+    path = _named(error) or _refusing([places] if isinstance(places, Path) else places, reason)
+    if path is None and reason == _NOT_PERMITTED:
+        return None
     what, do = _words(reason, path, needed)
     return StorageRefused(what, do=do, reason=reason)
 
@@ -78,11 +88,15 @@ def stated(text: str) -> OSError | None:
     return OSError(found, os.strerror(found)) if found else None
 
 
-def probe(folders: Iterable[Path], size: int = PROBE_BYTES) -> list[StorageRefused]:
-    """Write ``size`` bytes into each folder, or its nearest existing parent, and remove them; return one refusal a file system."""
+def probe(folders: Iterable[Path], size: int = PROBE_BYTES, *, shared: Iterable[Path] = ()) -> list[StorageRefused]:
+    """Write ``size`` bytes into each folder, or its nearest existing parent, and remove them; return one refusal a file system.
+
+    Args:
+        shared: folders that others may fill. These count only if they are full: files in a read-only one can still be used.
+    """
     found: dict[tuple[str, Path], StorageRefused] = {}
-    for folder in folders:
-        if (error := _try(folder, size)) and (refused := refusal(error, folder)):
+    for folder, counts in [*((one, tuple(REASONS.values())) for one in folders), *((one, FULL) for one in shared)]:
+        if (error := _try(folder, size)) and (refused := refusal(error, folder)) and refused.reason in counts:
             found.setdefault((refused.reason, mount_point(folder)), refused)
     return list(found.values())
 
@@ -114,13 +128,14 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def tidy(work: Callable[..., Any], *arguments: object) -> None:
-    """Do what tidies up at the end of a process; where the file system refuses, print that instead of a traceback."""
+    """Run a cleanup function; print a storage error instead of a traceback."""
     try:
         work(*arguments)
     except OSError as error:
         refused = refusal(error)
         with contextlib.suppress(OSError):
-            print(f"servemark: not tidied up: {refused.message() if refused else error}", file=sys.stderr, flush=True)
+            why = refused.message() if refused else error
+            print(f"servemark could not remove its temporary records: {why}", file=sys.stderr, flush=True)
 
 
 def mount_point(path: Path) -> Path:
@@ -186,8 +201,12 @@ def _named(error: OSError) -> Path | None:
     return Path(os.fsdecode(name)) if isinstance(name, (str, bytes, os.PathLike)) else None
 
 
-def _refusing(places: Sequence[Path]) -> Path | None:
-    return next((place for place in places if _try(place, PROBE_BYTES)), next(iter(places), None))
+def _refusing(places: Sequence[Path], reason: str) -> Path | None:
+    """Return the first place that refuses a write now. If none does: the first place, or None for a permission error."""
+    if reason != _NOT_PERMITTED:
+        return next((place for place in places if _try(place, PROBE_BYTES)), next(iter(places), None))
+    failed = ((place, _try(place, PROBE_BYTES)) for place in places)
+    return next((place for place, error in failed if error and REASONS.get(error.errno or 0) == reason), None)
 
 
 def _try(folder: Path, size: int) -> OSError | None:

@@ -89,8 +89,8 @@ class SmallJobs(Strict):
     minutes: Count = Field(default=15, description="minutes asked for each")
     whole_node: Flag = Field(
         default=False,
-        description="ask for as much of a node as a deployment does, where a small part is refused or does not tell the whole; by default "
-        "one GPU and a few cores",
+        description="request a whole node for short jobs. Set this if Slurm refuses a part of a node, or if the GPUs of a node differ. "
+        "Default: one GPU and a few cores",
     )
 
 

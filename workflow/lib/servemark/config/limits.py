@@ -1,4 +1,4 @@
-"""What no configuration may hold, whatever its key: values that no program takes, and more load points than any run has time for."""
+"""Check the limits that apply to every key, and the number of load points."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from servemark.weights.architecture import Architecture
 
 
 def problems(config: Config, run: Path | None = None) -> list[Problem]:
-    """Find what stands against the folders that are read on this machine, hashing nothing.
+    """Return problems of the model and environment folders that this machine reads. Hashes no file.
 
     Args:
         config: an expanded configuration.

@@ -167,11 +167,11 @@ def _take_machine(attempt: Path, progress: Progress) -> None:
         if state and state.state == "running":
             return
         if (state and not keeper.is_alive(attempt)) or (state is None and time.monotonic() > deadline):
-            why, log = (state and state.why) or "it left no word", attempt / "keeper.log"
+            why, log = (state and state.why) or "no reason recorded", attempt / "keeper.log"
             raise StageFailed(
-                f"The keeper ended before it began ({why}).",
+                f"The supervisor process exited before it started any server ({why}).",
                 look=str(log),
-                do="Read the quoted lines, mend the cause, and run the same command again.",
+                do="Read the quoted lines, fix the cause, and rerun the same command.",
                 reason=why if why in storage.REASONS.values() else "keeper_ended",
                 quote=tuple(log.read_text(errors="replace").splitlines()[-3:]) if log.exists() else (),
             )

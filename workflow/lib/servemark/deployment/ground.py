@@ -99,11 +99,11 @@ class Ground:
 
     def tool_on(self, nodes: Sequence[str], asked: daemon.DaemonRequest) -> Tool:
         """The same process on every one of ``nodes`` at once; SERVEMARK_NODE tells each where it is."""
-        if self.alloc.job_id is None:
-            env = daemon.environment(self.request(nodes[0], asked)) | {survey.NODE_VARIABLE: survey.here()}
-            return Tool(daemon.command(asked), env, launched=False)
-        path = self.attempt / "tools" / f"{asked.name}.json"
         request = self.request(nodes[0], asked)
+        if self.alloc.job_id is None:
+            env = daemon.environment(request) | {survey.NODE_VARIABLE: survey.here()}
+            return Tool(daemon.command(request), env, launched=False)
+        path = self.attempt / "tools" / f"{asked.name}.json"
         if len(nodes) > 1:
             request = request.model_copy(update={"launcher": self.alloc.launcher(*nodes)})
         write_atomically(path, request.model_dump_json(indent=2) + "\n", mode=0o600)

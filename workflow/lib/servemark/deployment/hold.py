@@ -66,7 +66,11 @@ class Usage:
 
 @dataclass(frozen=True)
 class Holding:
-    """Holds the endpoint of one deployment."""
+    """Holds the endpoint of one deployment.
+
+    Attributes:
+        exclusive: whether its nodes run no other job.
+    """
 
     plan: Plan
     cluster: Cluster
@@ -75,6 +79,7 @@ class Holding:
     stop_s: float
     log: Path
     progress: Progress
+    exclusive: bool = True
 
     def run(self) -> Held:
         """Returns when the endpoint was stopped on request or its time is over. Nothing of it is left then.
@@ -218,7 +223,7 @@ class Holding:
             checkout=Path.cwd(),
             scheduled=attempts.spec(attempt).machine_lock is None,
             ends_at=self._ends_at,
-            exposed=exposure.notes(self.plan.topology),
+            exposed=exposure.notes(self.plan.topology, exclusive=self.exclusive),
         )
 
     def _status(

@@ -66,8 +66,9 @@ def page(facts: Facts) -> str:
     # ssh joins its words, and the shell at the other end reads them again.
     there = shlex.quote(f"cat {key}")
     login = "LOGIN" if facts.scheduled else facts.node
-    jump = f"-J {facts.user}@{login} " if facts.blocked else ""
-    end = facts.node if facts.blocked else login
+    through_node = facts.blocked is not None and facts.blocked.ssh is None
+    jump = f"-J {facts.user}@{login} " if through_node else ""
+    end = facts.node if through_node else login
     put_in = (
         "For LOGIN put in the cluster's login node, as you type it for ssh.\n"
         if facts.scheduled
@@ -108,7 +109,7 @@ pip install openai (version 1 or newer), then:
 
 Where the model has a chat template: client.chat.completions.create(model=..., messages=[{{"role": "user", "content": "Hello"}}]).
 
-From your own machine, through a tunnel
+From your own machine, through a tunnel{" (expected to fail: see the address above)" if facts.blocked and facts.blocked.ssh else ""}
 ---------------------------------------
 ssh -N {jump}-L {TUNNEL_PORT}:{address.hostname}:{address.port} {facts.user}@{end}
 

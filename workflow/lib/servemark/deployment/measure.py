@@ -18,10 +18,10 @@ from servemark.deployment.client import BenchmarkClient
 from servemark.deployment.plan import point_key_parts
 from servemark.deployment.server import SERVER
 from servemark.deployment.watch import Load, ServerWatch, scraper
-from servemark.measurement import silence, verdict
+from servemark.measurement import verdict
 from servemark.measurement.facts import ServerFacts
 from servemark.measurement.key import key_parts
-from servemark.measurement.ledger import Ledger, file_sha256
+from servemark.measurement.ledger import PASSING, Ledger, file_sha256, is_keepable
 from servemark.measurement.raw import RawError, read_raw
 from servemark.records import (
     Environment,
@@ -76,8 +76,7 @@ class Measuring:
             _write_no_results(raw_path)
             return self._lost(point, failure)
         record = self._measure(point, ready, raw_path)
-        # An interruption is of this moment, and not of the load: nobody takes its figures for those of a later run.
-        if record.verdict != "INVALID" and all(reason.code != silence.INTERRUPTED for reason in record.reasons):
+        if is_keepable(record):
             self._keep(point, record, raw_path)
         self.here.progress.say(f"{name}: {_words(record)}")
         return record
@@ -102,6 +101,10 @@ class Measuring:
         # The key does not hold the thresholds: a stored measurement is judged by today's.
         facts = ServerFacts(same_process=True, client_exit_code=0)
         judgement = verdict.judge(read_raw(raw_path), point, self.thresholds, facts)
+        if any(reason.code in PASSING for reason in judgement.reasons):
+            # Stored before this check existed. Its key stays free, so that the point is measured again.
+            self.ledger.forget(point.key, stored.record.raw_sha256)
+            return None
         old = stored.record
         kept = (
             "key_parts",

@@ -1,4 +1,4 @@
-"""Whether a served endpoint can be reached from where Snakemake runs. Its job only knows that its own nodes reach it."""
+"""Whether a served endpoint can be reached from where Snakemake runs. The job can test only from its own nodes."""
 
 from __future__ import annotations
 

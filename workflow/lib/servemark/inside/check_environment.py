@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -45,7 +46,7 @@ def kernel_tools(envs) -> dict:
         "nvcc_cuda": nvcc and nvcc_cuda(nvcc),
         "headers_cuda": headers_cuda(cuda_home() / "include" / "cuda.h"),
         "ninja": shutil.which("ninja"),
-        "compiler": shutil.which(os.environ.get("CXX", "c++")),
+        "compiler": shutil.which((shlex.split(os.environ.get("CXX", "")) or ["c++"])[0]),
     }
 
 

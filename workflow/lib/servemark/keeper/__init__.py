@@ -148,7 +148,15 @@ def request(attempt: Path, asked: daemon.DaemonRequest, timeout_s: float = 20.0)
 
 
 def ask_to_end(attempt: Path) -> None:
-    """Ask the keeper for its end by the stop file; by a signal where the disk takes no file and the keeper is on this machine."""
+    """Ask the keeper for its end by the stop file; by a signal where the disk takes no file and the keeper is on this machine.
+
+    An attempt of another checkout is left alone: its keeper works for that one.
+
+    Raises:
+        OSError: the stop file cannot be written and the keeper is not on this machine.
+    """
+    if copied(attempt):
+        return
     try:
         (attempt / "stop").touch()
     except OSError:
@@ -159,16 +167,18 @@ def ask_to_end(attempt: Path) -> None:
 
 
 def stop(attempt: Path, timeout_s: float) -> KeeperState | None:
-    """Ask the keeper to end everything and wait for it.
+    """Ask the keeper to end everything and wait for it. Return at once for an attempt of another checkout.
 
     Raises:
         KeeperStuck: it did not within ``timeout_s``.
     """
+    if copied(attempt):
+        return read_state(attempt)
     ask_to_end(attempt)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         state = read_state(attempt)
-        if state is None or not Identity.parse(state.identity).alive or copied(attempt):
+        if state is None or not Identity.parse(state.identity).alive:
             return state
         time.sleep(0.05)
     raise KeeperStuck(

@@ -20,6 +20,13 @@ from servemark.records import Measurement
 
 RECORD, RAW = "measurement.json", "raw.json"
 KEEPABLE = ("VALID", "SUSPECT")
+PASSING = frozenset({"interrupted"})
+"""Reasons that come from the moment of the measurement and not from the load: a later run must not reuse such results."""
+
+
+def is_keepable(record: Measurement) -> bool:
+    """Return whether the ledger may hold this measurement."""
+    return record.verdict in KEEPABLE and not any(reason.code in PASSING for reason in record.reasons)
 
 
 @dataclass(frozen=True)
@@ -87,10 +94,10 @@ class Ledger:
         """Keep one measurement; with a good entry there already, that one stays and is returned.
 
         Raises:
-            ValueError: the record is INVALID, has another key, or is not about ``raw_path``.
+            ValueError: the record is INVALID or interrupted, has another key, or is not about ``raw_path``.
         """
-        if record.verdict not in KEEPABLE:
-            raise ValueError(f"an {record.verdict} measurement does not belong in the ledger")
+        if not is_keepable(record):
+            raise ValueError(f"this {record.verdict} measurement does not belong in the ledger")
         if record.key != key:
             raise ValueError(f"the record has the key {record.key}, not {key}")
         if file_sha256(raw_path) != record.raw_sha256:

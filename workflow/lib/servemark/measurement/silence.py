@@ -28,8 +28,8 @@ LONG_S = 2.0
 """A shorter silence is not judged. The longest one on two busy cores was 1.2 s (vLLM 0.32 on CPUs, 11 measurements), and two samples are
 due in this time."""
 FACTOR = 3.0
-"""How many times as long as whatever explains it a silence must be. The longest silences of real results on GPUs were 0.8 times as long as
-the longest wait of a single stream (vLLM 0.25 and 0.32 on H200, concurrency 32 and 512)."""
+"""A silence counts if it is this many times as long as the longest other wait. The longest silences of real results on GPUs were 0.8 times
+as long as the longest wait of a single stream (vLLM 0.25 and 0.32 on H200, concurrency 32 and 512)."""
 SHARE = 0.01
 """Share of the measurement that silences must take. It is the share that p99, the finest percentile in a record, leaves out."""
 INTERRUPTED = "interrupted"
@@ -174,7 +174,7 @@ def _silences(good: Sequence[Request], closed_loop: bool) -> list[Silence]:
 
 
 def _recurring(good: Sequence[Request]) -> int:
-    """Return how many silences may be without an explanation: fewer than a workload causes that causes one for each request of a slot.
+    """Return the largest number of silences that may count as interruptions: if each request of a slot causes one, it is the workload.
 
     A slot serves requests one after another: as many as all requests over those in flight at a time (Little's law).
     """
@@ -190,7 +190,7 @@ def _outstanding(
     others: Sequence[Silence],
     limit: int,
 ) -> list[Silence]:
-    """Return the most of the longest silences that are ``FACTOR`` times as long as whatever explains them.
+    """Return the longest silences, as many as possible, that all exceed ``FACTOR`` times the longest other wait.
 
     Args:
         silences: the longest first.

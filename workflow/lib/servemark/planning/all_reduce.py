@@ -65,7 +65,7 @@ def observed(log: str) -> tuple[str, ...]:
     found = _SELECTED.search(log)
     if found is None:
         return ()
-    names = tuple(json.loads(found[1].replace("'", '"')))
+    names = tuple(re.findall(r"\w+", found[1]))
     return ((FUSED,) if _FUSED_ON.search(log) else ()) + names
 
 

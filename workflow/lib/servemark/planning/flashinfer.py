@@ -13,8 +13,8 @@ from servemark.records import EnvironmentCheck, KernelTools, Topology
 
 SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
 ALL_REDUCE = "VLLM_ALLREDUCE_USE_FLASHINFER"
-TOOLKIT = ("CUDA_HOME", "CUDA_PATH", "FLASHINFER_NVCC", "PATH")
-"""Variables that name another toolkit than the one that the environment check found."""
+TOOLKIT = ("CUDA_HOME", "CUDA_PATH", "FLASHINFER_NVCC", "CXX", "PATH")
+"""Variables that name other tools than those that the environment check found."""
 
 
 WAYS_OUT = (
@@ -24,7 +24,7 @@ WAYS_OUT = (
 
 
 def obstacle(tools: KernelTools, torch_cuda: str | None) -> str | None:
-    """Return why FlashInfer gets no kernel that it has to build, as the end of a sentence; None where it does.
+    """Return why FlashInfer cannot build kernels, as a clause; None if it can.
 
     A compiler and headers of two releases are refused by CUDA's own headers. A toolkit of another major release than torch's links
     kernels with a libcudart that the server does not load.
@@ -40,9 +40,9 @@ def obstacle(tools: KernelTools, torch_cuda: str | None) -> str | None:
     if tools.nvcc_cuda is None:
         return f"{tools.nvcc} does not run"
     if tools.headers_cuda and tools.headers_cuda != tools.nvcc_cuda:
-        return f"{tools.nvcc} is of CUDA {tools.nvcc_cuda} and the headers beside it are of CUDA {tools.headers_cuda}"
+        return f"{tools.nvcc} belongs to CUDA {tools.nvcc_cuda}, but the headers next to it belong to CUDA {tools.headers_cuda}"
     if torch_cuda and tools.nvcc_cuda.split(".")[0] != torch_cuda.split(".")[0]:
-        return f"{tools.nvcc} is of CUDA {tools.nvcc_cuda} and torch of CUDA {torch_cuda}"
+        return f"{tools.nvcc} belongs to CUDA {tools.nvcc_cuda}, but torch to CUDA {torch_cuda}"
     return None
 
 

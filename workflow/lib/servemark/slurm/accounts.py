@@ -208,7 +208,7 @@ def _without_end(entries: Iterable[Mapping[str, Any]], job: str, last: Mapping[s
 
 
 def when_forgotten(starts: Sequence[JobAccount], journal: JobAccount, *, forgotten: bool) -> list[JobAccount]:
-    """The starts of a job of which no better account will come, without a state that was true only while it lived.
+    """Return the starts of a job, with the final state if Slurm no longer lists it.
 
     Args:
         journal: what the run saw of it.

@@ -29,7 +29,7 @@ class Earlier:
     checkout: Checkout | None
 
     def is_of(self, folder: Path, live: Iterable[listings.Job]) -> bool:
-        """Return whether this is a run of the checkout in ``folder``: its own note says so, and the work folder of each of its jobs.
+        """Return whether both the journal and Slurm's working directories place this run in ``folder``.
 
         The folder that a job was submitted from is in Slurm, where no copy of a checkout can change it.
         """
@@ -40,6 +40,9 @@ class Earlier:
     def shares(self, results: Path) -> bool:
         """Return whether ``results`` is also the results folder of another checkout, in which this run was started."""
         if self.checkout is None or self.checkout.is_at(results.parent):
+            return False
+        # The path leads to ``results`` itself: the other checkout has this path on another machine.
+        if self.checkout.path == str(results.parent.resolve()):
             return False
         with contextlib.suppress(OSError):
             return Path(self.checkout.path, results.name).samefile(results)
@@ -114,6 +117,17 @@ def _of(runs: Iterable[Earlier], live: Iterable[listings.Job]) -> list[listings.
     return [job for job in live if job.name in names]
 
 
+def _places(runs: Iterable[Earlier], jobs: Iterable[listings.Job], folder: Path) -> set[str]:
+    """Return the paths of other checkouts, with the host of one that has the path of the checkout in ``folder``."""
+    noted = [run.checkout for run in runs if run.checkout]
+    hosts = {
+        checkout.path: f"{checkout.path} on {checkout.host}"
+        for checkout in noted
+        if checkout.path == str(folder.resolve()) and not checkout.is_at(folder)
+    }
+    return {hosts.get(path, path) for path in [*(checkout.path for checkout in noted), *(job.workdir for job in jobs)]}
+
+
 def _leave_alone(
     foreign: Sequence[Earlier], live: Iterable[listings.Job], results: Path, say: Callable[[str], None]
 ) -> None:
@@ -122,7 +136,7 @@ def _leave_alone(
         runs = [run for run in foreign if run.journal == file]
         jobs = _of(runs, live)
         ids = " ".join(job.id for job in jobs)
-        where = ", ".join(sorted({run.checkout.path for run in runs if run.checkout} | {job.workdir for job in jobs}))
+        where = ", ".join(sorted(_places(runs, jobs, results.parent)))
         if any(run.shares(results) for run in runs):
             if jobs:
                 raise RunLocked(
@@ -136,4 +150,4 @@ def _leave_alone(
             if jobs
             else "None of its jobs is in Slurm's queue."
         )
-        say(f"{file} is a copy of the journal of another checkout, {where}; set it aside. {left}")
+        say(f"{file} was copied from the checkout {where}. servemark ignores the runs in it. {left}")

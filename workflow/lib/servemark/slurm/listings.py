@@ -70,12 +70,14 @@ def parse_squeue(text: str) -> list[Job]:
     """
     jobs: dict[str, Job] = {}
     for line in text.splitlines():
-        fields = [field.strip() for field in line.split("|", 9)]
-        if len(fields) != 10 or not _JOB_ID.fullmatch(fields[0]) or not fields[1]:
+        *columns, rest = line.split("|", 9)
+        fields = [field.strip() for field in columns]
+        if len(fields) != 9 or not _JOB_ID.fullmatch(fields[0]) or not fields[1]:
             continue
-        job, state, used, limit, submitted, started, nodes, reason, name, rest = fields
-        # A comment is free text; the folder behind it begins with a slash.
-        comment, _, workdir = rest.rpartition("|")
+        job, state, used, limit, submitted, started, nodes, reason, name = fields
+        # The comment and the folder may contain "|", and the folder may end with a space. The folder begins with a slash.
+        comment, bar, below = rest.partition("|/")
+        comment, workdir = comment.strip(), f"/{below}" if bar else ""
         job, _, component = job.partition("+")
         if job in jobs and component not in ("", "0"):
             continue

@@ -17,7 +17,7 @@ from servemark.slurm import commands, journal, listings, submit
 from servemark.slurm.commands import CommandFailed, Trouble
 from servemark.slurm.request import Request
 
-TOOLS = ("sbatch", "squeue", "scancel", "scontrol", "srun")
+TOOLS = ("sbatch", "squeue", "scancel", "scontrol", "srun", "sinfo")
 # Restarting slurmctld takes seconds to a minute, and happens on every change of a cluster's configuration.
 PATIENCE_S = 60.0
 _PAUSE_S = 3.0
@@ -63,16 +63,23 @@ _LATER = "--begin=now+120"
 _IN_SERVICE = frozenset(["idle", "allocated", "mixed", "completing", "planned"])
 
 
-def _nodes_out(partition: str | None) -> str:
-    """Nodes of a partition (None: of any) that take no job now, with sinfo's words: ``2 drained, 1 unknown*``; empty without any."""
+def _nodes_out(partition: str | None) -> str | None:
+    """Return the nodes of a partition (None: of any) that take no job now, with sinfo's states.
+
+    Returns:
+        For example ``2 drained, 1 unknown*``. Empty if all nodes are in service. None if sinfo fails or its output is not readable.
+    """
     named = [f"--partition={partition}"] if partition else []
     try:
         said = commands.run(["sinfo", "--all", "--noheader", "--format=%D %T", *named])
     except CommandFailed:
-        return ""
+        return None
+    rows = [words for line in said.splitlines() if len(words := line.split()) == 2 and words[0].isdecimal()]
+    if said.strip() and not rows:
+        return None
     found: dict[str, int] = {}
-    for number, state in (words for line in said.splitlines() if len(words := line.split()) == 2):
-        if number.isdecimal() and ("*" in state or re.sub(r"\W", "", state.lower()) not in _IN_SERVICE):
+    for number, state in rows:
+        if "*" in state or re.sub(r"\W", "", state.lower()) not in _IN_SERVICE:
             found[state] = found.get(state, 0) + int(number)
     return ", ".join(f"{number} {state}" for state, number in found.items())
 
@@ -112,8 +119,9 @@ def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s
         if len(names[flags]) > 1 or not (said := _refusal(flags)):
             continue
         out = _nodes_out(request.partition)
-        # With all nodes in service, sbatch may queue a job that fits none of them (EnforcePartLimits=NO): it would never start.
-        never = not out and re.search(_NO_NODES, said, re.IGNORECASE)
+        # With all nodes in service, sbatch may queue a job that fits none of them (EnforcePartLimits=NO): it would never start. If the
+        # states of the nodes are unknown (None), the empty job decides.
+        never = out == "" and re.search(_NO_NODES, said, re.IGNORECASE)
         if final := said if never else _refusal_of_empty(request):
             refused[flags] = final
             continue

@@ -38,6 +38,7 @@ class Reason:
 
 _ASK = "Ask the cluster's administrators."
 _CHANGE = "Interrupt this run (Ctrl-C), change {}, and run the same command again. Finished measurements are kept."
+_NODES_BACK = "See `sinfo -R`. If its nodes are down, Slurm starts the job when they are back. Otherwise:"
 _LIMITS = "See `sacctmgr show assoc user=$USER` and `sacctmgr show qos`."
 
 TABLE = (
@@ -69,8 +70,15 @@ TABLE = (
         "its time limit is longer than its partition allows",
         _CHANGE.format("max_minutes or partition in the cluster file"),
     ),
+    # squeue(1): "Can also indicate that required nodes are DOWN or DRAINED."
     Reason(
-        r"PartitionNodeLimit\b|PartitionConfig\b",
+        r"PartitionNodeLimit\b",
+        Clears.BY_OTHERS,
+        "it needs more nodes than its partition allows, or its nodes are down",
+        f"{_NODES_BACK} " + _CHANGE.format("topology.nodes, or partition in the cluster file"),
+    ),
+    Reason(
+        r"PartitionConfig\b",
         Clears.NEVER,
         "it needs more nodes, or more of a node, than its partition allows",
         _CHANGE.format("topology.nodes, or partition in the cluster file"),
@@ -139,9 +147,9 @@ TABLE = (
     ),
     Reason(
         r"BadConstraints\b|Constraints\b",
-        Clears.NEVER,
-        "no node of the cluster fits its request",
-        _CHANGE.format("constraint, gpu_type, gpus_per_node or partition in the cluster file"),
+        Clears.BY_OTHERS,
+        "no node of the cluster fits its request, or its nodes are down",
+        f"{_NODES_BACK} " + _CHANGE.format("constraint, gpu_type, gpus_per_node or partition in the cluster file"),
     ),
     Reason(
         r"MaxMemPerLimit\b",
@@ -213,7 +221,7 @@ def sentence(label: str, job: str, said: str) -> str:
     if row is None:
         return f"{lines[0]} See JOB REASON CODES in `man squeue`."
     if row.clears is Clears.NEVER:
-        lines[0] += " As the request and the limits are now, it never starts."
+        lines[0] += " With this request and these limits the job cannot start."
     if row.do:
         lines.append(f"  what to do: {row.do.format(job=job)}")
     return "\n".join(lines)
