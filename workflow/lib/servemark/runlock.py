@@ -116,7 +116,9 @@ def claim(workdir: Path, argv: Sequence[str]) -> list[str]:
         owner = _read(record)
         if not executes(argv):
             return []
-        copied = owner is not None and owner.checkout is not None and not owner.checkout.is_at(workdir)
+        noted = owner.checkout if owner else None
+        # At the same path a run on another machine may be at work here: some file systems give each login node its own inode numbers.
+        copied = noted is not None and noted.path != str(workdir.resolve()) and not noted.is_at(workdir)
         if owner and owner.lives and not copied:
             raise RunLocked(
                 f"Another run is at work in this directory: process {owner.pid} on {owner.host}, since {owner.since}\n"
