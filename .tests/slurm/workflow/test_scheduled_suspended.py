@@ -20,7 +20,8 @@ def test_a_suspended_job_gives_no_valid_number(checkout: ScheduledCheckout) -> N
     checkout.config["deployments"]["a"]["variables"] = {"STANDIN_TOKEN_S": "0.1"}
     running = checkout.start()
     checkout.wait_for_progress("chat-c2-r1: 80 requests", subject="a", seconds=RUN_S)
-    wait_until(lambda: checkout.requests_served("a") > 10, 60, "it is measured")
+    before = checkout.requests_served("a")
+    wait_until(lambda: checkout.requests_served("a") > before + 10, 60, "it is measured")
     job = checkout.job()["job_id"]
     checkout.cluster.run(["scontrol", "suspend", job], check=True)
     time.sleep(12)
