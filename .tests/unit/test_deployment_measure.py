@@ -17,7 +17,8 @@ from servemark import fence, keeper
 from servemark.config.cluster import Cluster as Site
 from servemark.config.model import Timeouts
 from servemark.deployment import attempts
-from servemark.measurement import quarantine
+from servemark.measurement import quarantine, silence
+from servemark.measurement.raw import read_raw
 from servemark.records import Ready, Timeline, Topology
 from servemark.report import timelines
 from servemark.slurm import suspended
@@ -58,16 +59,17 @@ def test_a_suspect_measurement_is_kept_and_marked(deploy):
     assert plain.told.words[-1].endswith("(SUSPECT: too_short)")
 
 
-@pytest.mark.parametrize("victim", ["client", "server"])
+@pytest.mark.parametrize("victim", ["client", "server", "job"])
 def test_a_process_that_was_stopped_makes_the_point_suspect(deploy, victim):
     plain = deploy(points=1, point={"requests": 40}, variables={"STANDIN_TOKEN_S": "0.1"})
     plain.up()
     log = plain.attempt / "server.log"
 
     def family() -> list[psutil.Process]:
-        root = psutil.Process(plain.pid()) if victim == "server" else psutil.Process()
-        found = [root, *root.children(recursive=True)]
-        return found if victim == "server" else [one for one in found if "bench_client.py" in " ".join(one.cmdline())]
+        server, ours = psutil.Process(plain.pid()), psutil.Process().children(recursive=True)
+        servers = [server, *server.children(recursive=True)]
+        clients = [one for one in ours if "bench_client.py" in " ".join(one.cmdline())]
+        return {"client": clients, "server": servers, "job": [*ours, *servers]}[victim]
 
     def stand_still() -> None:
         """Stop the process for 4 s, once the client has sent its warm-up and some requests."""
@@ -85,6 +87,8 @@ def test_a_process_that_was_stopped_makes_the_point_suspect(deploy, victim):
     thread.join()
     assert (record.verdict, reasons(record) - {"tokens_in_bursts"}) == ("SUSPECT", {"interrupted"}), record.reasons
     assert record.output_throughput and plain.ledger.find(record.key) is None
+    (client,) = read_raw(plain.raw()).clients
+    assert bool(silence.find(client, closed_loop=True).stopped) is (victim == "job"), "its CPU time was not sampled"
 
 
 def test_a_suspension_in_slurms_record_makes_the_point_suspect(deploy, monkeypatch):

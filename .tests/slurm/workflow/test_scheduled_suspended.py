@@ -16,7 +16,7 @@ from servemark.records import Plan
 def test_a_suspended_job_gives_no_valid_number(checkout: ScheduledCheckout) -> None:
     checkout.keep("a")
     checkout.config["workloads"]["chat"] |= {"requests": 80, "concurrency": [2]}
-    # The shell's variables do not reach a server in a job.
+    # A variable of the deployment, so that it reaches the server in its job.
     checkout.config["deployments"]["a"]["variables"] = {"STANDIN_TOKEN_S": "0.1"}
     running = checkout.start()
     checkout.wait_for_progress("chat-c2-r1: 80 requests", subject="a", seconds=RUN_S)
