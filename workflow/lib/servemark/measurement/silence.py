@@ -25,7 +25,7 @@ from servemark.measurement.raw import Client, RawResult, Request, Results
 from servemark.records import PlannedPoint, Reason
 
 LONG_S = 2.0
-"""A shorter silence is not judged. The longest one on two busy cores was 1.2 s (vLLM 0.32 on CPUs, 11 measurements), and two samples are
+"""A shorter silence is not judged. The longest one on two busy cores was 1.2 s (vLLM 0.32 on CPUs, 12 measurements), and two samples are
 due in this time."""
 FACTOR = 3.0
 """A silence counts if it is this many times as long as the longest other wait. The longest silences of real results on GPUs were 0.8 times
