@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -77,6 +78,20 @@ def test_an_environment_that_does_not_work_is_refused_with_its_last_word(check, 
         check(standin_copy)
     assert refused.value.reason == "environment_broken"
     assert standin_copy.prefix in refused.value.what and Path(refused.value.look).exists()
+
+
+@pytest.mark.parametrize("end", ["", "\nraise ImportError('broken')\n"])
+def test_what_an_import_leaves_in_temporary_files_is_removed(check, standin_copy, tmp_path, monkeypatch, end):
+    torch = site_packages(standin_copy) / "torch" / "__init__.py"
+    torch.write_text(f"{torch.read_text()}\nimport tempfile\ntempfile.mkdtemp(prefix='torchinductor_'){end}")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    # What a check that was killed has left.
+    (tmp_path / "logs" / "check.tmp" / "old").mkdir(parents=True)
+    with pytest.raises(EnvironmentRefused) if end else contextlib.nullcontext():
+        check(standin_copy)
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert not (tmp_path / "logs" / "check.tmp").exists()
 
 
 def test_ray_is_needed_only_where_a_deployment_asks_for_it(check, standin_copy):

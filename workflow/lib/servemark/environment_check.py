@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,10 +38,17 @@ def check(
     """
     facts_file = log.with_suffix(".facts.json")
     facts_file.unlink(missing_ok=True)
-    quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    env = processes.with_tools_of(
-        environment.python, processes.clean_environment({**quiet, **bytecode.variables(environment)})
-    )
+    # Importing vLLM makes a folder there, and a killed script removes nothing: below the run's folder, and the next check removes it.
+    temporary = log.with_suffix(".tmp").absolute()
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    private = {
+        **dict.fromkeys(daemon.TEMPORARY, str(temporary)),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        **bytecode.variables(environment),
+    }
+    env = processes.with_tools_of(environment.python, processes.clean_environment(private))
     steps = {
         "importing torch, vLLM and Ray": [environment.python, str(INSIDE / "check_environment.py"), str(facts_file)],
         "asking vLLM for its options": [environment.python, str(INSIDE / "serve_options.py")],
@@ -55,7 +63,9 @@ def check(
             target.write_text(f"{argv[0]}: {error.strerror}\n")
             raise _broken(environment, words, target) from None
         if result.exit_code != 0 or result.stopped:
+            shutil.rmtree(temporary, ignore_errors=True)
             raise _broken(environment, words, target)
+    shutil.rmtree(temporary, ignore_errors=True)
     facts = json.loads(facts_file.read_text())
     facts_file.unlink()
     if needs_ray and not facts["ray"]:
