@@ -1,4 +1,4 @@
-"""What the page of a very large run shows: a part that is bounded, with every objection listed or counted."""
+"""What the page of a very large run shows: a bounded part, with every objection listed or counted."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_deployment_without_a_figure_is_in_no_plot():
     assert thinning.select(found, ["d0001"], whole=False).series == ["d0001"]
 
 
-def test_loads_that_no_plotted_deployment_has_are_left_out_of_the_distributions():
+def test_loads_that_no_plotted_deployment_has_have_no_distribution():
     items = report_data.sweep()
     items[0] = items[0].model_copy(update={"workload": "only-plain"})
     found = parts.distributions(items)
