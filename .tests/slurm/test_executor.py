@@ -302,28 +302,35 @@ def test_preflight_queues_what_sbatch_queues(plain: Sandbox, new_run: NewRun) ->
     def update(*change: str) -> None:
         plain.run(["scontrol", "update", *change], check=True)
 
-    assert ask() == ["accepted", "accepted", "fix"]
-    update("nodename=node2", "state=drain", "reason=test")
-    assert ask() == ["accepted", "queued", "fix"]
-    update("nodename=node1", "state=drain", "reason=test")
-    assert ask() == ["queued", "queued", "fix"]
-    update("nodename=node[1-2]", "state=resume")
-    update("partitionname=batch", "state=down")
-    assert ask() == ["accepted", "accepted", "fix"]
-    update("partitionname=batch", "state=inactive")
-    assert ask() == ["wait", "wait", "wait"]
-    update("partitionname=batch", "state=up")
-    for node in plain.nodes:
-        plain.kill_slurmd(node)
-    plain.stop_slurmctld()
-    plain.start_slurmctld()
+    def in_service() -> bool:
+        states = plain.run(["sinfo", "--noheader", "--format=%T"]).stdout.split()
+        return bool(states) and set(states) <= {"idle", "mixed", "allocated"}
+
     try:
+        assert ask() == ["accepted", "accepted", "fix"]
+        update("nodename=node2", "state=drain", "reason=test")
+        assert ask() == ["accepted", "queued", "fix"]
+        update("nodename=node1", "state=drain", "reason=test")
+        assert ask() == ["queued", "queued", "fix"]
+        update("nodename=node[1-2]", "state=resume")
+        plain.wait(in_service, 60, "both nodes take jobs")
+        update("partitionname=batch", "state=down")
+        assert ask() == ["accepted", "accepted", "fix"]
+        update("partitionname=batch", "state=inactive")
+        assert ask() == ["wait", "wait", "wait"]
+        update("partitionname=batch", "state=up")
+        for node in plain.nodes:
+            plain.kill_slurmd(node)
+        plain.stop_slurmctld()
+        plain.start_slurmctld()
         assert ask() == ["queued", "queued", "fix"], "no node has registered"
     finally:
+        update("partitionname=batch", "state=up")
         for node in plain.nodes:
-            plain.start_slurmd(node)
+            if plain.slurmd_pid(node) is None:
+                plain.start_slurmd(node)
         plain.run(["scontrol", "update", "nodename=node[1-2]", "state=resume"])
-        plain.wait(lambda: plain.run(["srun", "-N2", "true"], timeout=20).returncode == 0, 60, "both nodes take jobs")
+        plain.wait(in_service, 60, "both nodes take jobs")
     assert not [job for job in plain.jobs() if job["name"].startswith("servemark-preflight") and job["state"] in LIVE]
 
 
