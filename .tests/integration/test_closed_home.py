@@ -23,7 +23,10 @@ def without_privileges() -> list[str]:
     return [found, "--bounding-set=-all", "--inh-caps=-all"]
 
 
-@pytest.mark.parametrize("kind", ["closed", "missing", "anothers"])
+@pytest.mark.parametrize(
+    "kind",
+    ["closed", pytest.param("missing", marks=pytest.mark.full), pytest.param("anothers", marks=pytest.mark.full)],
+)
 def test_run_with_home_that_takes_no_files(checkout: Checkout, tmp_path: Path, kind: str):
     home = tmp_path / "home"
     home.mkdir()

@@ -43,7 +43,15 @@ def start_second_point(checkout: Checkout) -> Running:
     return run
 
 
-@pytest.mark.parametrize("name", ["results", "snakemake", "cache", "scratch"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "results",
+        "snakemake",
+        pytest.param("cache", marks=pytest.mark.full),
+        pytest.param("scratch", marks=pytest.mark.full),
+    ],
+)
 def test_run_on_full_disk_is_refused_before_it_starts(checkout: Checkout, disks, name: str):
     disk = place(checkout, name)
     disks.mount(disk)
@@ -100,6 +108,7 @@ def test_results_disk_turned_read_only_leaves_no_process_and_no_scratch(checkout
     checkout.assert_all_dead()
 
 
+@pytest.mark.full
 def test_cache_filled_while_measuring_costs_nothing_measured(checkout: Checkout, disks):
     """With the ledger in the cache, the next run stores the measurements that it lacks."""
     checkout.config["share_ledger"] = True

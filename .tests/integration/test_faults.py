@@ -118,7 +118,7 @@ def test_a_stopped_client_makes_its_point_suspect_until_measured_again(checkout:
     [
         ("exit_at_start", "kv_cache_too_small", "No available memory for the cache blocks"),
         ("bad_option", "bad_server_option", "unrecognized arguments: --standin-bad-option"),
-        ("never_ready", "engine_starting", "not ready after 6 s"),
+        pytest.param("never_ready", "engine_starting", "not ready after 6 s", marks=pytest.mark.full),
     ],
 )
 def test_a_server_that_does_not_start_is_a_named_gap_and_at_the_second_time_a_hole(

@@ -72,7 +72,7 @@ def test_in_mid_measurement(checkout: Checkout, end: tuple[signal.Signals, bool]
     assert checkout.requests_served("a") - served == 8
 
 
-@pytest.mark.parametrize("end", [CTRL_C, HUP, KILL], ids=NAMES.get)
+@pytest.mark.parametrize("end", [CTRL_C, pytest.param(HUP, marks=pytest.mark.full), KILL], ids=NAMES.get)
 def test_while_the_server_loads(checkout: Checkout, end: tuple[signal.Signals, bool]):
     checkout.keep("a")
     running = checkout.start(STANDIN_START_S="60")
@@ -92,7 +92,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 @pytest.mark.skipif(
     sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64", reason="the lock is for CPython 3.11 on x86_64"
 )
-@pytest.mark.parametrize("end", [INT, TERM, KILL], ids=NAMES.get)
+@pytest.mark.parametrize("end", [pytest.param(INT, marks=pytest.mark.full), TERM, KILL], ids=NAMES.get)
 def test_while_an_environment_is_built(
     checkout: Checkout, index: Index, tmp_path: Path, end: tuple[signal.Signals, bool]
 ):

@@ -34,7 +34,7 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Checkout]:
     shutil.rmtree(runtime, ignore_errors=True)
 
 
-@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+@pytest.mark.parametrize("locale", ["C", pytest.param("C.UTF-8", marks=pytest.mark.full)])
 def test_whole_run_in_odd_folder_exits_with_0(odd: Checkout, locale: str) -> None:
     done = odd.run(LC_ALL=locale, PYTHONPATH="", seconds=300)
     assert done.rc == 0, done.text

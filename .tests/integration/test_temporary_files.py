@@ -19,7 +19,7 @@ def temporary(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.full), signal.SIGKILL])
 def test_ended_run_leaves_no_temporary_files(checkout: Checkout, temporary: Path, number: int) -> None:
     checkout.keep("a")
     running = checkout.start(TMPDIR=str(temporary), STANDIN_TOKEN_S="0.5")
