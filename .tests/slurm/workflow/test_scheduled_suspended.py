@@ -15,11 +15,10 @@ from servemark.records import Plan
 
 def test_a_suspended_job_gives_no_valid_number(checkout: ScheduledCheckout) -> None:
     checkout.keep("a")
-    checkout.config["workloads"]["chat"] |= {"requests": 80, "concurrency": [2]}
-    # A variable of the deployment, so that it reaches the server in its job.
-    checkout.config["deployments"]["a"]["variables"] = {"STANDIN_TOKEN_S": "0.1"}
+    # Some 20 s. The stand-in's variable for its pace does not reach a job: its name looks like that of a secret.
+    checkout.config["workloads"]["chat"] |= {"requests": 50, "concurrency": [2], "output_tokens": 300}
     running = checkout.start()
-    checkout.wait_for_progress("chat-c2-r1: 80 requests", subject="a", seconds=RUN_S)
+    checkout.wait_for_progress("chat-c2-r1: 50 requests", subject="a", seconds=RUN_S)
     before = checkout.requests_served("a")
     wait_until(lambda: checkout.requests_served("a") > before + 10, 60, "it is measured")
     job = checkout.job()["job_id"]
