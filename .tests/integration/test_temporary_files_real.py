@@ -26,6 +26,7 @@ def kill_everything(checkout: Checkout) -> None:
             process.kill()
 
 
+@pytest.mark.full
 @pytest.mark.real
 @pytest.mark.timeout(900)
 def test_real_vllm_leaves_nothing_even_killed_and_run_again(fresh: Checkout, tmp_path: Path) -> None:
