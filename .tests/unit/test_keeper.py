@@ -293,6 +293,23 @@ def test_a_daemon_behind_a_launcher_is_ended_by_its_leash_with_its_tree(attempts
     assert_all_dead(attempt)
 
 
+def test_a_far_end_that_uses_its_whole_grace_is_no_leftover(attempts):
+    """servemark gives both the same grace: the far end kills its child when it is over, and only then can the launcher end."""
+    attempt = attempts(stop_grace_s=2.0)
+    stubborn = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+    )
+    launcher = ("sh", "-c", '"$@"; code=$?; sleep 2; exit $code', "sh")
+    request = DaemonRequest(
+        name="server", argv=(sys.executable, "-c", stubborn), env={}, log=str(attempt / "server.log"), launcher=launcher,
+        node="node7", scratch=str(attempt / "s"), grace_s=2.0,
+    )  # fmt: skip
+    keeper.request(attempt, request)
+    wait_for(lambda: "deaf" in Path(request.log).read_text())
+    assert keeper.stop(attempt, 15).leftovers == ()
+    assert_all_dead(attempt)
+
+
 def test_a_daemon_behind_a_launcher_that_ends_by_itself_is_named_with_its_signal(attempts):
     attempt = attempts(stop_grace_s=5.0)
     leashed(attempt, name="ray-head")

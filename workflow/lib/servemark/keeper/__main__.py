@@ -43,6 +43,8 @@ from servemark.slurm import patience
 TICK_S = 0.1
 # The owner's file lies on a shared disk: not to be read at every tick.
 OWNER_S = 1.0
+# For a far end that has used its whole grace: it kills what is left, removes its files, and srun ends. On two busy cores 1 s was too short.
+FAR_END_S = 5.0
 
 
 class Keeper:
@@ -258,7 +260,10 @@ class Keeper:
 
     def _end_tree(self, why: str) -> list[str]:
         """End the daemons, the last started first, then whatever descendant is left; returns what had to be killed."""
-        grace_s = self.spec.orphan_grace_s if why == "lifeline_ended" else self.spec.stop_grace_s
+        orphaned = why == "lifeline_ended"
+        grace_s = self.spec.orphan_grace_s if orphaned else self.spec.stop_grace_s
+        # A far end has the same grace, and kills what is left when it is over. Its launcher ends after that.
+        far_s = 0.0 if orphaned else FAR_END_S
         label = "sibling_ended" if why.startswith("daemon_ended") else why
         deadline = time.monotonic() + grace_s
         for name in self.again:
@@ -268,7 +273,8 @@ class Keeper:
                 self._let_go(name)
             elif name in self.identities:
                 self.identities[name].signal(signal.SIGTERM)
-            while time.monotonic() < deadline and self.identities.get(name) and self.identities[name].alive:
+            until = deadline + (far_s if name in self.leashes else 0.0)
+            while time.monotonic() < until and self.identities.get(name) and self.identities[name].alive:
                 self._reap(label)
                 time.sleep(0.02)
         self._reap(label)
