@@ -28,13 +28,13 @@ ESSENTIAL: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
         tiny(nodes=2, replicas=2),
         {"node1": {"server", "engine"}, "node2": {"server", "engine"}},
     ),
-}
-REST: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
     # Three layers over two stages: one has two, the other one.
     "mp-pp2-uneven": (
         tiny(nodes=2, pipeline_parallel=2) | {"model": "three-layers"},
         {"node1": {"server", "worker"}, "node2": {"server", "worker"}},
     ),
+}
+REST: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
     "mp-tp2": (
         tiny(nodes=2, tensor_parallel=2),
         {"node1": {"server", "worker"}, "node2": {"server", "worker"}},
@@ -149,8 +149,15 @@ def gate_s(checkout: RealCheckout, name: str, job: dict[str, Any]) -> float:
 
 @pytest.mark.real_slurm
 @pytest.mark.timeout(1500)
-def test_ray_and_replicas_over_two_nodes(real_checkouts: Callable[[], RealCheckout]) -> None:
+def test_ray_replicas_and_uneven_stages_over_two_nodes(
+    real_checkouts: Callable[[], RealCheckout],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     checkout = real_checkouts()
+    checkout.config["models"] = MODELS | {
+        "three-layers": three_layers(checkout.path.parent / "three-layers", monkeypatch)
+    }
     measure(checkout, ESSENTIAL, 1400)
     log = checkout.log("ray-tp2", "server.log")
     assert "Connected to Ray cluster" in log and "world_size=2" in log, "the real Ray executor, two ranks"
@@ -169,12 +176,5 @@ def test_two_nodes_by_ray_with_the_cluster_file_of_slurm_sandbox(real_checkouts:
 
 @pytest.mark.real_slurm_full
 @pytest.mark.timeout(2400)
-def test_every_other_topology(
-    real_checkouts: Callable[[], RealCheckout],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    checkout = real_checkouts()
-    checkout.config["models"] = MODELS | {
-        "three-layers": three_layers(checkout.path.parent / "three-layers", monkeypatch)
-    }
-    measure(checkout, REST, 2300)
+def test_every_other_topology(real_checkouts: Callable[[], RealCheckout]) -> None:
+    measure(real_checkouts(), REST, 2300)
