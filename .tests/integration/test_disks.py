@@ -1,4 +1,4 @@
-"""Full and read-only file systems: the run names them, leaves nothing behind, and goes on when they are mended."""
+"""Full and read-only file systems: the run names them, leaves nothing behind, and goes on when they accept writes again."""
 
 from __future__ import annotations
 

@@ -27,21 +27,21 @@ def test_a_whole_toolkit_turns_nothing_off():
     assert turned_off(check(), TP2, {}) == ({}, ())
 
 
-@pytest.mark.parametrize("lacking", OBSTACLES)
-def test_each_obstacle_turns_the_sampler_off_and_is_told(lacking):
-    off, told = turned_off(check(**lacking), Topology(), {})
+@pytest.mark.parametrize("missing", OBSTACLES)
+def test_each_obstacle_turns_the_sampler_off_with_a_sentence(missing):
+    off, sentences = turned_off(check(**missing), Topology(), {})
     assert off == {SAMPLER: "0"}
-    (sentence,) = told
-    assert SAMPLER in sentence and obstacle(check(**lacking).kernels, "13.0") in sentence
+    (sentence,) = sentences
+    assert SAMPLER in sentence and obstacle(check(**missing).kernels, "13.0") in sentence
 
 
 def test_tensor_parallel_ranks_lose_flashinfers_all_reduce_too():
     assert turned_off(check(nvcc=None), TP2, {})[0] == {SAMPLER: "0", ALL_REDUCE: "0"}
 
 
-@pytest.mark.parametrize("lacking", OBSTACLES)
-def test_precompiled_kernels_need_no_toolkit(lacking):
-    assert turned_off(check(precompiled=True, **lacking), TP2, {}) == ({}, ())
+@pytest.mark.parametrize("missing", OBSTACLES)
+def test_precompiled_kernels_need_no_toolkit(missing):
+    assert turned_off(check(precompiled=True, **missing), TP2, {}) == ({}, ())
 
 
 def test_a_vllm_that_uses_the_native_sampler_is_left_alone():
@@ -54,11 +54,11 @@ def test_a_toolkit_that_the_variables_name_is_not_judged(name):
     assert turned_off(check(nvcc=None), TP2, {name: "/opt/cuda"}) == ({}, ())
 
 
-def test_the_users_own_choice_stands_and_is_warned_of():
+def test_the_users_own_choice_stands_with_a_warning():
     assert turned_off(check(nvcc=None), Topology(), {SAMPLER: "0"}) == ({}, ())
-    off, told = turned_off(check(nvcc=None), Topology(), {SAMPLER: "1"})
-    assert off == {} and len(told) == 1 and f"variables.{SAMPLER}" in told[0]
+    off, sentences = turned_off(check(nvcc=None), Topology(), {SAMPLER: "1"})
+    assert off == {} and len(sentences) == 1 and f"variables.{SAMPLER}" in sentences[0]
 
 
-def test_an_environment_that_was_not_looked_into_is_left_alone():
+def test_an_environment_without_kernel_facts_is_left_alone():
     assert turned_off(report_data.check("gpu", torch_cuda="13.0"), TP2, {}) == ({}, ())

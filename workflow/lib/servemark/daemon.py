@@ -112,7 +112,7 @@ def command(request: DaemonRequest) -> list[str]:
 def with_modules(argv: Sequence[str], modules: Sequence[str]) -> list[str]:
     """``argv``, run by a login shell that has loaded the modules; only a login shell knows `module` everywhere.
 
-    A login shell may set PATH anew, so the tools of argv's own environment are put first again behind it.
+    A login shell may replace PATH, so the script puts the tools of argv's own environment first again.
     """
     if not modules:
         return list(argv)

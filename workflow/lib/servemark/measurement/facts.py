@@ -1,4 +1,4 @@
-"""What servemark observed of server, client and job while a point ran, beside the client's results."""
+"""What servemark observed of server, client and job while a point ran, in addition to the client's results."""
 
 from __future__ import annotations
 

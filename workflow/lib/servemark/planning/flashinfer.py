@@ -1,8 +1,8 @@
-"""Whether FlashInfer gets its kernels on the nodes, and which of vLLM's uses of it are turned off where it does not.
+"""Whether FlashInfer gets its kernels on the nodes, and which uses of it the plan turns off where it cannot.
 
 FlashInfer takes a kernel from flashinfer-jit-cache, or builds it with ninja, nvcc and a C++ compiler when the server starts. vLLM turns
-most of FlashInfer off by itself where these are missing (has_flashinfer in vllm/utils/flashinfer.py, 0.32.0). It does not ask before
-it uses FlashInfer's sampler, so the engine ends with ``FileNotFoundError: 'ninja'`` at the end of its start.
+most of FlashInfer off by itself where these are missing (has_flashinfer in vllm/utils/flashinfer.py, 0.32.0). It does not check this
+for FlashInfer's sampler, so the engine exits with ``FileNotFoundError: 'ninja'`` at the end of its start.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def turned_off(
         return {}, ()
     wanted = {SAMPLER: tools.sampler, ALL_REDUCE: topology.tensor_parallel > 1 and ALL_REDUCE in check.variables}
     off = {name: "0" for name, used in wanted.items() if used and name not in variables}
-    told = (
+    sentences = (
         [f"{', '.join(off)} set to 0: FlashInfer cannot build kernels here, because {why}. {WAYS_OUT}"] if off else []
     )
     if tools.sampler and variables.get(SAMPLER) == "1":
-        told.append(
+        sentences.append(
             f"variables.{SAMPLER}: 1 makes the server end at its start: FlashInfer cannot build its sampler here, because {why}. "
             "Remove the variable."
         )
-    return off, tuple(told)
+    return off, tuple(sentences)

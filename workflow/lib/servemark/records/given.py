@@ -94,7 +94,7 @@ class KernelTools(Strict):
     sampler: bool = Field(default=False, description="whether vLLM uses FlashInfer's sampler unless told otherwise")
     nvcc: str | None = Field(default=None, description="the CUDA compiler that FlashInfer would call; null: none")
     nvcc_cuda: str | None = Field(default=None, description="CUDA version of that compiler, as it reports it")
-    headers_cuda: str | None = Field(default=None, description="CUDA version of the headers beside it")
+    headers_cuda: str | None = Field(default=None, description="CUDA version of the headers next to it")
     ninja: str | None = Field(default=None, description="the ninja in the PATH; null: none")
     compiler: str | None = Field(default=None, description="the C++ compiler (CXX, or c++ in the PATH); null: none")
 
