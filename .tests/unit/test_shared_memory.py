@@ -117,3 +117,32 @@ def test_young_tree_is_read_often_and_old_tree_every_10_s(monkeypatch):
     gaps = [later - earlier for earlier, later in itertools.pairwise(looked)]
     assert (min(gaps), round(max(gaps))) == (1.0, 10)
     assert sum(moment <= 10 for moment in looked) >= 10 and gaps[-1] >= 10
+
+
+SEMAPHORE = """
+import multiprocessing, time
+lock = multiprocessing.get_context("spawn").Lock()
+print(lock._semlock.name, flush=True)
+time.sleep(300)
+"""
+
+
+def test_a_named_semaphore_of_a_killed_maker_is_removed(tmp_path):
+    """glibc maps it under a temporary name; multiprocessing's tracker removes it, unless it was killed too."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", SEMAPHORE], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    name = f"sem.{child.stdout.readline().strip().lstrip('/')}"
+    try:
+        assert Path(FOLDER, name).exists()
+        segments = Segments(tmp_path)
+        segments.look(now=True)
+        assert name in segments.found
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        assert segments.remove() == (name,)
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+        child.stdout.close()
+        Path(FOLDER, name).unlink(missing_ok=True)

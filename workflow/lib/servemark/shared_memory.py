@@ -55,14 +55,25 @@ class Segments:
 
 
 def mapped(pid: int) -> dict[str, int]:
-    """Inode by name of the segments that a process has mapped and that have a name still."""
-    found = {}
+    """Return the inode by name of the segments and semaphores that a process has mapped and that still have a name.
+
+    glibc's sem_open makes a semaphore under a temporary name, maps it, and links it to its own name. So its maker has a deleted name
+    mapped, and the semaphore is found by its inode.
+    """
+    found, deleted = {}, set()
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", errors="surrogateescape") as lines:
         for line in lines:
             # address permissions offset device inode path (proc_pid_maps(5))
             words = line.rstrip("\n").split(None, 5)
-            if len(words) == 6 and words[5].startswith(f"{FOLDER}/") and not words[5].endswith(" (deleted)"):
+            if len(words) < 6 or not words[5].startswith(f"{FOLDER}/"):
+                continue
+            if words[5].endswith(" (deleted)"):
+                deleted.add(int(words[4]))
+            else:
                 found[words[5].removeprefix(f"{FOLDER}/")] = int(words[4])
+    if deleted:
+        with contextlib.suppress(OSError), os.scandir(FOLDER) as entries:
+            found |= {entry.name: entry.inode() for entry in entries if entry.inode() in deleted}
     return found
 
 
