@@ -42,7 +42,7 @@ setup: $(VENV)/.workflow-ready
 
 $(VENV)/.workflow-ready: envs/workflow.lock envs/finish_setup.py
 	@"$(PYTHON)" -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 13); sys.exit(0 if ok else "servemark: the workflow needs Python 3.11 to 3.13, this is " + sys.version.split()[0] + ". Give another: make PYTHON=/path/to/python3.11")'
-	@"$(PYTHON)" -I workflow/lib/servemark/folder_name.py
+	@"$(PYTHON)" -I workflow/lib/servemark/files/folder_name.py
 	@echo "servemark: setting up the workflow environment in $(VENV) (under a minute, once)"
 	@"$(PYTHON)" -m venv $(VENV)
 	@$(INSTALL) -r envs/workflow.lock

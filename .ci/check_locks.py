@@ -17,11 +17,11 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from servemark import locks
+from servemark.environments import lockfiles
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVS = ROOT / "envs"
-LISTS = ("workflow", "test", *locks.NAMES)
+LISTS = ("workflow", "test", *lockfiles.NAMES)
 UV = [str(ENVS / "uv"), "--quiet", "--no-python-downloads"]
 ENTRY = re.compile(r"^(?P<pin>[\w.-]+==\S+).*\\\n(?P<hashes>(?:\s+--hash=.*\n)+)", re.MULTILINE)
 
@@ -43,9 +43,9 @@ def run(argv: list[str]) -> str:
 
 def targets(name: str) -> list[tuple[str, str]]:
     """(platform, Python) of every machine and interpreter, as uv spells them."""
-    lock = locks.table(ENVS).get(name)
+    lock = lockfiles.table(ENVS).get(name)
     machines, glibc = (lock.machines, lock.glibc) if lock else (("x86_64",), (2, 28))
-    pythons = lock.pythons if lock else locks.PYTHONS
+    pythons = lock.pythons if lock else lockfiles.PYTHONS
     spelled = [f"{machine}-manylinux_{glibc[0]}_{glibc[1]}" for machine in machines]
     return [(platform, f"{major}.{minor}") for platform in spelled for major, minor in pythons]
 

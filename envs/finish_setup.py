@@ -22,7 +22,7 @@ START = b"""#!/bin/sh
 # What pip begins a script with, by the length and the spaces of the folder's name.
 BY_PIP = re.compile(rb"#!/bin/sh\n'''exec' .*\n' '''\n|#!.*/python[\d.]*\n")
 COMMAND = b"""import sys
-from servemark.cli import main
+from servemark.cli.main import main
 
 sys.exit(main())
 """

@@ -25,8 +25,9 @@ import psutil
 import yaml
 import zstandard
 
-from servemark import inherited, plain_names
 from servemark.records import Topology
+from servemark.supervisor import plain_names
+from servemark.variables import inherited
 
 ROOT = Path(__file__).parents[2]
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")

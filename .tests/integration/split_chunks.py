@@ -1,6 +1,6 @@
 """Run by the model environment's interpreter: vLLM's own client reads an answer that the network has cut at awkward places.
 
-usage: python split_chunks.py INSIDE mended|as-it-is
+usage: python split_chunks.py IN_MODEL_ENV mended|as-it-is
 
 Prints {"success": ..., "text": ..., "tokens": ...} as the last line.
 """

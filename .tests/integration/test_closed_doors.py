@@ -27,7 +27,10 @@ import psutil
 import pytest
 
 from integration.harness import ROOT, wait_until
-from servemark import doors, environment, free_ports, launch, launch_router, locks
+from servemark.environments import build as environment
+from servemark.environments import lockfiles
+from servemark.launch import api_key, command_lines, router_command_line
+from servemark.machine import free_ports
 from servemark.progress import Progress
 from servemark.weights.builtin import make
 from standin import make_prefix
@@ -65,7 +68,7 @@ def real_python() -> str:
     """The interpreter of the environment with real vLLM, built if that was not done yet."""
     if sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64":
         _missing("the cpu lock is for CPython 3.11 on x86_64")
-    lock, log = locks.table(ROOT / "envs")["cpu"], Path(tempfile.mkdtemp()) / "build.log"
+    lock, log = lockfiles.table(ROOT / "envs")["cpu"], Path(tempfile.mkdtemp()) / "build.log"
     told = Progress(None, "build_environment")
     built = environment.build(
         "cpu", lock, ROOT / "results" / "cache", log=log, timeout_s=1500, progress=told, watch=None
@@ -130,7 +133,7 @@ def server(python: str, model: str, folder: Path, *options: str, behind_router: 
     argv = [
         python,
         "-m",
-        launch.VLLM,
+        command_lines.VLLM,
         "serve",
         model,
         "--served-model-name",
@@ -140,10 +143,10 @@ def server(python: str, model: str, folder: Path, *options: str, behind_router: 
         "--port",
         str(port),
     ]
-    env = {doors.KEY: KEY, "STANDIN_START_S": "0.1", "STANDIN_TOKEN_S": "0.001", "HF_HUB_OFFLINE": "1",
+    env = {api_key.KEY: KEY, "STANDIN_START_S": "0.1", "STANDIN_TOKEN_S": "0.001", "HF_HUB_OFFLINE": "1",
            "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "GLOO_SOCKET_IFNAME": "lo",
-           **launch.NO_PROXY, **doors.environment({}, behind_router=behind_router)}  # fmt: skip
-    argv += [*options, *doors.arguments()]
+           **command_lines.NO_PROXY, **api_key.environment({}, behind_router=behind_router)}  # fmt: skip
+    argv += [*options, *api_key.arguments()]
     with started(argv, env, folder / f"server-{port}.log", url, seconds):
         yield url
 
@@ -153,9 +156,9 @@ def router(workers: list[str], folder: Path, routing: str = "round_robin"):
     """The router with its key check; gives its address and that of its counters."""
     port, metrics = free_ports.find(HOST, 2, start=secrets.randbelow(len(free_ports.PORTS)))
     url = f"http://{HOST}:{port}"
-    argv = launch_router.router(router_python(), workers, HOST, port, metrics, routing=routing)
-    with started(argv, launch_router.router_environment(), folder / "router.log", url, 30):
-        assert httpx.get(url + launch_router.DOOR_TEST, headers=RIGHT, trust_env=False).status_code == 200
+    argv = router_command_line.router(router_python(), workers, HOST, port, metrics, routing=routing)
+    with started(argv, router_command_line.router_environment(), folder / "router.log", url, 30):
+        assert httpx.get(url + router_command_line.DOOR_TEST, headers=RIGHT, trust_env=False).status_code == 200
         yield url, f"http://{HOST}:{metrics}/metrics"
 
 
@@ -178,7 +181,7 @@ def routed(replicas, tmp_path_factory):
 
 
 def served(replicas: list[str]) -> list[int]:
-    return [launch_router.requests_served(httpx.get(url + "/metrics", headers=RIGHT).text) for url in replicas]
+    return [router_command_line.requests_served(httpx.get(url + "/metrics", headers=RIGHT).text) for url in replicas]
 
 
 def statuses(url: str, routes: list[str]) -> dict[str, Counter]:
@@ -246,7 +249,7 @@ def test_requests_are_spread_evenly_and_none_is_repeated(routed, replicas):
     assert {answer.status_code for answer in answers} == {200}
     assert all(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
     assert [after - start for after, start in zip(served(replicas), before, strict=True)] == [32, 32]
-    assert launch_router.requests_repeated(httpx.get(routed[1]).text) == 0
+    assert router_command_line.requests_repeated(httpx.get(routed[1]).text) == 0
 
 
 @pytest.fixture
@@ -315,10 +318,10 @@ def test_a_dead_replica_fails_its_share_and_is_not_covered_up(standin_python, tm
 def test_no_router_is_started_for_a_replica_that_is_open_or_not_there(standin_python, tmp_path, fault):
     (port,) = free_ports.find(HOST, 1, start=secrets.randbelow(len(free_ports.PORTS)))
     url = f"http://{HOST}:{port}"
-    argv = launch_router.router(router_python(), [url], HOST, port + 1, port + 2)
+    argv = router_command_line.router(router_python(), [url], HOST, port + 1, port + 2)
     with ExitStack() as stack:
         if fault == "open":
-            served_open = [standin_python, "-m", launch.VLLM, "serve", "m", "--host", HOST, "--port", str(port)]
+            served_open = [standin_python, "-m", command_lines.VLLM, "serve", "m", "--host", HOST, "--port", str(port)]
             stack.enter_context(started(served_open, {"STANDIN_START_S": "0.1"}, tmp_path / "open.log", url, 20))
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
@@ -355,9 +358,9 @@ def test_real_vllm_asks_for_the_key_on_every_route_it_has(tmp_path):
         assert [ask(url, f"GET {path}", RIGHT).status_code for path in ("/health", "/v1/models", "/metrics")] == [
             200
         ] * 3
-        assert launch_router.requests_served(ask(url, "GET /metrics", RIGHT).text) == 0
+        assert router_command_line.requests_served(ask(url, "GET /metrics", RIGHT).text) == 0
         for _ in range(3):
             assert ask(url, "POST /v1/completions", RIGHT, **ASK).json()["usage"]["completion_tokens"] == 4
-        assert launch_router.requests_served(ask(url, "GET /metrics", RIGHT).text) == 3
+        assert router_command_line.requests_served(ask(url, "GET /metrics", RIGHT).text) == 3
         assert KEY not in log.read_text()
     print(f"real vLLM: {len(routes)} routes, {time.monotonic() - begin:.0f} s", file=sys.stderr)

@@ -12,7 +12,7 @@ import zstandard
 
 from integration.harness import RUN, Checkout, wait_until
 from servemark import verification
-from servemark.handover import run_record
+from servemark.archive import run_record
 from servemark.records import Measurement, Run
 
 

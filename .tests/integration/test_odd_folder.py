@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import odd_folder
+from builders import odd_folder
 from integration import harness
 from integration.harness import Checkout
 from standin import make_prefix

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import odd_folder
+from builders import odd_folder
 from integration import harness
 from integration.harness import Checkout
 from integration.test_real_vllm import TINY, _possible, _short_runtime, real  # noqa: F401 - two are fixtures

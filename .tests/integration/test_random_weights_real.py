@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from integration.harness import ROOT
-from servemark import processes, random_weights
+from servemark.launch import random_weights
+from servemark.variables import passed_on
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 SMALL = {
@@ -65,7 +66,7 @@ def reached(python: str, folder: Path, load_format: str) -> list[list[int]]:
         "VLLM_NO_USAGE_STATS": "1",
     }
     own |= random_weights.environment({"load-format": random_weights.LOAD_FORMAT}, {})
-    done = subprocess.run(argv, env=processes.clean_environment(own), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(argv, env=passed_on.clean_environment(own), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return json.loads(output.read_text())
 
@@ -113,7 +114,7 @@ print(json.dumps({
 def test_what_is_drawn_for_each_kind_of_parameter(python):
     own = random_weights.environment({"load-format": random_weights.LOAD_FORMAT}, {})
     argv = [python, "-c", DRAWN]
-    done = subprocess.run(argv, env=processes.clean_environment(own), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(argv, env=passed_on.clean_environment(own), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "scales": [117],

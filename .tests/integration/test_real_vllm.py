@@ -27,10 +27,10 @@ import yaml
 import zstandard
 
 from integration.harness import ROOT, Checkout, wait_until
-from servemark import launch
-from servemark.environment import INSIDE
+from servemark.environments.build import IN_MODEL_ENV
+from servemark.launch import command_lines
 from servemark.records import ALL_RECORDS, PlannedPoint
-from servemark.schemas import record_schema
+from servemark.records.schemas import record_schema
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 CACHE = ROOT / "results" / "cache"
@@ -156,7 +156,9 @@ def test_the_embedded_default_survives_a_crash_and_an_interruption_and_ends_with
     )
     assert all(len(body["prompt"]) > 0.8 * len(sent[6]["prompt"]) for body in sent[:6])
     as_it_is = read_in_pieces(python, "as-it-is")
-    assert not as_it_is["success"], "vLLM's client has been mended: inside/bench_client.py need not do it any more"
+    assert not as_it_is["success"], (
+        "vLLM's client has been mended: in_model_env/bench_client.py need not do it any more"
+    )
 
 
 def sent_by_the_client(python: str, model: str) -> list[dict]:
@@ -186,10 +188,10 @@ def sent_by_the_client(python: str, model: str) -> list[dict]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             url = f"http://127.0.0.1:{server.server_port}"
-            argv = launch.bench(python, url, "tiny", model, point, folder, "raw.json")
+            argv = command_lines.bench(python, url, "tiny", model, point, folder, "raw.json")
             env = (
                 os.environ
-                | launch.NO_PROXY
+                | command_lines.NO_PROXY
                 | {"SERVEMARK_WARMUP_TOKENS": "5", "HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": "x"}
             )
             subprocess.run(argv, check=True, capture_output=True, env=env, timeout=120)
@@ -201,7 +203,7 @@ def sent_by_the_client(python: str, model: str) -> list[dict]:
 
 def read_in_pieces(python: str, how: str) -> dict:
     """What the environment's client makes of an answer that arrives in pieces."""
-    argv = [python, str(Path(__file__).with_name("split_chunks.py")), str(INSIDE), how]
+    argv = [python, str(Path(__file__).with_name("split_chunks.py")), str(IN_MODEL_ENV), how]
     done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=120)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -212,7 +214,7 @@ def place_to_wait(python: str) -> str:
         "import sys; sys.path.append(sys.argv[1]); import bench_client, vllm.benchmarks.serve as client; "
         "print(bench_client.last_step(client))"
     )
-    argv = [python, "-c", ask, str(INSIDE)]
+    argv = [python, "-c", ask, str(IN_MODEL_ENV)]
     return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=120).stdout.split()[-1]
 
 

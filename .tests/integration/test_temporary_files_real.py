@@ -11,7 +11,7 @@ import pytest
 
 from integration.harness import Checkout, wait_until
 from integration.test_real_vllm import TINY, _possible, _short_runtime, real  # noqa: F401 - two are fixtures
-from servemark import shared_memory
+from servemark.processes import shared_memory
 
 
 def abandoned() -> set[str]:

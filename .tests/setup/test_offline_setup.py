@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import odd_folder
+from builders import odd_folder
 from integration import harness
-from servemark.locks import Lock
+from servemark.environments.lockfiles import Lock
 
 ROOT = harness.ROOT
 LOCK = Lock("workflow", ROOT / "envs" / "workflow.lock", ())

@@ -6,7 +6,7 @@ REQUEST in the environment is a servemark.slurm.request.Request as JSON; SECONDS
 import json
 import os
 
-from servemark import interrupts
+from servemark.run import signals
 from servemark.slurm.request import Request
 
 ASKED = Request(**json.loads(os.environ.get("REQUEST", "{}"))).resources()
@@ -14,7 +14,7 @@ SECONDS = os.environ.get("SECONDS", "1")
 
 
 onstart:
-    interrupts.install()
+    signals.install()
 
 
 rule single:

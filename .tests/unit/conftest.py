@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from deployed import Deployment, Told
-from families import family, sleeper  # noqa: F401 - fixtures
-from standin_slurm import StandinSlurm
 
-from servemark import daemon, environment, fence, processes
-from servemark.children import LifelineWatch
-from servemark.deployment import attempts
+from builders.deployed import Deployment, Told
+from builders.families import family, sleeper  # noqa: F401 - fixtures
+from builders.standin_slurm import StandinSlurm
+from servemark.environments import build
+from servemark.files import private
+from servemark.processes import identity
+from servemark.processes.children import LifelineWatch
 from servemark.records import Environment
+from servemark.supervisor import ownership, process_request
 from standin import make_prefix
 
 
@@ -51,7 +53,7 @@ def wait_for() -> Callable[..., None]:
 def built_run(tmp_path_factory):
     """A run from per-request results to its sealed archive; tests change copies of it."""
     # Here, because pandas takes a second to load and most tests do without.
-    from archived_run import ArchivedRun
+    from builders.archived_run import ArchivedRun
 
     run = ArchivedRun(tmp_path_factory.mktemp("built"))
     run.seal()
@@ -61,7 +63,7 @@ def built_run(tmp_path_factory):
 @pytest.fixture
 def run(built_run, tmp_path, monkeypatch):
     """A copy of ``built_run``; see ``archived_run.copy_of``."""
-    from archived_run import copy_of
+    from builders.archived_run import copy_of
 
     with copy_of(built_run, tmp_path, monkeypatch) as run:
         yield run
@@ -70,19 +72,19 @@ def run(built_run, tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def watch() -> LifelineWatch:
     """A watch on this very process: it never fires."""
-    return LifelineWatch(processes.myself())
+    return LifelineWatch(identity.myself())
 
 
 @pytest.fixture(scope="session")
 def standin(tmp_path_factory) -> Environment:
     """The stand-in of a vLLM environment."""
-    return environment.use_prefix("standin", make_prefix(tmp_path_factory.mktemp("standin") / "prefix"))
+    return build.use_prefix("standin", make_prefix(tmp_path_factory.mktemp("standin") / "prefix"))
 
 
 @pytest.fixture
 def nowhere(monkeypatch) -> None:
     """This process is in no job, and nobody has told it which devices it has."""
-    for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURMD_NODENAME", fence.VARIABLE, daemon.VISIBLE):
+    for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURMD_NODENAME", ownership.VARIABLE, process_request.VISIBLE):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -97,8 +99,8 @@ def deploy(tmp_path, standin, told, watch, monkeypatch, nowhere):
     """Makes deployments on a machine of their own (lock and scratch folders); after the test nothing of them is left."""
     root = tmp_path / "machine"
     root.mkdir(mode=0o700)
-    monkeypatch.setenv(attempts.RUNTIME_VARIABLE, str(root))
-    monkeypatch.setenv(processes.LIFELINE_VARIABLE, str(processes.myself()))
+    monkeypatch.setenv(private.RUNTIME_VARIABLE, str(root))
+    monkeypatch.setenv(identity.LIFELINE_VARIABLE, str(identity.myself()))
     made: list[Deployment] = []
 
     def make(**given: Any) -> Deployment:

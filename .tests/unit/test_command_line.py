@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from config_text import BASE
 
+from builders.config_text import BASE
 from servemark.config import command_line
 
 

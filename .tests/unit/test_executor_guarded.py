@@ -11,11 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from slurm_tools import AWAY, MakeTool, on_path
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 import snakemake_executor_plugin_slurm_guarded as plugin
+from builders.slurm_tools import AWAY, MakeTool, on_path
 from servemark.slurm import guard, journal, listings, submit
 from servemark.slurm.tracking import Pace
 

@@ -8,14 +8,14 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-import report_data
-from deployed import CONFIG, planned_point
-from slurm_tools import on_path
 
-from servemark import interrupts, scheduled
+from builders import report_data
+from builders.deployed import CONFIG, planned_point
+from builders.slurm_tools import on_path
 from servemark.config.cluster import Cluster
 from servemark.config.topology import Topology
 from servemark.measurement.ledger import Ledger
+from servemark.run import scheduled, signals
 from servemark.slurm import journal, leftovers, preflight
 from servemark.slurm.request import Request
 
@@ -213,7 +213,7 @@ def test_a_machine_without_squeue_knows_no_end(tmp_path):
 def test_the_main_process_ends_before_its_own_job_does(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     planned = []
-    monkeypatch.setattr(interrupts, "at", lambda moment, why: planned.append((moment, why)))
+    monkeypatch.setattr(signals, "at", lambda moment, why: planned.append((moment, why)))
     monkeypatch.setattr(preflight, "check", lambda requests, say: None)
     monkeypatch.setattr(leftovers, "cancel", lambda folder, say: None)
     monkeypatch.setattr(scheduled._Own, "ends_at", None)

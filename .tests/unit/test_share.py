@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import report_data
 
+from builders import report_data
 from servemark.errors import ServemarkError
 from servemark.measurement.key import hardware_part
 from servemark.records import Gpu

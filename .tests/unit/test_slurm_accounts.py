@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
-from accounted import DAY, JOURNAL, NO_ACCOUNTING, SACCT, SCONTROL, start
 
+from builders.accounted import DAY, JOURNAL, NO_ACCOUNTING, SACCT, SCONTROL, start
 from servemark.records import JobAccount
 from servemark.slurm import accounts
 

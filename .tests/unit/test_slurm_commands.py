@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from slurm_tools import AWAY, MakeTool, on_path
 
+from builders.slurm_tools import AWAY, MakeTool, on_path
 from servemark.slurm import commands, journal, listings, submit
 from servemark.slurm.commands import CommandFailed, Trouble
 from servemark.slurm.request import Request

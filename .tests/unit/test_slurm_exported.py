@@ -6,8 +6,8 @@ import os
 import threading
 
 import pytest
-from slurm_tools import on_path
 
+from builders.slurm_tools import on_path
 from servemark.slurm import submit
 
 SECRETS = (

@@ -12,11 +12,12 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from slurm_tools import AWAY, MakeTool, on_path
 
+from builders.paths import LIBRARY
+from builders.slurm_tools import AWAY, MakeTool, on_path
 from servemark.config.cluster import Cluster, SmallJobs
 from servemark.errors import ConfigError
-from servemark.processes import Identity
+from servemark.processes.identity import Identity
 from servemark.slurm import guard, journal, preflight
 from servemark.slurm.request import Request
 from servemark.slurm.submit import Outage
@@ -95,11 +96,11 @@ def test_the_guard_outlives_its_parent_and_acts_only_when_needed(tool: MakeTool,
     jobs, log = tmp_path / "jobs.jsonl", tmp_path / "guard.log"
     journal.append(jobs, "run", run="run-1")
     code = (
-        "import sys; from pathlib import Path; from servemark import processes; from servemark.slurm import guard;"
+        "import sys; from pathlib import Path; from servemark.processes import identity as processes; from servemark.slurm import guard;"
         "guard.launch('run-1', processes.myself(), log=Path(sys.argv[2]), jobs_file=Path(sys.argv[1]));"
         "import psutil; assert not psutil.Process().children(recursive=True); input()"
     )
-    env = dict(os.environ) | {"PYTHONPATH": str(Path(guard.__file__).parents[2])}
+    env = dict(os.environ) | {"PYTHONPATH": str(LIBRARY)}
     main = subprocess.Popen([sys.executable, "-c", code, str(jobs), str(log)], stdin=subprocess.PIPE, env=env)
     found = 0
     for _ in range(200):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from standin_slurm import FIXTURES
 
+from builders.standin_slurm import FIXTURES
 from servemark.slurm import accounts, listings
 from servemark.slurm.states import State
 

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from slurm_tools import AWAY, MakeTool, on_path
 
-from servemark.checkout import Checkout
+from builders.slurm_tools import AWAY, MakeTool, on_path
 from servemark.errors import RunLocked, ServemarkError
+from servemark.machine.checkout import Checkout
 from servemark.slurm import guard, journal, leftovers
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-import report_data_large
-
+from builders import report_data_large
 from servemark.report import thinning
 from servemark.report.page import render
 

@@ -6,34 +6,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import report_data
-import report_data_cluster
 
-from servemark.report import words
+from builders import report_data, report_data_cluster
+from builders.drawings import BUILDS, CURVES, DESKTOP, PHONE, points, quiet, settle, texts
+from servemark.report import formatting
 from servemark.report.page import render
-
-BUILDS = (report_data.demo, report_data.troubled, report_data_cluster.two_nodes)
-CURVES = ("throughput", "ttft", "tpot", "itl", "e2el")
-DESKTOP = {"width": 1280, "height": 900}
-PHONE = {"width": 360, "height": 780}
-
-
-def points(page, chart: str):
-    return page.locator(f"[data-drawing={chart}] svg .mark-symbol.role-mark path")
-
-
-def texts(page, chart: str) -> list[str]:
-    return sorted(page.locator(f"[data-drawing={chart}] svg .role-axis-label text").all_text_contents())
-
-
-def settle(page) -> None:
-    """Two frames: Vega draws asynchronously after a signal."""
-    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-
-def quiet(visited) -> None:
-    assert visited.seen.complaints == []
-    assert {url.split("#")[0] for url in visited.seen.requests} <= {visited.url}
 
 
 @pytest.mark.parametrize("build", BUILDS, ids=[build.__name__ for build in BUILDS])
@@ -105,7 +82,7 @@ def test_statistic_and_throughput_choices_redraw_the_axes(visit):
     after = {chart: texts(page, chart) for chart in CURVES}
     assert after["ttft"] != before["ttft"]
     assert after["throughput"] != before["throughput"]
-    assert page.locator("[data-title=throughput]").inner_text() == words.THROUGHPUTS["requests_per_s"]
+    assert page.locator("[data-title=throughput]").inner_text() == formatting.THROUGHPUTS["requests_per_s"]
     quiet(visited)
 
 
@@ -171,7 +148,7 @@ def test_another_workload_is_drawn_when_chosen(visit):
 def test_invalid_figures_appear_nowhere(visit):
     page = visit(render(report_data.troubled()), viewport=DESKTOP).page
     whole = page.evaluate("() => document.documentElement.outerHTML")
-    for shown in (str(report_data.POISON), words.number(report_data.POISON), "98,765", "98765"):
+    for shown in (str(report_data.POISON), formatting.number(report_data.POISON), "98,765", "98765"):
         assert shown not in whole
     assert page.locator("#verdicts tr:has(.badge.invalid)").count() == 3
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import report_data
-import report_data_cluster
-from test_report_page import BUILDS, DESKTOP, PHONE, points, quiet, settle
 
+from builders import report_data, report_data_cluster
+from builders.drawings import BUILDS, DESKTOP, PHONE, points, quiet, settle
 from servemark.report.page import render
 
 BINS = ("bins-ttft", "bins-tpot", "bins-itl", "bins-e2el")

@@ -7,8 +7,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "lib"))
 
-from servemark import depends, inherited, locks, main_process, scheduled, serving
 from servemark.config import command_line
+from servemark.environments import lockfiles
+from servemark.run import code_digest, main_process, scheduled
+from servemark.run import serve as serving
+from servemark.variables import inherited
 from snakemake_executor_plugin_slurm_guarded import quoting
 
 # Snakemake does not need this folder. A killed run would leave it in /tmp.
@@ -39,7 +42,7 @@ def settings():
 def code_of(rule):
     """A digest of the files that decide what a rule's script writes. The rule runs again when one of them changes."""
     workflow_folder = Path(workflow.basedir) / "workflow"
-    return depends.digest(workflow_folder / "scripts" / f"{rule}.py", workflow_folder / "lib")
+    return code_digest.digest(workflow_folder / "scripts" / f"{rule}.py", workflow_folder / "lib")
 
 
 def runs_here(where):
@@ -126,8 +129,8 @@ def environment_parameters(wildcards):
 def environment_sources(wildcards):
     """The files that decide what is installed, so that a changed lock is built anew."""
     asked = experiment.config.environments[wildcards.environment].lock
-    known = locks.table(Path("envs"))
-    return [str(path) for lock in known.values() if asked in (lock.name, locks.AUTO) for path in lock.sources()]
+    known = lockfiles.table(Path("envs"))
+    return [str(path) for lock in known.values() if asked in (lock.name, lockfiles.AUTO) for path in lock.sources()]
 
 
 def needs_ray(wildcards):

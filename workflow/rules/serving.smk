@@ -8,9 +8,9 @@ On a cluster a job is asked for as long as the cluster file's max_minutes and th
 `--set-resources start_cluster_to_hold:runtime=MINUTES` asks for another time.
 """
 
-from servemark import runlock, serving
+from servemark.run import run_lock
 
-if workflow.is_main_process and runlock.executes(sys.argv[1:]):
+if workflow.is_main_process and run_lock.executes(sys.argv[1:]):
     serving.begin(experiment.folder, experiment.points, sys.argv[1:], scheduled=SCHEDULED)
 
 

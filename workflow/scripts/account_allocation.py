@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from servemark.deployment import accounting
 from servemark.records import Plan
-from servemark.stage import stage
+from servemark.run.stage import stage
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

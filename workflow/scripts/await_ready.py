@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from servemark.config.load import read_resolved
 from servemark.deployment import readiness
 from servemark.records import Cluster, Endpoint, Plan
-from servemark.stage import stage
+from servemark.run.stage import stage
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

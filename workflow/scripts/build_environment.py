@@ -5,10 +5,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servemark import bytecode, environment, locks
 from servemark.config.load import read_resolved
+from servemark.environments import build as environment
+from servemark.environments import bytecode_cache, lockfiles
 from servemark.records import Hardware
-from servemark.stage import stage
+from servemark.run.stage import stage
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
@@ -20,12 +21,12 @@ with stage("build_environment", name, snakemake.log[0]) as here:
         record = environment.use_prefix(name, Path(asked["prefix"]))
     else:
         hardware = Hardware.read(snakemake.input.hardware)
-        lock = locks.choose(
+        lock = lockfiles.choose(
             f"environments.{name}.lock", asked["lock"], Path("envs"), hardware, sys.version_info[:2], platform.machine()
         )
-        if asked["lock"] == locks.AUTO:
+        if asked["lock"] == lockfiles.AUTO:
             here.progress.say(f"{lock.name} fits {hardware.host}")
-        if why := locks.misplaced(lock, hardware):
+        if why := lockfiles.misplaced(lock, hardware):
             here.progress.say(
                 f"{lock.name} {why}; it is built on {hardware.host} all the same, because it was asked for"
             )
@@ -38,6 +39,6 @@ with stage("build_environment", name, snakemake.log[0]) as here:
             progress=here.progress,
             watch=here.watch,
         )
-    record = bytecode.placed(record, Path(config.cache), here.progress)
+    record = bytecode_cache.placed(record, Path(config.cache), here.progress)
     record.write(snakemake.output.environment)
     here.progress.say(f"{record.packages} packages in {record.prefix}")

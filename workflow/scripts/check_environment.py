@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from servemark.environment_check import check
+from servemark.environments.check import check
 from servemark.records import Environment, Hardware
-from servemark.stage import stage
+from servemark.run.stage import stage
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

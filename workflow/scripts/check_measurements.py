@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servemark import gate
 from servemark.config.load import read_resolved
 from servemark.measurement.ledger import Ledger
 from servemark.records import record_files
-from servemark.stage import stage
+from servemark.run import final_check
+from servemark.run.stage import stage
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
@@ -17,5 +17,5 @@ with stage("check_measurements", "", snakemake.log[0]) as here:
     config = read_resolved(snakemake.input.settings)
     ledger = Ledger(config.ledger_folder)
     records = record_files(run_folder, config.deployments)
-    check = gate.gate(run_folder, records, ledger, config.accept_invalid, here.progress)
+    check = final_check.gate(run_folder, records, ledger, config.accept_invalid, here.progress)
     check.write(snakemake.output.check)

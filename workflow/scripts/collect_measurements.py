@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from servemark.records import Accounting, Measurement, record_files
 from servemark.report import table
-from servemark.stage import stage
+from servemark.run.stage import stage
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from servemark.records import Plan, Plans
-from servemark.stage import stage
+from servemark.run.stage import stage
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

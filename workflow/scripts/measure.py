@@ -7,7 +7,7 @@ from servemark.config.load import read_resolved
 from servemark.deployment.measure import Measuring
 from servemark.measurement.ledger import Ledger
 from servemark.records import Environment, Manifest, Plan
-from servemark.stage import stage
+from servemark.run.stage import stage
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from servemark.config.cluster import Cluster
 from servemark.config.expand import Point
 from servemark.config.model import Deployment
-from servemark.deployment.plan import plan
+from servemark.planning.plan_deployment import plan
 from servemark.records import EnvironmentCheck, Hardware, Manifest
-from servemark.stage import stage
+from servemark.run.stage import stage
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from servemark import hardware, visible_gpus
-from servemark.deployment import allocation
+from servemark.machine import hardware, visible_gpus
+from servemark.nodes import allocation
+from servemark.run.stage import stage
 from servemark.share import NodePart, Share, complete
-from servemark.stage import stage
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

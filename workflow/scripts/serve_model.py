@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servemark import compiled
 from servemark.config.load import read_resolved
 from servemark.deployment import server
+from servemark.launch import compile_cache
 from servemark.records import Cluster, Environment, Fabric, Hardware, Manifest, Plan
-from servemark.stage import stage
+from servemark.run.stage import stage
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
@@ -25,6 +25,6 @@ with stage("serve_model", snakemake.wildcards.deployment, snakemake.log[0], fold
         port=snakemake.params.port,
         stop_s=config.timeouts.stop,
         progress=here.progress,
-        caches=compiled.place(config, plan, hardware),
+        caches=compile_cache.place(config, plan, hardware),
     )
     here.write(serving.run(Fabric.read(snakemake.input.fabric)), snakemake.output.endpoint)

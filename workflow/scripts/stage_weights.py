@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servemark.config.load import read_resolved
-from servemark.stage import stage
+from servemark.run.stage import stage
 from servemark.weights import staging
 
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servemark import compiled
 from servemark.config.load import read_resolved
 from servemark.deployment import cluster
+from servemark.launch import compile_cache
 from servemark.measurement.ledger import Ledger
 from servemark.records import Environment, Hardware, Manifest, Plan
-from servemark.stage import stage
+from servemark.run.stage import stage
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
@@ -26,7 +26,7 @@ with stage("start_cluster", snakemake.wildcards.deployment, snakemake.log[0], fo
         config,
         folder,
         hold=snakemake.params.hold,
-        caches=compiled.place(config, plan, hardware),
+        caches=compile_cache.place(config, plan, hardware),
         log=here.log,
         progress=here.progress,
         watch=here.watch,

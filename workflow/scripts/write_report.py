@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from servemark.config.load import read_resolved
 from servemark.records import write_atomically
 from servemark.report import charts, gather, page
-from servemark.stage import stage
+from servemark.run.stage import stage
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

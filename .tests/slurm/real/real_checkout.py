@@ -67,7 +67,7 @@ class RealCheckout(ScheduledCheckout):
                 words = process.cmdline()
             except psutil.Error:
                 continue
-            # srun and servemark.remote name the command they bring; they are not it.
+            # srun and servemark.supervisor.remote name the command they bring; they are not it.
             if any("servemark." in word or word == "srun" for word in words):
                 continue
             for beginning, kind in KINDS.items():

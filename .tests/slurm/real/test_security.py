@@ -21,7 +21,7 @@ from real_checkout import NODES, RealCheckout, tiny
 from sandbox import Sandbox
 
 from integration.harness import RUN, Finished
-from servemark import launch_router
+from servemark.launch import router_command_line
 
 
 @dataclass
@@ -269,14 +269,14 @@ def test_another_user_gets_what_docs_security_lists_and_no_more(
     counters = [d for d in listening if d.program == "vllm::router" and (d.program, d.place, "HTTP 200") in found]
     for door in counters:
         body = said[door.node][door.address]["body"]
-        assert launch_router.requests_repeated(body) == 0 and RUN not in body
+        assert router_command_line.requests_repeated(body) == 0 and RUN not in body
     sockets = [
         door.address for door in listening if not door.loopback and verdict(said["node2"][door.address]) == "ZeroMQ"
     ]
     heard = overheard(checkout, sockets, attempt) if sockets else False
     print(f"{kind}: prompts are {'read' if heard else 'not read'} from {len(sockets)} sockets", file=sys.stderr)
     assert found == REACHED[kind]
-    # The day this changes, docs/security.md and servemark.exposure say too much.
+    # The day this changes, docs/security.md and servemark.planning.exposure say too much.
     assert heard == (kind != "replicas")
 
     stopped = checkout.cluster.run(

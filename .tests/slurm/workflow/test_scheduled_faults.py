@@ -15,7 +15,7 @@ from sandbox import Sandbox
 from scheduled_checkout import GONE_S, RUN_S, ScheduledCheckout
 
 from integration.harness import wait_until
-from servemark import daemon
+from servemark.supervisor import process_request
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("queue_left_empty")]
 core = pytest.mark.core
@@ -129,7 +129,9 @@ def test_slurmd_is_lost(checkout: ScheduledCheckout, injury: Injury) -> None:
     checkout.cluster.kill_slurmd(lost)
     try:
         time.sleep(3)
-        assert checkout.where("servemark.keeper").keys() == {lost}, "they outlive slurmd, or this test proves nothing"
+        assert checkout.where("servemark.supervisor").keys() == {lost}, (
+            "they outlive slurmd, or this test proves nothing"
+        )
         assert injury.ends(checkout, running, 120, since, None).rc == 1
         wait_until(lambda: not checkout.where("snakemake"), GONE_S, "who could write a record has ended")
         checkout.hang(False)
@@ -139,7 +141,9 @@ def test_slurmd_is_lost(checkout: ScheduledCheckout, injury: Injury) -> None:
         [record] = [record for name, record in checkout.points("a").items() if name not in before]
         assert record["attempt"].endswith("/002") and record["verdict"] in ("VALID", "SUSPECT")
         wait_until(
-            lambda: not checkout.where("servemark"), daemon.SILENCE_S + GONE_S, "nothing of it lives on, without slurmd"
+            lambda: not checkout.where("servemark"),
+            process_request.SILENCE_S + GONE_S,
+            "nothing of it lives on, without slurmd",
         )
         injury.left = "nothing"
     finally:
@@ -166,7 +170,7 @@ def test_a_frozen_node_comes_back_after_another_has_done_its_work(checkout: Sche
         for process in frozen:
             with contextlib.suppress(psutil.Error):
                 process.resume()
-        checkout.assert_nothing_left(daemon.SILENCE_S + GONE_S)
+        checkout.assert_nothing_left(process_request.SILENCE_S + GONE_S)
         assert checkout.digests("a") | checkout.started_at("a") == done, (
             "what woke up has changed the newer one's records"
         )

@@ -226,7 +226,7 @@ def test_what_an_earlier_run_has_left_is_ended_by_the_next(
     running, job, before = measuring(checkout)
     engines = checkout.where("standin_engine.py")["node1"]
     # All at once, before one of them can end what is below it.
-    words = ("servemark.keeper", "servemark.remote", "cli.main serve")
+    words = ("servemark.supervisor", "servemark.supervisor.remote", "cli.main serve")
     killed = [found for word in words for found in checkout.where(word)["node1"]]
     for act in (psutil.Process.suspend, psutil.Process.kill):
         for process in killed:

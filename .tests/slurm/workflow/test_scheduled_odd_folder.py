@@ -10,7 +10,7 @@ import pytest
 import scheduled_checkout
 from scheduled_checkout import ScheduledCheckout
 
-import odd_folder
+from builders import odd_folder
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ it puts them into a step of one task, which has lost SLURM_CONF and holds the co
 
 import sys
 
-from servemark import home
 from servemark.config import command_line
+from servemark.files import home
 from snakemake_executor_plugin_slurm_guarded.executor import Executor
 from snakemake_executor_plugin_slurm_guarded.settings import ExecutorSettings, common_settings
 

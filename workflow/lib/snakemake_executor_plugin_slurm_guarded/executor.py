@@ -16,9 +16,10 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
-from servemark import processes, storage
-from servemark.checkout import Checkout
 from servemark.errors import ServemarkError
+from servemark.files import storage
+from servemark.machine.checkout import Checkout
+from servemark.processes import identity
 from servemark.slurm import commands, guard, journal, preflight, submit
 from servemark.slurm.commands import CommandFailed, Trouble
 from servemark.slurm.request import Request
@@ -83,7 +84,7 @@ class Executor(RemoteExecutor):
         super().__init__(workflow, logger)
 
     def __post_init__(self) -> None:
-        me = processes.myself()
+        me = identity.myself()
         self.logger.debug(f"All jobs of this run have the name {self._run}")
         checkout = Checkout.of(Path(self.workflow.workdir_init)).model_dump()
         journal.append(self._journal, "run", run=self._run, main=str(me), host=socket.gethostname(), checkout=checkout)

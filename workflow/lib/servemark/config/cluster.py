@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
-from servemark.config.kinds import Count, Flag, Location, Variables, refuse
-from servemark.config.refused import SBATCH_OPTIONS, refusal
+from servemark.config.field_types import Count, Flag, Location, Variables, refuse
+from servemark.config.reserved import SBATCH_OPTIONS, refusal
 from servemark.records import Strict
 
 FOLDER = Path("config/clusters")

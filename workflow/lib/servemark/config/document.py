@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from servemark.config.cluster import Cluster
-from servemark.config.kinds import MOST
+from servemark.config.field_types import MOST
 from servemark.config.model import Config
 from servemark.records import write_atomically
 

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from servemark.config.kinds import MAX_CLIENTS, NAME_LENGTH, kebab
+from servemark.config.field_types import MAX_CLIENTS, NAME_LENGTH, kebab
 from servemark.config.limits import too_many
 from servemark.config.model import Config, Deployment, Sweep, Workload
 from servemark.config.problems import Loc, Problem, config_error, from_pydantic
-from servemark.config.refused import looks_secret
 from servemark.records import Strict
+from servemark.security.names import looks_secret
 
 # More variants than this are taken for a mistake: each one is a whole deployment or a whole set of load points.
 MAX_VARIANTS = 1000

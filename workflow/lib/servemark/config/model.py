@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
 from servemark.config.cluster import Cluster
-from servemark.config.kinds import (
+from servemark.config.field_types import (
     MOST,
     Accepted,
     Amount,
@@ -38,7 +38,7 @@ from servemark.config.kinds import (
     reference,
     refuse,
 )
-from servemark.config.refused import WHOLE_LOAD_OPTIONS
+from servemark.config.reserved import WHOLE_LOAD_OPTIONS
 from servemark.config.topology import Topology
 from servemark.records import Strict
 

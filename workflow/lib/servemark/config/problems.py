@@ -17,17 +17,12 @@ from servemark.config.cluster import (
     WORD_PATTERN,
     Cluster,
 )
-from servemark.config.kinds import (
-    NAME_PATTERN,
-    OPTION_PATTERN,
-    RUN_PATTERN,
-    VARIABLE_PATTERN,
-    nearest,
-)
+from servemark.config.field_types import NAME_PATTERN, OPTION_PATTERN, RUN_PATTERN, VARIABLE_PATTERN, nearest
 from servemark.config.model import Config, Deployment, Workload
 from servemark.config.positions import Source, find, is_missing, value_at
-from servemark.config.refused import SERVE_OPTIONS, kebab, looks_secret, refusal
+from servemark.config.reserved import SERVE_OPTIONS, kebab, refusal
 from servemark.errors import ConfigError
+from servemark.security.names import looks_secret
 
 Loc = tuple[Any, ...]
 

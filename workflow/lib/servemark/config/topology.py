@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from servemark import records
 from servemark.config.cluster import Cluster
-from servemark.config.kinds import refuse
+from servemark.config.field_types import refuse
 from servemark.records import Strict
 
 # The largest machines have some 50,000 accelerators in 10,000 nodes.

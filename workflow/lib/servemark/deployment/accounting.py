@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from servemark import keeper
+from servemark import supervisor
 from servemark.deployment import attempts
 from servemark.progress import Progress
 from servemark.records import Accounting, DaemonState, JobAccount, Plan, Startup
@@ -225,7 +225,7 @@ def serving_hours(plan: Plan, attempt: Path, jobs: Iterable[JobAccount] = ()) ->
     if not path.exists():
         return 0.0
     end = next((job.ended_at for job in jobs if str(attempt) in job.attempts), None)
-    return plan.topology.world_size * serving_seconds(Startup.read(path), keeper.read_daemons(attempt), end) / 3600
+    return plan.topology.world_size * serving_seconds(Startup.read(path), supervisor.read_daemons(attempt), end) / 3600
 
 
 def serving_seconds(startup: Startup, daemons: Iterable[DaemonState], killed_at: str | None = None) -> float:

@@ -14,18 +14,21 @@ from typing import Any
 
 import psutil
 
-from servemark import fence, keeper, kept, processes, sources
-from servemark.checkout import Checkout
-from servemark.deployment.allocation import Allocation
+from servemark import supervisor
 from servemark.diagnosis import Diagnosis, diagnose, first_errors, root_error, row, states_error
 from servemark.diagnosis.lost import in_words, lost
 from servemark.diagnosis.text import window
 from servemark.errors import ServemarkError, StageFailed
-from servemark.keeper import KeeperSpec
-from servemark.processes import lifeline
+from servemark.files.private import private, runtime_root
+from servemark.machine import git_state
+from servemark.machine.checkout import Checkout
+from servemark.nodes.allocation import Allocation
+from servemark.nodes.survey import Answer
+from servemark.processes import identity
+from servemark.processes.identity import lifeline
 from servemark.records import DaemonState, Failure, write_atomically
-from servemark.secret_scan import KEY_PREFIX
-from servemark.survey import Answer, private
+from servemark.security.secret_scan import KEY_PREFIX
+from servemark.supervisor import KeeperSpec, ownership, salvage
 
 FOLDER = "attempts"
 RUNTIME_VARIABLE = "SERVEMARK_RUNTIME_DIR"
@@ -78,23 +81,6 @@ def latest(deployment_folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def runtime_root() -> Path:
-    """This user's folder for short-lived things on this machine; private, refused when it is not.
-
-    Short, because Ray makes socket names below it and these may have 107 bytes in all. ``SERVEMARK_RUNTIME_DIR`` gives another
-    one, for a machine whose /tmp cannot be used; all runs that share the machine must be given the same, since its lock is there.
-
-    Raises:
-        ServemarkError: somebody else can write there.
-    """
-    return private(runtime_folder())
-
-
-def runtime_folder() -> Path:
-    """Where :func:`runtime_root` is, or is made."""
-    return Path(os.environ.get(RUNTIME_VARIABLE) or f"/tmp/servemark-{os.getuid()}")
-
-
 def secret(attempt: Path, name: str) -> Path:
     """A fresh random secret in a file that only we can read; its beginning tells the archive's scan what it is."""
     path = attempt / name
@@ -107,7 +93,7 @@ def secret(attempt: Path, name: str) -> Path:
 def open_attempt(deployment: str, folder: Path, scratch: Path, alloc: Allocation, *, stop_grace_s: float) -> Path:
     """Start an attempt: its folder, its scratch folder here, and its keeper. Returns its folder."""
     attempt = new(folder)
-    sources.hand_over(folder.parents[1], attempt)
+    git_state.hand_over(folder.parents[1], attempt)
     private(scratch.parent)
     scratch.mkdir(mode=0o700)
     spec = KeeperSpec(
@@ -120,10 +106,10 @@ def open_attempt(deployment: str, folder: Path, scratch: Path, alloc: Allocation
         stop_grace_s=stop_grace_s,
         ends_at=alloc.ends_at,
         end_margin_s=stop_grace_s + END_MARGIN_S,
-        owner=fence.mine(),
+        owner=ownership.mine(),
         checkout=Checkout.of(Path.cwd()),
     )
-    keeper.launch(attempt, spec)
+    supervisor.launch(attempt, spec)
     return attempt
 
 
@@ -137,13 +123,13 @@ def fail(attempt: Path, failure: Failure, stop_timeout_s: float) -> Failure:
         failure = ended_from_outside(attempt, failure.stage) or failure
         write_atomically(path, failure.model_dump_json(indent=2) + "\n")
     with contextlib.suppress(TimeoutError):
-        keeper.stop(attempt, stop_timeout_s + 15)
+        supervisor.stop(attempt, stop_timeout_s + 15)
     return failure
 
 
 def ended_from_outside(attempt: Path, stage: str) -> Failure | None:
     """Why the keeper ended the attempt, when that was neither a fault of the deployment nor asked for by a stage."""
-    state = keeper.read_state(attempt)
+    state = supervisor.read_state(attempt)
     found = _FROM_OUTSIDE.get(state.why or "") if state else None
     if found is None:
         return None
@@ -185,7 +171,7 @@ def explain_end(
     diagnosis = diagnose(said, stalled=stalled)
     quote = diagnosis.quote if diagnosis else root_error(said) or _launcher_words(attempt, daemon.name)
     if _is_vague(diagnosis) and (diagnosis or not states_error(said)):
-        better, lines = _of_kept(kept.files(kept.folder(daemon.log, daemon.name)))
+        better, lines = _of_kept(salvage.files(salvage.folder(daemon.log, daemon.name)))
         diagnosis, quote = better or diagnosis, (*quote, *lines)
     who = in_words(lost(said), _names(attempt), _node(daemon))
     told = " ".join(filter(None, (diagnosis.cause if diagnosis else "", who)))
@@ -225,7 +211,7 @@ def _names(attempt: Path) -> dict[str, str]:
 
 def _launcher_words(attempt: Path, name: str) -> tuple[str, ...]:
     """The last words of what brought a daemon to its node: a lost node, or a step that Slurm did not start."""
-    log = keeper.launcher_log(attempt, name)
+    log = supervisor.launcher_log(attempt, name)
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     return tuple(line for line in lines if "error" in line.lower())[-3:]
 
@@ -244,8 +230,8 @@ def how_it_ended(daemon: DaemonState) -> str:
 
 def _node(daemon: DaemonState) -> str | None:
     """The node of a job that a daemon was on; None on a machine without a scheduler, where there is no choice."""
-    launched = keeper.launcher_log(Path(daemon.log).parent, daemon.name).exists()
-    return daemon.node if launched or daemon.node != processes.host() else None
+    launched = supervisor.launcher_log(Path(daemon.log).parent, daemon.name).exists()
+    return daemon.node if launched or daemon.node != identity.host() else None
 
 
 def _place(daemon: DaemonState) -> dict[str, Any]:
@@ -276,14 +262,14 @@ def spec(attempt: Path) -> KeeperSpec:
 def left_over(*attempts: Path) -> list[psutil.Process]:
     """Processes of these attempts that live on this machine, their keepers included."""
     folders = [
-        scratch_folder(one) for one in attempts if (one / "keeper-spec.json").exists() and not keeper.copied(one)
+        scratch_folder(one) for one in attempts if (one / "keeper-spec.json").exists() and not supervisor.copied(one)
     ]
-    return processes.marked(*attempts, *folders)
+    return identity.marked(*attempts, *folders)
 
 
 def find_daemon(attempt: Path, name: str) -> DaemonState | None:
     """The state of one daemon."""
-    return next((d for d in keeper.read_daemons(attempt) if d.name == name), None)
+    return next((d for d in supervisor.read_daemons(attempt) if d.name == name), None)
 
 
 def await_end(attempt: Path, name: str, seconds: float = 2.0) -> DaemonState | None:
@@ -298,6 +284,6 @@ def await_end(attempt: Path, name: str, seconds: float = 2.0) -> DaemonState | N
 
 def first_to_end(attempt: Path, server: str) -> DaemonState | None:
     """The daemon whose end took the others along: with a Ray cluster that may be a raylet and not the server."""
-    state = keeper.read_state(attempt)
+    state = supervisor.read_state(attempt)
     first = state.why.split(":")[1] if state and state.why and state.why.startswith("daemon_ended:") else server
     return find_daemon(attempt, first) or find_daemon(attempt, server)

@@ -9,19 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from servemark import launch
-from servemark.children import ToolResult
-from servemark.daemon import DaemonRequest
-from servemark.deployment import allocation, attempts
-from servemark.deployment.ground import Ground
+from servemark.deployment import attempts
+from servemark.deployment.context import Stage
+from servemark.deployment.launcher import Ground
+from servemark.launch import command_lines
 from servemark.measurement.merge import Samples, merge
 from servemark.measurement.raw import RawError, RawResult, read_data, read_raw
+from servemark.nodes import allocation
+from servemark.processes.children import ToolResult
 from servemark.records import PlannedPoint, Ready, write_atomically
-from servemark.stage import Stage
+from servemark.supervisor.process_request import DaemonRequest
 
-# As in inside/bench_client.py.
+# As in in_model_env/bench_client.py.
 WARMUP = "SERVEMARK_WARMUP_TOKENS"
-_RUN_CLIENTS = Path(__file__).parents[1] / "inside" / "run_clients.py"
+_RUN_CLIENTS = Path(__file__).parents[1] / "in_model_env" / "run_clients.py"
 
 
 def shares(point: PlannedPoint) -> list[PlannedPoint]:
@@ -91,7 +92,7 @@ class BenchmarkClient:
         url = ready.servers[0].url if self.point.ask == "replica" else ready.url
         assert url and ready.served_name, "a live deployment's token is complete"
         return [
-            launch.bench(self.python, url, ready.served_name, self.tokenizer, share, folder, part.name)
+            command_lines.bench(self.python, url, ready.served_name, self.tokenizer, share, folder, part.name)
             for share, part in zip(shares(self.point), self._parts, strict=True)
         ]
 
@@ -123,7 +124,7 @@ class BenchmarkClient:
                 "HF_HUB_OFFLINE": "1",
                 "VLLM_NO_USAGE_STATS": "1",
                 **({} if self.point.warmup_tokens is None else {WARMUP: str(self.point.warmup_tokens)}),
-                **launch.NO_PROXY,
+                **command_lines.NO_PROXY,
                 **self.variables,
             },
             secret_env={"OPENAI_API_KEY": str(self.ready.key_file)},

@@ -9,19 +9,22 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from servemark import keeper, shared_memory, storage
-from servemark.children import LifelineWatch
+from servemark import supervisor
 from servemark.config.model import Config
-from servemark.deployment import allocation, attempts, nodes
-from servemark.deployment.ground import Ground, new_scratch, on_node
-from servemark.deployment.rays import Rays
-from servemark.environment import verify as verify_environment
+from servemark.deployment import attempts, node_checks
+from servemark.deployment.launcher import Ground, new_scratch, on_node
+from servemark.deployment.ray_clusters import Rays
+from servemark.environments.build import verify as verify_environment
 from servemark.errors import ServemarkError, StageFailed
+from servemark.files import private, storage
 from servemark.measurement.ledger import Ledger
+from servemark.nodes import allocation
+from servemark.nodes.survey import Spec, end
 from servemark.planning import place
+from servemark.processes import shared_memory
+from servemark.processes.children import LifelineWatch
 from servemark.progress import Progress
 from servemark.records import Cluster, Environment, Hardware, Manifest, Plan
-from servemark.survey import Spec, end
 from servemark.weights import local
 from servemark.weights.manifest import verify
 
@@ -66,7 +69,7 @@ def start(
     begin = time.monotonic()
     alloc = allocation.current()
     _end_leftovers(folder, progress)
-    scratch = new_scratch(config, attempts.runtime_root(), alloc)
+    scratch = new_scratch(config, private.runtime_root(), alloc)
     attempt = attempts.open_attempt(plan.deployment, folder, scratch, alloc, stop_grace_s=config.timeouts.stop)
     token = Cluster(deployment=plan.deployment, attempt=str(attempt), job_id=alloc.job_id, ends_at=_utc(alloc.ends_at))
     try:
@@ -76,12 +79,12 @@ def start(
             progress.say(
                 f"all {len(keys)} points were measured meanwhile, on a deployment that is the same: nothing is started"
             )
-            keeper.stop(attempt, config.timeouts.stop + 15)
+            supervisor.stop(attempt, config.timeouts.stop + 15)
             shutil.rmtree(attempt)
             return replay
         progress.say(f"looking at {len(alloc.nodes)} node(s): {', '.join(alloc.nodes)}")
         ground = Ground(alloc, attempt, scratch)
-        found = nodes.look(ground, plan, environment.python, config, config.timeouts.cluster, log, watch)
+        found = node_checks.look(ground, plan, environment.python, config, config.timeouts.cluster, log, watch)
         for node in found:
             for words in node.leftovers:
                 progress.say(f"ended a process left by an earlier attempt on {node.name}: {words}")
@@ -127,7 +130,7 @@ def _model(
     def waiting() -> None:
         progress.waiting("waiting for the model's copies")
 
-    answers = nodes.ask_all(ground, spec, config.timeouts.copy_model, log, watch, servers, waiting)
+    answers = node_checks.ask_all(ground, spec, config.timeouts.copy_model, log, watch, servers, waiting)
     for answer in answers:
         took = f"copied in {answer.copied_s:.1f} s" if answer.copied_s else "there already"
         progress.say(f"the model's copy on {answer.name}: {took}")
@@ -141,13 +144,13 @@ def _utc(moment: float | None) -> str | None:
 def _end_leftovers(folder: Path, progress: Progress) -> None:
     """End what an earlier attempt left on this machine although its keeper is gone (the keeper itself was killed)."""
     for attempt in attempts.every(folder):
-        if keeper.is_alive(attempt):
+        if supervisor.is_alive(attempt):
             progress.say(f"an earlier attempt ({attempt.name}) still runs: ending it")
             with contextlib.suppress(TimeoutError):
-                keeper.stop(attempt, 30)
+                supervisor.stop(attempt, 30)
     for words in end(attempts.left_over(*attempts.every(folder))):
         progress.say(f"ended a process left by an earlier attempt: {words}")
-    for attempt in itertools.filterfalse(keeper.copied, attempts.every(folder)):
+    for attempt in itertools.filterfalse(supervisor.copied, attempts.every(folder)):
         # Only one whose keeper was killed still has it; one that was killed before it began says nothing of any.
         with contextlib.suppress(OSError, ValueError):
             scratch = attempts.scratch_folder(attempt)
@@ -163,10 +166,10 @@ def _take_machine(attempt: Path, progress: Progress) -> None:
     """
     deadline = time.monotonic() + KEEPER_START_S
     while True:
-        state = keeper.read_state(attempt)
+        state = supervisor.read_state(attempt)
         if state and state.state == "running":
             return
-        if (state and not keeper.is_alive(attempt)) or (state is None and time.monotonic() > deadline):
+        if (state and not supervisor.is_alive(attempt)) or (state is None and time.monotonic() > deadline):
             why, log = (state and state.why) or "no reason recorded", attempt / "keeper.log"
             raise StageFailed(
                 f"The supervisor process exited before it started any server ({why}).",

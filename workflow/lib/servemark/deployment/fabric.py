@@ -10,20 +10,22 @@ import json
 import re
 from pathlib import Path
 
-from servemark import bytecode, launch
-from servemark.children import LifelineWatch
-from servemark.daemon import DaemonRequest
-from servemark.deployment import allocation, attempts, ports
-from servemark.deployment.ground import Ground
+from servemark.deployment import attempts
+from servemark.deployment.launcher import Ground
 from servemark.diagnosis import diagnose, root_error
-from servemark.environment import INSIDE
+from servemark.environments import bytecode_cache
+from servemark.environments.build import IN_MODEL_ENV
 from servemark.errors import StageFailed
+from servemark.launch import command_lines
+from servemark.nodes import allocation, port_plan
+from servemark.processes.children import LifelineWatch
 from servemark.progress import Progress
 from servemark.records import Cluster, Environment, Fabric, Hardware, Plan, write_atomically
+from servemark.supervisor.process_request import DaemonRequest
 
 STAGE = "check_fabric"
 KEPT = "fabric.json"
-INTERFACES = ("GLOO_SOCKET_IFNAME", launch.NCCL_INTERFACE)
+INTERFACES = ("GLOO_SOCKET_IFNAME", command_lines.NCCL_INTERFACE)
 """Variables that name a node's interface, which may have another name on the next; ``fabric_check.py`` sets them on each."""
 # Large enough that bandwidth and not latency decides on a fast fabric; small enough for a laptop.
 BYTES = {"nccl": 256 * 2**20, "gloo": 4 * 2**20}
@@ -104,7 +106,7 @@ def _reduce(
         "bytes": BYTES[backend],
         "deadline_s": timeout_s,
         "address": servers[0].address,
-        "port": ports.of_fabric(servers[0]),
+        "port": port_plan.of_fabric(servers[0]),
         "nodes": [
             {"name": node.name, "interface": node.interface, "devices": devices}
             for node, devices in zip(servers, used, strict=True)
@@ -113,18 +115,20 @@ def _reduce(
     }
     path = attempt / "all-reduce-spec.json"
     write_atomically(path, json.dumps(spec, indent=2) + "\n")
-    env = launch.server_environment(plan, hardware.accelerator, servers[0], str(attempts.scratch_folder(attempt)))
+    env = command_lines.server_environment(
+        plan, hardware.accelerator, servers[0], str(attempts.scratch_folder(attempt))
+    )
     # Each node names its own interface and address.
     env = {key: value for key, value in env.items() if key not in ("VLLM_HOST_IP", *INTERFACES)}
     env = (
-        bytecode.variables(environment)
+        bytecode_cache.variables(environment)
         | env
         | {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"}
         | {key: value for key, value in plan.variables.items() if key in INTERFACES}
     )
     request = DaemonRequest(
         name="fabric",
-        argv=(environment.python, str(INSIDE / "fabric_check.py"), str(path.absolute())),
+        argv=(environment.python, str(IN_MODEL_ENV / "fabric_check.py"), str(path.absolute())),
         env=env,
         log=str(log.absolute()),
         modules=plan.modules,

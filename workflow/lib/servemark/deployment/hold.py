@@ -13,15 +13,18 @@ from typing import Literal, get_args
 
 import httpx
 
-from servemark import exposure, fence, keeper, processes
+from servemark import supervisor
 from servemark.deployment import attempts, how_to_use, reach
 from servemark.deployment.server import SERVER
 from servemark.deployment.stop import stop
 from servemark.deployment.watch import Load, scraper
 from servemark.errors import StageFailed
+from servemark.planning import exposure
+from servemark.processes import identity
 from servemark.progress import Progress
 from servemark.records import Cluster, Failure, Plan, Ready, Stopped, utc_now, write_atomically
-from servemark.records.held import EndpointStatus, Held
+from servemark.records.endpoint import EndpointStatus, Held
+from servemark.supervisor import ownership
 
 STAGE = "hold_endpoint"
 STATUS = "status.json"
@@ -106,14 +109,14 @@ class Holding:
             write_atomically(how, how_to_use.page(facts))
             self._tell(how, facts)
             self._hold(attempt, usage, since)
-            state = keeper.read_state(attempt)
+            state = supervisor.read_state(attempt)
             why = state.why if state else None
         finally:
             how.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 self._status("ended", usage, since, why).write(self.folder / STATUS)
         if why == "taken_over":
-            fence.check(self.folder)
+            ownership.check(self.folder)
         failure = None if why in get_args(Well) else self._death(attempt)
         stopped = self._stop()
         if failure:
@@ -124,7 +127,7 @@ class Holding:
         """Until the keeper ends, for whatever reason."""
         beat_at, told_at = 0.0, time.monotonic()
         told_silent: tuple[str, ...] = ()
-        while keeper.is_alive(attempt):
+        while supervisor.is_alive(attempt):
             now = time.monotonic()
             if now >= beat_at:
                 usage.look()
@@ -218,7 +221,7 @@ class Holding:
             url=ready.url,
             served_name=ready.served_name,
             key_file=Path(ready.key_file).absolute(),
-            node=(ready.router or ready.servers[0]).node if ready.servers else processes.host(),
+            node=(ready.router or ready.servers[0]).node if ready.servers else identity.host(),
             user=getpass.getuser(),
             checkout=Path.cwd(),
             scheduled=attempts.spec(attempt).machine_lock is None,

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from servemark import exposure
+from servemark.planning import exposure
 
 NAME = "how-to-use.txt"
 # Where the tunnel begins on the user's own machine: the port that vLLM's own examples use.
@@ -41,7 +41,7 @@ class Facts:
         node: name of the node with the one address.
         scheduled: the endpoint lives in a scheduler's allocation, behind a login node.
         ends_at: seconds since 1970; None: no end is set.
-        exposed: what other users can read or write without the key; see :mod:`servemark.exposure`.
+        exposed: what other users can read or write without the key; see :mod:`servemark.planning.exposure`.
         blocked: None where the address can be reached, or was not tried yet.
     """
 

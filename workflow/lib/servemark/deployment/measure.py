@@ -11,18 +11,22 @@ from pathlib import Path
 
 import httpx
 
-from servemark import bytecode, keeper, storage
+from servemark import supervisor
 from servemark.config.model import Timeouts, Verdict
 from servemark.deployment import attempts
 from servemark.deployment.client import BenchmarkClient
-from servemark.deployment.plan import point_key_parts
+from servemark.deployment.context import Stage
 from servemark.deployment.server import SERVER
 from servemark.deployment.watch import Load, ServerWatch, scraper
+from servemark.environments import bytecode_cache
+from servemark.files import storage
 from servemark.measurement import verdict
 from servemark.measurement.facts import ServerFacts
 from servemark.measurement.key import key_parts
 from servemark.measurement.ledger import PASSING, Ledger, file_sha256, is_keepable
 from servemark.measurement.raw import RawError, read_raw
+from servemark.nodes import suspension
+from servemark.planning.plan_deployment import point_key_parts
 from servemark.records import (
     Environment,
     Failure,
@@ -35,8 +39,6 @@ from servemark.records import (
     utc_now,
     write_atomically,
 )
-from servemark.slurm import suspended
-from servemark.stage import Stage
 
 STAGE = "measure"
 DURATIONS = "durations"
@@ -82,7 +84,7 @@ class Measuring:
         return record
 
     def _keep(self, point: PlannedPoint, record: Measurement, raw_path: Path) -> None:
-        """Store the measurement. Where the ledger's disk refuses, the next run stores it again from the record (servemark.deleted)."""
+        """Store the measurement. Where the ledger's disk refuses, the next run stores it again from the record (servemark.run.restore)."""
         try:
             self.ledger.store(point.key, record, raw_path)
         except OSError as error:
@@ -129,7 +131,7 @@ class Measuring:
         if ready.replay or ready.failure or ready.attempt is None:
             return None, ready.failure
         attempt = Path(ready.attempt)
-        if not keeper.is_alive(attempt):
+        if not supervisor.is_alive(attempt):
             return None, attempts.noted_failure(attempt) or self._death_between_points(attempt)
         return ready, self._too_late(ready, attempt)
 
@@ -182,7 +184,7 @@ class Measuring:
         key = Path(ready.key_file).read_text().strip()
         # Of this attempt alone: a client that a lost node still runs writes elsewhere.
         draft = raw_path.with_name(f".{raw_path.name}.{attempt.name}.draft")
-        own = bytecode.variables(self.environment)
+        own = bytecode_cache.variables(self.environment)
         client = BenchmarkClient(point, ready, draft, self.environment.python, self.manifest.path, own)
         client.clear()
         scrapes = {server.daemon: scraper(server.url, key) for server in ready.servers}
@@ -202,7 +204,7 @@ class Measuring:
             hung=server.hung,
             client_exit_code=None if result.stopped else result.exit_code,
             client_timed_out=bool(result.stopped and result.stopped.startswith("timeout")),
-            interrupted=suspended.since(datetime.fromisoformat(started_at)),
+            interrupted=suspension.since(datetime.fromisoformat(started_at)),
         )
         after = _finished(scrapes) if facts.died is None and before else {}
         results = client.collect()

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from servemark.diagnosis.startup_log import StartupLog
 from servemark.errors import StageFailed
-from servemark.startup_log import StartupLog
 
 INTERVAL_S = 0.25
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from servemark import processes
 from servemark.deployment import how_to_use
 from servemark.deployment.how_to_use import Blocked, Facts
+from servemark.processes import identity
 from servemark.records import write_atomically
 
 # A network that drops packets gives no error; one that is there connects within milliseconds.
@@ -42,7 +42,7 @@ def check(line: Mapping[str, Any]) -> list[str]:
     why = _refused(str(address.hostname), address.port or 80)
     if why is None:
         return []
-    blocked = Blocked(processes.host(), why, _refused(facts.node, SSH_PORT))
+    blocked = Blocked(identity.host(), why, _refused(facts.node, SSH_PORT))
     # The job removes the page when the endpoint ends. A full disk must not end the display of progress.
     with contextlib.suppress(OSError):
         if page.exists():

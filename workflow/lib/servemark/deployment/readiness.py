@@ -12,16 +12,19 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from servemark import compiled, diagnosis, keeper, launch, launch_router, planning
-from servemark.daemon import DaemonRequest
-from servemark.deployment import allocation, attempts
-from servemark.deployment.ground import Ground
+from servemark import diagnosis, planning, supervisor
+from servemark.deployment import attempts
+from servemark.deployment.launcher import Ground
 from servemark.deployment.polling import Tail, Waited, poll
 from servemark.deployment.probe import ServerProbe, require_closed
+from servemark.diagnosis.startup_log import CONNECTING, StartupLog
 from servemark.errors import StageFailed
+from servemark.launch import command_lines, router_command_line
+from servemark.launch import compile_cache as compiled
+from servemark.nodes import allocation
 from servemark.progress import Progress
 from servemark.records import Cluster, Endpoint, Failure, Plan, Ready, ReplicaStartup, ServerPlace, Startup
-from servemark.startup_log import CONNECTING, StartupLog
+from servemark.supervisor.process_request import DaemonRequest
 
 STAGE = "await_ready"
 KEPT = "startup.json"
@@ -166,7 +169,7 @@ class Waiting:
         request = DaemonRequest(
             name=router.daemon,
             argv=router.argv,
-            env=launch_router.router_environment(),
+            env=router_command_line.router_environment(),
             log=str(attempt / f"{router.daemon}.log"),
             modules=self.plan.modules,
         )
@@ -183,7 +186,7 @@ class Waiting:
             lambda: "starting",
             "/v1/models",
         )
-        require_closed(router.url + launch_router.DOOR_TEST)
+        require_closed(router.url + router_command_line.DOOR_TEST)
 
     def _poll(
         self,
@@ -199,7 +202,7 @@ class Waiting:
         def died() -> bool:
             # Whatever ends first takes the others along, so the keeper's life is every server's.
             state = attempts.find_daemon(attempt, server.daemon)
-            return state is None or state.ended_at is not None or not keeper.is_alive(attempt)
+            return state is None or state.ended_at is not None or not supervisor.is_alive(attempt)
 
         try:
             return poll(
@@ -227,7 +230,7 @@ class Waiting:
         what = f"{error.what} It was {stage}."
         failure = attempts.explain_end(STAGE, attempt, daemon, what, error.reason, stalled=True)
         if stage == CONNECTING and failure.reason in (error.reason, *_HEARTBEATS):
-            spans = launch.nodes_of_a_replica(self.plan.topology) > 1
+            spans = command_lines.nodes_of_a_replica(self.plan.topology) > 1
             cause = diagnosis.row("ranks_not_connected" if spans else "ranks_not_connected_on_node")
             told = {"reason": cause.reason, "detail": f"{what} {cause.cause}", "remedy": cause.remedy}
             return failure.model_copy(update=told)

@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from servemark import bytecode, compiled, doors, free_ports, launch, launch_router, processes, storage
-from servemark.daemon import DaemonRequest
-from servemark.deployment import allocation, attempts, ports
-from servemark.deployment.ground import Ground
+from servemark.deployment import attempts
+from servemark.deployment.launcher import Ground
+from servemark.environments import bytecode_cache
 from servemark.errors import StageFailed
-from servemark.launch import NCCL_INTERFACE, Rank
+from servemark.files import storage
+from servemark.launch import api_key, command_lines, router_command_line
+from servemark.launch import compile_cache as compiled
+from servemark.launch.command_lines import NCCL_INTERFACE, Rank
+from servemark.machine import free_ports
+from servemark.nodes import allocation, port_plan
+from servemark.processes import identity
 from servemark.progress import Progress
 from servemark.records import (
     Cluster,
@@ -27,7 +32,8 @@ from servemark.records import (
     ServerPlace,
     utc_now,
 )
-from servemark.records.live import CompileCache
+from servemark.records.deployment import CompileCache
+from servemark.supervisor.process_request import DaemonRequest
 
 STAGE = "serve_model"
 SERVER = "server"
@@ -116,7 +122,7 @@ class Serving:
         if self.port is None:
             return free
         # Of another node's ports nothing can be seen from here; a server that finds its port taken says so itself.
-        if node.host == processes.host() and free_ports.is_taken(node.address, self.port):
+        if node.host == identity.host() and free_ports.is_taken(node.address, self.port):
             name = self.cluster.deployment
             raise StageFailed(
                 f"Port {self.port} on {node.address}, which deployments.{name}.port asks for, is already taken by another program.",
@@ -129,7 +135,7 @@ class Serving:
         """Start one server: one process, or one on each of its nodes where vLLM spans them itself."""
         several = self.plan.topology.replicas > 1
         head = self._node(replica.parts[0])
-        own, between = ports.of_server(self.plan.topology, head, index)
+        own, between = port_plan.of_server(self.plan.topology, head, index)
         port = own if self.plan.topology.routed else self._published_port(head, own)
         name = f"{SERVER}-{replica.name}" if several else SERVER
         spans = len(replica.parts) > 1 and self.plan.topology.executor == "mp"
@@ -139,7 +145,7 @@ class Serving:
             part = replica.parts[number]
             node = self._node(part)
             rank = Rank(len(replica.parts), number, head.address, between) if spans else None
-            argv = launch.serve(
+            argv = command_lines.serve(
                 self.environment.python,
                 self.cluster.model_path or self.manifest.path,
                 self.plan,
@@ -148,10 +154,10 @@ class Serving:
                 rank,
             )
             caches = str(self.caches or compiled.fresh(ground.scratch))
-            env = launch.server_environment(
+            env = command_lines.server_environment(
                 self.plan, self.hardware.accelerator, node, str(ground.scratch), caches, part.devices
             )
-            env = bytecode.variables(self.environment) | env
+            env = bytecode_cache.variables(self.environment) | env
             if replica.ray_address:
                 token = str((ground.attempt / "ray-token").absolute())
                 # vLLM copies NCCL_* of this process to the workers of all nodes (ray/ray_env.py), where the interface may have
@@ -159,13 +165,13 @@ class Serving:
                 env = {
                     name: value for name, value in env.items() if name != NCCL_INTERFACE or name in self.plan.variables
                 }
-                env |= launch.ray_environment(token, str(ground.scratch)) | {"RAY_ADDRESS": replica.ray_address}
+                env |= command_lines.ray_environment(token, str(ground.scratch)) | {"RAY_ADDRESS": replica.ray_address}
             daemon = name if number == 0 else f"{name}-n{number}"
             request = DaemonRequest(
                 name=daemon,
                 argv=tuple(argv),
                 env=env,
-                secret_env={doors.KEY: str(key_file)},
+                secret_env={api_key.KEY: str(key_file)},
                 log=str(ground.attempt / f"{daemon}.log"),
                 devices=part.devices,
                 modules=self.plan.modules,
@@ -183,9 +189,9 @@ class Serving:
     def _router(self, servers: tuple[ServerPlace, ...]) -> ServerPlace:
         """The one address in front of the servers. await_ready starts it: it asks replicas that are ready, or ends."""
         head = self.cluster.nodes[0]
-        free, counters = ports.of_router(head)
+        free, counters = port_plan.of_router(head)
         port = self._published_port(head, free)
-        argv = launch_router.router(
+        argv = router_command_line.router(
             self.environment.python,
             [server.url for server in servers],
             head.address,

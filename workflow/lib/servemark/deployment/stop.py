@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from servemark import fence, keeper, processes
-from servemark.deployment import allocation, attempts, nodes
-from servemark.deployment.ground import Ground
+from servemark import supervisor
+from servemark.deployment import attempts, node_checks
+from servemark.deployment.launcher import Ground
 from servemark.errors import ServemarkError
+from servemark.nodes import allocation
+from servemark.processes import identity
 from servemark.progress import Progress
 from servemark.records import Plan, Stopped
+from servemark.supervisor import ownership
 
 
 def stop(plan: Plan, folder: Path, *, stop_s: float, log: Path, progress: Progress) -> Stopped:
@@ -25,22 +28,22 @@ def stop(plan: Plan, folder: Path, *, stop_s: float, log: Path, progress: Progre
     if attempt is None:
         return Stopped(deployment=plan.deployment, replay=True)
     begin = time.monotonic()
-    progress.say("stopping" if keeper.is_alive(attempt) else "has ended already")
-    state = keeper.stop(attempt, stop_s + 15)
+    progress.say("stopping" if supervisor.is_alive(attempt) else "has ended already")
+    state = supervisor.stop(attempt, stop_s + 15)
     # Somebody may have deleted files of an attempt that ended long ago.
     spec = attempts.spec(attempt) if (attempt / "keeper-spec.json").exists() else None
     named = _end_here(plan.deployment, attempt)
     alloc = allocation.current()
-    if spec and alloc.job_id is not None and spec.owner == fence.mine():
+    if spec and alloc.job_id is not None and spec.owner == ownership.mine():
         # Only the allocation that the attempt ran in: another one's nodes hold nothing of it.
         ground = Ground(alloc, attempt, Path(spec.scratch))
-        named += nodes.sweep(ground, stop_s + 60, log)
-    keeper.remove_secrets(attempt)
+        named += node_checks.sweep(ground, stop_s + 60, log)
+    supervisor.remove_secrets(attempt)
     return Stopped(
         deployment=plan.deployment,
         failure=attempts.noted_failure(attempt),
         attempt=str(attempt),
-        daemons=keeper.read_daemons(attempt),
+        daemons=supervisor.read_daemons(attempt),
         leftovers=(*(state.leftovers if state else ()), *named),
         seconds=round(time.monotonic() - begin, 2),
     )
@@ -48,8 +51,8 @@ def stop(plan: Plan, folder: Path, *, stop_s: float, log: Path, progress: Progre
 
 def _end_here(deployment: str, attempt: Path) -> tuple[str, ...]:
     survivors = attempts.left_over(attempt)
-    named = tuple(processes.describe(p) for p in survivors)
-    processes.signal_all(survivors, 9)
+    named = tuple(identity.describe(p) for p in survivors)
+    identity.signal_all(survivors, 9)
     deadline = time.monotonic() + 5
     while attempts.left_over(attempt):
         if time.monotonic() > deadline:

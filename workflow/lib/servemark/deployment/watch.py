@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from servemark import keeper
+from servemark import supervisor
 from servemark.deployment import attempts
 from servemark.records import ServerTimeline, Timeline
 
@@ -143,7 +143,7 @@ class ServerWatch:
         daemon = attempts.find_daemon(self.attempt, name)
         if daemon is None or daemon.ended_at:
             return attempts.how_it_ended(daemon) if daemon else f"{name}: its process is gone"
-        return None if keeper.is_alive(self.attempt) else "the server's process is gone"
+        return None if supervisor.is_alive(self.attempt) else "the server's process is gone"
 
     def __call__(self) -> str | None:
         for name in self.scrapes:

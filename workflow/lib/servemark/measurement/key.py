@@ -9,7 +9,7 @@ topology        nodes, devices per node, tensor/pipeline/data parallel size, rep
                 balances data parallel engines when it is not the server
 options         the server's options, as ``--name`` would spell them (kebab case, no dashes in front), in any order
 variables       the server's environment variables: the deployment's own over the cluster's over those of the shell that decide
-                (``servemark.inherited``), wherever a value comes from
+                (``servemark.variables.inherited``), wherever a value comes from
 modules         what ``module load`` brings (the fabric's NCCL plugin, a compiler), in the order it is loaded
 interface       the network between nodes as configured, when there is more than one node; else None
 hardware        accelerator; GPU names and memory, sorted; driver; CPU model and logical count; architecture
@@ -33,13 +33,13 @@ tunings stays, even when its value looks like a path (see ``DECIDING_VARIABLES``
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from servemark.records import Hardware, Topology
+from servemark.variables.deciding import decides
 
 FORMAT = 2
 
@@ -50,24 +50,6 @@ PLACE_OPTIONS = frozenset({
     "root-path", "served-model-name",
 })  # fmt: skip
 """Options that say where or under which name a server, a client or its files live."""
-
-PLACE_VARIABLES = (
-    "*_DIR", "*_PATH", "*_FILE", "*_ROOT", "*_HOME", "*_FOLDER", "*_IP", "*_IPS", "*_PORT", "*_ADDR", "*_ADDRESS",
-    "*_HOST", "*_HOSTNAME", "*_URL", "*_TOKEN", "*_KEY", "*_KEY_ID", "*_SECRET", "*_PASSWORD", "*TMPDIR", "TMP",
-    "TEMP", "PATH", "HOME", "PWD", "USER", "LOGNAME", "HOSTNAME", "HF_*_CACHE", "TRANSFORMERS_CACHE",
-    "VLLM_ASSETS_CACHE", "VLLM_MEDIA_CACHE", "SLURM_*", "SLURMD_*", "SRUN_*", "PMI*", "SNAKEMAKE_*", "AWS_*",
-)  # fmt: skip
-"""Patterns of variables that hold a place, an address, a job's identity or a secret."""
-
-DECIDING_VARIABLES = (
-    "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "CUDA_HOME", "VLLM_NCCL_SO_PATH", "VLLM_CUDART_SO_PATH",
-    "VLLM_CUDA_COMPATIBILITY_PATH", "VLLM_RUST_FRONTEND_PATH", "VLLM_MODEL_REDIRECT_PATH", "VLLM_TUNED_CONFIG_FOLDER",
-    "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE", "NCCL_TUNER_CONFIG_PATH",
-)  # fmt: skip
-"""Exceptions to the patterns: they choose which NCCL, which kernels or which rings run, so they decide the figures.
-
-``NCCL_SOCKET_IFNAME`` and its like match no pattern: the interface decides which network is measured.
-"""
 
 EXPANDED_WORKLOAD_KEYS = frozenset(
     {"name", "concurrency", "request_rate", "repetitions", "repetition", "seed", "seeds"}
@@ -184,13 +166,6 @@ def normalise_options(options: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"option {name} is given twice, with different values")
         result[name] = word
     return dict(sorted(result.items()))
-
-
-def decides(variable: str) -> bool:
-    """Whether a server's environment variable belongs in the key."""
-    if variable in DECIDING_VARIABLES:
-        return True
-    return not any(fnmatch.fnmatchcase(variable, pattern) for pattern in PLACE_VARIABLES)
 
 
 def _word(value: Any) -> Any:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from servemark import storage
 from servemark.errors import ServemarkError
+from servemark.files import storage
 from servemark.records import Measurement
 
 Action = Literal["keep", "move", "hole"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from servemark import statistics
+from servemark.measurement import statistics
 from servemark.measurement.raw import Request, Results
 
 # Sums of thousands of float64 differ by far less when only the order of adding differs.

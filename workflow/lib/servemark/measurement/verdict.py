@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
-from servemark import statistics
-from servemark.measurement import clients, rate, silence
+from servemark.measurement import clients, rate, silence, statistics
 from servemark.measurement.facts import ServerFacts
 from servemark.measurement.raw import RawError, RawResult, Request
 from servemark.measurement.recount import disagreements, recount

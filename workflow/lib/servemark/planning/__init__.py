@@ -3,12 +3,12 @@
 from servemark.planning.advice import advice
 from servemark.planning.all_reduce import all_reduce, multicast
 from servemark.planning.all_reduce import observed as observed_all_reduce
-from servemark.planning.asked import Asked
-from servemark.planning.capture import resolve as resolve_capture_size
+from servemark.planning.compare_log import compare, observe
+from servemark.planning.cuda_graphs import resolve as resolve_capture_size
+from servemark.planning.demand import Asked
 from servemark.planning.flashinfer import turned_off
 from servemark.planning.legality import first_request_fails, legality, not_on_cpu, stage_layers, stages, too_long
 from servemark.planning.memory import estimate, longest_fitting, refusals, require
-from servemark.planning.observed import compare, observe
 from servemark.planning.placement import place
 from servemark.planning.software import software
 

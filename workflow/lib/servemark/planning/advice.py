@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from servemark.config.model import Verdict
-from servemark.planning import advice_precision, advice_topology, advice_variables, capture, lengths
-from servemark.planning.asked import Asked
+from servemark.planning import advice_precision, advice_topology, advice_variables, cuda_graphs, lengths
+from servemark.planning.demand import Asked
 from servemark.planning.options import count, element_bytes, whole
 from servemark.planning.roofline import DEVICES, Device, bound
 from servemark.records import PlannedPoint, prefix_tokens, prompt_tokens
@@ -83,18 +83,19 @@ def graphs_too_large(asked: Asked) -> Iterator[str]:
     s, as on the second start, of 38 s. H200, few experts: TP2, 2048: 82 s of 171 s, sized to 512: 14 s; TP1, 640 (59 sizes): 57 s with
     Triton's kernels and 10 to 14 s with Humming's or Marlin's. Whether larger ones gain throughput was not measured; the recipe has 2048.
     """
-    name, sizes = capture.given(asked.options)
+    name, sizes = cuda_graphs.given(asked.options)
     if not sizes or not asked.graphs or asked.speculation or len(asked.closed) < len(asked.points):
         return
     most = max((asked.captured(point) for point in asked.points), default=sizes[-1])
     beyond = [size for size in sizes if size > most]
     if not beyond:
         return
-    few = len(capture.sparse(asked.topology, asked.points, asked.max_num_seqs))
+    few = len(cuda_graphs.sparse(asked.topology, asked.points, asked.max_num_seqs))
     way_out = (
-        f"Set it to {most} or `{capture.WORKLOAD}`, or have the {few} sizes of `options.{capture.SIZES}: {capture.WORKLOAD}` instead"
-        if name == capture.LARGEST
-        else f"Let the list end at {most}, or write `{capture.WORKLOAD}` in its place ({few} sizes for this load)"
+        f"Set it to {most} or `{cuda_graphs.WORKLOAD}`, or have the {few} sizes of "
+        f"`options.{cuda_graphs.SIZES}: {cuda_graphs.WORKLOAD}` instead"
+        if name == cuda_graphs.LARGEST
+        else f"Let the list end at {most}, or write `{cuda_graphs.WORKLOAD}` in its place ({few} sizes for this load)"
     )
     yield (
         f"options.{name} up to {sizes[-1]} captures {len(sizes)} sizes, and the load that is planned needs them for {most} requests an "
@@ -110,15 +111,15 @@ def graphs_too_small(asked: Asked) -> Iterator[str]:
     Source: vllm/config/vllm.py, _set_cudagraph_sizes (0.32.0); vLLM raises its own default for gpt-oss to 1024 "for performance"
     (model_executor/models/config.py).
     """
-    name, sizes = capture.given(asked.options)
+    name, sizes = cuda_graphs.given(asked.options)
     over = [point for point in asked.closed if sizes and asked.running(point) > sizes[-1]]
     if not over or not asked.graphs or asked.speculation:
         return
     most = max(map(asked.running, over))
-    way_out = "Set it to" if name == capture.LARGEST else "Let the list end at"
+    way_out = "Set it to" if name == cuda_graphs.LARGEST else "Let the list end at"
     yield (
         f"options.{name} ends at {sizes[-1]}, less than the {most} requests that an engine runs at concurrency {_loads(over)}: "
-        f"vLLM takes those steps without a CUDA graph. {way_out} {most}, or write `{capture.WORKLOAD}` in its place."
+        f"vLLM takes those steps without a CUDA graph. {way_out} {most}, or write `{cuda_graphs.WORKLOAD}` in its place."
     )
 
 

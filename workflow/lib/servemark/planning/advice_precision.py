@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 
-from servemark.planning.asked import Asked
+from servemark.planning.demand import Asked
 
 AS_THE_MODEL = ("auto", "float16", "bfloat16", "float32")
 """Values of kv-cache-dtype that round nothing; the others have 8 bits or fewer (vllm/config/cache.py, CacheDType, 0.25.1 and 0.32.0)."""

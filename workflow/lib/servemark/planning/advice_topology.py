@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from servemark.planning.asked import Asked
+from servemark.planning.demand import Asked
 from servemark.planning.options import flag
 
 REQUESTS = 512

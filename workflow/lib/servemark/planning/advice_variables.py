@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator
 
-from servemark.config.refused import VARIABLES
-from servemark.planning.asked import Asked
+from servemark.config.reserved import VARIABLES
+from servemark.planning.demand import Asked
 
 REPLACED = {"VLLM_MXFP4_USE_MARLIN": ("moe-backend", "options.moe-backend: marlin")}
 """Variables whose place an option has taken: that option, and how it is written. Not in vllm/envs.py of 0.32.0 and 0.33.0."""

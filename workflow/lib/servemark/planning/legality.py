@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from servemark import visible_gpus
 from servemark.errors import PlanRefused
+from servemark.machine import visible_gpus
 from servemark.planning import lengths
 from servemark.records import Topology
 from servemark.weights.architecture import Architecture

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from servemark.planning.options import flag
 from servemark.records import prefix_tokens, prompt_tokens
-from servemark.records.planned import Prompted
+from servemark.records.plan import Prompted
 
 
 class Requested(Prompted, Protocol):

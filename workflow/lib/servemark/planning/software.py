@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from servemark import visible_gpus
 from servemark.errors import PlanRefused
+from servemark.machine import visible_gpus
 from servemark.records import EnvironmentCheck
 from servemark.weights.architecture import Architecture
 

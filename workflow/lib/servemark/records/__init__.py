@@ -4,20 +4,8 @@ A record is a JSON file with ``kind`` and ``version``. Reading one of another ki
 keys is an error: conditions are checked in the record, never assumed from the file's existence.
 """
 
-from servemark.records.archived import ArchivedFile, Run, Sources
 from servemark.records.base import Failure, Record, RecordT, Strict, utc_now, write_atomically
-from servemark.records.given import (
-    Environment,
-    EnvironmentCheck,
-    Gpu,
-    Hardware,
-    Interface,
-    KernelTools,
-    Manifest,
-    ModelFile,
-)
-from servemark.records.held import EndpointStatus, Held
-from servemark.records.live import (
+from servemark.records.deployment import (
     Cluster,
     DaemonState,
     Endpoint,
@@ -33,8 +21,19 @@ from servemark.records.live import (
     StartupPhase,
     Stopped,
 )
-from servemark.records.measured import Accounting, Check, JobAccount, Measurement, Reason, Summary
-from servemark.records.planned import (
+from servemark.records.endpoint import EndpointStatus, Held
+from servemark.records.inputs import (
+    Environment,
+    EnvironmentCheck,
+    Gpu,
+    Hardware,
+    Interface,
+    KernelTools,
+    Manifest,
+    ModelFile,
+)
+from servemark.records.measurement import Accounting, Check, JobAccount, Measurement, Reason, Summary
+from servemark.records.plan import (
     PREFIX,
     Estimate,
     Plan,
@@ -45,7 +44,8 @@ from servemark.records.planned import (
     prompt_tokens,
     record_files,
 )
-from servemark.records.watched import ServerTimeline, Timeline
+from servemark.records.run import ArchivedFile, Run, Sources
+from servemark.records.timeline import ServerTimeline, Timeline
 
 ALL_RECORDS: tuple[type[Record], ...] = (
     Hardware,

@@ -11,8 +11,8 @@ from typing import ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from servemark import storage
 from servemark.errors import ServemarkError
+from servemark.files import storage
 
 
 class Strict(BaseModel):

@@ -17,7 +17,7 @@ from typing import Any
 import vl_convert
 
 from servemark.records import write_atomically
-from servemark.report import words
+from servemark.report import formatting
 
 PERCENTILES = ("p50", "p95", "p99", "mean")
 SHAPES = {
@@ -85,7 +85,7 @@ def series(names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def panels(
-    rows: Sequence[Mapping[str, Any]], names: Sequence[str], throughputs: Sequence[str] = tuple(words.THROUGHPUTS)
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], throughputs: Sequence[str] = tuple(formatting.THROUGHPUTS)
 ) -> list[Panel]:
     """Group accepted measurements (rows of the tidy table) that can share an axis, and plot each group.
 
@@ -115,8 +115,8 @@ def throughputs(rows: Sequence[Mapping[str, Any]], accelerator: str) -> dict[str
     """
     devices = {row["devices"] for row in rows if row["verdict"] != "INVALID"}
     if accelerator == "cpu" or len(devices) < 2 or None in devices:
-        return words.THROUGHPUTS
-    return words.THROUGHPUTS | {PER_DEVICE: "Output tokens per second and device"}
+        return formatting.THROUGHPUTS
+    return formatting.THROUGHPUTS | {PER_DEVICE: "Output tokens per second and device"}
 
 
 def _label(workload: str, axis: str, cap: int | None) -> str:
@@ -129,7 +129,7 @@ def _curves(
     rows: Sequence[Mapping[str, Any]], names: Sequence[str], axis: str, throughput: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
     specs = {"throughput": _curve([_per_device(row) for row in rows], names, axis, throughput, throughput)}
-    for metric, title in words.METRICS.items():
+    for metric, title in formatting.METRICS.items():
         columns = [f"{metric}_{name}_ms" for name in PERCENTILES]
         if any(row[column] is not None for row in rows for column in columns):
             specs[metric] = _curve(rows, names, axis, PERCENTILES, columns, title=title)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from servemark.report import words
+from servemark.report import formatting
 from servemark.report.data import PageData
 
 OUTPUT, TOTAL = "output_tokens_per_s", "total_tokens_per_s"
@@ -51,7 +51,7 @@ def device(data: PageData) -> str:
 
 def unit(data: PageData, count: int) -> str:
     """``4 GPUs``."""
-    return words.plural(count, device(data))
+    return formatting.plural(count, device(data))
 
 
 def groups(points: Sequence[Mapping[str, Any]], data: PageData) -> list[Group]:
@@ -99,7 +99,7 @@ def _row(point: Mapping[str, Any], best: Mapping[str, Any] | None, devices: int,
     return Row(
         deployment=name,
         load=point["load"],
-        topology=words.topology(data.plans[name].topology),
+        topology=formatting.topology(data.plans[name].topology),
         verdict=point["verdict"],
         accepted=point["repetitions_accepted"],
         asked=point["repetitions_asked"],

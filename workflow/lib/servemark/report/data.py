@@ -19,7 +19,7 @@ from servemark.records import (
     Stopped,
     Timeline,
 )
-from servemark.report.attempted import Attempt
+from servemark.report.attempts_section import Attempt
 from servemark.report.distributions import Distribution
 from servemark.report.excerpts import Excerpt, Key
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from servemark import statistics
+from servemark.measurement import statistics
 from servemark.measurement.raw import RawError, RawResult, read_raw
 from servemark.records import Measurement
-from servemark.report import words
+from servemark.report import formatting
 
 R20 = (1, 1.12, 1.25, 1.4, 1.6, 1.8, 2, 2.24, 2.5, 2.8, 3.15, 3.55, 4, 4.5, 5, 5.6, 6.3, 7.1, 8, 9)
 LOGARITHMIC_EDGES = tuple(float(f"{number}e{power}") for power in range(-2, 7) for number in R20)
@@ -84,7 +84,7 @@ def _kept(loads: Mapping[_Load, Sequence[tuple[Measurement, Path]]], most: int) 
 
 
 def _metrics(results: Iterable[tuple[Measurement, Path]]) -> dict[str, Bins]:
-    samples: dict[str, dict[str, list[np.ndarray]]] = {metric: {} for metric in words.METRICS}
+    samples: dict[str, dict[str, list[np.ndarray]]] = {metric: {} for metric in formatting.METRICS}
     for record, path in results:
         try:
             raw = read_raw(path)

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from servemark.diagnosis.text import LONGEST_LINE, stream
 from servemark.records import Failure
-from servemark.ticket.text import Redactor
+from servemark.security.redaction import Redactor
 
 CONTEXT = 6
 """Lines before and after each quoted line."""

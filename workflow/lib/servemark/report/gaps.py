@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from servemark.measurement.quarantine import REMEDIES
 from servemark.records import Failure, Measurement
-from servemark.report import attempted, words
+from servemark.report import attempts_section, formatting
 from servemark.report.data import PageData
 
 
@@ -59,7 +59,7 @@ def gaps(data: PageData) -> list[Gap]:
 
 def made_good(data: PageData, found: Sequence[Gap]) -> list[Gap]:
     """Failures of attempts that are no gap, because a later attempt did what they had to leave undone."""
-    failed = attempted.unexplained(data.attempts, found)
+    failed = attempts_section.unexplained(data.attempts, found)
     return [
         Gap(deployment=item.deployment, **failure.model_dump(), anchor=f"attempt-{number}", attempt=item.number)
         for number, item in enumerate(failed, 1)
@@ -87,15 +87,19 @@ def _of(data: PageData, deployment: str, mine: Sequence[Measurement]) -> Iterato
                 log=f"results/{data.run}/logs/measure/{deployment}/{item.point}.log",
                 remedy=_remedy(data.run, item),
             )
-            _gap(found, deployment, failure).points.append(words.point(item))
+            _gap(found, deployment, failure).points.append(formatting.point(item))
         elif item.failure is not None:
             _gap(found, deployment, item.failure)
     plan = data.plans.get(deployment)
     measured = {item.point for item in mine}
-    missing = [words.point(point) for point in plan.points if point.name not in measured] if plan else []
+    missing = [formatting.point(point) for point in plan.points if point.name not in measured] if plan else []
     if missing or (plan is None and not mine and not found):
         if not found:
-            what = f"{words.plural(len(missing), 'planned point')} without a record" if plan else "no plan was recorded"
+            what = (
+                f"{formatting.plural(len(missing), 'planned point')} without a record"
+                if plan
+                else "no plan was recorded"
+            )
             failure = Failure(
                 stage="measure" if plan else "plan_deployment",
                 reason="not_measured" if plan else "not_planned",

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from servemark import __version__, sources
+from servemark import __version__
+from servemark.machine import git_state
 from servemark.records import (
     Accounting,
     Environment,
@@ -23,7 +24,7 @@ from servemark.records import (
     Timeline,
     record_files,
 )
-from servemark.report import attempted, distributions, excerpts, timelines
+from servemark.report import attempts_section, distributions, excerpts, timelines
 from servemark.report.data import PageData
 from servemark.report.gaps import failures
 
@@ -40,7 +41,7 @@ def gather(run_folder: Path) -> PageData:
     models = {d["model"] for d in config["deployments"].values()}
     measurements = _measurements(run_folder, config)
     # As noted when the deployments were started: the checkout may be another one by now.
-    ran_from = sources.words(sources.of_attempts(deployments))
+    ran_from = git_state.words(git_state.of_attempts(deployments))
     data = PageData(
         run=config["run"],
         config=config,
@@ -72,7 +73,7 @@ def gather(run_folder: Path) -> PageData:
             "make setup",
             f".venv/bin/snakemake --profile profiles/local --configfile results/{config['run']}/config.json",
         ),
-        attempts=[attempt for folder in deployments for attempt in attempted.read(folder)],
+        attempts=[attempt for folder in deployments for attempt in attempts_section.read(folder)],
         distributions=distributions.distributions([(item, _raw(run_folder, item)) for item in measurements]),
         timelines=_timelines(run_folder, measurements),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from servemark.report import words
+from servemark.report import formatting
 from servemark.report.charts import SCHEMA, series
 from servemark.report.distributions import Distribution
 
@@ -21,7 +21,10 @@ def drawings(distributions: Sequence[Distribution], names: Sequence[str]) -> dic
         }
         for item in distributions
     ]
-    return {"specs": {metric: spec(metric, title, names) for metric, title in words.METRICS.items()}, "loads": loads}
+    return {
+        "specs": {metric: spec(metric, title, names) for metric, title in formatting.METRICS.items()},
+        "loads": loads,
+    }
 
 
 def heaviest(distributions: Sequence[Distribution]) -> int:

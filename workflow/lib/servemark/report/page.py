@@ -15,19 +15,19 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from servemark.report import (
-    attempted,
+    attempts_section,
     charts,
     comparison,
     excerpts,
+    formatting,
     histogram,
-    places,
+    nodes_section,
     roofline,
     router_share,
     starting,
     thinning,
     timelines,
     views,
-    words,
 )
 from servemark.report.data import PageData
 from servemark.report.gaps import gaps, made_good
@@ -89,7 +89,7 @@ def render(data: PageData, *, bundle: str | None = None, whole: bool | None = No
         shown=shown,
         points=shown.points,
         measured=[
-            {**row, "record": record, "load": words.load(record.concurrency, record.request_rate)}
+            {**row, "record": record, "load": formatting.load(record.concurrency, record.request_rate)}
             for row, record in zip(rows(frame[listed]), itertools.compress(items, listed), strict=True)
         ],
         objections=views.objections(items),
@@ -97,12 +97,12 @@ def render(data: PageData, *, bundle: str | None = None, whole: bool | None = No
         gap_count=len(found),
         panels=panels,
         throughputs=throughputs,
-        places=[place for place in places.places(data) if shown.plots(place["deployment"])],
-        jobs=places.jobs(data),
-        balance=shown.worst(places.balance(data)),
-        replica_startups=places.replica_startups(data),
-        attempts=attempted.rows(data.attempts, data.measurements, data.rejected, [*found, *later]),
-        rejected=attempted.rejected_rows(shown.first(data.rejected), [*found, *later]),
+        places=[place for place in nodes_section.places(data) if shown.plots(place["deployment"])],
+        jobs=nodes_section.jobs(data),
+        balance=shown.worst(nodes_section.balance(data)),
+        replica_startups=nodes_section.replica_startups(data),
+        attempts=attempts_section.rows(data.attempts, data.measurements, data.rejected, [*found, *later]),
+        rejected=attempts_section.rejected_rows(shown.first(data.rejected), [*found, *later]),
         made_good=later,
         excerpts={gap.anchor: data.excerpts.get(excerpts.key(gap.failure)) for gap in (*found, *later)},
         groups=shown.groups(groups),
@@ -130,7 +130,7 @@ def render(data: PageData, *, bundle: str | None = None, whole: bool | None = No
         clients=[row for row in views.clients(data) if shown.shows(row["deployment"], row["workload"], row["load"])],
         startup=views.startup_table(data),
         memory=views.memory(data),
-        config=yaml.safe_dump(words.plain(data.config), sort_keys=False, allow_unicode=True, width=100),
+        config=yaml.safe_dump(formatting.plain(data.config), sort_keys=False, allow_unicode=True, width=100),
         style=Markup(style),  # noqa: S704 - our own file
         bundle=Markup(bundle),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
@@ -148,15 +148,15 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"words": words, "views": views}
+    environment.globals |= {"words": formatting, "views": views}
     environment.filters |= {
-        "number": words.number,
-        "quantity": words.quantity,
-        "plural": words.plural,
-        "seconds": words.seconds,
-        "clock": words.clock,
-        "size": words.size,
-        "yaml": lambda value: yaml.safe_dump(words.plain(value), sort_keys=False, allow_unicode=True, width=100),
+        "number": formatting.number,
+        "quantity": formatting.quantity,
+        "plural": formatting.plural,
+        "seconds": formatting.seconds,
+        "clock": formatting.clock,
+        "size": formatting.size,
+        "yaml": lambda value: yaml.safe_dump(formatting.plain(value), sort_keys=False, allow_unicode=True, width=100),
     }
     return environment.get_template("report.html.j2")
 

@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 
 from servemark.records import Accounting, Measurement, Topology, write_atomically
-from servemark.report import words
+from servemark.report import formatting
 
 STATISTICS = ("mean", "std", "p50", "p95", "p99", "max")
-LATENCIES = tuple(f"{metric}_{statistic}_ms" for metric in words.METRICS for statistic in STATISTICS)
+LATENCIES = tuple(f"{metric}_{statistic}_ms" for metric in formatting.METRICS for statistic in STATISTICS)
 FIGURES = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", *LATENCIES)
 LOAD = ("deployment", "workload", "concurrency", "request_rate_per_s")
 TOPOLOGY = {
@@ -57,7 +57,7 @@ SCHEMA: dict[str, str] = {
     "total_input_tokens": "Int64",
     "total_output_tokens": "Int64",
     **dict.fromkeys(FIGURES, "float64"),
-    **{f"{metric}_count": "Int64" for metric in words.METRICS},
+    **{f"{metric}_count": "Int64" for metric in formatting.METRICS},
     "replica_requests": "string",
     "client_cpu_cores": "float64",
     "started_at": "string",
@@ -150,7 +150,7 @@ def _row(item: Measurement, jobs: Mapping[str, str]) -> dict[str, Any]:
         "total_tokens_per_s": item.total_throughput,
         "client_cpu_cores": item.client_cpu,
     }
-    for metric in words.METRICS:
+    for metric in formatting.METRICS:
         summary = getattr(item, f"{metric}_ms")
         if summary is not None:
             row[f"{metric}_count"] = summary.count
@@ -248,9 +248,9 @@ def _text_row(row: dict[str, Any]) -> str:
 
 
 def _terminal_number(value: float | None) -> str:
-    return words.number(value).replace("\N{NARROW NO-BREAK SPACE}", ",").replace(words.NOTHING, "-")
+    return formatting.number(value).replace("\N{NARROW NO-BREAK SPACE}", ",").replace(formatting.NOTHING, "-")
 
 
 def _fit(text: str, width: int) -> str:
-    text = words.printable(text)
+    text = formatting.printable(text)
     return text if len(text) <= width else text[: width - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any, TypeVar
 
 from servemark.records import Measurement
-from servemark.report import words
+from servemark.report import formatting
 from servemark.report.comparison import Group
 from servemark.report.distributions import Distribution
 from servemark.report.router_share import OUTPUT
@@ -150,7 +150,7 @@ def _key(point: _Point) -> _Key:
 
 
 def _key_of(item: Measurement) -> _Key:
-    return item.deployment, item.workload, words.load(item.concurrency, item.request_rate)
+    return item.deployment, item.workload, formatting.load(item.concurrency, item.request_rate)
 
 
 def _of(item: Distribution, names: Sequence[str]) -> Distribution:

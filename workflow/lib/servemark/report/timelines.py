@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from servemark.records import Measurement, Timeline
-from servemark.report import words
+from servemark.report import formatting
 from servemark.report.charts import SCHEMA
 from servemark.report.table import ordered
 
@@ -47,7 +47,7 @@ class Shown:
     @property
     def load(self) -> str:
         """The point's load in words."""
-        return words.load(self.record.concurrency, self.record.request_rate)
+        return formatting.load(self.record.concurrency, self.record.request_rate)
 
 
 def place(record: Measurement) -> Path | None:

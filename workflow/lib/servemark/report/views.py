@@ -7,13 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from servemark import visible_gpus
+from servemark.machine import visible_gpus
 from servemark.records import Hardware, Manifest, Measurement, PlannedPoint, prefix_tokens
-from servemark.report import starting, words
+from servemark.report import formatting, starting
 from servemark.report.data import PageData
 from servemark.report.table import rows
 
-LATENCY_COLUMNS = tuple((metric, [f"{metric}_{name}_ms" for name in ("p50", "p95", "p99")]) for metric in words.METRICS)
+LATENCY_COLUMNS = tuple(
+    (metric, [f"{metric}_{name}_ms" for name in ("p50", "p95", "p99")]) for metric in formatting.METRICS
+)
 
 
 def verdicts(data: PageData) -> dict[str, int]:
@@ -32,7 +34,7 @@ def objections(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
         if item.verdict == "VALID":
             continue
         codes = {reason.code for reason in item.reasons} | ({item.failure.reason} if item.failure else set())
-        for code in codes or {words.NOTHING}:
+        for code in codes or {formatting.NOTHING}:
             counts[item.verdict, code] = counts.get((item.verdict, code), 0) + 1
             found.setdefault((item.verdict, code), set()).add(item.deployment)
     return [
@@ -44,7 +46,7 @@ def objections(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
 def medians(aggregated: pd.DataFrame) -> list[dict[str, Any]]:
     """One row a deployment, workload and load, with the load in words and a verdict over its accepted repetitions."""
     return [
-        {**row, "load": words.load(row["concurrency"], row["request_rate_per_s"]), "verdict": _verdict(row)}
+        {**row, "load": formatting.load(row["concurrency"], row["request_rate_per_s"]), "verdict": _verdict(row)}
         for row in rows(aggregated)
     ]
 
@@ -107,20 +109,20 @@ def headlines(points: Sequence[Mapping[str, Any]], data: PageData) -> list[dict[
 
 def summary(data: PageData, headline: Sequence[Mapping[str, Any]], gap_count: int) -> str:
     """The run in a sentence or two."""
-    models = words.plural(len({plan.model for plan in data.plans.values()} or data.manifests), "model")
+    models = formatting.plural(len({plan.model for plan in data.plans.values()} or data.manifests), "model")
     count = verdicts(data)
     accepted = count["VALID"] + count["SUSPECT"]
     text = (
-        f"{words.plural(len(data.deployments), 'deployment')} of {models}: "
-        f"{accepted} of {words.plural(len(data.measurements), 'measurement')} accepted"
+        f"{formatting.plural(len(data.deployments), 'deployment')} of {models}: "
+        f"{accepted} of {formatting.plural(len(data.measurements), 'measurement')} accepted"
     )
     text += f", {count['SUSPECT']} of them SUSPECT" if count["SUSPECT"] else ""
-    text += f"; {words.plural(gap_count, 'gap')}." if gap_count else "; no gaps."
+    text += f"; {formatting.plural(gap_count, 'gap')}." if gap_count else "; no gaps."
     for group in headline:
         tops = [card for card in group["cards"] if card["share"] == 1.0]
         if tops and len(headline) == 1:
             best = tops[0]["best"]
-            figure = words.quantity(best["output_tokens_per_s_median"], "output tokens/s")
+            figure = formatting.quantity(best["output_tokens_per_s_median"], "output tokens/s")
             mark = " (SUSPECT)" if best["verdict"] == "SUSPECT" else ""
             text += f" Highest throughput: {figure} from {tops[0]['deployment']} at {best['load']}{mark}."
     return text
@@ -128,11 +130,11 @@ def summary(data: PageData, headline: Sequence[Mapping[str, Any]], gap_count: in
 
 def hardware_line(hardware: Hardware) -> str:
     """The machine in one line."""
-    cpus = words.plural(hardware.cpu_count, "logical CPU")
-    host = f"{cpus} ({hardware.cpu_model}), {words.quantity(hardware.memory_gib, 'GiB')}"
+    cpus = formatting.plural(hardware.cpu_count, "logical CPU")
+    host = f"{cpus} ({hardware.cpu_model}), {formatting.quantity(hardware.memory_gib, 'GiB')}"
     if hardware.accelerator == "cpu":
         return f"No GPU; {host}"
-    names = dict.fromkeys(f"{gpu.name}, {words.number(gpu.memory_mib / 1024)} GiB" for gpu in hardware.gpus)
+    names = dict.fromkeys(f"{gpu.name}, {formatting.number(gpu.memory_mib / 1024)} GiB" for gpu in hardware.gpus)
     return f"{len(hardware.gpus)} \N{MULTIPLICATION SIGN} {' / '.join(names)}; {host}"
 
 
@@ -141,14 +143,17 @@ def hardware_facts(hardware: Hardware) -> list[tuple[str, str]]:
     facts = [
         ("Host", hardware.host),
         ("Accelerator", "none (CPU)" if hardware.accelerator == "cpu" else "CUDA"),
-        ("GPUs", ", ".join(f"{gpu.name} ({words.number(gpu.memory_mib / 1024)} GiB)" for gpu in hardware.gpus)),
+        ("GPUs", ", ".join(f"{gpu.name} ({formatting.number(gpu.memory_mib / 1024)} GiB)" for gpu in hardware.gpus)),
         ("Hidden", visible_gpus.hiding(hardware)),
         ("Worked out", "; ".join(f"{what}: {source}" for what, source in hardware.worked_out.items())),
         ("Driver", hardware.driver),
         ("Highest CUDA version", hardware.cuda),
-        ("CPU", f"{hardware.cpu_model}, {words.plural(hardware.cpu_count, 'logical CPU')}, {hardware.architecture}"),
-        ("Memory", words.quantity(hardware.memory_gib, "GiB")),
-        ("/dev/shm", words.quantity(hardware.shm_gib, "GiB")),
+        (
+            "CPU",
+            f"{hardware.cpu_model}, {formatting.plural(hardware.cpu_count, 'logical CPU')}, {hardware.architecture}",
+        ),
+        ("Memory", formatting.quantity(hardware.memory_gib, "GiB")),
+        ("/dev/shm", formatting.quantity(hardware.shm_gib, "GiB")),
         ("System", f"{hardware.os}, kernel {hardware.kernel}, glibc {hardware.glibc}"),
         ("Interfaces", ", ".join(f"{item.name} {item.address}" for item in hardware.interfaces)),
         ("Limits", f"{hardware.nofile} open files, {hardware.nproc} processes"),
@@ -163,9 +168,9 @@ def model_line(manifest: Manifest) -> str:
     weights = (
         "random weights (speed only)"
         if manifest.weight_bytes is None
-        else f"{words.size(manifest.weight_bytes)} of weights"
+        else f"{formatting.size(manifest.weight_bytes)} of weights"
     )
-    parts = [f"{words.amount(manifest.parameters)} parameters", weights, kind]
+    parts = [f"{formatting.amount(manifest.parameters)} parameters", weights, kind]
     return ", ".join(part for part in parts if part)
 
 
@@ -176,7 +181,7 @@ def clients(data: PageData) -> list[dict[str, Any]]:
     """
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for item in data.measurements:
-        load = words.load(item.concurrency, item.request_rate)
+        load = formatting.load(item.concurrency, item.request_rate)
         row: dict[str, Any] = {"deployment": item.deployment, "workload": item.workload, "load": load}
         row["clients"] = item.clients
         row = found.setdefault(tuple(row.values()), {**row, "ask": item.ask, "cpu": None})
@@ -204,7 +209,7 @@ def memory(data: PageData) -> list[dict[str, Any]]:
     for name in data.deployments:
         plan, startup = data.plans.get(name), data.startups.get(name)
         estimate = plan.estimate if plan else None
-        for figure, label in words.MEMORY.items():
+        for figure, label in formatting.MEMORY.items():
             planned = getattr(estimate, figure) if estimate else None
             observed = startup.observed.get(figure) if startup else None
             if planned is None and observed is None:

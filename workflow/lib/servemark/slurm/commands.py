@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from servemark.processes import die_with_parent
+from servemark.processes.identity import die_with_parent
 
 # squeue with many jobs on a busy controller answers within a few seconds; beyond this it is treated as not answering.
 QUERY_S = 20.0

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from servemark import processes
-from servemark.processes import Identity
+from servemark.processes import identity
+from servemark.processes.identity import Identity
 from servemark.records import utc_now
 from servemark.slurm import commands, journal, listings
 from servemark.slurm.commands import CommandFailed
@@ -140,7 +140,7 @@ def main(argv: list[str] | None = None) -> int:
             with open(asked.log, "a", encoding="utf-8") as stream:
                 stream.write(f"{utc_now()}  {text}\n")
 
-    processes.wait_for_end(asked.main)
+    identity.wait_for_end(asked.main)
     if asked.jobs_file and journal.closed(asked.jobs_file, asked.run):
         return 0  # it said itself that nothing is left
     say(f"the run {asked.run} (process {asked.main.pid}) has ended without saying that its queue is clear")

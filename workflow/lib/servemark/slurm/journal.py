@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from servemark.checkout import Checkout
+from servemark.machine.checkout import Checkout
 from servemark.records import write_atomically
 
 VARIABLE = "SERVEMARK_JOBS_FILE"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from servemark.checkout import Checkout
 from servemark.errors import RunLocked, ServemarkError
+from servemark.machine.checkout import Checkout
 from servemark.slurm import commands, guard, journal, listings
 from servemark.slurm.commands import CommandFailed, Trouble
 

@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from servemark.checkout import Checkout
 from servemark.errors import ConfigError
+from servemark.machine.checkout import Checkout
 from servemark.slurm import commands, journal, listings, submit
 from servemark.slurm.commands import CommandFailed, Trouble
 from servemark.slurm.request import Request

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from servemark.config.refused import looks_secret
+from servemark.security.names import looks_secret
 from servemark.slurm import commands, listings
 from servemark.slurm.commands import CommandFailed, Trouble
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from servemark.archive import MANIFEST
+from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
-from servemark.report import table, words
+from servemark.report import formatting, table
 from servemark.verification import contents, described, differences, page, sealed, tables
 from servemark.verification.recount import RECORD, recount
 from servemark.verification.unpack import Unpacked, unpacked
@@ -43,8 +43,8 @@ class Verification:
         """What was looked at, in two lines."""
         return (
             f"  files    {self.files} against {MANIFEST}, whose sha256 is the archive's identity: {self.identity}\n"
-            f"  figures  {self.figures} of {words.plural(self.measurements, 'measurement').replace(chr(0xA0), ' ')} of run "
-            f"{words.printable(self.run)}, recomputed from per-request results"
+            f"  figures  {self.figures} of {formatting.plural(self.measurements, 'measurement').replace(chr(0xA0), ' ')} of run "
+            f"{formatting.printable(self.run)}, recomputed from per-request results"
         )
 
 
@@ -86,7 +86,7 @@ def _figures(archive: Unpacked) -> tuple[str, int, int, list[str]]:
         found.wrong.append(f"The figures cannot all be recomputed: {type(error).__name__}: {str(error)[:200]}")
     found.wrong += [f"{name}: planned, and no record of it is in the archive." for name in found.missing]
     figures = sum(value is not None for row in rows for name, value in row.items() if name in _COUNTED)
-    told = [words.printable(" ".join(text.split())) for text in found.wrong]
+    told = [formatting.printable(" ".join(text.split())) for text in found.wrong]
     return found.run, len(rows), figures, [*told, *differences.lines(differ)]
 
 
@@ -108,7 +108,7 @@ _Compared = tuple[list[differences.Difference], list[str], list[dict[str, Any]]]
 _COUNTED = frozenset(
     {
         *table.FIGURES,
-        *(f"{metric}_count" for metric in words.METRICS),
+        *(f"{metric}_count" for metric in formatting.METRICS),
         *("duration_s", "total_input_tokens", "total_output_tokens", "requests_completed", "requests_failed"),
     }
 )

@@ -22,7 +22,7 @@ from servemark.records import (
     Stopped,
     Timeline,
 )
-from servemark.report import attempted, table, timelines
+from servemark.report import attempts_section, table, timelines
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Contents:
     stopped: dict[str, Stopped] = field(default_factory=dict)
     accounts: dict[str, Accounting] = field(default_factory=dict)
     manifests: dict[str, Manifest] = field(default_factory=dict)
-    attempts: list[attempted.Attempt] = field(default_factory=list)
+    attempts: list[attempts_section.Attempt] = field(default_factory=list)
     rejected: list[Measurement] = field(default_factory=list)
     timelines: dict[tuple[str, str], Timeline] = field(default_factory=dict)
     points: list[PointFiles] = field(default_factory=list)
@@ -97,7 +97,7 @@ def read(folder: Path) -> Contents:
         _into(found, Startup, found.startups, name, "startup.json")
         _into(found, Stopped, found.stopped, name, "stopped.json")
         _into(found, Accounting, found.accounts, name, "accounting.json")
-        found.attempts += attempted.read(folder / place)
+        found.attempts += attempts_section.read(folder / place)
         for point in plan.points:
             _point(found, place, name, point)
     return found

@@ -9,11 +9,11 @@ from typing import Any
 from urllib.parse import unquote
 
 from servemark import __version__
-from servemark.archive import MANIFEST, Digest
+from servemark.archive.description import CRATE, RUN_RECORD, compile_run
+from servemark.archive.seal import MANIFEST, Digest
 from servemark.errors import ServemarkError
-from servemark.handover import CRATE, RUN_RECORD, compile_run
 from servemark.records import Run
-from servemark.report import words
+from servemark.report import formatting
 from servemark.verification.unpack import Unpacked
 
 MOST = 10
@@ -24,7 +24,7 @@ def check_description(archive: Unpacked) -> list[str]:
     """Every statement of run.json and ro-crate-metadata.json that is not so, one sentence each."""
     digests = {name: Digest(sha256, (archive.folder / name).stat().st_size) for name, sha256 in archive.digests.items()}
     wrong = [*_crate(archive.folder, digests), *_run_record(archive.folder, digests)]
-    return [words.printable(" ".join(text.split())) for text in wrong]
+    return [formatting.printable(" ".join(text.split())) for text in wrong]
 
 
 def _crate(folder: Path, digests: Mapping[str, Digest]) -> Iterator[str]:

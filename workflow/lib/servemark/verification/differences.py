@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from servemark.report import words
+from servemark.report import formatting
 
 SAME = 1e-9
 """Relative. Another processor or numpy adds thousands of float64 in another order; no rounding in a file is this fine."""
@@ -83,7 +83,7 @@ def lines(differences: Iterable[Difference]) -> list[str]:
         texts = (item.deployment, item.point, item.figure, _text(item.stated), _text(item.recomputed))
         places.setdefault(texts, []).append(item.where)
     return [
-        f"{words.printable(f'{deployment} {point}: {figure}')}: stated {stated}, recomputed {recomputed} "
+        f"{formatting.printable(f'{deployment} {point}: {figure}')}: stated {stated}, recomputed {recomputed} "
         f"({', '.join(dict.fromkeys(where))})"
         for (deployment, point, figure, stated, recomputed), where in places.items()
     ]
@@ -93,4 +93,4 @@ def _text(value: Any) -> str:
     if value is None or value == "":
         return "nothing"
     text = f"{value:.10g}" if isinstance(value, float) else str(value)
-    return words.printable(text if len(text) <= 200 else text[:197] + "...")
+    return formatting.printable(text if len(text) <= 200 else text[:197] + "...")

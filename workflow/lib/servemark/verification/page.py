@@ -13,7 +13,7 @@ from typing import Any
 
 from servemark import __version__
 from servemark.records import Measurement
-from servemark.report import distributions, views, words
+from servemark.report import distributions, formatting, views
 from servemark.report.data import PageData
 from servemark.report.page import render
 from servemark.verification.contents import Contents, locate
@@ -26,7 +26,7 @@ _MEDIANS = (
     *("Deployment", "Workload", "Load", "Accepted"),
     *(
         f"{column} (median and range)"
-        for column in (*words.THROUGHPUTS, *(c for _, cs in views.LATENCY_COLUMNS for c in cs))
+        for column in (*formatting.THROUGHPUTS, *(c for _, cs in views.LATENCY_COLUMNS for c in cs))
     ),
 )
 _KEYS = {"figures": 3, "verdicts": 4, "comparison": 2, "router": 4, "attempts": 2, "timeline": 4}

@@ -7,9 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from servemark import statistics
 from servemark.config.model import Verdict
-from servemark.measurement import verdict
+from servemark.measurement import statistics, verdict
 from servemark.measurement.facts import ServerFacts
 from servemark.measurement.ledger import file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw

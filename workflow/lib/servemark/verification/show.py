@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from servemark.archive import MANIFEST
+from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
-from servemark.report import table, views, words
+from servemark.report import formatting, table, views
 from servemark.verification import NoSuchFile, absent, contents
 from servemark.verification.contents import Contents, locate
 from servemark.verification.unpack import unpacked
@@ -45,16 +45,16 @@ def show(path: Path) -> str:
 def _text(found: Contents, source: str) -> str:
     if not found.points and found.wrong:
         raise ServemarkError(
-            "There is nothing to show: " + words.printable(" ".join(found.wrong[:3])),
+            "There is nothing to show: " + formatting.printable(" ".join(found.wrong[:3])),
             do="A run that has only begun has nothing yet. Of an archive, `servemark verify` names everything that is wrong.",
             reason="nothing_to_show",
         )
     lines = [line for label, text in _header(found, source) for line in _wrapped(label, text)]
     lines += ["", table.text_table(table.tidy(found.records, found.accounts.values())).rstrip("\n")]
     if found.missing:
-        count = words.plural(len(found.missing), "planned point")
+        count = formatting.plural(len(found.missing), "planned point")
         lines.append(f"{_plain(count)} without a record: {_some(found.missing)}")
-    lines += [words.printable(f"warning: {text}") for text in found.wrong]
+    lines += [formatting.printable(f"warning: {text}") for text in found.wrong]
     return "\n".join(lines) + "\n"
 
 
@@ -82,7 +82,7 @@ def _header(found: Contents, source: str) -> Iterator[tuple[str, str]]:
         f"{views.hardware_line(found.hardware)}; {found.hardware.host}" if found.hardware else "not recorded",
     )
     for name, plan in found.plans.items():
-        yield "deployment", f"{name}: model {plan.model}, {words.topology(plan.topology)}"
+        yield "deployment", f"{name}: model {plan.model}, {formatting.topology(plan.topology)}"
 
 
 def _version(folder: Path) -> str | None:
@@ -96,7 +96,7 @@ def _version(folder: Path) -> str | None:
 
 def _wrapped(label: str, text: str) -> list[str]:
     return textwrap.wrap(
-        words.printable(_plain(text)),
+        formatting.printable(_plain(text)),
         WIDTH,
         initial_indent=f"{label:<{_LABEL}}",
         subsequent_indent=" " * _LABEL,
@@ -109,5 +109,5 @@ def _plain(text: str) -> str:
 
 
 def _some(names: list[str]) -> str:
-    shown = ", ".join(words.printable(name) for name in names[:3])
+    shown = ", ".join(formatting.printable(name) for name in names[:3])
     return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")

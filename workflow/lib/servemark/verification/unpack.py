@@ -13,7 +13,7 @@ from typing import IO, cast
 
 import zstandard
 
-from servemark import archive
+from servemark.archive import seal
 from servemark.errors import ServemarkError
 
 MAX_BYTES = 16 << 30
@@ -190,7 +190,7 @@ class _Unpacking:
 
 def _changed(member: tarfile.TarInfo) -> list[str]:
     """The fields of a header in which it differs from the one that :func:`servemark.archive.seal` writes."""
-    sealed = archive.header(member.name, member.size)
+    sealed = seal.header(member.name, member.size)
     found = [f"mode {member.mode:o}, sealed with {sealed.mode:o}"] if member.mode != sealed.mode else []
     found += [
         f"{field} {getattr(member, field)!r}, sealed with {getattr(sealed, field)!r}"

@@ -19,11 +19,11 @@ from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
-from servemark import storage
 from servemark.errors import WeightsRefused
+from servemark.files import storage
+from servemark.files.storage import CacheClosed
 from servemark.progress import Progress
 from servemark.records import Manifest, utc_now, write_atomically
-from servemark.storage import CacheClosed
 from servemark.weights import hub_files, hub_refusals, manifest
 from servemark.weights.hub_files import Listing, RemoteFile
 from servemark.weights.hub_source import HubSource, is_commit

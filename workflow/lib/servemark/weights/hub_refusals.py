@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from servemark import storage
 from servemark.errors import WeightsRefused
-from servemark.storage import size
+from servemark.files import storage
+from servemark.files.storage import size
 from servemark.weights.hub_source import HubSource
 
 TOKEN = "HF_TOKEN"  # noqa: S105 - the variable's name

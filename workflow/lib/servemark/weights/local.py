@@ -18,8 +18,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from servemark import storage
 from servemark.errors import WeightsRefused
+from servemark.files import storage
 from servemark.records import Manifest, ModelFile
 from servemark.weights.manifest import verify
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from servemark import storage
 from servemark.errors import WeightsRefused
+from servemark.files import storage
+from servemark.files.storage import CacheClosed
 from servemark.progress import Progress
 from servemark.records import Manifest
-from servemark.storage import CacheClosed
 from servemark.weights import builtin, hub, hub_source, manifest
 
 

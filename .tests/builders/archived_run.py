@@ -1,0 +1,274 @@
+"""A small run as its stages leave it, from per-request results to table, page and archive, all by the library's own functions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import report_data, report_data_parts
+from servemark import verification
+from servemark.archive import contents
+from servemark.archive import seal as archive
+from servemark.config.model import Verdict
+from servemark.errors import ServemarkError
+from servemark.measurement import verdict
+from servemark.measurement.ledger import file_sha256
+from servemark.measurement.raw import RawError, RawResult, read_raw
+from servemark.nodes.survey import Answer
+from servemark.records import (
+    Accounting,
+    DaemonState,
+    Failure,
+    Measurement,
+    Node,
+    Plan,
+    PlannedPoint,
+    Sources,
+    Stopped,
+    Timeline,
+)
+from servemark.report import gather, page, table
+from servemark.supervisor import KeeperState
+
+REQUESTS, INPUT, OUTPUT = 8, 10, 4
+LOADS = (1, 2)
+FAILED = "broken"
+"""A deployment that never came up: its points have no per-request results."""
+BROKEN = Failure(stage="await_ready", reason="server_exited", detail="The server ended with exit code 1: größer")
+FINE = verdict.ServerFacts(same_process=True, client_exit_code=0)
+
+
+def raw_result(concurrency: int, repetition: int, slow: float = 1.0) -> dict[str, Any]:
+    """What the client writes with --save-detailed: requests in waves of ``concurrency``, no two latencies alike."""
+    ttfts = [slow * (0.02 + 0.001 * concurrency + 0.0007 * number + 0.0001 * repetition) for number in range(REQUESTS)]
+    itls = [[slow * (0.05 + 0.001 * gap + 0.0003 * number) for gap in range(OUTPUT - 1)] for number in range(REQUESTS)]
+    latencies = [ttft + sum(gaps) for ttft, gaps in zip(ttfts, itls, strict=True)]
+    starts = [100 + (number // concurrency) * slow * 0.3 for number in range(REQUESTS)]
+    duration = max(start + latency for start, latency in zip(starts, latencies, strict=True)) - starts[0] + 0.01
+    gaps = [gap for one in itls for gap in one]
+    return {
+        "num_prompts": REQUESTS,
+        "completed": REQUESTS,
+        "failed": 0,
+        "duration": duration,
+        "total_input_tokens": REQUESTS * INPUT,
+        "total_output_tokens": REQUESTS * OUTPUT,
+        "request_throughput": REQUESTS / duration,
+        "output_throughput": REQUESTS * OUTPUT / duration,
+        "total_token_throughput": REQUESTS * (INPUT + OUTPUT) / duration,
+        "mean_ttft_ms": 1000 * sum(ttfts) / REQUESTS,
+        "mean_itl_ms": 1000 * sum(gaps) / len(gaps),
+        "input_lens": [INPUT] * REQUESTS,
+        "output_lens": [OUTPUT] * REQUESTS,
+        "ttfts": ttfts,
+        "itls": itls,
+        "latencies": latencies,
+        "start_times": starts,
+        "errors": [""] * REQUESTS,
+    }
+
+
+def attempt(deployment: str) -> str:
+    """The folder of a deployment's only start, as records name it."""
+    return f"results/demo/deployments/{deployment}/attempts/001"
+
+
+class ArchivedRun:
+    """``results/demo``: two deployments that were measured and one that never came up.
+
+    ``plain`` at concurrency 2 takes less than a second, so it is SUSPECT.
+    """
+
+    def __init__(self, root: Path):
+        self._place(root)
+        deployments = {name: {"model": "tiny", "environment": "cpu"} for name in ("ray-tp2", "plain", FAILED)}
+        config = {
+            "run": "demo",
+            "deployments": deployments,
+            "verdict": Verdict().model_dump(mode="json"),
+            "workloads": {"chat": {"concurrency": list(LOADS)}},
+        }
+        self.write("config.json", json.dumps(config))
+        data = report_data.demo()
+        data.hardware.write(self.folder / "hardware.json")
+        made = data.environments["cpu"].model_copy(update={"lock": "cpu"})
+        made.write(self.folder / "environments" / "cpu" / "environment.json")
+        data.checks["cpu"].write(self.folder / "environments" / "cpu" / "check.json")
+        data.manifests["tiny"].write(self.folder / "models" / "tiny" / "manifest.json")
+        for name in deployments:
+            self._deployment(name)
+            Stopped(deployment=name, seconds=2.0).write(self.folder / "deployments" / name / "stopped.json")
+            Accounting(deployment=name, scheduler="none").write(self.folder / "deployments" / name / "accounting.json")
+            if name != FAILED:
+                report_data.startup(name).write(self.folder / "deployments" / name / "startup.json")
+        self.write("logs/measure/plain/chat-c1-r1.log", "8 requests\n")
+        self.write("../../envs/cpu.lock", "vllm==0.32.0 \\\n    --hash=sha256:" + report_data.digest("vllm") + "\n")
+        self.tabulate()
+        self.report()
+
+    def _place(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / "results" / "demo"
+        self.path = self.folder / "archive" / "demo.tar.zst"
+
+    @classmethod
+    def at(cls, root: Path) -> ArchivedRun:
+        """The one that is there already, e.g. a copy."""
+        run = cls.__new__(cls)
+        run._place(root)
+        return run
+
+    def _deployment(self, name: str) -> None:
+        points = tuple(
+            PlannedPoint(
+                name=f"chat-c{concurrency}-r{repetition}", workload="chat", concurrency=concurrency, repetition=repetition,
+                seed=repetition, requests=REQUESTS, input_tokens=INPUT, output_tokens=OUTPUT, warmups=1,
+                key=report_data.digest(f"{name}{concurrency}{repetition}"),
+            )
+            for concurrency in LOADS
+            for repetition in (1, 2)
+        )  # fmt: skip
+        topology = report_data.SHAPES.get(name, report_data.records.Topology())
+        plan = report_data.plan(name, topology=topology).model_copy(update={"points": points})
+        plan.write(self.folder / "deployments" / name / "plan.json")
+        for point in points:
+            self._measure(name, point)
+        self._attempt(name)
+
+    def _attempt(self, deployment: str) -> None:
+        """What the deployment's only start left: its processes, its node, its sources, why it ended."""
+        folder = f"deployments/{deployment}/attempts/001"
+        argv = ("python", "-m", "vllm.entrypoints.cli.main", "serve", "/models/tiny", "--port", "23231")
+        server = DaemonState(
+            name="server", pid=176, argv=argv, log=f"results/demo/{folder}/server.log", node="node01", exit_code=0,
+            started_at="2026-03-04T10:11:09.155+00:00", ended_at="2026-03-04T10:13:00.000+00:00", why="stop_requested",
+        )  # fmt: skip
+        keeper = KeeperState(
+            state="ended", identity="142:1@node01", deployment=deployment, why="stop_requested",
+            ended_at="2026-03-04T10:13:00.058+00:00",
+        )  # fmt: skip
+        node = Node(
+            name="node01", host="node01", address="10.0.0.11", interface="eth0", devices=2, cpu_count=2,
+            memory_gib=15.62, shm_gib=7.81, kind={"accelerator": "cpu"}, python="3.11.2", vllm="0.32.0+cpu", ports=(23231,),
+        )  # fmt: skip
+        sources = Sources(servemark="0.1.0", commit="1f0c2d9a" * 5, dirty=False)
+        if deployment == FAILED:
+            self.write(f"{folder}/failure.json", BROKEN.model_dump_json())
+        self.write(f"{folder}/daemons/server.json", server.model_dump_json(indent=2))
+        self.write(f"{folder}/keeper.json", keeper.model_dump_json(indent=2))
+        self.write(f"{folder}/survey/look/node01.json", Answer(name="node01", node=node).model_dump_json())
+        self.write(f"{folder}/server.log", "INFO: Application startup complete.\n")
+        sources.write(self.folder / folder / "sources.json")
+
+    def _measure(self, deployment: str, point: PlannedPoint) -> None:
+        if deployment == FAILED:
+            self.write(self.raw(deployment, point.name), "{}\n")
+            record = verdict.not_measured(BROKEN, point, verdict.Context(deployment, _key_parts(deployment)))
+            record.write(self.folder / self.record(deployment, point.name))
+            return
+        slow = 2.0 if deployment == "ray-tp2" else 0.8
+        result = raw_result(point.concurrency or 1, point.repetition, slow)
+        self.write(self.raw(deployment, point.name), json.dumps(result))
+        self._judge(deployment, point, FINE)
+
+    def _judge(self, deployment: str, point: PlannedPoint, facts: verdict.ServerFacts) -> None:
+        path = self.folder / self.raw(deployment, point.name)
+        raw: RawResult | RawError
+        try:
+            raw = read_raw(path)
+        except RawError as error:
+            # As when the client wrote nothing and an empty object was put in its place afterwards.
+            raw = RawError(error.what, reason="raw_missing")
+        context = verdict.Context(
+            deployment, _key_parts(deployment), attempt=attempt(deployment), started_at="2026-03-04T10:12:44.000+00:00",
+            client_argv=("vllm", "bench", "serve", "--seed", str(point.seed)), client_exit_code=facts.client_exit_code,
+            raw=path.name, raw_sha256=file_sha256(path),
+        )  # fmt: skip
+        record = verdict.measurement(verdict.judge(raw, point, Verdict(), facts), point, context)
+        record.write(self.folder / self.record(deployment, point.name))
+        timeline = report_data_parts.timeline(record)
+        timeline.write(Timeline.path(self.folder / "deployments" / deployment / "attempts" / "001", point.name))
+
+    def judge(self, deployment: str, point: str, facts: verdict.ServerFacts) -> None:
+        """Record a point anew, with what was seen of server and client; table and page as well."""
+        plan = Plan.read(self.folder / "deployments" / deployment / "plan.json")
+        self._judge(deployment, next(item for item in plan.points if item.name == point), facts)
+        self.tabulate()
+        self.report()
+
+    def raw(self, deployment: str, point: str) -> str:
+        return f"deployments/{deployment}/points/{point}.requests.json"
+
+    def record(self, deployment: str, point: str) -> str:
+        return f"deployments/{deployment}/points/{point}.json"
+
+    def write(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def edit(self, name: str, change: Callable[[str], str]) -> None:
+        """Change a file; it has to become another."""
+        old = (self.folder / name).read_text()
+        new = change(old)
+        assert new != old, f"nothing to change in {name}"
+        self.write(name, new)
+
+    def edit_json(self, name: str, change: Callable[[Any], None]) -> None:
+        def apply(text: str) -> str:
+            data = json.loads(text)
+            change(data)
+            return json.dumps(data)
+
+        self.edit(name, apply)
+
+    def measurements(self) -> list[Measurement]:
+        paths = sorted(self.folder.glob("deployments/*/points/*.json"))
+        return [Measurement.read(path) for path in paths if not path.name.endswith(".requests.json")]
+
+    def tabulate(self) -> None:
+        frame = table.tidy(self.measurements())
+        table.write_csv(frame, self.folder / "measurements.csv")
+        table.write_parquet(frame, self.folder / "measurements.parquet")
+
+    def report(self) -> None:
+        self.write("report.html", page.render(gather.gather(self.folder)))
+
+    def seal(self) -> Path:
+        """Seal everything as it is now, as archive_results does."""
+        try:
+            contents.archive(self.folder, self.root / "envs", self.path, {})
+        except (ServemarkError, RecursionError):
+            # A record that cannot be read: whoever sealed this did it without us.
+            archive.seal(contents.archived_files(self.folder, self.root / "envs"), self.path)
+        return self.path
+
+
+def _key_parts(deployment: str) -> dict[str, Any]:
+    topology = report_data.SHAPES.get(deployment, report_data.records.Topology())
+    return {"deployment": {"topology": topology.model_dump()}}
+
+
+@contextmanager
+def copy_of(run: ArchivedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ArchivedRun]:
+    """A copy to be changed. The network may not be used, and nothing may be left in the folder for temporary files."""
+    room = tmp_path / "room"
+    room.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(room))
+    monkeypatch.setattr(socket, "socket", lambda *_: pytest.fail("the network was used"))
+    shutil.copytree(run.root, tmp_path / "checkout")
+    yield ArchivedRun.at(tmp_path / "checkout")
+    assert list(room.iterdir()) == []
+
+
+def wrong(path: Path) -> list[str]:
+    """What is wrong with an archive."""
+    return list(verification.verify(path).wrong)

@@ -1,0 +1,333 @@
+"""One deployment that a test walks through its stages, and what is asked of it afterwards."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from servemark import supervisor
+from servemark.config.cluster import Cluster as Site
+from servemark.config.model import Config, Timeouts, Verdict
+from servemark.deployment import attempts, cluster, fabric
+from servemark.deployment.context import Stage
+from servemark.deployment.measure import Measuring
+from servemark.deployment.readiness import Waiting
+from servemark.deployment.server import Serving
+from servemark.deployment.stop import stop
+from servemark.machine import hardware
+from servemark.measurement import key
+from servemark.measurement.ledger import Ledger
+from servemark.planning.plan_deployment import point_key_parts
+from servemark.processes import identity as processes
+from servemark.processes.children import LifelineWatch
+from servemark.progress import Progress
+from servemark.records import (
+    Cluster,
+    Endpoint,
+    Environment,
+    Fabric,
+    Hardware,
+    Manifest,
+    Measurement,
+    ModelFile,
+    Plan,
+    PlannedPoint,
+    Ready,
+    Startup,
+    Stopped,
+    Topology,
+)
+from servemark.weights import manifest as weights_manifest
+
+HARDWARE = Hardware(
+    accelerator="cpu",
+    host="node01",
+    cpu_model="a CPU",
+    cpu_count=2,
+    memory_gib=16.0,
+    shm_gib=8.0,
+    architecture="x86_64",
+    kernel="6.1",
+    os="Debian GNU/Linux 12",
+    glibc="2.36",
+    nofile=1024,
+    nproc=1000,
+    probed_at="2026-03-04T10:02:10Z",
+)
+CONFIG = Config.model_validate(
+    {
+        "run": "demo",
+        "models": {"tiny": {"source": "builtin:tiny-dense"}},
+        "environments": {"standin": {"prefix": "/envs/standin"}},
+        "deployments": {"plain": {"model": "tiny", "environment": "standin"}},
+        "workloads": {
+            "chat": {"dataset": "random", "input_tokens": 8, "output_tokens": 5, "requests": 4, "concurrency": [4]}
+        },
+    }
+)
+FIGURES = (
+    "duration_s",
+    "request_throughput",
+    "output_throughput",
+    "total_throughput",
+    "ttft_ms",
+    "tpot_ms",
+    "itl_ms",
+    "e2el_ms",
+)
+
+
+@functools.cache
+def _this_machine() -> Hardware:
+    return hardware.probe()
+
+
+class Told(Progress):
+    """Progress whose words can be read back."""
+
+    def __init__(self, path: Path):
+        super().__init__(path, "stage", "subject", "the.log")
+        self._file = path
+
+    @property
+    def words(self) -> list[str]:
+        """Everything that was said so far."""
+        if not self._file.exists():
+            return []
+        return [json.loads(line)["text"] for line in self._file.read_text().splitlines()]
+
+
+def planned_point(number: int, share: dict[str, Any], **changes: Any) -> PlannedPoint:
+    """A short load point: 4 requests at once, 8 tokens in, 5 out."""
+    values = {
+        "name": f"chat-c4-r{number}",
+        "workload": "chat",
+        "concurrency": 4,
+        "repetition": number,
+        "seed": number,
+        "requests": 4,
+        "input_tokens": 8,
+        "output_tokens": 5,
+        "warmups": 1,
+        "key": "",
+    }
+    point = PlannedPoint(**(values | changes))
+    return point.model_copy(update={"key": key.digest(share, point_key_parts(point))})
+
+
+@dataclass
+class Deployment:
+    """One deployment with its folder, ledger and model; each stage is called as its rule's script calls it."""
+
+    root: Path
+    environment: Environment
+    told: Told
+    watch: LifelineWatch
+    name: str = "plain"
+    variables: dict[str, str] = field(default_factory=dict)
+    topology: Topology = field(default_factory=Topology)
+    site: Site | None = None
+    points: int = 2
+    point: dict[str, Any] = field(default_factory=dict)
+    timeouts: Timeouts = field(
+        default_factory=lambda: Timeouts(start=20.0, stall=20.0, point=20.0, no_progress=10.0, stop=1.0, cluster=10.0)
+    )
+    # Points are short and the machine may be busy: what that brings about is no matter of these tests.
+    verdict: Verdict = field(
+        default_factory=lambda: Verdict(min_duration_s=0.0, min_requests_per_slot=0.0, max_burst_fraction=1.0)
+    )
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True)
+        model = self.root / f"{self.name}-model"
+        model.mkdir()
+        text = json.dumps({"architectures": ["Standin"]})
+        (model / "config.json").write_text(text)
+        files = (ModelFile(path="config.json", size=len(text), sha256=hashlib.sha256(text.encode()).hexdigest()),)
+        self.manifest = Manifest(
+            name="tiny",
+            source=str(model),
+            path=str(model),
+            digest=weights_manifest.digest(files),
+            files=files,
+            bytes=len(text),
+            config={},
+            weight_bytes=0,
+            parameters=0,
+        )
+        variables = {"STANDIN_START_S": "0.1", "STANDIN_TOKEN_S": "0.001", **self.variables}
+        share = key.deployment_parts(
+            model_digest=self.manifest.digest,
+            environment_digest=self.environment.digest,
+            topology=self.topology,
+            options={},
+            variables=variables,
+            # Nodes must be of the kind that was planned for.
+            hardware=_this_machine(),
+        )
+        self.plan = Plan(
+            deployment=self.name,
+            model="tiny",
+            environment="standin",
+            model_digest=self.manifest.digest,
+            environment_digest=self.environment.digest,
+            served_name="tiny",
+            topology=self.topology,
+            options={"max-model-len": 4096},
+            variables=variables,
+            points=tuple(planned_point(n + 1, share, **self.point) for n in range(self.points)),
+            key_parts=share,
+        )
+
+    @property
+    def config(self) -> Config:
+        return CONFIG.model_copy(update={"timeouts": self.timeouts, "cluster": self.site})
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "deployments" / self.name
+
+    @property
+    def tokens(self) -> list[Path]:
+        return attempts.tokens(self.folder)
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.root / "ledger")
+
+    @property
+    def attempt(self) -> Path:
+        found = attempts.latest(self.folder)
+        assert found is not None, "no attempt was started"
+        return found
+
+    @property
+    def left(self) -> list[str]:
+        """What still runs of any attempt."""
+        return [processes.describe(p) for a in attempts.every(self.folder) for p in attempts.left_over(a)]
+
+    def pid(self, daemon: str = "server") -> int:
+        state = attempts.find_daemon(self.attempt, daemon)
+        assert state is not None and state.pid is not None, f"{daemon} was not started"
+        return state.pid
+
+    def start(self, *, hold: bool = False) -> Cluster:
+        token = cluster.start(
+            self.plan,
+            self.environment,
+            self.manifest,
+            HARDWARE,
+            self.ledger,
+            self.config,
+            self.folder,
+            hold=hold,
+            log=self.root / "start.log",
+            progress=self.told,
+            watch=self.watch,
+        )
+        token.write(self.tokens[0])
+        return token
+
+    def check(self, token: Cluster) -> Fabric:
+        return fabric.check(
+            self.plan,
+            token,
+            self.environment,
+            HARDWARE,
+            self.folder,
+            timeout_s=self.timeouts.cluster,
+            stop_s=self.timeouts.stop,
+            log=self.root / "fabric.log",
+            progress=self.told,
+            watch=self.watch,
+        )
+
+    def serve(self, token: Cluster, port: int | None = None) -> Endpoint:
+        serving = Serving(
+            self.plan,
+            token,
+            self.environment,
+            self.manifest,
+            HARDWARE,
+            port=port,
+            stop_s=self.timeouts.stop,
+            progress=self.told,
+        )
+        endpoint = serving.run(Fabric(deployment=self.name, attempt=token.attempt))
+        endpoint.write(self.tokens[1])
+        return endpoint
+
+    def wait(self, token: Cluster, endpoint: Endpoint) -> tuple[Ready, Startup]:
+        waiting = Waiting(
+            self.plan,
+            token,
+            endpoint,
+            start_s=self.timeouts.start,
+            stall_s=self.timeouts.stall,
+            stop_s=self.timeouts.stop,
+            progress=self.told,
+        )
+        ready, startup = waiting.run(self.folder)
+        ready.write(self.tokens[2])
+        return ready, startup
+
+    def up(self) -> Ready:
+        """All stages until the server is ready, or is known not to be."""
+        token = self.start()
+        return self.wait(token, self.serve(token))[0]
+
+    def measure(self, number: int = 1) -> Measurement:
+        name = self.plan.points[number - 1].name
+        here = Stage(self.told, self.root / f"{name}.log", self.watch)
+        measuring = Measuring(
+            self.plan, self.environment, self.manifest, self.ledger, self.verdict, self.timeouts, self.folder, here
+        )
+        return measuring.run(name, self.tokens[2], self.raw(number))
+
+    def raw(self, number: int = 1) -> Path:
+        return self.folder / "points" / f"{self.plan.points[number - 1].name}.requests.json"
+
+    def stop(self) -> Stopped:
+        return stop(self.plan, self.folder, stop_s=self.timeouts.stop, log=self.root / "stop.log", progress=self.told)
+
+    def end(self) -> None:
+        """End whatever a test left."""
+        for attempt in attempts.every(self.folder):
+            if supervisor.is_alive(attempt):
+                supervisor.stop(attempt, 20)
+            processes.signal_all(attempts.left_over(attempt), 9)
+
+
+def reasons(record: Measurement) -> set[str]:
+    """Codes of a verdict's reasons."""
+    return {reason.code for reason in record.reasons}
+
+
+def assert_no_figure(deployment: Deployment, record: Measurement) -> None:
+    assert record.verdict == "INVALID"
+    assert [name for name in FIGURES if getattr(record, name) is not None] == []
+    assert deployment.ledger.find(record.key) is None
+
+
+def assert_all_gone(deployment: Deployment) -> None:
+    deadline = time.monotonic() + 2  # a keeper says its last word a moment before it is gone itself
+    while deployment.left and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert deployment.left == []
+    state = supervisor.read_state(deployment.attempt)
+    assert state is not None and state.state == "ended"
+    assert not attempts.scratch_folder(deployment.attempt).exists()
+
+
+def kill_keeper(deployment: Deployment) -> None:
+    state = supervisor.read_state(deployment.attempt)
+    assert state is not None
+    identity = processes.Identity.parse(state.identity)
+    identity.signal(signal.SIGKILL)
+    assert processes.wait_for_end(identity, 5)

@@ -1,0 +1,28 @@
+"""What the tests of the page in a browser share."""
+
+from __future__ import annotations
+
+from builders import report_data, report_data_cluster
+
+BUILDS = (report_data.demo, report_data.troubled, report_data_cluster.two_nodes)
+CURVES = ("throughput", "ttft", "tpot", "itl", "e2el")
+DESKTOP = {"width": 1280, "height": 900}
+PHONE = {"width": 360, "height": 780}
+
+
+def points(page, chart: str):
+    return page.locator(f"[data-drawing={chart}] svg .mark-symbol.role-mark path")
+
+
+def texts(page, chart: str) -> list[str]:
+    return sorted(page.locator(f"[data-drawing={chart}] svg .role-axis-label text").all_text_contents())
+
+
+def settle(page) -> None:
+    """Two frames: Vega draws asynchronously after a signal."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def quiet(visited) -> None:
+    assert visited.seen.complaints == []
+    assert {url.split("#")[0] for url in visited.seen.requests} <= {visited.url}

@@ -1,0 +1,91 @@
+"""Builders of what a page shows beside tables and curves: latency bins, timelines, attempts, excerpts of logs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from servemark import records
+from servemark.report.attempts_section import Attempt
+from servemark.report.distributions import Distribution, bins
+from servemark.report.excerpts import Excerpt
+
+
+def samples(summary: records.Summary) -> np.ndarray:
+    """As many values as the summary counts, thickest at its median, the same at every call."""
+    steps = (np.arange(summary.count) + 0.5) / summary.count
+    return summary.p50 * np.exp(0.12 * np.log(steps / (1 - steps)))
+
+
+def distributions(measurements: Sequence[records.Measurement]) -> list[Distribution]:
+    """The bins of every load, as per-request results of these latencies would give them."""
+    loads: dict[tuple, list[records.Measurement]] = {}
+    for item in measurements:
+        if item.verdict != "INVALID":
+            loads.setdefault((item.workload, item.concurrency, item.request_rate), []).append(item)
+    found = []
+    for load, items in loads.items():
+        metrics = {}
+        for metric in ("ttft", "tpot", "itl", "e2el"):
+            by_name: dict[str, list[np.ndarray]] = {}
+            for item in items:
+                by_name.setdefault(item.deployment, []).append(samples(getattr(item, f"{metric}_ms")))
+            metrics[metric] = bins({name: np.concatenate(parts) for name, parts in by_name.items()})
+        found.append(Distribution(*load, metrics))
+    return found
+
+
+def timeline(item: records.Measurement, servers: int = 1, seconds: int = 24) -> records.Timeline:
+    """A batch that fills, stays full and empties; a queue at its beginning; a cache that follows."""
+    most = (item.concurrency or 4) / servers
+    times = tuple(float(second) for second in range(seconds))
+    shape = [max(0.0, min(1.0, second / 4, (seconds - 2 - second) / 4)) for second in times]
+    return records.Timeline(
+        deployment=item.deployment,
+        point=item.point,
+        started_at=item.started_at or "",
+        interval_s=1.0,
+        servers=tuple(
+            records.ServerTimeline(
+                replica=f"r{number}",
+                seconds=times,
+                running=tuple(float(math.floor(most * part)) for part in shape),
+                waiting=tuple(float(math.floor(most * 0.5)) if 2 < second < 6 else 0.0 for second in times),
+                kv_cache_usage=tuple(0.6 * part for part in shape),
+            )
+            for number in range(servers)
+        ),
+    )
+
+
+def timelines(measurements: Sequence[records.Measurement], servers: int = 1) -> dict[tuple[str, str], records.Timeline]:
+    """One for every accepted measurement."""
+    accepted = [item for item in measurements if item.verdict != "INVALID"]
+    return {(item.deployment, item.point): timeline(item, servers) for item in accepted}
+
+
+def attempt(deployment: str, number: int = 1, failure: records.Failure | None = None, **changes: object) -> Attempt:
+    """One start that ended as planned, or failed."""
+    values: dict = {
+        "outcome": "failed" if failure else "ended as planned",
+        "how": f"{failure.stage}: {failure.reason}" if failure else "stopped after its last point",
+        "started_at": "2026-03-04T10:10:02.120+00:00",
+        "ended_at": "2026-03-04T10:19:40.870+00:00",
+        "nodes": ("node01",),
+        "failure": failure,
+    }
+    return Attempt(deployment=deployment, number=f"{number:03d}", **(values | changes))
+
+
+def excerpt(failure: records.Failure) -> Excerpt:
+    """The quoted lines between others."""
+    quoted = [(line, True) for line in failure.quote]
+    around = (
+        "INFO 03-04 10:11:01 [core.py:112] Initializing a V1 LLM engine",
+        "INFO 03-04 10:11:09 [worker.py:88] rank 0",
+    )
+    lines = [(around[0], False), *quoted, (around[1], False)]
+    return Excerpt(f"The quoted lines in {Path(failure.log or '').name} with what is around them:", tuple(lines))

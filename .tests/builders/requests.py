@@ -1,0 +1,81 @@
+"""Requests of a client, a point, and limits, to be judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from servemark.measurement.raw import Client, RawResult, Request
+from servemark.measurement.verdict import ServerFacts
+from servemark.records import PlannedPoint
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    max_failed_fraction: float = 0.0
+    min_duration_s: float = 1.0
+    min_requests_per_slot: float = 2.0
+    output_tokens_tolerance: float = 0.0
+    input_tokens_tolerance: float = 0.01
+    max_burst_fraction: float = 0.2
+    max_client_cpu: float = 0.85
+    min_client_overlap: float = 0.9
+    max_rate_deviation: float = 0.05
+
+
+FINE = ServerFacts(same_process=True, client_exit_code=0)
+
+
+def point(**changes):
+    values = {
+        "name": "chat-c2-r1", "workload": "chat", "concurrency": 2, "repetition": 1, "seed": 0, "requests": 4,
+        "input_tokens": 10, "output_tokens": 3, "warmups": 0, "key": "0" * 64,
+    }  # fmt: skip
+    return PlannedPoint(**{**values, **changes})
+
+
+def request(number=0, **changes):
+    good = Request(
+        ok=True,
+        input_tokens=10,
+        output_tokens=3,
+        ttft=0.2,
+        itls=(0.1, 0.1),
+        latency=0.4,
+        start=100.0 + number,
+        error="",
+    )
+    return replace(good, **changes)
+
+
+def raw_of(requests, duration=5.0, **changes):
+    """A result whose totals agree with its requests."""
+    good = [r for r in requests if r.ok]
+    tokens_in, tokens_out = sum(r.input_tokens for r in good), sum(r.output_tokens for r in good)
+    itls = [gap for r in good for gap in r.itls]
+    totals = {
+        "total_input_tokens": tokens_in,
+        "total_output_tokens": tokens_out,
+        "request_throughput": len(good) / duration if duration else 0.0,
+        "output_throughput": tokens_out / duration if duration else 0.0,
+        "total_token_throughput": (tokens_in + tokens_out) / duration if duration else 0.0,
+        "mean_ttft_ms": 1000 * sum(r.ttft for r in good) / len(good) if good else 0.0,
+        "mean_itl_ms": 1000 * sum(itls) / len(itls) if itls else 0.0,
+    }
+    raw = RawResult(
+        num_prompts=len(requests),
+        completed=len(good),
+        failed=len(requests) - len(good),
+        duration_s=duration,
+        requests=tuple(requests),
+        totals=totals,
+    )
+    return replace(raw, **changes)
+
+
+def codes(judgement, severity=None):
+    return {r.code for r in judgement.reasons if severity in (None, r.severity)}
+
+
+def as_client(raw, **changes) -> Client:
+    said = {name: value for name, value in vars(raw).items() if name != "clients"}
+    return Client(**(said | changes))

@@ -1,0 +1,53 @@
+"""An archive that was sealed on four H200: what it states has to stay recomputable by what comes after it."""
+
+import json
+import time
+
+import pytest
+
+from builders.paths import FIXTURES
+from servemark.diagnosis.startup_log import StartupLog
+from servemark.verification import verify
+from servemark.verification.show import show
+from servemark.verification.unpack import unpacked
+
+ARCHIVE = FIXTURES / "archives" / "h200x4-tp4.tar.zst"
+
+
+def test_it_is_found_well_by_another_python_than_the_one_that_sealed_it():
+    found = verify(ARCHIVE)
+    assert found.wrong == ()
+    assert (found.run, found.measurements, found.figures) == ("h200x4", 1, 36)
+    assert found.identity == "704e79d4e3ca30df609615d2cdd9bfa09e60d0279b9440306bbd1f0eda42ddbd"
+
+
+def test_its_table_is_shown():
+    text = show(ARCHIVE)
+    assert "NVIDIA H200, 140 GiB" in text and "vLLM 0.25.1" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("tutorial-tp4 ")]
+    assert row.split() == ["tutorial-tp4", "tutorial", "c=512", "1", "18,455", "482", "10,172", "26.2", "27,283"]
+
+
+@pytest.fixture
+def utc(monkeypatch):
+    """The clock of the machine that wrote the log, whose lines say no zone."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("utc")
+def test_its_server_log_still_tells_where_the_start_went():
+    with unpacked(ARCHIVE) as archive:
+        deployment = archive.folder / "deployments" / "tutorial-tp4"
+        record = json.loads((deployment / "startup.json").read_text())
+        log = StartupLog()
+        log.feed((deployment / "attempts" / "001" / "server.log").read_text())
+    assert log.stage == "ready"
+    parsed = {phase.name: phase.seconds for phase in log.phases("2026-11-22T09:33:15+00:00")}
+    # The others are counted from the moments of start and readiness, which the log does not have.
+    for name in ("weights", "compile", "KV cache and profiling", "graph capture"):
+        (stated,) = [phase["seconds"] for phase in record["phases"] if phase["name"] == name]
+        assert parsed[name] == stated, name

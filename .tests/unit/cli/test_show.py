@@ -1,0 +1,109 @@
+"""``servemark show``: a run's main table in a terminal, from its folder or its archive."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from builders import report_data_cluster
+from builders.archived_run import FAILED
+from servemark.archive import seal
+from servemark.cli import main as cli
+from servemark.errors import ServemarkError
+from servemark.report import table
+from servemark.verification import NoSuchFile
+from servemark.verification.show import WIDTH, show
+
+
+def body(text: str) -> str:
+    return text.partition("\n\n")[2]
+
+
+def test_a_folder_and_its_archive_show_the_same_table(run):
+    from_folder, from_archive = show(run.folder), show(run.path)
+    assert body(from_folder) == body(from_archive) == table.text_table(table.tidy(run.measurements()))
+    assert len(body(from_folder).splitlines()) == 1 + 12 + 1, "head, one row a load point, what ? means"
+    for text in (from_folder, from_archive):
+        assert max(len(line) for line in text.splitlines()) <= WIDTH
+
+
+def test_each_verdict_has_its_mark(run):
+    rows = {tuple(line.split()[:4]): line for line in show(run.path).splitlines()}
+    assert "INVALID: server_exited" in rows[(FAILED, "chat", "c=1", "1")]
+    assert rows[("plain", "chat", "c=2", "1")].count("?") == 5
+    assert "?" not in rows[("plain", "chat", "c=1", "1")]
+
+
+def test_the_header_says_what_ran_on_what(run):
+    text = show(run.folder)
+    assert text.startswith("run         demo\nfrom        folder")
+    for said in (
+        "vLLM 0.32.0+cpu, torch 2.13.0+cpu, Ray 2.56.1",
+        "made by     servemark ",
+        "AMD EPYC 7763",
+        "TP 2, Ray executor",
+    ):
+        assert said in text
+    identity = show(run.path)
+    assert seal.hashlib.sha256(_manifest(run.path)).hexdigest() in identity
+
+
+def _manifest(path: Path) -> bytes:
+    from servemark.verification.unpack import unpacked
+
+    with unpacked(path) as found:
+        return (found.folder / seal.MANIFEST).read_bytes()
+
+
+def test_versions_of_nodes_stand_in_for_a_check_that_is_not_there(run):
+    shutil.rmtree(run.folder / "environments")
+    assert "software    not recorded" in show(run.folder)
+    report_data_cluster.spanning_startup("ray-tp2").write(run.folder / "deployments" / "ray-tp2" / "startup.json")
+    assert "vLLM 0.25.1, Python 3.12.3; vLLM 0.25.1, Ray 2.56.1, Python 3.12.3" in show(run.folder)
+
+
+def test_points_that_are_not_measured_yet_are_counted(run):
+    for number in (1, 2):
+        (run.folder / run.record("plain", f"chat-c1-r{number}")).unlink()
+    assert show(run.folder).endswith("2 planned points without a record: plain/chat-c1-r1, plain/chat-c1-r2\n")
+
+
+def test_a_run_that_has_only_begun_shows_what_there_is(run):
+    for name in (
+        "report.html",
+        "hardware.json",
+        *(run.record("plain", f"chat-c{c}-r{r}") for c in (1, 2) for r in (1, 2)),
+    ):
+        (run.folder / name).unlink()
+    text = show(run.folder)
+    assert "made by" not in text and "hardware    not recorded" in text
+    assert "4 planned points without a record: plain/chat-c1-r1, plain/chat-c1-r2, plain/chat-c2-r1 and 1 more" in text
+
+
+def test_a_damaged_record_is_a_warning_below_the_table(run):
+    run.write(run.record("plain", "chat-c1-r1"), "{")
+    assert "\nwarning: The record deployments/plain/points/chat-c1-r1.json cannot be read" in show(run.folder)
+
+
+def test_nothing_that_a_record_says_steers_the_terminal(run):
+    run.edit_json("config.json", lambda config: config.update(run="demo\x1b[2J\u202e" + "x" * 300))
+    run.edit_json("hardware.json", lambda hardware: hardware.update(cpu_model="\x1b]0;owned\x07"))
+    text = show(run.folder)
+    assert "\x1b" not in text and "\x07" not in text and "\u202e" not in text and "demo?[2J?" in text
+    assert max(len(line) for line in text.splitlines()) <= WIDTH
+
+
+def test_what_cannot_be_shown_is_told_with_the_exit_code(run, tmp_path, capsys):
+    with pytest.raises(NoSuchFile, match=r"holds no config\.json"):
+        show(tmp_path)
+    assert cli.main(["show", str(tmp_path / "nothing")]) == 2
+    run.write("config.json", json.dumps({"run": "demo", "deployments": {"other": {}}}))
+    with pytest.raises(ServemarkError, match=r"deployments/other/plan\.json is missing") as caught:
+        show(run.folder)
+    assert caught.value.exit_code == 1
+    capsys.readouterr()
+    assert cli.main(["show", str(run.path)]) == 0
+    assert "out tok/s" in capsys.readouterr().out

@@ -1,0 +1,354 @@
+"""What a valid configuration becomes, and the documents made from its types."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from pathlib import Path
+
+import jsonschema
+import pydantic
+import pytest
+import yaml
+
+from builders.paths import ROOT
+from servemark.config import document
+from servemark.config.cluster import Cluster
+from servemark.config.expand import expand
+from servemark.config.load import load, read_resolved, validate
+from servemark.config.model import Config
+from servemark.config.topology import Topology
+from servemark.errors import ConfigError
+
+CONFIG = ROOT / "config"
+
+
+def small(**changes):
+    return {
+        "run": "demo",
+        "models": {"tiny": {"source": "builtin:tiny-dense"}},
+        "environments": {"cpu": {"lock": "cpu"}},
+        "deployments": {"plain": {"model": "tiny", "environment": "cpu"}},
+        "workloads": {
+            "chat": {"dataset": "random", "input_tokens": 64, "output_tokens": 32, "requests": 32, "concurrency": 4}
+        },
+        **changes,
+    }
+
+
+def deployment(**keys):
+    config = validate(small(deployments={"plain": {"model": "tiny", "environment": "cpu", **keys}}))
+    return config.deployments["plain"]
+
+
+def test_the_defaults_are_those_that_the_documents_promise():
+    config = validate(small())
+    assert (str(config.cache), config.share_ledger, config.sweeps, config.accept_invalid) == (
+        "results/cache",
+        False,
+        (),
+        (),
+    )
+    assert config.timeouts.model_dump() == {
+        "build": 3600, "cluster": 120, "copy_model": 3600, "start": 1800, "stall": 300, "point": 7200, "no_progress": 120, "stop": 30,
+    }  # fmt: skip
+    assert config.verdict.model_dump() == {
+        "max_failed_fraction": 0, "min_duration_s": 1, "min_requests_per_slot": 3,
+        "output_tokens_tolerance": 0, "input_tokens_tolerance": 0.05, "max_burst_fraction": 0.2,
+        "max_client_cpu": 0.85, "min_client_overlap": 0.9, "max_rate_deviation": 0.05,
+    }  # fmt: skip
+    chat = config.workloads["chat"]
+    assert (chat.repetitions, chat.seed, chat.warmups, chat.request_rate) == (1, 1, "auto", None)
+    assert (chat.clients, chat.ask) == (1, "endpoint")
+    plain = config.deployments["plain"]
+    assert (plain.port, plain.options, plain.variables, plain.workloads) == ("auto", {}, {}, None)
+    assert config.models["tiny"].trust_remote_code is False
+
+
+@pytest.mark.parametrize(
+    ("topology", "executor"),
+    [
+        ({}, "single"),
+        ({"tensor_parallel": 2}, "mp"),
+        ({"pipeline_parallel": 2}, "mp"),
+        ({"tensor_parallel": 2, "executor": "ray"}, "ray"),
+        ({"executor": "ray"}, "ray"),
+        ({"data_parallel": 2}, "mp"),
+        ({"replicas": 4}, "single"),
+    ],
+)
+def test_the_executor_follows_from_the_ranks_unless_named(topology, executor):
+    assert deployment(topology=topology).topology.executor == executor
+
+
+@pytest.mark.parametrize(
+    ("topology", "devices_per_node", "all_nodes"),
+    [
+        ({}, 1, 1),
+        ({"tensor_parallel": 4}, 4, 1),
+        ({"replicas": 4, "client": "own"}, 4, 2),
+        ({"nodes": 2, "replicas": 4}, 2, 2),
+        ({"nodes": 2, "tensor_parallel": 2, "executor": "ray"}, 1, 2),
+        ({"nodes": 2, "tensor_parallel": 4, "pipeline_parallel": 2}, 4, 2),
+        ({"nodes": 4, "tensor_parallel": 8, "replicas": 2, "client": "own"}, 4, 5),
+        ({"nodes": 2, "data_parallel": 4}, 2, 2),
+        ({"nodes": 4, "tensor_parallel": 4, "data_parallel": 2, "executor": "ray"}, 2, 4),
+    ],
+)
+def test_ranks_are_divided_over_nodes(topology, devices_per_node, all_nodes):
+    found = Topology(**topology)
+    assert (found.devices_per_node, found.all_nodes) == (devices_per_node, all_nodes)
+    record = found.record()
+    assert record.devices_per_node * record.nodes == record.world_size
+    assert record.model_dump(exclude={"devices_per_node"}) == found.model_dump()
+
+
+def test_options_are_kept_under_their_dashed_names_with_their_values():
+    options = {
+        "max_model_len": 512,
+        "enforce-eager": True,
+        "no-enable-prefix-caching": False,
+        "generation-config": None,
+        "compilation-config.cudagraph_mode": "NONE",
+        "cudagraph_capture_sizes": [1, 2],
+        "kv_cache_dtype": "fp8",
+        "gpu-memory-utilization": 0.9,
+    }
+    assert deployment(options=options).options == {
+        "max-model-len": 512,
+        "enforce-eager": True,
+        "no-enable-prefix-caching": False,
+        "generation-config": None,
+        "compilation-config.cudagraph_mode": "NONE",
+        "cudagraph-capture-sizes": [1, 2],
+        "kv-cache-dtype": "fp8",
+        "gpu-memory-utilization": 0.9,
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max-cudagraph-capture-size": "workload"},
+        {"max-cudagraph-capture-size": "512"},
+        {"cudagraph-capture-sizes": "workload"},
+        {"cudagraph-capture-sizes": 8},
+        {"cudagraph-capture-sizes": ["1", 2]},
+        {"max-cudagraph-capture-size": 512, "cudagraph-capture-sizes": [1, 512]},
+        {"max-cudagraph-capture-size": None, "cudagraph-capture-sizes": "workload"},
+    ],
+)
+def test_sizes_of_graphs_are_kept_as_they_are_given(options):
+    assert deployment(options=options).options == options
+
+
+def test_numbers_in_variables_become_text():
+    assert deployment(variables={"A": 1, "B": 0.5, "C": "x", "_D": ""}).variables == {
+        "A": "1", "B": "0.5", "C": "x", "_D": "",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("port", ["auto", 1024, 8000, 65535])
+def test_a_port_is_auto_or_a_number(port):
+    assert deployment(port=port).port == port
+
+
+@pytest.mark.parametrize(("given", "kept"), [(False, ()), (True, ("*/*",)), (["plain/*"], ("plain/*",)), ([], ())])
+def test_accepted_holes_are_a_list_of_patterns(given, kept):
+    assert validate(small(accept_invalid=given)).accept_invalid == kept
+
+
+@pytest.mark.parametrize("source", ["builtin:tiny-moe", "./here", "/abs/model", "../up/model", "a/b/c"])
+def test_sources_that_are_taken_as_they_are(source):
+    assert validate(small(models={"tiny": {"source": source}})).models["tiny"].source == str(
+        source if source.startswith("builtin") else Path(source)
+    )
+
+
+def test_a_directory_that_looks_like_a_name_of_the_hub_is_taken_when_it_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "tiny").mkdir(parents=True)
+    assert validate(small(models={"tiny": {"source": "models/tiny"}})).models["tiny"].source == "models/tiny"
+
+
+def test_a_home_directory_is_written_with_a_tilde(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/someone")
+    config = validate(
+        small(cache="~/cache", environments={"cpu": {"prefix": "~/env"}}, models={"tiny": {"source": "~/m"}})
+    )
+    assert (str(config.cache), str(config.environments["cpu"].prefix), config.models["tiny"].source) == (
+        "/home/someone/cache",
+        "/home/someone/env",
+        "/home/someone/m",
+    )
+
+
+def test_a_run_named_by_a_number_on_the_command_line_is_taken():
+    assert validate(small(run=2026)).run == "2026"
+
+
+def test_a_run_whose_results_are_the_cache_is_refused():
+    with pytest.raises(ConfigError, match="lie inside one another"):
+        validate(small(run="cache"))
+
+
+def test_snakemakes_ordered_mappings_are_taken():
+    assert validate(json.loads(json.dumps(small()), object_pairs_hook=OrderedDict)) == validate(small())
+
+
+def test_a_configuration_is_frozen():
+    config = validate(small())
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        config.run = "other"
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        config.workloads["chat"].seed = 2
+
+
+def test_a_configuration_survives_its_json_form():
+    config = validate(small(sweeps=[{"over": "workloads.chat", "grid": {"seed": [1, 2]}}], accept_invalid=True))
+    assert validate(json.loads(config.model_dump_json(exclude_unset=True))) == config
+
+
+def test_a_resolved_configuration_is_read_back_as_it_was(tmp_path):
+    sweeps = [{"over": "deployments.plain", "grid": {"topology.tensor_parallel": [1, 2]}}]
+    config = expand(validate(small(sweeps=sweeps, accept_invalid=["plain/*"], cache=str(tmp_path))))
+    path = tmp_path / "config.json"
+    path.write_text(config.model_dump_json())
+    assert read_resolved(path) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{", "Expecting"),
+        ("[]", "must be a mapping"),
+        ('{"run": "demo"}', "models: is missing"),
+        (None, "No such file"),
+    ],
+)
+def test_a_resolved_configuration_that_does_not_fit_is_refused(tmp_path, text, fault):
+    path = tmp_path / "config.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=fault) as caught:
+        read_resolved(path)
+    assert "Delete it and run snakemake again" in str(caught.value)
+
+
+@pytest.mark.parametrize(("shared", "folder"), [(False, "results/demo/ledger"), (True, "results/cache/ledger")])
+def test_the_ledger_is_the_runs_own_unless_it_is_shared(shared, folder):
+    assert validate(small(share_ledger=shared)).ledger_folder == Path(folder)
+
+
+def test_types_work_without_the_names_of_other_sections():
+    assert Topology(tensor_parallel=2).executor == "mp"
+
+
+# documents
+
+
+@pytest.mark.parametrize(("model", "name"), [(Config, "schema.json"), (Cluster, "cluster.schema.json")])
+def test_the_schema_files_are_the_generated_ones(model, name):
+    assert (CONFIG / name).read_text() == document.schema_text(model), "run python -m servemark.config.document config"
+
+
+def test_the_readme_holds_the_generated_table():
+    text = (CONFIG / "README.md").read_text()
+    assert text == document.readme_text(text), "run python -m servemark.config.document config"
+
+
+@pytest.mark.parametrize(("model", "least"), [(Config, 40), (Cluster, 25)])
+def test_every_key_has_a_meaning(model, least):
+    rows = document.key_table(model).splitlines()[2:]
+    assert len(rows) > least
+    for row in rows:
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+        assert len(cells) == 4 and all(cells), row
+
+
+@pytest.mark.parametrize("model", [Config, Cluster])
+def test_the_schema_is_a_schema_and_closes_every_mapping_of_fixed_keys(model):
+    schema = document.json_schema(model)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["$schema"].endswith("2020-12/schema") and schema["title"]
+    for part in (schema, *schema["$defs"].values()):
+        assert part["additionalProperties"] is False
+        assert all(field.get("description") for field in part["properties"].values())
+
+
+@pytest.mark.parametrize(
+    "path", [CONFIG / "config.yaml", *sorted((CONFIG / "examples").glob("*.yaml"))], ids=lambda p: p.name
+)
+def test_shipped_configurations_fit_the_schema_and_the_types(path, monkeypatch):
+    monkeypatch.chdir(CONFIG.parent)
+    jsonschema.validate(yaml.safe_load(path.read_text()), document.json_schema())
+    assert load(path).deployments
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"run": "../x"},
+        {"models": {}},
+        {"deployments": {"Plain": {"model": "tiny", "environment": "cpu"}}},
+        {"environments": {"cpu": {"container": "x.sif"}}},
+        {"share_ledger": "yes"},
+        {"nonsense": 1},
+    ],
+    ids=str,
+)
+def test_the_schema_refuses_what_the_types_refuse(changes):
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(small(**changes), document.json_schema())
+    with pytest.raises(ConfigError):
+        validate(small(**changes))
+
+
+def _blocks(language):
+    return [
+        text
+        for kind, text in re.findall(
+            r"^```(\w*)\n(.*?)^```$", (CONFIG / "README.md").read_text(), re.DOTALL | re.MULTILINE
+        )
+        if kind == language
+    ]
+
+
+def test_the_smallest_configuration_and_the_sweeps_of_the_readme_are_valid(tmp_path):
+    smallest, topology, sweeps = _blocks("yaml")
+    assert Topology(**yaml.safe_load(topology)["topology"]).devices_per_node == 4
+    path = tmp_path / "my.yaml"
+    path.write_text(smallest + sweeps)
+    config = load(path)
+    assert config.run == "first" and len(config.sweeps) == 2
+
+
+def test_the_message_of_the_readme_is_the_real_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    smallest = _blocks("yaml")[0]
+    compact = "  plain: {model: tiny, environment: cpu}\n"
+    assert smallest.count(compact) == 1
+    spread = "  plain:\n    model: tinny\n    topolgy: {tensor_parallel: 2}\n    environment: cpu\n"
+    Path("my.yaml").write_text(smallest.replace(compact, spread))
+    with pytest.raises(ConfigError) as caught:
+        load(Path("my.yaml"))
+    assert f"{caught.value}\n" in _blocks("")
+
+
+def test_writing_the_documents_renews_only_the_table(tmp_path):
+    tables = [f"{first}\nSTALE\n{last}" for first, last in map(document.marks, (Config, Cluster))]
+    (tmp_path / "README.md").write_text("\n".join(["before", *tables, "after\n"]))
+    document.write(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert text.startswith("before\n") and text.endswith("\nafter\n") and "STALE" not in text
+    assert document.key_table() in text and document.key_table(Cluster) in text
+    assert json.loads((tmp_path / "schema.json").read_text()) == document.json_schema()
+
+
+@pytest.mark.parametrize(
+    "text", ["nothing", document.marks(Config)[0], "\n".join((*document.marks(Config), document.marks(Cluster)[0]))]
+)
+def test_a_readme_without_the_markers_is_refused(text):
+    with pytest.raises(ValueError, match="lacks the line"):
+        document.readme_text(text)

@@ -1,0 +1,95 @@
+"""Files that are no configuration are refused, and a fault is told at the file and line where it was written."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from builders.config_text import BASE, failure, write
+from builders.paths import ROOT
+from servemark.config.load import load, validate
+from servemark.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("run: [", "my.yaml:2"),
+        ("run: a\n\tmodels: b", "my.yaml:2:1: this is not valid YAML"),
+        ("run: *nowhere", "undefined alias"),
+        ("run: !!python/object:os.system x", "this is not valid YAML"),
+        ("run: a\n---\nrun: b", "my.yaml:2"),
+        ("run: 2026-13-45", "this is not valid YAML"),
+        ("run: a\0b", "this is not valid YAML"),
+        ("", "the configuration: is empty"),
+        ("# nothing but a comment", "the configuration: is empty"),
+        ("- a\n- b", "must be a mapping of keys"),
+        ("just text", "must be a mapping of keys"),
+        ("run: &a [*a]", "contains itself"),
+        ("[" * 100_000, "nested deeper than 50 levels"),
+        ("- " * 100_000, "nested deeper than 50 levels"),
+        ("? [a]\n: 1", "this is not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused_without_a_traceback(tmp_path, text, expected):
+    assert expected in failure(write(tmp_path, text))
+
+
+def test_a_missing_or_unreadable_file_is_told(tmp_path):
+    assert "nowhere.yaml is missing" in failure(tmp_path / "nowhere.yaml")
+    assert f"{tmp_path} is a folder" in failure(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"run: a\ncache: \xe9")
+    assert "latin.yaml:2: byte 15" in failure(tmp_path / "latin.yaml")
+
+
+def test_a_key_that_stands_twice_is_told_with_both_lines(tmp_path):
+    path = write(tmp_path, BASE.replace("    requests: 32", "    requests: 32\n    requests: 64"))
+    assert f"{path}:24: requests: this key is already in line 23 of the same mapping" in failure(path)
+    with pytest.raises(ConfigError, match="already in line 23"):
+        validate(yaml.safe_load(path.read_text()), [path])
+
+
+def test_the_same_key_in_two_mappings_or_behind_an_alias_is_no_duplicate(tmp_path):
+    text = BASE.replace("    options:\n", "    options: &o\n") + "  code:\n    <<: {dataset: random}\n"
+    text += "    input_tokens: 1\n    output_tokens: 1\n    requests: 1\n    concurrency: 1\n"
+    assert set(load(write(tmp_path, text)).workloads) == {"chat", "code"}
+
+
+def test_a_fault_behind_a_merge_key_is_told_at_the_line_where_it_was_written(tmp_path):
+    text = "run: demo\nmodels:\n  a: &m\n    source: builtin:nope\n  b:\n    <<: [*m]\n" + BASE.split("\n", 4)[4]
+    message = failure(write(tmp_path, text))
+    assert "my.yaml:4: models.a.source" in message and "my.yaml:4: models.b.source" in message
+
+
+def test_a_key_that_overrides_a_merged_one_is_told_at_its_own_line(tmp_path):
+    text = "run: demo\nmodels:\n  a: &m\n    source: ./a\n  b:\n    <<: *m\n    source: builtin:nope\n"
+    message = failure(write(tmp_path, text + BASE.split("\n", 4)[4].replace("model: tiny", "model: a")))
+    assert "has a problem" in message and "my.yaml:7: models.b.source" in message
+
+
+def test_a_name_that_yaml_reads_as_false_is_told_at_its_section(tmp_path):
+    assert "my.yaml:18: workloads[False]: must be text: put it in quotes" in failure(
+        write(tmp_path, BASE.replace("  chat:", "  no:"))
+    )
+
+
+def test_a_value_is_told_at_the_file_that_set_it_and_the_command_line_otherwise(tmp_path):
+    first, second = write(tmp_path, BASE, "first.yaml"), tmp_path / "second.yaml"
+    second.write_text("models:\n  tiny:\n    source: builtin:oops\n")
+    data = yaml.safe_load(BASE)
+    data["models"]["tiny"]["source"] = "builtin:oops"
+    data["workloads"]["chat"]["requests"] = 0
+    data["run"] = "Second"
+    data["cash"] = 1
+    with pytest.raises(ConfigError) as caught:
+        validate(data, [first, second])
+    message = str(caught.value)
+    assert f"{second}:3: models.tiny.source" in message
+    for key in ("run", "cash", "workloads.chat.requests"):
+        assert f"  --config: {key}: " in message
+    assert message.index("models.tiny.source") < message.index("--config")
+
+
+def test_the_default_configuration_is_valid_for_snakemakes_merged_data():
+    path = ROOT / "config" / "config.yaml"
+    assert validate(yaml.safe_load(path.read_text()), [path]) == load(path)

@@ -1,0 +1,202 @@
+"""Hostile configurations and models: each is refused with its place, exit code 2 and no traceback, in bounded time and memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import hostile
+from builders.config_text import BASE
+from builders.paths import LIBRARY, TESTS
+from servemark.cli import main as cli
+from servemark.weights import builtin
+
+Outcomes = dict[str, tuple[int, str]]
+
+
+def check(folder: Path, files: list[str]) -> Outcomes:
+    """Run ``servemark check`` on each file, in one process that forks: loading takes longer than checking."""
+    done = subprocess.run(
+        [sys.executable, "-m", "builders.hostile", folder, *files],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=True,
+        env=os.environ | {"PYTHONPATH": f"{LIBRARY}:{TESTS}"},
+    )
+    return {file: (code, text) for file, (code, text) in json.loads(done.stdout).items()}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory) -> Outcomes:
+    folder = tmp_path_factory.mktemp("hostile")
+    hostile.write(folder)
+    found = check(folder, [*(f"{name}.yaml" for name in hostile.FILES), *hostile.PLACES])
+    assert not (folder / "hacked").exists()
+    return found
+
+
+def assert_refused(outcome: tuple[int, str], expected: str) -> None:
+    code, text = outcome
+    assert code == 2, (code, text[:2000])
+    assert expected in text and "Traceback" not in text, text[:2000]
+    # Readable: no page of the value, nothing that a terminal would obey.
+    assert len(text) < 5000 and text.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("name", hostile.FILES)
+def test_a_hostile_file_is_refused_at_its_place(outcomes: Outcomes, name: str):
+    assert_refused(outcomes[f"{name}.yaml"], hostile.FILES[name][1])
+
+
+@pytest.mark.parametrize("name", hostile.PLACES)
+def test_what_is_no_regular_file_is_refused(outcomes: Outcomes, name: str):
+    assert_refused(outcomes[name], hostile.PLACES[name])
+
+
+def test_a_thousand_deployments_of_twenty_points_are_possible(tmp_path):
+    loads = f"    concurrency: [{', '.join(map(str, range(1, 21)))}]\n"
+    (tmp_path / "large.yaml").write_text(BASE.replace(hostile.LOADS, loads) + hostile.SWEEP)
+    code, text = check(tmp_path, ["large.yaml"])["large.yaml"]
+    assert code == 0 and text.count(" 20 load points") == 1000
+
+
+# Models: what is done to a folder that is whole, and what the message must hold.
+
+
+def _config(**changes: Any) -> Callable[[Path], None]:
+    def change(model: Path) -> None:
+        path = model / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+def _raw(text: str) -> Callable[[Path], None]:
+    return lambda model: (model / "config.json").write_text(text) and None
+
+
+def _header(text: bytes, length: int | None = None) -> Callable[[Path], None]:
+    size = (len(text) if length is None else length).to_bytes(8, "little")
+    return lambda model: (model / "model.safetensors").write_bytes(size + text + b"1234") and None
+
+
+def _loop(model: Path) -> None:
+    (model / "a").symlink_to("b")
+    (model / "b").symlink_to("a")
+
+
+def _many(model: Path) -> None:
+    for number in range(10_001):
+        (model / f"{number}.txt").touch()
+
+
+def _pipe(model: Path) -> None:
+    (model / "config.json").unlink()
+    os.mkfifo(model / "config.json")
+
+
+def _index(model: Path) -> None:
+    (model / "model.safetensors.index.json").write_text(f'{{"weight_map": {"[" * 5000}{"]" * 5000}}}')
+
+
+def _offsets(end: str) -> bytes:
+    return f'{{"a": {{"dtype": "U8", "shape": [4], "data_offsets": [0, {end}]}}}}'.encode()
+
+
+MODELS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "link-loop": (_loop, "back to itself"),
+    "link-to-itself": (lambda model: (model / "a").symlink_to("."), "folder"),
+    "many-files": (_many, "10,000"),
+    "pipe": (_pipe, "config.json"),
+    "nested": (_raw('{"a":' * 3000 + "1" + "}" * 3000), "config.json"),
+    "nested-list": (_raw("[" * 10**5), "config.json"),
+    "no-json": (_raw("{"), "config.json"),
+    "list": (_raw("[1]"), "config.json"),
+    "huge-file": (lambda model: os.truncate(model / "config.json", 2 * 10**8), "config.json"),
+    "layers": (_config(num_hidden_layers=10**9), "1,000,000,000"),
+    "layers-10-to-400": (_config(num_hidden_layers=10**400), "num_hidden_layers"),
+    "layers-text": (_config(num_hidden_layers="2"), "num_hidden_layers"),
+    "layers-below-0": (_config(num_hidden_layers=-2), "num_hidden_layers"),
+    "no-heads": (_config(num_attention_heads=0), "num_attention_heads"),
+    "more-heads-than-width": (_config(num_attention_heads=10**6), "1,000,000"),
+    "nan": (_config(hidden_size=float("nan")), "hidden_size"),
+    "layer-types": (_config(layer_types=5), "config.json"),
+    "layer-types-of-lists": (_config(layer_types=[[1], [2]], num_hidden_layers=2), "config.json"),
+    "window": (_config(sliding_window="x", use_sliding_window=True, layer_types=None), "sliding_window"),
+    "sparse-step": (_config(num_experts=4, decoder_sparse_step="x"), "config.json"),
+    "quantisation": (_config(quantization_config=[1]), "config.json"),
+    "bits-10-to-400": (_config(quantization_config={"quant_method": "gptq", "bits": 10**400}), "config.json"),
+    "header-cut": (_header(_offsets("4"), 1000), "model.safetensors"),
+    "header-of-2-to-63": (_header(_offsets("4"), 2**63), "model.safetensors"),
+    "header-nested": (_header(b"[" * 10**5), "model.safetensors"),
+    "header-text": (_header(_offsets('"4"')), "model.safetensors"),
+    "header-below-0": (_header(_offsets("-4")), "model.safetensors"),
+    "header-list": (_header(b"[]"), "model.safetensors"),
+    "index-nested": (_index, "model.safetensors.index.json"),
+}
+
+
+@pytest.fixture(scope="module")
+def model_outcomes(tmp_path_factory) -> Outcomes:
+    folder = tmp_path_factory.mktemp("models")
+    builtin.make("tiny-dense", folder / "whole")
+    for name, (injure, _) in ({"whole": (None, "")} | MODELS).items():
+        if injure:
+            injure(shutil.copytree(folder / "whole", folder / name))
+        text = BASE.replace("builtin:tiny-dense", str(folder / name))
+        (folder / f"{name}.yaml").write_text(text)
+    return check(folder, ["whole.yaml", *(f"{name}.yaml" for name in MODELS)])
+
+
+def test_a_whole_model_passes(model_outcomes: Outcomes):
+    assert model_outcomes["whole.yaml"][0] == 0, model_outcomes["whole.yaml"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_hostile_model_is_refused_at_the_line_of_its_source(model_outcomes: Outcomes, name: str):
+    assert_refused(model_outcomes[f"{name}.yaml"], f"{name}.yaml:4: models.tiny.source: ")
+    assert MODELS[name][1] in model_outcomes[f"{name}.yaml"][1].replace(str(name), "", 1)
+
+
+# Where a folder must be depends on who reads it.
+
+
+@pytest.mark.parametrize(
+    ("site", "key", "code"),
+    [
+        ("", "source", 2),
+        ("stage_on: login", "source", 2),
+        ("stage_on: job", "source", 0),
+        ("", "prefix", 2),
+        ("build_on: login", "prefix", 2),
+        ("build_on: job", "prefix", 0),
+    ],
+)
+def test_a_missing_folder_is_a_warning_where_only_jobs_read_it(tmp_path, capsys, monkeypatch, site, key, code):
+    monkeypatch.chdir(tmp_path)
+    old, new = {"source": ("source: builtin:tiny-dense", "source: ./no/w"), "prefix": ("lock: cpu", "prefix: ./no/w")}[
+        key
+    ]
+    (tmp_path / "site.yaml").write_text(f"scheduler: slurm\n{site}\n")
+    (tmp_path / "my.yaml").write_text(BASE.replace(old, new) + ("cluster: ./site.yaml\n" if site else ""))
+    assert cli.main(["check", "my.yaml"]) == code
+    words = capsys.readouterr().err
+    assert f".{key}: " in words and str(tmp_path / "no/w") in words
+
+
+def test_an_interpreter_that_nobody_may_run_is_refused(tmp_path, capsys):
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("")
+    (tmp_path / "my.yaml").write_text(BASE.replace("lock: cpu", f"prefix: {tmp_path}"))
+    assert cli.main(["check", str(tmp_path / "my.yaml")]) == 2
+    assert "my.yaml:7: environments.cpu.prefix: " in capsys.readouterr().err

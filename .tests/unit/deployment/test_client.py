@@ -1,0 +1,144 @@
+"""The client's processes: which share each has, what it is told, and what becomes of their result files."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from builders.deployed import planned_point
+from builders.paths import FIXTURES
+from servemark.deployment import client as client_room
+from servemark.deployment.client import BenchmarkClient, shares
+from servemark.environments.build import IN_MODEL_ENV
+from servemark.measurement.raw import RawError, RawResult
+from servemark.records import Ready, ServerPlace
+
+REAL = FIXTURES / "bench-0.32.0-cpu-detailed.json"
+
+
+def places(*urls: str) -> tuple[ServerPlace, ...]:
+    return tuple(ServerPlace(replica=f"r{n}", daemon=f"server-r{n}", node="n", url=url) for n, url in enumerate(urls))
+
+
+READY = Ready(deployment="d", url="http://router", served_name="tiny", servers=places("http://first", "http://second"))
+
+
+def test_one_process_has_the_whole_load_and_its_seed():
+    point = planned_point(7, {}, concurrency=5, request_rate=0.3)
+    assert shares(point) == [point]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_every_process_is_the_mended_client(tmp_path, count):
+    point = planned_point(7, {}, clients=count)
+    client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny")
+    started = [tuple(argv[1 : argv.index("bench")]) for argv in client.commands]
+    assert started == [(str(IN_MODEL_ENV / "bench_client.py"),)] * count
+
+
+@pytest.mark.parametrize(("concurrency", "rate"), [(7, None), (None, 3.0), (7, 3.0)])
+def test_shares_add_up_to_the_load(concurrency, rate):
+    point = planned_point(7, {}, concurrency=concurrency, request_rate=rate, requests=21, warmups=14, clients=3)
+    three = shares(point)
+    # As many for each place; where the rate is the load, as many each.
+    assert [share.requests for share in three] == ([7, 7, 7] if rate else [9, 6, 6])
+    assert [share.warmups for share in three] == ([5, 5, 4] if rate else [6, 4, 4])
+    assert [share.concurrency for share in three] == ([3, 2, 2] if concurrency else [None] * 3)
+    assert sum(share.request_rate or 0 for share in three) == pytest.approx(rate or 0)
+    assert {share.clients for share in three} == {1}
+
+
+def test_every_process_has_something_to_do_and_all_for_about_as_long():
+    for clients in range(1, 9):
+        for concurrency in range(clients, 40):
+            for requests in range(max(clients, concurrency), 3 * concurrency):
+                found = shares(planned_point(7, {}, concurrency=concurrency, requests=requests, clients=clients))
+                assert sum(share.requests for share in found) == requests and min(share.requests for share in found) > 0
+                waves = [share.requests / share.concurrency for share in found]
+                assert max(waves) - min(waves) <= 1
+
+
+def test_warm_ups_are_told_how_long_their_answers_are(tmp_path, monkeypatch):
+    given = []
+
+    class Ground:
+        def __init__(self, *_):
+            self.alloc = SimpleNamespace(nodes=["n"])
+
+        def tool(self, node, request):
+            given.append(request.env)
+            return SimpleNamespace(run=lambda **_: None)
+
+    monkeypatch.setattr(client_room, "Ground", Ground)
+    monkeypatch.setattr(client_room.attempts, "scratch_folder", lambda attempt: attempt)
+    here = SimpleNamespace(log=tmp_path / "log", watch=None)
+    for tokens in (32, None):
+        point = planned_point(7, {}, warmup_tokens=tokens)
+        client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny")
+        client.run(tmp_path, (), 1.0, here, lambda: None)
+    assert [env.get("SERVEMARK_WARMUP_TOKENS") for env in given] == ["32", None]
+
+
+def test_each_process_sends_other_prompts_and_always_the_same():
+    point = planned_point(7, {}, concurrency=64, requests=64, clients=64)
+    seeds = [share.seed for share in shares(point)]
+    assert seeds[0] == point.seed and len(set(seeds)) == 64 and all(0 <= seed < 2**31 for seed in seeds)
+    assert seeds == [share.seed for share in shares(point)]
+    fewer = point.model_copy(update={"clients": 2})
+    assert [share.seed for share in shares(fewer)] == seeds[:2]
+
+
+@pytest.mark.parametrize(("ask", "url"), [("endpoint", "http://router"), ("replica", "http://first")])
+def test_each_process_is_told_its_share_its_file_and_whom_to_ask(tmp_path, ask, url):
+    point = planned_point(7, {}, clients=3, ask=ask)
+    client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny")
+    told = [dict(pairwise(argv)) for argv in client.commands]
+    assert [each["--num-prompts"] for each in told] == ["2", "1", "1"]
+    assert [each["--max-concurrency"] for each in told] == ["2", "1", "1"]
+    assert [each["--result-filename"] for each in told] == [".raw.draft.0", ".raw.draft.1", ".raw.draft.2"]
+    assert {each["--base-url"] for each in told} == {url} and {each["--result-dir"] for each in told} == {str(tmp_path)}
+
+
+@pytest.fixture
+def pair(tmp_path) -> BenchmarkClient:
+    """Two processes that have written their results, and a neighbour's draft."""
+    point = planned_point(1, {}, requests=32, concurrency=8, clients=2)
+    client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny")
+    for name in (".raw.draft.0", ".raw.draft.1"):
+        (tmp_path / name).write_text(REAL.read_text())
+    (tmp_path / ".other.draft.0").write_text("a neighbour's")
+    start = json.loads(REAL.read_text())["start_times"][0]
+    samples = [[start - 5, 1.0], [start, 2.0], [start + 0.1, 2.05], [start + 900, 3.0]]
+    (tmp_path / ".raw.draft.cpu").write_text(json.dumps([samples, samples]))
+    return client
+
+
+def test_their_results_become_one_with_the_samples_of_their_measuring(pair):
+    raw = pair.collect()
+    assert isinstance(raw, RawResult) and (raw.num_prompts, len(raw.clients)) == (32, 2)
+    assert [[used for _, used in client.cpu] for client in raw.clients] == [[2.0, 2.05]] * 2
+    assert pair.draft.exists()
+    pair.draft.rename(pair.draft.with_name("raw.json"))
+    pair.clear()
+    assert sorted(path.name for path in pair.draft.parent.iterdir()) == [".other.draft.0", "raw.json"]
+
+
+@pytest.mark.parametrize("text", [None, "", "[[1"])
+def test_results_without_samples_are_results(pair, text):
+    path = pair.draft.with_name(".raw.draft.cpu")
+    path.unlink() if text is None else path.write_text(text)
+    assert [client.cpu for client in pair.collect().clients] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [(None, "raw_missing"), ("", "raw_empty"), ('{"a": 1', "raw_truncated"), ('{"a": NaN}', "non_finite")]
+)  # fmt: skip
+def test_a_result_that_cannot_be_used_stays_as_evidence_of_its_fault(pair, text, reason):
+    path = pair.draft.with_name(".raw.draft.1")
+    path.unlink() if text is None else path.write_text(text)
+    answer = pair.collect()
+    assert isinstance(answer, RawError) and answer.reason == reason
+    assert (pair.draft.read_text() if pair.draft.exists() else None) == text

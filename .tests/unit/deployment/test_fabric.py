@@ -1,0 +1,164 @@
+"""All ranks of a deployment reduce before a model is loaded: what works is described, what does not is named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from builders.deployed import assert_all_gone
+from builders.paths import FIXTURES
+from builders.standin_torch import put_torch
+from servemark.config.cluster import Cluster as Site
+from servemark.deployment import fabric
+from servemark.records import Cluster, Fabric, Failure, Topology
+
+NCCL = FIXTURES / "nccl" / "nccl-2.28.9-h200-2nodes-socket.txt"
+
+
+def test_nccls_own_words_for_how_ranks_reach_each_other():
+    assert fabric.transports(NCCL.read_text()) == (
+        "NET/Socket : Using [0]hsn0:10.77.0.2<0>",
+        "Using network Socket",
+        "via P2P/CUMEM",
+        "via NET/Socket/0",
+        "via NET/Socket/0/Shared",
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB hsn0:10.0.0.1<0>",
+         ("NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB hsn0:10.0.0.1<0>",)),
+        ("n1:7:7 [0] NCCL INFO Using network AWS Libfabric", ("Using network AWS Libfabric",)),
+        ("n1:7:9 [3] NCCL INFO Channel 00/0 : 3[3] -> 4[0] [send] via NET/IB/0/GDRDMA", ("via NET/IB/0/GDRDMA",)),
+        ("n1:7:9 [3] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", ("via SHM/direct/direct",)),
+        ("n1:7:7 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so)", ()),
+        ("Using network Socket", ()),
+        ("", ()),
+    ],
+)  # fmt: skip
+def test_lines_that_tell_of_a_transport(line, found):
+    assert fabric.transports(line) == found
+    assert fabric.transports(f"{line}\n{line}\n") == found, "each once"
+
+
+@pytest.mark.parametrize(
+    ("size", "ranks", "seconds", "expected"),
+    [(2**30, 2, 1.0, 1.0), (2**30, 8, 0.5, 3.5), (256 * 2**20, 4, 0.25, 1.5)],
+)
+def test_the_bus_bandwidth_is_that_of_nccl_tests(size, ranks, seconds, expected):
+    assert fabric.bus_bandwidth(size, ranks, seconds) == pytest.approx(expected)
+
+
+FAILURE = Failure(stage="start_cluster", reason="node_silent", detail="x")
+
+
+@pytest.mark.parametrize(
+    ("token", "expected"),
+    [
+        (Cluster(deployment="plain", replay=True), Fabric(deployment="plain", replay=True)),
+        (
+            Cluster(deployment="plain", failure=FAILURE, attempt="a"),
+            Fabric(deployment="plain", failure=FAILURE, attempt="a"),
+        ),
+        (Cluster(deployment="plain", attempt="a"), Fabric(deployment="plain", attempt="a")),
+    ],
+    ids=["replay", "failed before", "one node"],
+)
+def test_where_nothing_is_to_be_checked_nothing_is(deploy, token, expected):
+    assert deploy().check(token) == expected
+
+
+def test_after_a_replay_the_facts_are_those_of_the_attempt_that_served(deploy):
+    plain = deploy()
+    kept = Fabric(deployment="plain", needed=True, attempt="attempts/001", ranks=4, backend="nccl")
+    for number in ("001", "002"):
+        (plain.folder / "attempts" / number).mkdir(parents=True)
+    kept.write(plain.folder / "attempts" / "001" / fabric.KEPT)
+    assert plain.check(Cluster(deployment="plain", replay=True)) == kept
+
+
+@pytest.fixture
+def spanning(deploy, slurm, standin_copy, tmp_path):
+    """A deployment of two ranks on each of two nodes, on a stand-in that can reduce; its nodes have been looked at."""
+
+    def make(fault: str = ""):
+        put_torch(standin_copy)
+        slurm.devices(node1="0,1", node2="0,1")
+        scratch = tmp_path / "scratch"
+        scratch.mkdir(mode=0o700)
+        plain = deploy(
+            environment=standin_copy,
+            topology=Topology(nodes=2, devices_per_node=2, tensor_parallel=2, pipeline_parallel=2, executor="mp"),
+            site=Site.model_construct(scheduler="slurm", interface="lo", scratch=str(scratch)),
+            points=1,
+            variables={"STANDIN_TORCH": fault},
+        )
+        token = plain.start()
+        assert token.failure is None, token.failure
+        return plain, token
+
+    return make
+
+
+def test_all_ranks_of_all_nodes_reduce_with_the_servers_variables(spanning, tmp_path):
+    plain, token = spanning()
+    found = plain.check(token)
+    assert found.failure is None, found.failure
+    assert (found.needed, found.backend, found.ranks, found.bytes) == (True, "gloo", 4, fabric.BYTES["gloo"])
+    assert found.transport == ("gloo over TCP",)
+    assert found.interfaces == ("node1: lo (127.0.0.1)", "node2: lo (127.0.0.1)")
+    assert found.bus_gib_per_s == round(fabric.bus_bandwidth(found.bytes, 4, found.seconds), 3)
+    said = (tmp_path / "fabric.log").read_text()
+    assert sorted(line for line in said.splitlines() if line.startswith("interface")) == [
+        f"interface lo =lo rank {rank}" for rank in range(4)
+    ]
+    assert Fabric.read(plain.attempt / fabric.KEPT) == found
+    spec = json.loads((plain.attempt / "all-reduce-spec.json").read_text())
+    assert [(each["name"], each["devices"]) for each in spec["nodes"]] == [("node1", [0, 1]), ("node2", [0, 1])]
+    assert spec["port"] in token.nodes[0].ports
+    assert any("all-reduce over 4 ranks on node1, node2 (gloo)" in words for words in plain.told.words)
+
+    own = plain.plan.variables | {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "ib"}
+    plain.plan = plain.plan.model_copy(update={"variables": own})
+    assert plain.check(token).failure is None
+    assert (tmp_path / "fabric.log").read_text().count("interface eth7 ib rank") == 4, "the user's own interface wins"
+    plain.stop()
+    assert_all_gone(plain)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words", "quote"),
+    [
+        ("dies:3", "a rank failed", "stand-in fault of rank 3 (gloo)"),
+        ("wrong", "a rank failed", "rank 0: the all-reduce gives 11.0, not 10.0"),
+        ("hangs:2", "a rank failed", None),
+    ],
+)
+def test_an_all_reduce_that_does_not_work_ends_the_deployment_and_names_its_nodes(
+    spanning, tmp_path, fault, words, quote
+):
+    plain, token = spanning(fault)
+    plain.timeouts = plain.timeouts.model_copy(update={"cluster": 1.0})
+    failure = plain.check(token).failure
+    assert (failure.stage, failure.reason) == ("check_fabric", "fabric_failed")
+    expected = f"The all-reduce over 4 ranks on node1 (lo, 127.0.0.1), node2 (lo, 127.0.0.1) did not work: {words}"
+    assert failure.detail == expected and failure.log == str(tmp_path / "fabric.log")
+    assert "`interface`" in failure.remedy
+    if quote:
+        assert quote in (tmp_path / "fabric.log").read_text() and failure.quote
+    assert_all_gone(plain)
+    assert plain.serve(token.model_copy(update={"failure": failure})).failure == failure, "no server without its fabric"
+
+
+def test_a_log_with_a_known_cause_is_named_by_it(tmp_path):
+    log = tmp_path / "log"
+    log.write_text(
+        "torch.distributed.DistBackendError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)\n"
+    )
+    error = fabric._failed(4, ["node1 (ib0, 10.0.0.1)"], None, log)
+    assert error.look == str(log) and error.do and error.quote
+    assert "over 4 ranks on node1 (ib0, 10.0.0.1) did not work: " in error.what
+    assert "timeout after 30 s" in fabric._failed(4, ["n"], "timeout after 30 s", log).what

@@ -1,0 +1,286 @@
+"""Holding an endpoint: what is counted, what the user is told, how it ends; and what the main process does before it."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from builders.endpoint import FACTS, NAME, RUN
+from servemark import supervisor
+from servemark.deployment import attempts, hold, how_to_use
+from servemark.deployment.hold import Holding, Usage
+from servemark.deployment.watch import Load
+from servemark.errors import ConfigError, StageFailed
+from servemark.processes import identity as processes
+from servemark.records import (
+    Cluster,
+    Failure,
+    Node,
+    Plan,
+    Ready,
+    ServerPlace,
+    Stopped,
+    Topology,
+    write_atomically,
+)
+from servemark.records.endpoint import EndpointStatus
+from servemark.run import serve
+from servemark.supervisor import KeeperSpec, KeeperState
+
+
+def answers(*given: Load | Exception):
+    """A scrape that gives one answer after the other."""
+    left = list(given)
+
+    def scrape() -> Load:
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return scrape
+
+
+def load(finished: int, running: int = 0) -> Load:
+    return Load(generated=0.0, open_requests=running, finished=finished)
+
+
+def test_usage_counts_from_the_first_look_on_and_over_all_servers():
+    silent = httpx.ConnectError("no")
+    usage = Usage(
+        {
+            "server-r0": answers(load(2), load(5, 1), load(6)),
+            "server-r1": answers(silent, load(9, 2), silent),
+        }
+    )
+    usage.look()
+    assert (usage.finished, usage.running, usage.silent) == (0, 0, ("server-r1",))
+    usage.look()
+    assert (usage.finished, usage.running, usage.silent) == (3, 3, ())
+    usage.look()
+    assert (usage.finished, usage.running, usage.silent) == (4, 0, ("server-r1",))
+
+
+def test_the_page_names_everything_that_a_user_needs():
+    page = how_to_use.page(FACTS)
+    quoted = shlex.quote(str(FACTS.key_file))
+    for fact in (
+        "http://10.1.0.7:20003/v1",
+        str(FACTS.key_file),
+        f'OPENAI_API_KEY="$(cat {quoted})"',
+        "ssh -N -L 8000:10.1.0.7:20003 alice@LOGIN",
+        "http://localhost:8000/v1",
+        f"servemark stop {NAME} --run {RUN}",
+        "/shared/checkout",
+        "node07",
+        "2027-01-15",
+    ):
+        assert fact in page, fact
+    assert "For LOGIN put in" in page
+
+
+def test_the_page_of_this_machine_has_no_login_node_and_no_end():
+    page = how_to_use.page(replace(FACTS, scheduled=False, ends_at=None, url="http://127.0.0.1:20003"))
+    assert "LOGIN" not in page and "alice@node07" in page
+    assert "until it is stopped, or the snakemake that holds it ends" in page
+
+
+def test_the_page_says_what_the_key_does_not_protect():
+    shown = how_to_use.page(replace(FACTS, exposed=("Ranks on 2 nodes exchange prompts without a key.",)))
+    assert "Ranks on 2 nodes" in shown and "/shared/checkout/docs/security.md" in shown
+    assert "HTTP" in shown and "HTTP" not in how_to_use.exposed(replace(FACTS, scheduled=False))
+
+
+def test_the_python_code_is_a_whole_program_and_stands_in_the_page():
+    code = how_to_use.python(FACTS)
+    ast.parse(code)
+    page = how_to_use.page(FACTS)
+    assert page.partition(f"{how_to_use.PYTHON_BEGIN}\n")[2].partition(how_to_use.PYTHON_END)[0] == code
+
+
+def test_no_command_puts_the_key_on_a_command_line():
+    """`-H "Authorization: Bearer $KEY"` would: the shell expands it before curl starts, and others see curl's arguments."""
+    page = how_to_use.page(FACTS)
+    headers = [line for line in page.splitlines() if "Bearer" in line]
+    assert headers and all("-H @<(echo " in line for line in headers)
+
+
+# One deployment with a keeper's files but no keeper: the states are given.
+
+
+class Place:
+    """The files of a deployment that is ready, in ``root``."""
+
+    def __init__(self, root: Path, told, monkeypatch):
+        self.folder = root / "results" / RUN / "serving" / NAME
+        self.told = told
+        self.attempt = attempts.new(self.folder)
+        spec = KeeperSpec(
+            deployment=NAME,
+            lifeline=str(processes.myself()),
+            machine_lock=None,
+            tokens=(),
+            scratch=str(root / "scratch"),
+            ends_at=1_800_000_030.0,
+        )
+        write_atomically(self.attempt / "keeper-spec.json", spec.model_dump_json())
+        self.key = attempts.secret(self.attempt, "api-key")
+        self.stopped = 0
+        monkeypatch.setattr(hold, "stop", self._stop)
+        monkeypatch.setattr(hold, "scraper", lambda *_: lambda: load(0))
+        monkeypatch.setattr(hold, "TICK_S", 0.0)
+
+    def _stop(self, plan, folder, **_) -> Stopped:
+        self.stopped += 1
+        supervisor.remove_secrets(self.attempt)
+        return Stopped(deployment=NAME, leftovers=("7 a process",))
+
+    def says(self, state: str, why: str | None = None, alive: bool = True) -> None:
+        identity = processes.myself() if alive else processes.Identity(1, 1)
+        text = KeeperState(state=state, identity=str(identity), deployment=NAME, why=why).model_dump_json()
+        write_atomically(self.attempt / "keeper.json", text)
+
+    def holding(self, failure: Failure | None = None) -> Holding:
+        node = Node(
+            name="node07", host="node07", address="10.1.0.7", interface="hsn0", devices=1, cpu_count=1, memory_gib=1.0,
+            shm_gib=1.0, python="3.11", vllm="0",
+        )  # fmt: skip
+        ready = Ready(
+            deployment=NAME,
+            failure=failure,
+            attempt=str(self.attempt),
+            url="http://10.1.0.7:20003",
+            served_name="tiny",
+            key_file=str(self.key),
+            servers=(ServerPlace(replica="r0", daemon="server", node="node07", url="http://10.1.0.7:20003"),),
+            ends_at="2027-01-15T08:00:30+00:00",
+        )
+        plan = Plan(
+            deployment=NAME, model="tiny", environment="e", model_digest="m", environment_digest="e", served_name="tiny",
+            topology=Topology(), options={}, variables={}, points=(), key_parts={},
+        )  # fmt: skip
+        cluster = Cluster(deployment=NAME, job_id="42", nodes=(node,))
+        return Holding(plan, cluster, ready, self.folder, 1.0, self.folder / "hold.log", self.told)
+
+    @property
+    def status(self) -> EndpointStatus:
+        return EndpointStatus.read(self.folder / hold.STATUS)
+
+
+@pytest.fixture
+def place(tmp_path, told, monkeypatch) -> Place:
+    return Place(tmp_path, told, monkeypatch)
+
+
+@pytest.mark.parametrize("why", ["stop_requested", "out_of_time"])
+def test_it_is_held_until_its_keeper_ends_well(place, monkeypatch, why):
+    place.says("running")
+    seen = []
+
+    def a_beat_later(_: float) -> None:
+        seen.append((place.status, (place.folder / how_to_use.NAME).exists()))
+        place.says("ending", why)
+
+    monkeypatch.setattr(hold.time, "sleep", a_beat_later)
+    held = place.holding().run()
+    ((status, page_there),) = seen
+    assert page_there and (status.state, status.job_id, status.nodes) == ("held", "42", ("node07",))
+    assert status.ends_at == "2027-01-15T08:00:00+00:00", "the keeper ends it before the allocation's end"
+    assert (held.why, held.leftovers, held.since is not None) == (why, ("7 a process",), True)
+    assert (place.status.state, place.status.why) == ("ended", why)
+    assert place.stopped == 1 and not place.key.exists() and not (place.folder / how_to_use.NAME).exists()
+    assert place.told.words[0].startswith("READY  http://10.1.0.7:20003/v1")
+
+
+def test_a_keeper_that_was_killed_is_a_failure(place):
+    place.says("running", alive=False)
+    with pytest.raises(StageFailed) as caught:
+        place.holding().run()
+    assert caught.value.reason == "server_died" and "its keeper is gone" in caught.value.what
+    assert place.stopped == 1 and attempts.noted_failure(place.attempt).stage == "hold_endpoint"
+
+
+@pytest.mark.parametrize(
+    ("reason", "well"), [("stop_requested", True), ("out_of_time", True), ("server_exited", False)]
+)
+def test_what_did_not_come_up_ended_well_only_if_it_was_asked_to(place, reason, well):
+    failure = Failure(
+        stage="await_ready", reason=reason, detail="It is gone.", quote=("ValueError: no",), remedy="Mend it."
+    )
+    holding = place.holding(failure)
+    if well:
+        held = holding.run()
+        assert (held.why, held.since) == (reason, None)
+    else:
+        with pytest.raises(StageFailed, match=r"It is gone\."):
+            holding.run()
+        assert "  | ValueError: no" in place.told.words and "what to do: Mend it." in place.told.words
+    assert place.stopped == 1
+
+
+def test_an_interruption_leaves_no_page_and_says_that_it_ended(place, monkeypatch):
+    place.says("running")
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hold.time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        place.holding().run()
+    assert place.status.state == "ended" and not (place.folder / how_to_use.NAME).exists()
+
+
+# The main process
+
+
+ONE, OTHER = serve.target(RUN, "plain"), serve.target(RUN, "ray-tp2")
+BOTH = ["plain", "ray-tp2"]
+
+
+@pytest.mark.parametrize(
+    ("deployments", "words", "refused"),
+    [
+        (BOTH, ["--cores", "2"], False),
+        (BOTH, [ONE], False),
+        (BOTH, [f"./{ONE}"], False),
+        (["plain"], ["serve"], False),
+        (BOTH, ["--configfile", "my.yaml", "--", "serve"], True),
+        (BOTH, [ONE, OTHER], True),
+        (BOTH, [ONE, serve.target("another-run", "ray-tp2")], False),
+    ],
+)
+def test_one_machine_serves_one_deployment_at_a_time(deployments, words, refused):
+    if not refused:
+        serve.refuse_several(RUN, deployments, words)
+        return
+    with pytest.raises(ConfigError) as caught:
+        serve.refuse_several(RUN, deployments, words)
+    assert ONE in caught.value.do and OTHER in caught.value.do and caught.value.exit_code == 2
+
+
+def test_a_new_run_forgets_earlier_holds(tmp_path, monkeypatch):
+    at_exit = []
+    monkeypatch.setattr(serve.atexit, "register", lambda *call: at_exit.append(call))
+    folder = tmp_path / RUN / "serving" / NAME
+    attempt = attempts.new(folder)
+    key = attempts.secret(attempt, "api-key")
+    left = [folder / name for name in ("held.json", "status.json", "ready.json", how_to_use.NAME)]
+    for path in left:
+        path.touch()
+    serve.begin(tmp_path / RUN, BOTH, ["serve"], scheduled=True)
+    assert not any(path.exists() for path in (*left, key)) and attempt.exists()
+    again = attempts.secret(attempt, "api-key")
+    ((tidy, *arguments),) = at_exit
+    tidy(*arguments)
+    assert not again.exists()
+
+
+def test_several_on_one_machine_end_the_process_with_code_2(tmp_path, capsys):
+    with pytest.raises(SystemExit) as caught:
+        serve.begin(tmp_path / RUN, BOTH, ["serve"], scheduled=False)
+    assert caught.value.code == 2 and "one deployment is served at a time" in capsys.readouterr().err

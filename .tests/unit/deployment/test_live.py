@@ -1,0 +1,109 @@
+"""A deployment's whole life with real processes: keeper, stand-in server and client. Whatever happens, no process is left."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from builders.deployed import assert_all_gone, reasons
+from servemark import supervisor
+from servemark.deployment import attempts
+from servemark.machine import free_ports
+from servemark.measurement.ledger import file_sha256
+from servemark.processes import identity
+from servemark.records import Fabric
+
+LOOPBACK = "127.0.0.1"
+
+
+def test_a_deployment_is_started_measured_stopped_and_then_only_replayed(deploy):
+    plain = deploy()
+    token = plain.start()
+    assert (token.replay, token.failure, token.job_id, token.ends_at, token.ray_nodes) == (False, None, None, None, ())
+    (node,) = token.nodes
+    assert (node.address, node.interface, node.vllm, node.leftovers) == (LOOPBACK, "lo", "0.0.0+standin", ())
+    assert [part.devices for part in token.replicas[0].parts] == [(0,)]
+    assert plain.check(token) == Fabric(deployment="plain", attempt=token.attempt), "one node: nothing to check"
+    assert token.attempt == str(plain.folder / "attempts" / "001")
+    endpoint = plain.serve(token)
+    key = Path(endpoint.key_file)
+    assert key.stat().st_mode & 0o777 == 0o600 and key.read_text() not in " ".join(endpoint.servers[0].argv)
+    assert int(endpoint.url.rpartition(":")[2]) in free_ports.PORTS
+    ready, startup = plain.wait(token, endpoint)
+    assert (ready.failure, ready.url, ready.served_name) == (None, endpoint.url, "tiny")
+    assert (ready.servers, ready.router, ready.client_node) == (endpoint.servers, None, node.name)
+    assert (startup.nodes, startup.placement, startup.servers) == (token.nodes, token.replicas, endpoint.servers)
+    assert 0 < startup.seconds_to_health <= startup.seconds_to_first_token < 20
+    assert startup.observed["kv_cache_tokens"] == 65536
+    phases = sum(phase.seconds for phase in startup.phases)
+    assert phases == pytest.approx(startup.seconds_to_health, abs=0.01), "the first token's own time comes after them"
+    for route in ("/v1/models", "/metrics", "/health"):
+        assert httpx.get(ready.url + route).status_code == 401, "nobody is served without the key"
+
+    first = plain.measure(1)
+    assert (first.verdict, first.reasons, first.completed, first.failed) == ("VALID", (), 4, 0)
+    assert first.output_throughput > 0 and first.total_output_tokens == 20
+    assert (Path(first.attempt).name, first.client_exit_code, first.client_node) == ("001", 0, node.name)
+    # The client's warm-up is counted too.
+    assert first.replica_requests == {"r0": 5}
+    assert file_sha256(plain.raw(1)) == first.raw_sha256 and first.raw == plain.raw(1).name
+    assert [path.name for path in plain.raw(1).parent.iterdir()] == [first.raw], "no draft is left"
+    assert plain.measure(2).verdict == "VALID"
+    assert any("output tokens/s, median TTFT" in text for text in plain.told.words)
+
+    stopped = plain.stop()
+    assert (stopped.failure, Path(stopped.attempt).name, stopped.replay) == (None, "001", False)
+    assert stopped.leftovers == ()
+    (daemon,) = stopped.daemons
+    assert (daemon.name, daemon.why) == ("server", "stop_requested")
+    assert not key.exists(), "its secrets end with it"
+    assert_all_gone(plain)
+
+    plain.raw(1).unlink()
+    begin = time.monotonic()
+    replayed = plain.measure(1)
+    assert time.monotonic() - begin < 1
+    assert replayed == first and file_sha256(plain.raw(1)) == first.raw_sha256
+    token = plain.start()
+    assert token.replay and token.attempt is None
+    assert plain.check(token) == Fabric(deployment="plain", replay=True)
+    endpoint = plain.serve(token)
+    again, kept = plain.wait(token, endpoint)
+    assert endpoint.replay and again.replay and kept == startup
+    assert plain.measure(2).verdict == "VALID"
+    assert plain.stop().daemons == stopped.daemons
+    assert len(attempts.every(plain.folder)) == 1, "nothing was started"
+    assert "all 2 points are in the ledger: nothing is started" in plain.told.words
+
+
+def test_after_a_death_a_new_attempt_measures_what_is_lacking(deploy, tmp_path):
+    fault = tmp_path / "fault"
+    plain = deploy(variables={"STANDIN_FAULT_FILE": str(fault)})
+    plain.up()
+    good = plain.measure(1)
+    fault.write_text("die_after:0")
+    assert "server_died" in reasons(plain.measure(2))
+    plain.stop()
+    fault.write_text("none")
+    plain.up()
+    assert plain.attempt.name == "002"
+    assert plain.measure(1) == good, "not measured twice"
+    record = plain.measure(2)
+    assert (record.verdict, Path(record.attempt).name) == ("VALID", "002")
+
+
+def test_a_run_that_is_killed_takes_the_deployment_along(deploy, monkeypatch, wait_for):
+    master = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    monkeypatch.setenv(identity.LIFELINE_VARIABLE, str(identity.Identity.of(master.pid)))
+    plain = deploy(points=1)
+    plain.up()
+    master.kill()
+    master.wait()
+    wait_for(lambda: supervisor.read_state(plain.attempt).state == "ended", 10)
+    assert_all_gone(plain)
+    assert not any(token.exists() for token in plain.tokens), "no token outlives what it stands for"

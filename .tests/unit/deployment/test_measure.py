@@ -1,0 +1,302 @@
+"""Points measured on a live stand-in: whatever happens, no figure of a faulty point is published."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from datetime import UTC, datetime
+
+import psutil
+import pytest
+
+from builders.deployed import assert_all_gone, assert_no_figure, reasons
+from integration.harness import wait_until
+from servemark import supervisor
+from servemark.config.cluster import Cluster as Site
+from servemark.config.model import Timeouts
+from servemark.deployment import attempts
+from servemark.measurement import quarantine, silence
+from servemark.measurement.raw import read_raw
+from servemark.nodes import suspension
+from servemark.records import Ready, Timeline, Topology
+from servemark.report import timelines
+from servemark.supervisor import ownership
+
+
+def test_a_stored_measurement_is_judged_by_todays_thresholds(deploy):
+    plain = deploy(points=1)
+    plain.up()
+    assert plain.measure().verdict == "VALID"
+    plain.stop()
+    plain.verdict = plain.verdict.model_copy(update={"min_requests_per_slot": 1000.0})
+    record = plain.measure()
+    assert (record.verdict, reasons(record)) == ("SUSPECT", {"few_requests_per_slot"})
+
+
+def test_what_the_server_said_each_second_is_kept_beside_the_attempt_and_outlives_a_replay(deploy):
+    plain = deploy(points=1, point={"requests": 24}, variables={"STANDIN_TOKEN_S": "0.1"})
+    plain.up()
+    record = plain.measure()
+    attempt = plain.attempt
+    plain.stop()
+    timeline = Timeline.read(Timeline.path(attempt, record.point))
+    assert timelines.belongs(timeline, record)
+    (server,) = timeline.servers
+    assert len(server.seconds) >= 2 and 4.0 in server.running and set(server.waiting) == {0.0}
+    assert all(0 <= usage <= 1 for usage in server.kv_cache_usage)
+    replayed = plain.measure()
+    assert timelines.belongs(timeline, replayed) and replayed.attempt == record.attempt
+
+
+def test_a_suspect_measurement_is_kept_and_marked(deploy):
+    plain = deploy(points=1)
+    plain.verdict = plain.verdict.model_copy(update={"min_duration_s": 60.0})
+    plain.up()
+    record = plain.measure()
+    assert (record.verdict, reasons(record)) == ("SUSPECT", {"too_short"})
+    assert plain.ledger.find(record.key).record == record
+    assert plain.told.words[-1].endswith("(SUSPECT: too_short)")
+
+
+@pytest.mark.parametrize("victim", ["client", "server", "job"])
+def test_a_process_that_was_stopped_makes_the_point_suspect(deploy, victim):
+    plain = deploy(points=1, point={"requests": 40}, variables={"STANDIN_TOKEN_S": "0.1"})
+    plain.up()
+    log = plain.attempt / "server.log"
+
+    def family() -> list[psutil.Process]:
+        server, ours = psutil.Process(plain.pid()), psutil.Process().children(recursive=True)
+        servers = [server, *server.children(recursive=True)]
+        clients = [one for one in ours if "bench_client.py" in " ".join(one.cmdline())]
+        return {"client": clients, "server": servers, "job": [*ours, *servers]}[victim]
+
+    def stand_still() -> None:
+        """Stop the process for 4 s, once the client has sent its warm-up and some requests."""
+        wait_until(lambda: log.read_text().count("POST /v1/completions") > 12, 30, "it is measured")
+        stopped = family()
+        for process in stopped:
+            process.suspend()
+        time.sleep(4.0)
+        for process in stopped:
+            process.resume()
+
+    thread = threading.Thread(target=stand_still)
+    thread.start()
+    record = plain.measure()
+    thread.join()
+    assert (record.verdict, reasons(record) - {"tokens_in_bursts"}) == ("SUSPECT", {"interrupted"}), record.reasons
+    assert record.output_throughput and plain.ledger.find(record.key) is None
+    (client,) = read_raw(plain.raw()).clients
+    assert bool(silence.find(client, closed_loop=True).stopped) is (victim == "job"), "its CPU time was not sampled"
+
+
+def test_a_suspension_in_slurms_record_makes_the_point_suspect(deploy, monkeypatch):
+    plain = deploy(points=2)
+    plain.up()
+    monkeypatch.setattr(suspension, "since", lambda began: f"Slurm suspended job 7 after {began}.")
+    record = plain.measure(1)
+    assert (record.verdict, reasons(record)) == ("SUSPECT", {"interrupted"})
+    assert plain.ledger.find(record.key) is None and "job 7" in record.reasons[0].detail
+    monkeypatch.undo()
+    assert plain.measure(2).verdict == "VALID"
+
+
+def test_a_damaged_entry_of_the_ledger_is_said_and_measured_again(deploy):
+    plain = deploy(points=1)
+    plain.up()
+    key = plain.measure().key
+    plain.ledger.find(key).raw.write_text("{}")
+    record = plain.measure()
+    assert record.verdict == "VALID" and plain.ledger.find(key).record == record
+    assert any(text.startswith("warning: A stored measurement was damaged") for text in plain.told.words)
+
+
+def test_a_server_that_is_killed_in_mid_measurement_ends_the_deployment_with_its_reason(deploy):
+    # One completion makes it ready, one is the client's warm-up.
+    plain = deploy(variables={"STANDIN_FAULT": "die_after:4", "STANDIN_TOKEN_S": "0.02"})
+    plain.up()
+    begin = time.monotonic()
+    first = plain.measure(1)
+    assert time.monotonic() - begin < 12
+    assert_no_figure(plain, first)
+    assert "server_died" in reasons(first) and first.failure.reason == "server_died"
+    assert f"server (pid {plain.pid()}) was ended by signal 9" in first.failure.detail
+    assert first.failure.log == str(plain.attempt / "server.log") and first.failure.remedy
+    second = plain.measure(2)
+    assert_no_figure(plain, second)
+    assert second.failure == first.failure and second.asked in (0, 4)
+    assert plain.raw(2).read_text() == "{}\n"
+    assert any(
+        text.startswith("chat-c4-r2: not measured: The server died during chat-c4-r1") for text in plain.told.words
+    )
+    assert_all_gone(plain)
+    stopped = plain.stop()
+    assert stopped.failure == first.failure
+    assert (stopped.daemons[0].signal, stopped.daemons[0].why) == (signal.SIGKILL, "exited")
+    assert quarantine.reason_codes(second) == {"server_died"}
+
+
+def test_a_server_that_hangs_is_found_by_its_silence_and_ended(deploy, tmp_path):
+    fault = tmp_path / "fault"
+    plain = deploy(
+        variables={"STANDIN_FAULT_FILE": str(fault)},
+        timeouts=Timeouts(start=20.0, stall=20.0, point=60.0, no_progress=1.0, stop=1.0),
+    )
+    plain.up()
+    fault.write_text("hang")
+    begin = time.monotonic()
+    record = plain.measure()
+    assert time.monotonic() - begin < 15
+    assert_no_figure(plain, record)
+    assert "server_hung" in reasons(record)
+    assert (record.failure.reason, record.client_exit_code) == ("server_hung", None)
+    assert "did not answer /metrics" in record.failure.detail and "timeouts.no_progress" in record.failure.remedy
+    assert_all_gone(plain)
+
+
+def test_faults_of_single_requests_make_invalid_points_and_leave_the_server_to_the_next(deploy, tmp_path):
+    expected = {
+        "fail_requests:2": {"requests_failed"},
+        "cut_streams:2": {"requests_failed"},
+        "zero_tokens": {"no_output", "requests_failed"},
+        "short_tokens": {"output_tokens_short"},
+    }
+    fault = tmp_path / "fault"
+    plain = deploy(points=len(expected) + 1, variables={"STANDIN_FAULT_FILE": str(fault)})
+    plain.up()
+    for number, (text, codes) in enumerate(expected.items()):
+        fault.write_text(text)
+        record = plain.measure(number + 1)
+        assert_no_figure(plain, record)
+        assert reasons(record) & codes and record.failure is None, text
+        assert plain.raw(number + 1).stat().st_size > 100, "the client's results are kept as evidence"
+    fault.write_text("none")
+    assert plain.measure(len(expected) + 1).verdict == "VALID"
+    assert (plain.stop().failure, plain.left) == (None, [])
+
+
+def test_faults_of_the_client_make_invalid_points_and_leave_the_server_to_the_next(deploy, monkeypatch):
+    expected = {
+        "exit_1": {"client_failed", "raw_missing"},
+        "no_file": {"raw_missing"},
+        "truncated_json": {"raw_truncated"},
+        "nan": {"non_finite"},
+        "hang": {"client_timeout", "raw_missing"},
+    }
+    plain = deploy(
+        points=len(expected) + 1,
+        timeouts=Timeouts(start=20.0, stall=20.0, point=1.0, no_progress=10.0, stop=1.0),
+    )
+    plain.up()
+    for number, (text, codes) in enumerate(expected.items()):
+        monkeypatch.setenv("STANDIN_CLIENT_FAULT", text)
+        plain.timeouts = plain.timeouts.model_copy(update={"point": 1.0 if text == "hang" else 20.0})
+        record = plain.measure(number + 1)
+        assert_no_figure(plain, record)
+        assert reasons(record) == codes and record.failure is None, text
+        if codes & {"raw_missing"}:
+            assert plain.raw(number + 1).read_text() == "{}\n"
+    monkeypatch.delenv("STANDIN_CLIENT_FAULT")
+    plain.timeouts = plain.timeouts.model_copy(update={"point": 20.0})
+    assert plain.measure(len(expected) + 1).verdict == "VALID"
+
+
+def test_a_server_that_dies_between_two_points_is_not_asked_for_the_next(deploy, wait_for):
+    plain = deploy()
+    plain.up()
+    assert plain.measure(1).verdict == "VALID"
+    os.kill(plain.pid(), signal.SIGKILL)
+    wait_for(lambda: supervisor.read_state(plain.attempt).state == "ended")
+    record = plain.measure(2)
+    assert_no_figure(plain, record)
+    assert reasons(record) == {"server_died"} and record.client_argv == ()
+    assert "between two load points: server (pid" in record.failure.detail and "signal 9" in record.failure.detail
+    assert_all_gone(plain)
+    assert plain.stop().failure == record.failure
+
+
+def test_a_point_that_is_lost_does_not_touch_what_the_ledger_keeps(deploy):
+    plain = deploy(points=1)
+    plain.up()
+    good = plain.measure()
+    plain.stop()
+    # The same point of another experiment, whose deployment fails: its results take the same place.
+    other = plain.plan.points[0].model_copy(update={"key": "0" * 64})
+    plain.plan = plain.plan.model_copy(update={"points": (other,)})
+    assert plain.measure().verdict == "INVALID" and plain.raw().read_text() == "{}\n"
+    assert plain.ledger.find(good.key).record == good
+
+
+def test_a_replay_that_lacks_a_point_after_all_is_no_live_deployment(deploy):
+    plain = deploy(points=1)
+    Ready(deployment="plain", replay=True).write(plain.tokens[2])
+    record = plain.measure()
+    assert_no_figure(plain, record)
+    assert reasons(record) == {"deployment_gone"} and record.attempt is None
+
+
+def test_a_point_that_the_allocations_time_does_not_hold_is_not_begun(deploy):
+    plain = deploy()
+    ready = plain.up()
+    assert plain.measure(1).verdict == "VALID"
+    (took,) = map(float, (plain.attempt / "durations").read_text().split())
+    margin = attempts.spec(plain.attempt).end_margin_s
+    assert 0 < took < 20 and margin == plain.timeouts.stop + attempts.END_MARGIN_S
+    (plain.attempt / "durations").write_text("1.0\n100.0\n")
+
+    def ends_in(seconds: float) -> None:
+        ends_at = datetime.fromtimestamp(time.time() + margin + seconds, UTC).isoformat()
+        ready.model_copy(update={"ends_at": ends_at}).write(plain.tokens[2])
+
+    ends_in(125)
+    plain.plan = plain.plan.model_copy(update={"points": (plain.plan.points[1], plain.plan.points[1])})
+    assert plain.measure(1).verdict == "VALID", "the longest point so far and a tenth"
+    other = plain.plan.points[0].model_copy(update={"key": "0" * 64})
+    plain.plan = plain.plan.model_copy(update={"points": (other,)})
+    ends_in(105)
+    record = plain.measure(1)
+    assert_no_figure(plain, record)
+    assert reasons(record) == {"out_of_time"} and record.client_argv == ()
+    assert (
+        "The allocation has 10" in record.failure.detail and "a load point takes about 110 s" in record.failure.detail
+    )
+    assert record.failure.remedy == attempts.MORE_TIME
+    assert_all_gone(plain)
+    assert plain.stop().failure == record.failure
+
+
+@pytest.mark.parametrize(("how", "reason"), [("asked", "stop_requested"), ("later owner", "taken_over")])
+def test_a_deployment_that_was_ended_from_outside_says_so_at_the_next_point(deploy, wait_for, how, reason):
+    plain = deploy(points=1)
+    plain.up()
+    if how == "asked":
+        (plain.attempt / "stop").touch()
+    else:
+        (plain.folder / ownership.FILE).write_text("job 7, start 2\n")
+    wait_for(lambda: supervisor.read_state(plain.attempt).state == "ended")
+    record = plain.measure()
+    assert_no_figure(plain, record)
+    assert reasons(record) == {reason} and record.failure.log == str(plain.attempt / "keeper.json")
+    assert plain.stop().failure == record.failure
+
+
+def test_the_client_runs_on_its_own_node_through_the_launcher(deploy, slurm, tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir(mode=0o700)
+    site = Site.model_construct(scheduler="slurm", interface="lo", scratch=str(scratch))
+    plain = deploy(points=1, topology=Topology(client="own"), site=site)
+    ready = plain.up()
+    assert ready.failure is None, ready.failure
+    assert ready.client_node == "node2" and datetime.fromisoformat(ready.ends_at).timestamp() > time.time()
+    record = plain.measure()
+    assert (record.verdict, record.client_node, record.client_exit_code) == ("VALID", "node2", 0)
+    (call,) = [call for call in slurm.calls("srun") if "client-chat-c4-r1.json" in call]
+    assert "--nodelist=node2 " in call
+    request = (plain.attempt / "tools" / "client-chat-c4-r1.json").read_text()
+    assert "OPENAI_API_KEY" in request
+    key = (plain.attempt / "api-key").read_text()
+    assert key not in request and key not in " ".join(slurm.calls("srun"))
+    plain.stop()
+    assert_all_gone(plain)

@@ -1,0 +1,317 @@
+"""Every node of an allocation is looked at before a deployment starts: what differs is named, with node, expected, found."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from builders.deployed import CONFIG, Deployment, assert_all_gone
+from servemark.config.cluster import Cluster as Site
+from servemark.deployment import node_checks
+from servemark.deployment.launcher import Ground, new_scratch, on_node
+from servemark.errors import StageFailed
+from servemark.nodes import allocation, survey
+from servemark.nodes.allocation import Allocation
+from servemark.processes import identity
+from servemark.records import Node, Topology
+from servemark.supervisor.plain_names import is_plain
+from servemark.supervisor.process_request import DaemonRequest
+
+# The stand-in of vLLM is one process however many ranks it is asked for; the nodes are this machine.
+TWO = Topology(nodes=2, devices_per_node=1, tensor_parallel=1, pipeline_parallel=2, executor="mp")
+
+
+PLANNED = {"gpu": "H200", "count": 4}
+
+
+def node(name: str = "node1", **changes) -> Node:
+    values = {
+        "name": name, "host": name, "address": "10.0.0.1", "interface": "hsn0", "devices": 4, "cpu_count": 8, "memory_gib": 1,
+        "shm_gib": 1, "python": "3.12.1", "vllm": "0.25.1", "ray": "2.54.1", "kind": {"gpu": "H200", "count": 4},
+    }  # fmt: skip
+    return Node(**(values | changes))
+
+
+def test_nodes_that_are_alike_pass():
+    node_checks.compare([node("node1"), node("node2")], 4, needs_ray=True)
+    node_checks.compare([node("node1", ray=None), node("node2", ray="2.54.1")], 2, needs_ray=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "reason", "lines"),
+    [
+        (
+            [node("node1"), node("node2", devices=3)],
+            "devices_missing",
+            ["Node node2: expected 4 device(s) for ranks; found 3."],
+        ),
+        (
+            [node("node1"), node("node2", vllm="0.25.0")],
+            "versions_differ",
+            ["Node node2: expected vLLM 0.25.1, as on node1; found 0.25.0."],
+        ),
+        (
+            [node("node1", python="3.11.9"), node("node2"), node("node3")],
+            "versions_differ",
+            ["Node node1: expected Python 3.12.1, as on node2; found 3.11.9."],
+        ),
+        (
+            [node("node1"), node("node2", ray=None, devices=0), node("node3", python="3.13.0", ray="2.53.0")],
+            "versions_differ",
+            [
+                "Node node2: expected 4 device(s) for ranks; found 0.",
+                "Node node3: expected Python 3.12.1, as on node1; found 3.13.0.",
+                "Node node2: expected Ray 2.54.1, as on node1; found None.",
+                "Node node3: expected Ray 2.54.1, as on node1; found 2.53.0.",
+            ],
+        ),
+    ],
+    ids=["devices", "vllm", "the first one is the odd one", "everything at once"],
+)
+def test_a_node_that_differs_is_named_with_what_was_expected_and_found(found, reason, lines):
+    with pytest.raises(StageFailed) as refused:
+        node_checks.compare(found, 4, needs_ray=True)
+    assert sorted(refused.value.what.splitlines()) == sorted(lines)
+    assert refused.value.reason == reason and refused.value.do
+
+
+def test_a_node_with_too_few_devices_says_what_its_environment_names():
+    with pytest.raises(StageFailed) as refused:
+        node_checks.compare([node(devices=1, cuda_visible_devices="3")], 2, needs_ray=False)
+    assert refused.value.what == (
+        "Node node1: expected 2 device(s) for ranks; found 1 (CUDA_VISIBLE_DEVICES is '3' there)."
+    )
+    assert "without a scheduler, set CUDA_VISIBLE_DEVICES as it was when the machine was probed" in refused.value.do
+
+
+def test_other_gpus_than_the_probed_ones_are_told_with_what_the_environment_names():
+    planned = {"gpus": [["H200", 143771]] * 4, "driver": "580"}
+    found = node(kind={"gpus": [["H200", 143771]], "driver": "570"}, cuda_visible_devices="")
+    with pytest.raises(StageFailed) as refused:
+        node_checks.same_kind([found], planned)
+    gpus, driver = refused.value.what.splitlines()
+    assert gpus.endswith("found [['H200', 143771]] (CUDA_VISIBLE_DEVICES is '' there).")
+    assert driver == "Node node1: expected driver 580, as probed; found 570."
+    assert "without a scheduler, set CUDA_VISIBLE_DEVICES as it was" in refused.value.do
+
+
+def test_nodes_of_another_kind_than_the_planned_one_are_refused():
+    node_checks.same_kind([node("node1"), node("node2")], PLANNED)
+    with pytest.raises(StageFailed) as refused:
+        node_checks.same_kind([node("node1"), node("node2", kind={"gpu": "A100", "count": 4})], PLANNED)
+    assert refused.value.what == "Node node2: expected gpu H200, as probed; found A100."
+    assert refused.value.reason == "hardware_differs" and "`constraint`" in refused.value.do
+
+
+@pytest.fixture
+def two(deploy, slurm, tmp_path):
+    """A deployment over the two nodes of the stand-in's job."""
+
+    def make(**given) -> Deployment:
+        scratch = tmp_path / "scratch"
+        scratch.mkdir(mode=0o700)
+        site = Site.model_construct(scheduler="slurm", interface="lo", scratch=str(scratch))
+        return deploy(**({"topology": TWO, "points": 1, "site": site} | given))
+
+    return make
+
+
+def test_all_nodes_are_looked_at_at_once_and_swept_at_the_end(two, slurm):
+    plain = two()
+    token = plain.start()
+    assert token.failure is None and token.job_id == "1" and token.ends_at.endswith("+00:00")
+    assert [(each.name, each.address, each.interface) for each in token.nodes] == [
+        ("node1", "127.0.0.1", "lo"),
+        ("node2", "127.0.0.1", "lo"),
+    ]
+    assert [[part.node for part in replica.parts] for replica in token.replicas] == [[0, 1]]
+    looked, reached = slurm.calls("srun")
+    assert "--nodelist=node1,node2" in looked and "--nodelist=node2" in reached
+    scratch = new_scratch(plain.config, Path("/unused"), allocation.current()).parent
+    assert [(path / ".job").read_text() for path in scratch.iterdir()] == ["1"]
+    stopped = plain.stop()
+    assert (stopped.failure, stopped.leftovers) == (None, ())
+    assert len(slurm.calls("srun")) == 3 and "--nodelist=node1,node2" in slurm.calls("srun")[-1]
+    assert list(scratch.iterdir()) == []
+    assert_all_gone(plain)
+
+
+def test_a_client_of_another_kind_is_asked_in_a_step_of_its_own(two, slurm):
+    slurm.heterogeneous("node1,node2", "client1")
+    slurm.devices(node1="0", node2="0", client1="")
+    plain = two(topology=TWO.model_copy(update={"client": "own"}))
+    token = plain.start()
+    assert token.failure is None, token.failure
+    assert [each.name for each in token.nodes] == ["node1", "node2", "client1"]
+    steps = {
+        (call.split("--het-group=")[1][0], call.split("--nodelist=")[1].split()[0]) for call in slurm.calls("srun")
+    }
+    assert steps == {("0", "node1,node2"), ("1", "client1"), ("0", "node2")}, (
+        "looked at, then joined with the first node"
+    )
+    assert [part.node for part in token.replicas[0].parts] == [0, 1]
+
+
+def test_a_node_that_does_not_answer_is_named(two, slurm):
+    slurm.lose("node2")
+    failure = two().start().failure
+    assert failure.reason == "node_silent" and failure.stage == "start_cluster"
+    assert "Node node2: expected an answer within 10 s; found none (srun: exit code 0)." in failure.detail
+    assert "scontrol show node" in failure.remedy
+
+
+def test_nodes_that_do_not_answer_in_time_are_all_named_with_sruns_last_words(two, slurm):
+    plain = two()
+    plain.timeouts = plain.timeouts.model_copy(update={"cluster": 1.0})
+    script = slurm.folder / "bin" / "srun"
+    script.write_text("#!/bin/sh\necho 'srun: error: Unable to create step for job 1' >&2\nsleep 30\n")
+    failure = plain.start().failure
+    assert failure.reason == "node_silent"
+    assert "Nodes node1, node2: expected an answer within 1 s" in failure.detail
+    assert failure.quote[-1:] == ("srun: error: Unable to create step for job 1",)
+
+
+def test_a_failure_of_a_node_comes_back_with_its_name(two, slurm):
+    site = Site.model_construct(scheduler="slurm", interface="ib*", scratch=str(slurm.folder))
+    failure = two(site=site).start().failure
+    assert failure.reason == "wrong_interface"
+    assert [line.split(":")[0] for line in failure.detail.splitlines()] == ["Node node1", "Node node2"]
+    assert "lo (127.0.0.1)" in failure.detail
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [(("node1",), "The allocation has 1 node(s), node1; expected 2."), (("node2", "node1"), None)],
+)
+def test_an_allocation_with_too_few_nodes_is_refused(two, slurm, names, words):
+    slurm.nodes(*names)
+    failure = two().start().failure
+    assert (failure and failure.reason) == (words and "nodes_missing")
+    assert words is None or (words in failure.detail and "changes the number of nodes" in failure.remedy)
+
+
+def test_several_nodes_without_a_scheduler_are_refused_with_the_way_out(deploy):
+    failure = deploy(topology=TWO, points=1).start().failure
+    assert failure.reason == "nodes_missing" and "snakemake --profile slurm" in failure.remedy
+
+
+def ground(tmp_path: Path, job: str | None = "1", names: tuple[str, ...] = ("node1", "node2")) -> Ground:
+    attempt = tmp_path / "attempts" / "001"
+    attempt.mkdir(parents=True)
+    return Ground(Allocation(job, names, cpus={"node2": 4}), attempt, tmp_path / "runtime" / "abc")
+
+
+REQUEST = DaemonRequest(name="gate", argv=("python", "gate.py"), env={"A": "b"}, log="x.log", devices=(1,))
+
+
+def test_a_tool_of_this_machine_is_run_as_it_is(tmp_path, nowhere):
+    tool = ground(tmp_path, None, (identity.host(),)).tool(identity.host(), REQUEST)
+    assert tool.argv == ["python", "gate.py"] and not tool.launched
+    assert (tool.env["A"], tool.env[identity.NODE_VARIABLE]) == ("b", identity.host())
+
+
+def test_a_tool_of_this_machine_in_a_special_folder_gets_a_plain_name(tmp_path, nowhere):
+    python = tmp_path / "my env/bin/python"
+    made = ground(tmp_path, None, (identity.host(),))
+    tool = made.tool(identity.host(), REQUEST.model_copy(update={"argv": (str(python), "gate.py")}))
+    assert is_plain(tool.argv[0]) and os.path.realpath(tool.argv[0]) == str(python)
+
+
+@pytest.mark.parametrize(
+    ("names", "nodelist", "cpus"),
+    [(["node2"], "--nodelist=node2", True), (["node1", "node2"], "--nodelist=node1,node2", False)],
+)
+def test_a_tool_of_other_nodes_goes_through_the_launcher_on_a_leash(tmp_path, names, nodelist, cpus):
+    made = ground(tmp_path)
+    tool = made.tool_on(names, REQUEST)
+    path = made.attempt / "tools" / "gate.json"
+    assert tool.launched and tool.argv[-1] == str(path) and nodelist in tool.argv
+    assert ("--cpus-per-task=4" in tool.argv) is cpus
+    assert tool.env[identity.MARK_VARIABLE] == str(made.attempt) and "A" not in tool.env
+    asked = DaemonRequest.model_validate_json(path.read_text())
+    assert path.stat().st_mode & 0o777 == 0o600 and asked.scratch == str(made.scratch) and asked.devices == (1,)
+
+
+def test_the_scratch_folder_is_short_new_and_where_the_site_says(monkeypatch, tmp_path):
+    here = Allocation(None, ("here",))
+    job = Allocation("1", ("node1",))
+    monkeypatch.setenv("LOCAL", "/nvme/alice")
+    site = CONFIG.model_copy(update={"cluster": Site(scheduler="slurm", scratch="$LOCAL/x")})
+    assert new_scratch(CONFIG, tmp_path, here).parent == tmp_path
+    assert new_scratch(CONFIG, tmp_path, job).parent == tmp_path
+    found = new_scratch(site, tmp_path, job)
+    assert found.parent == Path(f"/nvme/alice/x/servemark-{os.getuid()}") and len(found.name) == 8
+    assert found != new_scratch(site, tmp_path, job)
+
+
+def test_a_folder_of_the_nodes_whose_variable_is_not_set_is_refused_by_its_key(monkeypatch):
+    monkeypatch.setenv("OF_THE_NODE", "/local")
+    assert on_node("local_models", "$OF_THE_NODE/models") == Path(f"/local/models/servemark-{os.getuid()}")
+    monkeypatch.delenv("OF_THE_NODE")
+    with pytest.raises(StageFailed, match=r"`local_models: \$OF_THE_NODE/models` .* not set in the job") as failed:
+        on_node("local_models", "$OF_THE_NODE/models")
+    assert failed.value.reason == "variable_not_set"
+
+
+def test_the_sweep_says_what_it_ended_and_where(slurm, tmp_path, wait_for):
+    made = ground(tmp_path)
+    left = subprocess.Popen(["sleep", "300"], env={**os.environ, **identity.mark(made.attempt)})
+    try:
+        wait_for(lambda: [p.pid for p in identity.marked(made.attempt)] == [left.pid])
+        found = node_checks.sweep(made, 20, tmp_path / "stop.log")
+        # Both nodes are this machine: one of them, or both, met it.
+        assert found and all(words.split(": ", 1)[1].startswith(f"{left.pid} sleep 300") for words in found)
+        assert {words.split(":")[0] for words in found} <= {"node1", "node2"}
+        assert left.wait(5) == -9
+    finally:
+        left.kill()
+        left.wait()
+
+
+@pytest.fixture
+def listening():
+    """The listener of the first node: its place, and what to ask it with."""
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.05)
+        thread = threading.Thread(target=node_checks._connect_back, args=(listener, ended))
+        thread.start()
+        yield listener.getsockname()
+        ended.set()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "nonsense", [b"hello\n", b"\n", b'["node2", "127.0.0.1", 1]\n', b'["node2"]\n', b"[1, 2, 3]\n"]
+)
+def test_the_first_node_goes_on_listening_whatever_it_hears(listening, nonsense):
+    with socket.create_connection(listening) as caller:
+        caller.sendall(nonsense)
+        assert caller.recv(1) == b"", "it hung up"
+    with socket.create_server(("127.0.0.1", 0)) as back:
+        back.settimeout(5)
+        with socket.create_connection(listening) as caller:
+            caller.sendall(json.dumps(["node2", *back.getsockname()]).encode() + b"\n")
+            back.accept()[0].close()
+
+
+def test_reach_that_fails_is_a_failure_of_its_node(slurm, tmp_path, standin, watch, monkeypatch):
+    made = ground(tmp_path)
+    every = [node("node1", address="127.0.0.1"), node("node2", address="127.0.0.1")]
+    # Nobody calls back: as when a firewall lets only one direction through.
+    monkeypatch.setattr(node_checks, "_connect_back", lambda listener, ended: ended.wait())
+    monkeypatch.setattr(survey, "REACH_S", 0.3)
+    asked = survey.Spec(task="look", attempt=str(made.attempt), scratch=str(made.scratch), interface="lo")
+    monkeypatch.setattr(node_checks, "_ask", lambda ground, spec, *rest, **_: ([survey.answer(spec)], [], ""))
+    monkeypatch.setenv("SLURMD_NODENAME", "node2")
+    with pytest.raises(StageFailed) as failed:
+        node_checks._check_reach(made, asked, every, 30, tmp_path / "log", watch)
+    assert failed.value.reason == "wrong_interface"
+    assert failed.value.what.startswith("Node node2: expected a connection back between 127.0.0.1 (lo)")

@@ -1,0 +1,88 @@
+"""Ready is a completion with a token in it; what is not ours is an error at once, and what is not ready yet is described."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from builders.answering import server
+from servemark.deployment.probe import ServerProbe, require_closed
+from servemark.errors import StageFailed
+
+GOOD = (200, {"usage": {"completion_tokens": 1}})
+
+
+def test_a_server_is_asked_for_health_its_model_and_one_token():
+    with server(**{"v1/completions": GOOD}) as (handler, url):
+        probe = ServerProbe(url, "tiny", "the-key")
+        assert [probe(), probe()] == ["healthy", "ready"]
+    assert [asked[:2] for asked in handler.asked] == [
+        (path, "Bearer the-key") for path in ("/health", "/v1/models", "/v1/completions")
+    ]
+    body = handler.asked[2][2]
+    assert (body["model"], body["max_tokens"], body["ignore_eos"]) == ("tiny", 1, True)
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [
+        ({"health": (503, "")}, "/health answers 503"),
+        ({"v1/models": (503, "{}")}, "/v1/models answers 503"),
+        ({"v1/completions": (500, "EngineDeadError")}, "a completion answers 500: EngineDeadError"),
+        ({"v1/completions": (200, {"usage": {"completion_tokens": 0}})}, "a completion has no token"),
+        ({"v1/completions": (200, {})}, "a completion has no token"),
+    ],
+)
+def test_a_server_that_is_not_ready_yet_is_described(paths, words):
+    with server(**{"v1/completions": GOOD} | paths) as (_, url):
+        probe = ServerProbe(url, "tiny", "key")
+        assert {probe(), probe()} - {"healthy"} == {words}
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        ((401, {"error": "Unauthorized"}), "does not know our key"),
+        ((200, {"data": [{"id": "llama"}]}), "lists the models ['llama'], not 'tiny'"),
+        ((200, "<html>a router's page</html>"), "lists the models []"),
+        ((200, ["tiny"]), "lists the models []"),
+        ((200, {"data": None}), "lists the models []"),
+        ((404, "nothing here"), "lists the models []"),
+    ],
+)
+def test_another_program_on_our_port_is_an_error_at_once(models, words):
+    with server(**{"v1/models": models}) as (_, url):
+        probe = ServerProbe(url, "tiny", "key")
+        assert probe() == "healthy"
+        with pytest.raises(StageFailed) as failed:
+            probe()
+    assert failed.value.reason == "foreign_server" and words in failed.value.what
+    assert "another port" in failed.value.do
+
+
+def test_no_answer_is_no_error():
+    with server(health=(0, "")) as (_, url):
+        probe = ServerProbe(url, "tiny", "key")
+        probe._client.timeout = httpx.Timeout(0.2)
+        assert probe() == "no answer (ReadTimeout)"
+    assert ServerProbe(url, "tiny", "key")() == "no connection yet"
+
+
+def test_a_proxy_of_the_site_is_not_asked(monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with server() as (_, url):
+        assert ServerProbe(url, "tiny", "key")() == "healthy"
+
+
+@pytest.mark.parametrize(("status", "closed"), [(401, True), (200, False), (403, False), (404, False), (500, False)])
+def test_only_401_is_a_closed_door(status, closed):
+    with server(metrics=(status, "")) as (handler, url):
+        if closed:
+            require_closed(f"{url}/metrics")
+        else:
+            with pytest.raises(StageFailed, match=f"answers {status} without the key") as refused:
+                require_closed(f"{url}/metrics")
+            assert refused.value.reason == "open_door"
+    assert handler.asked == [("/metrics", None)], "it was asked without the key"
+    require_closed(f"{url}/metrics")  # nobody answers: nothing is given away

@@ -1,0 +1,41 @@
+"""What the tokens say of nodes and servers is kept in the start-up record, of a start that failed as well."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import report_data, report_data_cluster
+from servemark.deployment.readiness import Waiting
+from servemark.records import Cluster, Endpoint, Failure, Startup
+
+FAILURE = Failure(stage="serve_model", reason="port_taken", detail="The port is taken.")
+SPANNING = report_data_cluster.spanning_startup("x")
+
+
+@pytest.mark.parametrize(
+    ("topology", "nodes", "client"),
+    [
+        (report_data.SPANNING, SPANNING.nodes, "client1"),
+        (report_data.SPANNING.model_copy(update={"client": "head"}), SPANNING.nodes[:2], "node1"),
+        (report_data.SPANNING, (), None),
+    ],
+    ids=["a node of its own", "beside the server", "before any node was looked at"],
+)
+def test_a_failed_start_keeps_what_was_found(tmp_path, told, topology, nodes, client):
+    cluster = Cluster(
+        deployment="x", attempt="a", nodes=nodes, replicas=SPANNING.placement, ray_nodes=SPANNING.ray_nodes
+    )
+    token = Endpoint(deployment="x", attempt="a", failure=FAILURE, servers=SPANNING.servers)
+    plan = report_data.plan("x", topology=topology)
+    waiting = Waiting(plan, cluster, token, start_s=1, stall_s=1, stop_s=1, progress=told)
+    _, startup = waiting.run(tmp_path)
+    assert startup == Startup(
+        deployment="x",
+        failure=FAILURE,
+        attempt="a",
+        nodes=nodes,
+        placement=SPANNING.placement,
+        ray_nodes=SPANNING.ray_nodes,
+        servers=SPANNING.servers,
+        client_node=client,
+    )

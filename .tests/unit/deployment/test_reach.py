@@ -1,0 +1,86 @@
+"""An endpoint's address is tried from where Snakemake runs, and one that it cannot reach comes with a way to it."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from dataclasses import replace
+
+import pytest
+
+from builders.endpoint import FACTS
+from servemark.deployment import how_to_use, reach
+from servemark.processes import identity
+from servemark.progress import Display, Progress
+
+
+@pytest.fixture
+def listening():
+    """The port of a server on this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def closed() -> int:
+    """A port of this machine on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def announced(page, port: int) -> dict:
+    facts = replace(FACTS, url=f"http://127.0.0.1:{port}", node="localhost")
+    page.write_text(how_to_use.page(facts))
+    return json.loads(json.dumps({"endpoint": reach.noted(facts, page)}))
+
+
+def test_an_address_that_is_reached_needs_no_words(tmp_path, listening):
+    page = tmp_path / how_to_use.NAME
+    line = announced(page, listening)
+    before = page.read_text()
+    assert reach.check(line) == [] and page.read_text() == before
+
+
+@pytest.mark.parametrize("line", [{}, {"endpoint": None}, {"text": "READY"}])
+def test_other_lines_of_progress_are_not_tried(line):
+    assert reach.check(line) == []
+
+
+def test_an_unreachable_address_gets_a_tunnel_through_its_node(tmp_path, closed, listening, monkeypatch):
+    monkeypatch.setattr(reach, "SSH_PORT", listening)
+    page = tmp_path / how_to_use.NAME
+    warning, *way = reach.check(announced(page, closed))
+    assert identity.host() in warning and f"127.0.0.1:{closed}" in warning and "refused" in warning
+    tunnel = f"ssh -N -L 8000:127.0.0.1:{closed} localhost"
+    assert any(tunnel in text for text in way)
+    text = page.read_text()
+    assert tunnel in text and f"\nssh -N -J alice@LOGIN -L 8000:127.0.0.1:{closed} alice@localhost\n" in text
+    assert str(FACTS.key_file) in text
+
+
+def test_an_unreachable_node_is_reported_with_what_to_do(tmp_path, closed, monkeypatch):
+    monkeypatch.setattr(reach, "SSH_PORT", closed)
+    page = tmp_path / how_to_use.NAME
+    lines = reach.check(announced(page, closed))
+    assert not any("ssh -N" in text for text in lines) and any("`interface`" in text for text in lines)
+    assert "`interface`" in page.read_text()
+
+
+def test_the_page_of_an_endpoint_that_has_ended_is_not_written_again(tmp_path, closed):
+    page = tmp_path / how_to_use.NAME
+    line = announced(page, closed)
+    page.unlink()
+    assert reach.check(line) and not page.exists()
+
+
+def test_the_display_shows_what_the_check_found_below_the_line(tmp_path, closed):
+    path, stream = tmp_path / "progress.jsonl", io.StringIO()
+    display = Display(path, stream, reach.check)
+    display.start()
+    progress = Progress(path, "hold_endpoint", "plain", "hold.log")
+    progress.say("READY", **announced(tmp_path / how_to_use.NAME, closed))
+    progress.say("next")
+    display.end()
+    ready, warning, *_, last = stream.getvalue().splitlines()
+    assert ready.endswith("READY") and "warning:" in warning and "plain" in warning and last.endswith("next")

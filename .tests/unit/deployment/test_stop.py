@@ -1,0 +1,120 @@
+"""stop_deployment ends what lives, proves that nothing is left, and names what had to be killed."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from builders.deployed import assert_all_gone, kill_keeper
+from servemark import supervisor
+from servemark.config.cluster import Cluster as Site
+from servemark.deployment import attempts, cluster
+from servemark.deployment import stop as stop_module
+from servemark.errors import ServemarkError
+from servemark.processes import identity
+from servemark.supervisor import ownership
+
+
+def test_stopping_ends_what_a_killed_keeper_left(deploy, wait_for):
+    plain = deploy(points=1)
+    plain.up()
+    kill_keeper(plain)
+    wait_for(lambda: len(plain.left) == 1)
+    (engine,) = plain.left
+    stopped = plain.stop()
+    assert engine in stopped.leftovers
+    assert plain.left == []
+
+
+def test_an_attempt_that_ended_and_lost_files_is_told_of_by_what_it_has(deploy):
+    plain = deploy(points=1)
+    plain.up()
+    before = plain.stop()
+    (plain.attempt / "keeper-spec.json").unlink()
+    assert plain.stop().daemons == before.daemons
+
+
+def test_a_server_that_ignores_requests_to_end_is_killed_and_named(deploy):
+    plain = deploy(points=1, variables={"STANDIN_FAULT": "ignore_term"})
+    plain.up()
+    pid = plain.pid()
+    begin = time.monotonic()
+    stopped = plain.stop()
+    assert time.monotonic() - begin < 8
+    assert any(text.startswith(f"{pid} ") for text in stopped.leftovers)
+    assert stopped.daemons[0].signal == signal.SIGKILL
+    assert_all_gone(plain)
+
+
+def test_a_process_that_cannot_be_ended_is_an_error_that_names_it(deploy, monkeypatch):
+    plain = deploy(points=1)
+    plain.start()
+    stuck = subprocess.Popen(["sleep", "300"], env={**os.environ, **identity.mark(plain.attempt)})
+    ticks = itertools.count()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(identity, "signal_all", lambda found, number: None)
+            patch.setattr(stop_module, "time", SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda _: None))
+            with pytest.raises(ServemarkError, match=f"cannot be ended: {stuck.pid} sleep 300") as failed:
+                plain.stop()
+        assert failed.value.reason == "cannot_stop"
+    finally:
+        stuck.kill()
+        stuck.wait()
+
+
+def test_stopping_what_was_never_started_is_a_replay(deploy):
+    stopped = deploy(points=1).stop()
+    assert (stopped.replay, stopped.attempt, stopped.daemons) == (True, None, ())
+
+
+@pytest.mark.parametrize(("owner", "swept"), [("job 1", True), ("job 9", False)])
+def test_nodes_are_swept_in_the_allocation_that_the_attempt_ran_in_only(
+    deploy, slurm, tmp_path, monkeypatch, owner, swept
+):
+    monkeypatch.setenv(ownership.VARIABLE, "job 1")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir(mode=0o700)
+    plain = deploy(points=1, site=Site.model_construct(scheduler="slurm", interface="lo", scratch=str(scratch)))
+    assert plain.start().failure is None
+    left = subprocess.Popen(["sleep", "300"], env={**os.environ, **identity.mark(plain.attempt)})
+    monkeypatch.setenv(ownership.VARIABLE, owner)
+    monkeypatch.setattr(stop_module, "_end_here", lambda deployment, attempt: ())
+    before = len(slurm.calls("srun"))
+    try:
+        stopped = plain.stop()
+        assert len(slurm.calls("srun")) - before == swept
+        assert any(f": {left.pid} sleep 300" in words for words in stopped.leftovers) is swept
+        assert (left.poll() is not None) is swept
+    finally:
+        left.kill()
+        left.wait()
+
+
+def test_a_copy_of_a_checkout_ends_nothing_of_the_original(deploy, tmp_path, monkeypatch):
+    own, copy = tmp_path / "own", tmp_path / "copy"
+    for folder in (own, copy):
+        folder.mkdir()
+    monkeypatch.chdir(own)
+    plain = deploy(points=1)
+    plain.up()
+    there = dataclasses.replace(plain, root=copy)
+    shutil.copytree(plain.folder, there.folder, dirs_exist_ok=True)
+    scratch, before = attempts.scratch_folder(plain.attempt), list(plain.left)
+    monkeypatch.chdir(copy)
+    begin = time.monotonic()
+    cluster._end_leftovers(there.folder, there.told)
+    assert there.stop().leftovers == () and there.left == []
+    assert time.monotonic() - begin < 3, "nothing is waited for"
+    monkeypatch.chdir(own)
+    assert supervisor.is_alive(plain.attempt) and plain.left == before and scratch.is_dir()
+    monkeypatch.chdir(own.rename(tmp_path / "moved"))
+    assert supervisor.is_alive(plain.attempt)

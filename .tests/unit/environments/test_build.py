@@ -1,0 +1,360 @@
+"""Environments: built once from a list whose hashes hold, shared, never half; or one that exists and works."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from builders.paths import LIBRARY
+from builders.places import site_packages
+from servemark.environments import build as environment
+from servemark.environments import bytecode_cache
+from servemark.environments.lockfiles import Lock
+from servemark.errors import EnvironmentRefused, ServemarkError
+from servemark.files import storage
+from servemark.files.storage import CacheClosed
+from servemark.processes.identity import LIFELINE_VARIABLE, myself
+from standin import VERSION
+
+HERE = (sys.version_info[:2], platform.machine())
+# A build backend of a few lines, so that the shim builds with nothing but what lies beside it.
+BACKEND = """
+import zipfile
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name = "shim-2.0-py3-none-any.whl"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
+        wheel.writestr("shim.py", "")
+        wheel.writestr("shim-2.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: shim\\nVersion: 2.0\\n")
+        wheel.writestr("shim-2.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("shim-2.0.dist-info/RECORD", "")
+    return name
+"""
+
+
+def make_wheel(folder: Path, name: str, version: str) -> tuple[Path, str]:
+    """A wheel with one module, and its sha256."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": f"VERSION = {version!r}\n",
+        f"{name}_data.txt": "x" * 200_000,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    rows = []
+    with zipfile.ZipFile(path, "w") as wheel:
+        for file, text in files.items():
+            wheel.writestr(zipfile.ZipInfo(file), text)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+            rows.append(f"{file},sha256={digest},{len(text)}")
+        wheel.writestr(zipfile.ZipInfo(f"{info}/RECORD"), "\n".join([*rows, f"{info}/RECORD,,"]) + "\n")
+    return path, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def lock(tmp_path, monkeypatch) -> Lock:
+    """A list of one package, which pip finds in a local folder and nowhere else."""
+    _, digest = make_wheel(tmp_path / "wheels", "demo", "1.0")
+    for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(tmp_path / "wheels"), "CONFIG_FILE": "/dev/null"}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.delenv("PIP_INDEX_URL", raising=False)
+    requirements = tmp_path / "envs" / "demo.lock"
+    requirements.parent.mkdir()
+    requirements.write_text(f"demo==1.0 \\\n    --hash=sha256:{digest}\n")
+    return Lock("demo", requirements, (HERE[0],), (HERE[1],))
+
+
+@pytest.fixture
+def build(lock, tmp_path, told, watch):
+    def run(given: Lock = lock, name: str = "cpu", timeout_s: float = 60):
+        log = tmp_path / "build.log"
+        log.unlink(missing_ok=True)
+        return environment.build(
+            name, given, tmp_path / "cache", log=log, timeout_s=timeout_s, progress=told, watch=watch
+        )
+
+    return run
+
+
+def test_a_lock_is_built_once_into_a_prefix_named_by_its_content(build, lock, tmp_path, told):
+    record = build()
+    assert record.prefix == str(tmp_path / "cache" / "environments" / f"demo-{lock.digest(*HERE)[:12]}")
+    assert (record.origin, record.lock, record.packages, record.digest) == ("lock", "demo", 1, lock.digest(*HERE))
+    assert record.seconds > 0 and record.size_mib == 0.2
+    said = subprocess.run([record.python, "-c", "import demo; print(demo.VERSION)"], capture_output=True, text=True)
+    assert said.stdout == "1.0\n"
+    assert told.words[:2] == ["making the environment", "installing 1 locked packages"]
+    again = build(name="other")
+    assert again == record.model_copy(update={"name": "other", "seconds": 0.0})
+    assert told.words[-1].startswith("environment demo exists already (1 packages")
+
+
+def test_whatever_decides_what_is_installed_is_in_the_digest(lock, tmp_path):
+    shim = tmp_path / "shim"
+    shim.mkdir()
+    (shim / "pyproject.toml").write_text("a")
+    with_shim = dataclasses.replace(lock, shim=shim)
+    digests = [
+        lock.digest(*HERE),
+        with_shim.digest(*HERE),
+        lock.digest((3, 99), HERE[1]),
+        lock.digest(HERE[0], "other"),
+    ]
+    (shim / "pyproject.toml").write_text("b")
+    digests.append(with_shim.digest(*HERE))
+    lock.requirements.write_text("demo==1.1\n")
+    digests.append(lock.digest(*HERE))
+    assert len(set(digests)) == len(digests)
+    moved = tmp_path / "moved" / "demo.lock"
+    moved.parent.mkdir()
+    moved.write_text("demo==1.1\n")
+    assert dataclasses.replace(lock, requirements=moved).digest(*HERE) == lock.digest(*HERE), (
+        "its place does not matter"
+    )
+
+
+def test_a_half_built_prefix_is_built_anew(build, lock, tmp_path, told):
+    half = tmp_path / "cache" / "environments" / f"demo-{lock.digest(*HERE)[:12]}"
+    (half / "lib").mkdir(parents=True)
+    (half / "lib" / "rubbish").write_text("from a build that was killed")
+    record = build()
+    assert told.words[0] == "removing a half-built environment"
+    assert not (half / "lib" / "rubbish").exists() and record.packages == 1
+
+
+def test_the_shim_is_built_from_a_copy_and_installed_beside_the_list(build, lock, tmp_path, told):
+    shim = tmp_path / "shim"
+    shim.mkdir()
+    (shim / "backend.py").write_text(BACKEND)
+    (shim / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    )
+    before = sorted(shim.iterdir())
+    record = build(dataclasses.replace(lock, shim=shim))
+    assert "repairing the CPU build" in told.words
+    assert not (Path(record.prefix) / "tmp").exists(), "what pip downloaded is gone"
+    listed = environment.list_packages(Path(record.python))["packages"]
+    assert listed == ["demo==1.0", "shim==2.0"]
+    assert sorted(shim.iterdir()) == before, "the checkout stays clean"
+
+
+def test_two_builds_at_once_build_once(lock, tmp_path):
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from servemark.environments import build as environment, lockfiles as locks\n"
+        "from servemark.processes import children\n"
+        "from servemark.progress import Progress\n"
+        "lock = locks.Lock('demo', Path(sys.argv[1]), (sys.version_info[:2],), (sys.argv[3],))\n"
+        "cache = Path(sys.argv[2])\n"
+        "record = environment.build('cpu', lock, cache, log=cache.parent / sys.argv[4], timeout_s=60,\n"
+        "  progress=Progress(cache.parent / (sys.argv[4] + '.jsonl'), 'b'), watch=children.LifelineWatch())\n"
+        "print(record.seconds, record.prefix)"
+    )
+    env = {**os.environ, "PYTHONPATH": LIBRARY, LIFELINE_VARIABLE: str(myself())}
+    builds = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(lock.requirements), str(tmp_path / "cache"), HERE[1], f"log{n}"],
+            env=env,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for n in range(2)
+    ]
+    outputs = [one.communicate(timeout=60)[0].split() for one in builds]
+    assert [one.returncode for one in builds] == [0, 0]
+    assert sorted(float(seconds) > 0 for seconds, _ in outputs) == [False, True], "the second one found it built"
+    assert outputs[0][1] == outputs[1][1]
+    words = [
+        json.loads(line)["text"] for n in range(2) for line in (tmp_path / f"log{n}.jsonl").read_text().splitlines()
+    ]
+    assert words.count("installing 1 locked packages") == 1
+    assert sum(text.startswith("environment demo exists already") for text in words) == 1
+
+
+def test_what_was_built_before_is_found_without_a_lock(build, monkeypatch):
+    """Of another user's cache the lock cannot be taken, and need not be."""
+    built = build()
+    monkeypatch.setattr(environment.FileLock, "acquire", lambda *_, **__: pytest.fail("a lock was asked for"))
+    assert build().python == built.python
+
+
+def test_a_cache_that_takes_nothing_is_refused_with_the_way_out(build, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(environment.FileLock, "acquire", refuse)
+    with pytest.raises(CacheClosed, match="Permission denied") as caught:
+        build()
+    assert caught.value.reason == "cache_not_writable" and "`cache`" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "packages", "reason"),
+    [
+        ('echo \'words of a .pth file\'; echo \'{"python": "3.12.1", "packages": ["vllm==1"]}\'', ["vllm==1"], None),
+        ("echo nonsense", None, "says: nonsense"),
+        ("true", None, "says: "),
+        ("sleep 5", None, "does not answer within 1 s"),
+    ],
+)
+def test_packages_are_the_last_line_and_anything_else_is_refused(tmp_path, monkeypatch, script, packages, reason):
+    monkeypatch.setattr(environment, "LISTED_S", 1)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    if packages:
+        assert environment.list_packages(python)["packages"] == packages
+        return
+    with pytest.raises(EnvironmentRefused, match=reason) as caught:
+        environment.list_packages(python)
+    assert caught.value.reason == "prefix_broken"
+
+
+def test_a_build_waits_for_another_one_and_says_so(build, lock, tmp_path, told, wait_for):
+    prefix = tmp_path / "cache" / "environments" / f"demo-{lock.digest(*HERE)[:12]}"
+    prefix.parent.mkdir(parents=True)
+    with environment.FileLock(f"{prefix}.lock"):
+        thread = threading.Thread(target=build)
+        thread.start()
+        wait_for(lambda: any("another run builds this environment" in text for text in told.words))
+        assert not prefix.exists()
+    thread.join(60)
+    assert environment.Environment.read(prefix / environment.MARKER).packages == 1
+
+
+@pytest.mark.parametrize(
+    ("list_of_packages", "cause", "advice"),
+    [
+        (f"demo==1.0 --hash=sha256:{'0' * 64}", "HASH", "your index serves other files. Do not use them"),
+        (
+            f"torch==2.13.0+cpu --hash=sha256:{'0' * 64}",
+            "torch==2.13.0+cpu",
+            "Your pip does not know PyTorch's CPU index",
+        ),
+        (f"nowhere==1.0 --hash=sha256:{'0' * 64}", "nowhere==1.0", "what was downloaded is kept by pip"),
+    ],
+    ids=["another file", "no CPU index", "no such package"],
+)
+def test_pips_refusal_is_quoted_with_the_fitting_advice(build, lock, tmp_path, list_of_packages, cause, advice):
+    lock.requirements.write_text(f"{list_of_packages}\n")
+    with pytest.raises(EnvironmentRefused) as refused:
+        build()
+    assert refused.value.reason == "build_failed"
+    assert "installing 1 locked packages failed" in refused.value.what and cause in refused.value.what
+    assert advice in refused.value.do
+    assert refused.value.look == str(tmp_path / "build.log")
+    assert not list((tmp_path / "cache" / "environments").glob(f"*/{environment.MARKER}")), "it does not look built"
+
+
+def test_a_package_that_is_not_the_locked_one_is_not_installed(build, lock, tmp_path):
+    make_wheel(tmp_path / "wheels", "demo", "1.0")
+    with zipfile.ZipFile(tmp_path / "wheels" / "demo-1.0-py3-none-any.whl", "a") as wheel:
+        wheel.writestr("evil.py", "print('hello')")
+    with pytest.raises(EnvironmentRefused, match="DO NOT MATCH THE HASHES"):
+        build()
+    assert not list((tmp_path / "cache").rglob("evil.py"))
+
+
+def test_a_build_that_takes_too_long_is_ended(build, tmp_path, monkeypatch):
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nsleep 300\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(slow))
+    with pytest.raises(EnvironmentRefused, match="making the environment failed: timeout after 0 s"):
+        build(timeout_s=0.01)
+
+
+def test_a_build_without_room_is_refused_before_anything_is_made(build, lock, tmp_path):
+    with pytest.raises(EnvironmentRefused, match=r"takes about 1000000 GiB in") as refused:
+        build(dataclasses.replace(lock, gib=1e6))
+    assert refused.value.reason == "no_room" and "`cache`" in refused.value.do
+    assert str(storage.mount_point(tmp_path)) in refused.value.what
+    assert not list((tmp_path / "cache" / "environments").glob("demo-*/*"))
+
+
+def test_what_was_added_to_a_built_environment_makes_it_another_one(build, told):
+    record = build()
+    environment.verify(record)
+    added = Path(record.prefix, "lib", f"python{HERE[0][0]}.{HERE[0][1]}", "site-packages", "kernels-1.0.dist-info")
+    added.mkdir()
+    (added / "METADATA").write_text("Metadata-Version: 2.1\nName: kernels\nVersion: 1.0\n")
+    with pytest.raises(EnvironmentRefused, match="have changed since this run described it"):
+        environment.verify(record)
+    again = build()
+    assert (again.packages, again.digest != record.digest, again.prefix) == (2, True, record.prefix)
+    assert "its packages are not those of the list alone" in told.words[-1]
+    environment.verify(again)
+    assert build() == again
+    shutil.rmtree(added)
+    assert build() == record.model_copy(update={"seconds": 0.0})
+
+
+def test_an_environment_that_was_built_before_its_packages_were_noted_is_taken_as_it_is(build):
+    record = build()
+    old = record.model_copy(update={"installed": None})
+    old.write(Path(record.prefix) / environment.MARKER)
+    environment.verify(old)
+    assert build() == old.model_copy(update={"seconds": 0.0})
+
+
+def test_an_existing_prefix_is_known_by_what_it_has(standin):
+    found = environment.use_prefix("mine", Path(standin.prefix))
+    assert (found.name, found.origin, found.packages, found.seconds) == ("mine", "prefix", 3, 0)
+    assert found.python == standin.python
+    assert environment.use_prefix("other", Path(standin.prefix)).digest == found.digest
+
+
+def test_another_package_is_another_environment(standin_copy):
+    before = environment.use_prefix("mine", Path(standin_copy.prefix))
+    metadata = site_packages(standin_copy) / f"ray-{VERSION}.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text().replace(f"Version: {VERSION}", "Version: 9"))
+    assert environment.use_prefix("mine", Path(standin_copy.prefix)).digest != before.digest
+
+
+def test_a_prefix_without_interpreter_is_refused_by_its_key(tmp_path):
+    with pytest.raises(EnvironmentRefused, match=r"environments\.mine\.prefix: there is no interpreter") as refused:
+        environment.use_prefix("mine", tmp_path)
+    assert refused.value.reason == "prefix_missing"
+
+
+def test_an_interpreter_that_does_not_run_is_refused_with_its_words(tmp_path):
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\necho 'wrong ELF class' >&2; exit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(EnvironmentRefused, match="does not run: wrong ELF class") as refused:
+        environment.use_prefix("mine", tmp_path)
+    assert refused.value.reason == "prefix_broken"
+
+
+@pytest.mark.parametrize(("text", "mode"), [("#!/bin/sh\n", 0o644), ("#!/no/such/shell\n", 0o755), ("\0\0\0\0", 0o755)])
+def test_an_interpreter_that_cannot_be_started_is_refused(tmp_path, text, mode):
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(text)
+    python.chmod(mode)
+    for start in (environment.list_packages, lambda path: bytecode_cache.place(path, "digest", tmp_path)):
+        with pytest.raises(EnvironmentRefused, match="cannot be started") as refused:
+            start(python)
+        assert refused.value.reason == "prefix_broken"
+
+
+def test_a_damaged_marker_is_said_and_not_taken_for_a_built_environment(build, lock):
+    record = build()
+    (Path(record.prefix) / environment.MARKER).write_text("{")
+    with pytest.raises(ServemarkError, match=environment.MARKER):
+        build()

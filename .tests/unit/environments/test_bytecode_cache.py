@@ -1,0 +1,116 @@
+"""Bytecode goes to a folder of ours where, and only where, Python cannot keep it beside the sources."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from servemark.environments import bytecode_cache
+from servemark.errors import EnvironmentRefused
+from servemark.records import Environment
+from servemark.variables import passed_on
+
+
+def site_packages(prefix: Path) -> Path:
+    (found,) = prefix.glob("lib/python*/site-packages")
+    return found
+
+
+@pytest.fixture
+def prefix(tmp_path, monkeypatch) -> Path:
+    """An environment with a package of vLLM's name and no bytecode of it."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    made = tmp_path / "prefix"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(made)], check=True)
+    package = site_packages(made) / "vllm"
+    package.mkdir()
+    (package / "__init__.py").write_text("VERSION = '1'\n")
+    return made
+
+
+def place(prefix: Path, cache: Path) -> Path | None:
+    return bytecode_cache.place(prefix / "bin" / "python", "d" * 64, cache)
+
+
+def run(prefix: Path, variables: dict[str, str]) -> None:
+    argv = [str(prefix / "bin" / "python"), "-c", "import vllm"]
+    subprocess.run(argv, check=True, env=passed_on.clean_environment(variables))
+
+
+def described(prefix: Path, folder: Path | None) -> Environment:
+    return Environment(
+        name="mine",
+        origin="prefix",
+        digest="d" * 64,
+        prefix=str(prefix),
+        python=str(prefix / "bin" / "python"),
+        packages=1,
+        bytecode=str(folder) if folder else None,
+        seconds=0,
+        size_mib=0,
+    )
+
+
+def test_a_prefix_that_python_can_write_keeps_its_own(prefix, tmp_path):
+    assert place(prefix, tmp_path / "cache") is None
+    assert not (tmp_path / "cache").exists()
+    assert bytecode_cache.variables(described(prefix, None)) == {}
+
+
+def test_where_writing_is_forbidden_it_is_kept_in_the_cache(prefix, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    folder = place(prefix, tmp_path / "cache")
+    assert folder is not None and folder.is_relative_to(tmp_path / "cache")
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+    assert folder.parent.name.endswith(str(os.getuid()))
+    run(prefix, bytecode_cache.variables(described(prefix, folder)))
+    (kept,) = folder.rglob("vllm/__init__.*.pyc")
+    before = kept.stat().st_mtime_ns
+    run(prefix, bytecode_cache.variables(described(prefix, folder)))
+    assert kept.stat().st_mtime_ns == before, "found, not made again"
+    assert not list(site_packages(prefix).rglob("*.pyc")), "nothing is written into the user's environment"
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_prefix_of_another_user_is_kept_in_the_cache(prefix, tmp_path):
+    (site_packages(prefix) / "vllm").chmod(0o555)
+    assert place(prefix, tmp_path / "cache") is not None
+
+
+def test_bytecode_that_is_there_is_used_whatever_is_set(prefix, tmp_path, monkeypatch):
+    run(prefix, {})
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert place(prefix, tmp_path / "cache") is None
+
+
+def test_the_users_own_folder_stays(prefix, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "own"))
+    assert place(prefix, tmp_path / "cache") is None
+
+
+def test_what_a_pth_file_prints_is_not_taken_for_the_answer(prefix, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (site_packages(prefix) / "talks.pth").write_text("import sys; print('hello')\n")
+    assert place(prefix, tmp_path / "cache") is not None
+
+
+def test_an_interpreter_that_does_not_answer_is_refused(tmp_path):
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no such module >&2; exit 3\n")
+    broken.chmod(0o755)
+    with pytest.raises(EnvironmentRefused, match="does not run: no such module"):
+        bytecode_cache.place(broken, "d" * 64, tmp_path / "cache")
+
+
+def test_a_folder_that_cannot_be_made_is_said_with_the_way_out(prefix, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(EnvironmentRefused, match="cannot be used") as refused:
+        place(prefix, tmp_path / "cache")
+    assert "PYTHONPYCACHEPREFIX" in str(refused.value.do)

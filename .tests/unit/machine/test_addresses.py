@@ -1,0 +1,54 @@
+"""Which address of a node is used: the one that the scheduler knows, or what the cluster file names."""
+
+from __future__ import annotations
+
+import pytest
+
+from servemark.errors import StageFailed
+from servemark.machine import addresses
+from servemark.records import Interface
+
+THERE = tuple(
+    Interface(name=name, address=address)
+    for name, address in (("lo", "127.0.0.1"), ("hsn1", "10.2.0.7"), ("hsn0", "10.1.0.7"), ("eth0", "192.168.3.7"))
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "known_as", "found"),
+    [
+        (None, "192.168.3.7", "eth0"),
+        (None, "10.2.0.7", "hsn1"),
+        ("hsn1", "192.168.3.7", "hsn1"),
+        ("hsn*", None, "hsn0"),
+        ("[eh]*0", None, "eth0"),
+        ("10.0.0.0/8", None, "hsn0"),
+        ("10.2.0.7/16", None, "hsn1"),
+        ("lo", "192.168.3.7", "lo"),
+    ],
+)
+def test_the_interface_that_is_meant(wanted, known_as, found):
+    assert addresses.choose("node7", THERE, wanted, known_as).name == found
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "wanted", "known_as", "words"),
+    [
+        (
+            THERE,
+            "ib0",
+            None,
+            "Node node7: expected an interface ib0 with an IPv4 address; found eth0 (192.168.3.7), hsn0",
+        ),
+        (THERE, "HSN0", None, "expected an interface HSN0"),
+        (THERE, "172.16.0.0/12", None, "expected an interface 172.16.0.0/12"),
+        (THERE, None, "10.9.9.9", "expected an interface with the address 10.9.9.9, by which Slurm knows it"),
+        (THERE, None, None, "expected an interface with the address None"),
+        ((), "hsn0", None, "found none."),
+    ],
+)
+def test_a_node_without_it_says_what_it_has(interfaces, wanted, known_as, words):
+    with pytest.raises(StageFailed) as refused:
+        addresses.choose("node7", interfaces, wanted, known_as)
+    assert words in refused.value.what and refused.value.reason == "wrong_interface"
+    assert "`interface` in the cluster file" in refused.value.do

@@ -1,0 +1,226 @@
+"""What the machine is: an H200 host's own words, and a machine without a driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from builders.paths import FIXTURES
+from servemark.errors import ServemarkError
+from servemark.machine import hardware, visible_gpus
+from servemark.records import Hardware
+
+RECORDED = FIXTURES / "hardware"
+HEADER = (RECORDED / "nvidia-smi-h200x1.txt").read_text()
+TOPOLOGY = (RECORDED / "nvidia-smi-topo-h200x4.txt").read_text()
+
+
+def query() -> str:
+    """The recorded names and sizes in the shape of the query that the probe makes; the ids are made up."""
+    rows = (RECORDED / "nvidia-smi-query-name-memory-h200x4.csv").read_text().split("\n")[:4]
+    return "".join(f"{row.removesuffix(' MiB')}, GPU-{n}, 580.159.04\n" for n, row in enumerate(rows))
+
+
+def test_gpus_and_driver_of_a_recorded_host():
+    gpus, driver = hardware.parse_gpus(query(), 1024)
+    assert driver == "580.159.04"
+    assert [(gpu.name, gpu.memory_mib, gpu.uuid) for gpu in gpus] == [
+        ("NVIDIA H200", 143771, f"GPU-{n}") for n in range(4)
+    ]
+
+
+def test_the_query_of_the_probe_as_a_recorded_host_answers_it():
+    ((gpu,), driver) = hardware.parse_gpus((RECORDED / "nvidia-smi-query-h200x1.csv").read_text(), 1024)
+    assert (gpu.name, gpu.memory_mib, driver) == ("NVIDIA H200", 143771, "580.159.04")
+    assert gpu.uuid.startswith("GPU-0000")
+
+
+def test_a_recorded_topology_loses_the_codes_that_underline_its_header():
+    recorded = (RECORDED / "nvidia-smi-topo-h200x1-terminal.txt").read_text()
+    assert "\x1b[4m" in recorded
+    assert hardware.plain(recorded).splitlines()[:2] == [
+        "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID",
+        "GPU0\t X \t0-15\t0\t\tN/A",
+    ]
+    assert hardware.plain(TOPOLOGY) == TOPOLOGY
+
+
+@pytest.mark.parametrize("text", ["", "\n", "No devices were found\n"])
+def test_no_row_is_no_gpu(text):
+    assert hardware.parse_gpus(text, 1024) == ((), None)
+
+
+def test_memory_with_its_unit_is_read_as_well():
+    ((gpu,), _) = hardware.parse_gpus("NVIDIA H200, 143771 MiB, GPU-0, 580.159.04\n", 1024)
+    assert gpu.memory_mib == 143771
+
+
+def test_a_gpu_without_memory_of_its_own_has_the_machines():
+    ((gpu,), driver) = hardware.parse_gpus("NVIDIA GB10, [N/A], GPU-0, 580.95.05\n", 122_570)
+    assert (gpu.memory_mib, driver) == (122_570, "580.95.05")
+
+
+def test_a_part_of_a_gpu_is_refused_by_what_it_is():
+    with pytest.raises(
+        ServemarkError, match=r"memory of NVIDIA H100: '\[Insufficient Permissions\]'.*\(MIG\)"
+    ) as caught:
+        hardware.parse_gpus("NVIDIA H100, [Insufficient Permissions], GPU-0, 580.95.05\n", 1024)
+    assert caught.value.reason == "gpu_part_named"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (HEADER, "13.0"),
+        ("| Driver Version: 610.1    CUDA UMD Version: 13.3     |", "13.3"),
+        ("NVIDIA-SMI has failed", None),
+    ],
+)
+def test_the_cuda_version_that_the_driver_can_do(text, version):
+    assert hardware.parse_cuda(text) == version
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("processor\t: 0\nmodel name\t: AMD EPYC 9V33X\nprocessor\t: 1\nmodel name\t: other\n", "AMD EPYC 9V33X"),
+        ("processor\t: 0\nCPU part\t: 0xd4f\n", f"{platform.machine()} part 0xd4f"),
+        ("", platform.machine()),
+    ],
+)
+def test_the_cpus_name(text, name):
+    assert hardware.parse_cpu_model(text) == name
+
+
+def test_the_cpus_name_of_a_recorded_host_is_what_lscpu_says_there():
+    said = re.search(r"^Model name: +(.+)$", (RECORDED / "lscpu-xeon-h200x1.txt").read_text(), re.MULTILINE)
+    assert said
+    assert hardware.parse_cpu_model((RECORDED / "cpuinfo-xeon-h200x1.txt").read_text()) == said[1]
+
+
+@pytest.mark.skipif(not shutil.which("ip"), reason="no ip(8) here")
+def test_interfaces_are_those_that_ip_lists():
+    listed = json.loads(subprocess.run(["ip", "-j", "addr"], capture_output=True, check=True).stdout)
+    addresses = {
+        (info.get("label", link["ifname"]), info["local"])
+        for link in listed
+        for info in link["addr_info"]
+        if info["family"] == "inet"
+    }
+    assert {(found.name, found.address) for found in hardware.interfaces()} == addresses
+
+
+def test_interfaces_are_ipv4_and_sorted():
+    found = hardware.interfaces()
+    assert ("lo", "127.0.0.1") in [(i.name, i.address) for i in found]
+    assert [i.name for i in found] == sorted(i.name for i in found)
+    assert all(re.fullmatch(r"\d+(\.\d+){3}", i.address) for i in found)
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """The only folder on PATH; nobody has said which GPUs are to be used."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.delenv(visible_gpus.VARIABLE, raising=False)
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def put_nvidia_smi(folder: Path, body: str) -> None:
+    script = folder / "nvidia-smi"
+    script.write_text(f"#!/bin/sh\n{body}\n")
+    script.chmod(0o755)
+
+
+def test_a_machine_without_a_driver_is_a_cpu_machine(path, tmp_path):
+    found = hardware.probe()
+    assert (found.accelerator, found.gpus, found.driver, found.cuda, found.gpu_topology) == (
+        "cpu",
+        (),
+        None,
+        None,
+        None,
+    )
+    assert found.host == socket.gethostname()
+    assert found.cpu_count == found.devices == len(os.sched_getaffinity(0))
+    assert found.memory_gib > 0 and found.shm_gib > 0 and found.nofile > 0
+    found.write(tmp_path / "hardware.json")
+    assert Hardware.read(tmp_path / "hardware.json") == found
+
+
+@pytest.fixture
+def four(path, tmp_path):
+    """nvidia-smi of a host with four GPUs."""
+    (tmp_path / "query").write_text(query())
+    put_nvidia_smi(
+        path,
+        f'case "$*" in "") f={RECORDED}/nvidia-smi-h200x1.txt;; "topo -m") f={RECORDED}/nvidia-smi-topo-h200x4.txt;; '
+        f"*) f={tmp_path}/query;; esac\nwhile IFS= read -r line; do printf '%s\\n' \"$line\"; done < $f",
+    )
+
+
+def test_a_gpu_machine_in_its_own_words(four):
+    found = hardware.probe()
+    assert (found.accelerator, found.driver, found.cuda) == ("cuda", "580.159.04", "13.0")
+    assert found.devices == len(found.gpus) == 4
+    assert found.gpu_topology == TOPOLOGY
+    assert (found.hidden_gpus, found.cuda_visible_devices) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "uuids"),
+    [
+        ("1", ["GPU-1"]),
+        ("3,0", ["GPU-3", "GPU-0"]),
+        ("GPU-2,GPU-1", ["GPU-2", "GPU-1"]),
+        ("0,1,2,3", ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]),
+        ("2,8,1", ["GPU-2"]),
+    ],
+)
+def test_only_the_gpus_that_we_may_use_are_recorded_in_their_order(four, tmp_path, monkeypatch, value, uuids):
+    monkeypatch.setenv(visible_gpus.VARIABLE, value)
+    found = hardware.probe()
+    assert [gpu.uuid for gpu in found.gpus] == uuids
+    assert (found.accelerator, found.devices, found.hidden_gpus) == ("cuda", len(uuids), 4 - len(uuids))
+    assert found.cuda_visible_devices == value and found.gpu_topology == TOPOLOGY
+    found.write(tmp_path / "hardware.json")
+    assert Hardware.read(tmp_path / "hardware.json") == found
+
+
+@pytest.mark.parametrize("value", ["", "-1"])
+def test_gpus_that_are_not_to_be_used_leave_a_cpu_machine_that_says_so(four, monkeypatch, value):
+    monkeypatch.setenv(visible_gpus.VARIABLE, value)
+    found = hardware.probe()
+    assert (found.accelerator, found.gpus, found.hidden_gpus) == ("cpu", (), 4)
+    assert found.devices == found.cpu_count
+    assert visible_gpus.hiding(found) == f"CUDA_VISIBLE_DEVICES is '{value}' and hides 4 of 4 GPU(s)"
+
+
+def test_a_variable_that_leaves_no_gpu_by_mistake_is_refused(four, monkeypatch):
+    monkeypatch.setenv(visible_gpus.VARIABLE, "4")
+    with pytest.raises(ServemarkError, match=r"is '4' on .* leaves none of the 4") as refused:
+        hardware.probe()
+    assert refused.value.reason == "gpus_hidden" and socket.gethostname() in refused.value.what
+
+
+def test_without_a_gpu_the_variable_hides_nothing(path, monkeypatch):
+    monkeypatch.setenv(visible_gpus.VARIABLE, "0,1")
+    found = hardware.probe()
+    assert (found.accelerator, found.hidden_gpus, found.cuda_visible_devices) == ("cpu", 0, "0,1")
+
+
+def test_a_broken_driver_is_not_taken_for_a_cpu_machine(path):
+    put_nvidia_smi(
+        path, "echo 'NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.'; exit 9"
+    )
+    with pytest.raises(ServemarkError, match="nvidia-smi is here and does not work"):
+        hardware.probe()

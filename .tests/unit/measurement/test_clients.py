@@ -1,0 +1,240 @@
+"""Several client processes: one result file made of theirs, and what is said of the client itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builders.paths import FIXTURES
+from builders.requests import FINE, Thresholds, codes, point
+from servemark.measurement import clients
+from servemark.measurement.merge import merge
+from servemark.measurement.raw import Client, RawError, Request, read_data, read_raw
+from servemark.measurement.verdict import Context, judge, measurement
+
+REAL = FIXTURES / "bench-0.32.0-cpu-detailed.json"
+ASKED = {"requests": 16, "concurrency": 4, "input_tokens": 24, "output_tokens": 8}
+LISTS = (
+    "input_lens",
+    "output_lens",
+    "ttfts",
+    "itls",
+    "latencies",
+    "start_times",
+    "queue_times",
+    "errors",
+    "generated_texts",
+)
+EASY = Thresholds(min_duration_s=0.1, max_client_cpu=1.0, min_client_overlap=0.0)
+
+
+def part_of(data: dict, first: int, last: int, late_s: float = 0.0) -> dict:
+    """What a process that sent these requests of a real result alone would have written."""
+    part = {**data, **{key: data[key][first:last] for key in LISTS if key in data}}
+    part["start_times"] = [start + late_s for start in part["start_times"]]
+    ends = [start + latency for start, latency in zip(part["start_times"], part["latencies"], strict=True)]
+    seconds = max(ends) - min(part["start_times"]) + 0.001
+    tokens = sum(part["input_lens"]), sum(part["output_lens"])
+    gaps = [gap for one in part["itls"] for gap in one]
+    count = last - first
+    return part | {
+        "num_prompts": count, "completed": count, "max_concurrency": 2, "duration": seconds,
+        "total_input_tokens": tokens[0], "total_output_tokens": tokens[1], "request_throughput": count / seconds,
+        "output_throughput": tokens[1] / seconds, "total_token_throughput": sum(tokens) / seconds,
+        "mean_ttft_ms": 1000 * sum(part["ttfts"]) / count, "mean_itl_ms": 1000 * sum(gaps) / len(gaps),
+    }  # fmt: skip
+
+
+def written(folder: Path, *datas: dict) -> list:
+    found = []
+    for index, data in enumerate(datas):
+        (folder / f"{index}.json").write_text(json.dumps(data))
+        found.append(read_data(folder / f"{index}.json"))
+    return found
+
+
+@pytest.fixture
+def pair(tmp_path) -> list:
+    """The two halves of a real result, the second half a little later than it was."""
+    data = json.loads(REAL.read_text())
+    return written(tmp_path, part_of(data, 0, 8), part_of(data, 8, 16, late_s=0.05))
+
+
+def merged(tmp_path: Path, parts: list, cpu=None) -> Path:
+    path = tmp_path / "merged.json"
+    path.write_text(json.dumps(merge(parts, cpu or [()] * len(parts))))
+    return path
+
+
+def test_the_parts_make_one_file_whose_figures_are_those_of_all_requests(tmp_path, pair):
+    raw = read_raw(merged(tmp_path, pair))
+    first, second = (part for _, part in pair)
+    assert raw.requests == first.requests + second.requests
+    assert (raw.num_prompts, raw.completed, raw.failed) == (16, 16, 0)
+    starts = [request.start for request in raw.requests]
+    ends = [request.start + request.latency for request in raw.requests]
+    assert raw.duration_s == pytest.approx(max(ends) - min(starts) + 0.001)
+    assert raw.duration_s > max(first.duration_s, second.duration_s)
+    judgement = judge(raw, point(**ASKED, clients=2), EASY, FINE)
+    assert (judgement.verdict, judgement.reasons) == ("VALID", ())
+    assert judgement.figures.output_throughput == pytest.approx(16 * 8 / raw.duration_s)
+    ttfts = sorted(request.ttft for request in raw.requests)
+    assert judgement.figures.ttft_ms.p50 == pytest.approx(500 * (ttfts[7] + ttfts[8])), "of all, not of the parts"
+    data = json.loads((tmp_path / "merged.json").read_text())
+    assert data["max_concurrency"] == 4 and data["model_id"] == pair[0][0]["model_id"]
+    assert "median_ttft_ms" in pair[0][0] and "median_ttft_ms" not in data
+    assert [entry["listed"] for entry in data["clients"]] == [8, 8]
+    assert [entry["first_start"] for entry in data["clients"]] == [min(starts[:8]), min(starts[8:])]
+
+
+def test_one_process_keeps_all_that_it_says(tmp_path):
+    ((data, raw),) = written(tmp_path, json.loads(REAL.read_text()))
+    one = merge([(data, raw)], [[(raw.requests[0].start, 3.0)]])
+    assert {key: value for key, value in one.items() if key != "clients"} == data
+    (tmp_path / "one.json").write_text(json.dumps(one))
+    again = read_raw(tmp_path / "one.json")
+    assert replace(again, clients=()) == raw and again.clients[0].requests == raw.requests
+    judgement = judge(again, point(**ASKED), EASY, FINE)
+    assert (judgement.verdict, judgement.client_cpu) == ("VALID", None), "one sample tells nothing"
+
+
+def test_rates_are_added_and_what_differs_is_left_out(tmp_path):
+    data = json.loads(REAL.read_text())
+    parts = [
+        part_of(data, 0, 8) | {"request_rate": 2.5, "date": "1"},
+        part_of(data, 8, 16) | {"request_rate": 2.5, "date": "2"},
+    ]
+    made = merge(written(tmp_path, *parts), [(), ()])
+    assert made["request_rate"] == 5.0 and "date" not in made
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda data: data["clients"][1].update(completed=7), "completed 7 (ours 8) in client process 2"),
+        (lambda data: data["clients"][0].update(mean_ttft_ms=1.0), "mean_ttft_ms 1 (ours"),
+        (lambda data: data["clients"][0].update(first_start=1.0), "first_start 1 (ours"),
+        (lambda data: data["clients"][0].update(duration=data["clients"][0]["duration"] * 3), "in client process 1"),
+        (lambda data: data.update(mean_itl_ms=1.0), "mean_itl_ms 1 (ours"),
+        (lambda data: data.update({key: data[key] / 2 if key != "duration" else data[key] * 2 for key in
+                                   ("duration", "request_throughput", "output_throughput", "total_token_throughput")}),
+         "duration"),
+    ],
+)  # fmt: skip
+def test_totals_are_compared_for_each_process_and_for_all(tmp_path, pair, change, words):
+    path = merged(tmp_path, pair)
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+    judgement = judge(read_raw(path), point(**ASKED, clients=2), EASY, FINE)
+    assert (judgement.verdict, codes(judgement)) == ("INVALID", {"client_disagrees"})
+    assert words in judgement.reasons[0].detail
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda entries: entries[0].update(listed=9), "raw_lengths"),
+        (lambda entries: entries[0].pop("cpu"), "raw_incomplete"),
+        (lambda entries: entries[0].pop("num_prompts"), "raw_incomplete"),
+        (lambda entries: entries[0].update(cpu=[[1.0]]), "raw_types"),
+        (lambda entries: entries[0].update(cpu=[["a", 1]]), "raw_types"),
+        (lambda entries: entries.append(3), "raw_types"),
+    ],
+)  # fmt: skip
+def test_an_entry_that_is_no_clients_is_refused(tmp_path, pair, change, reason):
+    path = merged(tmp_path, pair)
+    data = json.loads(path.read_text())
+    change(data["clients"])
+    path.write_text(json.dumps(data))
+    with pytest.raises(RawError) as caught:
+        read_raw(path)
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(("asked", "suits"), [(1, False), (2, True), (3, False)])
+def test_the_file_holds_as_many_processes_as_were_asked_for(tmp_path, pair, asked, suits):
+    judgement = judge(read_raw(merged(tmp_path, pair)), point(**ASKED, clients=asked), EASY, FINE)
+    assert ("clients_unaccounted" in codes(judgement, "INVALID")) is not suits
+
+
+@pytest.mark.parametrize(("asked", "suits"), [(1, True), (2, False)])
+def test_a_file_from_before_there_were_several_is_one_process(asked, suits):
+    judgement = judge(read_raw(REAL), point(**ASKED, clients=asked), EASY, FINE)
+    assert (judgement.verdict == "VALID") is suits and judgement.client_cpu is None
+
+
+def client(begin: float, seconds: float, cpu=(), wait_s: float = 0.0) -> Client:
+    """A process that worked for so long and sent its first request after ``wait_s``."""
+    first = Request(
+        ok=True, input_tokens=10, output_tokens=3, ttft=0.2, itls=(0.1, 0.1), latency=0.4, start=0.0, error=""
+    )
+    requests = (replace(first, start=begin + wait_s), replace(first, start=begin + seconds - 0.4))
+    return Client(2, 2, 0, seconds, requests, {}, tuple(cpu))
+
+
+def test_a_process_is_at_work_for_its_duration_up_to_its_last_answer():
+    assert clients.window(client(100.0, 10.0)) == pytest.approx((100, 110))
+    assert clients.window(client(100.0, 10.0, wait_s=3.0)) == pytest.approx((100, 110)), (
+        "waiting for the first arrival counts"
+    )
+    first, last = client(100.0, 10.0).requests
+    for ok in (True, False):
+        some = (replace(first, ok=ok), replace(last, ok=False, latency=0.0))
+        failed = replace(client(100.0, 10.0), requests=some)
+        assert clients.window(failed) == pytest.approx((100, 110)), "when a failed request ended is not known"
+    assert clients.window(replace(failed, requests=())) is None
+    assert clients.span_s([replace(failed, requests=())]) == 10.0
+
+
+def test_the_span_goes_from_the_first_beginning_to_the_last_end_and_the_overlap_between_the_others():
+    three = [client(100.0, 10.0), client(101.0, 10.0), client(102.0, 7.0)]
+    assert (clients.span_s(three), clients.overlap_s(three)) == pytest.approx((11.0, 7.0))
+    assert clients.overlap_s([client(100.0, 5.0), client(106.0, 5.0)]) == 0.0
+    assert clients.span_s([client(100.0, 10.0)]) == 10.0, "one process: the very number that it wrote"
+
+
+def test_the_cpu_share_is_that_of_the_measuring_alone():
+    # All of a core while it imports, half of one while it measures, all of one while it writes.
+    samples = (
+        [(t, float(t - 90)) for t in range(90, 100)] + [(100 + t, 10 + t / 2) for t in range(11)] + [(111.0, 16.0)]
+    )
+    assert clients.cpu_cores(client(100.0, 10.0, samples)) == pytest.approx(0.5)
+    assert clients.cpu_cores(client(100.2, 1.0, samples)) is None
+    known = [client(100.0, 10.0), client(100.0, 10.0, samples)]
+    assert clients.busiest(known) == (2, pytest.approx(0.5)) and clients.busiest(known[:1]) is None
+
+
+@pytest.mark.parametrize(
+    ("cores", "late_s", "expected"),
+    [(0.84, 0.0, set()), (0.86, 0.0, {"client_saturated"}), (0.2, 0.9, set()), (0.2, 1.1, {"clients_out_of_step"})],
+)
+def test_a_busy_client_and_one_out_of_step_are_suspect_with_their_numbers(cores, late_s, expected):
+    def cpu(begin: float, share: float) -> list[tuple[float, float]]:
+        return [(begin + t, 3 + t * share) for t in range(21)]
+
+    two = [client(100.0, 20.0, cpu(100.0, 0.1)), client(100.0 + late_s, 20.0 - late_s, cpu(100.0 + late_s, cores))]
+    duration_s = clients.span_s(two)
+    found = {reason.code: reason for reason in clients.reasons(two, duration_s, Thresholds(min_client_overlap=0.95))}
+    assert found.keys() == expected and {reason.severity for reason in found.values()} <= {"SUSPECT"}
+    if "client_saturated" in found:
+        assert "process 2 of 2 used 86% of a core" in found["client_saturated"].detail
+    if "clients_out_of_step" in found:
+        assert "during 18.90 s of 20.00 s" in found["clients_out_of_step"].detail
+    assert list(clients.reasons(two[:1], 20.0, Thresholds(min_client_overlap=1.0))) == [], "one is in step with itself"
+
+
+def test_the_record_says_how_many_asked_whom_and_how_busy_they_were(tmp_path, pair):
+    path = merged(tmp_path, pair)
+    data = json.loads(path.read_text())
+    begin = data["clients"][1]["first_start"]
+    data["clients"][1]["cpu"] = [[begin, 7.0], [begin + 0.01, 7.003125]]
+    path.write_text(json.dumps(data))
+    asked = point(**ASKED, clients=2, ask="replica")
+    record = measurement(judge(read_raw(path), asked, EASY, FINE), asked, Context("d", {}))
+    assert (record.clients, record.ask, record.client_cpu) == (2, "replica", pytest.approx(0.3125, abs=1e-4))
+    broken = measurement(judge(read_raw(path), point(**ASKED, clients=3), EASY, FINE), asked, Context("d", {}))
+    assert (broken.verdict, broken.client_cpu) == ("INVALID", None)

@@ -1,0 +1,160 @@
+"""A rate that was asked for is held against what was sent, and against what requests waited before they were."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+
+from builders.paths import FIXTURES
+from builders.requests import FINE, Thresholds, as_client, codes, point, raw_of, request
+from servemark.measurement.raw import read_raw
+from servemark.measurement.verdict import judge
+
+RATE, EACH_S = 20.0, 0.4
+
+
+def arrivals(count: int, rate: float, burstiness: float = 1.0, seed: int = 1) -> list[float]:
+    """As vLLM's client draws them: gamma gaps, stretched so that the last request is due ``count`` / ``rate`` after the beginning."""
+    draw = random.Random(seed)
+    due = list(accumulate(draw.gammavariate(burstiness, 1.0) for _ in range(count)))
+    return [moment * count / rate / due[-1] for moment in due]
+
+
+def load(due: list[float], places: int | None = None, begin: float = 50.0, told: bool = True) -> list:
+    """Requests of ``EACH_S`` that came when they were due, and were sent when one of the places was free."""
+    free = [0.0] * (places or len(due))
+    sent = []
+    for moment in due:
+        place = free.index(min(free))
+        start = max(moment, free[place])
+        free[place] = start + EACH_S
+        sent.append(request(start=begin + start, latency=EACH_S, waited=start - moment if told else None))
+    return sent
+
+
+def result(requests: list, begin: float = 50.0):
+    return raw_of(requests, duration=max(one.start + one.latency for one in requests) - begin)
+
+
+def judged(raw, rate: float | None = RATE, concurrency: int | None = None, limits=None, **asked):
+    wanted = point(requests=len(raw.requests), concurrency=concurrency, request_rate=rate, **asked)
+    return judge(raw, wanted, limits or Thresholds(min_requests_per_slot=0), FINE)
+
+
+@pytest.mark.parametrize(
+    ("file", "concurrency", "found"),
+    [
+        ("rate-kept", None, set()),
+        ("rate-not-kept", 4, {"rate_not_kept"}),
+        ("rate-near-limit", 11, {"rate_not_kept"}),
+    ],
+)
+def test_real_results_of_a_rate_with_and_without_a_limit(file, concurrency, found):
+    raw = read_raw(FIXTURES / f"bench-0.32.0-{file}.json")
+    judgement = judged(raw, concurrency=concurrency, input_tokens=64, output_tokens=4)
+    assert codes(judgement, "SUSPECT") == codes(judgement) == found
+    assert judgement.figures is not None
+
+
+def test_the_sentence_says_what_was_asked_and_sent_and_what_to_do():
+    (reason,) = judged(
+        read_raw(FIXTURES / "bench-0.32.0-rate-not-kept.json"), concurrency=4, input_tokens=64, output_tokens=4
+    ).reasons
+    assert "20 requests/s were asked for and 8.728 were sent (56% fewer)" in reason.detail
+    assert "waited 1936 ms in the client (mean TTFT: 23 ms)" in reason.detail
+    assert (
+        "raise `concurrency`, the upper limit, which is 4; give the workload more `clients`; ask for a lower"
+        in reason.detail
+    )
+
+
+def test_where_the_limit_is_reached_now_and_then_the_mean_rate_is_kept_and_the_waits_tell():
+    raw = read_raw(FIXTURES / "bench-0.32.0-rate-near-limit.json")
+    (reason,) = judged(raw, concurrency=11, input_tokens=64, output_tokens=4).reasons
+    assert (
+        "20 requests/s were asked for and 19.99 were sent; before it was sent a request waited 67 ms" in reason.detail
+    )
+    untold = replace(raw, requests=tuple(replace(one, waited=None) for one in raw.requests), clients=())
+    assert judged(untold, concurrency=11, input_tokens=64, output_tokens=4).reasons == ()
+
+
+@pytest.mark.parametrize("burstiness", [0.05, 0.3, 1.0, 20.0])
+@pytest.mark.parametrize("count", [4, 30, 400])
+def test_an_unhindered_client_keeps_its_rate_however_random_its_arrivals_and_few_its_requests(burstiness, count):
+    for seed in range(20):
+        assert judged(result(load(arrivals(count, RATE, burstiness, seed))), limits=EASY).reasons == ()
+
+
+EASY = Thresholds(min_requests_per_slot=0, min_duration_s=0)
+
+
+@pytest.mark.parametrize(("places", "suspect"), [(7, True), (8, False)])
+def test_without_waits_the_starts_alone_tell_of_a_limit_that_is_always_reached(places, suspect):
+    """Seven places of 0.4 s each let 17.5 requests/s through, eight let 20: with equal gaps and a tolerance of a twentieth."""
+    even = [number / RATE for number in range(1, 401)]
+    judgement = judged(result(load(even, places, told=False)), concurrency=places)
+    assert codes(judgement) == ({"rate_not_kept"} if suspect else set())
+    assert all("17.5" in reason.detail and "waited" not in reason.detail for reason in judgement.reasons)
+
+
+def test_without_a_limit_the_way_out_is_another_one():
+    late = [number / 15 for number in range(1, 61)]
+    (reason,) = judged(result(load(late, told=False))).reasons
+    assert "20 requests/s were asked for and 15 were sent (25% fewer)" in reason.detail
+    assert "upper limit" not in reason.detail and "more `clients`" in reason.detail
+
+
+@pytest.mark.parametrize(("deviation", "suspect"), [(0.04, True), (0.06, False), (1.0, False)])
+def test_how_much_may_be_lacking_is_configured(deviation, suspect):
+    slow = result(load([number / 19 for number in range(1, 61)], told=False))
+    limits = replace(EASY, max_rate_deviation=deviation)
+    assert ("rate_not_kept" in codes(judged(slow, limits=limits))) is suspect
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "ttft_s", "suspect"),
+    [(0.004, 0.01, False), (0.006, 0.01, True), (0.009, 0.2, False), (0.011, 0.2, True)],
+)
+def test_a_wait_counts_beside_the_ttft_that_lacks_it_but_not_what_any_client_takes(wait_s, ttft_s, suspect):
+    due = arrivals(60, RATE)
+    sent = [request(start=50 + moment, ttft=ttft_s, waited=wait_s) for moment in due]
+    assert ("rate_not_kept" in codes(judged(result(sent)))) is suspect
+
+
+@pytest.mark.parametrize("rate", [None, float("inf")])
+def test_without_a_rate_waiting_is_the_load_itself(rate):
+    assert judged(result(load([0.0] * 40, places=4)), rate=rate, concurrency=4).reasons == ()
+
+
+def test_each_of_several_processes_keeps_its_share_of_the_rate():
+    def both(second_rate: float):
+        parts = [load(arrivals(50, RATE / 2, seed=1)), load(arrivals(50, second_rate, seed=2), begin=50.3)]
+        halves = tuple(as_client(result(part, begin)) for part, begin in zip(parts, (50.0, 50.3), strict=True))
+        raw = result([one for part in parts for one in part])
+        return codes(judged(replace(raw, clients=halves), clients=2, limits=replace(EASY, min_client_overlap=0.0)))
+
+    assert both(RATE / 2) == set()
+    assert both(RATE / 2 * 0.85) == {"rate_not_kept"}, "three quarters of a tenth of the whole"
+
+
+def test_a_failed_request_hides_the_beginning_and_makes_nothing_slower():
+    sent = load(arrivals(40, RATE))
+    lost = replace(sent[-1], ok=False, output_tokens=0, ttft=0.0, itls=(), latency=0.0, error="Boom")
+    judgement = judged(result([*sent[:-1], lost]), limits=replace(EASY, max_failed_fraction=0.1))
+    assert codes(judgement) == {"requests_failed"}
+    half = load(arrivals(40, RATE / 2))
+    shares = (as_client(result(half)), as_client(raw_of([lost], duration=2.0)))
+    judgement = judged(replace(result([*half, lost]), clients=shares), clients=2, limits=EASY)
+    assert "rate_not_kept" not in codes(judgement), "when the second process began is not known"
+
+
+def test_waits_are_read_where_they_are_written(tmp_path):
+    path = FIXTURES / "bench-0.32.0-rate-near-limit.json"
+    data = json.loads(path.read_text())
+    assert [one.waited for one in read_raw(path).requests] == data.pop("queue_times")
+    (tmp_path / "old.json").write_text(json.dumps(data))
+    assert {one.waited for one in read_raw(tmp_path / "old.json").requests} == {None}

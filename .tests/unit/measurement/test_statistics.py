@@ -1,0 +1,105 @@
+"""Recounted figures equal vLLM's own on a real result."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from builders.paths import FIXTURES
+from servemark.measurement import statistics
+
+
+def recount(name):
+    data = json.loads((FIXTURES / name).read_text())
+    good = [number for number, error in enumerate(data["errors"]) if not error]
+
+    def column(key):
+        return [data[key][number] for number in good]
+
+    figures = statistics.figures(
+        duration_s=data["duration"],
+        input_tokens=column("input_lens"),
+        output_tokens=column("output_lens"),
+        ttfts=column("ttfts"),
+        itls=column("itls"),
+        latencies=column("latencies"),
+    )
+    return data, figures
+
+
+@pytest.mark.parametrize("name", ["bench-0.32.0-cpu-detailed.json", "bench-0.32.0-cpu-server-killed.json"])
+@pytest.mark.parametrize("latency", ["ttft", "tpot", "itl", "e2el"])
+def test_every_latency_figure_equals_the_clients_own(name, latency):
+    data, figures = recount(name)
+    summary = getattr(figures, f"{latency}_ms")
+    for ours, theirs in [
+        ("mean", "mean"),
+        ("p50", "median"),
+        ("std", "std"),
+        ("p50", "p50"),
+        ("p95", "p95"),
+        ("p99", "p99"),
+    ]:
+        assert getattr(summary, ours) == pytest.approx(data[f"{theirs}_{latency}_ms"], rel=1e-9), theirs
+
+
+@pytest.mark.parametrize("name", ["bench-0.32.0-cpu-detailed.json", "bench-0.32.0-cpu-server-killed.json"])
+def test_every_throughput_equals_the_clients_own(name):
+    data, figures = recount(name)
+    assert figures.total_input_tokens == data["total_input_tokens"]
+    assert figures.total_output_tokens == data["total_output_tokens"]
+    assert figures.request_throughput == pytest.approx(data["request_throughput"], rel=1e-12)
+    assert figures.output_throughput == pytest.approx(data["output_throughput"], rel=1e-12)
+    assert figures.total_throughput == pytest.approx(data["total_token_throughput"], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("values", "p50", "p95", "std"),
+    [
+        ([7.0], 7.0, 7.0, 0.0),
+        ([1.0, 3.0], 2.0, 2.9, 1.0),
+        ([4.0, 1.0, 3.0, 2.0], 2.5, 3.85, math.sqrt(1.25)),
+    ],
+)
+def test_percentiles_interpolate_linearly_and_std_is_the_populations(values, p50, p95, std):
+    summary = statistics.summarise(values)
+    assert (summary.p50, summary.p95, summary.std) == pytest.approx((p50, p95, std))
+    assert (summary.count, summary.max) == (len(values), max(values))
+    assert summary.p99 == pytest.approx(np.percentile(values, 99))
+
+
+def test_no_values_have_no_summary():
+    assert statistics.summarise([]) is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_refused(value):
+    with pytest.raises(ValueError, match="finite"):
+        statistics.summarise([1.0, value])
+
+
+def test_requests_with_one_output_token_have_no_time_per_output_token():
+    assert statistics.times_per_output_token([2.0, 1.0, 5.0], [1.0, 1.0, 2.0], [3, 1, 2]) == [0.5, 3.0]
+    figures = statistics.figures(
+        duration_s=1.0, input_tokens=[4], output_tokens=[1], ttfts=[0.5], itls=[[]], latencies=[0.5]
+    )
+    assert figures.tpot_ms is None
+    assert figures.itl_ms is None
+    assert figures.e2el_ms.mean == 500.0
+
+
+def test_no_completed_request_gives_zero_throughput_and_no_latency():
+    figures = statistics.figures(duration_s=2.0, input_tokens=[], output_tokens=[], ttfts=[], itls=[], latencies=[])
+    assert (figures.request_throughput, figures.total_throughput, figures.ttft_ms) == (0.0, 0.0, None)
+
+
+@pytest.mark.parametrize("duration", [0.0, -1.0, math.nan])
+def test_a_duration_that_is_not_positive_is_refused(duration):
+    with pytest.raises(ValueError, match="duration"):
+        statistics.figures(duration_s=duration, input_tokens=[], output_tokens=[], ttfts=[], itls=[], latencies=[])
+
+
+def test_lists_of_other_lengths_are_refused():
+    with pytest.raises(ValueError, match="lengths"):
+        statistics.figures(duration_s=1.0, input_tokens=[1], output_tokens=[], ttfts=[], itls=[], latencies=[])

@@ -1,0 +1,211 @@
+"""Each fault gives its reason and verdict; an INVALID point has no figure."""
+
+from dataclasses import replace
+
+import pytest
+
+from builders.paths import FIXTURES
+from builders.requests import FINE, Thresholds, codes, point, raw_of, request
+from servemark.measurement.raw import RawError, read_raw
+from servemark.measurement.verdict import Context, ServerFacts, judge, measurement, not_measured
+from servemark.records import Failure
+
+FIGURES = (
+    "duration_s", "total_input_tokens", "total_output_tokens", "request_throughput", "output_throughput",
+    "total_throughput", "ttft_ms", "tpot_ms", "itl_ms", "e2el_ms",
+)  # fmt: skip
+
+
+UNEVEN = [request(0, output_tokens=2), request(1, output_tokens=4), request(2), request(3)]
+FAILED = {"ok": False, "output_tokens": 0, "ttft": 0.0, "itls": (), "latency": 0.0, "error": "Traceback\nBoom: cut\n"}
+
+
+def four(**first):
+    return [request(0, **first), *(request(n) for n in range(1, 4))]
+
+
+def test_a_good_point_is_valid_with_all_figures():
+    judgement = judge(raw_of(four()), point(), Thresholds(), FINE)
+    assert (judgement.verdict, judgement.reasons, judgement.completed, judgement.failed) == ("VALID", (), 4, 0)
+    assert judgement.figures.output_throughput == pytest.approx(12 / 5)
+    assert judgement.figures.ttft_ms.mean == pytest.approx(200)
+
+
+def test_a_real_result_is_valid():
+    asked = point(requests=16, concurrency=4, input_tokens=24, output_tokens=8)
+    raw = read_raw(FIXTURES / "bench-0.32.0-cpu-detailed.json")
+    judgement = judge(raw, asked, Thresholds(min_duration_s=0.1), FINE)
+    assert (judgement.verdict, judgement.reasons) == ("VALID", ())
+    assert judgement.figures.request_throughput == pytest.approx(raw.totals["request_throughput"])
+
+
+def test_a_real_result_of_a_killed_server_is_invalid_although_the_client_exited_with_0():
+    asked = point(requests=12, concurrency=3, input_tokens=24, output_tokens=200)
+    raw = read_raw(FIXTURES / "bench-0.32.0-cpu-server-killed.json")
+    judgement = judge(raw, asked, Thresholds(), ServerFacts(same_process=True, client_exit_code=0))
+    assert (judgement.verdict, judgement.figures, judgement.failed) == ("INVALID", None, 4)
+    assert codes(judgement, "INVALID") == {"requests_failed"}
+    assert codes(judgement, "SUSPECT") == {"tokens_in_bursts"}, "it was recorded on a machine with other work"
+    assert "Connection reset by peer" in judgement.reasons[0].detail
+
+
+@pytest.mark.parametrize(
+    ("raw", "asked", "limits", "code"),
+    [
+        (raw_of(four()[:3]), {}, {}, "requests_unaccounted"),
+        (raw_of([*four(), request(2)]), {}, {}, "requests_unaccounted"),
+        (raw_of(four(), num_prompts=5), {}, {}, "requests_unaccounted"),
+        (raw_of([]), {}, {}, "requests_unaccounted"),
+        (raw_of(four(**FAILED)), {}, {}, "requests_failed"),
+        (raw_of(four(**FAILED)), {}, {"max_failed_fraction": 0.2}, "requests_failed"),
+        (raw_of(four(**{**FAILED, "error": " "})), {}, {}, "requests_failed"),
+        (raw_of([request(n, **FAILED) for n in range(4)]), {}, {"max_failed_fraction": 1.0}, "no_output"),
+        (raw_of(four(output_tokens=0)), {}, {"output_tokens_tolerance": 1.0}, "no_output"),
+        (raw_of(four(output_tokens=2)), {}, {}, "output_tokens_short"),
+        (raw_of(UNEVEN), {}, {}, "output_tokens_short"),
+        (raw_of(UNEVEN), {}, {}, "output_tokens_long"),
+        (raw_of(four(output_tokens=1)), {}, {"output_tokens_tolerance": 0.1}, "output_tokens_short"),
+        (raw_of(four(output_tokens=6)), {}, {"output_tokens_tolerance": 0.1}, "output_tokens_long"),
+        (raw_of(four(), completed=3), {}, {}, "client_disagrees"),
+        (raw_of(four(), failed=1), {}, {}, "client_disagrees"),
+        (raw_of(four(), duration=0.0), {}, {}, "clock_odd"),
+        (raw_of(four(), duration=-1.0), {}, {}, "clock_odd"),
+        (raw_of(four(ttft=-0.1)), {}, {}, "clock_odd"),
+        (raw_of(four(ttft=0.5)), {}, {}, "clock_odd"),
+        (raw_of(four(itls=(-0.1, 0.1))), {}, {}, "clock_odd"),
+        (raw_of(four(itls=(0.1, 0.2))), {}, {}, "clock_odd"),
+        (raw_of(four(start=1.0)), {}, {}, "clock_odd"),
+        (raw_of(four(latency=9.0)), {}, {}, "clock_odd"),
+        (RawError("The result file is empty", reason="raw_empty"), {}, {}, "raw_empty"),
+        (RawError("NaN", reason="non_finite"), {}, {}, "non_finite"),
+    ],
+)  # fmt: skip
+def test_a_fault_in_the_results_makes_the_point_invalid(raw, asked, limits, code):
+    judgement = judge(raw, point(**asked), Thresholds(**limits), FINE)
+    assert judgement.verdict == "INVALID"
+    assert code in codes(judgement, "INVALID")
+    assert judgement.figures is None
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        "total_input_tokens", "total_output_tokens", "request_throughput", "output_throughput",
+        "total_token_throughput", "mean_ttft_ms", "mean_itl_ms",
+    ],
+)  # fmt: skip
+def test_a_total_of_the_client_that_differs_from_its_requests_makes_the_point_invalid(total):
+    raw = raw_of(four())
+    raw = replace(raw, totals={**raw.totals, total: raw.totals[total] * 1.001})
+    judgement = judge(raw, point(), Thresholds(), FINE)
+    assert (judgement.verdict, codes(judgement)) == ("INVALID", {"client_disagrees"})
+    assert total in judgement.reasons[0].detail
+
+
+@pytest.mark.parametrize(
+    ("server", "code"),
+    [
+        (ServerFacts(same_process=False, client_exit_code=0), "server_changed"),
+        (ServerFacts(same_process=True, died="exit code 1", client_exit_code=0), "server_died"),
+        (ServerFacts(same_process=True, hung="no answer for 60 s", client_exit_code=0), "server_hung"),
+        (ServerFacts(same_process=True, client_exit_code=1), "client_failed"),
+        (ServerFacts(same_process=True, client_exit_code=None), "client_failed"),
+        (ServerFacts(same_process=True, client_exit_code=None, client_timed_out=True), "client_timeout"),
+    ],
+)
+def test_a_fault_of_server_or_client_makes_perfect_results_invalid(server, code):
+    judgement = judge(raw_of(four()), point(), Thresholds(), server)
+    assert (judgement.verdict, codes(judgement), judgement.figures) == ("INVALID", {code}, None)
+
+
+@pytest.mark.parametrize(
+    ("raw", "asked", "limits", "code"),
+    [
+        (raw_of(four(**FAILED)), {}, {"max_failed_fraction": 0.25, "min_requests_per_slot": 1}, "requests_failed"),
+        (raw_of(four(input_tokens=11)), {}, {}, "input_tokens_differ"),
+        (raw_of(four(input_tokens=9)), {}, {}, "input_tokens_differ"),
+        (raw_of(four()), {"client_options": {"random-prefix-len": 5}}, {}, "input_tokens_differ"),
+        (raw_of(four()), {}, {"min_duration_s": 5.1}, "too_short"),
+        (raw_of(four()), {"concurrency": 3}, {}, "few_requests_per_slot"),
+    ],
+)  # fmt: skip
+def test_a_weakness_makes_the_point_suspect_and_keeps_its_figures(raw, asked, limits, code):
+    judgement = judge(raw, point(**asked), Thresholds(**limits), FINE)
+    assert (judgement.verdict, codes(judgement)) == ("SUSPECT", {code})
+    assert judgement.figures is not None
+
+
+@pytest.mark.parametrize(
+    ("raw", "asked", "limits"),
+    [
+        (raw_of(four(output_tokens=2)), {}, {"output_tokens_tolerance": 0.1}),
+        (raw_of(four(input_tokens=11)), {}, {"input_tokens_tolerance": 0.03}),
+        (raw_of(four()), {"concurrency": None, "request_rate": 0.8}, {"min_requests_per_slot": 100}),
+        (raw_of(four()), {"input_tokens": 4, "client_options": {"random-prefix-len": 6}}, {}),
+        (raw_of(four()), {"input_tokens": 4, "client_options": {"random-prefix-len": "6"}}, {}),
+        (raw_of(four()), {"client_options": {"random-prefix-len": None}}, {}),
+        (raw_of(four()), {}, {"min_duration_s": 5.0}),
+        (raw_of(four(ttft=0.4, itls=(), output_tokens=1)), {}, {"output_tokens_tolerance": 0.2}),
+    ],
+)
+def test_what_is_within_its_limit_is_valid(raw, asked, limits):
+    assert judge(raw, point(**asked), Thresholds(**limits), FINE).reasons == ()
+
+
+def test_all_reasons_are_given_not_only_the_first():
+    server = ServerFacts(same_process=False, died="killed", client_exit_code=1)
+    judgement = judge(raw_of(four(**FAILED)), point(), Thresholds(min_duration_s=9), server)
+    assert codes(judgement) >= {"server_died", "server_changed", "client_failed", "requests_failed", "too_short"}
+
+
+def record(judgement, **changes):
+    return measurement(judgement, point(), Context("plain", {"a": 1}, client_exit_code=0, **changes))
+
+
+def test_a_valid_record_carries_the_recounted_figures():
+    judgement = judge(raw_of(four()), point(), Thresholds(), FINE)
+    made = record(judgement, raw="chat-c2-r1.raw.json", raw_sha256="ab", attempt="attempts/1")
+    assert all(getattr(made, name) == getattr(judgement.figures, name) for name in FIGURES)
+    assert (made.asked, made.completed, made.failed, made.key) == (4, 4, 0, "0" * 64)
+    assert (made.deployment, made.point, made.raw, made.attempt) == (
+        "plain",
+        "chat-c2-r1",
+        "chat-c2-r1.raw.json",
+        "attempts/1",
+    )
+
+
+def test_an_invalid_record_has_no_figure_but_its_counts():
+    made = record(judge(raw_of(four(**FAILED)), point(), Thresholds(), FINE))
+    assert made.verdict == "INVALID"
+    assert [getattr(made, name) for name in FIGURES] == [None] * len(FIGURES)
+    assert (made.asked, made.completed, made.failed) == (4, 3, 1)
+
+
+def test_a_record_survives_writing_and_reading(tmp_path):
+    made = record(judge(raw_of(four()), point(), Thresholds(), FINE))
+    made.write(tmp_path / "m.json")
+    assert type(made).read(tmp_path / "m.json") == made
+
+
+def test_a_point_of_a_failed_deployment_is_invalid_by_its_failures_reason():
+    failure = Failure(stage="await_ready", reason="server_exited", detail="The server exited with 1.")
+    made = not_measured(failure, point(), Context("plain", {}))
+    assert (made.verdict, made.failure, made.asked, made.completed) == ("INVALID", failure, 4, 0)
+    assert [(r.code, r.severity) for r in made.reasons] == [("server_exited", "INVALID")]
+    assert [getattr(made, name) for name in FIGURES] == [None] * len(FIGURES)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "suspect"),
+    [
+        ((0.1, 0.1, 0.1, 0.1, 0.1), False),
+        ((0.1, 0.1, 0.1, 0.1, 0.00009), False),
+        ((0.1, 0.1, 0.1, 0.00009, 0.00009), True),
+    ],
+)
+def test_tokens_that_arrive_together_make_the_point_suspect(gaps, suspect):
+    burst = [request(n, output_tokens=6, itls=gaps, latency=0.2 + sum(gaps)) for n in range(4)]
+    judgement = judge(raw_of(burst), point(output_tokens=6), Thresholds(max_burst_fraction=0.2), FINE)
+    assert ("tokens_in_bursts" in codes(judgement, "SUSPECT")) is suspect, judgement.reasons
+    assert judgement.figures is not None

@@ -1,0 +1,301 @@
+"""One node is looked at, tidied, asked whether it reaches the first one, and swept."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from servemark.errors import ServemarkError
+from servemark.files import private
+from servemark.machine import free_ports, hardware, visible_gpus
+from servemark.nodes import survey
+from servemark.nodes.survey import Answer, Spec
+from servemark.processes import identity
+from servemark.records import Gpu, Interface
+from servemark.supervisor import ownership, process_request
+
+
+@pytest.fixture
+def spec(tmp_path, standin, nowhere):
+    """Makes a spec for this machine; its attempt is the second one of a deployment."""
+    attempt = tmp_path / "attempts" / "002"
+    attempt.mkdir(parents=True)
+
+    def make(task="look", **changes) -> Spec:
+        values = {
+            "task": task,
+            "attempt": str(attempt),
+            "scratch": str(tmp_path / "runtime" / "abc"),
+            "python": standin.python,
+            "interface": "lo",
+        }
+        return Spec(**(values | changes))
+
+    return make
+
+
+@pytest.fixture
+def sleeper(wait_for):
+    """Starts a process that carries an attempt's mark."""
+    started = []
+
+    def start(attempt: Path) -> subprocess.Popen:
+        child = subprocess.Popen(["sleep", "300"], env={**os.environ, **identity.mark(attempt)})
+        started.append(child)
+        wait_for(lambda: child.pid in [p.pid for p in identity.marked(attempt)])
+        return child
+
+    yield start
+    for child in started:
+        child.kill()
+        child.wait()
+
+
+def test_a_node_is_described_with_what_the_allocation_has_there(spec, monkeypatch):
+    monkeypatch.setenv("SLURMD_NODENAME", "node7")
+    monkeypatch.setenv(process_request.VISIBLE, "GPU-a,GPU-b")
+    asked = spec(job_id="7", jobs_alive=("7",), ports=19)
+    node = survey.answer(asked).node
+    assert (node.name, node.host, node.address, node.interface) == ("node7", identity.host(), "127.0.0.1", "lo")
+    assert (node.devices, node.vllm, node.ray) == (2, "0.0.0+standin", "0.0.0+standin")
+    assert node.python == ".".join(map(str, sys.version_info[:3]))
+    assert len(set(node.ports)) == 19 and set(node.ports) <= set(free_ports.PORTS)
+    assert node.cpu_count == len(os.sched_getaffinity(0)) and node.memory_gib > 0 and node.kind
+    scratch = Path(asked.scratch)
+    assert scratch.stat().st_mode & 0o777 == 0o700 == scratch.parent.stat().st_mode & 0o777
+    assert (scratch / ".job").read_text() == "7"
+
+
+CPUS = len(os.sched_getaffinity(0))
+H200 = tuple(Gpu(name="NVIDIA H200", memory_mib=143771, uuid=f"GPU-{n}") for n in range(2))
+
+
+# Of a machine without nvidia-smi, what the variable names is what a scheduler gave; where it says "none", the CPUs are the devices.
+@pytest.mark.parametrize(
+    ("gpus", "visible", "devices"),
+    [
+        ((), None, CPUS),
+        ((), "", CPUS),
+        ((), "-1", CPUS),
+        ((), "0", 1),
+        ((), "0,1,2,3", 4),
+        (H200, None, 2),
+        (H200, "2,3", 2),
+        (H200[:1], "1,9,0", 1),
+    ],
+)
+def test_devices_are_those_that_the_step_sees(spec, monkeypatch, gpus, visible, devices):
+    if visible is not None:
+        monkeypatch.setenv(process_request.VISIBLE, visible)
+    found = hardware.probe().model_copy(
+        update={"accelerator": "cuda" if gpus else "cpu", "gpus": gpus, "cuda_visible_devices": visible}
+    )
+    monkeypatch.setattr(hardware, "probe", lambda: found)
+    node = survey.answer(spec(job_id="7")).node
+    assert (node.devices, node.cuda_visible_devices) == (devices, visible)
+    # Without a scheduler a shell's word for GPUs that are not there means nothing.
+    assert survey.devices(found, scheduled=False) == (devices if gpus else CPUS)
+
+
+def test_a_node_whose_variable_cannot_be_followed_says_so(spec, monkeypatch):
+    def probe():
+        return visible_gpus.choose(H200, os.environ, "node7")
+
+    monkeypatch.setenv(process_request.VISIBLE, "5")
+    monkeypatch.setattr(hardware, "probe", probe)
+    failure = survey.answer(spec()).failure
+    assert failure.reason == "gpus_hidden" and "is '5' on node7" in failure.detail and failure.remedy
+
+
+def test_a_snakemake_of_a_job_that_is_over_is_ended_where_it_works_in_this_checkout(
+    spec, tmp_path, monkeypatch, wait_for
+):
+    (tmp_path / "snakemake").write_text("import time; print(flush=True); time.sleep(300)")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def snakemake(job: str, folder: Path = tmp_path, what: str = "--target-jobs") -> subprocess.Popen:
+        argv = [sys.executable, str(tmp_path / "snakemake"), what]
+        env = {**os.environ, "SLURM_JOB_ID": job}
+        child = subprocess.Popen(argv, cwd=folder, env=env, stdout=subprocess.PIPE)
+        child.stdout.readline()
+        return child
+
+    over, alive, elsewhere = snakemake("6"), snakemake("7"), snakemake("6", tmp_path / "elsewhere")
+    # Started in a shell that an old allocation has left: it still has that job's number.
+    main = snakemake("6", what="--profile")
+    try:
+        before = survey.answer(spec(job_id="8", jobs_alive=("7", "8"), listed_at=time.time())).node
+        assert before.leftovers == (), "who may have begun after the jobs were listed is nobody's leftover"
+        listed = time.time() + ownership.CLOCKS_S + 1
+        node = survey.answer(spec(job_id="8", jobs_alive=("7", "8"), listed_at=listed)).node
+        assert [int(words.split()[0]) for words in node.leftovers] == [over.pid]
+        assert over.wait(5) == -9 and alive.poll() is elsewhere.poll() is main.poll() is None
+        # Without a scheduler nothing is known of jobs.
+        assert survey.answer(spec()).node.leftovers == () and alive.poll() is None
+    finally:
+        for child in (over, alive, elsewhere, main):
+            child.kill()
+            child.wait()
+            child.stdout.close()
+
+
+def test_earlier_attempts_are_ended_and_this_one_is_spared(spec, sleeper):
+    asked = spec()
+    mine, old = sleeper(Path(asked.attempt)), sleeper(Path(asked.attempt).with_name("001"))
+    node = survey.answer(asked).node
+    assert len(node.leftovers) == 1 and node.leftovers[0].startswith(f"{old.pid} sleep 300")
+    assert old.wait(5) == -9 and mine.poll() is None
+
+
+def test_folders_of_jobs_that_are_over_are_removed(spec):
+    asked = spec(job_id="7", jobs_alive=("7", "8"), listed_at=time.time() + 60)
+    root = Path(asked.scratch).parent
+    for name, job in (("alive", "8"), ("new", "9"), ("over", "5"), ("no-job", None)):
+        (root / name).mkdir(parents=True, mode=0o700)
+        if job:
+            (root / name / ".job").write_text(job)
+    later = time.time() + 120
+    os.utime(root / "new" / ".job", (later, later))
+    root.chmod(0o700)
+    survey.answer(asked)
+    assert sorted(path.name for path in root.iterdir()) == ["abc", "alive", "new", "no-job"]
+    survey.answer(spec(jobs_alive=None))
+    assert (root / "alive").exists(), "without a scheduler's word nothing is over"
+
+
+def test_a_scratch_folder_that_others_can_write_is_a_failure_with_its_node(spec):
+    asked = spec()
+    root = Path(asked.scratch).parent
+    root.mkdir()
+    root.chmod(0o777)
+    failure = survey.answer(asked).failure
+    assert failure.reason == "runtime_folder_refused" and identity.host() in failure.detail
+    with pytest.raises(ServemarkError, match="is not a private folder of yours"):
+        private.private(root)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "words"),
+    [
+        ({"interface": "ib0"}, "wrong_interface", "expected an interface ib0"),
+        ({"interface": None, "known_as": {}}, "wrong_interface", "with the address None"),
+        (
+            {"python": "/no/such/python"},
+            "environment_broken",
+            "expected the environment's interpreter /no/such/python to run",
+        ),
+        ({"python": "/bin/false"}, "environment_broken", "/bin/false"),
+        ({"python": "/bin/true"}, "environment_broken", "/bin/true"),
+    ],
+    ids=["no such interface", "unknown address", "no interpreter", "broken interpreter", "silent interpreter"],
+)
+def test_a_node_that_cannot_be_used_says_why(spec, monkeypatch, changes, reason, words):
+    monkeypatch.setenv("SLURMD_NODENAME", "node7")
+    told = survey.answer(spec(**changes))
+    assert (told.node, told.failure.reason, told.failure.stage) == (None, reason, "start_cluster")
+    assert told.failure.detail.startswith("Node node7: ") and words in told.failure.detail and told.failure.remedy
+
+
+def test_versions_are_asked_behind_the_modules(spec, tmp_path, monkeypatch):
+    (tmp_path / ".bash_profile").write_text("module() { return 1; }\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    failure = survey.answer(spec(modules=("cuda/13",))).failure
+    assert failure.reason == "environment_broken" and "module load cuda/13 failed" in failure.detail
+
+
+def test_the_sweep_ends_what_is_left_and_removes_the_scratch_folder(spec, sleeper):
+    asked = spec("sweep")
+    left = sleeper(Path(asked.attempt))
+    other = sleeper(Path(asked.attempt).with_name("003"))
+    scratch = Path(asked.scratch)
+    (scratch / "session").mkdir(parents=True)
+    told = survey.answer(asked)
+    assert len(told.ended) == 1 and told.ended[0].startswith(f"{left.pid} sleep 300")
+    assert left.wait(5) == -9 and other.poll() is None and not scratch.exists()
+    assert survey.answer(asked).ended == (), "nothing is left to end"
+
+
+class First:
+    """The first node: takes one call and, if it is to, calls back."""
+
+    def __init__(self, calls_back: bool):
+        self.calls_back = calls_back
+        self.heard: list = []
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.thread = threading.Thread(target=self._answer)
+        self.thread.start()
+
+    def _answer(self):
+        with self.socket.accept()[0] as caller:
+            self.heard = json.loads(caller.makefile().readline())
+            if self.calls_back:
+                socket.create_connection((self.heard[1], self.heard[2])).close()
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.socket.getsockname()
+
+    def end(self):
+        self.thread.join(5)
+        self.socket.close()
+
+
+@pytest.mark.parametrize(
+    ("calls_back", "words"), [(True, None), (False, "expected a connection back between 127.0.0.1 (lo) and 127.0.0.1")]
+)
+def test_both_ways_to_the_first_node_must_be_open(spec, monkeypatch, calls_back, words):
+    monkeypatch.setattr(survey, "REACH_S", 0.5)
+    first = First(calls_back)
+    told = survey.answer(spec("reach", reach=first.place))
+    first.end()
+    assert first.heard[:2] == [identity.here(), "127.0.0.1"]
+    if words is None:
+        assert told == Answer(name=identity.here())
+    else:
+        assert told.failure.reason == "wrong_interface" and words in told.failure.detail
+
+
+def test_a_first_node_that_refuses_is_named(spec):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        place = closed.getsockname()
+    failure = survey.answer(spec("reach", reach=place)).failure
+    assert "expected a connection between 127.0.0.1 (lo) and 127.0.0.1, the job's first node; found: " in failure.detail
+    assert "refused" in failure.detail and "firewall" in failure.remedy
+
+
+def test_the_connection_leaves_from_the_chosen_address(spec, monkeypatch):
+    # An address that this machine does not have stands for an interface without a way to the first node.
+    monkeypatch.setattr(hardware, "interfaces", lambda: (Interface(name="hsn0", address="192.0.2.1"),))
+    failure = survey.answer(spec("reach", reach=("127.0.0.1", 9), interface="hsn0")).failure
+    assert failure.reason == "wrong_interface" and "192.0.2.1 (hsn0)" in failure.detail
+
+
+def test_a_node_answers_in_a_file_of_its_name(spec, tmp_path):
+    path = tmp_path / "survey" / "spec"
+    path.parent.mkdir()
+    path.write_text(spec().model_dump_json())
+    env = {**os.environ, **survey.variables(), "SLURMD_NODENAME": "node7"}
+    subprocess.run(survey.command(path), env=env, check=True, timeout=30)
+    told = Answer.model_validate_json((path.parent / "node7.json").read_text())
+    assert told.name == "node7" and told.node.address == "127.0.0.1" and told.failure is None
+
+
+@pytest.mark.parametrize(("code", "reason"), [(errno.ENOSPC, "disk_full"), (errno.EROFS, "read_only")])
+def test_node_whose_scratch_disk_refuses_is_a_failure_with_its_name(spec, monkeypatch, code, reason):
+    def refuse(_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setenv("SLURMD_NODENAME", "node7")
+    monkeypatch.setattr(survey, "private", refuse)
+    failure = survey.answer(spec()).failure
+    assert failure.reason == reason and "node7" in failure.detail and failure.remedy

@@ -1,0 +1,218 @@
+"""Legal and illegal topologies: the errors name the numbers and what would be legal."""
+
+import json
+
+import pytest
+
+from builders.paths import FIXTURES
+from servemark.errors import PlanRefused
+from servemark.planning import first_request_fails, legality, not_on_cpu, stage_layers, stages
+from servemark.planning.legality import PARTITION
+from servemark.records import Topology
+from servemark.weights import builtin
+from servemark.weights.architecture import Architecture
+
+FIXTURES = FIXTURES / "planning"
+GPT_OSS = Architecture.from_config(json.loads((FIXTURES / "gpt-oss-120b-config.json").read_text()))
+DENSE = Architecture.from_config(builtin.CONFIGS["tiny-dense"])
+MOE = Architecture.from_config(builtin.CONFIGS["tiny-moe"])
+
+
+def shape(base="tiny-dense", **changes):
+    return Architecture.from_config({**builtin.CONFIGS[base], **changes})
+
+
+def topology(nodes=1, devices=8, tp=1, pp=1, dp=1, replicas=1, executor="mp"):
+    return Topology(
+        nodes=nodes,
+        devices_per_node=devices,
+        tensor_parallel=tp,
+        pipeline_parallel=pp,
+        data_parallel=dp,
+        replicas=replicas,
+        executor=executor,
+    )
+
+
+@pytest.mark.parametrize(
+    ("architecture", "asked"),
+    [
+        (DENSE, topology(devices=1, executor="single")),
+        (DENSE, topology(devices=2, tp=2)),
+        (DENSE, topology(nodes=2, devices=1, pp=2, executor="ray")),
+        (MOE, topology(devices=4, tp=2, dp=2)),
+        (GPT_OSS, topology(devices=4, tp=4)),
+        (GPT_OSS, topology(devices=4, replicas=4, executor="single")),
+        (GPT_OSS, topology(nodes=2, devices=2, tp=2, pp=2, executor="ray")),
+        (GPT_OSS, topology(devices=8, tp=8)),
+    ],
+)
+def test_a_legal_topology_has_neither_errors_nor_warnings(architecture, asked):
+    assert legality(architecture, asked, 8) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "asked", "error"),
+    [
+        (DENSE, topology(tp=3, devices=3), "tensor_parallel 3 does not divide 4 attention heads; legal here: 1, 2, 4."),
+        (
+            shape(num_attention_heads=12, num_key_value_heads=4),
+            topology(tp=6, devices=6),
+            "tensor_parallel 6 neither divides nor is a multiple of 4 KV heads; legal here: 1, 2, 4.",
+        ),
+        (
+            shape(intermediate_size=510),
+            topology(tp=4, devices=4),
+            "tensor_parallel 4 does not divide the MLP width 510; legal here: 1, 2.",
+        ),
+        (
+            shape("tiny-moe", moe_intermediate_size=96),
+            topology(tp=2, dp=32, devices=64),
+            "tensor_parallel 2 x data_parallel 32 = 64 does not divide the expert width 96; "
+            "legal tensor_parallel here: 1; or options.enable-expert-parallel: true, which cuts no expert.",
+        ),
+        (
+            shape("tiny-moe", num_experts=2),
+            topology(tp=4, devices=4),
+            "tensor_parallel 4 is greater than the number of experts, 2; legal here: 1, 2.",
+        ),
+        (DENSE, topology(pp=3, devices=3), "pipeline_parallel 3 exceeds 2 layers; legal here: 1 to 2."),
+        (
+            DENSE,
+            topology(tp=2, pp=2, devices=2),
+            "tensor_parallel 2 x pipeline_parallel 2 x data_parallel 1 x replicas 1 = 4 ranks, but 1 node(s) x "
+            "2 device(s) = 2; legal here: at most 2 ranks, or at least 2 nodes.",
+        ),
+        (
+            GPT_OSS,
+            topology(devices=16, tp=16),
+            "tensor_parallel 16 x pipeline_parallel 1 x data_parallel 1 x replicas 1 = 16 ranks; on 1 node(s) these are 16 "
+            "devices a node, and a node has 8: lower one of the sizes, or take more nodes.",
+        ),
+        (
+            DENSE,
+            topology(tp=2, devices=2, executor="single"),
+            "executor single runs one rank and the topology has 2 a replica; legal here: mp, ray.",
+        ),
+        (
+            GPT_OSS,
+            topology(dp=4, devices=4, executor="single"),
+            "executor single runs one rank and the topology has 4 a replica; legal here: mp, ray.",
+        ),
+    ],
+)
+def test_an_illegal_topology_is_told_with_numbers_and_legal_values(architecture, asked, error):
+    errors, _ = legality(architecture, asked, 64 if asked.devices_per_node == 64 else 8)
+    assert errors == (error,)
+
+
+def test_whole_experts_on_each_rank_ask_for_no_width():
+    narrow = shape("tiny-moe", moe_intermediate_size=90)
+    asked = topology(devices=4, dp=4)
+    assert "does not divide the expert width 90" in legality(narrow, asked, 8)[0][0]
+    assert legality(narrow, asked, 8, spread=True) == ((), ())
+
+
+def test_too_few_devices_are_told_with_the_variable_that_hides_the_others():
+    (error,), _ = legality(
+        DENSE, topology(tp=2, devices=2), 1, hiding="CUDA_VISIBLE_DEVICES is '1' and hides 3 of 4 GPU(s)"
+    )
+    assert error.endswith(
+        "2 devices a node, and a node has 1 (CUDA_VISIBLE_DEVICES is '1' and hides 3 of 4 GPU(s)): lower one of the sizes, take more "
+        "nodes, or change or unset CUDA_VISIBLE_DEVICES (where no scheduler sets it) and delete results/RUN/hardware.json: all is "
+        "planned anew."
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (topology(pp=5, devices=5), "pipeline_parallel 5 splits 36 layers unevenly, 7, 7, 7, 8, 7: the largest"),
+        (topology(tp=2, devices=4), "leave 2 of 4 allocated device(s) idle"),
+        (topology(nodes=2, devices=4, tp=8, executor="ray"), "tensor_parallel 8 spans nodes of 4 device(s)"),
+        (topology(nodes=2, devices=3, tp=2, pp=3, executor="ray"), "a tensor parallel group may span nodes"),
+        (topology(devices=8, tp=8, nodes=2, replicas=2, executor="ray"), None),
+        (topology(devices=8, nodes=2, tp=16, executor="ray"), "exceeds 8 KV heads"),
+    ],
+)
+def test_a_doubtful_topology_is_legal_with_a_warning(asked, words):
+    errors, warnings = legality(GPT_OSS, asked, 8)
+    assert errors == ()
+    assert any(words in warning for warning in warnings) if words else warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "pp", "given", "split"),
+    [
+        (GPT_OSS, 2, None, (18, 18)),
+        (GPT_OSS, 2, "", (18, 18)),
+        (GPT_OSS, 2, "20,16", (20, 16)),
+        (GPT_OSS, 3, "10, 16 ,10", (10, 16, 10)),
+        (GPT_OSS, 5, None, (7, 7, 7, 8, 7)),
+        (DENSE, 1, "7", (2,)),
+        (DENSE, 3, "1,1,1", stage_layers(2, 3)),
+    ],
+)
+def test_layers_go_to_the_stages_as_the_variable_says_or_as_vllm_splits_them(architecture, pp, given, split):
+    variables = {} if given is None else {PARTITION: given}
+    assert stages(architecture, topology(pp=pp, devices=pp), variables) == split
+
+
+@pytest.mark.parametrize("given", ["18", "18,17", "18,18,0", "36,0", "20;16", "a,b", "18.0,18.0", "-1,37", ","])
+def test_a_partition_of_the_layers_that_does_not_fit_is_refused(given):
+    with pytest.raises(PlanRefused) as refused:
+        stages(GPT_OSS, topology(pp=2, devices=2), {PARTITION: given})
+    assert refused.value.reason == "bad_option"
+    assert "pipeline_parallel = 2 numbers" in refused.value.what and "such as 18,18." in refused.value.what
+
+
+def test_an_uneven_partition_is_told_as_vllm_will_split():
+    _, warnings = legality(GPT_OSS, topology(pp=2, devices=2), 8, (20, 16))
+    assert any("unevenly, 20, 16:" in warning for warning in warnings)
+    assert legality(GPT_OSS, topology(pp=5, devices=5), 8, (7, 7, 7, 7, 8))[1][0].count("7, 7, 7, 7, 8") == 1
+
+
+@pytest.mark.parametrize(
+    ("pp", "options", "variables", "accelerator", "faults"),
+    [
+        (2, {"enforce-eager": True}, {}, "cpu", 1),
+        (2, {"no-enforce-eager": False}, {}, "cpu", 1),
+        (2, {}, {"VLLM_CPU_CI_ENV": "1"}, "cpu", 1),
+        (2, {"enforce-eager": True}, {"VLLM_CPU_CI_ENV": "1"}, "cpu", 2),
+        (2, {"enforce-eager": False}, {"VLLM_CPU_CI_ENV": "0"}, "cpu", 0),
+        (2, {"no-enforce-eager": True}, {}, "cpu", 0),
+        (2, {"enforce-eager": None}, {}, "cpu", 0),
+        (1, {"enforce-eager": True}, {}, "cpu", 0),
+        (2, {"enforce-eager": True}, {}, "cuda", 0),
+    ],
+)
+def test_pipeline_stages_on_cpu_need_the_warm_up(pp, options, variables, accelerator, faults):
+    found = first_request_fails(topology(pp=pp, devices=pp), options, variables, accelerator)
+    assert len(found) == faults
+    assert all("legal here: `enforce-eager: false`" in fault for fault in found)
+
+
+def test_data_parallel_engines_of_experts_are_refused_on_cpu_alone():
+    (fault,) = not_on_cpu(MOE, topology(dp=2), "cpu")
+    assert "data_parallel 2" in fault and "topology.replicas" in fault
+    for architecture, asked, accelerator in (
+        (MOE, topology(dp=2), "cuda"),
+        (DENSE, topology(dp=2), "cpu"),
+        (MOE, topology(), "cpu"),
+    ):
+        assert not_on_cpu(architecture, asked, accelerator) == ()
+
+
+@pytest.mark.parametrize("tp", range(1, 13))
+def test_the_legal_values_offered_are_exactly_those_without_an_error(tp):
+    architecture = shape(num_attention_heads=12, num_key_value_heads=4, intermediate_size=36)
+    errors, _ = legality(architecture, topology(tp=tp, devices=64), 64)
+    assert (errors == ()) == (tp in (1, 2, 4, 12))
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "split"),
+    [(36, 2, (18, 18)), (36, 1, (36,)), (5, 2, (3, 2)), (10, 4, (2, 3, 3, 2)), (11, 4, (3, 3, 3, 2)), (2, 2, (1, 1))],
+)
+def test_layers_are_split_as_vllm_does(layers, stages, split):
+    assert stage_layers(layers, stages) == split

@@ -1,0 +1,494 @@
+"""Planning: what cannot be served is refused before anything starts; the rest gets its points with their ledger keys."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from builders import report_data
+from builders.deployed import HARDWARE
+from servemark.config.cluster import Cluster
+from servemark.config.expand import Point
+from servemark.config.model import Deployment
+from servemark.errors import PlanRefused
+from servemark.launch.random_weights import LOAD_FORMAT
+from servemark.measurement import key
+from servemark.planning.plan_deployment import EVEN_EXPERTS, RANDOM_WEIGHTS, plan, point_key_parts, unknown_options
+from servemark.records import Gpu, Plan
+from servemark.weights import builtin, manifest
+
+KNOWN = (
+    "max-model-len",
+    "dtype",
+    "enforce-eager",
+    "gpu-memory-utilization",
+    "kv-cache-memory-bytes",
+    "kv-cache-dtype",
+    "block-size",
+    "max-num-batched-tokens",
+    "compilation-config",
+    "enable-prefix-caching",
+    "max-cudagraph-capture-size",
+    "trust-remote-code",
+)
+CHECK = report_data.check(serve_options=KNOWN, warnings=("Ray cannot be imported: no ray",))
+GPUS = HARDWARE.model_copy(
+    update={"accelerator": "cuda", "gpus": tuple(Gpu(name="NVIDIA H200", memory_mib=m) for m in (143771, 100000))}
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tiny")
+    builtin.make("tiny-dense", directory)
+    return manifest.build("tiny", "builtin:tiny-dense", directory)
+
+
+def point(repetition=1, **changes) -> Point:
+    values = {
+        "name": f"chat-c4-r{repetition}",
+        "workload": "chat",
+        "concurrency": 4,
+        "request_rate": None,
+        "repetition": repetition,
+        "seed": repetition,
+        "requests": 32,
+        "input_tokens": 64,
+        "output_tokens": 32,
+        "warmups": 3,
+        "warmup_tokens": 32,
+        "client_options": {},
+    }
+    return Point(**(values | changes))
+
+
+@pytest.fixture
+def planned(tiny):
+    def run(
+        hardware=HARDWARE, trust=False, points=None, check=CHECK, cluster=None, model=tiny, inherited=None, **changes
+    ) -> Plan:
+        values = {
+            "model": "tiny",
+            "environment": "cpu",
+            "options": {"max-model-len": 512},
+            "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"},
+        }
+        deployment = Deployment.model_validate(values | changes)
+        asked = points or [point(1), point(2)]
+        return plan("plain", deployment, trust, asked, hardware, check, model, cluster=cluster, inherited=inherited)
+
+    return run
+
+
+def test_random_weights_are_stamped_in_options_warnings_and_ledger_key(planned, tiny):
+    real, random = planned(), planned(model=tiny.model_copy(update={"load_format": "dummy", "weight_bytes": None}))
+    assert random.options == {**real.options, "load-format": LOAD_FORMAT}
+    assert [text for text in random.warnings if text not in real.warnings] == [RANDOM_WEIGHTS]
+    assert random.points[0].key != real.points[0].key
+    assert random.estimate.weights_gib == pytest.approx(real.estimate.weights_gib, rel=0.01)
+
+
+def test_of_random_weights_even_experts_are_said_where_there_are_experts(planned, tiny):
+    shapes = {
+        name: tiny.model_copy(update={"load_format": "dummy", "config": config})
+        for name, config in builtin.CONFIGS.items()
+    }
+    said = {name: EVEN_EXPERTS in planned(model=shape).warnings for name, shape in shapes.items()}
+    assert said == {"tiny-dense": False, "tiny-moe": True}
+
+
+def test_a_node_without_toolkit_gets_the_native_sampler_in_plan_and_key(planned):
+    names = ("VLLM_USE_FLASHINFER_SAMPLER",)
+    whole, bare = (
+        planned(hardware=GPUS, variables={}, check=found.model_copy(update={"serve_options": KNOWN}))
+        for found in (report_data.kernel_check(names), report_data.kernel_check(names, nvcc=None))
+    )
+    assert whole.variables == {}
+    assert bare.variables == bare.key_parts["variables"] == {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
+    assert bare.points[0].key != whole.points[0].key
+    assert [text for text in bare.warnings if text not in whole.warnings and "nvcc" in text]
+
+
+def test_the_plan_names_the_all_reduces_of_tensor_parallel_ranks(planned):
+    two = {"tensor_parallel": 2, "executor": "mp"}
+    found = report_data.kernel_check().model_copy(update={"serve_options": KNOWN})
+    assert planned(hardware=GPUS, variables={}, check=found, topology=two).all_reduce == ("CUSTOM", "PYNCCL")
+    assert planned(hardware=GPUS, variables={}, check=found).all_reduce == ()
+
+
+def test_the_same_question_has_the_same_key_in_every_version(planned, tiny):
+    """A key of another value: an update of servemark would measure finished points again in the middle of a campaign.
+
+    Where that is meant, raise ``FORMAT`` in measurement/key.py, or give the key a part that says what is another, say so in CHANGELOG.md,
+    and write the new key here.
+    """
+    (one, _) = planned(model=tiny.model_copy(update={"digest": "1" * 64})).points
+    assert one.key == "bc926f5a7dc37daf2ea5906c5315085d84748dcda1dc6f2783dcda28f488da6d"
+
+
+def test_a_legal_deployment_gets_its_points_with_keys_that_can_be_recomputed(planned, tiny):
+    found = planned()
+    assert (found.deployment, found.served_name, found.model_digest) == ("plain", "tiny", tiny.digest)
+    assert found.environment_digest == CHECK.digest and found.warnings == CHECK.warnings
+    assert [p.name for p in found.points] == ["chat-c4-r1", "chat-c4-r2"]
+    for one in found.points:
+        assert one.key == key.digest(found.key_parts, point_key_parts(one))
+    assert len({one.key for one in found.points}) == 2
+    assert Plan.model_validate(json.loads(found.model_dump_json())) == found
+    assert found.estimate.max_model_len == 512 and found.estimate.kv_cache_gib == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"port": 20123}, True),
+        ({"variables": {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CACHE_ROOT": "/scratch"}}, True),
+        ({"options": {"max-model-len": "512"}}, True),
+        ({"options": {"max-model-len": 256}}, False),
+        ({"options": {"max-model-len": 512, "dtype": "float32"}}, False),
+        ({"variables": {"VLLM_CPU_KVCACHE_SPACE": "2"}}, False),
+        ({"topology": {"tensor_parallel": 2}}, False),
+        ({"topology": {"executor": "ray"}}, False),
+        ({"topology": {"replicas": 2}}, False),
+        ({"topology": {"client": "own"}}, False),
+        ({"trust": True}, False),
+        ({"hardware": HARDWARE.model_copy(update={"host": "elsewhere", "probed_at": "later"})}, True),
+        ({"hardware": HARDWARE.model_copy(update={"cpu_model": "another CPU"})}, False),
+        ({"check": CHECK.model_copy(update={"digest": "0" * 64})}, False),
+        ({"points": [point(1, name="other", workload="other"), point(2)]}, True),
+        ({"points": [point(1, warmups=4), point(2)]}, False),
+        ({"points": [point(1, warmup_tokens=16), point(2)]}, False),
+        ({"points": [point(1, requests=64), point(2)]}, False),
+        ({"points": [point(1, client_options={"burstiness": 0.5}), point(2)]}, False),
+    ],
+)
+def test_what_decides_the_figures_decides_the_key_and_nothing_else_does(planned, changes, same):
+    assert (planned(**changes).points[0].key == planned().points[0].key) is same
+
+
+def test_who_balances_engines_decides_the_key_only_where_it_is_not_the_server(planned):
+    server, router = (
+        planned(topology={"data_parallel": 2, "balancing": who}).points[0].key for who in ("server", "router")
+    )
+    assert server == planned(topology={"data_parallel": 2}).points[0].key != router
+    assert "balancing" not in planned().key_parts["topology"]
+
+
+def test_how_the_router_routes_decides_the_key_only_where_it_is_not_in_turn(planned):
+    turn, least = (
+        planned(topology={"replicas": 2, "routing": how}).points[0].key for how in ("round_robin", "least_requests")
+    )
+    assert turn == planned(topology={"replicas": 2}).points[0].key != least
+    assert "routing" not in planned(topology={"replicas": 2}).key_parts["topology"]
+
+
+def test_trusted_code_is_stamped(planned):
+    assert planned(trust=True).options["trust-remote-code"] is True
+    assert "trust-remote-code" not in planned().options
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "words"),
+    [
+        (
+            {"options": {"max-modle-len": 512}},
+            "unknown_option",
+            "options.max-modle-len: vLLM 0.32.0+cpu has no such option; did you mean max-model-len.",
+        ),
+        (
+            {"topology": {"tensor_parallel": 3}},
+            "illegal_topology",
+            "tensor_parallel 3 does not divide 4 attention heads",
+        ),
+        (
+            {"topology": {"pipeline_parallel": 2, "tensor_parallel": 2}},
+            "illegal_topology",
+            "on 1 node(s) these are 4 devices a node, and a node has 2",
+        ),
+        (
+            {"topology": {"pipeline_parallel": 2}, "options": {"max-model-len": 512, "enforce-eager": True}},
+            "illegal_topology",
+            "pipeline_parallel 2 on CPU dies at the first request; legal here: `enforce-eager: false`",
+        ),
+        (
+            {"variables": {"TIKTOKEN_ENCODINGS_BASE": "/encodings"}},
+            "bad_option",
+            "variables.TIKTOKEN_ENCODINGS_BASE is set, and vLLM 0.32.0+cpu carries the vocabulary itself",
+        ),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_its_key(planned, changes, reason, words):
+    with pytest.raises(PlanRefused) as refused:
+        planned(**changes)
+    assert refused.value.reason == reason
+    assert words in refused.value.what and refused.value.what.startswith("deployments.plain cannot be served:")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "words"),
+    [
+        ((480, 33), {}, "workloads.chat asks for 480 + 33 = 513 tokens, and options.max-model-len is 512"),
+        ((64, 32), {"random-prefix-len": 417}, "asks for 417 (random-prefix-len) + 64 + 32 = 513 tokens, and options"),
+        ((64, 32), {"random-prefix-len": "417"}, "legal here: 513 and more, or name other `workloads`"),
+        ((480, 32), {}, None),
+        ((64, 32), {"random-prefix-len": 416}, None),
+    ],
+)
+def test_requests_that_every_server_of_that_length_refuses_are_refused_before(planned, lengths, options, words):
+    asked = [point(input_tokens=lengths[0], output_tokens=lengths[1], client_options=options)]
+    if words is None:
+        assert planned(points=asked).points
+        return
+    with pytest.raises(PlanRefused) as refused:
+        planned(points=asked)
+    assert words in refused.value.what and refused.value.what.count("workloads.chat") == 1
+
+
+GRAPHS = {"max-model-len": 512, "max-cudagraph-capture-size": "workload"}
+
+
+def test_graphs_for_the_workload_are_a_number_in_plan_and_ledger_key(planned):
+    loads = [point(1), point(2, concurrency=30)]
+    found = planned(hardware=GPUS, points=loads, options=GRAPHS)
+    assert found.options["max-cudagraph-capture-size"] == 32
+    assert found.key_parts["options"]["max-cudagraph-capture-size"] == "32"
+    assert found.points[0].key != planned(hardware=GPUS, points=[point(1)], options=GRAPHS).points[0].key
+    assert "max-cudagraph-capture-size" not in planned(points=loads, options=GRAPHS).options
+
+
+def test_graphs_for_a_workload_without_a_limit_are_refused(planned):
+    with pytest.raises(PlanRefused, match="chat-q2-r1 has a request rate and no concurrency") as refused:
+        planned(hardware=GPUS, points=[point(name="chat-q2-r1", concurrency=None, request_rate=2.0)], options=GRAPHS)
+    assert refused.value.reason == "bad_option"
+
+
+@pytest.mark.parametrize("kept", ["keep", "none"])
+def test_where_compiled_code_is_kept_decides_no_key(planned, kept):
+    assert planned(compile_cache=kept) == planned()
+
+
+CLUSTER = Cluster(
+    scheduler="slurm", variables={"NCCL_NET": "IB", "OMP_NUM_THREADS": 4}, modules="brics/nccl", interface="hsn*"
+)
+TWO_NODES = {"nodes": 2, "tensor_parallel": 2, "pipeline_parallel": 2, "executor": "ray"}
+
+
+def test_a_cluster_gives_variables_and_modules_and_the_deployment_has_the_last_word(planned):
+    found = planned(cluster=CLUSTER, variables={"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "8"})
+    assert found.variables == {"NCCL_NET": "IB", "OMP_NUM_THREADS": "8", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    assert found.modules == ("brics/nccl",)
+    assert found.key_parts["variables"] == found.variables and found.key_parts["modules"] == ["brics/nccl"]
+
+
+def test_the_shells_variables_decide_the_key_as_if_they_were_given(planned, monkeypatch):
+    monkeypatch.setenv("NCCL_PROTO", "Simple")
+    none, space = planned(), {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    ring = planned(inherited={"NCCL_ALGO": "Ring"})
+    assert none == planned(inherited={}), "what is not handed in is not looked at"
+    assert none.inherited == {} and none.key_parts["variables"] == space
+    assert (ring.inherited, ring.variables) == ({"NCCL_ALGO": "Ring"}, space)
+    assert ring.key_parts["variables"] == {"NCCL_ALGO": "Ring", **space}
+    assert ring.points[0].key == planned(variables={"NCCL_ALGO": "Ring", **space}).points[0].key
+    assert len({none.points[0].key, ring.points[0].key, planned(inherited={"NCCL_ALGO": "Tree"}).points[0].key}) == 3
+
+
+def test_a_clusters_variables_are_looked_at_as_well(planned):
+    harmful = CLUSTER.model_copy(update={"variables": {"TIKTOKEN_ENCODINGS_BASE": "/encodings"}})
+    with pytest.raises(PlanRefused, match="from the deployment's variables and from the cluster file's"):
+        planned(cluster=harmful)
+
+
+def test_a_refusal_names_the_variable_that_hides_gpus(planned):
+    gpus = (Gpu(name="NVIDIA H200", memory_mib=143771),)
+    hidden = HARDWARE.model_copy(
+        update={"accelerator": "cuda", "gpus": gpus, "hidden_gpus": 3, "cuda_visible_devices": "1"}
+    )
+    with pytest.raises(PlanRefused, match=r"a node has 1 \(CUDA_VISIBLE_DEVICES is '1' and hides 3 of 4 GPU\(s\)\)"):
+        planned(hardware=hidden, topology={"tensor_parallel": 2})
+
+
+def test_devices_are_those_of_every_node(planned):
+    found = planned(cluster=CLUSTER, topology=TWO_NODES)
+    assert (found.topology.nodes, found.topology.devices_per_node, found.topology.world_size) == (2, 2, 4)
+    with pytest.raises(PlanRefused, match="on 1 node"):
+        planned(cluster=CLUSTER, topology={**TWO_NODES, "nodes": 1})
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"interface": "ib0"}, False),
+        ({"modules": ()}, False),
+        ({"modules": ("brics/nccl", "gcc")}, False),
+        ({"variables": {"NCCL_NET": "IB"}}, False),
+        ({"partition": "gpu", "account": "me", "qos": "q", "max_minutes": 9, "scratch": "/x", "extra": ("--x",)}, True),
+        ({"gpus_per_node": 4, "gpu_type": "h100", "constraint": "ib"}, True),
+    ],
+)
+def test_of_a_cluster_what_decides_figures_is_in_the_key(planned, change, same):
+    def key_on(cluster):
+        return planned(cluster=cluster, topology=TWO_NODES).points[0].key
+
+    assert (key_on(CLUSTER.model_copy(update=change)) == key_on(CLUSTER)) is same
+
+
+def test_on_one_node_the_network_between_nodes_decides_nothing(planned):
+    def key_on(interface, **topology):
+        return planned(cluster=CLUSTER.model_copy(update={"interface": interface}), topology=topology).points[0].key
+
+    assert key_on("ib0") == key_on("hsn*")
+    assert key_on("ib0", client="own") != key_on("hsn*", client="own"), "the client's requests cross it"
+    assert key_on("ib0", client="own") != key_on("ib0")
+
+
+@pytest.mark.parametrize(("partition", "fits"), [("1,1", True), ("2,0", False), ("1", False)])
+def test_a_partition_of_the_layers_is_checked(planned, partition, fits):
+    variables = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_PP_LAYER_PARTITION": partition}
+    if fits:
+        assert planned(topology={"pipeline_parallel": 2}, variables=variables).variables == variables
+    else:
+        with pytest.raises(PlanRefused, match="VLLM_PP_LAYER_PARTITION"):
+            planned(topology={"pipeline_parallel": 2}, variables=variables)
+
+
+def test_all_reasons_are_told_at_once(planned):
+    with pytest.raises(PlanRefused) as refused:
+        planned(options={"wrong-one": 1, "wrong-two": 2}, topology={"tensor_parallel": 3})
+    assert refused.value.reason == "unknown_option"
+    assert refused.value.what.count("\n  - ") == 4, "two options, the heads, and the devices"
+
+
+@pytest.mark.parametrize(
+    ("options", "unknown"),
+    [
+        (["max-model-len", "no-enable-prefix-caching", "compilation-config.level"], []),
+        (["no-such-thing"], ["options.no-such-thing: vLLM 1 has no such option."]),
+        (["dtpe"], ["options.dtpe: vLLM 1 has no such option; did you mean dtype."]),
+    ],
+)
+def test_options_are_known_with_their_negation_and_their_parts(options, unknown):
+    assert unknown_options(options, KNOWN, "1") == unknown
+
+
+def test_no_option_is_proposed_that_would_be_refused():
+    (words,) = unknown_options(["tensor-paralel-size"], [*KNOWN, "tensor-parallel-size"], "1")
+    assert "tensor-parallel-size" not in words.replace("tensor-paralel-size", "")
+
+
+def test_too_little_memory_is_refused(planned):
+    with pytest.raises(PlanRefused, match="max-model-len"):
+        planned(variables={"VLLM_CPU_KVCACHE_SPACE": "0.00001"})
+
+
+@pytest.mark.parametrize(
+    ("topology", "space", "fits"),
+    [
+        ({"replicas": 2}, "7", True),
+        ({"replicas": 2}, "9", False),
+        ({"tensor_parallel": 2}, "9", False),
+        ({}, "9", True),
+        ({"nodes": 2, "replicas": 2}, "9", True),
+    ],
+)
+def test_ranks_of_one_node_share_its_memory_on_cpu(planned, topology, space, fits):
+    changes = {"topology": topology, "variables": {"VLLM_CPU_KVCACHE_SPACE": space}, "cluster": CLUSTER}
+    if fits:
+        assert planned(**changes).estimate.kv_cache_gib == float(space)
+    else:
+        with pytest.raises(PlanRefused, match=r"of 16.0 GiB that 2 ranks of a node share"):
+            planned(**changes)
+
+
+def test_the_smallest_gpu_counts(planned):
+    large = GPUS.model_copy(update={"gpus": GPUS.gpus[:1] * 2})
+    assert planned(hardware=GPUS).estimate.kv_cache_gib < planned(hardware=large).estimate.kv_cache_gib
+
+
+@pytest.mark.parametrize(
+    ("options", "length"),
+    [
+        ({}, 4096),
+        ({"max-model-len": None}, 4096),
+        ({"max-model-len": "auto"}, 4096),
+        ({"max-model-len": -1}, 4096),
+        ({"max-model-len": 2048}, 2048),
+        ({"max-model-len": "2048"}, 2048),
+        ({"max-model-len": "2k"}, 2000),
+        ({"max-model-len": "2K"}, 2048),
+        ({"max-model-len": "1.5k"}, 1500),
+    ],
+)
+def test_lengths_are_read_as_vllm_reads_them(planned, options, length):
+    assert planned(options=options).estimate.max_model_len == length
+
+
+@pytest.mark.parametrize("auto", ["auto", -1])
+def test_a_length_that_vllm_is_to_choose_is_the_longest_that_fits(planned, auto):
+    small = {"VLLM_CPU_KVCACHE_SPACE": "0.003"}
+    with pytest.raises(PlanRefused, match="One request of 4096 tokens does not fit"):
+        planned(options={}, variables=small)
+    found = planned(options={"max-model-len": auto}, variables=small).estimate
+    assert 512 <= found.max_model_len < 4096 and 1 <= found.max_concurrency < 1.2
+    longer = found.max_model_len + 1
+    with pytest.raises(PlanRefused, match=f"One request of {longer} tokens does not fit"):
+        planned(
+            options={"max-model-len": auto},
+            variables=small,
+            points=[point(1, input_tokens=longer - 32, output_tokens=32)],
+        )
+    with pytest.raises(PlanRefused, match=f"One request of {longer} tokens does not fit"):
+        planned(
+            options={"max-model-len": auto},
+            variables=small,
+            points=[point(1, input_tokens=8, output_tokens=32, client_options={"random-prefix-len": longer - 40})],
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "gib"),
+    [
+        ({"kv-cache-memory-bytes": "2G"}, {}, 2.0),
+        ({"kv-cache-memory-bytes": 2**29}, {}, 0.5),
+        ({}, {"VLLM_CPU_KVCACHE_SPACE": "0.5"}, 0.5),
+        ({"block-size": "32", "max-num-batched-tokens": "2K"}, {"VLLM_CPU_KVCACHE_SPACE": "1"}, 1.0),
+    ],
+)
+def test_a_cache_of_fixed_size_is_planned_with_that_size(planned, options, variables, gib):
+    found = planned(options={"max-model-len": 512, **options}, variables=variables)
+    assert found.estimate.kv_cache_gib == pytest.approx(gib)
+
+
+def test_an_8_bit_cache_holds_twice_the_tokens(planned):
+    plain, small = planned(), planned(options={"max-model-len": 512, "kv-cache-dtype": "fp8_e5m2"})
+    assert small.estimate.kv_bytes_per_token * 2 == plain.estimate.kv_bytes_per_token
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "named"),
+    [
+        ({"max-model-len": "lots"}, {}, "max-model-len"),
+        ({"max-model-len": "1.5K"}, {}, "max-model-len"),
+        ({"max-model-len": "1.5"}, {}, "max-model-len"),
+        ({"max-model-len": True}, {}, "max-model-len"),
+        ({"block-size": -16}, {}, "block-size"),
+        ({"gpu-memory-utilization": "high"}, {}, "gpu-memory-utilization"),
+        ({}, {"VLLM_CPU_KVCACHE_SPACE": "1 GiB"}, "VLLM_CPU_KVCACHE_SPACE"),
+    ],
+)
+def test_what_is_no_number_is_refused_by_its_name(planned, options, variables, named):
+    with pytest.raises(PlanRefused, match=named) as refused:
+        planned(options=options, variables=variables)
+    assert refused.value.reason == "bad_option"
+
+
+def test_servers_of_one_node_that_each_take_most_of_its_memory_are_refused_and_with_less_are_not(planned):
+    two = {"topology": {"replicas": 2}, "variables": {}}
+    with pytest.raises(
+        PlanRefused,
+        match=r"Weights and KV cache do not fit: .* GiB that 2 ranks of a node share\. .*VLLM_CPU_KVCACHE_SPACE",
+    ):
+        planned(**two)
+    assert planned(**two, options={"max-model-len": 512, "gpu-memory-utilization": 0.3}).points
+    assert planned(topology={"replicas": 2}, variables={"VLLM_CPU_KVCACHE_SPACE": "1"}).points
+    assert planned(variables={}).points

@@ -1,0 +1,166 @@
+"""The bound by memory and arithmetic: against a hand calculation, and how it moves with what it depends on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from builders import report_data, report_data_cluster
+from builders.paths import FIXTURES
+from servemark import records
+from servemark.errors import WeightsRefused
+from servemark.planning.roofline import DEVICES, bound
+from servemark.records import Topology
+from servemark.report import roofline, views
+from servemark.report.table import aggregate, tidy
+from servemark.weights.architecture import Architecture
+
+CONFIG = json.loads((FIXTURES / "planning" / "gpt-oss-120b-config.json").read_text())
+GPT_OSS = Architecture.from_config(CONFIG)
+DENSE = {
+    "model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+}  # fmt: skip
+H200 = DEVICES["NVIDIA H200"]
+
+
+def of(architecture=GPT_OSS, topology=None, device=H200, concurrency=512, lengths=(1024, 1024), **more):
+    found = bound(
+        architecture, topology or Topology(), device, concurrency=concurrency, input_tokens=lengths[0],
+        output_tokens=lengths[1], **more,
+    )  # fmt: skip
+    return found.output_tokens_per_s, found.limit
+
+
+@pytest.mark.parametrize(
+    ("architecture", "concurrency", "expected"),
+    [
+        # 64.0 GB of weights and 512 caches of 61.4 MB at 1,536 tokens in 19.88 ms.
+        (GPT_OSS, 512, 25_750),
+        (GPT_OSS, 128, 8_552),
+        # 15.0 GB of weights and 256 caches of 131,072 bytes a token at 1,536 tokens in 13.9 ms.
+        (Architecture.from_config(DENSE), 256, 18_450),
+    ],
+)
+def test_the_bound_is_that_of_a_hand_calculation(architecture, concurrency, expected):
+    value, limit = of(architecture, concurrency=concurrency)
+    assert value == pytest.approx(expected, rel=0.01) and limit == "memory"
+
+
+def test_long_prompts_and_short_answers_are_bound_by_arithmetic():
+    value, limit = of(lengths=(8192, 16))
+    assert limit == "arithmetic"
+    # 2 x 4.6e9 operations for each of 512 prompt tokens a made one, and attention.
+    assert value == pytest.approx(989.4e12 / (512 * 2 * 4.6e9), rel=0.15)
+
+
+def test_each_of_the_batches_in_a_pipeline_reads_the_experts_that_it_chooses():
+    """Eight requests in two stages: two batches of four, each of which reads as the eight's half would on one device."""
+    two = Topology(devices_per_node=2, pipeline_parallel=2, executor="mp")
+    assert of(topology=two, concurrency=8)[0] == pytest.approx(2 * of(concurrency=4)[0], rel=1e-9)
+
+
+def test_replicas_share_the_load_and_add_up():
+    one, _ = of(concurrency=128)
+    four, _ = of(concurrency=512, topology=Topology(devices_per_node=4, replicas=4))
+    assert four == pytest.approx(4 * one)
+
+
+def test_tensor_parallel_reads_weights_once_and_pipeline_stages_take_turns():
+    one, tp4, pp4 = (
+        of(topology=Topology(devices_per_node=4, **shape))[0]
+        for shape in ({}, {"tensor_parallel": 4}, {"pipeline_parallel": 4})
+    )
+    assert tp4 == pytest.approx(4 * one)
+    assert one < pp4 < tp4
+
+
+def test_data_parallel_engines_share_the_experts_alone():
+    tp, dp = (
+        of(topology=Topology(devices_per_node=4, **shape))[0]
+        for shape in ({"tensor_parallel": 4}, {"data_parallel": 4})
+    )
+    assert 0.8 * tp < dp < tp
+
+
+def test_a_smaller_cache_and_8_bit_weights_raise_the_bound():
+    plain = Architecture.from_config(DENSE)
+    eight = Architecture.from_config(DENSE | {"quantization_config": {"quant_method": "fp8"}})
+    assert of(plain, kv_element_bytes=1)[0] > of(plain)[0]
+    assert of(eight, lengths=(8192, 16))[0] == pytest.approx(2 * of(plain, lengths=(8192, 16))[0], rel=0.01)
+    ampere = DEVICES["NVIDIA A100-SXM4-80GB"]
+    assert of(eight, device=ampere, lengths=(8192, 16))[0] == pytest.approx(
+        of(plain, device=ampere, lengths=(8192, 16))[0]
+    )
+
+
+def test_without_the_bits_of_a_weight_there_is_no_bound():
+    odd = Architecture.from_config(DENSE | {"quantization_config": {"quant_method": "unheard-of"}})
+    with pytest.raises(WeightsRefused, match="'unheard-of' is not read"):
+        of(odd)
+
+
+def shares(data):
+    return roofline.shares(views.medians(aggregate(tidy(data.measurements))), data)
+
+
+def test_every_accepted_load_of_a_known_gpu_has_its_share():
+    data = report_data_cluster.two_nodes()
+    found, missing = shares(data)
+    assert missing == [] and len(found) == 9
+    row = next(row for row in found if (row.deployment, row.load.endswith("512")) == ("plain", True))
+    expected = bound(GPT_OSS, Topology(), H200, concurrency=512, input_tokens=64, output_tokens=32)
+    assert row.bound == expected and row.part == pytest.approx(9080 * 1.015 / expected.output_tokens_per_s)
+
+
+@pytest.mark.parametrize(
+    ("caching", "prompt"),
+    [({}, 64), ({"enable-prefix-caching": False}, 576), ({"no-enable-prefix-caching": True}, 576)],
+)
+def test_a_prefix_counts_where_the_server_does_not_keep_it(caching, prompt):
+    data = report_data_cluster.two_nodes()
+    plain = data.plans["plain"]
+    points = tuple(point.model_copy(update={"client_options": {"random-prefix-len": 512}}) for point in plain.points)
+    plan = plain.model_copy(update={"points": points, "options": plain.options | caching})
+    found, _ = shares(replace(data, plans=data.plans | {"plain": plan}))
+    row = next(row for row in found if (row.deployment, row.load.endswith("512")) == ("plain", True))
+    assert row.bound == bound(GPT_OSS, Topology(), H200, concurrency=512, input_tokens=prompt, output_tokens=32)
+
+
+def gpus(*names):
+    return tuple(records.Gpu(name=name, memory_mib=143_771) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"accelerator": "cpu"}, "ran on a CPU"),
+        ({"gpus": gpus("NVIDIA H200", "NVIDIA A100-SXM4-80GB")}, "not of one kind: NVIDIA A100-SXM4-80GB, NVIDIA H200"),
+        ({"gpus": gpus("NVIDIA Tomorrow")}, "The peaks of NVIDIA Tomorrow are not in servemark's list."),
+        ({"gpus": ()}, "none was found"),
+    ],
+)
+def test_an_unknown_machine_is_said(changes, said):
+    data = report_data_cluster.two_nodes()
+    found, (why,) = shares(replace(data, hardware=data.hardware.model_copy(update=changes)))
+    assert found == [] and said in why
+
+
+def test_loads_by_rate_missing_manifests_and_unknown_models_are_said():
+    data = report_data_cluster.two_nodes()
+    rate = report_data.measurement("plain", None, workload="burst", request_rate=2.0)
+    found, missing = shares(replace(data, measurements=[*data.measurements, rate]))
+    assert len(found) == 9 and missing == [
+        "Workload burst: its load is a rate of requests, for which no bound is worked out."
+    ]
+    assert "its model's manifest is not there" in shares(replace(data, manifests={}))[1][0]
+    odd = {"tiny": report_data.manifest().model_copy(update={"config": {"kv_lora_rank": 512}})}
+    assert "latent attention" in shares(replace(data, manifests=odd))[1][0]
+
+
+def test_invalid_points_have_no_share():
+    data = report_data_cluster.two_nodes()
+    invalid = [report_data.invalid(item.deployment, concurrency=item.concurrency) for item in data.measurements]
+    assert shares(replace(data, measurements=invalid)) == ([], [])

@@ -1,0 +1,220 @@
+"""Processes are named by id and start time, ended with all they started, and never outlive the one they work for."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from builders.paths import LIBRARY
+from servemark.processes import children
+from servemark.processes import identity as processes
+from servemark.processes.identity import Identity
+from servemark.variables import passed_on
+
+
+def zombie() -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(["true"])
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+def test_an_identity_survives_its_spelling():
+    me = processes.myself()
+    assert me.pid == os.getpid() and me.alive
+    assert Identity.parse(str(me)) == me
+
+
+def test_a_process_with_another_start_time_is_another_process(sleeper):
+    real = Identity.of(sleeper().pid)
+    reused = Identity(real.pid, real.start - 1)
+    assert real.alive and not reused.alive
+    reused.signal(signal.SIGKILL)
+    time.sleep(0.1)
+    assert real.alive, "a signal reaches only the very process that is meant"
+    real.signal(signal.SIGKILL)
+    assert processes.wait_for_end(real, 5)
+
+
+def test_the_dead_and_zombies_have_no_identity():
+    process = zombie()
+    assert Identity.of(process.pid) is None
+    assert not processes._running(psutil.Process(process.pid))
+    process.wait()
+    assert Identity.of(process.pid) is None
+
+
+def test_a_process_whose_first_thread_has_ended_lives_while_another_one_runs(wait_for):
+    code = (
+        "import ctypes, sys, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(300,), daemon=True).start()\n"
+        "ctypes.CDLL(None).syscall(int(sys.argv[1]), 0)"
+    )
+    exit_call = {"x86_64": "60", "aarch64": "93"}[platform.machine()]  # SYS_exit ends the calling thread alone
+    process = subprocess.Popen([sys.executable, "-c", code, exit_call])
+    try:
+        wait_for(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+        identity = Identity.of(process.pid)
+        assert identity is not None and identity.alive
+        assert [p.pid for p in processes.descendants(os.getpid()) if p.pid == process.pid] == [process.pid]
+    finally:
+        process.kill()
+    assert processes.wait_for_end(identity, 5)
+    assert process.wait() == -signal.SIGKILL
+
+
+def test_a_process_of_another_machine_is_none_of_ours():
+    other = Identity(os.getpid(), processes.myself().start, "another-machine")
+    assert not other.here and not other.alive and processes.myself().here
+    other.signal(signal.SIGKILL)  # would end this very test
+    assert Identity.parse(str(other)) == other
+
+
+@pytest.mark.parametrize("text", ["", "12", "a:b", "1:2:3"])
+def test_a_text_that_is_no_identity_is_a_value_error(text):
+    with pytest.raises(ValueError):
+        Identity.parse(text)
+
+
+def test_the_lifeline_is_what_was_exported_or_else_the_parent(monkeypatch):
+    monkeypatch.setenv(processes.LIFELINE_VARIABLE, f"7:8@{processes.host()}")
+    assert processes.lifeline() == Identity(7, 8)
+    processes.ensure_lifeline()
+    assert processes.lifeline() == Identity(7, 8), "it was given"
+    monkeypatch.setenv(processes.LIFELINE_VARIABLE, "7:8@another-machine")
+    assert processes.lifeline().pid == os.getppid(), "a job inherits the variable of the machine that submitted it"
+    processes.ensure_lifeline()
+    assert processes.lifeline() == processes.myself()
+    monkeypatch.delenv(processes.LIFELINE_VARIABLE)
+    processes.export_lifeline()
+    assert processes.lifeline() == processes.myself()
+    monkeypatch.delenv(processes.LIFELINE_VARIABLE)
+    assert processes.lifeline().pid == os.getppid()
+    monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)
+    assert processes.lifeline() == processes.myself(), "the parent is gone"
+
+
+def test_the_environment_for_another_interpreter_has_no_credentials_and_no_module_paths(monkeypatch):
+    for name in passed_on._NOT_INHERITED:
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("KEPT", "yes")
+    env = passed_on.clean_environment({"OPENAI_API_KEY": "given on purpose"})
+    assert env["KEPT"] == "yes" and env["OPENAI_API_KEY"] == "given on purpose"
+    assert not set(passed_on._NOT_INHERITED).intersection(env) - {"OPENAI_API_KEY"}
+
+
+def test_a_subreaper_finds_the_orphans_of_its_children():
+    code = (
+        "import os, subprocess, sys, time; from servemark.processes import identity as processes\n"
+        "processes.become_subreaper()\n"
+        "subprocess.run([sys.executable, '-c', 'import subprocess; subprocess.Popen([\"sleep\", \"300\"], start_new_session=True)'])\n"
+        "(orphan,) = processes.descendants(os.getpid())\n"
+        "print(orphan.name(), orphan.ppid() == os.getpid()); orphan.kill()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": LIBRARY, "PATH": os.environ["PATH"]},
+    )
+    assert done.stdout.split() == ["sleep", "True"], done.stderr
+
+
+def test_descendants_are_the_living_ones(family):
+    child, grandchild = family
+    assert [p.pid for p in processes.descendants(child.pid)] == [grandchild.pid]
+    ended = zombie()
+    assert processes.descendants(ended.pid) == []
+    ended.wait()
+    assert processes.descendants(ended.pid) == [], "a process that is gone has none"
+
+
+def test_marked_finds_what_an_attempt_of_this_checkout_started_and_nothing_else(
+    sleeper, wait_for, tmp_path, monkeypatch
+):
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    mark = Path("results/demo/deployments/plain/attempts/001")
+    ours = sleeper(processes.mark(mark))
+    second = sleeper(processes.mark(mark.with_name("0010")))
+    sleeper(processes.mark(elsewhere / mark))
+    sleeper({"OTHER": str(mark.absolute())})
+    # Until a new process has called exec its environment is that of its parent.
+    wait_for(lambda: [p.pid for p in processes.marked(mark)] == [ours.pid], 5)
+    assert {p.pid for p in processes.marked(mark.parent)} == {ours.pid, second.pid}
+    assert [p.pid for p in processes.marked(mark.parent, but=mark)] == [second.pid], "this one is left alone"
+    ours.kill()
+    ours.wait()
+    assert processes.marked(mark) == []
+
+
+def test_describe_names_a_process_even_when_it_is_gone(sleeper, wait_for):
+    process = sleeper()
+    wait_for(lambda: "time.sleep" in processes.describe(psutil.Process(process.pid)), 5)
+    seen = psutil.Process(process.pid)
+    assert processes.describe(seen).startswith(f"{process.pid} {sys.executable} -c")
+    process.kill()
+    process.wait()
+    assert processes.describe(seen) == str(process.pid)
+    processes.signal_all([seen], signal.SIGTERM)  # gone: no error
+
+
+@pytest.mark.parametrize("pidfd", [True, False], ids=["pidfd", "without pidfd"])
+def test_waiting_for_an_end_is_bounded_and_sees_it_at_once(sleeper, monkeypatch, pidfd):
+    if not pidfd:
+        monkeypatch.setattr(os, "pidfd_open", lambda _: (_ for _ in ()).throw(OSError("no such call")))
+    process = sleeper()
+    identity = Identity.of(process.pid)
+    begin = time.monotonic()
+    assert processes.wait_for_end(identity, 0.3) is False
+    assert 0.25 < time.monotonic() - begin < 2
+    process.kill()
+    begin = time.monotonic()
+    assert processes.wait_for_end(identity) is True
+    assert time.monotonic() - begin < 1
+
+
+def test_marked_finds_a_process_that_wiped_its_environment_by_where_it_writes(tmp_path, wait_for):
+    attempt, scratch = tmp_path / "001", tmp_path / "scratch"
+    attempt.mkdir()
+    scratch.mkdir()
+    code = "import time; print('up', flush=True); time.sleep(300)"
+    renamed = [
+        children.start_child([sys.executable, "-c", code], log=folder / "out.log", env={})
+        for folder in (attempt, scratch)
+    ]
+    other = children.start_child([sys.executable, "-c", code], log=tmp_path / "0012" / "out.log", env={})
+    wait_for(lambda: all("up" in (f / "out.log").read_text() for f in (attempt, scratch, tmp_path / "0012")))
+    assert {p.pid for p in processes.marked(attempt)} == {renamed[0].pid}
+    assert {p.pid for p in processes.marked(attempt, scratch)} == {p.pid for p in renamed}
+    for child in (*renamed, other):
+        children.end_group(child, grace_s=0.2)
+    assert processes.marked(attempt, scratch) == []
+
+
+def test_what_another_interpreter_gets_of_our_environment(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("OMP_", "HF_", "VLLM_", "NCCL_"))]:
+        monkeypatch.delenv(name)
+    for name in (
+        "OMP_NUM_THREADS",
+        "HF_TOKEN",
+        "VLLM_API_KEY",
+        "VLLM_ATTENTION_BACKEND",
+        "VLLM_CACHE_ROOT",
+        "NCCL_NET",
+    ):
+        monkeypatch.setenv(name, "1")
+    env = passed_on.clean_environment({"VLLM_USE_V2": "given"})
+    left = {name for name in env if name.startswith(("OMP_", "HF_", "VLLM_", "NCCL_"))}
+    assert left == {"VLLM_CACHE_ROOT", "NCCL_NET", "VLLM_USE_V2"}

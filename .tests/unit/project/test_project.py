@@ -1,0 +1,145 @@
+"""The project's own promises: generated files in step, every rule documented and logged, nothing in git that must not be."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from builders.paths import ROOT
+from servemark.cli import main as cli
+from servemark.records import ALL_RECORDS, Check, Plans, schemas
+
+RULES = {
+    name: block
+    for path in sorted((ROOT / "workflow" / "rules").glob("*.smk"))
+    for name, block in re.findall(r"^rule (\w+):\n((?:(?!^\S).*\n?)*)", path.read_text(), re.MULTILINE)
+}
+
+
+def tracked() -> list[Path]:
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in done.stdout.split("\0") if name]
+
+
+def test_every_stage_is_a_rule():
+    stages = """probe_hardware build_environment check_environment stage_weights plan_deployment start_cluster serve_model
+        await_ready measure stop_deployment collect_measurements write_report archive_results check_measurements"""
+    assert set(stages.split()) <= set(RULES)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_says_what_it_does_and_has_a_log_a_benchmark_and_one_script(name):
+    block = RULES[name]
+    assert '"""' in block
+    if "output:" not in block:
+        # A target: it stands for what others make, and runs nothing.
+        assert "input:" in block and not re.search("script:|shell:|run:", block)
+        return
+    for directive in ("output:", "log:", "benchmark:", f'script:\n        "../scripts/{name}.py"'):
+        assert directive in block, directive
+    assert (ROOT / "workflow" / "scripts" / f"{name}.py").exists()
+    for section in re.findall(r"^    (?:input|output|params):\n((?:        .+\n)+)", block, re.MULTILINE):
+        for line in section.splitlines():
+            assert re.match(r" {8}(\w+=| +|\)|#)", line), f"unnamed: {line.strip()}"
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_architecture_page_knows_every_rule(name):
+    assert name in (ROOT / "workflow" / "README.md").read_text()
+
+
+def test_scripts_are_adapters():
+    lengths = {path.name: len(path.read_text().splitlines()) for path in (ROOT / "workflow" / "scripts").glob("*.py")}
+    assert {name: length for name, length in lengths.items() if length > 45} == {}
+
+
+def test_the_records_schemas_are_those_of_the_types():
+    written = {path.name: path.read_text() for path in (ROOT / "workflow" / "schemas").glob("*.json")}
+    assert written == schemas.texts(), "run: make generate"
+    assert len(written) == len(ALL_RECORDS)
+
+
+def test_a_record_fits_its_schema_and_another_kind_does_not():
+    schema = schemas.record_schema(Plans)
+    record = {"kind": "plans", "version": 1, "load_points": {"a": 2}}
+    jsonschema.validate(record, schema)
+    for wrong in (
+        {**record, "kind": "plan"},
+        {**record, "version": 2},
+        {**record, "more": 1},
+        {"kind": "plans", "version": 1},
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
+    jsonschema.Draft202012Validator.check_schema(schemas.record_schema(Check))
+
+
+def test_no_file_names_a_package_registry():
+    hosts = [
+        b"pypi" + b".org",
+        b"python" + b"hosted",
+        b"regis" + b"try.npmjs",
+        b"debian" + b".org",
+        b"download.py" + b"torch",
+    ]
+    found = [path.name for path in tracked() if path.is_file() and any(host in path.read_bytes() for host in hosts)]
+    assert found == []
+
+
+def test_no_large_file_but_locks_and_the_archive_of_a_run():
+    sizes = {p.name: p.stat().st_size for p in tracked() if p.is_file() and p.suffix != ".lock"}
+    archives = {p.name for p in (ROOT / ".tests" / "fixtures" / "archives").iterdir()}
+    assert {name: size for name, size in sizes.items() if size > 2**20 * (2 if name in archives else 1)} == {}
+
+
+def test_every_requirement_of_a_lock_has_a_hash_and_no_index_is_named():
+    for lock in (ROOT / "envs").glob("*.lock"):
+        text = lock.read_text()
+        requirements = re.findall(r"^[A-Za-z0-9][^\n]*==.*?(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
+        assert len(requirements) > 10, lock
+        assert all("--hash=sha256:" in requirement for requirement in requirements), lock
+        assert not re.search(r"https?://|--index|--find-links", text), lock
+
+
+def test_the_make_targets_of_the_readme_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    text = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
+    assert set(re.findall(r"\bmake ([a-z-]+)\b", text)) <= targets | {"it"}
+
+
+def test_check_prints_what_a_configuration_asks_for(capsys):
+    assert cli.main(["check", str(ROOT / "config" / "config.yaml")]) == 0
+    assert "ray-tp2: model tiny, environment cpu, executor ray, 2 rank(s), 6 load points" in capsys.readouterr().out
+
+
+def test_who_stops_reading_gets_no_traceback(tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    argv = [sys.executable, "-m", "servemark.cli", "check", str(ROOT / "config" / "config.yaml")]
+    done = subprocess.run(argv, cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_check_answers_a_mistake_with_exit_code_2_and_the_place(tmp_path, capsys):
+    bad = tmp_path / "bad.yaml"
+    bad.write_text((ROOT / "config" / "config.yaml").read_text().replace("output_tokens:", "output_token:"))
+    assert cli.main(["check", str(bad)]) == 2
+    said = capsys.readouterr().err
+    assert "bad.yaml:" in said and "output_tokens" in said and "Traceback" not in said
+
+
+def test_generate_writes_what_is_committed(tmp_path):
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "README.md").write_text((ROOT / "config" / "README.md").read_text())
+    assert cli.main(["generate", str(tmp_path)]) == 0
+    for name in ("config/schema.json", "config/README.md", "workflow/schemas/plan.schema.json"):
+        assert (tmp_path / name).read_text() == (ROOT / name).read_text()

@@ -1,0 +1,168 @@
+"""The plots' specifications: compiled by Vega-Lite itself, fed by accepted measurements only."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import vl_convert
+
+from builders import report_data
+from servemark.records import Startup, StartupPhase
+from servemark.report import charts, starting, table
+from servemark.report.table import rows, tidy
+
+
+def panels(measurements):
+    shown = sorted({item.deployment for item in measurements if item.verdict != "INVALID"})
+    return charts.panels(rows(tidy(measurements)), shown)
+
+
+def all_specs(data):
+    specs = [spec for panel in panels(data.measurements) for spec in panel.specs.values()]
+    return [*specs, starting.spec(list(data.startups.values()))]
+
+
+@pytest.mark.parametrize("build", [report_data.demo, report_data.troubled], ids=["demo", "troubled"])
+def test_every_specification_compiles(build):
+    for spec in all_specs(build()):
+        compiled = vl_convert.vegalite_to_vega(spec)
+        assert compiled["marks"]
+
+
+def test_specifications_ask_for_no_address():
+    for spec in all_specs(report_data.troubled()):
+        assert "url" not in json.dumps({**spec, "$schema": "", "data": None})
+
+
+def test_invalid_measurements_are_in_no_plot():
+    data = report_data.troubled()
+    text = json.dumps([panel.specs for panel in panels(data.measurements)])
+    assert str(report_data.POISON)[:5] not in text
+    assert "tp4" not in text
+
+
+def test_workload_driven_both_ways_gets_a_panel_for_each():
+    items = [
+        report_data.measurement(concurrency=8),
+        report_data.measurement(concurrency=None, request_rate=2.0),
+        report_data.measurement(concurrency=16, request_rate=2.0),
+        report_data.measurement(concurrency=None, repetition=3),
+    ]
+    assert {panel.label for panel in panels(items)} == {
+        "chat, by concurrency",
+        "chat, by request rate",
+        "chat, by request rate, at most 16 at once",
+    }
+
+
+def test_loads_of_one_workload_with_requests_of_their_own_are_one_curve():
+    items = [report_data.measurement(concurrency=load, asked=4 * load, completed=4 * load) for load in (8, 16, 32)]
+    (panel,) = panels(items)
+    assert panel.label == "chat, by concurrency"
+    assert panel.specs["ttft"]["layer"][1]["encoding"]["x"]["axis"]["values"] == [8, 16, 32]
+    assert len(table.aggregate(tidy(items))) == 3
+
+
+def test_latency_without_any_value_gets_no_plot():
+    (panel,) = panels([report_data.measurement(itl_ms=None)])
+    assert list(panel.specs) == ["throughput", "ttft", "tpot", "e2el"]
+
+
+@pytest.mark.parametrize(("loads", "kind"), [((1, 4, 8), "log"), ((4, 5, 6), "linear"), ((3,), "linear")])
+def test_wide_sweeps_get_a_logarithmic_axis(loads, kind):
+    (panel,) = panels([report_data.measurement(concurrency=load) for load in loads])
+    x = panel.specs["ttft"]["layer"][1]["encoding"]["x"]
+    assert x["scale"]["type"] == kind
+    assert x["axis"]["values"] == list(loads)
+
+
+def test_long_sweeps_leave_the_ticks_to_vega():
+    (panel,) = panels([report_data.measurement(concurrency=load) for load in range(1, 20)])
+    assert "values" not in panel.specs["ttft"]["layer"][1]["encoding"]["x"]["axis"]
+
+
+def test_series_stay_apart_beyond_the_number_of_colours():
+    looks = charts.series([f"d{index}" for index in range(20)])
+    assert len({(look["colour"], look["shape"]) for look in looks}) == 20
+    assert {look["colour"] for look in looks} == set(range(1, charts.COLOURS + 1))
+
+
+def test_startup_segments_add_up_to_the_first_token():
+    record = report_data.demo().startups["ray-tp2"]
+    segments = dict(starting.segments(record))
+    assert sum(segments.values()) == pytest.approx(record.cluster_seconds + record.seconds_to_first_token)
+    assert next(iter(segments)) == "nodes and Ray"
+    assert segments["other, up to /health"] == pytest.approx(41.3 - 17.8 - 0.6 - 8.9)
+
+
+def test_startup_phases_that_overlap_give_no_negative_remainder():
+    record = Startup(
+        deployment="x",
+        seconds_to_health=10.0,
+        seconds_to_first_token=11.0,
+        phases=(StartupPhase(name="a", seconds=8), StartupPhase(name="b", seconds=8)),
+    )
+    assert starting.segments(record) == [("a", 8), ("b", 8), ("/health to first token", 1.0)]
+
+
+def test_what_only_the_sum_of_floats_leaves_is_no_segment():
+    """Of an archive sealed with Python 3.12: its sum of these phases is seconds_to_health, that of 3.11 is less by 3e-14."""
+    seconds = (48.296, 20.654, 1.136, 25.61, 22.6, 133.0, 3.784)
+    phases = tuple(_phase(f"phase {number}", each) for number, each in enumerate(seconds))
+    for noise in (0.0, 3e-14, -3e-14):
+        record = Startup(deployment="x", phases=phases, seconds_to_health=255.08 + noise, seconds_to_first_token=255.36)
+        assert "other, up to /health" not in dict(starting.segments(record))
+
+
+def test_startup_phases_keep_the_order_in_which_they_pass():
+    short = Startup(deployment="a", seconds_to_health=5.0, seconds_to_first_token=6.0, phases=(_phase("load", 5.0),))
+    long = Startup(deployment="b", cluster_seconds=3.0, seconds_to_health=9.0, phases=(_phase("compile", 2.0),))
+    assert starting.phases([short, long]) == [
+        "nodes and Ray",
+        "load",
+        "compile",
+        "other, up to /health",
+        "/health to first token",
+    ]
+
+
+def _phase(name, seconds):
+    return StartupPhase(name=name, seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("found", "note", "words"),
+    [
+        ("none", "made", "first start"),
+        ("empty", "made", "first start"),
+        ("other", "made", "caches of other deployments"),
+        ("filled", "loaded", "caches of an earlier start"),
+        ("filled", None, "caches of an earlier start"),
+        ("filled", "made", "caches of an earlier start, but compiled anew"),
+        (None, "loaded", None),
+    ],
+)
+def test_a_start_up_time_says_what_the_start_found(found, note, words):
+    compile_ = StartupPhase(name="compile", seconds=4.5, note=note)
+    assert starting.caches(Startup(deployment="x", compile_cache=found, phases=(compile_,))) == words
+
+
+def test_startup_without_any_time_gives_no_plot():
+    assert starting.spec([Startup(deployment="x")]) is None
+
+
+def test_the_bundle_is_made_once_and_is_the_same_from_the_cache(tmp_path, monkeypatch):
+    made = charts.bundle(tmp_path / "page")
+    monkeypatch.setattr(charts.vl_convert, "javascript_bundle", None)
+    charts.bundle.cache_clear()
+    assert charts.bundle(tmp_path / "page") == made
+    charts.bundle.cache_clear()
+
+
+def test_bundle_can_be_inlined():
+    text = charts.bundle()
+    assert "</script" not in text.lower()
+    assert "<!--" not in text
+    assert "\r" not in text
+    assert len(text) < 2_000_000

@@ -1,0 +1,92 @@
+"""Deployments with equal resources: who is compared with whom, ratios, spread, and what gives none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import report_data, report_data_cluster
+from builders.report_data import measurement, plan
+from servemark import records
+from servemark.report import comparison, views
+from servemark.report.table import aggregate, tidy
+
+
+def groups(data):
+    return comparison.groups(views.medians(aggregate(tidy(data.measurements))), data)
+
+
+def run(*measurements, accelerator="cuda", **topologies):
+    names = dict.fromkeys(item.deployment for item in measurements)
+    plans = {
+        name: plan(name, topology=topologies.get(name, records.Topology(devices_per_node=4, tensor_parallel=4)))
+        for name in names
+    }
+    base = report_data.demo()
+    return replace(
+        base, hardware=report_data.hardware(accelerator=accelerator), measurements=measurements, plans=plans, config={}
+    )
+
+
+def test_deployments_with_as_many_gpus_are_compared_at_each_load():
+    data = report_data_cluster.two_nodes()
+    (group,) = groups(data)
+    assert (group.workload, group.devices, group.deployments) == ("chat", 8, ("tp2-x4", "tp4-pp2-ray"))
+    assert [(row.load.replace("\u00a0", " "), row.deployment) for row in group.rows] == [
+        (f"concurrency {load}", name) for load in (64, 256, 512) for name in ("tp2-x4", "tp4-pp2-ray")
+    ]
+    assert comparison.alone(data, [group]) == [("plain", 1)]
+    assert comparison.unit(data, 8).replace("\u00a0", " ") == "8 GPUs"
+
+
+def test_figures_are_per_gpu_and_ratios_are_to_the_best_at_the_load():
+    fast = [measurement("replicas", 8, number, output=value) for number, value in ((1, 800.0), (2, 820.0), (3, 840.0))]
+    slow = [measurement("tp4", 8, number, output=value) for number, value in ((1, 400.0), (2, 410.0), (3, 450.0))]
+    (group,) = groups(run(*fast, *slow))
+    best, other = group.rows
+    assert (best.deployment, best.best, best.ratio, best.apart) == ("replicas", "replicas", 1.0, None)
+    assert best.output == (205.0, 200.0, 210.0) and best.total == (615.0, 600.0, 630.0)
+    assert (other.best, other.ratio, other.apart) == ("replicas", 0.5, True)
+
+
+@pytest.mark.parametrize(("values", "apart"), [((810.0, 830.0), False), ((790.0, 795.0), True), ((700.0,), None)])
+def test_whether_repetitions_tell_two_deployments_apart(values, apart):
+    fast = [measurement("a", 8, number + 1, output=value) for number, value in enumerate((800.0, 900.0))]
+    slow = [measurement("b", 8, number + 1, output=value) for number, value in enumerate(values)]
+    assert groups(run(*fast, *slow))[0].rows[1].apart is apart
+
+
+def test_an_invalid_point_gives_no_ratio_and_is_nobodys_baseline():
+    data = run(measurement("a", 8), report_data.invalid("b", concurrency=8), report_data.invalid("a", concurrency=16),
+               report_data.invalid("b", concurrency=16))  # fmt: skip
+    (group,) = groups(data)
+    by_place = {(row.deployment, row.load.replace("\u00a0", " ")): row for row in group.rows}
+    assert by_place["b", "concurrency 8"].ratio is None and by_place["b", "concurrency 8"].output is None
+    assert by_place["a", "concurrency 8"].ratio == 1.0
+    assert {by_place[name, "concurrency 16"].best for name in "ab"} == {None}
+    assert str(report_data.POISON)[:5] not in str(group)
+
+
+def test_a_suspect_repetition_marks_the_row():
+    doubtful = measurement("b", 8).model_copy(update={"verdict": "SUSPECT"})
+    rows = groups(run(measurement("a", 8), doubtful))[0].rows
+    assert [row.verdict for row in rows] == ["VALID", "SUSPECT"]
+
+
+def test_other_numbers_of_gpus_and_other_workloads_are_not_compared():
+    data = run(
+        measurement("a", 8), measurement("b", 8), measurement("c", 8, workload="other"), b=records.Topology(replicas=8)
+    )
+    assert groups(data) == []
+    assert comparison.alone(data, []) == [("a", 4), ("b", 8), ("c", 4)]
+
+
+def test_on_a_cpu_ranks_are_counted():
+    data = run(measurement("a", 8), measurement("b", 8), accelerator="cpu")
+    assert comparison.unit(data, groups(data)[0].devices).replace("\u00a0", " ") == "4 ranks"
+
+
+def test_zero_throughput_gives_no_ratio():
+    data = run(measurement("a", 8, output_throughput=0.0), measurement("b", 8, output_throughput=0.0))
+    assert [row.ratio for row in groups(data)[0].rows] == [None, None]

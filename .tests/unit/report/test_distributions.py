@@ -1,0 +1,114 @@
+"""Per-request latencies in bins: every sample counted once, the same bins for all, no request on the page."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import vl_convert
+
+from builders import report_data
+from builders.archived_run import raw_result
+from servemark.report import distributions, formatting, histogram
+from servemark.report.distributions import LINEAR_BINS, LOGARITHMIC_EDGES, Distribution, bins
+
+
+def counted(found: distributions.Bins, name: str, value: float) -> int:
+    """The count of the bin that holds a value."""
+    (index,) = [i for i, (a, b) in enumerate(zip(found.edges, found.edges[1:], strict=False)) if a <= value < b]
+    return found.counts[name][index]
+
+
+@pytest.mark.parametrize(
+    ("samples", "logarithmic"),
+    [
+        ([8.0, 8.1, 9.7], False), ([0.3, 0.7, 2.9], False), ([1.0, 100.0], True), ([0.0, 0.004, 3.0], True), ([5.0], False),
+        ([0.0, 0.0], False), ([1e300, 1e300], True), ([1e300, 1.0], True), ([0.1 + 0.2, 0.3], False), ([1e-7, 3e-7], False),
+    ],
+)  # fmt: skip
+def test_every_sample_is_in_exactly_one_bin_and_the_ends_are_not_empty(samples, logarithmic):
+    found = bins({"a": np.asarray(samples)})
+    assert found.logarithmic is logarithmic
+    counts = found.counts["a"]
+    assert sum(counts) == len(samples) and counts[0] > 0 and counts[-1] > 0
+    assert len(found.edges) == len(counts) + 1 and list(found.edges) == sorted(found.edges)
+    json.dumps(found.edges, allow_nan=False)
+    if not logarithmic:
+        assert len(counts) <= LINEAR_BINS and all(counted(found, "a", sample) for sample in samples)
+
+
+def test_bins_are_those_of_numpy_and_shared_by_all_deployments():
+    generator = np.random.default_rng(1)
+    samples = {name: generator.lognormal(3, 1, 400) for name in ("a", "b")}
+    found = bins(samples)
+    assert found.logarithmic and set(found.edges) <= {0.0, *LOGARITHMIC_EDGES}
+    for name, values in samples.items():
+        expected, _ = np.histogram(values, found.edges)
+        assert list(found.counts[name]) == list(expected)
+
+
+def test_linear_edges_are_round_numbers():
+    found = bins({"a": np.linspace(8.0, 9.6, 50)})
+    assert found.edges[:4] == (8.0, 8.05, 8.1, 8.15)
+
+
+def results(tmp_path, *points, name="plain"):
+    found = []
+    for concurrency, repetition, verdict in points:
+        path = tmp_path / f"{name}-{concurrency}-{repetition}.json"
+        path.write_text(json.dumps(raw_result(concurrency, repetition)))
+        record = report_data.measurement(name, concurrency, repetition).model_copy(update={"verdict": verdict})
+        found.append((record, path))
+    return found
+
+
+def test_repetitions_are_counted_together_and_invalid_ones_not_at_all(tmp_path):
+    mine = results(tmp_path, (1, 1, "VALID"), (1, 2, "SUSPECT"), (2, 1, "INVALID"))
+    (found,) = distributions.distributions(mine)
+    assert (found.workload, found.concurrency, found.request_rate) == ("chat", 1, None)
+    assert {metric: sum(of.counts["plain"]) for metric, of in found.metrics.items()} == {
+        "ttft": 16, "tpot": 16, "itl": 48, "e2el": 16,
+    }  # fmt: skip
+    raw = raw_result(1, 1)
+    assert counted(found.metrics["ttft"], "plain", 1000 * raw["ttfts"][0]) > 0
+    assert found.metrics["e2el"].edges[0] <= 1000 * min(raw["latencies"])
+
+
+def test_results_that_cannot_be_read_are_left_out(tmp_path):
+    mine = results(tmp_path, (1, 1, "VALID"), (2, 1, "VALID"))
+    mine[1][1].write_text("{}")
+    assert [item.concurrency for item in distributions.distributions(mine)] == [1]
+
+
+def test_of_many_loads_the_lightest_and_heaviest_stay_then_the_heaviest(tmp_path):
+    mine = results(tmp_path, *((load, 1, "VALID") for load in (1, 2, 4, 8)))
+    kept = {most: [item.concurrency for item in distributions.distributions(mine, most)] for most in (4, 3, 1)}
+    assert kept == {4: [1, 2, 4, 8], 3: [1, 8], 1: [8]}
+    assert histogram.left_out(distributions.distributions(mine, 3), _accepted(1, 2, 4, 8))
+    assert not histogram.left_out(distributions.distributions(mine), _accepted(1, 2, 4, 8))
+
+
+def _accepted(*loads):
+    return [
+        {"workload": "chat", "concurrency": load, "request_rate_per_s": None, "repetitions_accepted": 1}
+        for load in loads
+    ]
+
+
+def test_the_heaviest_load_of_the_first_workload_is_shown_first():
+    found = [Distribution("burst", None, 2.0), Distribution("burst", None, 8.0), Distribution("chat", 1, None)]
+    assert histogram.heaviest(found) == 1
+    assert histogram.heaviest([]) == 0
+
+
+def test_specifications_compile_and_counts_travel_apart_from_them():
+    data = report_data.troubled()
+    drawn = histogram.drawings(data.distributions, ["plain", "ray-tp2", report_data.HOSTILE])
+    assert list(drawn["specs"]) == list(formatting.METRICS)
+    for spec in drawn["specs"].values():
+        assert spec["data"]["values"] == []
+        values = [{"deployment": "plain", "low": 1.0, "high": 1.12, "count": 3, "share": 100.0, "range": "1 to 1.12"}]
+        assert vl_convert.vegalite_to_vega({**spec, "data": {"values": values}})["marks"]
+    assert [sum(load["ttft"]["counts"]["plain"]) for load in drawn["loads"][:3]] == [64, 64, 64]
+    assert histogram.drawings([], []) is None

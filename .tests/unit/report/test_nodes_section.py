@@ -1,0 +1,266 @@
+"""Where it ran, as the page tells it: nodes and roles, fabric, replicas, jobs; nothing of it for a laptop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import report_data, report_data_cluster
+from builders.report_document import Document
+from servemark import records
+from servemark.report import charts, formatting, nodes_section, views
+from servemark.report.page import render
+from servemark.report.table import aggregate, rows, tidy
+
+
+class Cells(Document):
+    """A document whose text has a space between cells and between paragraphs."""
+
+    def handle_starttag(self, tag, attributes):
+        super().handle_starttag(tag, attributes)
+        if tag in ("td", "th", "dt", "dd", "p"):
+            self.text += " "
+
+
+@pytest.fixture(scope="module")
+def page():
+    return Cells(render(report_data_cluster.two_nodes()))
+
+
+def plain(text):
+    return text.replace("\u00a0", " ")
+
+
+def test_roles_name_replicas_devices_head_router_and_client():
+    four, spanning = report_data_cluster.replicated_startup("a"), report_data_cluster.spanning_startup("b")
+    assert [nodes_section.roles(four, index) for index in range(3)] == [
+        ["r0: devices 0\u20131", "r1: devices 2\u20133", "router"],
+        ["r2: devices 0\u20131", "r3: devices 2\u20133"],
+        ["client"],
+    ]
+    assert [nodes_section.roles(spanning, index) for index in range(3)] == [
+        ["server, head: devices 0\u20133"],
+        ["server: devices 0\u20133"],
+        ["client"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        ((), "no device"),
+        ((3,), "device 3"),
+        ((2, 3), "devices 2\u20133"),
+        ((0, 2), "devices 0, 2"),
+    ],
+)
+def test_devices_are_named_shortly(devices, said):
+    placement = (records.Replica(name="r0", parts=(records.Part(node=0, devices=devices),)),)
+    one = report_data.startup("x", nodes=report_data_cluster.GPU_NODES[:1], placement=placement)
+    assert nodes_section.roles(one, 0) == [f"server: {said}"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "one node: not needed"),
+        ({"replay": True}, "not checked in this run: nothing was started"),
+        (
+            {"needed": True, "failure": records.Failure(stage="check_fabric", reason="fabric_failed", detail="x")},
+            "check failed: fabric_failed",
+        ),
+        (
+            {
+                "needed": True,
+                "backend": "gloo",
+                "ranks": 2,
+                "bytes": 4 * 2**20,
+                "seconds": 0.004,
+                "bus_gib_per_s": 0.977,
+            },
+            "all-reduce of 4.00 MiB over 2 ranks (gloo): 0.977 GiB/s bus bandwidth, 4.00 ms",
+        ),
+    ],
+)
+def test_fabric_in_a_line(changes, said):
+    assert plain(nodes_section.fabric_line(records.Fabric(deployment="x", **changes))) == said
+
+
+@pytest.mark.parametrize(
+    ("counts", "imbalance"),
+    [
+        ({"r0": 9, "r1": 9}, 1.0),
+        ({"r0": 12, "r1": 6}, 4 / 3),
+        ({"r0": 18, "r1": 0, "r2": 0}, 3.0),
+        ({"r0": 9}, None),
+        ({"r0": 0, "r1": 0}, None),
+        ({}, None),
+    ],
+)
+def test_imbalance_is_the_most_over_the_mean(counts, imbalance):
+    data = replace(report_data.demo(), measurements=[report_data.measurement(replica_requests=counts)])
+    found = nodes_section.balance(data)
+    assert [row["imbalance"] for row in found] == ([] if imbalance is None else [pytest.approx(imbalance)])
+
+
+def test_a_load_past_the_router_says_nothing_of_balance():
+    items = [report_data.measurement(replica_requests={"r0": 9, "r1": 0}, ask="replica")]
+    assert nodes_section.balance(replace(report_data.demo(), measurements=items)) == []
+
+
+def test_invalid_points_have_no_balance_and_replicas_count_in_order():
+    counts = {f"r{number}": 1 for number in (10, 2, 0)}
+    data = replace(
+        report_data.demo(),
+        measurements=[report_data.measurement(replica_requests=counts), report_data.invalid(replica_requests=counts)],
+    )
+    (row,) = nodes_section.balance(data)
+    assert list(row["counts"]) == ["r0", "r2", "r10"]
+
+
+def test_jobs_have_their_gpu_hours_and_deployments_their_share():
+    by_name = {entry["deployment"]: entry for entry in nodes_section.jobs(report_data_cluster.two_nodes())}
+    hours = [line["hours"] for line in by_name["tp4-pp2-ray"]["lines"]]
+    assert hours == [pytest.approx(411 * 8 / 3600), pytest.approx(1425 * 8 / 3600)]
+    assert by_name["tp4-pp2-ray"]["share"] == pytest.approx(2.41 / sum(hours))
+    assert by_name["plain"]["lines"][0]["hours"] is None and by_name["plain"]["share"] is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "node1 r0: devices 0\u20131 r1: devices 2\u20133 router 10.20.0.1 hsn0 4 72 857 vLLM 0.25.1, Ray 2.56.1, Python 3.12.3",
+        "server, head: devices 0\u20133",
+        "4 devices, Ray 2.56.1, Python 3.12.3",
+        "not in a Ray cluster",
+        "all-reduce of 256 MiB over 8 ranks (nccl): 21.6 GiB/s bus bandwidth, 20.3 ms",
+        "Using network AWS Libfabric; via P2P/CUMEM; via NET/AWS Libfabric/0/GDRDMA",
+        "one node: not needed",
+        "tp2-x4 r3 node2 30.5 19.7 16.6 88.0",
+        "tp2-x4 chat concurrency 64 1 r0 10 r1 9 r2 9 r3 8 1.11",
+        "48211 NODE_FAIL exit 1:0 client1, node1, node2 workq, proj042, normal 0:21:38 0:06:51 1:00:00 8 0.913 sacct",
+        "48211 start 2 COMPLETED",
+        "4.08 allocated, 2.41 used by ready servers (59 %)",
+        "allocated: not known, 0.350 used by ready servers. Slurm did not tell all: sacct: Unable to contact",
+        "2 nodes \u00d7 4 devices, TP 2, 4 replicas, client on a node of its own, multiprocessing executor",
+        "6 008 per device on 8 devices",
+        "Output tokens/s per device",
+    ],
+)
+def test_page_of_two_nodes_says(page, said):
+    assert said in page.words
+
+
+def test_every_new_table_has_a_label_and_header_cells(page):
+    labels = [attributes.get("aria-label") for tag, attributes in page.tags if attributes.get("role") == "region"]
+    for label in (
+        "Nodes of tp2-x4",
+        "Requests of each replica",
+        "Jobs, as the scheduler recorded them",
+        "Start-up times of each replica",
+    ):
+        assert label in labels
+    assert all("scope" in attributes for tag, attributes in page.tags if tag == "th")
+
+
+@pytest.mark.parametrize("build", [report_data.demo, report_data.troubled])
+def test_a_laptops_page_has_none_of_it(build):
+    base = build()
+    node = report_data_cluster.GPU_NODES[0].model_copy(update={"name": "node01", "devices": 2})
+    placement = (records.Replica(name="r0", parts=(records.Part(node=0, devices=(0, 1)),)),)
+    laptop = replace(
+        base,
+        startups={
+            name: startup.model_copy(update={"nodes": (node,), "placement": placement, "client_node": "node01"})
+            for name, startup in base.startups.items()
+        },
+        fabrics={name: records.Fabric(deployment=name) for name in base.plans},
+        accounts={name: records.Accounting(deployment=name, scheduler="none") for name in base.plans},
+        measurements=[item.model_copy(update={"replica_requests": {"r0": 36}}) for item in base.measurements],
+    )
+    assert render(laptop) == render(base)
+    assert 'id="cluster"' not in render(base) and "per device" not in render(base)
+
+
+def test_a_single_node_under_slurm_shows_its_node_and_job():
+    base = report_data_cluster.two_nodes()
+    one = replace(base, plans={"plain": base.plans["plain"]}, config={}, measurements=[], fabrics={})
+    one = replace(one, startups={"plain": base.startups["plain"]}, accounts={"plain": base.accounts["plain"]})
+    (place,) = nodes_section.places(one)
+    assert place["facts"] == [] and place["nodes"][0]["roles"] == ["server: device 0", "client"]
+    assert "48213" in Document(render(one)).words
+
+
+def test_a_deployment_that_failed_keeps_its_nodes():
+    failure = records.Failure(stage="await_ready", reason="server_exited", detail="It ended.")
+    base = report_data_cluster.two_nodes()
+    failed = report_data_cluster.spanning_startup("tp4-pp2-ray").model_copy(
+        update={"failure": failure, "phases": (), "seconds_to_health": None, "seconds_to_first_token": None}
+    )
+    text = Document(render(replace(base, startups={"tp4-pp2-ray": failed}))).words
+    assert "server, head: devices 0\u20133" in text and "await_ready failed: server_exited" in text
+
+
+def test_hostile_names_of_nodes_and_jobs_are_mere_text():
+    base = report_data_cluster.two_nodes()
+    node = report_data_cluster.GPU_NODES[0].model_copy(
+        update={"name": report_data.HOSTILE, "interface": report_data.HOSTILE}
+    )
+    startup = base.startups["tp2-x4"]
+    hostile = startup.model_copy(update={"nodes": (node, *startup.nodes[1:])})
+    account = report_data_cluster.accounting("tp2-x4", report_data_cluster.job("tp2-x4", report_data.HOSTILE), used=1.0)
+    document = Document(render(replace(base, startups={"tp2-x4": hostile}, accounts={"tp2-x4": account})))
+    assert "img" not in {tag for tag, _ in document.tags}
+    assert report_data.HOSTILE in document.text
+
+
+@pytest.mark.parametrize(
+    ("names", "accelerator", "offered"),
+    [
+        (("tp4-pp2-ray", "tp2-x4", "plain"), "cuda", True),
+        (("tp4-pp2-ray", "tp2-x4"), "cuda", False),
+        (("tp4-pp2-ray", "plain"), "cpu", False),
+    ],
+)
+def test_throughput_per_device_where_gpus_differ_in_number(names, accelerator, offered):
+    measured = [item for item in report_data_cluster.two_nodes().measurements if item.deployment in names]
+    frame = rows(tidy(measured))
+    titles = charts.throughputs(frame, accelerator)
+    assert (charts.PER_DEVICE in titles) == offered
+    (panel,) = charts.panels(frame, sorted(names), tuple(titles))
+    values = panel.specs["throughput"]["data"]["values"]
+    if offered:
+        best = next(value for value in values if value["deployment"] == "tp2-x4")
+        assert best[charts.PER_DEVICE] == pytest.approx(best["output_tokens_per_s"] / 8)
+    else:
+        assert charts.PER_DEVICE not in values[0]
+
+
+def test_rows_that_do_not_tell_their_topology_offer_no_figure_per_device():
+    items = [report_data.measurement("tp2-x4"), report_data.measurement("plain", key_parts={})]
+    assert charts.throughputs(rows(tidy(items)), "cuda") == formatting.THROUGHPUTS
+
+
+def test_headline_per_device_only_where_gpus_differ_in_number():
+    data = report_data_cluster.two_nodes()
+    points = views.medians(aggregate(tidy(data.measurements)))
+    (group,) = views.headlines(points, data)
+    assert {card["deployment"]: card["devices"] for card in group["cards"]} == {
+        "plain": 1,
+        "tp2-x4": 8,
+        "tp4-pp2-ray": 8,
+    }
+    assert all(
+        card["per_device"] == card["best"]["output_tokens_per_s_median"] / card["devices"] for card in group["cards"]
+    )
+    same = replace(data, plans={name: data.plans[name] for name in ("tp2-x4", "tp4-pp2-ray")})
+    assert all(card["per_device"] is None for card in views.headlines(points, same)[0]["cards"])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "0:00:00"), (1298.4, "0:21:38"), (90061, "25:01:01"), (None, "\u2013"), (float("inf"), "\u2013")],
+)
+def test_times_of_jobs_read_as_hours_minutes_seconds(seconds, said):
+    assert formatting.clock(seconds) == said

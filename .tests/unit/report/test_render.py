@@ -1,0 +1,332 @@
+"""The page's content: headline, gaps, setup, policy, and hostile text as mere text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+
+import jinja2
+import pytest
+
+from builders import report_data
+from builders.report_document import Document
+from servemark import records
+from servemark.report import formatting, page, views
+from servemark.report.gaps import gaps
+from servemark.report.page import render
+from servemark.report.table import aggregate, tidy
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return Document(render(report_data.demo()))
+
+
+@pytest.fixture(scope="module")
+def troubled():
+    return Document(render(report_data.troubled()))
+
+
+def headline(data):
+    return views.headlines(views.medians(aggregate(tidy(data.measurements))), data)
+
+
+def test_page_is_one_file_under_one_and_a_half_megabytes(troubled):
+    assert len(render(report_data.troubled()).encode()) < 1_500_000
+    for tag, attributes in troubled.tags:
+        assert tag not in ("link", "iframe", "object", "embed", "form", "base", "img")
+        assert not {"src", "srcset", "style", "action"} & set(attributes)
+        assert not any(name.startswith("on") for name in attributes)
+        assert attributes.get("href", "#").startswith("#")
+
+
+def test_policy_names_exactly_the_inlined_scripts_and_style(demo):
+    (policy,) = (attributes["content"] for tag, attributes in demo.tags if "http-equiv" in attributes)
+    directives = dict(part.split(" ", 1) for part in policy.split("; "))
+    assert directives["default-src"] == "'none'"
+    assert "unsafe" not in policy
+
+    def hashes(tag):
+        return {
+            "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+            for name, attributes, text in demo.raw
+            if name == tag and "type" not in attributes
+        }
+
+    assert set(directives["script-src"].split()) == hashes("script")
+    assert set(directives["style-src"].split()) == hashes("style")
+    assert len(hashes("script")) == 2
+
+
+def test_hostile_text_stays_text(troubled):
+    assert "img" not in [tag for tag, _ in troubled.tags]
+    assert report_data.HOSTILE in troubled.text
+    assert "{{7*7}}" in troubled.text
+    (data,) = (json.loads(text) for tag, attributes, text in troubled.raw if attributes.get("id") == "drawings")
+    assert report_data.HOSTILE in data["series"]
+
+
+def test_data_block_holds_no_character_that_markup_knows(troubled):
+    (text,) = (text for _, attributes, text in troubled.raw if attributes.get("id") == "drawings")
+    assert not set("<>&") & set(text)
+
+
+def test_invalid_figures_are_nowhere_in_the_file():
+    html = render(report_data.troubled())
+    for shown in (str(report_data.POISON), formatting.number(report_data.POISON), "98765", "98,765"):
+        assert shown not in html
+
+
+def test_secrets_in_options_and_configuration_are_hidden():
+    base = report_data.demo()
+    plans = {"plain": report_data.plan("plain", options={"api-key": "s3cret-a"}, variables={"HF_TOKEN": "s3cret-b"})}
+    html = render(replace(base, plans=plans, config={"deployments": {"plain": {"options": {"api-key": "s3cret-c"}}}}))
+    assert "s3cret" not in html
+    assert "(hidden)" in html
+
+
+def test_variables_of_the_shell_stand_beside_the_deployments_own():
+    base = report_data.demo()
+    plans = {"plain": report_data.plan("plain", inherited={"NCCL_ALGO": "Ring"}), "ray-tp2": base.plans["ray-tp2"]}
+    html = render(replace(base, plans=plans))
+    assert html.count("<dt>Variables of the shell</dt>") == 1 and html.count("<dt>Variables</dt>") == 2
+    assert "NCCL_ALGO: Ring" in html and "NCCL_ALGO" not in render(base)
+
+
+def test_summary_names_the_best_accepted_throughput(demo):
+    assert (
+        "2 deployments of 1 model: 12 of 12 measurements accepted, 1 of them SUSPECT; no gaps. "
+        "Highest throughput: 810 output tokens/s from plain at concurrency 8."
+    ) in demo.words
+
+
+def test_summary_marks_a_suspect_best():
+    base = report_data.demo()
+    only = tuple(item for item in base.measurements if item.deployment == "ray-tp2")
+    data = replace(base, measurements=only, plans={"ray-tp2": base.plans["ray-tp2"]}, config={}, startups={})
+    assert views.summary(data, headline(data), 0).endswith("(SUSPECT).")
+
+
+def test_headline_takes_the_best_load_of_each_deployment():
+    (group,) = headline(report_data.demo())
+    assert [(card["deployment"], card["best"]["concurrency"], card["best"]["verdict"]) for card in group["cards"]] == [
+        ("plain", 8, "VALID"),
+        ("ray-tp2", 8, "SUSPECT"),
+    ]
+    assert group["cards"][0]["share"] == 1.0
+    assert group["cards"][1]["share"] == pytest.approx(391.25 / 809.83, abs=1e-3)
+    assert group["lengths"] == [(64, 32)]
+
+
+def test_a_prefix_of_all_prompts_stands_beside_their_length():
+    base = report_data.demo()
+    options = {"client_options": {"random-prefix-len": 512}}
+    plans = {
+        name: plan.model_copy(update={"points": tuple(point.model_copy(update=options) for point in plan.points)})
+        for name, plan in base.plans.items()
+    }
+    said = f"all prompts begin with the same {formatting.plural(512, 'token')} more"
+    assert said in render(replace(base, plans=plans)) and "all prompts begin" not in render(base)
+
+
+def test_headline_never_uses_an_invalid_point():
+    base = report_data.demo()
+    (group,) = headline(replace(base, measurements=[*base.measurements, report_data.invalid("plain", concurrency=64)]))
+    assert group["cards"][0]["best"]["concurrency"] == 8
+
+
+def test_headline_lists_only_deployments_asked_to_run_the_workload():
+    burst, chat = headline(report_data.troubled())
+    assert [card["deployment"] for card in burst["cards"]] == ["plain", "ray-tp2"]
+    assert {card["deployment"]: card["best"] is None for card in chat["cards"]}["tp4"]
+
+
+def test_one_failure_of_many_records_is_one_gap():
+    found = gaps(report_data.troubled())
+    assert [(gap.deployment, gap.stage, gap.reason, len(gap.points)) for gap in found] == [
+        ("plain", "measure", "requests_failed", 1),
+        ("tp4", "await_ready", "server_exited", 3),
+    ]
+    assert found[1].remedy == "Set tensor_parallel to 2: this machine has two devices."
+    assert found[1].quote[0].startswith("RuntimeError")
+
+
+def test_gap_is_printed_with_reason_quote_and_remedy(troubled):
+    for said in (
+        "await_ready: server_exited",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+        "Set tensor_parallel to 2: this machine has two devices.",
+        "results/demo/deployments/tp4/attempts/1/server.log",
+        "chat, concurrency 8, repetition 1",
+    ):
+        assert said in troubled.words
+
+
+def test_planned_points_without_record_are_a_gap():
+    base = report_data.demo()
+    kept = [item for item in base.measurements if item.point != base.measurements[-1].point]
+    found = gaps(replace(base, measurements=kept))
+    assert [(gap.deployment, gap.reason) for gap in found] == [("plain", "not_measured"), ("ray-tp2", "not_measured")]
+    assert found[0].points == [formatting.point(base.measurements[-1])]
+
+
+def test_deployment_that_was_never_planned_is_a_gap():
+    base = report_data.demo()
+    (gap,) = gaps(replace(base, config={"deployments": {"ghost": {}}}))
+    assert (gap.deployment, gap.stage, gap.reason) == ("ghost", "plan_deployment", "not_planned")
+
+
+def test_failure_to_stop_is_a_gap_without_points():
+    base = report_data.demo()
+    failure = records.Failure(stage="stop_deployment", reason="would_not_die", detail="Process 4211 is still there.")
+    stopped = {"plain": records.Stopped(deployment="plain", failure=failure)}
+    (gap,) = gaps(replace(base, stopped=stopped))
+    assert (gap.reason, gap.points) == ("would_not_die", [])
+
+
+def test_accepted_measurement_with_a_failure_is_named_and_keeps_its_figure():
+    base = report_data.demo()
+    failure = records.Failure(stage="measure", reason="telemetry_lost", detail="No server metrics.")
+    first, *rest = base.measurements
+    data = replace(base, measurements=[first.model_copy(update={"failure": failure}), *rest])
+    (gap,) = gaps(data)
+    assert (gap.reason, gap.points) == ("telemetry_lost", [])
+
+
+def test_invalid_record_without_any_reason_is_still_a_gap():
+    base = report_data.demo()
+    (gap,) = gaps(replace(base, measurements=[*base.measurements, report_data.invalid(concurrency=64, reasons=())]))
+    assert gap.reason == "no_reason_recorded"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "1.08 million parameters, 2.06 MiB of weights, Qwen3ForCausalLM",
+        "vLLM 0.32.0+cpu, torch 2.13.0+cpu, Ray 2.56.1",
+        "No GPU; 2 logical CPUs (AMD EPYC 7763 64-Core Processor), 15.6 GiB",
+        "1 node \u00d7 2 devices, TP 2, Ray executor",
+        "max-model-len: 512",
+        "VLLM_CPU_KVCACHE_SPACE: '1'",
+        "slow_start: The first quarter of the requests took 1.9 times as long",
+        "1 leftover process ended by force",
+        "clean, in 2.4 s",
+        "envs/cpu.lock, 163 packages",
+        report_data.digest("tiny"),
+        report_data.digest("cpu"),
+        "1f0c2d9 (clean)",
+        ".venv/bin/snakemake --profile profiles/local --configfile config/config.yaml",
+        "None: everything that was asked for was measured and accepted.",
+        "Time to first token: from sending a request",
+    ],
+)
+def test_page_says(demo, said):
+    assert said in demo.words
+
+
+def test_earlier_attempts_are_listed_without_figures(troubled):
+    assert "Earlier attempts" in troubled.words
+    assert "17/32" in troubled.words
+
+
+def test_memory_compares_plan_with_observation():
+    by_figure = {(row["deployment"], row["label"]): row for row in views.memory(report_data.demo())}
+    row = by_figure["plain", formatting.MEMORY["kv_cache_tokens"]]
+    assert (row["planned"], row["observed"], row["ratio"]) == (524_288, 523_264, 0.998)
+    assert by_figure["ray-tp2", formatting.MEMORY["max_concurrency"]]["observed"] is None
+
+
+def test_gpu_machine_is_described_once_per_kind_of_gpu():
+    gpus = tuple(records.Gpu(name="NVIDIA H200", memory_mib=143771) for _ in range(4))
+    machine = report_data.hardware(accelerator="cuda", gpus=gpus, driver="580.159.04", cuda="13.0")
+    line = views.hardware_line(machine).replace("\u00a0", " ")
+    assert line.startswith("4 \u00d7 NVIDIA H200, 140 GiB; 2 logical CPUs")
+    facts = dict(views.hardware_facts(machine))
+    assert facts["Driver"] == "580.159.04" and "Hidden" not in facts
+    part = machine.model_copy(update={"gpus": gpus[:1], "hidden_gpus": 3, "cuda_visible_devices": "2"})
+    assert dict(views.hardware_facts(part))["Hidden"] == "CUDA_VISIBLE_DEVICES is '2' and hides 3 of 4 GPU(s)"
+
+
+def test_run_in_which_nothing_was_written_still_gives_a_page():
+    base = report_data.demo()
+    empty = Document(
+        render(
+            replace(
+                base,
+                config={},
+                environments={},
+                checks={},
+                manifests={},
+                plans={},
+                startups={},
+                stopped={},
+                measurements=(),
+                attempts=(),
+                distributions=(),
+                timelines={},
+            )
+        )
+    )
+    for said in (
+        "0 deployments",
+        "Nothing was planned or measured.",
+        "no environment was checked",
+        "none staged",
+        "No deployment was planned.",
+        "No deployment recorded a start-up.",
+        "Neither plan nor server log states a memory figure.",
+        "Nothing was started.",
+        "No deployment was planned: nothing is compared.",
+        "Nothing was recorded second by second",
+    ):
+        assert said in empty.words
+
+
+@pytest.mark.parametrize(
+    ("stopped", "said"),
+    [
+        (records.Stopped(deployment="plain", replay=True), "nothing was started: all figures were in the ledger"),
+        (
+            records.Stopped(
+                deployment="plain", failure=records.Failure(stage="stop_deployment", reason="would_not_die", detail="x")
+            ),
+            "would_not_die",
+        ),
+    ],
+)
+def test_how_a_deployment_ended_is_said(stopped, said):
+    assert said in Document(render(replace(report_data.demo(), stopped={"plain": stopped}))).words
+
+
+def test_the_fullest_engine_is_said_where_a_server_has_several(demo):
+    assert "Fullest engine" not in demo.words
+    base = report_data.demo()
+    key, timeline = next(iter(base.timelines.items()))
+    (server,) = timeline.servers
+    several = server.model_copy(update={"engines": 4, "fullest": tuple(1.25 * value / 4 for value in server.running)})
+    told = replace(base, timelines={**base.timelines, key: timeline.model_copy(update={"servers": (several,)})})
+    page_words = Document(render(told)).words
+    assert "Fullest engine" in page_words and "1.25" in page_words and "topology.balancing: router" in page_words
+
+
+def test_zero_throughput_makes_no_bar_and_no_error():
+    item = report_data.measurement(output_throughput=0.0)
+    base = report_data.demo()
+    data = replace(base, measurements=[item], plans={}, config={}, startups={})
+    assert headline(data)[0]["cards"][0]["share"] is None
+    render(data)
+
+
+def test_undefined_names_in_the_template_are_errors():
+    with pytest.raises(jinja2.UndefinedError):
+        page._template().render(title="x", policy="", style="")
+
+
+def test_template_marks_nothing_safe():
+    sources = [page.TEMPLATES / "report.html.j2", *(page.TEMPLATES / "report").glob("*.j2")]
+    assert len(sources) == 6
+    for source in sources:
+        assert not re.search(r"\|\s*safe|autoescape", source.read_text().split("#}", 1)[1]), source

@@ -1,0 +1,159 @@
+"""What the router adds: which loads belong together, the differences, and the section on the page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import report_data
+from builders.report_data import measurement, plan
+from builders.report_document import Document
+from servemark import records
+from servemark.report import router_share, views
+from servemark.report.page import render
+from servemark.report.table import aggregate, tidy
+from servemark.verification.reading import read_page
+
+FOUR = records.Topology(devices_per_node=4, replicas=4)
+
+
+def through(concurrency=512, repetition=1, **changes):
+    return measurement("x4", concurrency, repetition, **({"workload": "router"} | changes))
+
+
+def past(concurrency=128, repetition=1, **changes):
+    return measurement("x4", concurrency, repetition, **({"workload": "direct", "ask": "replica"} | changes))
+
+
+def run(*measurements, **plans):
+    made = {"x4": plan("x4", tuple(item for item in measurements if item.deployment == "x4"), topology=FOUR)}
+    config = {"run": "demo", "deployments": {"x4": {}}}
+    shown = {"attempts": (), "distributions": (), "timelines": {}, "startups": {}, "stopped": {}}
+    return replace(report_data.demo(), measurements=measurements, plans=made | plans, config=config, **shown)
+
+
+def pairs(data):
+    return router_share.pairs(views.medians(aggregate(tidy(data.measurements))), data)
+
+
+def lines(pair):
+    return {line.figure: line for line in pair.lines}
+
+
+def test_the_difference_is_that_of_the_router_to_one_replica_with_its_share_of_the_load():
+    data = run(
+        through(output=3800.0, ttft=110.0, tpot=8.4, clients=4, client_cpu=0.57),
+        past(output=1000.0, ttft=100.0, tpot=8.0, client_cpu=0.41),
+    )
+    (pair,) = pairs(data)
+    assert (pair.deployment, pair.verdict) == ("x4", "VALID")
+    sides = [(side.workload, side.load.replace("\u00a0", " "), side.accepted) for side in (pair.router, pair.replica)]
+    assert sides == [("router", "concurrency 512", 1), ("direct", "concurrency 128", 1)]
+    assert (pair.router.busiest, pair.replica.busiest) == (pytest.approx(57), pytest.approx(41))
+    found = lines(pair)
+    assert list(found) == ["TTFT p50", "TTFT p99", "TPOT p50", "E2EL p50", "Output tokens/s (one replica \u00d7 4)"]
+    differences = [(line.difference, line.percent) for line in found.values()]
+    # 31 of 32 tokens come after the first; the builder's p99 is 1.88 times its p50.
+    expected = [(10, 10), (18.8, 10), (0.4, 5), (10 + 31 * 0.4, 100 * 22.4 / 348), (-200, -5)]
+    assert differences == [pytest.approx(values) for values in expected]
+    assert found["Output tokens/s (one replica \u00d7 4)"].replica == (4000.0, 4000.0, 4000.0)
+
+
+def test_a_load_past_the_router_counts_the_devices_that_it_asks():
+    data = run(through(output=3800.0), past(output=1000.0))
+    data = replace(data, hardware=data.hardware.model_copy(update={"accelerator": "cuda"}))
+    cards = {
+        line["workload"]: line["cards"][0]
+        for line in views.headlines(views.medians(aggregate(tidy(data.measurements))), data)
+    }
+    assert (cards["router"]["devices"], cards["router"]["per_device"]) == (4, 950.0)
+    assert (cards["direct"]["devices"], cards["direct"]["per_device"]) == (1, 1000.0)
+    assert data.plans["x4"].asked_by("direct").world_size == 1 and data.plans["x4"].asked_by("router") == FOUR
+
+
+def test_repetitions_are_paired_by_their_median():
+    routed = [through(512, number, ttft=value) for number, value in enumerate((120.0, 150.0, 110.0), 1)]
+    single = [past(128, number, ttft=value) for number, value in enumerate((90.0, 100.0), 1)]
+    (pair,) = pairs(run(*routed, *single))
+    line = lines(pair)["TTFT p50"]
+    assert (line.router, line.replica) == ((120.0, 110.0, 150.0), (95.0, 90.0, 100.0))
+    assert (line.difference, pair.router.accepted, pair.replica.accepted) == (25.0, 3, 2)
+
+
+def test_every_load_is_paired_with_its_own_share():
+    data = run(*(through(load) for load in (64, 256, 512)), *(past(load) for load in (16, 32, 128)))
+    loads = [(pair.router.load[-3:].strip("\u00a0"), pair.replica.load[-3:].strip("\u00a0")) for pair in pairs(data)]
+    assert loads == [("64", "16"), ("512", "128")]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        past(512),
+        past(128, input_tokens=65),
+        past(128, output_tokens=33),
+        past(128, ask="endpoint"),
+        past(None, request_rate=2.0),
+        past(128, request_rate=2.0),
+        report_data.invalid("x4", concurrency=128, workload="direct", ask="replica"),
+    ],
+    ids=["load", "input", "output", "both-through", "rate", "rate-and-cap", "invalid"],
+)
+def test_loads_that_do_not_belong_together_are_no_pair(other):
+    assert pairs(run(through(), other)) == []
+    assert len(pairs(run(through(), past(128, workload="fits"), other))) == 1
+
+
+def test_two_deployments_are_no_pair():
+    elsewhere = measurement("y4", 128, workload="direct", ask="replica")
+    assert pairs(run(through(), elsewhere, y4=plan("y4", (elsewhere,), topology=FOUR))) == []
+
+
+def test_other_client_options_are_no_pair():
+    data = run(through(), past())
+    points = tuple(
+        item.model_copy(update={"client_options": {"temperature": 1}}) if item.ask == "replica" else item
+        for item in data.plans["x4"].points
+    )
+    assert pairs(replace(data, plans={"x4": data.plans["x4"].model_copy(update={"points": points})})) == []
+
+
+def test_a_figure_that_one_side_lacks_or_has_as_zero_gives_no_difference():
+    (pair,) = pairs(run(through(tpot_ms=None), past(output_throughput=0.0)))
+    found = list(lines(pair).values())
+    assert (found[2].router, found[2].difference, found[2].percent) == (None, None, None)
+    assert (found[4].difference, found[4].percent) == (820.0, None)
+
+
+def test_the_page_has_the_section_only_where_there_is_a_pair():
+    page = Document(render(run(through(), past()), bundle=""))
+    assert "What the router adds" in page.words and ("a", {"href": "#router"}) in page.tags
+    assert "replicas that work at the same time share host, CPU and memory bandwidth" in page.words
+    without = Document(render(run(through(), past(64)), bundle=""))
+    assert "What the router adds" not in without.words and ("a", {"href": "#router"}) not in without.tags
+
+
+def test_a_suspect_side_marks_its_own_figures_and_every_difference():
+    doubtful = past(128, ttft=20.0).model_copy(update={"verdict": "SUSPECT", "client_cpu": 0.5})
+    data = run(through(512, ttft=25.0, client_cpu=0.4), doubtful)
+    (pair,) = pairs(data)
+    assert pair.verdict == "SUSPECT"
+    section = [line for line in read_page(render(data, bundle="")).lines if line.section == "router"]
+    head, *rows = section
+    assert head.head and len(rows) == 6
+    assert {len(line.cells) for line in section} == {8}
+    place = ("x4", "router, concurrency 512", "direct, concurrency 128")
+    assert rows[0].cells == (*place, "TTFT p50 ms", "25.0", "20.0?", "+5.00?", "+25.0?")
+    assert rows[5].cells == (*place, "Busiest client % of a core", "40.0", "50.0?", "\u2013", "\u2013")
+
+
+def test_the_table_has_a_caption_and_its_head_and_rows_a_scope():
+    html = render(run(through(), past()), bundle="")
+    section = Document(html[html.index('<section id="router"') : html.index('<section id="figures"')])
+    tags = [tag for tag, _ in section.tags]
+    assert tags.count("caption") == tags.count("table") == 1
+    scopes = [attributes.get("scope") for tag, attributes in section.tags if tag == "th"]
+    assert scopes == ["col"] * 8 + ["row"] * 12
+    (region,) = [attributes for _, attributes in section.tags if attributes.get("role") == "region"]
+    assert region["tabindex"] == "0" and region["aria-label"] == "What the router adds"

@@ -1,0 +1,161 @@
+"""Which files decide what a stage writes: found from imports, no more than these, and seen by each rule."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from builders.paths import ROOT
+from servemark.run import code_digest
+
+WORKFLOW = ROOT / "workflow"
+LIBRARY, SCRIPTS = WORKFLOW / "lib", WORKFLOW / "scripts"
+MODULES = sorted(LIBRARY.glob("servemark/**/*.py"))
+# What they write is what happened while a deployment lived; when nothing is started they repeat it.
+LIVE = {"start_cluster", "check_fabric", "serve_model", "await_ready", "stop_deployment", "hold_endpoint"}
+RULES = sorted(path.stem for path in SCRIPTS.glob("*.py"))
+
+
+def of_rule(rule: str) -> set[str]:
+    """What a rule depends on beside its script, without the package's name."""
+    return {name.removeprefix("servemark.") for name in code_digest.files(SCRIPTS / f"{rule}.py", LIBRARY)} - {
+        f"{rule}.py"
+    }
+
+
+@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS.glob("*.py")], ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_pattern_finds_the_imports_that_python_finds(path: Path):
+    parsed = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            parsed |= {(alias.name, None) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "a relative import is none that the pattern knows"
+            parsed |= {(str(node.module), alias.name) for alias in node.names}
+    assert set(code_digest.imports(path)) == {one for one in parsed if one[0].split(".")[0] == "servemark"}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[Path, Path]:
+    """A script and a library of a few modules."""
+    library = tmp_path / "lib"
+    texts = {
+        "records/__init__.py": "from servemark.records.plan import Plan\nfrom servemark.records.ready import (\n    Ready,  # a token\n)\n",
+        "records/plan.py": "from servemark import progress\n",
+        "records/ready.py": "",
+        "figures.py": "def late():\n    from servemark.rounding import to_places as places\n",
+        "rounding.py": "import servemark.words\n",
+        "words.py": "",
+        "unused.py": "from servemark import figures\n",
+        "progress.py": "from servemark import unused\n",
+        "report/page.py": "",
+    }
+    for name, text in texts.items():
+        path = library / "servemark" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (library / "servemark" / "__init__.py").touch()
+    (tmp_path / "templates" / "parts").mkdir(parents=True)
+    (tmp_path / "templates" / "parts" / "head.html.j2").touch()
+    script = tmp_path / "stage.py"
+    script.write_text(
+        "from servemark import figures\nfrom servemark.records import Plan\nfrom servemark.report import page\n"
+    )
+    return script, library
+
+
+REACHED = {
+    "stage.py",
+    "servemark.figures",
+    "servemark.rounding",
+    "servemark.words",
+    "servemark.records.plan",
+    "servemark.report.page",
+    "templates/parts/head.html.j2",
+}
+
+
+def test_imports_are_followed_to_the_module_that_defines_a_name_and_not_into_what_is_apart(small: tuple[Path, Path]):
+    assert code_digest.files(*small).keys() == REACHED
+
+
+@pytest.mark.parametrize("name", sorted(REACHED))
+def test_the_digest_changes_with_each_file_that_counts(small: tuple[Path, Path], name: str):
+    before = code_digest.digest(*small)
+    code_digest.files(*small)[name].open("a").write("# edited\n")
+    assert code_digest.digest(*small) != before
+
+
+def test_the_digest_does_not_change_with_any_other_file_nor_with_times(small: tuple[Path, Path]):
+    script, library = small
+    before = code_digest.digest(script, library)
+    for name in ("unused", "progress", "records/__init__", "records/ready"):
+        (library / "servemark" / f"{name}.py").open("a").write("# edited\n")
+    script.touch()
+    assert code_digest.digest(script, library) == before
+
+
+def test_the_digest_changes_with_a_file_that_is_new(small: tuple[Path, Path]):
+    before = code_digest.digest(*small)
+    (small[1].parent / "templates" / "foot.html.j2").touch()
+    assert code_digest.digest(*small) != before
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_each_rule_has_its_digest_as_a_parameter_unless_it_tells_of_a_live_deployment(rule: str):
+    text = "".join(path.read_text() for path in sorted((WORKFLOW / "rules").glob("*.smk")))
+    (body,) = re.findall(
+        rf'^rule {rule}:\n((?:    .*\n|\n)*?)    script:\n        "\.\./scripts/{rule}\.py"', text, re.MULTILINE
+    )
+    assert (f'code=code_of("{rule}"),' in body) == (rule not in LIVE)
+
+
+def test_what_stands_before_a_deployment_depends_on_little():
+    """Each of these runs all that follows, through a scheduler even in jobs: what more they reach belongs there on purpose."""
+    assert of_rule("probe_hardware") == {
+        "machine.hardware", "machine.visible_gpus", "records.base", "records.inputs", "share"
+    }  # fmt: skip
+    assert of_rule("build_environment") == {
+        "environments.build", "environments.bytecode_cache", "environments.lockfiles", "records.base", "records.inputs"
+    }  # fmt: skip
+    assert of_rule("check_environment") == {
+        "environments.build", "environments.bytecode_cache", "environments.check", "environments.lockfiles",
+        "lib/servemark/in_model_env/check_environment.py", "machine.visible_gpus", "records.base", "records.inputs",
+    }  # fmt: skip
+    assert {name.split(".")[0] for name in of_rule("stage_weights")} == {"records", "weights"}
+    assert {name.split(".")[0] for name in of_rule("plan_deployment")} == {
+        "launch", "machine", "measurement", "planning", "records", "variables", "weights",
+        "lib/servemark/in_model_env/random_weights/servemark_random_weights-1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", sorted(set(RULES) - LIVE))
+def test_no_rule_depends_on_how_it_is_run(rule: str):
+    reached = of_rule(rule)
+    assert reached & {"records.base", "records.plan"}
+    assert not [
+        name
+        for name in reached
+        if re.match(r"(run|progress|supervisor|processes|config|launch\.[a-q]|in_model_env)\b", name)
+    ]
+
+
+def test_what_is_apart_is_there_and_every_template_counts():
+    for name in code_digest.APART:
+        place = LIBRARY.joinpath(*name.split("."))
+        assert place.is_dir() or place.with_suffix(".py").is_file(), name
+    templates = {path.relative_to(WORKFLOW).as_posix() for path in WORKFLOW.glob("templates/**/*") if path.is_file()}
+    assert templates and templates <= of_rule("write_report")
+    other = [path for path in LIBRARY.glob("servemark/**/*") if path.is_file() and path.suffix not in (".py", ".pyc")]
+    beside = {
+        match.resolve() for module, pattern in code_digest.BESIDE.items() for match in _folder(module).glob(pattern)
+    }
+    assert set(other) <= beside, "a file that modules read has to be named in BESIDE"
+
+
+def _folder(module: str) -> Path:
+    place = LIBRARY.joinpath(*module.split("."))
+    return place if place.is_dir() else place.parent

@@ -1,0 +1,178 @@
+"""What was deleted and Snakemake does not see is made good before it looks."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from builders import report_data
+from builders.measured import record
+from servemark.config.model import Config
+from servemark.environments.build import MARKER
+from servemark.measurement.ledger import Ledger
+from servemark.records import Environment, Manifest, Measurement, Reason
+from servemark.run import restore
+from servemark.weights import staging
+
+POINTS = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("chat-c1", "chat-c2")}
+
+
+@dataclass
+class Run:
+    """A finished run of one deployment, in a folder of its own."""
+
+    folder: Path
+    config: Config
+    ledger: Ledger
+    manifest: Path
+    environment: Path
+
+    def make_good(self) -> list[str]:
+        return restore.make_good(self.folder, self.config)
+
+    def point(self, name: str) -> Path:
+        return self.folder / "deployments" / "plain" / "points" / f"{name}.json"
+
+    def raw(self, name: str) -> Path:
+        return self.point(name).with_name(f"{name}.requests.json")
+
+
+@pytest.fixture
+def run(tmp_path, told, monkeypatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    config = Config.model_validate(
+        {
+            "run": "demo",
+            "models": {"tiny": {"source": "builtin:tiny-dense"}},
+            "environments": {"cpu": {"lock": "cpu"}},
+            "deployments": {"plain": {"model": "tiny", "environment": "cpu"}},
+            "workloads": {
+                "chat": {"dataset": "random", "input_tokens": 8, "output_tokens": 5, "requests": 4, "concurrency": [1, 2]}
+            },
+            "cache": "cache",
+        }
+    )  # fmt: skip
+    folder, prefix = Path("results/demo"), tmp_path / "cache" / "environments" / "cpu-0123"
+    made = Run(
+        folder, config, Ledger(config.ledger_folder), folder / "models/tiny/manifest.json", folder / "environments/cpu/environment.json"
+    )  # fmt: skip
+    staging.stage("tiny", "builtin:tiny-dense", Path("cache"), told).write(made.manifest)
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "bin" / "python").touch()
+    built = report_data.environment("cpu").model_copy(
+        update={"prefix": str(prefix), "python": str(prefix / "bin" / "python")}
+    )
+    built.write(made.environment)
+    built.write(prefix / MARKER)
+    points = [
+        record(key=key, point=name, raw=name.encode()).model_copy(update={"raw": f"{name}.requests.json"})
+        for name, key in POINTS.items()
+    ]
+    report_data.plan(points=tuple(points)).write(folder / "deployments" / "plain" / "plan.json")
+    for point in points:
+        point.write(made.point(point.point))
+        made.raw(point.point).write_text(point.point)
+        made.ledger.store(point.key, point, made.raw(point.point))
+    return made
+
+
+def test_a_whole_run_is_left_as_it_is(run: Run):
+    before = {path: path.stat().st_mtime_ns for path in Path().rglob("*") if path.is_file()}
+    assert run.make_good() == []
+    assert {path: path.stat().st_mtime_ns for path in Path().rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("lost", ["", "raw.json", "measurement.json"])
+def test_a_measurement_that_the_ledger_lost_is_stored_again_from_its_record(run: Run, lost: str):
+    key = POINTS["chat-c1"]
+    entry = run.ledger.root / key[:2] / key
+    if lost:
+        (entry / lost).unlink()
+    else:
+        shutil.rmtree(entry)
+    assert run.ledger.missing(POINTS.values()) == (key,)
+    (said,) = run.make_good()
+    assert said.startswith("1 measurement(s) were gone from the ledger")
+    assert run.ledger.missing(POINTS.values()) == ()
+    assert run.ledger.find(key).raw.read_text() == "chat-c1"
+
+
+@pytest.mark.parametrize(
+    "also", ["record", "raw", "other raw", "other key", "INVALID", "interrupted", "plan", "broken record"]
+)
+def test_without_a_record_that_fits_the_point_is_left_to_be_measured(run: Run, also: str):
+    path, raw = run.point("chat-c1"), run.raw("chat-c1")
+    shutil.rmtree(run.ledger.root)
+    run.point("chat-c2").unlink()
+    match also:
+        case "record":
+            path.unlink()
+        case "raw":
+            raw.unlink()
+        case "other raw":
+            raw.write_text("other")
+        case "other key":
+            Measurement.read(path).model_copy(update={"key": "f" * 64}).write(path)
+        case "INVALID":
+            Measurement.read(path).model_copy(update={"verdict": "INVALID"}).write(path)
+        case "interrupted":
+            reason = Reason(code="interrupted", severity="SUSPECT", detail="x")
+            changes = {"verdict": "SUSPECT", "reasons": (reason,)}
+            Measurement.read(path).model_copy(update=changes).write(path)
+        case "plan":
+            (run.folder / "deployments" / "plain" / "plan.json").unlink()
+        case "broken record":
+            path.write_text("{")
+    assert run.make_good() == []
+    assert run.ledger.missing(POINTS.values()) == tuple(POINTS.values())
+
+
+def test_a_model_that_is_gone_from_the_cache_loses_its_record_and_a_local_one_does_not(run: Run, told):
+    folder = Path(Manifest.read(run.manifest).path)
+    local = shutil.copytree(folder, "local")
+    shutil.rmtree(folder)
+    assert run.make_good() == [f"The files of the model tiny are gone ({folder}); they are made or fetched anew."]
+    assert not run.manifest.exists() and run.environment.exists()
+    staging.stage("tiny", str(local), Path("cache"), told).write(run.manifest)
+    shutil.rmtree(local)
+    assert run.make_good() == [] and run.manifest.exists(), "only its owner can bring it back"
+
+
+def test_a_model_of_the_hub_that_is_gone_loses_its_record(run: Run):
+    here = Manifest.read(run.manifest)
+    here.model_copy(update={"source": "hf:org/name@main (commit 0123)"}).write(run.manifest)
+    (Path(here.path) / "tokenizer.json").unlink()
+    assert run.make_good() == [], "what is there in part is refused by name where it is used"
+    shutil.rmtree(here.path)
+    assert len(run.make_good()) == 1 and not run.manifest.exists()
+
+
+def test_a_model_made_here_that_lost_a_file_is_made_anew(run: Run, told):
+    before = Manifest.read(run.manifest)
+    (Path(before.path) / "tokenizer.json").unlink()
+    assert len(run.make_good()) == 1 and not run.manifest.exists()
+    assert staging.stage("tiny", "builtin:tiny-dense", Path("cache"), told) == before
+
+
+@pytest.mark.parametrize("lost", ["", "bin"])
+def test_an_environment_that_is_gone_loses_its_record_and_counts_as_half_built(run: Run, lost: str):
+    prefix = Path(Environment.read(run.environment).prefix)
+    shutil.rmtree(prefix / lost)
+    assert run.make_good() == [f"The environment cpu is gone ({prefix}); it is built anew."]
+    assert not run.environment.exists() and not (prefix / MARKER).exists() and run.manifest.exists()
+
+
+def test_an_environment_that_was_given_keeps_its_record(run: Run):
+    given = Environment.read(run.environment)
+    given.model_copy(update={"origin": "prefix"}).write(run.environment)
+    shutil.rmtree(given.prefix)
+    assert run.make_good() == [] and run.environment.exists()
+
+
+def test_before_a_first_run_there_is_nothing_to_make_good(run: Run):
+    shutil.rmtree("results")
+    assert run.make_good() == [] and not Path("results").exists()

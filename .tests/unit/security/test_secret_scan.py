@@ -1,0 +1,173 @@
+"""A canary in a log, an environment or a command line stops the sealing of a run and is never shown; what is none does not."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+from urllib.parse import quote
+
+import pytest
+
+from builders.archived_run import ArchivedRun
+from builders.paths import ROOT
+from servemark.archive import contents
+from servemark.archive.seal import ArchiveRefused
+from servemark.deployment import attempts
+from servemark.report import charts
+from servemark.security import secret_scan
+from servemark.security.redaction import Redactor
+
+ATTEMPT = "deployments/plain/attempts/001"
+ODD = "pa\"ss wörd's & <more>"
+# Put together here, so that no scanner takes this file for a leak.
+RANDOM = "0123456789abcdef" + "ABCDEFGHIJ"
+
+
+def environment(secret: str) -> dict[str, str]:
+    """An environment that holds the secret between harmless variables."""
+    return {"PATH": "/usr/bin", "TEAM_KEY": secret, "VLLM_USE_V1": "1"}
+
+
+def argv(secret: str) -> list[str]:
+    return ["vllm", "serve", "--port", "8000", "--site-password", secret, "--seed", "1"]
+
+
+FORMS = {
+    "log line": lambda secret: f"INFO 03-04 10:12:44 [client.py:7] asking with {secret} for a model",
+    "environment, a line each": lambda secret: "".join(f"{n}={v}\n" for n, v in environment(secret).items()),
+    "environment in JSON": lambda secret: json.dumps(environment(secret), indent=1),
+    "environment as Python shows it": lambda secret: str(environment(secret)),
+    "environment of /proc": lambda secret: "\0".join(f"{n}={v}" for n, v in environment(secret).items()),
+    "argv in JSON": lambda secret: json.dumps({"argv": argv(secret)}),
+    "argv in a record": lambda secret: json.dumps({"argv": argv(secret)}, indent=2, ensure_ascii=False),
+    "argv as Python shows it": lambda secret: str(argv(secret)),
+    "argv of a shell": lambda secret: shlex.join(argv(secret)),
+    "argv of /proc": lambda secret: "\0".join(argv(secret)),
+    "address": lambda secret: f"GET http://host:8000/v1?key={quote(secret, safe='')} 401",
+}
+
+
+def assert_refused(run: ArchivedRun, name: str, secret: str, environ: dict[str, str] | None = None) -> str:
+    """The archive is refused because of a file; returns the message's first sentences."""
+    with pytest.raises(ArchiveRefused) as caught:
+        contents.archive(run.folder, run.root / "envs", run.root / "out" / "demo.tar.zst", environ or {})
+    told = caught.value
+    assert (told.reason, told.exit_code) == ("secret_found", 1)
+    assert f"{name}, line " in told.what and told.look == str(run.folder / name)
+    assert told.do and "renew it" in told.do and "same command again" in told.do
+    for form in (secret, json.dumps(secret)[1:-1], quote(secret, safe="")):
+        assert form not in told.message()
+    assert not (run.root / "out").exists()
+    return told.what
+
+
+def leak(run: ArchivedRun, name: str, text: str) -> str:
+    run.write(name, f"first\nsecond\n{text}\nlast\n")
+    return name
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("name", attempts.supervisor.SECRETS)
+def test_a_key_of_a_deployment_is_found_though_its_file_is_long_gone(run, form, name):
+    path = attempts.secret(run.folder / ATTEMPT, name)
+    key = path.read_text()
+    path.unlink()
+    log = leak(run, f"{ATTEMPT}/server.log", form(key))
+    assert "(key of a deployment)" in assert_refused(run, log, key)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("secret", ["correct-horse-battery", ODD])
+def test_a_secret_of_the_environment_is_found_however_it_is_written_down(run, form, secret):
+    log = leak(run, "logs/serve_model/plain.log", form(secret))
+    said = assert_refused(run, log, secret, {"SITE_PASSWORD": secret, "HOME": "/home/me"})
+    assert "(value of the environment variable SITE_PASSWORD)" in said
+
+
+def test_a_secret_is_found_in_the_command_line_that_a_record_holds(run):
+    run.edit_json(
+        f"{ATTEMPT}/daemons/server.json", lambda state: state["argv"].extend(["--x", "correct-horse-battery"])
+    )
+    assert_refused(
+        run, f"{ATTEMPT}/daemons/server.json", "correct-horse-battery", {"HF_TOKEN": "correct-horse-battery"}
+    )
+
+
+def test_a_live_key_is_found_whatever_it_looks_like(run):
+    run.write("serving/plain/attempts/001/api-key", "an-old-key-of-ours")
+    log = leak(run, "logs/a.log", "an-old-key-of-ours")
+    assert "(api-key of this run)" in assert_refused(run, log, "an-old-key-of-ours")
+
+
+def test_which_variables_are_looked_for():
+    environ = {
+        "HF_TOKEN": " long-enough\n", "SHORT_KEY": "1234567", "KEY_FILE": "conf/key-of-mine", "SSH_KEY": "/home/me/.ssh/id",
+        "TOKENIZERS_PARALLELISM": "false-or-true", "MAX_TOKENS": "100000000", "DB_PASSWORD": "12345678",
+    }  # fmt: skip
+    assert secret_scan.of_environment(environ) == {
+        "long-enough": "value of the environment variable HF_TOKEN",
+        "12345678": "value of the environment variable DB_PASSWORD",
+    }
+
+
+def kinds(text: str) -> str | None:
+    found = secret_scan.scan(io.BytesIO(text.encode()), secret_scan.PATTERNS, lambda _: None)
+    return found.kind if found else None
+
+
+@pytest.mark.parametrize("form", list(FORMS.values())[1:-1], ids=list(FORMS)[1:-1])
+def test_what_nobody_knows_is_found_where_its_name_announces_it(form):
+    assert "named like a secret" in (kinds(form(RANDOM)) or "")
+    assert "named like a secret" in (kinds(form("aB3/" * 6)) or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Authorization: Basic " + "dXNlcjpnZWhlaW0=", "user and password of a request"),
+        ('{"authorization": "Basic ' + 'dXNlcjpnZWhlaW0="}', "user and password of a request"),
+        ("HTTPS_PROXY=http://me:" + "gehe1mes@proxy:3128", "user and password in an address"),
+    ],
+)
+def test_user_and_password_are_found(text, kind):
+    assert kinds(text) == kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HF_TOKEN=***", "HF_TOKEN=${HF_TOKEN_OF_1_USER}", "HF_TOKEN=<your token 12345>",
+        "HF_TOKEN is not set: model 70b-instruct", "VLLM_API_KEY=/run/secrets/1/api-key",
+        '"VLLM_API_KEY": "results/demo/attempts/001/api-key"', "RAY_AUTH_TOKEN_PATH=conf/T0ken-of-mine",
+        "MAX_TOKENS=123456789012a", "NUM_KEY_VALUE_HEADS=8", "--api-key $KEY_OF_SITE_1", "--api-key API_KEY [API_KEY ...]",
+        "--tokenizer Qwen3-0.6B-tokens", "--max-num-batched-tokens 8192 --seed 12345", "TOKEN: abcdefghijklmnop",
+        "key: eb0a21124beb73d4c5840303156ebede", "servemark_key_of_mine", "https://user:password@host/",
+        "see https://host/a:b and me@host1", "git clone https://me:*****@host9/x", "Authorization: Basic auth is off",
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_a_secret_is_let_in(text):
+    assert kinds(text) is None
+
+
+@pytest.mark.parametrize("folder", ["logs", "planning", "nccl", "slurm", "metrics", "hardware"])
+def test_nothing_in_real_logs_is_taken_for_a_secret(folder):
+    files = [path for path in (ROOT / ".tests" / "fixtures" / folder).iterdir() if path.is_file()]
+    assert files
+    assert {path.name: kinds(path.read_text()) for path in files} == dict.fromkeys(path.name for path in files)
+
+
+def test_nothing_in_what_every_archive_holds_is_taken_for_a_secret():
+    assert kinds(charts.bundle()) is None
+    for path in (ROOT / "envs").rglob("*"):
+        assert not path.is_file() or kinds(path.read_text(errors="replace")) is None, path
+
+
+def test_tickets_lose_them_too_and_keep_their_names():
+    redact = Redactor()
+    assert redact(f"WANDB_API_KEY={RANDOM} next") == (
+        "WANDB_API_KEY=[REDACTED: value of a variable that is named like a secret] next"
+    )
+    assert redact(f"served with {secret_scan.KEY_PREFIX}{'0a' * 32}") == "served with [REDACTED: key of a deployment]"
+    assert redact("HF_TOKEN=*** --seed 1") == "HF_TOKEN=*** --seed 1"
+    assert sum(redact.hits.values()) == 2

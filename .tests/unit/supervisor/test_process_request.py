@@ -1,0 +1,137 @@
+"""What a process is started with: devices by place, secrets from files, modules first, nothing of the step that we run in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from builders.paths import LIBRARY
+from servemark.supervisor import process_request
+from servemark.supervisor.process_request import DaemonRequest
+from servemark.variables import passed_on
+
+
+@pytest.mark.parametrize(
+    ("given", "places", "gpus", "expected"),
+    [
+        ("0,1,2,3", (2, 3), True, "2,3"),
+        ("4,5,6,7", (0, 2), True, "4,6"),
+        ("GPU-aa,GPU-bb,MIG-cc", (2, 0), True, "MIG-cc,GPU-aa"),
+        ("7", (0,), False, "7"),
+        ("1 , 0", (1, 0), True, "0,1"),
+        (None, (1, 3), True, "1,3"),
+        (None, (0, 1), False, None),
+        # No GPU is to be used: what was said stays.
+        ("", (0, 1), True, None),
+        ("", (0,), False, None),
+        ("-1", (0, 1), True, None),
+        ("NoDevFiles", (0,), True, None),
+    ],
+)
+def test_devices_are_picked_by_place_and_never_renumbered(monkeypatch, given, places, gpus, expected):
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: gpus if str(path) == "/dev/nvidiactl" else exists(path))
+    assert process_request.visible({} if given is None else {process_request.VISIBLE: given}, places) == expected
+
+
+def request(**changes) -> DaemonRequest:
+    return DaemonRequest(**({"name": "server", "argv": ("vllm", "serve"), "env": {}, "log": "server.log"} | changes))
+
+
+def test_the_environment_has_what_was_asked_and_nothing_of_our_step(monkeypatch, tmp_path):
+    for name in ("SLURM_STEP_ID", "SLURM_NTASKS", "SRUN_DEBUG", "SBATCH_PARTITION", "PMIX_RANK", "PMI_FD", "HF_TOKEN"):
+        monkeypatch.setenv(name, "ours")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv(process_request.VISIBLE, "4,5,6,7")
+    key = tmp_path / "key"
+    key.write_text("s3cr3t\n")
+    env = process_request.environment(request(env={"A": "b"}, secret_env={"VLLM_API_KEY": str(key)}, devices=(1, 2)))
+    assert (env["A"], env["VLLM_API_KEY"], env[process_request.VISIBLE]) == ("b", "s3cr3t", "5,6")
+    left = {name for name in env if name.startswith(("SLURM", "SRUN", "SBATCH", "PMI", "HF_"))}
+    assert left <= {"SLURM_CONF", "SLURM_JOB_ID", "SLURMD_NODENAME"} and env["SLURM_JOB_ID"] == "7"
+    assert process_request.environment(request())[process_request.VISIBLE] == "4,5,6,7", (
+        "all of them when no place is named"
+    )
+    with pytest.raises(FileNotFoundError):
+        process_request.environment(request(secret_env={"VLLM_API_KEY": str(tmp_path / "gone")}))
+
+
+def test_the_tools_beside_the_interpreter_come_first_in_the_path(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    ask = {"name": "server", "env": {}, "log": str(tmp_path / "log")}
+    request = DaemonRequest(argv=("/env/bin/python", "-V"), **ask)
+    assert process_request.environment(request)["PATH"] == "/env/bin:/usr/bin:/bin"
+    assert process_request.environment(DaemonRequest(argv=("python", "-V"), **ask))["PATH"] == "/usr/bin:/bin"
+
+
+def test_modules_do_not_hide_the_tools_beside_the_interpreter(tmp_path):
+    tool = tmp_path / "bin" / "show"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho $PATH\n")
+    tool.chmod(0o755)
+    (argv, env) = process_request.with_modules([str(tool)], ["none"]), {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    (tmp_path / ".bash_profile").write_text("module() { :; }\n")
+    shown = subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
+    assert shown.startswith(f"{tool.parent}:")
+
+
+def test_through_a_launcher_only_the_requests_file_is_handed_on(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(process_request.VISIBLE, "0")
+    monkeypatch.setenv("SLURM_STEP_ID", "3")
+    monkeypatch.setenv("VLLM_API_KEY", "another one")
+    asked = request(launcher=("srun", "--nodes=1"), env={"SECRET_PATH": "x"})
+    argv, env = process_request.through_launcher(asked, Path("requests/server.json"))
+    assert argv == [
+        "srun",
+        "--nodes=1",
+        sys.executable,
+        "-m",
+        "servemark.supervisor.remote",
+        str(tmp_path / "requests/server.json"),
+    ]
+    assert not {"SECRET_PATH", "VLLM_API_KEY", "SLURM_STEP_ID", process_request.VISIBLE} & set(env)
+    assert env["PYTHONPATH"] == str(LIBRARY)
+
+
+def test_without_modules_the_command_is_the_command():
+    assert process_request.command(request()) == ["vllm", "serve"]
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A login shell in which `module` is a function, as sites have it: it notes what it loads, and knows no cuda/0."""
+    (tmp_path / ".bash_profile").write_text(
+        'module() { [ "$2" = cuda/0 ] && return 1; LOADED="$LOADED $2"; export LOADED; }\n'
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def test_modules_are_loaded_in_order_by_a_login_shell_that_becomes_the_command(module):
+    code = "import os, sys; print(os.environ['LOADED'], sys.argv[1:], os.getpid())"
+    argv = process_request.with_modules([sys.executable, "-c", code, "a b", "$HOME", ""], ["gcc/12", "cuda/13.0"])
+    child = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=passed_on.clean_environment())
+    said, _ = child.communicate(timeout=20)
+    assert said.splitlines()[-1] == f" gcc/12 cuda/13.0 ['a b', '$HOME', ''] {child.pid}"
+
+
+def test_a_module_that_does_not_load_ends_the_start(module):
+    argv = process_request.with_modules(["echo", "started"], ["gcc/12", "cuda/0"])
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, env=dict(os.environ))
+    assert done.returncode == 97 and "servemark: module load cuda/0 failed" in done.stderr
+    assert "started" not in done.stdout
+
+
+def test_temporary_files_go_to_scratch_unless_variables_say(monkeypatch):
+    for name in process_request.TEMPORARY:
+        monkeypatch.setenv(name, "/tmp")
+    env = process_request.environment(request(scratch="/tmp/s/1", env={"TMP": "/mine"}))
+    assert {name: env[name] for name in process_request.TEMPORARY} == {
+        "TMPDIR": "/tmp/s/1", "TEMPDIR": "/tmp/s/1", "TMP": "/mine", "TEMP": "/tmp/s/1"
+    }  # fmt: skip
+    assert process_request.environment(request())["TMPDIR"] == "/tmp"

@@ -1,0 +1,100 @@
+"""An archive's files are compared with its manifest, and the archive with the digest beside it."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builders.archived_run import wrong
+from servemark.archive import seal as archive
+from servemark.verification.unpack import unpacked
+
+
+def put(
+    path: Path,
+    change: Callable[[dict[str, bytes]], object] = lambda content: None,
+    touch: Callable[[tarfile.TarInfo], object] = lambda header: None,
+) -> Path:
+    """Change the files in a sealed archive, or their tar headers, without sealing it again."""
+    with unpacked(path) as found:
+        content = {name: (found.folder / name).read_bytes() for name in found.digests}
+        change(content)
+        tarred = io.BytesIO()
+        with tarfile.open(fileobj=tarred, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            for name, data in content.items():
+                header = archive.header(f"{found.top}/{name}", len(data))
+                touch(header)
+                tar.addfile(header, io.BytesIO(data))
+        packed = archive.zstandard.ZstdCompressor().compress(tarred.getvalue())
+    path.write_bytes(packed)
+    path.with_name(path.name + ".sha256").unlink()
+    return path
+
+
+def test_changed_missing_and_extra_files_are_named(run):
+    def change(content: dict[str, bytes]) -> None:
+        content["logs/measure/plain/chat-c1-r1.log"] += b"more\n"
+        del content["deployments/plain/stopped.json"]
+        content["logs/extra\u202e.log"] = b""
+
+    found = wrong(put(run.seal(), change))
+    assert [line.partition(";")[0] for line in found[:3]] == [
+        "deployments/plain/stopped.json: missing",
+        "logs/extra?.log: extra",
+        "logs/measure/plain/chat-c1-r1.log: changed",
+    ]
+
+
+def test_a_manifest_that_is_missing_or_says_nonsense_is_named(run):
+    path = run.seal()
+    kept = path.read_bytes()
+    assert any(
+        line.startswith(f"{archive.MANIFEST} is missing")
+        for line in wrong(put(path, lambda c: c.pop(archive.MANIFEST)))
+    )
+    path.write_bytes(kept)
+    path.with_name(path.name + ".sha256").write_text("none\n")
+
+    def nonsense(content: dict[str, bytes]) -> None:
+        first = content[archive.MANIFEST].splitlines()[0]
+        content[archive.MANIFEST] += b"zzz  config.json\n" + first + b"\n"
+
+    found = wrong(put(path, nonsense))
+    assert len(found) == 3 and "names no file" in found[0] and "again" in found[1]
+    assert found[2].startswith("ro-crate-metadata.json: manifest-sha256.txt has ")
+
+
+def test_the_digest_beside_the_archive_is_compared(run):
+    path = run.seal()
+    beside = path.with_name(path.name + ".sha256")
+    beside.write_text(f"{'0' * 64}  {path.name}\n")
+    (line,) = wrong(path)
+    assert "is not the file that demo.tar.zst.sha256 names" in line
+    beside.write_text("nonsense")
+    assert "holds no sha256" in wrong(path)[0]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("mode", 0o4755), ("uid", 1000), ("gid", 1000), ("mtime", 1), ("uname", "eve"), ("pax_headers", {"comment": "x"})],
+)
+def test_a_changed_tar_header_is_named(run, field, value):
+    found = wrong(put(run.seal(), touch=lambda header: setattr(header, field, value)))
+    assert any(
+        line.startswith("config.json: ") and ("extended by comment" if field == "pax_headers" else field) in line
+        for line in found
+    ), found
+    assert len([line for line in found if "tar header" in line]) == len(found)
+
+
+def test_a_folder_in_the_tar_is_named(run):
+    def folder(header: tarfile.TarInfo) -> None:
+        if header.name.endswith("README.txt"):
+            header.type = tarfile.DIRTYPE
+            header.size = 0
+
+    assert any("README.txt: the tar header is changed: type" in line for line in wrong(put(run.seal(), touch=folder)))

@@ -1,0 +1,256 @@
+"""An archive is taken apart without trusting it: each way to do harm has its name, and nothing is left behind."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from servemark.cli import main as cli
+from servemark.verification import unpack
+from servemark.verification.unpack import Unsafe, unpacked
+
+
+@pytest.fixture(autouse=True)
+def room(tmp_path, monkeypatch) -> Path:
+    """Where temporary folders are made; empty again after every test."""
+    folder = tmp_path / "room"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+def member(name: str, content: bytes = b"x", **attributes: object) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    for key, value in attributes.items():
+        setattr(info, key, value)
+    return info, content
+
+
+def tar_of(*members: tuple[tarfile.TarInfo, bytes], **options: object) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", **({"format": tarfile.PAX_FORMAT} | options)) as tar:
+        for info, content in members:
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def pack(folder: Path, tar: bytes) -> Path:
+    path = folder / "run.tar.zst"
+    path.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(tar))
+    return path
+
+
+GOOD = member("run/a.json", b"{}")
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(Unsafe) as caught:
+        with unpacked(path):
+            pass
+    assert path.name in caught.value.what and caught.value.look == str(path) and caught.value.do
+    assert caught.value.exit_code == 1
+    return caught.value.reason
+
+
+def test_plain_files_come_out_in_a_private_folder(tmp_path, room):
+    long = f"{'d' * 90}/{'e' * 90}/größe {'f' * 90}.txt"
+    path = pack(tmp_path, tar_of(GOOD, member("run/empty", b""), member(f"run/{long}", b"u" * 6_000_000)))
+    with unpacked(path) as found:
+        (place,) = room.iterdir()
+        assert place.stat().st_mode & 0o777 == 0o700 and found.folder.is_relative_to(place)
+        assert found.top == "run" and set(found.digests) == {"a.json", "empty", long}
+        assert (found.folder / "a.json").read_bytes() == b"{}" and (found.folder / long).stat().st_size == 6_000_000
+        assert found.digests["empty"].startswith("e3b0c442")
+
+
+def test_folders_of_an_archive_that_was_packed_again_by_hand_do_no_harm(tmp_path):
+    folders = [member(name, b"", type=tarfile.DIRTYPE) for name in ("run", "run/a", "run/b")]
+    with unpacked(pack(tmp_path, tar_of(*folders, member("run/a/b", b"1"), format=tarfile.GNU_FORMAT))) as found:
+        assert list(found.digests) == ["a/b"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "members"),
+    [
+        ("unsafe_name", [member("../evil")]),
+        ("unsafe_name", [GOOD, member("run/../../evil")]),
+        ("unsafe_name", [GOOD, member("run/./b")]),
+        ("unsafe_name", [GOOD, member("run//b")]),
+        ("unsafe_name", [member("/etc/evil")]),
+        ("unsafe_name", [GOOD, member("/run/evil")]),
+        ("unsafe_name", [GOOD, member("run/a\nb")]),
+        ("unsafe_name", [GOOD, member("run/a\x1b[2Jb")]),
+        ("unsafe_name", [GOOD, member("run/..\\evil")]),
+        ("unsafe_name", [GOOD, member("run/" + "a/" * 1500 + "b")]),
+        ("unsafe_name", [member("..", b"", type=tarfile.DIRTYPE)]),
+        ("unsafe_member", [GOOD, member("run/b", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd")]),
+        ("unsafe_member", [GOOD, member("run/b", b"", type=tarfile.LNKTYPE, linkname="run/a.json")]),
+        ("unsafe_member", [GOOD, member("run/b", b"", type=tarfile.CHRTYPE, devmajor=1, devminor=5)]),
+        ("unsafe_member", [GOOD, member("run/b", b"", type=tarfile.BLKTYPE)]),
+        ("unsafe_member", [GOOD, member("run/b", b"", type=tarfile.FIFOTYPE)]),
+        ("unsafe_member", [GOOD, member("run/b", b"", type=tarfile.CONTTYPE)]),
+        ("unsafe_member", [GOOD, member("run/b", b"", type=b"Z")]),
+        ("duplicate_name", [GOOD, GOOD]),
+        ("duplicate_name", [GOOD, member("run/a.json/b")]),
+        ("duplicate_name", [member("run/a/b"), member("run/a")]),
+        ("duplicate_name", [member("run/a", b"", type=tarfile.DIRTYPE), member("run/a")]),
+        ("several_folders", [GOOD, member("other/b")]),
+        ("several_folders", [member("run")]),
+        ("cannot_unpack", [member(f"run/{'n' * 300}")]),
+        ("archive_damaged", []),
+        ("archive_damaged", [member("run", b"", type=tarfile.DIRTYPE)]),
+    ],
+)  # fmt: skip
+def test_each_harm_is_refused_by_name(tmp_path, reason, members):
+    assert refused(pack(tmp_path, tar_of(*members))) == reason
+    assert not (tmp_path.parent / "evil").exists() and not Path("/etc/evil").exists()
+
+
+def test_a_link_is_named_with_what_it_is(tmp_path):
+    path = pack(tmp_path, tar_of(member("run/b\x1b", b"", type=tarfile.SYMTYPE, linkname="/")))
+    with pytest.raises(Unsafe, match=r"a symbolic link, 'run/b\\x1b'"):
+        with unpacked(path):
+            pass
+
+
+def test_a_sparse_file_that_claims_more_than_it_holds_is_refused(tmp_path):
+    headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(1 << 40)}
+    content = b"1\n0\n1\n".ljust(512, b"\0") + b"x"
+    assert refused(pack(tmp_path, tar_of(member("run/b", content, pax_headers=headers)))) == "unsafe_member"
+
+
+def test_an_extended_header_is_not_read_into_memory_whatever_its_size(tmp_path):
+    big = member("run/b", pax_headers={"comment": "x" * (1 << 20)})
+    assert refused(pack(tmp_path, tar_of(big))) == "archive_damaged"
+
+
+def test_what_unpacks_to_far_more_than_it_is_is_given_up_early(tmp_path, room):
+    path = pack(tmp_path, tar_of(GOOD, member("run/zeros", bytes(96 << 20))))
+    assert path.stat().st_size < 64 << 10
+    assert refused(path) == "too_large"
+
+
+def test_a_short_repetitive_file_is_no_bomb(tmp_path):
+    with unpacked(pack(tmp_path, tar_of(member("run/log", b"waiting\n" * 1_000_000)))) as found:
+        assert list(found.digests) == ["log"]
+
+
+@pytest.mark.parametrize("bound", ["MAX_BYTES", "MAX_FILES"])
+def test_size_and_number_of_files_are_bounded(tmp_path, monkeypatch, bound):
+    path = pack(tmp_path, tar_of(*(member(f"run/{number}", os.urandom(1000)) for number in range(100))))
+    monkeypatch.setattr(unpack, bound, {"MAX_BYTES": 50_000, "MAX_FILES": 99}[bound])
+    assert refused(path) == "too_large"
+
+
+def test_folders_count_too(tmp_path, monkeypatch):
+    folders = [member(f"run/{number}", b"", type=tarfile.DIRTYPE) for number in range(100)]
+    monkeypatch.setattr(unpack, "MAX_FILES", 99)
+    assert refused(pack(tmp_path, tar_of(*folders, GOOD))) == "too_large"
+
+
+def test_the_bounds_leave_room_for_the_largest_runs_and_none_for_a_bomb():
+    points = 200 * 50
+    assert points * 1_000_000 < unpack.MAX_BYTES and points * 4 < unpack.MAX_FILES
+    # zstd at its best: 128 KiB for a block of 4 bytes.
+    assert unpack.MAX_RATIO < 10_000
+
+
+@pytest.mark.parametrize("kept", [3, 5, 100, 0.5, 0.99, -1])
+def test_a_truncated_archive_is_refused(tmp_path, kept):
+    path = pack(tmp_path, tar_of(GOOD, member("run/b", os.urandom(300_000))))
+    whole = path.read_bytes()
+    end = int(kept * len(whole)) if isinstance(kept, float) else kept
+    path.write_bytes(whole[:end])
+    assert refused(path) == ("not_an_archive" if kept == 3 else "archive_truncated")
+
+
+def test_a_tar_that_was_cut_before_it_was_compressed_is_refused(tmp_path):
+    tar = tar_of(GOOD, member("run/b", os.urandom(300_000)))
+    assert refused(pack(tmp_path, tar[:100_000])) == "archive_damaged"
+
+
+def test_a_flipped_bit_is_found(tmp_path):
+    path = pack(tmp_path, tar_of(GOOD, member("run/b", os.urandom(300_000))))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    assert refused(path) == "archive_damaged"
+
+
+def test_nothing_may_hide_after_the_end_or_behind_a_broken_header(tmp_path):
+    tar = tar_of(GOOD)
+    hidden = tar_of(member("run/hidden"))
+    assert refused(pack(tmp_path, tar + hidden)) == "archive_damaged"
+    broken = bytearray(tar_of(GOOD, member("run/b")))
+    broken[1024 + 148] ^= 1
+    assert refused(pack(tmp_path, bytes(broken))) == "archive_damaged"
+    path = pack(tmp_path, tar)
+    path.write_bytes(path.read_bytes() + b"more")
+    assert refused(path) == "archive_damaged"
+    path = pack(tmp_path, tar)
+    path.write_bytes(path.read_bytes() * 2)
+    assert refused(path) == "archive_damaged"
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x1f\x8b\x08", b"hello"])
+def test_what_is_no_archive_is_told_so(tmp_path, content):
+    path = tmp_path / "run.tar.zst"
+    path.write_bytes(content)
+    assert refused(path) == "not_an_archive"
+
+
+def test_no_room_is_told_with_the_way_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "open", _fails_to_write(Path.open))
+    with pytest.raises(Unsafe, match="No space left") as caught:
+        with unpacked(pack(tmp_path, tar_of(GOOD))):
+            pass
+    assert caught.value.reason == "cannot_unpack" and "TMPDIR" in str(caught.value.do)
+
+
+def _fails_to_write(real):
+    def opened(path: Path, mode: str = "r", *rest: object, **more: object):
+        if mode == "xb":
+            raise OSError(28, "No space left on device")
+        return real(path, mode, *rest, **more)
+
+    return opened
+
+
+@pytest.mark.parametrize("command", ["verify", "show"])
+def test_both_commands_refuse_with_exit_code_1_and_a_missing_file_with_2(tmp_path, capsys, command):
+    assert cli.main([command, str(pack(tmp_path, tar_of(member("../evil"))))]) == 1
+    said = capsys.readouterr().err
+    assert "'../evil'" in said and "what to do:" in said and "Traceback" not in said
+    assert cli.main([command, str(tmp_path / "nothing.tar.zst")]) == 2
+    assert cli.main([command, str(tmp_path / "room")]) == 2
+    said = capsys.readouterr().err
+    assert "does not exist" in said and "results/RUN" in said
+
+
+@pytest.mark.parametrize("command", ["verify", "show"])
+def test_a_pipe_is_refused_as_a_pipe_and_not_read(tmp_path, capsys, command):
+    os.mkfifo(tmp_path / "demo.tar.zst")
+    assert cli.main([command, str(tmp_path / "demo.tar.zst")]) == 2
+    words = capsys.readouterr().err
+    assert "pipe" in words and "does not exist" not in words
+
+
+def test_an_extended_header_with_an_owner_is_refused(tmp_path):
+    name = f"run/{'n' * 150}"
+    plain = bytearray(tar_of(member(name)))
+    header = tarfile.TarInfo.frombuf(bytes(plain[:512]), "utf-8", "surrogateescape")
+    assert header.type == tarfile.XHDTYPE
+    header.uid = 1000
+    plain[:512] = header.tobuf(tarfile.USTAR_FORMAT)
+    with pytest.raises(Unsafe) as caught:
+        with unpacked(pack(tmp_path, bytes(plain))):
+            pass
+    assert caught.value.reason == "archive_damaged"

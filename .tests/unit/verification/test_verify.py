@@ -1,0 +1,309 @@
+"""Every figure that an archive states is recomputed from its per-request results, and each that differs is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any
+
+import pytest
+
+from builders import archived_run
+from builders.archived_run import FINE, wrong
+from servemark import verification
+from servemark.archive import seal as archive
+from servemark.cli import main as cli
+from servemark.measurement.merge import merge
+from servemark.measurement.raw import read_raw
+from servemark.measurement.verdict import ServerFacts
+from servemark.records import Accounting, JobAccount
+from servemark.report import gather, table
+from servemark.verification.differences import same
+from servemark.verification.unpack import unpacked
+
+
+def test_an_untouched_archive_is_well_and_says_what_was_looked_at(run, capsys):
+    path = run.seal()
+    answer = verification.verify(path)
+    assert answer.wrong == ()
+    with unpacked(path) as found:
+        identity = found.digests[archive.MANIFEST]
+    assert (answer.run, answer.identity, answer.measurements) == ("demo", identity, 12)
+    # 3 throughputs, 24 latencies, 4 counts of samples, duration, 2 sums and 2 counts of requests; failed points have the last two.
+    assert answer.figures == 8 * (3 + 24 + 4 + 1 + 2 + 2) + 4 * 2
+    verdicts = {item.verdict for item in run.measurements()}
+    assert verdicts == {"VALID", "SUSPECT", "INVALID"}, "each kind was looked at"
+    assert cli.main(["verify", str(path)]) == 0
+    said = capsys.readouterr()
+    assert "all well" in said.out and identity in said.out and said.err == ""
+
+
+def test_a_changed_latency_is_named_wherever_its_figures_are_stated(run, capsys):
+    def slower(raw: dict[str, Any]) -> None:
+        raw["latencies"][3] += 0.001
+
+    run.edit_json(run.raw("plain", "chat-c1-r1"), slower)
+    path = run.seal()
+    stated = {item.point: item for item in run.measurements() if item.deployment == "plain"}["chat-c1-r1"].e2el_ms
+    mean = f"plain chat-c1-r1: e2el_mean_ms: stated {stated.mean:.10g}, recomputed {stated.mean + 1 / 8:.10g} "
+    found = wrong(path)
+    assert mean + "(record, measurements.csv, measurements.parquet)" in found
+    assert any(line.startswith("plain chat-c1-r1: raw_sha256:") for line in found)
+    assert any("e2el mean: stated" in line and line.endswith("(report.html, plots)") for line in found)
+    assert all(line.startswith("plain ") for line in found), "nothing else is accused"
+    assert not any("ttft" in line for line in found)
+    assert cli.main(["verify", str(path)]) == 1
+    said = capsys.readouterr().err
+    assert mean in said and "look at:" in said and "what to do:" in said and "Traceback" not in said
+
+
+def test_a_changed_time_that_no_client_could_have_seen_changes_the_verdict_and_the_figures(run):
+    def faster(raw: dict[str, Any]) -> None:
+        raw["ttfts"][0] *= 10
+
+    run.edit_json(run.raw("ray-tp2", "chat-c2-r2"), faster)
+    found = wrong(run.seal())
+    (verdict,) = [line for line in found if ": verdict: " in line]
+    assert "stated VALID, recomputed INVALID (clock_odd: Completed request 0" in verdict
+    assert any("ttft_max_ms: stated" in line for line in found)
+
+
+def test_the_share_of_each_client_process_is_recomputed_from_the_file_alone(run):
+    """Two processes that wrote one file: well as it is, and no longer when one of them says something else of its requests."""
+    path = run.folder / run.raw("plain", "chat-c1-r1")
+    parts = [(json.loads(path.read_text()), read_raw(path))] * 2
+    plan = run.folder / "deployments" / "plain" / "plan.json"
+    points = json.loads(plan.read_text())
+    for point in points["points"]:
+        if point["name"] == "chat-c1-r1":
+            point |= {"clients": 2, "requests": 16, "concurrency": 1}
+    plan.write_text(json.dumps(points))
+    run.write(run.raw("plain", "chat-c1-r1"), json.dumps(merge(parts, [[(100.1, 1.0), (101.1, 1.5)], ()])))
+    run.judge("plain", "chat-c1-r1", ServerFacts(same_process=True, client_exit_code=0))
+    record = {(item.deployment, item.point): item for item in run.measurements()}["plain", "chat-c1-r1"]
+    assert (record.clients, record.client_cpu, record.completed) == (2, 0.5, 16), record.reasons
+    assert wrong(run.seal()) == []
+    run.edit_json(run.raw("plain", "chat-c1-r1"), lambda raw: raw["clients"][1].update(mean_itl_ms=1.0))
+    found = wrong(run.seal())
+    assert any("client_disagrees" in line and "in client process 2" in line for line in found)
+
+
+def test_figures_of_the_client_alone_are_compared_by_the_verdict(run):
+    run.edit_json(run.raw("plain", "chat-c1-r1"), lambda raw: raw.update(mean_ttft_ms=1.0))
+    found = wrong(run.seal())
+    assert any("client_disagrees" in line and "mean_ttft_ms" in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("", "raw_empty"), ("{}", "raw_missing"), ("[1", "raw_broken"), ('{"a": NaN}', "non_finite"), ("[" * 9999, "raw_broken")],
+)  # fmt: skip
+def test_a_point_whose_results_are_gone_has_no_figure_to_state(run, text, reason):
+    run.edit(run.raw("plain", "chat-c2-r1"), lambda _: text)
+    found = wrong(run.seal())
+    assert any(f"stated SUSPECT (too_short), recomputed INVALID ({reason}:" in line for line in found)
+    assert any("chat-c2-r1: output_tokens_per_s: stated" in line and "recomputed nothing" in line for line in found)
+
+
+def test_thresholds_are_those_of_the_run(run):
+    run.edit_json("config.json", lambda config: config["verdict"].update(min_duration_s=0.0))
+    found = wrong(run.seal())
+    assert {line.partition(" (")[0] for line in found} == {
+        f"plain chat-c2-r{number}: verdict: stated SUSPECT" for number in (1, 2)
+    }
+    assert all("recomputed VALID" in line for line in found)
+
+
+def test_a_changed_record_is_named_though_table_and_page_are_right(run):
+    def better(record: dict[str, Any]) -> None:
+        record["ttft_ms"]["p99"] -= 1
+
+    run.edit_json(run.record("plain", "chat-c1-r1"), better)
+    (line,) = wrong(run.seal())
+    assert line.startswith("plain chat-c1-r1: ttft_p99_ms: stated ") and line.endswith(" (record)")
+
+
+def test_an_accepted_record_without_results_is_named(run):
+    def accepted(record: dict[str, Any]) -> None:
+        record.update(verdict="VALID", reasons=[], failure=None)
+
+    run.edit_json(run.record(archived_run.FAILED, "chat-c1-r1"), accepted)
+    assert any("recomputed INVALID: no per-request results" in line for line in wrong(run.seal()))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_changed_cell_a_missing_row_and_a_missing_column_of_a_table_are_named(run, kind):
+    frame = table.tidy(run.measurements())
+    assert frame["point"][4] == "chat-c1-r1" and frame["deployment"][4] == "plain"
+    changed, name = frame.copy(), f"measurements.{kind}"
+    changed.loc[4, "output_tokens_per_s"] = 1234.5
+    changed.loc[4, "verdict"] = "SUSPECT"
+    write = getattr(table, f"write_{kind}")
+    write(changed, run.folder / name)
+    cells = wrong(run.seal())
+    assert len(cells) == 2 and all(line.endswith(f"({name})") for line in cells)
+    assert cells[0] == f"plain chat-c1-r1: verdict: stated SUSPECT, recomputed VALID ({name})"
+    assert cells[1].startswith("plain chat-c1-r1: output_tokens_per_s: stated 1234.5, recomputed ")
+    write(frame.drop(index=4), run.folder / name)
+    (row,) = wrong(run.seal())
+    assert "11 rows" in row or row == f"plain chat-c1-r1: the row: stated not there, recomputed there ({name})"
+    write(frame.drop(columns="ttft_p99_ms"), run.folder / name)
+    columns = wrong(run.seal())
+    assert len(columns) == 12 and all("ttft_p99_ms: stated no such column" in line for line in columns)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_who_balances_is_compared_and_a_table_from_before_it_was_stated_is_well(run, kind):
+    frame = table.tidy(run.measurements())
+    write, name = getattr(table, f"write_{kind}"), f"measurements.{kind}"
+    write(frame.drop(columns=["balancing", "routing"]), run.folder / name)
+    assert wrong(run.seal()) == []
+    write(frame.drop(columns="routing"), run.folder / name)
+    assert wrong(run.seal()) == []
+    frame.loc[4, "balancing"] = "router"
+    write(frame, run.folder / name)
+    assert wrong(run.seal()) == [f"plain chat-c1-r1: balancing: stated router, recomputed server ({name})"]
+
+
+def test_a_row_too_many_and_one_twice_are_named(run):
+    lines = (run.folder / "measurements.csv").read_text().splitlines()
+    more = [*lines, lines[5], lines[5].replace("chat-c1-r1", "chat-c9-r1")]
+    run.write("measurements.csv", "\n".join(more) + "\n")
+    assert wrong(run.seal()) == [
+        "plain chat-c1-r1: the row: stated several times, recomputed once (measurements.csv)",
+        "plain chat-c9-r1: the row: stated there, recomputed not there (measurements.csv)",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", '"', "\x00", "PAR1"])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_that_is_no_table_is_named(run, kind, text):
+    run.write(f"measurements.{kind}", text)
+    assert any(f"measurements.{kind}" in line for line in wrong(run.seal()))
+
+
+def test_jobs_of_the_scheduler_are_part_of_the_table(run):
+    job = JobAccount(job_id="7", state="COMPLETED", attempts=(archived_run.attempt("plain"),))
+    account = Accounting(deployment="plain", scheduler="slurm", jobs=(job,))
+    account.write(run.folder / "deployments" / "plain" / "accounting.json")
+    assert any("job_id: stated nothing, recomputed 7" in line for line in wrong(run.seal()))
+    frame = table.tidy(run.measurements(), [account])
+    table.write_csv(frame, run.folder / "measurements.csv")
+    table.write_parquet(frame, run.folder / "measurements.parquet")
+    run.report()
+    assert wrong(run.seal()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("config.json", "{", "config.json cannot be read"),
+        ("config.json", "[]", "config.json is not a configuration"),
+        ("config.json", "[" * 100_000, "config.json"),
+        ("config.json", '{"deployments": {"../../x": {}}}', "deployments/../../x/plan.json is missing"),
+        ("config.json", '{"verdict": {"min_duration_s": "x"}}', "thresholds"),
+        ("hardware.json", "{}", "hardware.json"),
+        ("deployments/plain/points/chat-c1-r1.json", "{", "deployments/plain/points/chat-c1-r1.json cannot be read"),
+        ("deployments/plain/points/chat-c1-r1.json", "[" * 100_000, "chat-c1-r1.json"),
+        ("deployments/plain/startup.json", "{}", "deployments/plain/startup.json"),
+    ],
+)  # fmt: skip
+def test_a_record_that_cannot_be_read_is_named_and_ends_nothing(run, name, text, said):
+    run.edit(name, lambda _: text)
+    found = wrong(run.seal())
+    assert any(said in line for line in found), found
+    assert not any("servemark-archive-" in line for line in found), "no line names the temporary folder"
+
+
+def test_a_record_of_another_point_is_named(run):
+    text = (run.folder / run.record("plain", "chat-c1-r1")).read_text()
+    run.edit(run.record("plain", "chat-c1-r2"), lambda _: text)
+    assert any("is the record of plain/chat-c1-r1" in line for line in wrong(run.seal()))
+
+
+def test_a_planned_point_without_a_record_is_named(run):
+    (run.folder / run.record("plain", "chat-c1-r2")).unlink()
+    assert "plain/chat-c1-r2: planned, and no record of it is in the archive." in wrong(run.seal())
+
+
+def test_records_that_fit_their_types_and_no_table_are_named(run):
+    def odd(record: dict[str, Any]) -> None:
+        record["key_parts"]["deployment"] = ["no mapping"]
+
+    run.edit_json(run.record("plain", "chat-c1-r1"), odd)
+    run.edit_json(run.record("plain", "chat-c2-r1"), lambda record: record["ttft_ms"].update(p50=1.0))
+    found = wrong(run.seal())
+    assert any("chat-c1-r1.json: the parts of its key tell no topology" in line for line in found)
+    assert any("chat-c2-r1: ttft_p50_ms: stated 1," in line for line in found), "the others are looked at all the same"
+
+
+def test_a_page_that_cannot_be_made_again_hides_nothing_else(run):
+    run.edit_json("deployments/plain/startup.json", lambda startup: startup.update(seconds_to_health=float("nan")))
+    run.edit_json(run.record("plain", "chat-c2-r1"), lambda record: record["ttft_ms"].update(p50=1.0))
+    found = wrong(run.seal())
+    assert any("chat-c2-r1: ttft_p50_ms: stated 1," in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("raw", "facts", "codes"),
+    [
+        ("{}\n", {"client_exit_code": 1}, {"client_failed", "raw_missing"}),
+        ("{}\n", {"client_exit_code": None, "client_timed_out": True}, {"client_timeout", "raw_missing"}),
+        (None, {"died": "exit code 1", "same_process": False, "client_exit_code": 0}, {"server_died", "server_changed"}),
+        (None, {"hung": "no token for 60 s", "client_exit_code": None}, {"server_hung", "client_failed"}),
+    ],
+)  # fmt: skip
+def test_an_invalid_point_is_judged_again_with_what_was_seen_of_server_and_client(run, raw, facts, codes):
+    if raw:
+        run.edit(run.raw("plain", "chat-c1-r1"), lambda _: raw)
+    run.judge("plain", "chat-c1-r1", ServerFacts(**{"same_process": True} | facts))
+    record = next(item for item in run.measurements() if (item.deployment, item.point) == ("plain", "chat-c1-r1"))
+    assert {reason.code for reason in record.reasons} == codes and record.verdict == "INVALID"
+    assert wrong(run.seal()) == []
+    run.edit_json(run.record("plain", "chat-c1-r1"), lambda data: data.update(verdict="VALID"))
+    assert any("plain chat-c1-r1: verdict: stated VALID" in line for line in wrong(run.seal()))
+
+
+def test_a_suspension_by_slurms_record_is_taken_over_and_a_silence_is_found_again(run):
+    run.judge(
+        "plain", "chat-c1-r1", ServerFacts(same_process=True, client_exit_code=0, interrupted="Slurm suspended job 7.")
+    )
+    record = next(item for item in run.measurements() if (item.deployment, item.point) == ("plain", "chat-c1-r1"))
+    assert "interrupted" in {reason.code for reason in record.reasons} and record.verdict == "SUSPECT"
+    assert wrong(run.seal()) == []
+
+    def stood_still(raw: dict[str, Any]) -> None:
+        raw["start_times"] = [start + 60 * (index > 3) for index, start in enumerate(raw["start_times"])]
+        longer = (raw["duration"] + 60) / raw["duration"]
+        raw["duration"] *= longer
+        raw |= {name: raw[name] / longer for name in raw if name.endswith("_throughput") and raw[name]}
+
+    run.edit_json(run.raw("plain", "chat-c1-r1"), stood_still)
+    run.judge("plain", "chat-c1-r1", FINE)
+    record = next(item for item in run.measurements() if (item.deployment, item.point) == ("plain", "chat-c1-r1"))
+    assert "interrupted" in {reason.code for reason in record.reasons}
+    assert wrong(run.seal()) == []
+    run.edit_json(run.record("plain", "chat-c1-r1"), lambda data: data.update(verdict="VALID", reasons=[]))
+    assert any("interrupted" in line for line in wrong(run.seal()))
+
+
+def test_a_rejected_attempt_and_an_earlier_configuration_change_nothing(run):
+    record = json.loads((run.folder / run.record("plain", "chat-c1-r1")).read_text())
+    run.write("rejected/plain/chat-c1-r1.1.json", json.dumps(record | {"verdict": "INVALID"}))
+    run.write("deployments/plain/points/chat-c9-r1.json", json.dumps(record | {"point": "chat-c9-r1"}))
+    shutil.copytree(run.folder / "deployments" / "plain", run.folder / "deployments" / "former")
+    run.report()
+    assert len(gather.gather(run.folder).rejected) == 1
+    assert wrong(run.seal()) == []
+
+
+@pytest.mark.parametrize(
+    ("stated", "recomputed", "equal"),
+    [
+        (1.0, 1.0 + 1e-13, True), (1.0, 1.0 + 1e-7, False), ("1.5", 1.5, True), ("3", 3, True), (None, None, True),
+        (None, 0.0, False), ("", 0, False), ("nan", 1.0, False), (True, 1.0, True), ("VALID", "SUSPECT", False),
+        (float("nan"), 1.0, False), (10**400, 1.0, False),
+    ],
+)  # fmt: skip
+def test_when_two_values_are_one_figure(stated, recomputed, equal):
+    assert same(stated, recomputed) is equal

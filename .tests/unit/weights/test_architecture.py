@@ -1,0 +1,246 @@
+"""Reading config.json: key names, windows, quantisation, counts, and what is missing."""
+
+import json
+
+import pytest
+
+from builders.paths import FIXTURES
+from servemark.errors import WeightsRefused
+from servemark.weights.architecture import Architecture
+
+FIXTURES = FIXTURES / "planning"
+GPT_OSS = json.loads((FIXTURES / "gpt-oss-120b-config.json").read_text())
+
+LLAMA_8B = {
+    "model_type": "llama",
+    "torch_dtype": "bfloat16",
+    "vocab_size": 128256,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+}
+QWEN3_30B = {
+    "model_type": "qwen3_moe",
+    "torch_dtype": "bfloat16",
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "sliding_window": None,
+    "use_sliding_window": False,
+}
+
+
+def read(config, **changes):
+    return Architecture.from_config({**config, **changes})
+
+
+def compressed(weights, inputs=None):
+    """A compressed-tensors checkpoint whose layers are all alike."""
+    return {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"weights": weights, "input_activations": inputs}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "published"),
+    [(LLAMA_8B, 8.03e9), (QWEN3_30B, 30.53e9), (GPT_OSS, 116.83e9)],
+    ids=["llama-3.1-8b", "qwen3-30b-a3b", "gpt-oss-120b"],
+)
+def test_parameter_count_agrees_with_the_published_one(config, published):
+    assert read(config).parameters().total == pytest.approx(published, rel=0.001)
+
+
+def test_reads_the_shape_of_gpt_oss():
+    shape = read(GPT_OSS)
+    assert (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_dim) == (36, 2880, 64, 8, 64)
+    assert (shape.experts, shape.experts_per_token, shape.expert_layers, shape.expert_intermediate) == (
+        128,
+        4,
+        36,
+        2880,
+    )
+    assert (shape.quantisation, shape.expert_bits, shape.weight_bits, shape.dtype_bytes) == ("mxfp4", 4.25, 16, 2)
+    assert shape.windows == (128, None) * 18
+    assert (shape.max_positions, shape.tie_word_embeddings, shape.moe) == (131072, False, True)
+
+
+def test_head_dim_and_kv_heads_follow_from_the_heads_when_not_stated():
+    shape = read({key: value for key, value in LLAMA_8B.items() if key != "num_key_value_heads"})
+    assert (shape.head_dim, shape.kv_heads) == (128, 32)
+
+
+def test_the_language_part_of_a_nested_config_counts():
+    outer = {"model_type": "outer", "torch_dtype": "bfloat16", "tie_word_embeddings": True, "hidden_size": 1}
+    inner = {key: value for key, value in LLAMA_8B.items() if key not in ("torch_dtype", "tie_word_embeddings")}
+    shape = Architecture.from_config({**outer, "text_config": inner})
+    assert (shape.hidden, shape.dtype_bytes, shape.model_type) == (4096, 2, "llama")
+    assert shape.tie_word_embeddings
+    assert shape.parameters().head == 0
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"])
+def test_a_missing_key_is_named(key):
+    with pytest.raises(WeightsRefused, match=key) as caught:
+        Architecture.from_config({name: value for name, value in LLAMA_8B.items() if name != key})
+    assert caught.value.reason == "config_incomplete"
+
+
+@pytest.mark.parametrize("value", [0, -1, "32", None, True])
+def test_a_value_that_is_no_positive_number_counts_as_missing(value):
+    with pytest.raises(WeightsRefused, match="num_hidden_layers"):
+        read(LLAMA_8B, num_hidden_layers=value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"kv_lora_rank": 512}, "architecture_unknown"),
+        ({"torch_dtype": "float8_e4m3fn"}, "architecture_unknown"),
+        ({"layer_types": ["linear_attention"] * 32}, "architecture_unknown"),
+        ({"full_attention_interval": 4}, "architecture_unknown"),
+        ({"hybrid_override_pattern": "M-M*"}, "architecture_unknown"),
+        ({"layer_types": ["full_attention"]}, "config_incomplete"),
+        ({"layer_types": ["sliding_attention"] * 32}, "config_incomplete"),
+    ],
+)
+def test_what_planning_cannot_size_is_refused(changes, reason):
+    with pytest.raises(WeightsRefused) as caught:
+        read(LLAMA_8B, **changes)
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({}, (None, None, None, None)),
+        ({"sliding_window": 64}, (64, 64, 64, 64)),
+        ({"sliding_window": 0}, (None, None, None, None)),
+        ({"sliding_window": 64, "use_sliding_window": False}, (None, None, None, None)),
+        ({"sliding_window": 64, "sliding_window_pattern": 2}, (64, None, 64, None)),
+        ({"sliding_window": 64, "layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, (None, None, None, 64)),
+    ],
+)
+def test_windows(changes, windows):
+    assert read(LLAMA_8B, num_hidden_layers=4, **changes).windows == windows
+
+
+@pytest.mark.parametrize(
+    ("settings", "weight_bits", "expert_bits"),
+    [
+        (None, 16, 16),
+        ({"quant_method": "mxfp4"}, 16, 4.25),
+        ({"quant_method": "fp8"}, 8, 8),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, 4 + 20 / 128, 4 + 20 / 128),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, 8, 8),
+        ({"quant_method": "unheard-of"}, 16, 16),
+        (compressed({"num_bits": 8, "type": "float"}), 8, 8),
+        (compressed({"num_bits": 4, "type": "int", "group_size": 128, "symmetric": True}), 4 + 16 / 128, 4 + 16 / 128),
+        (compressed({"num_bits": 4, "type": "int", "group_size": 32, "symmetric": False}), 4 + 20 / 32, 4 + 20 / 32),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, 8, 8),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 4.5, 4.5),
+    ],
+)
+def test_quantisation(settings, weight_bits, expert_bits):
+    shape = read(QWEN3_30B, quantization_config=settings)
+    assert (shape.weight_bits, shape.expert_bits) == (weight_bits, expert_bits)
+    assert shape.bits_known == (settings is None or settings["quant_method"] != "unheard-of")
+
+
+@pytest.mark.parametrize(
+    ("settings", "eight"),
+    [
+        ({"quant_method": "fp8"}, True),
+        (compressed({"num_bits": 8, "type": "float"}, {"num_bits": 8, "type": "float"}), True),
+        (compressed({"num_bits": 8, "type": "float"}), False),
+        (compressed({"num_bits": 8, "type": "int"}, {"num_bits": 8, "type": "int"}), False),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, False),
+        (None, False),
+    ],
+)
+def test_products_in_8_bit_floats_need_inputs_in_them(settings, eight):
+    assert read(QWEN3_30B, quantization_config=settings).float8_arithmetic is eight
+
+
+def test_groups_of_layers_with_bits_of_their_own_are_not_guessed():
+    settings = compressed({"num_bits": 8, "type": "float"})
+    settings["config_groups"]["group_1"] = {"weights": {"num_bits": 4, "type": "int"}}
+    shape = read(QWEN3_30B, quantization_config=settings)
+    assert not shape.bits_known and shape.weight_bits == 16
+
+
+def test_what_gemma_3_leaves_out_is_what_its_class_has():
+    """google/gemma-3-4b-it: the text part states these keys and no number of heads, of KV heads, nor of words."""
+    config = {
+        "model_type": "gemma3", "torch_dtype": "bfloat16",
+        "text_config": {
+            "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024,
+        },
+    }  # fmt: skip
+    shape = Architecture.from_config(config)
+    assert (shape.heads, shape.kv_heads, shape.head_dim, shape.vocab, shape.tie_word_embeddings) == (
+        8,
+        4,
+        256,
+        262208,
+        True,
+    )
+    assert shape.windows[:7] == (1024, 1024, 1024, 1024, 1024, None, 1024)
+    # The 27b states its own heads.
+    config["text_config"] |= {"num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128}
+    shape = Architecture.from_config(config)
+    assert (shape.heads, shape.kv_heads, shape.head_dim) == (32, 16, 128)
+
+
+def test_llama_4_has_experts_in_every_second_layer_and_a_width_of_its_own_in_the_others():
+    changes = {
+        "interleave_moe_layer_step": 2,
+        "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384,
+        "moe_intermediate_size": None,
+        "decoder_sparse_step": None,
+    }
+    shape = read(QWEN3_30B, **changes)
+    assert (shape.expert_layers, shape.dense_intermediate, shape.expert_intermediate) == (24, 16384, 8192)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored", "served"),
+    [("float32", 4, 2), ("torch.bfloat16", 2, 2), ("float16", 2, 2), (None, 4, 2)],
+)
+def test_float32_checkpoints_are_served_in_half_precision(dtype, stored, served):
+    shape = read(LLAMA_8B, torch_dtype=dtype)
+    assert (shape.stored_bytes, shape.dtype_bytes) == (stored, served)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expert_layers"),
+    [({}, 48), ({"decoder_sparse_step": 2}, 24), ({"mlp_only_layers": [0, 1]}, 46), ({"first_k_dense_replace": 3}, 45)],
+)
+def test_layers_with_experts(changes, expert_layers):
+    assert read(QWEN3_30B, **changes).expert_layers == expert_layers
+
+
+def test_dense_layers_of_a_mixture_count_with_their_own_width():
+    all_experts, one_dense = read(QWEN3_30B), read(QWEN3_30B, mlp_only_layers=[0])
+    difference = all_experts.parameters().total - one_dense.parameters().total
+    assert difference == 128 * 3 * 2048 * 768 + 128 * 2048 - 3 * 2048 * 6144
+
+
+def test_counting_needs_the_mlp_width():
+    shape = Architecture.from_config({key: value for key, value in LLAMA_8B.items() if key != "intermediate_size"})
+    with pytest.raises(WeightsRefused, match="intermediate_size"):
+        shape.parameters()

@@ -1,0 +1,110 @@
+"""A model's copy on a node's own disk: whole or not there, checked while it is made, made once."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from servemark.errors import ServemarkError, WeightsRefused
+from servemark.files import private
+from servemark.nodes import survey
+from servemark.nodes.survey import Spec
+from servemark.weights import builtin, local, manifest
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("shared") / "tiny"
+    builtin.make("tiny-moe", directory)
+    (directory / "extra").mkdir()
+    (directory / "extra" / "notes.txt").write_text("in a folder")
+    return manifest.build("tiny", "./tiny", directory)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "local" / "models"
+
+
+def copy(model, folder) -> float:
+    return local.copy(model, folder, private.private)
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.suffix != ".lock"}
+
+
+def test_a_copy_is_what_the_manifest_states_and_is_made_once(model, folder):
+    assert copy(model, folder) > 0
+    target = local.place(folder, model.digest)
+    manifest.verify(model.model_copy(update={"path": str(target)}))
+    assert files(folder) == {target.name} and folder.stat().st_mode & 0o777 == 0o700
+    before = (target / "config.json").stat().st_ino
+    assert copy(model, folder) == 0.0
+    assert (target / "config.json").stat().st_ino == before
+
+
+def test_a_copy_that_lost_a_file_is_made_anew(model, folder):
+    copy(model, folder)
+    target = local.place(folder, model.digest)
+    (target / "model.safetensors").unlink()
+    (folder / f".{target.name}").mkdir()
+    assert copy(model, folder) > 0
+    manifest.verify(model.model_copy(update={"path": str(target)}))
+
+
+@pytest.mark.parametrize("damage", [b"other content of the same file", b""])
+def test_what_is_not_as_the_manifest_states_is_refused_and_nothing_is_left(model, folder, tmp_path, damage):
+    changed = shutil.copytree(model.path, tmp_path / "changed")
+    (changed / "tokenizer.json").write_bytes(damage)
+    with pytest.raises(
+        WeightsRefused, match=r"tokenizer\.json of model tiny is not what its manifest states"
+    ) as caught:
+        copy(model.model_copy(update={"path": str(changed)}), folder)
+    assert caught.value.reason == "weights_changed" and files(folder) == set()
+
+
+def test_a_file_that_is_gone_is_named(model, folder, tmp_path):
+    changed = shutil.copytree(model.path, tmp_path / "changed")
+    (changed / "config.json").unlink()
+    with pytest.raises(WeightsRefused, match=r"config\.json cannot be copied"):
+        copy(model.model_copy(update={"path": str(changed)}), folder)
+    assert files(folder) == set()
+
+
+def test_without_room_nothing_is_begun(model, folder, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(model.bytes))
+    with pytest.raises(WeightsRefused, match=r"expected \d.\d\d GiB free .*; found") as caught:
+        copy(model, folder)
+    assert caught.value.reason == "no_space" and "local_models" in caught.value.do and files(folder) == set()
+
+
+def test_two_servers_of_a_node_at_once_make_one_copy(model, folder):
+    took = []
+    threads = [threading.Thread(target=lambda: took.append(copy(model, folder))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(value > 0 for value in took) == [False, True]
+
+
+def test_a_folder_where_others_can_write_is_refused(model, folder):
+    folder.mkdir(parents=True, mode=0o777)
+    folder.chmod(0o777)
+    with pytest.raises(ServemarkError, match="not a private folder"):
+        copy(model, folder)
+
+
+def test_a_node_answers_with_the_time_or_with_its_name_and_what_is_wrong(model, folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURMD_NODENAME", "node7")
+    spec = Spec(task="copy", attempt=str(tmp_path), scratch=str(tmp_path), model=model, models=str(folder))
+    assert survey.answer(spec).copied_s
+    assert survey.answer(spec).copied_s == 0.0
+    lost = spec.model_copy(update={"model": model.model_copy(update={"path": "/nowhere", "digest": "0" * 64})})
+    failure = survey.answer(lost).failure
+    assert failure.reason == "copy_failed" and failure.detail.startswith("Node node7: /nowhere/")

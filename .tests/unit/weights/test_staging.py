@@ -1,0 +1,106 @@
+"""Where a model's files are: made once in the cache, or a directory of the user's."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from servemark.errors import WeightsRefused
+from servemark.files.storage import CacheClosed
+from servemark.weights import builtin, staging
+from servemark.weights.manifest import verify
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """How often a model was made, and what was there then."""
+    calls = []
+    make = builtin.make
+
+    def counted(kind, directory):
+        calls.append(kind)
+        make(kind, directory)
+
+    monkeypatch.setattr(builtin, "make", counted)
+    return calls
+
+
+def test_a_builtin_model_is_made_once_and_named_by_the_code_that_makes_it(tmp_path, told, made):
+    first = staging.stage("tiny", "builtin:tiny-dense", tmp_path, told)
+    again = staging.stage("other", "builtin:tiny-dense", tmp_path, told)
+    assert made == ["tiny-dense"]
+    assert first.path == again.path and first.digest == again.digest and again.name == "other"
+    assert first.path == str(tmp_path / "models" / f"tiny-dense-{staging._version()}")
+    assert (first.source, first.parameters > 0, first.weight_bytes > 0) == ("builtin:tiny-dense", True, True)
+    verify(first)
+    assert told.words == ["making the model tiny-dense", *[f"hashing {first.path}"] * 2]
+
+
+def test_what_was_made_before_is_found_without_a_lock_and_a_closed_cache_is_refused(tmp_path, told, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    first = staging.stage("tiny", "builtin:tiny-dense", tmp_path, told)
+    monkeypatch.setattr(staging.FileLock, "acquire", refuse)
+    assert staging.stage("tiny", "builtin:tiny-dense", tmp_path, told) == first
+    with pytest.raises(CacheClosed, match="Permission denied") as caught:
+        staging.stage("tiny", "builtin:tiny-moe", tmp_path, told)
+    assert caught.value.reason == "cache_not_writable"
+
+
+def test_edited_code_makes_another_model(tmp_path, told, made, monkeypatch):
+    before = staging.stage("tiny", "builtin:tiny-dense", tmp_path, told)
+    edited = tmp_path / "builtin.py"
+    edited.write_text("# other code")
+    monkeypatch.setattr(builtin, "__file__", str(edited))
+    after = staging.stage("tiny", "builtin:tiny-dense", tmp_path, told)
+    assert before.path != after.path and made == ["tiny-dense"] * 2
+
+
+def test_two_runs_at_once_make_it_once(tmp_path, told, made):
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(staging.stage("t", "builtin:tiny-dense", tmp_path, told)))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == ["tiny-dense"] and found[0] == found[1]
+
+
+def test_a_making_that_failed_leaves_nothing_that_looks_made(tmp_path, told, monkeypatch):
+    def broken(kind, directory):
+        (directory / "config.json").write_text("{}")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builtin, "make", broken)
+        with pytest.raises(OSError, match="No space"):
+            staging.stage("tiny", "builtin:tiny-dense", tmp_path, told)
+    assert [path.suffix for path in (tmp_path / "models").iterdir()] == [".lock"]
+    assert staging.stage("tiny", "builtin:tiny-dense", tmp_path, told).parameters > 0
+
+
+def test_an_unknown_builtin_model_is_refused(tmp_path, told):
+    with pytest.raises(WeightsRefused):
+        staging.stage("huge", "builtin:huge", tmp_path, told)
+
+
+def test_a_directory_is_taken_as_it_is(tmp_path, told, monkeypatch):
+    model = tmp_path / "my-model"
+    model.mkdir()
+    builtin.make("tiny-dense", model)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for source in (str(model), "~/my-model"):
+        staged = staging.stage("mine", source, tmp_path / "cache", told)
+        assert (staged.path, staged.source) == (str(model), source)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_directory_that_is_not_there_is_refused_by_its_key(tmp_path, told):
+    with pytest.raises(WeightsRefused, match=r"models\.mine\.source: there is no directory") as refused:
+        staging.stage("mine", str(tmp_path / "nowhere"), tmp_path, told)
+    assert refused.value.reason == "model_missing" and "config.json" in refused.value.do

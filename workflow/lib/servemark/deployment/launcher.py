@@ -1,0 +1,137 @@
+"""What a deployment stands on, and how a process gets to one of its nodes: a daemon through the keeper, a tool at once."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from servemark import supervisor
+from servemark.config.model import Config
+from servemark.deployment import attempts
+from servemark.errors import StageFailed
+from servemark.nodes.allocation import Allocation
+from servemark.processes import identity
+from servemark.processes.children import LifelineWatch, ToolResult, run_tool
+from servemark.records import write_atomically
+from servemark.slurm import patience
+from servemark.supervisor import process_request
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A short-lived process on a node.
+
+    Args:
+        launched: it comes to its node through srun; its standard input is kept open while it is wanted.
+    """
+
+    argv: list[str]
+    env: dict[str, str]
+    launched: bool
+
+    def run(
+        self,
+        *,
+        log: Path,
+        timeout_s: float,
+        watch: LifelineWatch | None = None,
+        check: Callable[[], str | None] = lambda: None,
+        patience_s: float = patience.PATIENCE_S,
+    ) -> ToolResult:
+        """Run it to its end; see :func:`servemark.processes.children.run_tool`. While Slurm's controller is away, srun is tried again."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            begin = patience.size(log)
+            result = run_tool(
+                self.argv, log=log, env=self.env, timeout_s=timeout_s, watch=watch, check=check, leash=self.launched
+            )
+            if not (self.launched and result.exit_code and result.stopped is None and patience.not_started(log, begin)):
+                return result
+            if time.monotonic() > deadline:
+                return result
+            time.sleep(patience.PAUSE_S)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a deployment stands on: its allocation, its attempt's folder, its scratch folder (the same name on every node)."""
+
+    alloc: Allocation
+    attempt: Path
+    scratch: Path
+
+    def request(self, node: str, asked: process_request.DaemonRequest) -> process_request.DaemonRequest:
+        """``asked``, to be started on ``node``."""
+        launcher = self.alloc.launcher(node)
+        return asked.model_copy(update={"launcher": launcher, "node": node, "scratch": str(self.scratch)})
+
+    def start(self, node: str, asked: process_request.DaemonRequest) -> None:
+        """Have the keeper start one daemon on ``node``.
+
+        Raises:
+            StageFailed: the keeper has ended, because of another daemon's end or without one; or the program cannot be started.
+        """
+        try:
+            kept = self.request(node, asked).model_copy(update={"silence_s": process_request.SILENCE_S})
+            state = supervisor.request(self.attempt, kept)
+        except TimeoutError as error:
+            raise self._not_started(asked.name, error) from None
+        if state.why == "never_started":
+            raise StageFailed(
+                f"{asked.argv[0]} cannot be started.",
+                look=state.log,
+                do="Check the environment's prefix.",
+                reason="never_started",
+            )
+
+    def _not_started(self, name: str, error: TimeoutError) -> StageFailed:
+        first = attempts.first_to_end(self.attempt, name)
+        if first is None or first.ended_at is None:
+            return StageFailed(str(error), look=str(self.attempt / "keeper.log"), reason="keeper_ended")
+        what = f"{name} was not started: before it, {attempts.how_it_ended(first)}"
+        return attempts.as_error(attempts.explain_end("", self.attempt, first, what, "server_exited"))
+
+    def tool(self, node: str, asked: process_request.DaemonRequest) -> Tool:
+        """A short-lived process on ``node``."""
+        return self.tool_on([node], asked)
+
+    def tool_on(self, nodes: Sequence[str], asked: process_request.DaemonRequest) -> Tool:
+        """The same process on every one of ``nodes`` at once; SERVEMARK_NODE tells each where it is."""
+        request = self.request(nodes[0], asked)
+        if self.alloc.job_id is None:
+            env = process_request.environment(request) | {identity.NODE_VARIABLE: identity.here()}
+            return Tool(process_request.command(request), env, launched=False)
+        path = self.attempt / "tools" / f"{asked.name}.json"
+        if len(nodes) > 1:
+            request = request.model_copy(update={"launcher": self.alloc.launcher(*nodes)})
+        write_atomically(path, request.model_dump_json(indent=2) + "\n", mode=0o600)
+        argv, env = process_request.through_launcher(request, path)
+        return Tool(argv, env | identity.mark(self.attempt), launched=True)
+
+
+def new_scratch(config: Config, runtime_root: Path, alloc: Allocation) -> Path:
+    """A new name for an attempt's short-lived files on every node: short, because sockets lie below it."""
+    name = secrets.token_hex(4)
+    if alloc.job_id is None or config.cluster is None:
+        return runtime_root / name
+    return on_node("scratch", config.cluster.scratch) / name
+
+
+def on_node(key: str, folder: str) -> Path:
+    """This user's own folder below one that the cluster file names for the nodes' own disks, variables expanded.
+
+    Raises:
+        StageFailed: a variable is not set in the job.
+    """
+    expanded = os.path.expandvars(folder)
+    if "$" in expanded:
+        raise StageFailed(
+            f"`{key}: {folder}` of the cluster file names a variable that is not set in the job.",
+            do=f"Name a folder by `{key}` that is on every node, or a variable that the site sets in every job.",
+            reason="variable_not_set",
+        )
+    return Path(expanded) / f"servemark-{os.getuid()}"

@@ -1,0 +1,266 @@
+"""Every node of the allocation, looked at before a deployment starts and after it has ended."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from servemark.config.model import Config
+from servemark.deployment.launcher import Ground, Tool
+from servemark.errors import StageFailed
+from servemark.nodes import allocation, port_plan, survey
+from servemark.nodes.allocation import Allocation
+from servemark.nodes.survey import Answer, Spec
+from servemark.processes.children import LifelineWatch
+from servemark.records import Node, Plan
+from servemark.slurm import patience
+from servemark.supervisor import process_request
+
+LOOPBACK = "lo"
+FOLDER = "survey"
+
+
+def look(
+    ground: Ground, plan: Plan, python: str, config: Config, timeout_s: float, log: Path, watch: LifelineWatch
+) -> tuple[Node, ...]:
+    """Tidy and describe every node; the servers' first, a client's own last.
+
+    Raises:
+        StageFailed: a node does not answer, lacks what the topology needs, or differs from the others; names node, expected, found.
+    """
+    alloc, topology = ground.alloc, plan.topology
+    if len(alloc.nodes) < topology.all_nodes:
+        raise StageFailed(
+            f"The allocation has {len(alloc.nodes)} node(s), {', '.join(alloc.nodes)}; expected {topology.all_nodes}.",
+            do="Run through the scheduler: `snakemake --profile slurm`."
+            if alloc.job_id is None
+            else "See that nothing in the profile or the cluster file changes the number of nodes.",
+            reason="nodes_missing",
+        )
+    spec = Spec(
+        task="look",
+        attempt=str(ground.attempt.absolute()),
+        scratch=str(ground.scratch),
+        python=python,
+        modules=plan.modules,
+        interface=_interface(config, alloc),
+        ports=port_plan.needed(topology),
+        known_as=alloc.known_as,
+        job_id=alloc.job_id,
+        listed_at=time.time(),
+        jobs_alive=allocation.jobs_alive() if alloc.job_id else None,
+    )
+    answers = ask_all(ground, spec, timeout_s, log, watch)
+    found = [answer.node for answer in answers if answer.node]
+    ordered = sorted(found, key=lambda node: alloc.nodes.index(node.name))
+    servers = ordered[: topology.nodes]
+    compare(servers, topology.devices_per_node, needs_ray=topology.executor == "ray")
+    same_kind(servers, plan.key_parts["hardware"])
+    if len(ordered) > 1:
+        _check_reach(ground, spec, ordered, timeout_s, log, watch)
+    return tuple(ordered)
+
+
+def _differs(node: Node, planned: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a node's hardware is not as it was planned for."""
+    return {what: found for what, found in node.kind.items() if planned.get(what) != found}
+
+
+# Parts of the hardware that CUDA_VISIBLE_DEVICES decides.
+_OF_GPUS = ("accelerator", "gpus")
+_AS_PROBED = f"set {process_request.VISIBLE} as it was when the machine was probed, or unset it if it was not set then"
+
+
+def _given(node: Node) -> str:
+    """What a node's environment says of its devices, as half a sentence."""
+    return (
+        f" ({process_request.VISIBLE} is {node.cuda_visible_devices!r} there)"
+        if node.cuda_visible_devices is not None
+        else ""
+    )
+
+
+def _interface(config: Config, alloc: Allocation) -> str | None:
+    if alloc.job_id is None:
+        return LOOPBACK
+    return config.cluster.interface if config.cluster else None
+
+
+def compare(nodes: Sequence[Node], devices: int, *, needs_ray: bool) -> None:
+    """Refuse nodes that lack devices, or on which the environment is not the same.
+
+    Raises:
+        StageFailed: names every node that differs, with what was expected there and what was found.
+    """
+    problems = [
+        f"Node {node.name}: expected {devices} device(s) for ranks; found {node.devices}{_given(node)}."
+        for node in nodes
+        if node.devices < devices
+    ]
+    reason = "devices_missing"
+    for what in ("Python", "vLLM", *(["Ray"] if needs_ray else [])):
+        versions = [getattr(node, what.lower()) for node in nodes]
+        usual = Counter(versions).most_common(1)[0][0] if len(nodes) > 2 else versions[0]
+        example = nodes[versions.index(usual)].name
+        for node, version in zip(nodes, versions, strict=True):
+            if version != usual:
+                reason = "versions_differ"
+                problems.append(f"Node {node.name}: expected {what} {usual}, as on {example}; found {version}.")
+    if problems:
+        raise StageFailed(
+            "\n".join(problems),
+            do=f"Ask for nodes that have the devices (gpus_per_node in the cluster file); without a scheduler, {_AS_PROBED}."
+            if reason == "devices_missing"
+            else "Give an environment that lies on a disk which all nodes share, so that it is the same everywhere.",
+            reason=reason,
+        )
+
+
+def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> None:
+    """Refuse nodes that are of another kind than the one that was probed and planned for: figures would go by the wrong name.
+
+    Raises:
+        StageFailed: names each node, what was expected and what was found.
+    """
+    problems = [
+        f"Node {node.name}: expected {what} {planned.get(what)}, as probed; found {found}{_given(node) if what in _OF_GPUS else ''}."
+        for node in nodes
+        for what, found in _differs(node, planned).items()
+    ]
+    if problems:
+        raise StageFailed(
+            "\n".join(problems),
+            do=f"Ask for nodes of one kind (`constraint` or `partition` in the cluster file); without a scheduler, {_AS_PROBED}. "
+            "If this kind is the right one, delete results/RUN/hardware.json and run again: everything is planned for it. "
+            "Where `worked_out` in it has a number, set `small_jobs.whole_node: true` in the cluster file first.",
+            reason="hardware_differs",
+        )
+
+
+def _check_reach(
+    ground: Ground, spec: Spec, every: Sequence[Node], timeout_s: float, log: Path, watch: LifelineWatch
+) -> None:
+    """Every other node connects to this process's own and is connected to, on the chosen addresses."""
+    own = next(node for node in every if node.name == ground.alloc.nodes[0])
+    with socket.create_server((own.address, 0)) as listener:
+        listener.settimeout(1.0)
+        ended = threading.Event()
+        thread = threading.Thread(target=_connect_back, args=(listener, ended), daemon=True)
+        thread.start()
+        others = [node.name for node in every if node is not own]
+        try:
+            asked = spec.model_copy(update={"task": "reach", "reach": (own.address, listener.getsockname()[1])})
+            ask_all(ground, asked, timeout_s, log, watch, others)
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _connect_back(listener: socket.socket, ended: threading.Event) -> None:
+    while not ended.is_set():
+        try:
+            caller, _ = listener.accept()
+        except TimeoutError:
+            continue
+        except OSError:
+            return
+        with caller:
+            caller.settimeout(survey.REACH_S)
+            try:
+                _, address, port = json.loads(caller.makefile().readline())
+                socket.create_connection((address, port), timeout=survey.REACH_S).close()
+            except (OSError, ValueError, TypeError):
+                continue  # the node says that nobody called back; others that call here say anything
+
+
+def sweep(ground: Ground, timeout_s: float, log: Path, watch: LifelineWatch | None = None) -> tuple[str, ...]:
+    """End what is left of the attempt on every node and remove its scratch folders; says what was ended, and where.
+
+    A node that does not answer is no failure: with the job the scheduler ends what is there, and the next start there tidies up. So
+    the records of a deployment whose node or network was lost are written all the same.
+    """
+    spec = Spec(task="sweep", attempt=str(ground.attempt.absolute()), scratch=str(ground.scratch))
+    # A controller that is away is waited for no longer than the processes are: the records are to be written.
+    answers, silent, why = _ask(ground, spec, timeout_s, log, watch, ground.alloc.nodes, patience_s=timeout_s)
+    named = [f"{answer.name}: {words}" for answer in answers for words in answer.ended]
+    named += [f"{name}: could not be looked at ({why}); what is there ends with the job" for name in silent]
+    return tuple(named)
+
+
+def ask_all(
+    ground: Ground,
+    spec: Spec,
+    timeout_s: float,
+    log: Path,
+    watch: LifelineWatch | None,
+    names: Sequence[str] | None = None,
+    waiting: Callable[[], None] = lambda: None,
+) -> list[Answer]:
+    """Ask nodes, all at once, and wait for every answer.
+
+    Args:
+        names: the nodes; all of the allocation when left out.
+        waiting: called now and then meanwhile.
+
+    Raises:
+        StageFailed: a node gives no answer in time, or its answer is a failure.
+    """
+    answers, silent, why = _ask(ground, spec, timeout_s, log, watch, names or ground.alloc.nodes, waiting=waiting)
+    if silent:
+        lines = log.read_text(errors="replace").strip().splitlines()[-5:] if log.exists() else []
+        raise StageFailed(
+            f"{'Nodes' if len(silent) > 1 else 'Node'} {', '.join(silent)}: expected an answer within {timeout_s:.0f} s; found none "
+            f"({why}).",
+            look=str(log),
+            do="See whether the node is well (`scontrol show node NAME`), and that it mounts the same disks; run again.",
+            reason="node_silent",
+            quote=tuple(lines),
+        )
+    if failed := [answer.failure for answer in answers if answer.failure]:
+        raise StageFailed(
+            "\n".join(failure.detail for failure in failed),
+            look=str(log),
+            do=failed[0].remedy,
+            reason=failed[0].reason,
+            quote=failed[0].quote,
+        )
+    return answers
+
+
+def _ask(
+    ground: Ground,
+    spec: Spec,
+    timeout_s: float,
+    log: Path,
+    watch: LifelineWatch | None,
+    names: Sequence[str],
+    patience_s: float = patience.PATIENCE_S,
+    waiting: Callable[[], None] = lambda: None,
+) -> tuple[list[Answer], list[str], str]:
+    """Ask nodes, all at once: their answers, the nodes that gave none, and how the asking ended."""
+    if ground.alloc.job_id is None:
+        return [survey.answer(spec)], [], ""
+    folder = ground.attempt / FOLDER / spec.task
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "spec").write_text(spec.model_dump_json(indent=2) + "\n")
+    env = process_request.launcher_environment() | survey.variables()
+
+    def ask(together: list[str]) -> str:
+        argv = [*ground.alloc.launcher(*together), *survey.command(folder / "spec")]
+        tool = Tool(argv, env, launched=True)
+        result = tool.run(log=log, timeout_s=timeout_s, watch=watch, check=waiting, patience_s=patience_s)
+        return f"srun: {result.stopped or f'exit code {result.exit_code}'}"
+
+    with ThreadPoolExecutor() as pool:
+        ends = list(pool.map(ask, ground.alloc.by_component(names)))
+    answers = [folder / f"{name}.json" for name in names]
+    silent = [path.stem for path in answers if not path.exists()]
+    answered = [Answer.model_validate_json(path.read_text()) for path in answers if path.exists()]
+    return answered, silent, "; ".join(ends)

@@ -1,0 +1,1 @@
+"""The software that runs vLLM: lock files, build, check."""

@@ -1,0 +1,1 @@
+"""Write files, and report a disk that refuses: full, read-only, private folders, folder names."""

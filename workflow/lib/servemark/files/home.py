@@ -1,0 +1,74 @@
+"""Redirect cache folders if the home folder is not writable.
+
+It may be read-only, full, of another user, or missing.
+Snakemake makes its source cache below ``XDG_CACHE_HOME`` (``~/.cache``) before it reads the workflow. No option prevents that.
+pip, Hugging Face, vLLM, torch and matplotlib follow the same two variables. So only these change, and ``HOME`` stays: git, ssh and
+environment modules read from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from servemark.errors import ServemarkError
+from servemark.files import storage
+
+# Where a library writes without the variable, below the home folder.
+FOLDERS = {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config"}
+# The folder that a process chose instead. Another node does not have it, and decides again.
+VARIABLE = "SERVEMARK_HOME"
+NAME = "home"
+_PROBE_BYTES = 2**16
+
+
+def replaced(env: Mapping[str, str], private: Callable[[], Path]) -> dict[str, str]:
+    """Return ``env`` with other folders for the files that its home folder does not take here.
+
+    Args:
+        private: gives this user's own folder on this machine; called only where it is needed.
+    """
+    chosen = env.get(VARIABLE)
+    kept = {
+        name: value
+        for name, value in env.items()
+        if name != VARIABLE and not (chosen and name in FOLDERS and value.startswith(chosen))
+    }
+    refusing = [name for name, below in FOLDERS.items() if _refuses(_place(kept, name, below))]
+    if not refusing:
+        return kept
+    root = private() / NAME
+    for name in refusing:
+        (root / FOLDERS[name]).mkdir(mode=0o700, parents=True, exist_ok=True)
+    return kept | {VARIABLE: str(root)} | {name: str(root / FOLDERS[name]) for name in refusing}
+
+
+def replace() -> None:
+    """Apply replaced() to this process and its children. If no folder can be made, nothing changes."""
+    try:
+        env = replaced(os.environ, _private)
+    except (OSError, ServemarkError):
+        return
+    for name in (VARIABLE, *FOLDERS):
+        if name in env:
+            os.environ[name] = env[name]
+        else:
+            os.environ.pop(name, None)
+
+
+def _private() -> Path:
+    # Here, because a home folder that takes files needs none of it.
+    from servemark.files.private import runtime_root
+
+    return runtime_root()
+
+
+def _place(env: Mapping[str, str], name: str, below: str) -> str:
+    """Return the folder that libraries use; it still begins with ``~`` if the system has no home folder for the user."""
+    given = env.get(name, "").strip()
+    return os.path.expanduser(given or os.path.join(env.get("HOME") or "~", below))
+
+
+def _refuses(place: str) -> bool:
+    return place.startswith("~") or bool(storage.probe([Path(place)], _PROBE_BYTES))

@@ -1,0 +1,1 @@
+"""Build every command line and process environment. Nothing here starts a process."""

@@ -1,0 +1,264 @@
+"""Command lines and environments of everything we start: pure functions that return ``list[str]`` and ``dict``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from servemark.environments.build import IN_MODEL_ENV
+from servemark.launch import api_key, compile_cache, random_weights
+from servemark.records import Node, Plan, PlannedPoint, Topology
+
+VLLM = "vllm.entrypoints.cli.main"
+# Our traffic is local; with a site's http_proxy set, vLLM's client would hand load and key to the proxy.
+NO_PROXY = {"NO_PROXY": "*", "no_proxy": "*"}
+# Longer than a client keeps a connection that it does not use: vLLM's 60 s (benchmarks/serve.py, 0.25.1 and 0.32.0), the router 50 s
+# (vllm-project/router, src/server.rs). A server that closes sooner (vLLM: after 5 s) may do so while the next request is on its way, which
+# then fails.
+KEEP_ALIVE_S = 120
+NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
+LOOPBACK = "lo"
+
+
+def option_arguments(options: Mapping[str, object]) -> list[str]:
+    """vLLM's option syntax: ``true`` is ``--x``, ``false`` is ``--no-x``, null is left out, a list is repeated values."""
+    arguments: list[str] = []
+    for name, value in options.items():
+        if value is True:
+            arguments.append(f"--{name}")
+        elif value is False:
+            arguments.append(f"--no-{name}")
+        elif isinstance(value, (list, tuple)):
+            arguments += [f"--{name}", *map(str, value)]
+        elif value is not None:
+            arguments += [f"--{name}", str(value)]
+    return arguments
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One ``vllm serve`` process of a server that spans several of them.
+
+    Args:
+        nodes: processes of this server, one a node.
+        index: which of them; 0 answers requests, the others serve it.
+        address: the first one's address.
+        port: where they find each other.
+    """
+
+    nodes: int
+    index: int
+    address: str
+    port: int
+
+
+def serve(python: str, model_path: str, plan: Plan, host: str, port: int, rank: Rank | None = None) -> list[str]:
+    """``vllm serve`` for one replica, or for one node of it. The API key is not here: it goes by environment (``doors.KEY``).
+
+    Sources: vLLM's docs/serving/parallelism_scaling.md (--nnodes, --node-rank, --headless) and data_parallel_deployment.md.
+    """
+    topology = plan.topology
+    argv = [
+        python,
+        "-m",
+        VLLM,
+        "serve",
+        model_path,
+        "--served-model-name",
+        plan.served_name,
+        "--host",
+        host,
+        "--port",
+        str(port),
+    ]
+    if topology.tensor_parallel > 1:
+        argv += ["--tensor-parallel-size", str(topology.tensor_parallel)]
+    if topology.pipeline_parallel > 1:
+        argv += ["--pipeline-parallel-size", str(topology.pipeline_parallel)]
+    if topology.executor != "single":
+        argv += ["--distributed-executor-backend", topology.executor]
+    if topology.data_parallel > 1:
+        argv += _data_parallel(plan, host, rank)
+    elif rank:
+        argv += ["--nnodes", str(rank.nodes), "--node-rank", str(rank.index)]
+        argv += ["--master-addr", rank.address, "--master-port", str(rank.port)]
+        argv += ["--headless"] if rank.index else []
+    # vLLM ends a follower that is given a number of API servers, which it has none of (entrypoints/cli/serve.py, 0.25.1 and 0.32.0).
+    skipped = ("api-server-count",) if rank and rank.index else ()
+    options = {name: value for name, value in plan.options.items() if name not in skipped}
+    return argv + option_arguments(options) + api_key.arguments()
+
+
+def _data_parallel(plan: Plan, host: str, rank: Rank | None) -> list[str]:
+    size = plan.topology.data_parallel
+    argv = ["--data-parallel-size", str(size)]
+    if plan.topology.executor == "ray":
+        # Ray starts the engines of all nodes; vLLM's default puts every one of them on the first.
+        local = max(1, size // nodes_of_a_replica(plan.topology))
+        argv += ["--data-parallel-backend", "ray", "--data-parallel-address", host]
+        return [*argv, "--data-parallel-size-local", str(local)]
+    if rank is None:
+        return argv
+    local = size // rank.nodes
+    argv += ["--data-parallel-size-local", str(local), "--data-parallel-address", rank.address]
+    argv += ["--data-parallel-rpc-port", str(rank.port)]
+    return argv + (["--headless", "--data-parallel-start-rank", str(local * rank.index)] if rank.index else [])
+
+
+def nodes_of_a_replica(topology: Topology) -> int:
+    """How many nodes one replica spans; 1 where several share a node."""
+    return max(1, topology.nodes // topology.replicas)
+
+
+def server_environment(
+    plan: Plan, accelerator: str, node: Node, scratch: str, caches: str | None = None, devices: Sequence[int] = ()
+) -> dict[str, str]:
+    """Variables of the server and of every Ray process on one node (Ray's workers take theirs from the raylet).
+
+    Sources: offline and usage switches from vLLM's documentation; gloo needs an exact interface name, NCCL takes ``=name`` for one; the Ray
+    executor does no OpenMP binding on CPU, so threads are limited by hand. Idle connections are kept longer than by vLLM itself
+    (``KEEP_ALIVE_S``). The deployment's own variables win.
+
+    Args:
+        scratch: the attempt's private folder on the node; vLLM's own sockets lie there and vanish with it.
+        caches: where compiled code is kept; None for a process that compiles nothing.
+        devices: of the node, those of a server without Ray; on CPU each rank is bound to the core of that number.
+    """
+    env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1", **NO_PROXY}
+    # Sockets between ranks ask for no key. Those of ranks that share a node are on loopback, where no other node reaches them.
+    spans = nodes_of_a_replica(plan.topology) > 1
+    between = node.interface if spans else LOOPBACK
+    env |= {"VLLM_HOST_IP": node.address, "GLOO_SOCKET_IFNAME": between, "VLLM_RPC_BASE_PATH": scratch}
+    env["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = str(KEEP_ALIVE_S)
+    if caches is not None:
+        env |= compile_cache.variables(caches, plan.variables)
+    if accelerator == "cuda":
+        env[NCCL_INTERFACE] = f"={between}"
+    if accelerator == "cpu":
+        ranks = plan.topology.replica_size // nodes_of_a_replica(plan.topology)
+        if plan.topology.executor == "mp" and ranks > 1:
+            # vLLM's own choice is one NUMA node a rank, and it refuses to start where there are fewer.
+            env["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, devices or range(ranks)))
+        if plan.topology.executor == "ray":
+            env |= {
+                "SERVEMARK_CPU_RAY": "1",
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                "OMP_NUM_THREADS": "1",
+                "VLLM_CPU_SIM_MULTI_NUMA": "0",
+            }
+    if plan.topology.executor == "ray" and plan.topology.data_parallel > 1 and plan.topology.nodes > 1:
+        # Engines within a node each, or engines that span nodes: vLLM wants to be told (VLLM_RAY_DP_PACK_STRATEGY in vllm/envs.py).
+        spans = plan.topology.engine_size > plan.topology.devices_per_node
+        env["VLLM_RAY_DP_PACK_STRATEGY"] = "span" if spans else "strict"
+    env |= plan.variables | api_key.environment(plan.variables, behind_router=plan.topology.routed)
+    return env | random_weights.environment(plan.options, env)
+
+
+def ray_environment(token_file: str, scratch: str) -> dict[str, str]:
+    """Ray's own variables; the mode is set for every process, since Ray otherwise decides it by what lies in the home folder."""
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": token_file,
+        "RAY_TMPDIR": scratch,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+    }
+
+
+def ray_node(
+    python: str, node: Node, devices: int, scratch: str, ports: Sequence[int], head: str | None = None
+) -> list[str]:
+    """``ray start`` in the foreground on one node: the head, or a worker that joins ``head`` (ADDRESS:PORT).
+
+    One Ray "GPU" is one rank; the object store carries no tensors. Every port that can be pinned is, so that nothing is chosen inside
+    Ray's default worker range, where other users' Ray looks too. No monitor: nothing is scaled here, and its metrics would be the one
+    port of Ray's that answers to anybody (monitor.py listens on every address and asks for no token).
+
+    Args:
+        ports: six free ports of the node.
+    """
+    own, client, manager, objects, agent, metrics = ports
+    role = (
+        ["--head", f"--port={own}", f"--ray-client-server-port={client}", "--include-dashboard=false", "--no-monitor"]
+        if head is None
+        else [f"--address={head}"]
+    )
+    return [
+        python,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        *role,
+        "--block",
+        f"--node-ip-address={node.address}",
+        f"--node-manager-port={manager}",
+        f"--object-manager-port={objects}",
+        f"--runtime-env-agent-port={agent}",
+        f"--metrics-export-port={metrics}",
+        f"--num-gpus={devices}",
+        f"--num-cpus={max(node.cpu_count, devices)}",
+        "--disable-usage-stats",
+        "--object-store-memory=200000000",
+        f"--temp-dir={scratch}",
+        "--min-worker-port=0",
+        "--max-worker-port=0",
+    ]
+
+
+def bench(
+    python: str,
+    url: str,
+    served_name: str,
+    tokenizer: str,
+    point: PlannedPoint,
+    folder: str,
+    name: str,
+) -> list[str]:
+    """``vllm bench serve`` for one load point, per-request results saved. The key goes by environment (OPENAI_API_KEY)."""
+    argv = [
+        python,
+        str(IN_MODEL_ENV / "bench_client.py"),
+        "bench",
+        "serve",
+        "--backend",
+        "openai",
+        "--base-url",
+        url,
+        "--endpoint",
+        "/v1/completions",
+        "--model",
+        served_name,
+        "--tokenizer",
+        tokenizer,
+        "--dataset-name",
+        "random",
+        "--random-input-len",
+        str(point.input_tokens),
+        "--random-output-len",
+        str(point.output_tokens),
+        "--num-prompts",
+        str(point.requests),
+        "--seed",
+        str(point.seed),
+        "--ignore-eos",
+        "--temperature",
+        "0",
+        "--num-warmups",
+        str(point.warmups),
+        "--percentile-metrics",
+        "ttft,tpot,itl,e2el",
+        "--metric-percentiles",
+        "50,95,99",
+        "--save-result",
+        "--save-detailed",
+        "--result-dir",
+        folder,
+        "--result-filename",
+        name,
+        "--disable-tqdm",
+    ]
+    if point.concurrency is not None:
+        argv += ["--max-concurrency", str(point.concurrency)]
+    if point.request_rate is not None:
+        argv += ["--request-rate", str(point.request_rate)]
+    return argv + option_arguments(point.client_options)

@@ -1,0 +1,134 @@
+"""What the machine is: probed where the model will run, parsed by pure functions."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import platform
+import re
+import resource
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import psutil
+
+from servemark.errors import ServemarkError
+from servemark.machine import visible_gpus
+from servemark.records import Gpu, Hardware, Interface, utc_now
+
+QUERY = ["nvidia-smi", "--query-gpu=name,memory.total,uuid,driver_version", "--format=csv,noheader,nounits"]
+
+
+def parse_gpus(text: str, host_mib: int) -> tuple[tuple[Gpu, ...], str | None]:
+    """GPUs and driver version from the output of :data:`QUERY` (memory in MiB).
+
+    Args:
+        host_mib: the machine's memory, which is also a GPU's that has none of its own (GB10: nvidia-smi says ``[N/A]``).
+
+    Raises:
+        ServemarkError: the GPU's memory is not to be seen, as in a container that has a part of a GPU (MIG).
+    """
+    gpus, driver = [], None
+    for row in csv.reader(io.StringIO(text), skipinitialspace=True):
+        if len(row) == 4:
+            name, memory, uuid, driver = (cell.strip() for cell in row)
+            gpus.append(Gpu(name=name, memory_mib=_memory_mib(name, memory, host_mib), uuid=uuid))
+    return tuple(gpus), driver
+
+
+def _memory_mib(name: str, told: str, host_mib: int) -> int:
+    if told.strip("[]") in ("N/A", "Not Supported"):
+        return host_mib
+    if found := re.match(r"\d+", told):
+        return int(found[0])
+    raise ServemarkError(
+        f"nvidia-smi does not tell the memory of {name}: {told!r}. So it is where only a part of a GPU (MIG) is given.",
+        do="Take a whole GPU: parts are not measured by this version.",
+        reason="gpu_part_named",
+    )
+
+
+def parse_cuda(text: str) -> str | None:
+    """The highest CUDA version the driver can do, from nvidia-smi's header."""
+    found = re.search(r"CUDA(?: UMD)? Version:\s*([\d.]+)", text)
+    return found.group(1) if found else None
+
+
+def parse_cpu_model(text: str) -> str:
+    """The CPU's name from /proc/cpuinfo; Arm has no name there, only part numbers."""
+    name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    if name:
+        return name.group(1).strip()
+    part = re.search(r"^CPU part\s*:\s*(.+)$", text, re.MULTILINE)
+    return f"{platform.machine()} part {part.group(1).strip()}" if part else platform.machine()
+
+
+def interfaces() -> tuple[Interface, ...]:
+    """IPv4 addresses of this machine, by interface, loopback included."""
+    found = [
+        Interface(name=name, address=address.address)
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if address.family == socket.AF_INET
+    ]
+    return tuple(sorted(found, key=lambda i: i.name))
+
+
+def plain(text: str) -> str:
+    """Text without the codes for colours and underlines, which nvidia-smi writes into files as well."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def _output(argv: list[str]) -> str:
+    return plain(subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout)
+
+
+def probe() -> Hardware:
+    """Look at this machine; of its GPUs, those that this process may use.
+
+    Raises:
+        ServemarkError: nvidia-smi is there and fails, as with a broken driver: that is no CPU machine. Or CUDA_VISIBLE_DEVICES is not to be
+            followed (see :func:`servemark.machine.visible_gpus.choose`).
+    """
+    every: tuple[Gpu, ...] = ()
+    driver = cuda = topology = None
+    if shutil.which("nvidia-smi"):
+        try:
+            every, driver = parse_gpus(_output(QUERY), int(psutil.virtual_memory().total / 2**20))
+            cuda = parse_cuda(_output(["nvidia-smi"]))
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            raise ServemarkError(
+                f"nvidia-smi is here and does not work: {error}",
+                do="Have the driver mended; on a machine without GPU take nvidia-smi out of the PATH.",
+                reason="nvidia_smi_failed",
+            ) from None
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            topology = _output(["nvidia-smi", "topo", "-m"])
+    gpus = visible_gpus.choose(every, os.environ, socket.gethostname())
+    release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
+    return Hardware(
+        accelerator="cuda" if gpus else "cpu",
+        host=socket.gethostname(),
+        cpu_model=parse_cpu_model(Path("/proc/cpuinfo").read_text()),
+        cpu_count=len(os.sched_getaffinity(0)),
+        memory_gib=round(psutil.virtual_memory().total / 2**30, 2),
+        shm_gib=round(shutil.disk_usage("/dev/shm").total / 2**30, 2) if Path("/dev/shm").exists() else 0.0,
+        architecture=platform.machine(),
+        kernel=platform.release(),
+        os=release.get("PRETTY_NAME", platform.system()),
+        glibc=platform.libc_ver()[1],
+        gpus=gpus,
+        hidden_gpus=len(every) - len(gpus),
+        cuda_visible_devices=os.environ.get(visible_gpus.VARIABLE),
+        driver=driver,
+        cuda=cuda,
+        gpu_topology=topology,
+        interfaces=interfaces(),
+        nofile=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        nproc=resource.getrlimit(resource.RLIMIT_NPROC)[0],
+        probed_at=utc_now(),
+    )

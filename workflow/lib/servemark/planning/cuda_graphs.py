@@ -1,0 +1,186 @@
+"""Which CUDA graphs a deployment's load points need: what ``workload`` stands for in the two options that say what is captured.
+
+``max-cudagraph-capture-size`` becomes a number, up to which vLLM captures its own dense list; ``cudagraph-capture-sizes`` becomes a list.
+Sources: vllm/config/vllm.py, _set_cudagraph_sizes, and vllm/engine/arg_utils.py (0.25.1 and 0.32.0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from servemark.config.cuda_graphs import LARGEST, SIZES, WORKLOAD, both, numbers
+from servemark.planning.options import flag, max_num_seqs, whole
+from servemark.records import Hardware, Topology
+
+MARGIN = 1.25
+"""Of several engines, one may have so many times the equal share: vLLM's own balancing does not keep the shares equal, nor does a router
+while a wave of requests ends and the next begins, and a step that is larger than the largest graph runs without one."""
+
+UNEVEN = 2
+"""Sizes of vLLM's own list that are captured above the equal share of one of several engines: 8 and 16 requests more, or 16 and 32 from 256
+on. Balancing leaves one engine with a request or a few more than the share, and data parallel engines all pad to the largest step
+among them. Seen with four of them and vLLM's default of four API servers: 33, 32, 31 and 32 of 128 requests (tiny-dense on CPU, vLLM
+0.32.0). On 4 H200 (gpt-oss-120b's shape, vLLM 0.25.1, Triton's kernels, 512 requests) a point whose graphs went from 128 to 160 had decode
+steps of 23.2 ms at its begin, where a server by hand whose engines had 128 each, and graphs for that alone, had 18.0. With Humming's
+kernels and vLLM's dense list it was 19.0 and 17.9. It is more than `coarse` expects of padding: Triton chooses the rows of its blocks by
+the number of requests (triton_kernels, opt_flags), which may be why. One size more takes about a quarter of a second to capture."""
+
+# Options that turn speculative decoding on (vllm/engine/arg_utils.py).
+SPECULATION = ("speculative-config", "spec-method", "spec-model", "spec-tokens")
+_WHOLE_CONFIG = "compilation-config"
+
+
+class Load(Protocol):
+    """What of a load point is looked at."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def concurrency(self) -> int | None: ...
+
+    @property
+    def ask(self) -> str: ...
+
+
+def dense(largest: int) -> tuple[int, ...]:
+    """The sizes that vLLM captures when it is told the largest alone: 1, 2, 4, steps of 8 to 256, then of 16.
+
+    With speculative decoding a request takes several places of a graph, by rules that differ between the releases. Not looked at:
+    ``performance-mode: interactivity``, with which every size to 32 is captured.
+    """
+    return tuple(size for size in (1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)) if size <= largest)
+
+
+def captured(requests: int) -> int:
+    """The smallest size of vLLM's own list that holds so many requests."""
+    return next(size for size in dense(requests + 16) if size >= requests)
+
+
+def coarse(largest: int) -> tuple[int, ...]:
+    """Sizes for the steps between those that load points name: doubling to 32, then steps of 32, or of an eighth from 512 on.
+
+    A step of so many requests is padded to the next size, so padding stays below 32 requests, or below an eighth of the step where that is
+    more (from 256 on). What it costs at most: on 4 H200 a decode step of gpt-oss-120b took 19.6 ms with 128 requests an engine, 25.8 ms
+    with 256 and 36.9 ms with 512 (medians of VALID points, vLLM 0.25.1, four data parallel engines, experts spread over them), 0.05 ms for
+    each request more, where proportion would be 0.15: 31 of them are 1.5 ms, 8 % of the step at 128 and 4 % at 512. Padding costs less
+    than a request, because it has no KV cache to read and no prompt: in operations alone (2 x 5.1e9 active parameters, 989e12/s) 31 places
+    take 0.32 ms. With few requests a step is mostly the reading of weights, which do not grow with them: 16-bit weights are read as fast
+    as they are used at 206 requests (989e12 operations/s / 4.8e12 bytes/s), and each of 128 experts of which a token takes 4 gets a 32nd
+    of the requests.
+
+    To 512 these are 21 sizes where vLLM's own are 51, to 2048 37 instead of 147; all of them are in its own list too.
+    """
+    sizes = [1]
+    while sizes[-1] < largest:
+        size = sizes[-1]
+        sizes.append(size + (size if size < 32 else max(32, 2 ** (size.bit_length() - 1) // 8)))
+    return tuple(size for size in sizes if size <= largest)
+
+
+def shares(topology: Topology, concurrency: int) -> tuple[int, int]:
+    """Requests that one engine has while ``concurrency`` are in flight over all of them: the equal share, and the most."""
+    engines = topology.replicas * topology.data_parallel
+    equal = math.ceil(concurrency / engines)
+    return equal, min(concurrency, math.ceil(equal * MARGIN)) if engines > 1 else equal
+
+
+def needed(topology: Topology, concurrency: int, at_a_time: int) -> int:
+    """The largest graph that one engine needs while ``concurrency`` requests are in flight over all that the topology has.
+
+    Args:
+        at_a_time: requests that an engine runs at once; the others wait.
+    """
+    return captured(min(shares(topology, concurrency)[1], at_a_time))
+
+
+def named(topology: Topology, concurrency: int) -> tuple[int, ...]:
+    """The sizes that the steps of one engine need while ``concurrency`` requests are in flight over all that the topology has.
+
+    The equal share, and where there are several engines, which are balanced nearly but not quite: `UNEVEN` more, and the most.
+    """
+    equal, most = shares(topology, concurrency)
+    if equal == most:
+        return (captured(equal),)
+    above = [size for size in dense(most + 16) if size > captured(equal)][:UNEVEN]
+    return (captured(equal), *(size for size in above if size < captured(most)), captured(most))
+
+
+def sparse(topology: Topology, points: Sequence[Load], at_a_time: int) -> list[int]:
+    """Few sizes that still fit the steps that are taken most, and nothing beyond the largest of those.
+
+    In a closed loop nearly all decode steps have the number of requests that a point gives to an engine, or a few less while answered
+    ones are replaced, or a few more where several engines share them; for these there are sizes (`named`). They are rounded up
+    as vLLM's own are, which costs 7 places (15 from 256 on) and keeps sizes multiples of 8: sequence parallelism drops what is no
+    multiple of the tensor parallel size (0.25.1), and however many load points there are, the list is no longer than vLLM's own. But not
+    beyond ``at_a_time``: vLLM captures no full graph, only a piecewise one, for more requests than it runs
+    (vllm/v1/cudagraph_dispatcher.py). The steps between are padded to what :func:`coarse` has.
+    Data parallel engines pad to the largest step among them (vllm/v1/worker/dp_utils.py), which is one of these sizes.
+    """
+    needs = {
+        min(size, at_a_time) for point in points for size in named(topology.asked(point.ask), point.concurrency or 1)
+    }
+    return sorted(needs | set(coarse(max(needs))))
+
+
+def given(options: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
+    """The option that says what is captured, and the sizes that vLLM makes of it; no sizes where the choice is vLLM's."""
+    if listed := numbers(options.get(SIZES)):
+        return SIZES, tuple(sorted(set(listed)))
+    largest = numbers(options.get(LARGEST))
+    return LARGEST, dense(largest[0]) if len(largest) == 1 else ()
+
+
+def resolve(
+    options: Mapping[str, Any], topology: Topology, points: Sequence[Load], hardware: Hardware
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The options with numbers in the place of ``workload``, and what speaks against them: (options, one sentence a reason).
+
+    Where nothing is captured (CPU, eager mode) the word's option is left out. Numbers that are given stay as they are. What the
+    configuration alone shows to be wrong is refused there (``config/graphs.py``).
+    """
+    words = [name for name in (LARGEST, SIZES) if options.get(name) == WORKLOAD]
+    rest = {name: value for name, value in options.items() if name not in words}
+    if hardware.accelerator != "cuda" or flag(rest, "enforce-eager"):
+        return rest, ()
+    if conflict := _conflict(options):
+        return rest, conflict
+    if not words:
+        return rest, ()
+    (word,) = words
+    instead = "a number" if word == LARGEST else "a list of numbers"
+    if refused := [f"options.{word}: {WORKLOAD}, but {why}; give {instead} instead." for why in _unknown(rest, points)]:
+        return rest, tuple(refused)
+    at_a_time = max_num_seqs(rest, topology, hardware)
+    if word == LARGEST:
+        size: int | list[int] = max(
+            needed(topology.asked(point.ask), point.concurrency or 1, at_a_time) for point in points
+        )
+    else:
+        size = sparse(topology, points, at_a_time)
+    # In its old place: a plan's options are shown in the order in which they were given.
+    return {name: size if name == word else value for name, value in options.items()}, ()
+
+
+def _conflict(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """vLLM ends where a largest size is given beside a list that ends elsewhere; what is beyond max-num-batched-tokens it drops before."""
+    if options.get(LARGEST) is None or options.get(SIZES) is None:
+        return ()
+    limit = whole(options, "max-num-batched-tokens") or math.inf
+    ends = max((size for size in numbers(options[SIZES]) if size <= limit), default=0)
+    return () if [ends] == numbers(options[LARGEST]) else (f"options.{both(options)}.",)
+
+
+def _unknown(options: Mapping[str, Any], points: Sequence[Load]) -> list[str]:
+    """Why the largest number of requests at once, or what it means for graphs, is not known."""
+    why = []
+    if unlimited := [point.name for point in points if point.concurrency is None]:
+        others = f" and {len(unlimited) - 1} more" if len(unlimited) > 1 else ""
+        why.append(f"{unlimited[0]}{others} has a request rate and no concurrency, so requests at once have no limit")
+    if spoken := [name for name in options if name.split(".")[0] in SPECULATION]:
+        why.append(f"with speculative decoding ({spoken[0]}) a request takes several places of a graph")
+    if other := [name for name in options if name.split(".")[0] == _WHOLE_CONFIG]:
+        why.append(f"{other[0]} may name sizes too, and vLLM ends when the two differ")
+    return why

@@ -1,0 +1,1 @@
+"""Identity of a process, children, shared memory."""

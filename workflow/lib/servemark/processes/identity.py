@@ -1,0 +1,211 @@
+"""Processes: who is alive, a lifeline to the process we work for, what belongs to an attempt. Linux only.
+
+A process is named by its id *and* its start time, so that a reused id is never mistaken for the old process, and only
+processes that we started are ever signalled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+LIFELINE_VARIABLE = "SERVEMARK_LIFELINE"
+MARK_VARIABLE = "SERVEMARK_ATTEMPT"
+NODE_VARIABLE = "SERVEMARK_NODE"
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def host() -> str:
+    """This machine's name: process ids mean something only together with it."""
+    return socket.gethostname()
+
+
+def here() -> str:
+    """This node's name: the scheduler's, or the host's."""
+    return os.environ.get("SLURMD_NODENAME") or host()
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process: id and start time in clock ticks since boot (field 22 of /proc/PID/stat, see proc(5)), and whose /proc that is."""
+
+    pid: int
+    start: int
+    host: str = field(default_factory=host)
+
+    @classmethod
+    def of(cls, pid: int) -> Identity | None:
+        """The identity of a process that exists now, zombies excluded; None if there is none.
+
+        A zombie with threads is none yet: its first thread has ended and the others still hold its memory, also a GPU's.
+        """
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except (OSError, ValueError):
+            return None
+        ended, threads = fields[0] in "ZX", int(fields[17])
+        return None if ended and threads <= 1 else cls(pid, int(fields[19]))
+
+    @classmethod
+    def parse(cls, text: str) -> Identity:
+        """Read ``PID:START@HOST``, the form that ``str`` gives."""
+        process, _, where = text.partition("@")
+        pid, start = process.split(":")
+        return cls(int(pid), int(start), where)
+
+    def __str__(self) -> str:
+        return f"{self.pid}:{self.start}@{self.host}"
+
+    @property
+    def here(self) -> bool:
+        """Whether it is, or was, a process of this machine: of another one nothing can be seen from here."""
+        return self.host == host()
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process still runs on this machine."""
+        return Identity.of(self.pid) == self
+
+    def signal(self, number: int) -> None:
+        """Send a signal, but only to this very process."""
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+def myself() -> Identity:
+    """This process."""
+    identity = Identity.of(os.getpid())
+    assert identity is not None, "a running process has an entry in /proc"
+    return identity
+
+
+def export_lifeline() -> None:
+    """Make this process the lifeline of everything started from here on."""
+    os.environ[LIFELINE_VARIABLE] = str(myself())
+
+
+def lifeline() -> Identity:
+    """The process we work for: the Snakemake that parsed the workflow here, or our parent when run by hand."""
+    return _exported_lifeline() or Identity.of(os.getppid()) or myself()
+
+
+def ensure_lifeline() -> None:
+    """Make this process the lifeline unless one of this machine is set: a job inherits the variable of the machine that submitted it."""
+    if _exported_lifeline() is None:
+        export_lifeline()
+
+
+def _exported_lifeline() -> Identity | None:
+    text = os.environ.get(LIFELINE_VARIABLE)
+    found = Identity.parse(text) if text else None
+    return found if found and found.here else None
+
+
+def become_subreaper() -> None:
+    """Adopt orphaned descendants, so that a daemon that detaches itself is still found and ended."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """Have this process killed when the thread that started it ends (prctl(2)); for the ``preexec_fn`` of a child."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """Every living descendant of a process, zombies excluded."""
+    try:
+        found = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return [p for p in found if _running(p)]
+
+
+def _running(process: psutil.Process) -> bool:
+    return process.is_running() and Identity.of(process.pid) is not None
+
+
+def signal_all(processes: Iterable[psutil.Process], number: int) -> None:
+    """Signal each process that still is the one it was."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            process.send_signal(number)
+
+
+def mark(attempt: Path) -> dict[str, str]:
+    """The variable that everything an attempt starts carries. An absolute path: other checkouts have attempts of the same names."""
+    return {MARK_VARIABLE: str(attempt.absolute())}
+
+
+def marked(*folders: Path, but: Path | None = None) -> list[psutil.Process]:
+    """Our processes on this machine that belong to an attempt in, or that write below, one of ``folders``, wherever they hide.
+
+    They carry the attempt's mark in their environment, or write their output below its folder: vLLM and Ray rename their processes,
+    which overwrites the environment that the kernel shows.
+
+    Args:
+        but: an attempt to be left alone.
+    """
+    roots = tuple(f"{folder.absolute()}/" for folder in folders)
+    spared = f"{but.absolute()}/" if but else None
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            places = [*_mark_of(entry), *(os.readlink(entry / "fd" / number) for number in ("1", "2"))]
+            if any(place.startswith(roots) for place in places):
+                if spared and any(place.startswith(spared) for place in places):
+                    continue
+                found.append(psutil.Process(int(entry.name)))
+        except (OSError, psutil.NoSuchProcess):
+            continue
+    return [p for p in found if _running(p)]
+
+
+def _mark_of(entry: Path) -> list[str]:
+    name = f"{MARK_VARIABLE}=".encode()
+    words = (entry / "environ").read_bytes().split(b"\0")
+    return [os.fsdecode(word[len(name) :]) + "/" for word in words if word.startswith(name)]
+
+
+def describe(process: psutil.Process) -> str:
+    """One line for messages: id and the start of the command, arguments cut because they may be long."""
+    try:
+        return f"{process.pid} {' '.join(process.cmdline())[:80] or process.name()}"
+    except psutil.Error:
+        return str(process.pid)
+
+
+def wait_for_end(watched: Identity, timeout_s: float | None = None) -> bool:
+    """Block until the process has ended (True) or the time is up (False)."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    try:
+        handle = os.pidfd_open(watched.pid)
+    except (OSError, AttributeError):
+        handle = None  # gone already, or a kernel without pidfd: poll
+    try:
+        while watched.alive:
+            left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
+            if left <= 0:
+                return False
+            if handle is None:
+                time.sleep(min(left, 0.2))
+            else:
+                select.select([handle], [], [], left)
+        return True
+    finally:
+        if handle is not None:
+            os.close(handle)

@@ -1,0 +1,49 @@
+"""An endpoint that is held for people to use: what it says of itself while it lives, and how it ended."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from servemark.records.base import Record
+from servemark.records.deployment import DaemonState
+
+
+class EndpointStatus(Record):
+    """The heartbeat of a held endpoint, written anew every few seconds by hold_endpoint; not an input of any rule."""
+
+    KIND = "endpoint_status"
+    deployment: str
+    state: Literal["held", "silent", "ended"] = Field(
+        description="silent: alive, but a server does not answer /metrics"
+    )
+    at: str = Field(description="when this was written, UTC")
+    since: str = Field(description="when it began to be held")
+    ends_at: str | None = Field(
+        default=None, description="when it is ended because the allocation's time is over; None without an allocation"
+    )
+    url: str | None = None
+    served_name: str | None = None
+    nodes: tuple[str, ...] = ()
+    job_id: str | None = None
+    attempt: str | None = None
+    finished: int = Field(default=0, description="requests that were finished since it is held")
+    running: int = Field(default=0, description="requests that the servers have now, waiting ones included")
+    why: str | None = Field(default=None, description="why it ended: the keeper's word")
+
+
+class Held(Record):
+    """How a held endpoint ended well. Written by hold_endpoint; removed when the next run begins."""
+
+    KIND = "held"
+    deployment: str
+    attempt: str
+    why: Literal["stop_requested", "out_of_time"]
+    since: str | None = Field(default=None, description="None: it was ended before it was ready")
+    until: str
+    finished: int = Field(
+        default=0, description="requests that were finished while it was held, as of the last heartbeat"
+    )
+    daemons: tuple[DaemonState, ...] = ()
+    leftovers: tuple[str, ...] = Field(default=(), description="processes that were still there and had to be ended")

@@ -1,0 +1,86 @@
+"""What somebody deleted below ``results/`` and Snakemake does not see: it knows the records, not what they stand for."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from servemark.config.model import Config
+from servemark.environments.build import MARKER
+from servemark.errors import ServemarkError, WeightsRefused
+from servemark.measurement.ledger import Ledger, is_keepable
+from servemark.records import Environment, Manifest, Measurement, Plan
+from servemark.weights.manifest import verify
+
+T = TypeVar("T")
+
+
+def make_good(run_folder: Path, config: Config) -> list[str]:
+    """Call it in the main process of a run that executes jobs, before Snakemake looks at any file; returns what to tell the user.
+
+    A measurement that the ledger has lost is stored again from its record. When a model or an environment that was made in the cache
+    is gone, its record is removed, so that its rule runs.
+    """
+    ledger = Ledger(config.ledger_folder)
+    used = config.deployments.values()
+    said = []
+    if restored := sum(_restored(run_folder / "deployments" / name, ledger) for name in config.deployments):
+        said.append(f"{restored} measurement(s) were gone from the ledger; they are stored again from their records.")
+    for name in sorted({deployment.model for deployment in used}):
+        path = run_folder / "models" / name / "manifest.json"
+        if (manifest := _read(Manifest.read, path)) and _model_is_gone(manifest):
+            path.unlink()
+            said.append(f"The files of the model {name} are gone ({manifest.path}); they are made or fetched anew.")
+    for name in sorted({deployment.environment for deployment in used}):
+        path = run_folder / "environments" / name / "environment.json"
+        if (environment := _read(Environment.read, path)) and _environment_is_gone(environment):
+            path.unlink()
+            said.append(f"The environment {name} is gone ({environment.prefix}); it is built anew.")
+    return said
+
+
+def _read(read: Callable[[Path], T], path: Path) -> T | None:
+    """The record; None without one. One that is broken is for the stage that takes it to refuse."""
+    try:
+        return read(path)
+    except ServemarkError:
+        return None
+
+
+def _restored(deployment: Path, ledger: Ledger) -> int:
+    plan = _read(Plan.read, deployment / "plan.json")
+    lost = [point for point in plan.points if not ledger.has(point.key)] if plan else []
+    return sum(_store(deployment / "points" / f"{point.name}.json", point.key, ledger) for point in lost)
+
+
+def _store(path: Path, key: str, ledger: Ledger) -> bool:
+    record = _read(Measurement.read, path)
+    if record is None or record.key != key or not is_keepable(record) or record.raw is None:
+        return False
+    try:
+        ledger.store(key, record, path.with_name(record.raw))
+    except (ValueError, FileNotFoundError):
+        # Its per-request results are gone or are others: there is nothing to restore the measurement from.
+        return False
+    return True
+
+
+def _model_is_gone(manifest: Manifest) -> bool:
+    """Whether a model that came here by a rule is gone; one that was made here is taken away altogether when a part of it is gone."""
+    folder = Path(manifest.path)
+    if manifest.source.startswith("builtin:"):
+        try:
+            verify(manifest, quick=True)
+        except WeightsRefused:
+            shutil.rmtree(folder, ignore_errors=True)
+    return manifest.source.startswith(("builtin:", "hf:")) and not folder.is_dir()
+
+
+def _environment_is_gone(environment: Environment) -> bool:
+    """Whether an environment that was built has no interpreter any more; what is left of it then counts as half-built."""
+    if environment.origin != "lock" or Path(environment.python).exists():
+        return False
+    Path(environment.prefix, MARKER).unlink(missing_ok=True)
+    return True

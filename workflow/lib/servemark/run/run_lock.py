@@ -1,0 +1,179 @@
+"""One run at a time in a checkout, and no lock that outlives its owner.
+
+Snakemake's own lock is a list of file names: a live one and a stale one look alike, so after a crash its user must
+judge and type ``--unlock``. Our owner record has host, pid and start time of the Snakemake that works here. A second
+run is refused with the first one's name; a dead owner's record and the locks it left in ``.snakemake/locks`` are removed
+with a message. So are the record and the locks of another checkout, of which this one is a copy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from filelock import FileLock
+from pydantic import ValidationError
+
+from servemark.errors import RunLocked
+from servemark.machine.checkout import Checkout
+from servemark.processes.identity import Identity, myself
+from servemark.records import Strict, utc_now, write_atomically
+
+# Calls of snakemake that execute nothing may look on while a run is alive.
+LOOKING_ONLY = frozenset(
+    [
+        "-n",
+        "--dry-run",
+        "--dryrun",
+        "--lint",
+        "--dag",
+        "--rulegraph",
+        "--filegraph",
+        "--d3dag",
+        "--summary",
+        "-S",
+        "--detailed-summary",
+        "-D",
+        "--list",
+        "-l",
+        "--list-rules",
+        "--list-target-rules",
+        "--lt",
+        "--list-input-changes",
+        "--list-code-changes",
+        "--list-params-changes",
+        "--list-changes",
+        "--list-untracked",
+        "--lu",
+        "--lc",
+        "--li",
+        "--lp",
+        "--unlock",
+        "--report",
+        "--archive",
+        "--version",
+        "-v",
+        "--help",
+        "-h",
+        "--generate-unit-tests",
+        "--containerize",
+        "--cleanup-metadata",
+        "--cm",
+    ]
+)
+# Several flags in one word, as in -np: some that take no value, then one of those above.
+_LOOKING_WORD = re.compile(r"-[afFkpt]*[DhlnSv]")
+
+
+class Owner(Strict):
+    """The run that works in a checkout.
+
+    Attributes:
+        checkout: where it works; None in a record of an older version.
+    """
+
+    host: str
+    pid: int
+    identity: str
+    since: str
+    command: str
+    checkout: Checkout | None = None
+
+    @property
+    def lives(self) -> bool:
+        """Whether its process is alive. One on another host counts as alive: its processes cannot be checked from here."""
+        return self.host != socket.gethostname() or Identity.parse(self.identity).alive
+
+
+def executes(argv: Sequence[str]) -> bool:
+    """Whether this snakemake command line runs jobs (and does not just look)."""
+    return not any(argument.split("=")[0] in LOOKING_ONLY or _LOOKING_WORD.match(argument) for argument in argv)
+
+
+def claim(workdir: Path, argv: Sequence[str]) -> list[str]:
+    """Claim the checkout for this process.
+
+    Args:
+        workdir: the directory that holds ``.snakemake``.
+        argv: the command line without the program.
+
+    Returns:
+        Messages for the user about what an earlier, dead run had left.
+
+    Raises:
+        RunLocked: another living run owns the checkout.
+    """
+    folder = workdir / ".snakemake"
+    folder.mkdir(exist_ok=True)
+    record = folder / "servemark-owner.json"
+    with FileLock(folder / "servemark-owner.lock"):
+        owner = _read(record)
+        if not executes(argv):
+            return []
+        noted = owner.checkout if owner else None
+        # At the same path a run on another machine may be at work here: some file systems give each login node its own inode numbers.
+        copied = noted is not None and noted.path != str(workdir.resolve()) and not noted.is_at(workdir)
+        if owner and owner.lives and not copied:
+            raise RunLocked(
+                f"Another run is at work in this directory: process {owner.pid} on {owner.host}, since {owner.since}\n"
+                f"  ({owner.command}).",
+                do="Wait for it, or end it with Ctrl-C there; for a second run at the same time use a second checkout."
+                + (
+                    ""
+                    if owner.host == socket.gethostname()
+                    else f" If it is gone, or this directory is a copy from that machine, delete {record}."
+                ),
+            )
+        me = Owner(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            identity=str(myself()),
+            since=utc_now(),
+            command=shlex.join(argv),
+            checkout=Checkout.of(workdir),
+        )
+        write_atomically(record, me.model_dump_json(indent=2) + "\n")
+        return _remove_stale(folder / "locks", owner, copied=copied)
+
+
+def release(workdir: Path) -> None:
+    """Give the checkout back, if it is ours."""
+    record = workdir / ".snakemake" / "servemark-owner.json"
+    owner = _read(record)
+    if owner and owner.host == socket.gethostname() and owner.identity == str(myself()):
+        record.unlink(missing_ok=True)
+
+
+def _read(record: Path) -> Owner | None:
+    try:
+        owner = Owner.model_validate(json.loads(record.read_text()))
+        Identity.parse(owner.identity)
+        return owner
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        why = f"{error.error_count()} fields do not fit" if isinstance(error, ValidationError) else error
+        print(
+            f"servemark: {record} is damaged ({why}). servemark treats it as a leftover and replaces it.",
+            file=sys.stderr,
+        )
+        return None
+
+
+def _remove_stale(locks: Path, owner: Owner | None, *, copied: bool) -> list[str]:
+    stale = list(locks.glob("*")) if locks.is_dir() else []
+    for file in stale:
+        file.unlink(missing_ok=True)
+    if copied and owner and owner.checkout:
+        where = f"{owner.checkout.path} (process {owner.pid} on {owner.host})"
+        return [f"This directory is a copy: its run lock belongs to a run in {where}. Removed the copied lock."]
+    if not stale:
+        return []
+    who = f"process {owner.pid}, started {owner.since}, is gone" if owner else "no run is alive here"
+    return [f"An earlier run ended without unlocking the directory ({who}); removed its lock. Finished work is kept."]

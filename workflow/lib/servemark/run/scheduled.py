@@ -1,0 +1,199 @@
+"""What a run through a scheduler adds to the main process: checks before anything is submitted, and what each job asks for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from servemark.config.expand import points
+from servemark.config.model import Config
+from servemark.errors import ServemarkError
+from servemark.measurement.ledger import Ledger
+from servemark.planning import allocation
+from servemark.records import Plan
+from servemark.run import signals
+from servemark.slurm import commands, journal, leftovers, preflight
+from servemark.slurm.commands import CommandFailed
+from servemark.slurm.request import Request
+
+# The jobs of a run must see it as the main process does, whatever executor they have inside: this travels by environment.
+VARIABLE = "SERVEMARK_SCHEDULED"
+# Name or path of the cluster file for a configuration without the key ``cluster``; a user may export it.
+CLUSTER_VARIABLE = "SERVEMARK_CLUSTER"
+DEFAULT_CLUSTER = "slurm"
+# What Request.resources() may hold, with what Snakemake has to be given where it holds nothing.
+RESOURCES: dict[str, str | int] = {
+    "slurm_account": "",
+    "slurm_partition": "",
+    "qos": "",
+    "constraint": "",
+    "nodes": 1,
+    "gres": "",
+    "runtime": 0,
+    "slurm_exclusive": 0,
+    "slurm_extra": "",
+    "cpus_per_task": 0,
+    "mem_mb": 0,
+    "slurm_client": "",
+}
+# Where the main process is a job itself: it ends so long before that job, since Slurm then kills it and its guard without a word,
+# and cancelling what it has submitted takes a few seconds.
+OWN_MARGIN_S = 30.0
+
+
+def is_scheduled(*, is_main: bool, jobs: int | None) -> bool:
+    """Whether jobs go to a scheduler.
+
+    Args:
+        jobs: Snakemake's limit of jobs at a time, which it has exactly with an executor that is not local. (What its executor is, it
+            does not know yet while it parses.)
+    """
+    if is_main:
+        os.environ.pop(VARIABLE, None)
+        if jobs is not None:
+            os.environ[VARIABLE] = "1"
+            os.environ.setdefault(CLUSTER_VARIABLE, DEFAULT_CLUSTER)
+    return VARIABLE in os.environ
+
+
+def restore_configuration() -> None:
+    """Give Slurm's tools in a job their configuration back, which the executor's inner part takes away."""
+    if configuration := os.environ.get("SERVEMARK_SLURM_CONF"):
+        os.environ.setdefault("SLURM_CONF", configuration)
+
+
+def default_cluster() -> str | None:
+    """The cluster file for a configuration that names none: the user's, else the one that the profile is made for."""
+    return os.environ.get(CLUSTER_VARIABLE)
+
+
+def prepare(config: Config, folder: Path) -> None:
+    """Before anything is submitted: no job of an earlier run lives, and Slurm would take what this one asks for.
+
+    Raises:
+        ConfigError: Slurm is not here, does not answer, or refuses a request.
+        ServemarkError: jobs of an earlier run do not end.
+    """
+    os.environ[journal.VARIABLE] = str((folder / "slurm" / "jobs.jsonl").absolute())
+    requests = [deployment_request(config, name, _to_measure(config, folder, name)) for name in config.deployments]
+    preflight.check([*requests, *small_requests(config)], _say)
+    leftovers.cancel(folder, _say)
+    _Own.ends_at = own_end()
+
+
+def _to_measure(config: Config, folder: Path, name: str) -> int:
+    """Load points that the job will be asked for: all of them where there is no plan yet."""
+    found = lacking(config, folder / "deployments" / name / "plan.json")
+    return len(points(config, name)) if found is None else found
+
+
+class _Own:
+    """Looked up before the executor forgets the job that we are in."""
+
+    ends_at: float | None = None
+
+
+def own_end() -> float | None:
+    """When the job ends that the main process itself runs in, seconds since 1970; None outside of a job, or without a limit."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    try:
+        said = commands.run(["squeue", "--noheader", f"--jobs={job}", "--format=%e"])
+        return datetime.fromisoformat(said.strip()).timestamp()
+    except (CommandFailed, ValueError):
+        return None
+
+
+def end_before_own_job() -> None:
+    """Have the main process end in good order before the job that it runs in is over."""
+    if _Own.ends_at is not None:
+        signals.at(
+            _Own.ends_at - OWN_MARGIN_S,
+            f"the job that this process runs in ends in {OWN_MARGIN_S:.0f} s; its time limit is too short for the whole run.",
+        )
+
+
+def _say(text: str) -> None:
+    print(f"servemark: {text}", file=sys.stderr)
+
+
+def deployment_request(config: Config, name: str, lacking: int | None) -> Request:
+    """One deployment's job.
+
+    Args:
+        lacking: load points that the ledger lacks; None for a job of the shortest length.
+    """
+    assert config.cluster is not None, "a run through a scheduler has a cluster"
+    return allocation.request(name, config.deployments[name].topology, config.cluster, lacking or 0, _limit(config))
+
+
+def small_request(config: Config, rule: str) -> Request:
+    """A short job of a rule that looks at a node or at an environment."""
+    assert config.cluster is not None, "a run through a scheduler has a cluster"
+    return allocation.small_job(rule, config.cluster, _limit(config), gpus_there=_gpus_there(config))
+
+
+def small_requests(config: Config) -> list[Request]:
+    """The short jobs that a run may submit."""
+    cluster = config.cluster
+    assert cluster is not None, "a run through a scheduler has a cluster"
+    on_login = {"build_environment": cluster.build_on == "login", "stage_weights": cluster.stage_on == "login"}
+    return [small_request(config, rule) for rule in allocation.NEEDS if not on_login.get(rule)]
+
+
+def share(config: Config) -> dict[str, Any] | None:
+    """What a deployment's job has of each node; None where the probe is to record what it finds."""
+    assert config.cluster is not None, "a run through a scheduler has a cluster"
+    found = allocation.share(config.cluster)
+    return found.model_dump() if found else None
+
+
+def lacking(config: Config, plan: Path) -> int | None:
+    """Load points of a planned deployment that the ledger lacks; None while there is no plan."""
+    try:
+        keys = [point.key for point in Plan.read(plan).points]
+    except ServemarkError:
+        return None
+    return len(Ledger(config.ledger_folder).missing(keys))
+
+
+class _Limits:
+    """Each partition's limit is asked for once."""
+
+    known: dict[str | None, float | None] = {}
+
+
+class _Gpus:
+    """Each partition is asked for once whether it has GPUs."""
+
+    known: dict[str | None, bool] = {}
+
+
+def _gpus_there(config: Config) -> bool:
+    """Whether the partition of the short jobs has GPUs; asked only where an exclusive job may get some that it does not ask for."""
+    cluster = config.cluster
+    if cluster is None or cluster.gpus_per_node or not cluster.exclusive or cluster.small_jobs.whole_node:
+        return True
+    partition = cluster.small_jobs.partition or cluster.partition
+    if partition not in _Gpus.known:
+        try:
+            _Gpus.known[partition] = preflight.has_gpus(partition)
+        except CommandFailed:
+            _Gpus.known[partition] = True
+    return _Gpus.known[partition]
+
+
+def _limit(config: Config) -> float | None:
+    cluster = config.cluster
+    if cluster is None or cluster.max_minutes:
+        return None
+    if cluster.partition not in _Limits.known:
+        try:
+            _Limits.known[cluster.partition] = preflight.partition_limit(cluster.partition)
+        except CommandFailed:
+            _Limits.known[cluster.partition] = None
+    return _Limits.known[cluster.partition]

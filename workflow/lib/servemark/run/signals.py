@@ -1,0 +1,78 @@
+"""What a signal to the main Snakemake does: an orderly, bounded end.
+
+Snakemake alone answers SIGTERM by waiting for its running jobs, SIGHUP by dying without a word to them, and SIGINT sent
+to it alone (not to the terminal's process group) by waiting, too. Here each of them interrupts the running rules' scripts;
+they end their tools, Snakemake removes incomplete outputs and its lock, and what the keepers hold ends with the lifeline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+import time
+
+import psutil
+
+from servemark.processes import identity
+
+BOUND_S = 8.0
+
+
+def install() -> None:
+    """Handle SIGINT, SIGTERM and SIGHUP in this process. Call it after Snakemake has set its own handler (onstart).
+
+    A SIGHUP that is ignored stays so: nohup asks for it.
+    """
+    for number in _ours():
+        signal.signal(number, _interrupt)
+
+
+def _ours() -> tuple[signal.Signals, ...]:
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM) if ignored else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def at(moment: float, why: str) -> None:
+    """Do what SIGTERM does when this moment (seconds since 1970) has come, and say why."""
+
+    def wait() -> None:
+        threading.Event().wait(min(max(0.0, moment - time.time()), threading.TIMEOUT_MAX))
+        _say(why)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="own end", daemon=True).start()
+
+
+def _interrupt(number: int, _: object) -> None:
+    for other in _ours():
+        signal.signal(other, _enough)
+    name = signal.Signals(number).name
+    _say(f"{name}: ending the running stages; finished measurements are kept, run again to go on.")
+    identity.signal_all(psutil.Process().children(), signal.SIGINT)
+    threading.Thread(target=_bound, name="bound", daemon=True).start()
+    raise KeyboardInterrupt
+
+
+def _enough(*_: object) -> None:
+    _end_now("interrupted again")
+
+
+def _bound() -> None:
+    threading.Event().wait(BOUND_S)
+    _end_now(f"the running stages did not end within {BOUND_S:.0f} s")
+
+
+def _end_now(why: str) -> None:
+    _say(f"{why}; ending at once.")
+    identity.signal_all(identity.descendants(os.getpid()), signal.SIGKILL)
+    os._exit(130)
+
+
+def _say(text: str) -> None:
+    # Not print: it raises when the signal comes in the middle of another print, and blocks when nobody reads.
+    with contextlib.suppress(OSError):
+        if select.select([], [2], [], 0)[1]:
+            os.write(2, f"servemark: {text}\n".encode())

@@ -1,0 +1,1 @@
+"""What looks like a secret: names, scan, redaction."""

@@ -1,0 +1,200 @@
+"""Secrets in files: shapes that give a secret away, the literal texts that are known, and names that announce one.
+
+Looked at is what is written down as text. What is compressed inside a file (Parquet) is not; the same table is in the
+archive as CSV. A known text is also looked for as JSON, HTML, URLs, shells and Python write it. Not as base64: what writes
+that is the header ``Authorization: Basic``, which has a pattern of its own, and a search for every other transformation
+of a secret could promise nothing.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+from urllib.parse import quote, quote_plus
+
+from servemark.security.names import looks_secret
+
+KEY_PREFIX = "servemark_key_"
+"""How the keys and tokens that we make begin: found in a log even when the key itself is long gone."""
+SHORTEST = 8
+"""Characters of a variable's value that is looked for literally; a shorter one is somewhere by chance."""
+CHUNK = 1 << 20
+# A secret cut by a chunk's end is found in the next window, which begins this many bytes earlier.
+OVERLAP = 1 << 14
+# A path, a placeholder, or what was masked already.
+_NO_VALUE = re.compile(rb"[/~$<{(%.]|.*\*\*\*")
+_PATH_WORDS = ("FILE", "PATH", "DIR", "FOLDER", "HOME")
+
+
+def _always(_: re.Match[bytes]) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class SecretPattern:
+    """A kind of secret.
+
+    Attributes:
+        needles: the regex can match only where one of them is; they are much faster to find.
+        accept: whether a match is one, where a regex alone cannot tell.
+    """
+
+    name: str
+    needles: tuple[bytes, ...]
+    regex: re.Pattern[bytes]
+    accept: Callable[[re.Match[bytes]], bool] = _always
+
+    def find(self, data: bytes, start: int = 0) -> int | None:
+        """The position of the first one at or after ``start``."""
+        if not any(needle in data for needle in self.needles):
+            return None
+        return next((match.start() for match in self.regex.finditer(data, start) if self.accept(match)), None)
+
+    def replace(self, data: bytes, by: bytes) -> tuple[bytes, int]:
+        """``data`` with ``by`` in place of every one, and how many there were; the name that announces one stays."""
+        if not any(needle in data for needle in self.needles):
+            return data, 0
+        group = "value" if "value" in self.regex.groupindex else 0
+        parts, end = [], 0
+        for match in self.regex.finditer(data):
+            if self.accept(match):
+                parts += [data[end : match.start(group)], by]
+                end = match.end(group)
+        return b"".join([*parts, data[end:]]), len(parts) // 2
+
+
+def _pattern(
+    name: str, needles: tuple[bytes, ...], regex: bytes, accept: Callable[[re.Match[bytes]], bool] = _always
+) -> SecretPattern:
+    return SecretPattern(name, needles, re.compile(regex), accept)
+
+
+def _announced(match: re.Match[bytes]) -> bool:
+    """Whether a name is one of a secret, and what follows could be it: not a path, a word or a number."""
+    name, value = match["name"].decode(), match["value"]
+    words = re.split(r"[^A-Z]+", name.upper())
+    return (
+        looks_secret(name)
+        and words[-1] not in _PATH_WORDS
+        and not _NO_VALUE.match(value)
+        # A relative path; what is random has capitals as well.
+        and not (b"/" in value and value == value.lower())
+        and re.search(rb"[0-9]", value) is not None
+        and re.search(rb"[A-Za-z]", value) is not None
+    )
+
+
+PATTERNS = (
+    _pattern("key of a deployment", (KEY_PREFIX.encode(),), KEY_PREFIX.encode() + rb"[0-9a-f]{16,}"),
+    _pattern("Hugging Face token", (b"hf_",), rb"(?<![A-Za-z0-9_])hf_[A-Za-z0-9]{20,}"),
+    _pattern("API key (sk-)", (b"sk-",), rb"(?<![A-Za-z0-9_])sk-[A-Za-z0-9_-]{20,}"),
+    _pattern(
+        "bearer token",
+        (b"earer", b"EARER"),
+        # A digit is asked for, so that prose and placeholders such as YOUR_KEY are no hit.
+        rb"(?i:bearer)[ \t]+(?=[A-Za-z0-9._~+/-]*[0-9])[A-Za-z0-9._~+/-]{16,}",
+    ),
+    _pattern(
+        "user and password of a request",
+        (b"uthorization", b"UTHORIZATION"),
+        rb"(?i:authorization)[\"']?[ \t]*[:=,][ \t]*[\"']?(?i:basic)[ \t]+[A-Za-z0-9+/]{8,}={0,2}",
+    ),
+    _pattern(
+        "user and password in an address",
+        (b"://",),
+        rb"://[^/\s:@\"'<>]{1,100}:(?=[^/\s:@\"'<>]*[0-9])(?!\*\*)[^/\s:@\"'<>]{8,200}@",
+    ),
+    _pattern("private key", (b"PRIVATE KEY",), rb"-----BEGIN [A-Z ]*PRIVATE KEY"),
+    _pattern("JSON web token", (b"eyJ",), rb"(?<![A-Za-z0-9_-])eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}"),
+    _pattern("AWS key", (b"AKIA", b"ASIA"), rb"(?<![A-Za-z0-9])A(?:KIA|SIA)[0-9A-Z]{16}(?![0-9A-Z])"),
+    _pattern(
+        "GitHub token",
+        (b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_"),
+        rb"(?<![A-Za-z0-9_])(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{22})",
+    ),
+    _pattern(
+        "value of a variable that is named like a secret",
+        (b"KEY", b"TOKEN", b"SECRET", b"PASS", b"CREDENTIAL"),
+        # NAME=value of an environment, however its lines end; the same in JSON and as Python shows it.
+        rb"(?<![A-Za-z0-9_])(?P<name>[A-Z][A-Z0-9_]{2,63})[\"']?[ \t]?[=:][ \t]?[\"']?(?P<value>[^\s\"',;\0]{12,})",
+        _announced,
+    ),
+    _pattern(
+        "value of an option that is named like a secret",
+        (b"key", b"token", b"secret", b"pass", b"credential"),
+        # --api-key value, as a shell, a list in JSON or Python, and /proc/PID/cmdline write it.
+        rb"--(?P<name>[a-z][a-z0-9-]{2,63})(?:=|[\"']?[,\s\0]{1,40})[\"']?(?P<value>[^\s\"',;\0]{12,})",
+        _announced,
+    ),
+)
+
+
+def literals(secrets: Mapping[str, str]) -> Iterator[SecretPattern]:
+    """Patterns for known texts, as they are and as others would write them down; blank ones name nothing.
+
+    Args:
+        secrets: each text -> what it is, for the message.
+    """
+    for text, kind in secrets.items():
+        secret = text.strip()
+        forms = {
+            secret,
+            json.dumps(secret)[1:-1],
+            json.dumps(secret, ensure_ascii=False)[1:-1],
+            repr(secret)[1:-1],
+            html.escape(secret),
+            shlex.quote(secret).strip("'"),
+            quote(secret, safe=""),
+            quote_plus(secret),
+        } - {""}
+        for form in sorted(forms):
+            literal = form.encode(errors="surrogateescape")
+            yield SecretPattern(kind, (literal,), re.compile(re.escape(literal)))
+
+
+def of_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The values of variables that are named like secrets -> what they are; paths and short values are left out."""
+    found = {}
+    for name, value in environ.items():
+        text = value.strip()
+        is_path = text.startswith(("/", "~")) or name.upper().rpartition("_")[2] in _PATH_WORDS
+        if looks_secret(name) and len(text) >= SHORTEST and not is_path:
+            found[text] = f"value of the environment variable {name}"
+    return found
+
+
+@dataclass(frozen=True)
+class Found:
+    """A secret's kind and line, counted from 1."""
+
+    kind: str
+    line: int
+
+
+def scan(stream: IO[bytes], patterns: Sequence[SecretPattern], see: Callable[[bytes], object]) -> Found | None:
+    """The first secret in a stream, read once and in bounded memory; ``see`` gets all that was read of it."""
+    size, lines, window = 0, 1, b""
+    while chunk := stream.read(CHUNK):
+        see(chunk)
+        size += len(chunk)
+        tail = window[-OVERLAP:]
+        lines += window.count(b"\n", 0, len(window) - len(tail))
+        window = tail + chunk
+        # From 1: the byte before the window is unknown, so a pattern's look-behind could not be trusted at 0.
+        if found := search(window, 1 if size > len(window) else 0, patterns):
+            kind, position = found
+            return Found(kind, lines + window.count(b"\n", 0, position))
+    return None
+
+
+def search(data: bytes, start: int, patterns: Sequence[SecretPattern]) -> tuple[str, int] | None:
+    """The kind and position of a secret at or after ``start``."""
+    for pattern in patterns:
+        if (position := pattern.find(data, start)) is not None:
+            return pattern.name, position
+    return None

@@ -1,0 +1,124 @@
+"""Who works on a deployment: the newest allocation, and nobody else.
+
+A scheduler that gives a node up for lost starts the deployment again elsewhere, while processes on the lost node may live on and go on
+writing. The newest one names itself in ``owner`` in the deployment's folder; whoever finds another name there ends, and writes no record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Collection
+from pathlib import Path
+
+import psutil
+
+from servemark.errors import ServemarkError
+from servemark.processes import identity
+from servemark.records import write_atomically
+
+FILE = "owner"
+VARIABLE = "SERVEMARK_OWNER"
+CLOCKS_S = 5.0
+"""How far the clocks of two nodes may be apart."""
+
+
+class TakenOver(ServemarkError):
+    """Another allocation works on this deployment now."""
+
+    default_reason = "taken_over"
+
+
+def export_name() -> None:
+    """Name the job that this process runs in, and which of its starts, for all that descends from here.
+
+    The first Snakemake of a job does it: it still has Slurm's count of restarts, which the executor takes from those below it.
+    """
+    job = os.environ.get("SLURM_JOB_ID")
+    known = os.environ.get(VARIABLE, "")
+    if job is None:
+        os.environ.pop(VARIABLE, None)
+    elif "SLURM_RESTART_COUNT" in os.environ or known.split(",")[0] != f"job {job}":
+        restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+        os.environ[VARIABLE] = f"job {job}" + (f", start {restarts + 1}" if restarts else "")
+
+
+def mine() -> str:
+    """Our name: the job's, or the run's process where there is no job."""
+    return os.environ.get(VARIABLE) or f"process {identity.lifeline()}"
+
+
+def take(deployment: Path) -> str:
+    """Become the one who works on this deployment; returns our name."""
+    write_atomically(deployment / FILE, mine() + "\n")
+    return mine()
+
+
+def owner(deployment: Path) -> str | None:
+    """Who works on it."""
+    try:
+        return (deployment / FILE).read_text().strip()
+    except FileNotFoundError:
+        return None
+
+
+def taken_over(deployment: Path) -> bool:
+    """Whether somebody else works on the deployment."""
+    return owner(deployment) not in (None, mine())
+
+
+def check(deployment: Path) -> None:
+    """Raise :class:`TakenOver` if somebody else works on the deployment."""
+    if taken_over(deployment):
+        raise TakenOver(
+            f"{deployment.name} is worked on by {owner(deployment)}; this is {mine()}, which was given up for lost. Nothing was written.",
+            do="Nothing: the newer one goes on.",
+        )
+
+
+def end_those_above() -> None:
+    """Kill the Snakemakes of this job that we run under, the outermost first.
+
+    They would remove the outputs of the rule that failed, and those are the newer one's. Outside of a job nothing is done: a second
+    Snakemake on one machine waits at the lock.
+    """
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return
+    above = []
+    for process in psutil.Process().parents():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("SLURM_JOB_ID") == job and _is_snakemake(process.cmdline()):
+                above.append(process.pid)
+    # Without a pause: our own end follows theirs.
+    for pid in reversed(above):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def snakemakes_of_jobs_over(alive: Collection[str], listed_at: float) -> list[psutil.Process]:
+    """Our Snakemakes on this machine, at work in this checkout, whose job is over: Slurm has lost sight of them.
+
+    What they begin next would remove and write the newer one's outputs.
+
+    Args:
+        alive: ids of this user's jobs that are not over.
+        listed_at: when they were listed, seconds since 1970; who has begun since then is not among them, and no concern of ours.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            words = process.cmdline()
+            # A job's own names its targets so. A run's main process may carry the number of an old job, of the shell it was started in.
+            if process.uids().real != os.getuid() or not _is_snakemake(words) or "--target-jobs" not in words:
+                continue
+            job = process.environ().get("SLURM_JOB_ID")
+            old = process.create_time() < listed_at - CLOCKS_S
+            if job and job not in alive and old and Path(process.cwd()) == Path.cwd():
+                found.append(process)
+    return found
+
+
+def _is_snakemake(words: list[str]) -> bool:
+    return words[1:3] == ["-m", "snakemake"] or any(Path(word).name == "snakemake" for word in words[:2])

@@ -1,0 +1,1 @@
+"""Which environment variables reach a server, decide numbers, or name places."""
