@@ -13,7 +13,7 @@ from builders.deployed import CONFIG, HARDWARE
 from servemark.config.model import Deployment
 from servemark.launch import compile_cache as compiled
 from servemark.records import Gpu, Topology
-from servemark.variables import deciding
+from servemark.variables import table
 
 H200 = HARDWARE.model_copy(
     update={"accelerator": "cuda", "driver": "580.1", "gpus": (Gpu(name="NVIDIA H200", memory_mib=143771),) * 2}
@@ -108,5 +108,5 @@ def test_the_folder_says_what_it_is_for_and_is_its_owners_alone(tmp_path):
 def test_where_code_is_compiled_decides_no_ledger_key(tmp_path):
     """The variables never stand in a plan; most would be taken for places, were they given by a user."""
     names = set(compiled.variables(tmp_path, {}))
-    assert {name for name in names if deciding.decides(name)} == {"FLASHINFER_WORKSPACE_BASE"}
+    assert {name for name in names if table.in_key(name)} == {"FLASHINFER_WORKSPACE_BASE"}
     assert "compile_cache" in Deployment.model_fields and "compile_cache" not in report_data.plan().model_dump()

@@ -127,7 +127,7 @@ def test_what_stands_before_a_deployment_depends_on_little():
     }  # fmt: skip
     assert {name.split(".")[0] for name in of_rule("stage_weights")} == {"records", "weights"}
     assert {name.split(".")[0] for name in of_rule("plan_deployment")} == {
-        "launch", "machine", "measurement", "planning", "records", "variables", "weights",
+        "launch", "machine", "measurement", "planning", "records", "security", "variables", "weights",
         "lib/servemark/in_model_env/random_weights/servemark_random_weights-1",
     }  # fmt: skip
 

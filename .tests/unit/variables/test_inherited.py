@@ -8,7 +8,6 @@ from builders.launching import NODE, plan
 from servemark.launch import command_lines
 from servemark.records import Topology
 from servemark.variables import inherited, passed_on
-from servemark.variables.inherited import FAMILIES, SINGLE, TELLING, TELLING_NOT
 
 ONE, TWO = Topology(), Topology(nodes=2, tensor_parallel=2, executor="mp")
 TWO_BY_RAY = Topology(nodes=2, tensor_parallel=2, executor="ray")
@@ -95,10 +94,3 @@ def test_what_is_taken_is_what_a_daemon_is_started_with(monkeypatch):
     for topology in (ONE, TWO, TWO_BY_RAY):
         found = inherited.deciding(dict.fromkeys((*DECIDE, *DO_NOT), "x"), topology, {})
         assert found and found.items() <= passed_on.clean_environment().items()
-
-
-def test_no_name_in_the_tables_is_without_effect():
-    assert [name for name in SINGLE if name.startswith(FAMILIES)] == []
-    assert sorted(taken(*SINGLE, topology=TWO)) == sorted(SINGLE)
-    assert [name for name in TELLING_NOT if taken(name) != [name]] == []
-    assert len(set(FAMILIES)) == len(FAMILIES) and len(set(TELLING)) == len(TELLING)

@@ -14,11 +14,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, Val
 from pydantic_core import PydanticCustomError
 
 from servemark.config import cuda_graphs
-from servemark.config.reserved import CLIENT_OPTIONS, SERVE_OPTIONS, kebab, owned, refusal, shortened, variable_refusal
+from servemark.config.reserved import CLIENT_OPTIONS, SERVE_OPTIONS, kebab, owned, refusal, shortened
 from servemark.environments import lockfiles
 from servemark.files import folder_name
 from servemark.records import PREFIX
 from servemark.security.names import looks_secret
+from servemark.variables import table
 from servemark.weights import hub_source
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9.-]*$"
@@ -137,7 +138,7 @@ def _variable_value(value: Any) -> str:
 
 
 def _allowed(variables: dict[str, str]) -> dict[str, str]:
-    refused = {name: why for name, value in variables.items() if (why := variable_refusal(name, value))}
+    refused = {name: why for name, value in variables.items() if (why := table.refusal(name, value))}
     if refused:
         # A mapping that is checked as a whole has one error: it names all of them.
         first, *others = refused

@@ -34,22 +34,6 @@ SERVE_OPTIONS: dict[str, str] = {
     "config": "write the options of that file under `options`, so that they are checked and recorded",
 }
 
-# The Rust front end gets all arguments of `vllm serve` (vllm/v1/utils.py, RustFrontendProcessManager, 0.25.1 and 0.32.0). That of 0.25.1
-# ends with exit code 2 and "not implemented in Rust frontend yet: middleware" (tried), when engines are already being started; later
-# sources say the same (rust/src/cmd/src/cli/unsupported.rs). Its own check of a key leaves /health, /metrics, /tokenize, /load and what
-# else lies outside of three prefixes open (rust/src/server/src/middleware/auth.rs).
-VARIABLES: dict[str, str] = {
-    "CUDA_VISIBLE_DEVICES": "servemark gives each server its share of the GPUs and would set another value; on one machine export it in "
-    "the shell that starts snakemake, in a job the scheduler sets it",
-    "VLLM_USE_RUST_FRONTEND": "vLLM's Rust front end does not run the middleware by which every route asks for the deployment's key, and "
-    "ends when it is given one; its own check of a key leaves routes outside of /v1, /v2 and /inference open. Remove the variable: the "
-    "Python front end, vLLM's default, serves then",
-}
-"""Variables of a server, or of everything on the nodes, that may not be set."""
-
-SWITCHES = frozenset({"VLLM_USE_RUST_FRONTEND"})
-"""Those of :data:`VARIABLES` that do nothing when they are 0."""
-
 CLIENT_OPTIONS: dict[str, str] = {
     "base-url": _ADDRESS,
     "host": _ADDRESS,
@@ -172,11 +156,6 @@ def owned(option: str) -> str | None:
     names = [option, *(one.replace("_", "-") for one in aliases.meant(option) if "." not in one)]
     beginnings = (why for name in names for key, why in SERVE_OPTIONS.items() if key.startswith(name))
     return next(beginnings, None)
-
-
-def variable_refusal(name: str, value: str) -> str | None:
-    """The reason why a variable may not have this value, or None."""
-    return None if name in SWITCHES and value.strip() == "0" else VARIABLES.get(name)
 
 
 def shortened(option: str) -> str | None:

@@ -24,7 +24,7 @@ from typing import Any
 from servemark.config.model import Config
 from servemark.records import Hardware, Plan, utc_now, write_atomically
 from servemark.records.deployment import CompileCache
-from servemark.variables.caches import VARIABLES
+from servemark.variables.table import COMPILE_CACHES
 
 FOLDER = "compiled"
 WHAT = "what.json"
@@ -64,7 +64,7 @@ def purpose(plan: Plan, hardware: Hardware) -> dict[str, Any]:
 
 def variables(folder: Path | str, given: Mapping[str, str]) -> dict[str, str]:
     """Variables of a server that keeps what it compiles in ``folder``, without those that ``given`` already says."""
-    return {name: str(Path(folder, below)) for name, (below, _) in VARIABLES.items() if not _said(name, given)}
+    return {name: str(Path(folder, below)) for name, (below, _) in COMPILE_CACHES.items() if not _said(name, given)}
 
 
 def prepare(folder: Path, plan: Plan, hardware: Hardware) -> CompileCache | None:
@@ -86,13 +86,13 @@ def prepare(folder: Path, plan: Plan, hardware: Hardware) -> CompileCache | None
         return None
     if _mark(folder, plan).exists():
         return "filled"
-    used = (folder / STARTS, *(folder / below for below, _ in VARIABLES.values()))
+    used = (folder / STARTS, *(folder / below for below, _ in COMPILE_CACHES.values()))
     return "other" if any(path.is_dir() and any(path.iterdir()) for path in used) else "empty"
 
 
 def is_ours(plan: Plan) -> bool:
     """Whether all that the deployment compiles lies where we say; its own variables may name other places, of which nothing is known."""
-    return not any(_said(name, plan.variables) for name in VARIABLES)
+    return not any(_said(name, plan.variables) for name in COMPILE_CACHES)
 
 
 def came_up(folder: Path, plan: Plan) -> None:
@@ -107,7 +107,7 @@ def came_up(folder: Path, plan: Plan) -> None:
 
 
 def _said(name: str, given: Mapping[str, str]) -> bool:
-    return any(other in given for other in (name, *VARIABLES[name][1]))
+    return any(other in given for other in (name, *COMPILE_CACHES[name][1]))
 
 
 def _of_a_start(plan: Plan) -> dict[str, Any]:

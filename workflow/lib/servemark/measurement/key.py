@@ -28,7 +28,7 @@ Two spellings are made one only where the server gets the same words either way:
 ``max-model-len``, the number 512 and the text "512". ``true`` (a bare flag) and ``"true"`` (an argument) stay two: a
 key that differs too often costs a measurement, one that differs too seldom shows a wrong number. For the same reason a
 variable or option is left out only when it is known to name a place; one that selects code, a network or a table of
-tunings stays, even when its value looks like a path (see ``DECIDING_VARIABLES``).
+tunings stays, even when its value looks like a path (see ``variables/table.py``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from servemark.records import Hardware, Topology
-from servemark.variables.deciding import decides
+from servemark.variables.table import in_key
 
 FORMAT = 2
 
@@ -81,7 +81,7 @@ def deployment_parts(
         "environment": environment_digest,
         "topology": topology_part(topology),
         "options": normalise_options(options),
-        "variables": {name: str(value) for name, value in sorted(variables.items()) if decides(name)},
+        "variables": {name: str(value) for name, value in sorted(variables.items()) if in_key(name)},
         "modules": list(modules),
         "interface": interface if topology.all_nodes > 1 else None,
         "hardware": hardware_part(hardware),

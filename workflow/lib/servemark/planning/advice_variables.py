@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator
 
-from servemark.config.reserved import VARIABLES
 from servemark.planning.demand import Asked
+from servemark.variables import table
 
 REPLACED = {"VLLM_MXFP4_USE_MARLIN": ("moe-backend", "options.moe-backend: marlin")}
 """Variables whose place an option has taken: that option, and how it is written. Not in vllm/envs.py of 0.32.0 and 0.33.0."""
@@ -33,7 +33,9 @@ def unknown(asked: Asked) -> Iterator[str]:
         option, instead = REPLACED.get(name, ("", ""))
         if option in asked.check.serve_options:
             way_out = f"{instead} has taken its place."
-        elif near := difflib.get_close_matches(name, [one for one in known if one not in VARIABLES], n=1, cutoff=0.85):
+        elif near := difflib.get_close_matches(
+            name, [one for one in known if not table.row(one).refused], n=1, cutoff=0.85
+        ):
             way_out = f"Did you mean {near[0]}? Otherwise remove it."
         else:
             way_out = "Remove it."

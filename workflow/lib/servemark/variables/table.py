@@ -1,0 +1,141 @@
+"""The one table of environment variables: what servemark does with each of them, or with each family.
+
+To add a variable or a family, add it to one row. The first row that matches a name applies.
+
+=========  ==========================================================================================================
+column     meaning
+=========  ==========================================================================================================
+server     a server gets the value from the environment in which snakemake was started
+key        the ledger key holds the value if the cluster file or the deployment sets it
+inherited  the ledger key also holds the value if the server gets it from that environment
+refused    the configuration may not set it
+=========  ==========================================================================================================
+
+A name that suggests a secret (``security.names``) is refused in the configuration, never part of the ledger key, and not exported to jobs.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass
+from functools import cache
+
+from servemark.security.names import looks_secret
+
+
+@dataclass(frozen=True)
+class Row:
+    """Variables that are treated alike. The columns are those of the module's table.
+
+    Attributes:
+        names: patterns as of fnmatch(3).
+        refused: why the configuration may not set them; None if it may.
+        unless: a value that is not refused.
+    """
+
+    names: tuple[str, ...]
+    server: bool
+    key: bool
+    inherited: bool
+    refused: str | None = None
+    unless: str | None = None
+
+
+_ADDRESSES = (
+    "*_DIR", "*_PATH", "*_FILE", "*_ROOT", "*_HOME", "*_FOLDER", "*_IP", "*_IPS", "*_PORT", "*_ADDR", "*_ADDRESS",
+    "*_HOST", "*_HOSTNAME", "*_URL", "*_TOKEN", "*_KEY", "*_KEY_ID", "*_SECRET", "*_PASSWORD", "*TMPDIR", "TMP",
+    "TEMP", "PATH", "HOME", "PWD", "USER", "LOGNAME", "HOSTNAME", "HF_*_CACHE", "TRANSFORMERS_CACHE",
+    "VLLM_ASSETS_CACHE", "VLLM_MEDIA_CACHE", "SLURM_*", "SLURMD_*", "SRUN_*", "PMI*", "SNAKEMAKE_*", "AWS_*",
+)  # fmt: skip
+
+# From the sources of vLLM (0.32.0) and torch (2.13), and the manuals of the libraries that they load.
+_FAMILIES = (
+    # How ranks reach each other: NCCL's list of variables, its plugins, Gloo (torch.distributed), UCX, libfabric (fi_*(7)), verbs.
+    "NCCL_", "RCCL_", "OFI_NCCL_", "GLOO_", "CCL_", "UCX_", "UCC_", "FI_", "PSM2_", "PSM3_", "MLX5_", "IBV_", "RDMAV_", "NVSHMEM_", "RAY_",
+    # CUDA's programming guide (environment variables), cuBLAS, cuDNN, what compiles kernels; the same of ROCm.
+    "CUDA_", "CUBLAS_", "CUBLASLT_", "CUDNN_", "CUTLASS_", "CUTE_DSL_", "NVCC_", "HIP_", "HSA_", "ROCBLAS_", "HIPBLASLT_", "MIOPEN_",
+    # torch (torch/_inductor/config.py, torch/_dynamo/config.py, c10/core/AllocatorConfig) and the kernels that vLLM calls.
+    "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_", "ATEN_", "TRITON_", "FLASHINFER_", "FLASH_ATTENTION_", "FLA_", "DG_",
+    "TILELANG_", "TVM_", "QUACK_", "AITER_", "NUMBA_", "LMCACHE_",
+    # Threads, mathematics on CPUs, memory: OpenMP 5.2 chapter 21, libgomp, Intel's runtimes, oneDNN, malloc(3), TCMalloc, mimalloc.
+    "OMP_", "GOMP_", "KMP_", "LIBOMP_", "MKL_", "ONEDNN_", "DNNL_", "OPENBLAS_", "BLIS_", "RAYON_", "MALLOC_", "TCMALLOC_", "MIMALLOC_",
+)  # fmt: skip
+
+TABLE: tuple[Row, ...] = (
+    Row(("CUDA_VISIBLE_DEVICES",), server=True, key=True, inherited=False, refused=
+        "servemark gives each server its share of the GPUs and would set another value; on one machine export it in "
+        "the shell that starts snakemake, in a job the scheduler sets it"),
+    # The Rust front end gets all arguments of `vllm serve` (vllm/v1/utils.py, RustFrontendProcessManager, 0.25.1 and 0.32.0). That of
+    # 0.25.1 ends with exit code 2 and "not implemented in Rust frontend yet: middleware" (tried), when engines are already being started;
+    # later sources have the same text (rust/src/cmd/src/cli/unsupported.rs). Its own check of an API key leaves /health, /metrics,
+    # /tokenize, /load and all routes outside of three prefixes open (rust/src/server/src/middleware/auth.rs).
+    Row(("VLLM_USE_RUST_FRONTEND",), server=False, key=True, inherited=False, unless="0", refused=
+        "vLLM's Rust front end does not run the middleware by which every route asks for the deployment's key, and "
+        "ends when it is given one; its own check of a key leaves routes outside of /v1, /v2 and /inference open. Remove the variable: the "
+        "Python front end, vLLM's default, serves then"),
+    # Paths of the workflow's own interpreter. Thread counts, because Snakemake sets them to a rule's `threads`, which would hold a whole
+    # server to one core. The folder of a vocabulary is right for one version of vLLM and harmful for another.
+    Row(("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "RAY_AUTH_MODE", "OMP_NUM_THREADS", "GOTO_NUM_THREADS",
+         "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS", "TIKTOKEN_ENCODINGS_BASE"),
+        server=False, key=True, inherited=False),
+    # Credentials: vLLM copies HF_* to every Ray worker.
+    Row(("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY", "SERVEMARK_API_KEY", "OPENAI_API_KEY", "RAY_ADDRESS", "RAY_AUTH_TOKEN",
+         "RAY_AUTH_TOKEN_PATH"), server=False, key=False, inherited=False),
+    # Paths, and names that look like one, which choose the NCCL, the kernels or the rings in use.
+    Row(("LD_LIBRARY_PATH", "LD_PRELOAD", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE", "NCCL_TUNER_CONFIG_PATH"),
+        server=True, key=True, inherited=True),
+    Row(("VLLM_NCCL_SO_PATH", "VLLM_CUDART_SO_PATH", "VLLM_CUDA_COMPATIBILITY_PATH", "VLLM_RUST_FRONTEND_PATH",
+         "VLLM_MODEL_REDIRECT_PATH", "VLLM_TUNED_CONFIG_FOLDER"), server=False, key=True, inherited=False),
+    Row(("CUDA_HOME",), server=True, key=True, inherited=False),
+    # Places, addresses, a job's identity, secrets.
+    Row(_ADDRESSES, server=True, key=False, inherited=False),
+    # Kernels of another GPU; checks of every collective (DETAIL); assertions compiled into kernels.
+    Row(("HSA_OVERRIDE_GFX_VERSION", "TORCH_DISTRIBUTED_DEBUG", "TRITON_DEBUG"), server=True, key=True, inherited=True),
+    # Other variables of vLLM stand in the configuration, where the ledger key and the report have them.
+    Row(("VLLM_*",), server=False, key=True, inherited=False),
+    # What is printed, and what only a monitor or a person reads; more places; which GPUs, because the key has what they are.
+    Row(("*_DEBUG", "NCCL_DEBUG_*", "*_LOG*", "*_VERBOSE*", "*_VERBOSITY*", "*_PRINT_*", "*_DISPLAY_*", "*_STACKTRACES", "*_VERSION",
+         "NCCL_RAS_*", "RAY_USAGE_STATS_*", "KMP_SETTINGS", "KMP_WARNINGS", "CUDA_CACHE_*", "*_DIRECTORY", "*_DIRS", "*_BASE", "*_BIN",
+         "*_LIB", "*_INC", "*_INCLUDE", "NCCL_COMM_ID", "TORCH_TRACE", "*_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
+        server=True, key=True, inherited=False),
+    Row(tuple(f"{family}*" for family in _FAMILIES), server=True, key=True, inherited=True),
+    # Names of no family. Of ``NVIDIA_*`` this one alone: the others are the container runtime's.
+    Row(("GLIBC_TUNABLES", "GPU_MAX_HW_QUEUES", "LD_AUDIT", "LD_BIND_NOW", "NVIDIA_TF32_OVERRIDE", "PYTHONASYNCIODEBUG", "PYTHONDEVMODE",
+         "PYTHONMALLOC", "PYTHONOPTIMIZE", "PYTHONTRACEMALLOC", "TOKENIZERS_PARALLELISM"), server=True, key=True, inherited=True),
+    Row(("*",), server=True, key=True, inherited=False),
+)  # fmt: skip
+
+# Variable -> its folder, and the variables by which a user says the same thing. DeepGEMM's folder and the tunings of FlashInfer follow
+# VLLM_CACHE_ROOT, and so does Inductor's for vLLM's own graphs: TORCHINDUCTOR_CACHE_DIR is for what is compiled outside of them, which
+# goes to /tmp otherwise. The driver's own cache of PTX (CUDA_CACHE_PATH) stays where it is: wheels and Triton bring code for the GPU
+# itself, and the driver locks one index file, which shared file systems are slow at.
+COMPILE_CACHES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "VLLM_CACHE_ROOT": ("vllm", ("XDG_CACHE_HOME",)),
+    "TORCHINDUCTOR_CACHE_DIR": ("inductor", ()),
+    "TRITON_CACHE_DIR": ("triton", ("TRITON_HOME",)),
+    "FLASHINFER_WORKSPACE_BASE": ("flashinfer", ()),
+    "TILELANG_CACHE_DIR": ("tilelang", ()),
+}
+"""Folders of code that servers compile."""
+
+
+@cache
+def row(name: str) -> Row:
+    """Return the row of :data:`TABLE` for a variable."""
+    return next(one for one in TABLE if any(fnmatch.fnmatchcase(name, pattern) for pattern in one.names))
+
+
+def in_key(name: str) -> bool:
+    """Return whether the ledger key holds a variable that the cluster file or the deployment sets."""
+    return row(name).key
+
+
+def in_key_if_inherited(name: str) -> bool:
+    """Return whether the ledger key holds a variable that a server gets from the environment of snakemake."""
+    return row(name).inherited and not looks_secret(name)
+
+
+def refusal(name: str, value: str) -> str | None:
+    """Return why the configuration may not set a variable to this value; None if it may."""
+    found = row(name)
+    return None if value.strip() == found.unless else found.refused
