@@ -28,12 +28,14 @@ pathvars:
 
 
 wildcard_constraints:
-    deployment=r"[a-z0-9][a-z0-9.-]*",
-    environment=r"[a-z0-9][a-z0-9.-]*",
-    model=r"[a-z0-9][a-z0-9.-]*",
-    point=r"[a-z0-9][a-z0-9.-]*",
+    deployment=NAME,
+    environment=NAME,
+    model=NAME,
+    point=NAME,
 
 
+include: "workflow/rules/inputs.smk"
+include: "workflow/rules/resources.smk"
 include: "workflow/rules/environment.smk"
 include: "workflow/rules/weights.smk"
 include: "workflow/rules/plan.smk"

@@ -301,7 +301,7 @@ class Checkout:
 
 
 def _job(log: str) -> str:
-    return "/".join(log.split("/")[:2])
+    return "/".join(log.removeprefix("deployments/").split("/")[:2])
 
 
 def _default_signals() -> None:

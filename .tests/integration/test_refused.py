@@ -141,3 +141,12 @@ def test_runs_in_two_checkouts_leave_each_others_deployments_alone(checkouts):
     assert one.rejected() == {} and len(one.attempts("a")) == 1
     assert waited.rc == 0, waited.text
     assert one.daemon("a")["ended_at"] <= other.daemon("a")["started_at"]
+
+
+def test_dry_run_asked_for_by_a_profile_writes_nothing(fresh: Checkout):
+    (fresh.path / "looking").mkdir()
+    (fresh.path / "looking" / "config.yaml").write_text("dry-run: true\ncores: 2\n")
+    done = fresh.run("--profile", "looking", profile=False)
+    assert done.rc == 0 and "dry-run" in done.text, done.text
+    assert not fresh.results.exists()
+    assert not (fresh.path / ".snakemake" / "servemark-owner.json").exists()

@@ -1,11 +1,18 @@
 """The life of one deployment, one group: on a cluster one job, here ordinary jobs in the same order.
 
 Takes plan.json. Gives a record for every load point, startup.json and stopped.json. cluster.json, endpoint.json and ready.json are
-tokens: they exist while a run works on the deployment. A token that states no failure may outlive its server: keeper.json tells.
+live records: they exist while a run works on the deployment. One that states no failure may outlive its server: keeper.json states the end.
+
+The wildcard `life` is `deployments` if the deployment is measured, and `serving` if its endpoint is kept for users (serving.smk).
 
 A stage that fails does not fail its rule: it stops the deployment and writes the failure into its record. The later stages pass
 it on, so that the other deployments, the report and the archive go on, and check_measurements fails the run at the end.
 """
+
+
+wildcard_constraints:
+    life=f"deployments|{serving.FOLDER}",
+
 
 # On one machine the jobs of a group are ordinary jobs; naming the group there would only make a dry run of many deployments slow.
 ALLOCATION = "deployment" if SCHEDULED else None
@@ -21,18 +28,23 @@ rule start_cluster:
         settings=ancient(settings()),
         plans=ancient("<run>/plans.json"),
     output:
-        cluster=temp("<run>/deployments/{deployment}/cluster.json"),
+        cluster=temp("<run>/{life}/{deployment}/cluster.json"),
     log:
-        "<logs>/start_cluster/{deployment}.log",
+        "<logs>/{life}/start_cluster/{deployment}.log",
     benchmark:
-        "<benchmarks>/start_cluster/{deployment}.tsv"
+        "<benchmarks>/{life}/start_cluster/{deployment}.tsv"
     priority: 10
     group:
         ALLOCATION
     resources:
-        **of_an_allocation(),
-    params:
-        hold=False,
+        **allocation_site(),
+        runtime=allocation_resource("runtime"),
+        nodes=allocation_resource("nodes"),
+        gres=allocation_resource("gres"),
+        cpus_per_task=allocation_resource("cpus_per_task"),
+        mem_mb=allocation_resource("mem_mb"),
+        slurm_exclusive=allocation_resource("slurm_exclusive"),
+        slurm_client=allocation_resource("slurm_client"),
     script:
         "../scripts/start_cluster.py"
 
@@ -40,17 +52,17 @@ rule start_cluster:
 rule check_fabric:
     """See that all ranks reach each other, and how, before a model is loaded."""
     input:
-        cluster="<run>/deployments/{deployment}/cluster.json",
+        cluster="<run>/{life}/{deployment}/cluster.json",
         plan="<run>/deployments/{deployment}/plan.json",
         environment=environment_of,
         hardware="<run>/hardware.json",
         settings=ancient(settings()),
     output:
-        fabric="<run>/deployments/{deployment}/fabric.json",
+        fabric="<run>/{life}/{deployment}/fabric.json",
     log:
-        "<logs>/check_fabric/{deployment}.log",
+        "<logs>/{life}/check_fabric/{deployment}.log",
     benchmark:
-        "<benchmarks>/check_fabric/{deployment}.tsv"
+        "<benchmarks>/{life}/check_fabric/{deployment}.tsv"
     priority: 15
     group:
         ALLOCATION
@@ -61,19 +73,19 @@ rule check_fabric:
 rule serve_model:
     """Start vLLM's servers under the keeper, and the router where there is one."""
     input:
-        cluster="<run>/deployments/{deployment}/cluster.json",
-        fabric="<run>/deployments/{deployment}/fabric.json",
+        cluster="<run>/{life}/{deployment}/cluster.json",
+        fabric="<run>/{life}/{deployment}/fabric.json",
         plan="<run>/deployments/{deployment}/plan.json",
         environment=environment_of,
         manifest=manifest_of,
         hardware="<run>/hardware.json",
         settings=ancient(settings()),
     output:
-        endpoint=temp("<run>/deployments/{deployment}/endpoint.json"),
+        endpoint=temp("<run>/{life}/{deployment}/endpoint.json"),
     log:
-        "<logs>/serve_model/{deployment}.log",
+        "<logs>/{life}/serve_model/{deployment}.log",
     benchmark:
-        "<benchmarks>/serve_model/{deployment}.tsv"
+        "<benchmarks>/{life}/serve_model/{deployment}.tsv"
     priority: 20
     group:
         ALLOCATION
@@ -86,23 +98,23 @@ rule serve_model:
 rule await_ready:
     """Wait until the server answers a real completion; keep the start-up breakdown."""
     input:
-        cluster="<run>/deployments/{deployment}/cluster.json",
-        endpoint="<run>/deployments/{deployment}/endpoint.json",
+        cluster="<run>/{life}/{deployment}/cluster.json",
+        endpoint="<run>/{life}/{deployment}/endpoint.json",
         plan="<run>/deployments/{deployment}/plan.json",
         settings=ancient(settings()),
     output:
-        ready=temp("<run>/deployments/{deployment}/ready.json"),
+        ready=temp("<run>/{life}/{deployment}/ready.json"),
         startup=report(
-            "<run>/deployments/{deployment}/startup.json",
+            "<run>/{life}/{deployment}/startup.json",
             caption="../report/startup.rst",
             category="Deployments",
             subcategory="{deployment}",
             labels={"what": "start-up"},
         ),
     log:
-        "<logs>/await_ready/{deployment}.log",
+        "<logs>/{life}/await_ready/{deployment}.log",
     benchmark:
-        "<benchmarks>/await_ready/{deployment}.tsv"
+        "<benchmarks>/{life}/await_ready/{deployment}.tsv"
     priority: 30
     group:
         ALLOCATION

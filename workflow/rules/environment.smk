@@ -13,7 +13,12 @@ rule probe_hardware:
     benchmark:
         "<benchmarks>/probe_hardware.tsv"
     resources:
-        **of_a_small_job("probe_hardware"),
+        **small_job_site("probe_hardware"),
+        runtime=small_job_resource("probe_hardware", "runtime"),
+        gres=small_job_resource("probe_hardware", "gres"),
+        cpus_per_task=small_job_resource("probe_hardware", "cpus_per_task"),
+        mem_mb=small_job_resource("probe_hardware", "mem_mb"),
+        slurm_exclusive=small_job_resource("probe_hardware", "slurm_exclusive"),
     params:
         code=code_of("probe_hardware"),
         share=scheduled.share(experiment.config) if SCHEDULED else None,
@@ -33,9 +38,14 @@ rule build_environment:
         "<logs>/build_environment/{environment}.log",
     benchmark:
         "<benchmarks>/build_environment/{environment}.tsv"
-    localrule: runs_here(lambda cluster: cluster.build_on)
+    localrule: runs_on_login(experiment.config.cluster and experiment.config.cluster.build_on)
     resources:
-        **of_a_small_job("build_environment"),
+        **small_job_site("build_environment"),
+        runtime=small_job_resource("build_environment", "runtime"),
+        gres=small_job_resource("build_environment", "gres"),
+        cpus_per_task=small_job_resource("build_environment", "cpus_per_task"),
+        mem_mb=small_job_resource("build_environment", "mem_mb"),
+        slurm_exclusive=small_job_resource("build_environment", "slurm_exclusive"),
     params:
         code=code_of("build_environment"),
         environment=environment_parameters,
@@ -55,7 +65,12 @@ rule check_environment:
     benchmark:
         "<benchmarks>/check_environment/{environment}.tsv"
     resources:
-        **of_a_small_job("check_environment"),
+        **small_job_site("check_environment"),
+        runtime=small_job_resource("check_environment", "runtime"),
+        gres=small_job_resource("check_environment", "gres"),
+        cpus_per_task=small_job_resource("check_environment", "cpus_per_task"),
+        mem_mb=small_job_resource("check_environment", "mem_mb"),
+        slurm_exclusive=small_job_resource("check_environment", "slurm_exclusive"),
     params:
         code=code_of("check_environment"),
         needs_ray=needs_ray,

@@ -34,7 +34,7 @@ rule plan_deployment:
 rule confirm_plans:
     """Nothing is started while one deployment of the run cannot be served."""
     input:
-        plans=of_every_deployment("<run>/deployments/{deployment}/plan.json"),
+        plans=per_deployment("<run>/deployments/{deployment}/plan.json"),
     output:
         plans="<run>/plans.json",
     log:

@@ -26,7 +26,7 @@ rule account_allocation:
 rule collect_measurements:
     """One row a measurement, INVALID ones without figures."""
     input:
-        accounting=of_every_deployment("<run>/deployments/{deployment}/accounting.json"),
+        accounting=per_deployment("<run>/deployments/{deployment}/accounting.json"),
     output:
         csv=report(
             "<run>/measurements.csv",
@@ -52,14 +52,14 @@ rule write_report:
         table="<run>/measurements.parquet",
         settings=settings(),
         hardware="<run>/hardware.json",
-        environments=every("environment", "<run>/environments/{name}/environment.json"),
-        checks=every("environment", "<run>/environments/{name}/check.json"),
-        manifests=every("model", "<run>/models/{name}/manifest.json"),
-        plans=of_every_deployment("<run>/deployments/{deployment}/plan.json"),
-        fabrics=of_every_deployment("<run>/deployments/{deployment}/fabric.json"),
-        startups=of_every_deployment("<run>/deployments/{deployment}/startup.json"),
-        stopped=of_every_deployment("<run>/deployments/{deployment}/stopped.json"),
-        accounting=of_every_deployment("<run>/deployments/{deployment}/accounting.json"),
+        environments=per_name("environment", "<run>/environments/{name}/environment.json"),
+        checks=per_name("environment", "<run>/environments/{name}/check.json"),
+        manifests=per_name("model", "<run>/models/{name}/manifest.json"),
+        plans=per_deployment("<run>/deployments/{deployment}/plan.json"),
+        fabrics=per_deployment("<run>/deployments/{deployment}/fabric.json"),
+        startups=per_deployment("<run>/deployments/{deployment}/startup.json"),
+        stopped=per_deployment("<run>/deployments/{deployment}/stopped.json"),
+        accounting=per_deployment("<run>/deployments/{deployment}/accounting.json"),
     output:
         report=report(
             "<run>/report.html",

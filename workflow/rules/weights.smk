@@ -15,9 +15,14 @@ rule stage_weights:
         "<logs>/stage_weights/{model}.log",
     benchmark:
         "<benchmarks>/stage_weights/{model}.tsv"
-    localrule: runs_here(lambda cluster: cluster.stage_on)
+    localrule: runs_on_login(experiment.config.cluster and experiment.config.cluster.stage_on)
     resources:
-        **of_a_small_job("stage_weights"),
+        **small_job_site("stage_weights"),
+        runtime=small_job_resource("stage_weights", "runtime"),
+        gres=small_job_resource("stage_weights", "gres"),
+        cpus_per_task=small_job_resource("stage_weights", "cpus_per_task"),
+        mem_mb=small_job_resource("stage_weights", "mem_mb"),
+        slurm_exclusive=small_job_resource("stage_weights", "slurm_exclusive"),
     params:
         code=code_of("stage_weights"),
         source=model_source,

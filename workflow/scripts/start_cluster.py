@@ -25,7 +25,7 @@ with stage("start_cluster", snakemake.wildcards.deployment, snakemake.log[0], fo
         Ledger(config.ledger_folder),
         config,
         folder,
-        hold=snakemake.params.hold,
+        hold=snakemake.wildcards.life == "serving",
         caches=compile_cache.place(config, plan, hardware),
         log=here.log,
         progress=here.progress,

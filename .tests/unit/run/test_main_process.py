@@ -88,10 +88,8 @@ def test_the_resolved_configuration_is_written_once_and_again_when_it_changes(ch
 
 def test_the_sources_of_a_run_are_noted_with_the_configuration_as_it_was_given(checkout, data, monkeypatch):
     note = Path("results/demo/sources.json")
-    monkeypatch.setattr(sys, "argv", ["snakemake", "-n"])
-    main_process.load(data, [DEFAULT], is_main=True)
+    main_process.load(data, [DEFAULT], is_main=True, dry_run=True)
     assert not note.exists(), "a dry run notes nothing"
-    monkeypatch.setattr(sys, "argv", ["snakemake", "--cores", "2"])
     main_process.load(data, [DEFAULT], is_main=True)
     noted = records.Sources.read(note)
     assert noted.why == "not a git checkout" and [given.text for given in noted.configuration] == [DEFAULT.read_text()]
@@ -119,8 +117,8 @@ def test_tokens_and_secrets_of_dead_deployments_go_at_the_begin_and_at_the_end_o
 
 def test_a_dry_run_claims_writes_and_removes_nothing(checkout, data, monkeypatch):
     left = leave_a_dead_deployment()
-    monkeypatch.setattr(sys, "argv", ["snakemake", "-np"])
-    experiment = main_process.load(data, [], is_main=True)
+    experiment = main_process.load(data, [], is_main=True, dry_run=True)
+    assert not experiment.executes
     assert not owner().exists() and not experiment.settings.exists()
     assert all(path.exists() for path in left)
 

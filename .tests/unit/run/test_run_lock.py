@@ -77,12 +77,8 @@ def other(tmp_path):
         (["-c2", "-j", "3", "-e", "local"], True),
         (["--touch"], True),
         (["-t"], True),
-        (["-n"], False),
-        (["-np"], False),
-        (["-pn"], False),
-        (["-Fnp"], False),
-        (["-nq", "all"], False),
-        (["--dry-run"], False),
+        (["-pS"], False),
+        (["-FD"], False),
         (["--lint"], False),
         (["--report=report.html"], False),
         (["--summary", "--cores", "1"], False),
@@ -95,7 +91,8 @@ def other(tmp_path):
     ],
 )
 def test_which_command_lines_run_jobs(argv, executes):
-    assert run_lock.executes(argv) is executes
+    assert run_lock.executes(argv, dry_run=False) is executes
+    assert run_lock.executes(argv, dry_run=True) is False
 
 
 def test_a_claim_names_its_owner_and_a_release_takes_it_back(tmp_path):
@@ -122,13 +119,13 @@ def test_a_second_run_is_refused_and_the_first_one_named(tmp_path, other):
 
 def test_looking_is_allowed_while_a_run_is_alive_and_leaves_everything(tmp_path, other):
     before = owner_file(tmp_path).read_text()
-    assert run_lock.claim(tmp_path, ["-np"]) == []
+    assert run_lock.claim(tmp_path, ["-np"], dry_run=True) == []
     assert owner_file(tmp_path).read_text() == before
 
 
 def test_looking_at_a_fresh_checkout_claims_nothing_and_removes_no_lock(tmp_path):
     locks = leave_locks(tmp_path)
-    assert run_lock.claim(tmp_path, ["--dry-run"]) == []
+    assert run_lock.claim(tmp_path, [], dry_run=True) == []
     assert not owner_file(tmp_path).exists()
     assert all(lock.exists() for lock in locks)
 

@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,16 @@ _OBJECTS_PER_COLLECTION = 100_000
 
 @dataclass(frozen=True)
 class Experiment:
-    """The validated configuration with its load points, as the rules' functions see it."""
+    """The validated configuration with its load points, as the rules' functions see it.
+
+    Attributes:
+        executes: whether this process is the main process of a run that runs jobs.
+    """
 
     config: Config
     points: Mapping[str, tuple[Point, ...]]
     before: Mapping[tuple[str, str], str | None] = field(repr=False)
+    executes: bool = False
 
     @classmethod
     def of(cls, config: Config) -> Experiment:
@@ -95,12 +100,14 @@ def load(
     *,
     is_main: bool,
     scheduled: bool = False,
+    dry_run: bool = False,
     prepare: Callable[[Path], None] | None = None,
 ) -> Experiment:
     """Validate what Snakemake merged, and claim the checkout if this process is going to run jobs.
 
     Args:
         scheduled: jobs go to a scheduler.
+        dry_run: as Snakemake has read it from command line, profile and environment.
         prepare: called with the working folder once its name is checked; may write below ``.snakemake``.
 
     A problem ends the process with its message and exit code 2, before Snakemake starts anything: it would show a traceback
@@ -130,12 +137,13 @@ def load(
             )
         if is_main:
             identity.export_lifeline()
-            for message in run_lock.claim(Path.cwd(), sys.argv[1:]):
+            for message in run_lock.claim(Path.cwd(), sys.argv[1:], dry_run=dry_run):
                 print(f"servemark: {message}", file=sys.stderr)
             # The last to run.
             atexit.register(_explain_storage)
             atexit.register(storage.tidy, run_lock.release, Path.cwd())
-            if run_lock.executes(sys.argv[1:]):
+            if run_lock.executes(sys.argv[1:], dry_run=dry_run):
+                experiment = replace(experiment, executes=True)
                 _require_storage(experiment, scheduled=scheduled)
                 if scheduled:
                     scheduled_run.prepare(experiment.config, experiment.folder)

@@ -25,12 +25,9 @@ from servemark.machine.checkout import Checkout
 from servemark.processes.identity import Identity, myself
 from servemark.records import Strict, utc_now, write_atomically
 
-# Calls of snakemake that execute nothing may look on while a run is alive.
+# Options of snakemake that execute nothing, besides a dry run. Such a call is allowed while a run is alive.
 LOOKING_ONLY = frozenset(
     [
-        "-n",
-        "--dry-run",
-        "--dryrun",
         "--lint",
         "--dag",
         "--rulegraph",
@@ -68,7 +65,7 @@ LOOKING_ONLY = frozenset(
     ]
 )
 # Several flags in one word, as in -np: some that take no value, then one of those above.
-_LOOKING_WORD = re.compile(r"-[afFkpt]*[DhlnSv]")
+_LOOKING_WORD = re.compile(r"-[afFkpt]*[DhlSv]")
 
 
 class Owner(Strict):
@@ -91,13 +88,20 @@ class Owner(Strict):
         return self.host != socket.gethostname() or Identity.parse(self.identity).alive
 
 
-def executes(argv: Sequence[str]) -> bool:
-    """Whether this snakemake command line runs jobs (and does not just look)."""
-    return not any(argument.split("=")[0] in LOOKING_ONLY or _LOOKING_WORD.match(argument) for argument in argv)
+def executes(argv: Sequence[str], *, dry_run: bool) -> bool:
+    """Return whether this call of snakemake runs jobs.
+
+    Args:
+        argv: the command line without the program.
+        dry_run: as Snakemake has read it from command line, profile and environment.
+    """
+    return not dry_run and not any(
+        argument.split("=")[0] in LOOKING_ONLY or _LOOKING_WORD.match(argument) for argument in argv
+    )
 
 
-def claim(workdir: Path, argv: Sequence[str]) -> list[str]:
-    """Claim the checkout for this process.
+def claim(workdir: Path, argv: Sequence[str], *, dry_run: bool = False) -> list[str]:
+    """Claim the checkout for this process, unless its call of snakemake runs no jobs.
 
     Args:
         workdir: the directory that holds ``.snakemake``.
@@ -114,7 +118,7 @@ def claim(workdir: Path, argv: Sequence[str]) -> list[str]:
     record = folder / "servemark-owner.json"
     with FileLock(folder / "servemark-owner.lock"):
         owner = _read(record)
-        if not executes(argv):
+        if not executes(argv, dry_run=dry_run):
             return []
         noted = owner.checkout if owner else None
         # At the same path a run on another machine may be at work here: some file systems give each login node its own inode numbers.

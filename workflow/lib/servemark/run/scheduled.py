@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from servemark.measurement.ledger import Ledger
 from servemark.planning import allocation
 from servemark.records import Plan
 from servemark.run import signals
+from servemark.run.serve import LONGEST_MIN
 from servemark.slurm import commands, journal, leftovers, preflight
 from servemark.slurm.commands import CommandFailed
 from servemark.slurm.request import Request
@@ -39,6 +41,8 @@ RESOURCES: dict[str, str | int] = {
     "mem_mb": 0,
     "slurm_client": "",
 }
+# Those that name the site's choices, and no amounts.
+SITE = ("slurm_account", "slurm_partition", "qos", "constraint", "slurm_extra")
 # Where the main process is a job itself: it ends so long before that job, since Slurm then kills it and its guard without a word,
 # and cancelling what it has submitted takes a few seconds.
 OWN_MARGIN_S = 30.0
@@ -129,6 +133,22 @@ def deployment_request(config: Config, name: str, lacking: int | None) -> Reques
     """
     assert config.cluster is not None, "a run through a scheduler has a cluster"
     return allocation.request(name, config.deployments[name].topology, config.cluster, lacking or 0, _limit(config))
+
+
+def allocation_request(config: Config, folder: Path, name: str, *, serving: bool, timed: bool = True) -> Request:
+    """Return what a deployment's job asks for.
+
+    Args:
+        folder: the run's results.
+        serving: the job keeps an endpoint for users, as long as the cluster file and the partition allow, a day at most.
+        timed: whether the time limit is wanted. It takes a look into the ledger.
+    """
+    if serving:
+        # So many points take longer than any endpoint is kept.
+        request = deployment_request(config, name, LONGEST_MIN)
+        return replace(request, minutes=min(LONGEST_MIN, request.minutes or LONGEST_MIN))
+    points = lacking(config, folder / "deployments" / name / "plan.json") if timed else 0
+    return deployment_request(config, name, points)
 
 
 def small_request(config: Config, rule: str) -> Request:

@@ -222,8 +222,9 @@ def _attempt_logs(attempt: Path) -> list[Path]:
 
 
 def _stage_logs(run_folder: Path, folder: Path, stages: tuple[str, ...]) -> list[Path]:
-    root = run_folder / "logs" / (SERVING if folder.parent.name == SERVING else "")
-    return [path for stage in stages if (path := root / stage / f"{folder.name}.log").exists()]
+    roots = (run_folder / "logs" / folder.parent.name, run_folder / "logs")
+    paths = (root / stage / f"{folder.name}.log" for stage in stages for root in roots)
+    return [path for path in paths if path.exists()]
 
 
 def _first(log: Path, most: int) -> list[str]:

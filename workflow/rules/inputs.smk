@@ -1,0 +1,130 @@
+"""Input and parameter functions of the rules: each returns paths, or parts of the validated configuration."""
+
+import os
+
+from servemark.environments import lockfiles
+from servemark.variables import inherited
+
+
+def environment_of(wildcards):
+    return f"<run>/environments/{configured_deployment(wildcards).environment}/environment.json"
+
+
+def environment_check_of(wildcards):
+    return f"<run>/environments/{configured_deployment(wildcards).environment}/check.json"
+
+
+def manifest_of(wildcards):
+    return f"<run>/models/{configured_deployment(wildcards).model}/manifest.json"
+
+
+def configured_deployment(wildcards):
+    """Return the deployment as configured."""
+    return experiment.config.deployments[wildcards.deployment]
+
+
+def per_deployment(pattern):
+    """Return one path for every deployment of the experiment."""
+    return [pattern.format(deployment=deployment) for deployment in experiment.points]
+
+
+def per_name(kind, pattern):
+    """Return one path for every environment or model that a deployment uses."""
+    used = {getattr(deployment, kind) for deployment in experiment.config.deployments.values()}
+    return [pattern.format(name=name) for name in sorted(used)]
+
+
+def point_paths(deployment):
+    """Return the records of a deployment's load points, in the order of their measurement."""
+    return [f"<run>/deployments/{deployment}/points/{point.name}.json" for point in experiment.points[deployment]]
+
+
+def environment_parameters(wildcards):
+    return experiment.config.environments[wildcards.environment].model_dump(mode="json")
+
+
+def environment_sources(wildcards):
+    """Return the files that decide what is installed, so that a changed lock is built anew."""
+    asked = experiment.config.environments[wildcards.environment].lock
+    known = lockfiles.table(Path("envs"))
+    return [str(path) for lock in known.values() if asked in (lock.name, lockfiles.AUTO) for path in lock.sources()]
+
+
+def needs_ray(wildcards):
+    """Return whether a deployment asks this environment for Ray."""
+    return any(
+        deployment.environment == wildcards.environment and deployment.topology.executor == "ray"
+        for deployment in experiment.config.deployments.values()
+    )
+
+
+def needs_router(wildcards):
+    """Return whether a deployment asks this environment for the router."""
+    return any(
+        deployment.environment == wildcards.environment and deployment.topology.record().routed
+        for deployment in experiment.config.deployments.values()
+    )
+
+
+def model_source(wildcards):
+    return experiment.config.models[wildcards.model].source
+
+
+def load_format(wildcards):
+    return experiment.config.models[wildcards.model].load_format
+
+
+def deployment_parameters(wildcards):
+    """Return everything of the configuration, and of the inherited environment variables, that decides a deployment's plan."""
+    deployment = configured_deployment(wildcards)
+    cluster = experiment.config.cluster
+    given = (cluster.variables if cluster else {}) | deployment.variables
+    return {
+        "deployment": deployment.model_dump(mode="json", exclude={"port", "compile_cache"}),
+        "points": [point.model_dump(mode="json") for point in experiment.points[wildcards.deployment]],
+        "trust_remote_code": experiment.config.models[deployment.model].trust_remote_code,
+        "cluster": cluster
+        and cluster.model_dump(mode="json", include={"scheduler", "variables", "modules", "interface"}),
+        "inherited": inherited.deciding(os.environ, deployment.topology.record(), given),
+    }
+
+
+def port_of(wildcards):
+    """Return the port that the deployment fixes, or None."""
+    port = configured_deployment(wildcards).port
+    return None if port == "auto" else port
+
+
+def predecessor(wildcards):
+    """Return the record of the load point before this one: load points of a deployment run one after the other."""
+    before = experiment.before[wildcards.deployment, wildcards.point]
+    return f"<run>/deployments/{wildcards.deployment}/points/{before}.json" if before else []
+
+
+def points_of(wildcards):
+    return point_paths(wildcards.deployment)
+
+
+def results_of_the_run(wildcards):
+    """Return the files that a user takes away."""
+    archive = f"<run>/archive/{experiment.config.run}.tar.zst"
+    return ["<run>/measurements.csv", "<run>/measurements.parquet", "<run>/report.html", archive, f"{archive}.sha256"]
+
+
+def records_of_the_run(wildcards):
+    """Return every record and raw result. Named as targets, because Snakemake does not make a lost file anew while what was made from it stands."""
+    points = [path for deployment in experiment.points for path in point_paths(deployment)]
+    return [
+        "<run>/hardware.json",
+        "<run>/plans.json",
+        *per_name("environment", "<run>/environments/{name}/environment.json"),
+        *per_name("environment", "<run>/environments/{name}/check.json"),
+        *per_name("model", "<run>/models/{name}/manifest.json"),
+        *per_deployment("<run>/deployments/{deployment}/plan.json"),
+        *per_deployment("<run>/deployments/{deployment}/fabric.json"),
+        *per_deployment("<run>/deployments/{deployment}/startup.json"),
+        *per_deployment("<run>/deployments/{deployment}/stopped.json"),
+        *per_deployment("<run>/deployments/{deployment}/accounting.json"),
+        *points,
+        *[path.replace(".json", ".requests.json") for path in points],
+    ]
