@@ -1,7 +1,8 @@
-"""A stand-in of the Hugging Face hub on loopback: the routes that fetching a model takes, and the faults that a test orders.
+"""A stand-in of the Hugging Face hub on loopback: the routes that snapshot_download takes, and the faults that a test orders.
 
-Written after what the hub answers: /api/models/ORG/NAME/revision/REVISION?blobs=true, /ORG/NAME/resolve/COMMIT/PATH (a redirect to another
-host for large files, which here is a second port), Range, X-Error-Code, X-Error-Message, Retry-After.
+Written after the hub's responses: /api/models/ORG/NAME/revision/REVISION?blobs=true, /api/models/ORG/NAME/tree/COMMIT?recursive=true,
+HEAD and GET of /ORG/NAME/resolve/COMMIT/PATH (large files: a redirect to another host, here a second port), Range, X-Error-Code,
+X-Error-Message, Retry-After.
 """
 
 from __future__ import annotations
@@ -61,28 +62,45 @@ class StandinHub:
         self.address = self.store = ""
 
     def fetched(self) -> list[str]:
-        """The paths of the files that were asked for, sorted; one that was asked for twice stands there twice."""
-        return sorted(asked.path.split("/resolve/")[1][41:] for asked in self.asked if "/resolve/" in asked.path)
+        """Return the paths of the files whose content was requested, sorted, with repetitions."""
+        got = [asked.path for asked in self.asked if asked.method == "GET" and "/resolve/" in asked.path]
+        return sorted(path.split("/resolve/")[1][41:] for path in got)
 
     def ranges(self, path: str) -> list[str | None]:
         """The Range headers of the requests for a large file that reached the store."""
         return [asked.range for asked in self.asked if asked.path.startswith("/store/") and asked.path.endswith(path)]
 
     def listing(self, commit: str) -> dict[str, object]:
-        """The answer to the question for a revision."""
+        """Return the response for a revision."""
         siblings = []
-        for path, content in self.commits[commit].items():
-            size = self.sizes.get(path, len(content))
-            entry: dict[str, object] = {
-                "rfilename": path,
-                "size": size,
-                "blobId": self.digests.get(path, blob(content)),
-            }
+        for path in self.commits[commit]:
+            size, digest = self.stated(commit, path)
+            entry: dict[str, object] = {"rfilename": path, "size": size, "blobId": digest}
             if path.endswith(self.lfs):
-                sha256 = self.digests.get(path, hashlib.sha256(content).hexdigest())
-                entry |= {"blobId": "0" * 40, "lfs": {"sha256": sha256, "size": size, "pointerSize": 134}}
+                entry |= {"blobId": "0" * 40, "lfs": {"sha256": digest, "size": size, "pointerSize": 134}}
             siblings.append(entry)
         return {"id": self.repository, "modelId": self.repository, "sha": commit, "siblings": siblings}
+
+    def tree(self, commit: str) -> list[dict[str, object]]:
+        """Return the response for the tree of a commit."""
+        entries = []
+        for path in self.commits[commit]:
+            size, digest = self.stated(commit, path)
+            entry: dict[str, object] = {"type": "file", "path": path, "size": size, "oid": digest}
+            if path.endswith(self.lfs):
+                entry |= {
+                    "oid": "0" * 40,
+                    "lfs": {"oid": digest, "size": size, "pointerSize": 134},
+                    "xetHash": "f" * 64,
+                }
+            entries.append(entry)
+        return entries
+
+    def stated(self, commit: str, path: str) -> tuple[int, str]:
+        """Return the size and the digest that the hub states of a file: sha256 of a large file, else git's sha1."""
+        content = self.commits[commit][path]
+        digest = hashlib.sha256(content).hexdigest() if path.endswith(self.lfs) else blob(content)
+        return self.sizes.get(path, len(content)), self.digests.get(path, digest)
 
     def fault(self, path: str, authorization: str | None) -> Fault | None:
         """The ordered fault for a request, one time less from now on."""
@@ -112,12 +130,16 @@ class _Answers(BaseHTTPRequestHandler):
             self._send(fault.status, fault.body.encode(), fault.headers)
         elif self.is_store:
             self._send_content(path.removeprefix("/store/"), fault)
+        elif path.startswith("/api/models/") and "/tree/" in path:
+            self._send_json(self.hub.tree(path.partition("/tree/")[2]))
         elif path.startswith("/api/models/"):
             self._send_listing(path.removeprefix("/api/models/"))
         elif "/resolve/" in path:
             self._send_file(*path.strip("/").split("/resolve/"), fault)
         else:
             self._send(404, b"", {"X-Error-Message": "Sorry, we can't find the page you are looking for."})
+
+    do_HEAD = do_GET
 
     def _send_listing(self, rest: str) -> None:
         repository, _, revision = rest.partition("/revision/")
@@ -132,17 +154,27 @@ class _Answers(BaseHTTPRequestHandler):
             assert parse_qs(urlsplit(self.path).query)["blobs"] == ["true"], (
                 "sizes and digests come only when asked for"
             )
-            self._send(200, json.dumps(self.hub.listing(commit)).encode(), {"Content-Type": "application/json"})
+            self._send_json(self.hub.listing(commit))
+
+    def _send_json(self, data: object) -> None:
+        self._send(200, json.dumps(data).encode(), {"Content-Type": "application/json"})
 
     def _send_file(self, repository: str, rest: str, fault: Fault | None) -> None:
         commit, _, path = rest.partition("/")
         content = self.hub.commits.get(commit, {}).get(path) if repository == self.hub.repository else None
         if content is None:
             self._send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"})
-        elif path.endswith(self.hub.lfs):
+            return
+        size, digest = self.hub.stated(commit, path)
+        headers = {"X-Repo-Commit": commit, "ETag": f'"{digest}"'}
+        if path.endswith(self.hub.lfs):
             where = f"{self.hub.store}/store/{commit}/{path}?X-Amz-Signature=signed-for-you"
-            # Names xet as the hub does, so that a client that takes to it is seen to fail.
-            self._send(302, b"", {"Location": where, "X-Xet-Hash": "f" * 64, "X-Repo-Commit": commit})
+            # Xet as the hub offers it: a client that uses it requests a route that is not here.
+            refresh = f"/api/models/{repository}/xet-read-token/{commit}"
+            headers |= {"X-Linked-Etag": headers["ETag"], "X-Linked-Size": str(size), "X-Xet-Refresh-Route": refresh}
+            self._send(302, b"", headers | {"Location": where, "X-Xet-Hash": "f" * 64})
+        elif self.command == "HEAD":
+            self._send(200, b"", headers | {"Content-Length": str(size)})
         else:
             self._send_body(content, fault)
 
@@ -172,10 +204,11 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for key, value in {**headers, "Content-Length": str(len(body))}.items():
+        for key, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(key, value)
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
 
 def tensors(count: int) -> bytes:

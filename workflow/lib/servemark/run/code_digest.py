@@ -26,7 +26,7 @@ _LIVE = (
     "deployment.server deployment.watch"
 )
 # How a model's files come here: they are compared with what the hub states of them.
-_FETCHED = "weights.hub_client weights.hub_refusals weights.parallel"
+_FETCHED = "weights.hub_client weights.hub_refusals"
 
 APART = frozenset(f"{PACKAGE}.{name}" for name in f"{_AROUND} {_GIVEN} {_LIVE} {_FETCHED}".split())
 """Modules, and packages with all that is in them, that decide nothing of what a stage writes."""

@@ -1,183 +1,73 @@
-"""What a user is told when the hub, the way to it or the disk refuses: what happened, where, what to do. Nothing is asked here."""
+"""Errors of the hub in words: what happened, where to look, what to do."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from servemark.errors import WeightsRefused
-from servemark.files import storage
-from servemark.files.storage import size
 from servemark.weights.hub_source import HubSource
 
-TOKEN = "HF_TOKEN"  # noqa: S105 - the variable's name
-KEPT = "What was fetched is kept: the same command goes on from there."
+_PARTIAL = ("The repository {name} is not a complete model", "Use a complete checkpoint in safetensors form.")
+_COMMAND = "run `hf download {name} --revision {revision} --local-dir DIR` and set `source: DIR`."
+TEXTS = {
+    "hub_gated": ("The model {name} is gated", "Accept its licence on that page and wait until access is granted."),
+    "hub_unauthorised": ("The hub does not accept HF_TOKEN", "Create a token with read access, or unset HF_TOKEN."),
+    "hub_forbidden": ("The hub denies access to {name}", "Give the token read access to this repository."),
+    "hub_repository_missing": ("The hub has no model {name}, or hides it", "Check the spelling of ORG/NAME."),
+    "hub_revision_missing": ("The model {name} has no revision {revision}", "Set a branch, a tag or a full commit."),
+    "hub_file_missing": ("The hub does not deliver a file of {name} that it lists", "Set another revision."),
+    "hub_busy": ("The hub limits requests from here", "Wait some minutes. With HF_TOKEN the limit is higher."),
+    "hub_out_of_order": ("The hub failed to deliver {name}", "Wait some minutes."),
+    "hub_refused": ("The hub refused to deliver {name}", "Open that page in a browser."),
+    "hub_unreachable": ("The hub cannot be reached for {name}", "Check network, HTTPS_PROXY, NO_PROXY, HF_ENDPOINT."),
+    "hub_digest_differs": (
+        "A file of {name} is not the one that the hub lists, and was removed",
+        "If the error repeats, a proxy, a mirror (HF_ENDPOINT) or the disk changes the content.",
+    ),
+    "hub_file_too_large": (
+        "Over plain HTTP the hub delivers no file as large as one of {name}",
+        f"Instead, {_COMMAND}",
+    ),
+    "hub_offline": (
+        "The model {name}@{revision} is not in the cache, and HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set",
+        f"Unset it where the hub can be reached, copy that folder from another cache (cp -r), or elsewhere {_COMMAND}",
+    ),
+    "disk_full": ("The disk has no space for {name}", "Free space, or set `cache` to a folder on another disk."),
+    "weights_unwritable": ("{name} cannot be written", "Check quota and permissions, or set `cache` to another disk."),
+    "link_leaves_directory": ("{name} lists a hidden file or one outside its folder", "Use another HF_ENDPOINT."),
+    **dict.fromkeys(("config_missing", "tokenizer_missing", "weights_missing", "shard_missing"), _PARTIAL),
+}
+"""What happened and what to do, by reason."""
+ACCOUNT = ("hub_gated", "hub_unauthorised", "hub_forbidden", "hub_repository_missing")
 
 
-def in_a_job() -> bool:
-    """Whether this process runs in a job of a scheduler, where secrets are not handed on and the outside may be out of reach."""
-    return "SLURM_JOB_ID" in os.environ
-
-
-def shown(endpoint: str) -> str:
-    """An endpoint without the user and password that it may hold."""
-    parts = urlsplit(endpoint)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
-def answered(
-    source: HubSource, endpoint: str, status: int, code: str | None, said: str, *, signed_in: bool, tries: int = 1
-) -> WeightsRefused:
-    """The hub answered with an error.
+def refused(source: HubSource, reason: str, said: str = "", look: Path | None = None) -> WeightsRefused:
+    """Return the error for a reason of :data:`TEXTS`.
 
     Args:
-        status: of HTTP.
-        code: the hub's own word for the error (header X-Error-Code), e.g. GatedRepo.
-        said: the hub's own sentence; may be empty.
-        signed_in: a token was sent.
-        tries: how often was asked.
+        said: the hub's or the system's words, a file or numbers.
+        look: a folder; without one: the model's page.
     """
-    name, page = source.repository, f"{shown(endpoint)}/{source.repository}"
-    words = f" ({status}: {said})" if said else f" ({status})"
-    if code == "GatedRepo":
-        token = (
-            f"the account of {TOKEN} has no access to it yet"
-            if signed_in
-            else f"no token was sent, because {TOKEN} is not set"
-        )
-        return _refused(
-            f"The model {name} is gated, and {token}{words}.",
-            page,
-            f"Accept its licence on that page with your account and wait until access is granted; {_export()}",
-            "hub_gated",
-        )
-    if status == 401 and signed_in and code != "RepoNotFound":
-        return _refused(
-            f"The hub does not take {TOKEN}{words}.",
-            page,
-            f"Make another token with read access (settings of your account, Access Tokens); {_export()} "
-            f"For a public model: unset {TOKEN}.",
-            "hub_unauthorised",
-        )
-    if code == "RevisionNotFound":
-        return _refused(
-            f"The model {name} has no revision {source.revision!r}{words}.",
-            f"{page}/tree/main",
-            "Give a branch, a tag or a whole commit that its page names, as in `hf:ORG/NAME@REVISION`; without one: main.",
-            "hub_revision_missing",
-        )
-    if code == "EntryNotFound":
-        return _refused(
-            f"The hub lists a file of {name} that it does not have{words}.",
-            page,
-            "Run again; if it stays so, name another revision.",
-            "hub_file_missing",
-        )
-    if status in (401, 404):
-        return _refused(
-            f"There is no model {name} on the hub that {'this account' if signed_in else 'everybody'} may see{words}.",
-            page,
-            f"Check the spelling of ORG/NAME. If it is private: {_export()}",
-            "hub_repository_missing",
-        )
-    if status == 403:
-        return _refused(
-            f"The hub forbids to read {name}{words}.",
-            page,
-            f"A fine-grained token needs read access to this repository, and for gated models to public gated ones; {_export()}",
-            "hub_forbidden",
-        )
-    if status == 429:
-        return _refused(
-            f"The hub has had too many requests from here{words}; asked {_times(tries)}.",
-            page,
-            f"Wait some minutes and run again. {KEPT} With {TOKEN} exported the hub allows more.",
-            "hub_busy",
-        )
-    if status >= 500:
-        return _refused(
-            f"The hub is out of order{words}; asked {_times(tries)}.",
-            page,
-            f"Run again later. {KEPT}",
-            "hub_out_of_order",
-        )
-    return _refused(f"The hub refuses to give {name}{words}.", page, f"Run again later. {KEPT}", "hub_refused")
+    what, do = (text.format(name=source.repository, revision=source.revision) for text in TEXTS[reason])
+    if reason in ACCOUNT:
+        state = "set" if token() else "not set"
+        do += f" HF_TOKEN is {state}: export it in the shell that starts snakemake, never in the configuration."
+    if "SLURM_JOB_ID" in os.environ and reason in (*ACCOUNT, "hub_unreachable", "hub_offline"):
+        do += " Jobs do not get HF_TOKEN and often cannot reach the hub: set `stage_on: login` in the cluster file."
+    said = " ".join(said.replace(token() or "\0", "***").split())[:300].rstrip(".")
+    # Without the user name and password that an endpoint may have.
+    page = f"{re.sub('//[^/]*@', '//', endpoint())}/{source.repository}"
+    what += f" ({said})." if said else "."
+    return WeightsRefused(what, look=str(look or page), do=f"{do} Then rerun; complete files are kept.", reason=reason)
 
 
-def unreachable(source: HubSource, endpoint: str, why: str, tries: int) -> WeightsRefused:
-    """The hub cannot be reached, or what answers is no hub."""
-    node = " Compute nodes often have no way out: write `stage_on: login` in the cluster's file." if in_a_job() else ""
-    return _refused(
-        f"The hub cannot be reached for {source.repository} ({why}); tried {_times(tries)}.",
-        shown(endpoint),
-        f"Check the network, HTTPS_PROXY and NO_PROXY, and HF_ENDPOINT if it is set; then run again. {KEPT}{node}",
-        "hub_unreachable",
-    )
+def endpoint() -> str:
+    """Return the address of the hub."""
+    return os.environ.get("HF_ENDPOINT", "").strip().rstrip("/") or "https://huggingface.co"
 
 
-def offline(source: HubSource, home: Path) -> WeightsRefused:
-    """The hub may not be asked and the model is not staged."""
-    return _refused(
-        f"The model {source.repository}@{source.revision} is not staged, and HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) forbids "
-        "to ask the hub.",
-        str(home),
-        "Stage it where the hub can be reached, such as a login node: run there with HF_HUB_OFFLINE unset and the same cache, or "
-        f"copy that run's folder {'/'.join(home.parts[-3:])} to the place above (cp -r; it has hidden files). Or fetch it there by "
-        f"`hf download {source.repository} --revision {source.revision} --local-dir DIR`, copy DIR and give `source: DIR`.",
-        "hub_offline",
-    )
-
-
-def no_space(source: HubSource, place: Path, needed: int, free: int) -> WeightsRefused:
-    """The disk has less room than the files that are still to be fetched."""
-    return _refused(
-        f"{source.repository} needs {size(needed)} more on the disk, and {size(free)} are free ({storage.mount_point(place)}).",
-        str(place),
-        "Make room there, or put the cache on a larger disk (`cache: DIR`).",
-        "disk_full",
-    )
-
-
-def cannot_write(source: HubSource, place: Path, error: OSError) -> WeightsRefused:
-    """The disk does not take what was fetched: full, over quota, not ours to write."""
-    why = storage.refusal(error, place)
-    return _refused(
-        f"{source.repository} cannot be written: {why.what if why else error.strerror or error}",
-        str(place),
-        f"Check quota, room and permissions there, or put the cache on another disk (`cache: DIR`). {KEPT}",
-        why.reason if why else "weights_unwritable",
-    )
-
-
-def too_large(source: HubSource, commit: str, path: str, given: int, limit: int) -> WeightsRefused:
-    """A single file is larger than what the hub gives by plain HTTP."""
-    return _refused(
-        f"{path} of {source.repository} has {size(given)}, and by plain HTTP the hub gives no file above {size(limit)}.",
-        None,
-        f"Fetch it by `hf download {source.repository} --revision {commit} --local-dir DIR` and give `source: DIR`.",
-        "hub_file_too_large",
-    )
-
-
-def wrong_content(source: HubSource, path: str, place: Path, what: str) -> WeightsRefused:
-    """A file was fetched whole and is another one than the hub states. It has been removed."""
-    return _refused(
-        f"{path} of {source.repository} was fetched and is not what the hub states: {what}. It was removed.",
-        str(place),
-        f"Run again; if it stays so, a proxy, a mirror (HF_ENDPOINT) or the disk changes what passes. {KEPT}",
-        "hub_digest_differs",
-    )
-
-
-def _export() -> str:
-    text = f"export {TOKEN} in the shell that starts snakemake (never in the configuration)."
-    return text + " Jobs do not get it: write `stage_on: login` in the cluster's file." if in_a_job() else text
-
-
-def _times(tries: int) -> str:
-    return "once" if tries == 1 else f"{tries} times"
-
-
-def _refused(what: str, look: str | None, do: str, reason: str) -> WeightsRefused:
-    return WeightsRefused(what, look=look, do=do, reason=reason)
+def token() -> str:
+    """Return the token of the environment; empty without one."""
+    return os.environ.get("HF_TOKEN", "").strip()
