@@ -92,17 +92,17 @@ FORETOLD = {
     },
     "thresholds": {"": Case(tighten, stages("a", "b"))},
     "template": {"": Case(edit("templates/report.html.j2"), PAGE)},
-    # One rule of each kind; that each has its digest, and of which files, test_depends.py knows.
+    # One rule of each kind; that each has its digest, and of which files, test_code_digest.py knows.
     "code": {
-        "hardware": Case(library("hardware"), {"probe_hardware"} | ENVIRONMENT | plans("a", "b")),
+        "hardware": Case(library("machine/hardware"), {"probe_hardware"} | ENVIRONMENT | plans("a", "b")),
         "plan": Case(library("planning/memory"), plans("a", "b")),
-        "judging": Case(library("statistics"), stages("a", "b")),
+        "judging": Case(library("measurement/statistics"), stages("a", "b")),
         "page": Case(library("report/gaps"), PAGE),
-        "archive": Case(library("archive"), ARCHIVE),
+        "archive": Case(library("archive/seal"), ARCHIVE),
     },
     "other-code": {
         "": Case(
-            library("progress", "processes", "keeper/__main__", "launch", "deployment/readiness", "slurm/submit", "cli"),
+            library("progress", "processes/identity", "supervisor/__main__", "launch/command_lines", "deployment/readiness", "slurm/submit", "cli/main"),
             set(),
         ),
     },
@@ -283,5 +283,5 @@ def test_every_row_of_the_table_has_its_test():
     rows = re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE)
     assert len(rows) == len(set(rows)) > 15
     assert set(rows) == FORETOLD.keys() | ELSEWHERE.keys()
-    tests = "".join(path.read_text() for path in [*HERE.glob("test_*.py"), *(HERE.parent / "unit").glob("test_*.py")])
+    tests = "".join(path.read_text() for path in [*HERE.glob("test_*.py"), *(HERE.parent / "unit").rglob("test_*.py")])
     assert [name for name in ELSEWHERE.values() if f"def {name}(" not in tests] == []
