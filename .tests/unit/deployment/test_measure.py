@@ -19,6 +19,7 @@ from servemark.config.model import Timeouts
 from servemark.deployment import attempts
 from servemark.measurement import quarantine, silence
 from servemark.measurement.raw import read_raw
+from servemark.measurement.reasons import MORE_TIME
 from servemark.nodes import suspension
 from servemark.records import Ready, Timeline, Topology
 from servemark.report import timelines
@@ -262,7 +263,7 @@ def test_a_point_that_the_allocations_time_does_not_hold_is_not_begun(deploy):
     assert (
         "The allocation has 10" in record.failure.detail and "a load point takes about 110 s" in record.failure.detail
     )
-    assert record.failure.remedy == attempts.MORE_TIME
+    assert record.failure.remedy == MORE_TIME
     assert_all_gone(plain)
     assert plain.stop().failure == record.failure
 

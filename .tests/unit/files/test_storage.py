@@ -14,7 +14,7 @@ from servemark.archive import seal as archive
 from servemark.environments.build import _pip_refusal
 from servemark.environments.lockfiles import Lock
 from servemark.files import private, storage
-from servemark.measurement import quarantine
+from servemark.measurement import reasons
 from servemark.progress import Progress
 from servemark.records import write_atomically
 from servemark.report import charts
@@ -157,7 +157,7 @@ def test_pip_on_full_disk_states_what_the_environment_needs(tmp_path):
 
 @pytest.mark.parametrize("reason", ["disk_full", "quota_exceeded", "read_only", "not_permitted", "no_space_left"])
 def test_point_lost_to_a_disk_is_always_measured_again(reason):
-    assert reason in quarantine.FROM_OUTSIDE
+    assert reason in reasons.OUTSIDE
 
 
 def test_progress_that_cannot_be_written_ends_no_stage(tmp_path):

@@ -4,6 +4,7 @@ import pytest
 
 from servemark.errors import ServemarkError
 from servemark.measurement.quarantine import decide, gate, reason_codes, reject
+from servemark.measurement.reasons import remedy
 from servemark.records import Check, Failure, Measurement, Reason
 
 FAILURE = Failure(
@@ -161,7 +162,7 @@ def test_the_table_names_point_reason_detail_log_remedy_and_the_next_run(run):
     table = run.gate(record("bad"), record("dead", failure=FAILURE), record("x", codes=("new_code",))).table
     for text in (
         "3 INVALID measurement(s)", "The next `snakemake` measures exactly these again", str(run.rejected), "plain/bad",
-        "server_died", "Detail of server_died.", "attempts/1", "after mending the cause", "plain/dead", "server_exited",
+        "server_died", "Detail of server_died.", "attempts/1", remedy("server_died"), "plain/dead", "server_exited",
         "The server exited with 1.", "logs/server.log", "Read it.", "new_code", "Read the logs of this attempt",
     ):  # fmt: skip
         assert text in table

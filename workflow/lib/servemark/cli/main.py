@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from servemark import __version__
+from servemark.cli import reference, ticket
 from servemark.cli import status as status_table
 from servemark.cli import stop as stopping
-from servemark.cli import ticket
 from servemark.cli.live import Jobs, living
 from servemark.config import document, paths
 from servemark.config.expand import expand, points
@@ -49,9 +49,10 @@ def check(path: Path, cluster: str | None = None) -> None:
 
 
 def generate(root: Path) -> None:
-    """Write the configuration's schema and reference, and the records' schemas."""
+    """Write the configuration's schema and reference, the records' schemas, and the page of all reasons."""
     document.write(root / "config")
     schemas.write(root / "workflow" / "schemas")
+    reference.write(root)
 
 
 def status(as_json: bool) -> None:

@@ -22,6 +22,7 @@ from servemark.errors import ServemarkError, StageFailed
 from servemark.files.private import private, runtime_root
 from servemark.machine import git_state
 from servemark.machine.checkout import Checkout
+from servemark.measurement import reasons
 from servemark.nodes.allocation import Allocation
 from servemark.nodes.survey import Answer
 from servemark.processes import identity
@@ -34,20 +35,6 @@ FOLDER = "attempts"
 RUNTIME_VARIABLE = "SERVEMARK_RUNTIME_DIR"
 # After the servers have ended, the stages that are left write their records: seconds, more on a slow shared disk.
 END_MARGIN_S = 30.0
-
-MORE_TIME = (
-    "Run the same command again: what is lacking is measured in a new allocation. To ask for more time at once, raise "
-    "minutes_per_point or max_minutes in the cluster file."
-)
-_FROM_OUTSIDE = {
-    "out_of_time": ("The allocation's time was over.", MORE_TIME),
-    "stop_requested": ("The deployment was stopped on request.", "Run the same command again to go on."),
-    "taken_over": ("A newer allocation works on this deployment.", "Nothing: the newer one goes on."),
-    "stage_killed": (
-        "The stage that worked on the deployment was killed without a word (kill -9, or out of memory).",
-        "See `dmesg` or the scheduler's record for who killed it; run the same command again to go on.",
-    ),
-}
 
 
 def new(deployment_folder: Path) -> Path:
@@ -130,13 +117,11 @@ def fail(attempt: Path, failure: Failure, stop_timeout_s: float) -> Failure:
 def ended_from_outside(attempt: Path, stage: str) -> Failure | None:
     """Why the keeper ended the attempt, when that was neither a fault of the deployment nor asked for by a stage."""
     state = supervisor.read_state(attempt)
-    found = _FROM_OUTSIDE.get(state.why or "") if state else None
-    if found is None:
+    found = reasons.TABLE.get(state.why or "") if state else None
+    if found is None or not (found.outside and found.remedy):
         return None
-    detail, remedy = found
-    return Failure(
-        stage=stage, reason=str(state and state.why), detail=detail, log=str(attempt / "keeper.json"), remedy=remedy
-    )
+    log = str(attempt / "keeper.json")
+    return Failure(stage=stage, reason=found.code, detail=found.meaning, log=log, remedy=found.remedy)
 
 
 def noted_failure(attempt: Path | None) -> Failure | None:

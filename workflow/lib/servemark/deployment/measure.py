@@ -20,7 +20,7 @@ from servemark.deployment.server import SERVER
 from servemark.deployment.watch import Load, ServerWatch, scraper
 from servemark.environments import bytecode_cache
 from servemark.files import storage
-from servemark.measurement import verdict
+from servemark.measurement import reasons, verdict
 from servemark.measurement.facts import ServerFacts
 from servemark.measurement.key import key_parts
 from servemark.measurement.ledger import PASSING, Ledger, file_sha256, is_keepable
@@ -148,7 +148,7 @@ class Measuring:
             f"The allocation has {max(0.0, left_s):.0f} s left and a load point takes about {expected_s:.0f} s: "
             "stopped between points."
         )
-        failure = Failure(stage=STAGE, reason="out_of_time", detail=detail, remedy=attempts.MORE_TIME)
+        failure = Failure(stage=STAGE, reason="out_of_time", detail=detail, remedy=reasons.MORE_TIME)
         return attempts.fail(attempt, failure, self.timeouts.stop)
 
     def _death_between_points(self, attempt: Path) -> Failure:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from servemark.measurement.raw import Client, RawResult, Results
+from servemark.measurement.reasons import reason
 from servemark.measurement.recount import disagreements, recount, same
 from servemark.records import Reason
 
@@ -96,11 +97,11 @@ def reasons(clients: Sequence[Client], duration_s: float, limits: Limits) -> Ite
             f"Client process {most[0]} of {len(clients)} used {most[1]:.0%} of a core while it measured, more than "
             f"{limits.max_client_cpu:.0%}: it sent and read late, so the figures are partly its own. Give the workload more `clients`."
         )
-        yield Reason(code="client_saturated", severity="SUSPECT", detail=detail)
+        yield reason("client_saturated", detail)
     if len(clients) > 1 and (together := overlap_s(clients)) < limits.min_client_overlap * duration_s:
         detail = (
             f"All {len(clients)} client processes were at work during {together:.2f} s of {duration_s:.2f} s "
             f"({together / duration_s:.0%}; {limits.min_client_overlap:.0%} asked): otherwise the load was a smaller one. "
             "More `requests` make what lies outside weigh less."
         )
-        yield Reason(code="clients_out_of_step", severity="SUSPECT", detail=detail)
+        yield reason("clients_out_of_step", detail)

@@ -15,39 +15,12 @@ from pathlib import Path
 from typing import Literal
 
 from servemark.errors import ServemarkError
-from servemark.files import storage
+from servemark.measurement.reasons import DEFAULT_REMEDY, OUTSIDE, remedy
 from servemark.records import Measurement
 
 Action = Literal["keep", "move", "hole"]
 
-REMEDIES = {
-    "client_disagrees": "Compare the result file with the client's log; another vLLM may write another format.",
-    "client_failed": "Read the client's log of this point.",
-    "client_timeout": "Allow the point more time, or ask for fewer requests or a lower load.",
-    "clock_odd": "Look for a clock or virtualisation problem on the client's node, then run again.",
-    "input_tokens_differ": "Check that client and server use the same tokenizer.",
-    "few_requests_per_slot": "Raise `requests`, so that each slot of the concurrency serves several.",
-    "interrupted": "Find out what stopped the job, the client or the server (suspension, SIGSTOP, a frozen machine, compilation), and "
-    "measure again.",
-    "no_output": "Send one request by hand and read the server's log.",
-    "non_finite": "Read the client's log of this point, then run again.",
-    "output_tokens_long": "Check that the client's options do not ask for other lengths.",
-    "output_tokens_short": "Check `ignore-eos` and that input and output fit in `max-model-len`.",
-    "rate_not_kept": "Raise `concurrency`, the upper limit of the rate, have more `clients` share the load, or lower `request_rate`.",
-    "requests_failed": "Read the errors in the raw result file and the server's log.",
-    "clients_unaccounted": "Run again; the result file holds another number of the client's processes than asked.",
-    "requests_unaccounted": "Read the client's log: it sent another number of requests than asked.",
-    "server_changed": "The server was restarted during the point: read its log, then run again.",
-    "server_died": "Read the server's log; after mending the cause run again.",
-    "server_hung": "Read the server's log; lower the load if it ran out of memory.",
-    "too_short": "Raise `requests`, so that the point takes longer.",
-}
-# What came from outside and says nothing of the point: it is measured again however often that happens.
-FROM_OUTSIDE = frozenset(
-    {"out_of_time", "stop_requested", "taken_over", "stage_killed", "slurm_unreachable", "no_space_left"}
-) | set(storage.REASONS.values())
 QUOTED_LINES = 3
-DEFAULT_REMEDY = "Read the logs of this attempt, then run snakemake again."
 
 
 @dataclass(frozen=True)
@@ -123,7 +96,7 @@ def decide(
             decisions.append(Decision(path, record, "hole", "accepted by accept_invalid"))
         elif (
             (name, record.key, reason_codes(record)) in seen
-            and not reason_codes(record) & FROM_OUTSIDE
+            and not reason_codes(record) & OUTSIDE
             and not _of_another(record)
         ):
             decisions.append(Decision(path, record, "hole", "INVALID again for the same reason"))
@@ -199,14 +172,14 @@ def _causes(record: Measurement) -> list[tuple[str, str, str, str]]:
     if record.failure:
         failure = record.failure
         said = "".join(f"\n{line.strip()}" for line in failure.quote[:QUOTED_LINES])
-        return [(failure.reason, failure.detail + said, failure.log or "-", failure.remedy or DEFAULT_REMEDY)]
+        return [(failure.reason, failure.detail + said, failure.log or "-", failure.remedy or remedy(failure.reason))]
     log = f"{record.attempt}/server.log" if record.attempt else "-"
     if record.attempt and not {"server_died", "server_hung", "server_changed"} & reason_codes(record):
         # RUN/deployments/NAME/attempts/NUMBER
         run_folder = record.attempt.partition("/deployments/")[0]
         log = f"{run_folder}/logs/measure/{record.deployment}/{record.point}.log"
     return [
-        (reason.code, reason.detail, log, REMEDIES.get(reason.code, DEFAULT_REMEDY))
+        (reason.code, reason.detail, log, remedy(reason.code))
         for reason in record.reasons
         if reason.severity == "INVALID"
     ] or [("unknown", "The record gives no reason.", log, DEFAULT_REMEDY)]
@@ -251,11 +224,11 @@ def _rows(decisions: Sequence[Decision]) -> str:
     ]
     width = max(len(cause[0]) for cause in causes)
     lines = []
-    for name, why, reason, detail, log, remedy in causes:
+    for name, why, reason, detail, log, do in causes:
         lines.append(f"  {name:<{width}}  {reason}{f' ({why})' if why else ''}")
         first, *said = detail.splitlines()
         lines.append(f"  {'':<{width}}    detail: {first}")
         lines += [f"  {'':<{width}}      | {line}" for line in said]
         lines.append(f"  {'':<{width}}    log: {log}")
-        lines.append(f"  {'':<{width}}    remedy: {remedy}")
+        lines.append(f"  {'':<{width}}    remedy: {do}")
     return "\n".join(lines)

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from servemark.measurement.clients import window
 from servemark.measurement.raw import RawResult, Results
+from servemark.measurement.reasons import reason
 from servemark.records import PlannedPoint, Reason
 
 FREE_WAIT_S = 0.005
@@ -69,4 +70,4 @@ def reasons(raw: RawResult, asked: PlannedPoint, limits: Limits) -> Iterator[Rea
         ". No latency holds such a wait, so the figures are those of another load. Ways out: "
         f"{limit}give the workload more `clients`; ask for a lower `request_rate`."
     )
-    yield Reason(code="rate_not_kept", severity="SUSPECT", detail=detail)
+    yield reason("rate_not_kept", detail)

@@ -22,6 +22,7 @@ import numpy as np
 
 from servemark.measurement.clients import window
 from servemark.measurement.raw import Client, RawResult, Request, Results
+from servemark.measurement.reasons import reason
 from servemark.records import PlannedPoint, Reason
 
 LONG_S = 2.0
@@ -99,7 +100,7 @@ def reasons(raw: RawResult, asked: PlannedPoint) -> Iterator[Reason]:
         f"No stream{whose} got a token for {most.seconds:.1f} s of {raw.duration_s:.1f} s "
         f"({most.seconds / raw.duration_s:.0%}){several}. {why} {AGAIN}"
     )
-    yield Reason(code=INTERRUPTED, severity="SUSPECT", detail=detail)
+    yield reason(INTERRUPTED, detail)
 
 
 def find(process: Results, closed_loop: bool) -> Found:

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 from servemark.measurement import clients, rate, silence, statistics
 from servemark.measurement.facts import ServerFacts
 from servemark.measurement.raw import RawError, RawResult, Request
+from servemark.measurement.reasons import reason
 from servemark.measurement.recount import disagreements, recount
 from servemark.records import Failure, Measurement, PlannedPoint, Reason, prompt_tokens
 
@@ -73,7 +74,7 @@ def judge(raw: RawResult | RawError, asked: PlannedPoint, thresholds: Thresholds
     """
     reasons = list(_server_reasons(server))
     if isinstance(raw, RawError):
-        reasons.append(_invalid(raw.reason, raw.what))
+        reasons.append(reason(raw.reason, raw.what))
         return Judgement("INVALID", tuple(reasons), completed=0, failed=0, figures=None)
     good = raw.good
     failed = len(raw.requests) - len(good)
@@ -81,7 +82,7 @@ def judge(raw: RawResult | RawError, asked: PlannedPoint, thresholds: Thresholds
     odd = next(filter(None, (_odd_clock(said.duration_s, said.good) for said in (raw, *raw.clients))), None)
     figures = None
     if odd:
-        reasons.append(_invalid("clock_odd", odd))
+        reasons.append(reason("clock_odd", odd))
     else:
         figures = recount(raw.duration_s, good)
         reasons += _figure_reasons(raw, good, figures, asked, thresholds)
@@ -152,39 +153,35 @@ def measurement(judgement: Judgement, point: PlannedPoint, context: Context) -> 
 
 def not_measured(failure: Failure, point: PlannedPoint, context: Context) -> Measurement:
     """The INVALID record of a load point that was never measured because an earlier stage failed."""
-    judgement = Judgement("INVALID", (_invalid(failure.reason, failure.detail),), completed=0, failed=0, figures=None)
+    judgement = Judgement(
+        "INVALID",
+        (Reason(code=failure.reason, severity="INVALID", detail=failure.detail),),
+        completed=0,
+        failed=0,
+        figures=None,
+    )
     return measurement(judgement, point, replace(context, failure=failure))
 
 
-def _invalid(code: str, detail: str) -> Reason:
-    return Reason(code=code, severity="INVALID", detail=detail)
-
-
-def _suspect(code: str, detail: str) -> Reason:
-    return Reason(code=code, severity="SUSPECT", detail=detail)
-
-
 def _verdict(reasons: list[Reason]) -> Verdict:
-    severities = {reason.severity for reason in reasons}
+    severities = {one.severity for one in reasons}
     return "INVALID" if "INVALID" in severities else "SUSPECT" if severities else "VALID"
 
 
 def _server_reasons(server: ServerFacts) -> Iterator[Reason]:
     if server.died:
-        yield _invalid("server_died", server.died)
+        yield reason("server_died", server.died)
     if server.hung:
-        yield _invalid("server_hung", server.hung)
+        yield reason("server_hung", server.hung)
     if not server.same_process:
-        yield _invalid("server_changed", "The server's process at the end is not the one at the start.")
+        yield reason("server_changed", "The server's process at the end is not the one at the start.")
     if server.client_timed_out:
-        yield _invalid("client_timeout", "The benchmark client did not end in time and was stopped.")
+        yield reason("client_timeout", "The benchmark client did not end in time and was stopped.")
     elif server.client_exit_code != 0:
         code = server.client_exit_code
-        yield _invalid(
-            "client_failed", "The client never exited." if code is None else f"The client exited with {code}."
-        )
+        yield reason("client_failed", "The client never exited." if code is None else f"The client exited with {code}.")
     if server.interrupted:
-        yield _suspect(silence.INTERRUPTED, server.interrupted)
+        yield reason(silence.INTERRUPTED, server.interrupted)
 
 
 def _request_reasons(
@@ -192,12 +189,12 @@ def _request_reasons(
 ) -> Iterator[Reason]:
     accounted, failed = len(raw.requests), len(raw.requests) - len(good)
     if {accounted, raw.num_prompts} != {asked.requests}:
-        yield _invalid(
+        yield reason(
             "requests_unaccounted",
             f"{asked.requests} requests were asked for; the client says {raw.num_prompts} and lists {accounted}.",
         )
     if len(raw.clients) != asked.clients and (raw.clients or asked.clients > 1):
-        yield _invalid(
+        yield reason(
             "clients_unaccounted",
             f"{asked.clients} client processes were asked for; the result file holds {len(raw.clients)}.",
         )
@@ -208,16 +205,16 @@ def _request_reasons(
             f"{failed} of {accounted} requests failed ({fraction:.1%}); first: {first.strip().splitlines()[-1]:.200}"
         )
         allowed = fraction <= thresholds.max_failed_fraction
-        yield _suspect("requests_failed", detail) if allowed else _invalid("requests_failed", detail)
+        yield reason("requests_failed", detail, "SUSPECT" if allowed else "INVALID")
     silent = sum(request.output_tokens == 0 for request in good)
     if not good:
-        yield _invalid("no_output", "Not one request completed.")
+        yield reason("no_output", "Not one request completed.")
     elif silent:
-        yield _invalid("no_output", f"{silent} of {len(good)} completed requests have no output token.")
+        yield reason("no_output", f"{silent} of {len(good)} completed requests have no output token.")
     yield from _output_reasons(good, asked.output_tokens, thresholds.output_tokens_tolerance)
     wanted, got = len(good) * prompt_tokens(asked), sum(request.input_tokens for request in good)
     if abs(got - wanted) > thresholds.input_tokens_tolerance * wanted:
-        yield _suspect("input_tokens_differ", f"Prompts hold {got} tokens; {wanted} were asked for.")
+        yield reason("input_tokens_differ", f"Prompts hold {got} tokens; {wanted} were asked for.")
 
 
 def _output_reasons(good: list[Request], each: int, tolerance: float) -> Iterator[Reason]:
@@ -227,9 +224,9 @@ def _output_reasons(good: list[Request], each: int, tolerance: float) -> Iterato
     long = sum(request.output_tokens > each for request in good)
     text = f"{len(good)} completed requests gave {got} output tokens; {wanted} were asked for"
     if got < wanted * (1 - tolerance) or (tolerance == 0 and short):
-        yield _invalid("output_tokens_short", f"{text} ({short} requests too short).")
+        yield reason("output_tokens_short", f"{text} ({short} requests too short).")
     if got > wanted * (1 + tolerance) or (tolerance == 0 and long):
-        yield _invalid("output_tokens_long", f"{text} ({long} requests too long).")
+        yield reason("output_tokens_long", f"{text} ({long} requests too long).")
 
 
 def _odd_clock(duration_s: float, good: list[Request]) -> str | None:
@@ -253,11 +250,11 @@ def _figure_reasons(
 ) -> Iterator[Reason]:
     differ = [*disagreements(raw, figures), *clients.own_disagreements(raw)]
     if differ:
-        yield _invalid("client_disagrees", f"The client's totals differ from its own requests: {', '.join(differ)}.")
+        yield reason("client_disagrees", f"The client's totals differ from its own requests: {', '.join(differ)}.")
     if figures.duration_s < thresholds.min_duration_s:
-        yield _suspect("too_short", f"The load took {figures.duration_s:.2f} s; {thresholds.min_duration_s:g} s asked.")
+        yield reason("too_short", f"The load took {figures.duration_s:.2f} s; {thresholds.min_duration_s:g} s asked.")
     if asked.concurrency and len(good) / asked.concurrency < thresholds.min_requests_per_slot:
-        yield _suspect(
+        yield reason(
             "few_requests_per_slot",
             f"{len(good)} requests over concurrency {asked.concurrency}: fewer than "
             f"{thresholds.min_requests_per_slot:g} per slot, so ramp-up and tail weigh much.",
@@ -265,7 +262,7 @@ def _figure_reasons(
     gaps = [gap for request in good for gap in request.itls]
     burst = sum(gap < BURST_GAP_S for gap in gaps) / len(gaps) if gaps else 0.0
     if burst > thresholds.max_burst_fraction:
-        yield _suspect(
+        yield reason(
             "tokens_in_bursts",
             f"{burst:.0%} of the tokens arrived with no time after the one before: server or client was held up (a busy machine, or "
             "one client process for too many streams), so TTFT and the times between tokens describe the hold-up.",

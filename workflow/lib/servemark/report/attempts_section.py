@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from servemark import supervisor
 from servemark.deployment import attempts
-from servemark.measurement.quarantine import FROM_OUTSIDE
+from servemark.measurement.reasons import OUTSIDE
 from servemark.records import Failure, Measurement
 
 Outcome = Literal["ended as planned", "failed", "broken off", "not known"]
@@ -77,7 +77,7 @@ def _read(deployment: str, folder: Path) -> Attempt:
 
 def _ending(state: supervisor.KeeperState | None, failure: Failure | None) -> tuple[Outcome, str]:
     if failure:
-        return "broken off" if failure.reason in FROM_OUTSIDE else "failed", f"{failure.stage}: {failure.reason}"
+        return "broken off" if failure.reason in OUTSIDE else "failed", f"{failure.stage}: {failure.reason}"
     why = (state.why if state else None) or ""
     if why == "stop_requested":
         return "ended as planned", "stopped after its last point"

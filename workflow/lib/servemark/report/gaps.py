@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from servemark.measurement.quarantine import REMEDIES
+from servemark.measurement.reasons import TABLE
 from servemark.records import Failure, Measurement
 from servemark.report import attempts_section, formatting
 from servemark.report.data import PageData
@@ -112,7 +112,9 @@ def _of(data: PageData, deployment: str, mine: Sequence[Measurement]) -> Iterato
 
 
 def _remedy(run: str, item: Measurement) -> str:
-    known = (REMEDIES.get(reason.code) for reason in item.reasons if reason.severity == "INVALID")
+    known = (
+        TABLE[reason.code].remedy for reason in item.reasons if reason.severity == "INVALID" and reason.code in TABLE
+    )
     return " ".join(
         (
             *dict.fromkeys(filter(None, known)),

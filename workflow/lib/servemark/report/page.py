@@ -93,6 +93,7 @@ def render(data: PageData, *, bundle: str | None = None, whole: bool | None = No
             for row, record in zip(rows(frame[listed]), itertools.compress(items, listed), strict=True)
         ],
         objections=views.objections(items),
+        explained=views.explained(items),
         gaps=shown.first(found),
         gap_count=len(found),
         panels=panels,

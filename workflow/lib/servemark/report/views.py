@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from servemark.machine import visible_gpus
+from servemark.measurement import reasons
 from servemark.records import Hardware, Manifest, Measurement, PlannedPoint, prefix_tokens
 from servemark.report import formatting, starting
 from servemark.report.data import PageData
@@ -24,6 +25,12 @@ def verdicts(data: PageData) -> dict[str, int]:
     for item in data.measurements:
         counts[item.verdict] += 1
     return counts
+
+
+def explained(measurements: Iterable[Measurement]) -> list[reasons.Row]:
+    """Return the rows of the table of reasons that these verdicts give, in the order of the table."""
+    found = {reason.code for item in measurements for reason in item.reasons}
+    return [row for row in reasons.TABLE.values() if row.code in found and row.severities]
 
 
 def objections(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:

@@ -1,0 +1,83 @@
+"""Every code that the library emits has one row, and every row can be shown."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from builders.paths import LIBRARY, ROOT
+from servemark import diagnosis
+from servemark.cli import reference
+from servemark.errors import ServemarkError
+from servemark.measurement import reasons
+from servemark.measurement.reasons import TABLE, reason
+
+OF_LOGS = {row.reason for row in diagnosis.catalogue()}
+VERDICTS = {code for code, row in TABLE.items() if row.severities}
+
+
+def emitted() -> dict[str, str]:
+    """Return each literal code that the library emits, with where it stands."""
+    found = {}
+    for path in sorted((LIBRARY / "servemark").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            texts = []
+            if isinstance(node, ast.Call):
+                texts += [word.value for word in node.keywords if word.arg in ("reason", "code")]
+                if isinstance(node.func, ast.Name) and node.func.id in ("reason", "RawError", "_Bad"):
+                    texts += node.args[:1]
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "default_reason":
+                texts.append(node.value)
+            for text in texts:
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    found[text.value] = f"{path.relative_to(LIBRARY)}:{node.lineno}"
+    return found
+
+
+def test_each_emitted_code_has_a_row():
+    found = emitted()
+    assert {"server_died", "too_short", "port_taken", "bad_config"} <= found.keys()
+    assert {code: place for code, place in found.items() if code not in TABLE and code not in OF_LOGS} == {}
+
+
+def errors() -> list[type[ServemarkError]]:
+    """Return every error class of the library that is imported here."""
+    known, waiting = [], [ServemarkError]
+    while waiting:
+        known.append(waiting.pop())
+        waiting += known[-1].__subclasses__()
+    return known
+
+
+def test_each_error_class_has_a_code_with_a_row():
+    assert {one.default_reason for one in errors()} <= TABLE.keys() | OF_LOGS
+
+
+def test_each_verdict_reason_is_emitted_and_has_a_remedy():
+    assert VERDICTS - emitted().keys() <= {"interrupted", "raw_broken", "raw_empty", "raw_truncated", "non_finite"}
+    assert [code for code in VERDICTS if not TABLE[code].remedy] == []
+
+
+@pytest.mark.parametrize("code", sorted(VERDICTS))
+def test_severity_is_the_tables(code: str):
+    usual, *others = TABLE[code].severities
+    assert reason(code, "x").severity == usual
+    for severity in ("SUSPECT", "INVALID"):
+        if severity in (usual, *others):
+            assert reason(code, "x", severity).severity == severity
+        else:
+            with pytest.raises(ValueError, match=code):
+                reason(code, "x", severity)
+
+
+def test_unknown_code_is_an_error():
+    with pytest.raises(KeyError):
+        reason("no_such_reason", "x")
+    assert reasons.remedy("no_such_reason") == reasons.DEFAULT_REMEDY
+
+
+def test_reference_page_is_up_to_date_and_has_every_code():
+    text = (ROOT / reference.PAGE).read_text()
+    assert text == reference.text(), "run make generate"
+    assert [code for code in TABLE.keys() | OF_LOGS if f"| `{code}` |" not in text] == []
