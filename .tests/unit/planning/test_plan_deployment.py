@@ -14,7 +14,8 @@ from servemark.config.model import Deployment
 from servemark.errors import PlanRefused
 from servemark.launch.random_weights import LOAD_FORMAT
 from servemark.measurement import key
-from servemark.planning.plan_deployment import EVEN_EXPERTS, RANDOM_WEIGHTS, plan, point_key_parts, unknown_options
+from servemark.planning.advice_data import SENTENCES
+from servemark.planning.plan_deployment import plan, point_key_parts, unknown_options
 from servemark.records import Gpu, Plan
 from servemark.weights import builtin, manifest
 
@@ -84,7 +85,7 @@ def planned(tiny):
 def test_random_weights_are_stamped_in_options_warnings_and_ledger_key(planned, tiny):
     real, random = planned(), planned(model=tiny.model_copy(update={"load_format": "dummy", "weight_bytes": None}))
     assert random.options == {**real.options, "load-format": LOAD_FORMAT}
-    assert [text for text in random.warnings if text not in real.warnings] == [RANDOM_WEIGHTS]
+    assert [text for text in random.warnings if text not in real.warnings] == [SENTENCES["random_weights"]]
     assert random.points[0].key != real.points[0].key
     assert random.estimate.weights_gib == pytest.approx(real.estimate.weights_gib, rel=0.01)
 
@@ -94,7 +95,7 @@ def test_of_random_weights_even_experts_are_said_where_there_are_experts(planned
         name: tiny.model_copy(update={"load_format": "dummy", "config": config})
         for name, config in builtin.CONFIGS.items()
     }
-    said = {name: EVEN_EXPERTS in planned(model=shape).warnings for name, shape in shapes.items()}
+    said = {name: SENTENCES["even_experts"] in planned(model=shape).warnings for name, shape in shapes.items()}
     assert said == {"tiny-dense": False, "tiny-moe": True}
 
 
@@ -486,7 +487,7 @@ def test_servers_of_one_node_that_each_take_most_of_its_memory_are_refused_and_w
     two = {"topology": {"replicas": 2}, "variables": {}}
     with pytest.raises(
         PlanRefused,
-        match=r"Weights and KV cache do not fit: .* GiB that 2 ranks of a node share\. .*VLLM_CPU_KVCACHE_SPACE",
+        match=r"(?s)Weights and KV cache do not fit: .* GiB that 2 ranks of a node share\.\s.*VLLM_CPU_KVCACHE_SPACE",
     ):
         planned(**two)
     assert planned(**two, options={"max-model-len": 512, "gpu-memory-utilization": 0.3}).points

@@ -128,7 +128,7 @@ def test_what_stands_before_a_deployment_depends_on_little():
     assert {name.split(".")[0] for name in of_rule("stage_weights")} == {"records", "weights"}
     assert {name.split(".")[0] for name in of_rule("plan_deployment")} == {
         "launch", "machine", "measurement", "planning", "records", "security", "variables", "weights",
-        "lib/servemark/in_model_env/random_weights/servemark_random_weights-1",
+        "lib/servemark/in_model_env/random_weights/servemark_random_weights-1", "lib/servemark/planning/advice",
     }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from servemark.security.names import looks_secret
 
 # More variants than this are taken for a mistake: each one is a whole deployment or a whole set of load points.
 MAX_VARIANTS = 1000
-# Of the concurrency, for `clients: auto`: the Python client of vLLM keeps up with some 20,000 chunks/s, 150 for each of so many streams.
+# Of the concurrency, for `clients: auto`. One process of vLLM's client keeps up with `client_chunks` (planning/advice.yaml).
 STREAMS_A_CLIENT = 128
 # A place's first warm-up meets a server that fills, its second one that goes on answering meanwhile: other shapes of steps, other kernels.
 WARMUPS_A_PLACE = 2

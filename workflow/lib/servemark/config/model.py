@@ -111,7 +111,7 @@ class Deployment(Strict):
     compile_cache: Literal["keep", "none"] = Field(
         default="keep",
         description="`keep`: what servers compile lies in the cache, by environment, kind of node and engine, because a later start "
-        "then takes about half as long (2 replicas on H200: 139 s, then 70 s). `none`: a fresh folder for each start, to measure "
+        "then takes about half as long. `none`: a fresh folder for each start, to measure "
         "first starts. It decides no figure but start-up times; variables such as `VLLM_CACHE_ROOT` win",
     )
 
@@ -278,15 +278,15 @@ class Verdict(Strict):
         description="fraction of the tokens that may arrive with no time after the one before; above it: SUSPECT, because "
         "a busy machine or client held them up",
     )
-    # 0.85: what arrives waits rho / (2 (1 - rho)) steps for a loop of equal steps (M/D/1), 2.8 at 0.85 and 9.5 at 0.95. Of vLLM's client
-    # on one core of an EPYC: 0.65 at 20,500 chunks/s; 0.91 at 41,000, where mean TTFT was 13 times the truth.
+    # 0.85: what arrives waits rho / (2 (1 - rho)) steps for a loop of equal steps (M/D/1), 2.8 at 0.85 and 9.5 at 0.95.
+    # Measured: `client_cpu` and `client_cpu_saturated` in planning/advice.yaml.
     max_client_cpu: Fraction = Field(
         default=0.85,
         description="fraction of a core that a process of the client may use while it measures; above it: SUSPECT, because a "
         "saturated client sends and reads late",
     )
-    # 0.05: whatever the randomness of the arrivals, the last of n is due n / rate after the beginning (see measurement/rate.py); of vLLM's
-    # client 0.32.0, on two busy cores and held up by nothing, 0.4 % were lacking at most, at 20 to 400 requests/s.
+    # 0.05: whatever the randomness of the arrivals, the last of n is due n / rate after the beginning (see measurement/rate.py).
+    # Measured: `client_rate_lack` in planning/advice.yaml.
     max_rate_deviation: Fraction = Field(
         default=0.05,
         description="fraction of `request_rate` that may be lacking from what was sent, and of the mean TTFT that requests may have "

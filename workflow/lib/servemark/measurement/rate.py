@@ -22,8 +22,7 @@ from servemark.measurement.reasons import reason
 from servemark.records import PlannedPoint, Reason
 
 FREE_WAIT_S = 0.005
-"""Mean wait up to which nothing held requests up. vLLM's client 0.32.0 on two busy cores, without a limit: 0.1 to 0.9 ms at 20 to 400
-requests/s."""
+"""Mean wait up to which nothing held requests up (``client_free_wait`` in planning/advice.yaml)."""
 
 
 class Limits(Protocol):

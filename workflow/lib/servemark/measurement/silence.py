@@ -26,11 +26,9 @@ from servemark.measurement.reasons import reason
 from servemark.records import PlannedPoint, Reason
 
 LONG_S = 2.0
-"""A shorter silence is not judged. The longest one on two busy cores was 1.2 s (vLLM 0.32 on CPUs, 12 measurements), and two samples are
-due in this time."""
+"""A shorter silence is not judged (``longest_silence_cpu`` in planning/advice.yaml), and two samples are due in this time."""
 FACTOR = 3.0
-"""A silence counts if it is this many times as long as the longest other wait. The longest silences of real results on GPUs were 0.8 times
-as long as the longest wait of a single stream (vLLM 0.25 and 0.32 on H200, concurrency 32 and 512)."""
+"""A silence counts if it is this many times as long as the longest other wait (``longest_silence_gpu`` in planning/advice.yaml)."""
 SHARE = 0.01
 """Share of the measurement that silences must take. It is the share that p99, the finest percentile in a record, leaves out."""
 INTERRUPTED = "interrupted"

@@ -1,6 +1,6 @@
 """Is a topology legal for a model, where does it go, does it fit, and did the server agree: pure functions."""
 
-from servemark.planning.advice import advice
+from servemark.planning.advice import advise
 from servemark.planning.all_reduce import all_reduce, multicast
 from servemark.planning.all_reduce import observed as observed_all_reduce
 from servemark.planning.compare_log import compare, observe
@@ -8,13 +8,16 @@ from servemark.planning.cuda_graphs import resolve as resolve_capture_size
 from servemark.planning.demand import Asked
 from servemark.planning.flashinfer import turned_off
 from servemark.planning.legality import first_request_fails, legality, not_on_cpu, stage_layers, stages, too_long
-from servemark.planning.memory import estimate, longest_fitting, refusals, require
+from servemark.planning.memory import estimate, longest_fitting, require
 from servemark.planning.placement import place
-from servemark.planning.software import software
+from servemark.planning.server import EXPERT_PARALLEL, Server
+from servemark.planning.software import require_software
 
 __all__ = [
+    "EXPERT_PARALLEL",
     "Asked",
-    "advice",
+    "Server",
+    "advise",
     "all_reduce",
     "compare",
     "estimate",
@@ -26,10 +29,9 @@ __all__ = [
     "observe",
     "observed_all_reduce",
     "place",
-    "refusals",
     "require",
+    "require_software",
     "resolve_capture_size",
-    "software",
     "stage_layers",
     "stages",
     "too_long",

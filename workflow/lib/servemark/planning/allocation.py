@@ -59,8 +59,6 @@ PROBE = "probe_hardware"
 class Need:
     """What a short job needs of its node.
 
-    Used were, without a GPU: 0.1 GiB by Snakemake, 0.6 GiB by an import of vLLM 0.32 and its help. CUDA adds a few GiB.
-
     Attributes:
         gpu: it has to see a GPU, where deployments use them.
         cpus: cores.

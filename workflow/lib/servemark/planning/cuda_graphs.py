@@ -20,12 +20,8 @@ while a wave of requests ends and the next begins, and a step that is larger tha
 
 UNEVEN = 2
 """Sizes of vLLM's own list that are captured above the equal share of one of several engines: 8 and 16 requests more, or 16 and 32 from 256
-on. Balancing leaves one engine with a request or a few more than the share, and data parallel engines all pad to the largest step
-among them. Seen with four of them and vLLM's default of four API servers: 33, 32, 31 and 32 of 128 requests (tiny-dense on CPU, vLLM
-0.32.0). On 4 H200 (gpt-oss-120b's shape, vLLM 0.25.1, Triton's kernels, 512 requests) a point whose graphs went from 128 to 160 had decode
-steps of 23.2 ms at its begin, where a server by hand whose engines had 128 each, and graphs for that alone, had 18.0. With Humming's
-kernels and vLLM's dense list it was 19.0 and 17.9. It is more than `coarse` expects of padding: Triton chooses the rows of its blocks by
-the number of requests (triton_kernels, opt_flags), which may be why. One size more takes about a quarter of a second to capture."""
+on. Balancing leaves one engine with a few requests more than the share (``engine_most`` in advice.yaml), and data parallel engines all pad
+to the largest step among them. workflow/README.md, CUDA graphs, has what a coarser list costs."""
 
 # Options that turn speculative decoding on (vllm/engine/arg_utils.py).
 SPECULATION = ("speculative-config", "spec-method", "spec-model", "spec-tokens")
@@ -62,16 +58,8 @@ def captured(requests: int) -> int:
 def coarse(largest: int) -> tuple[int, ...]:
     """Sizes for the steps between those that load points name: doubling to 32, then steps of 32, or of an eighth from 512 on.
 
-    A step of so many requests is padded to the next size, so padding stays below 32 requests, or below an eighth of the step where that is
-    more (from 256 on). What it costs at most: on 4 H200 a decode step of gpt-oss-120b took 19.6 ms with 128 requests an engine, 25.8 ms
-    with 256 and 36.9 ms with 512 (medians of VALID points, vLLM 0.25.1, four data parallel engines, experts spread over them), 0.05 ms for
-    each request more, where proportion would be 0.15: 31 of them are 1.5 ms, 8 % of the step at 128 and 4 % at 512. Padding costs less
-    than a request, because it has no KV cache to read and no prompt: in operations alone (2 x 5.1e9 active parameters, 989e12/s) 31 places
-    take 0.32 ms. With few requests a step is mostly the reading of weights, which do not grow with them: 16-bit weights are read as fast
-    as they are used at 206 requests (989e12 operations/s / 4.8e12 bytes/s), and each of 128 experts of which a token takes 4 gets a 32nd
-    of the requests.
-
-    To 512 these are 21 sizes where vLLM's own are 51, to 2048 37 instead of 147; all of them are in its own list too.
+    vLLM pads a step to the next size, so padding stays below 32 requests, or below an eighth of the step from 256 on. workflow/README.md,
+    CUDA graphs, has what padding costs. To 512 these are 21 sizes where vLLM's own are 51; all of them are in its own list too.
     """
     sizes = [1]
     while sizes[-1] < largest:
@@ -111,13 +99,11 @@ def named(topology: Topology, concurrency: int) -> tuple[int, ...]:
 def sparse(topology: Topology, points: Sequence[Load], at_a_time: int) -> list[int]:
     """Few sizes that still fit the steps that are taken most, and nothing beyond the largest of those.
 
-    In a closed loop nearly all decode steps have the number of requests that a point gives to an engine, or a few less while answered
-    ones are replaced, or a few more where several engines share them; for these there are sizes (`named`). They are rounded up
-    as vLLM's own are, which costs 7 places (15 from 256 on) and keeps sizes multiples of 8: sequence parallelism drops what is no
-    multiple of the tensor parallel size (0.25.1), and however many load points there are, the list is no longer than vLLM's own. But not
-    beyond ``at_a_time``: vLLM captures no full graph, only a piecewise one, for more requests than it runs
-    (vllm/v1/cudagraph_dispatcher.py). The steps between are padded to what :func:`coarse` has.
-    Data parallel engines pad to the largest step among them (vllm/v1/worker/dp_utils.py), which is one of these sizes.
+    In a closed loop nearly all decode steps have the number of requests that a point gives to an engine, or a few more or less; for these
+    there are sizes (:func:`named`), rounded up as vLLM's own are: sequence parallelism drops sizes that are no multiple of the tensor
+    parallel size (0.25.1). They end at ``at_a_time``: vLLM captures no full graph for more requests than it runs
+    (vllm/v1/cudagraph_dispatcher.py). Other steps are padded to a size of :func:`coarse`. Data parallel engines pad to the largest step
+    among them (vllm/v1/worker/dp_utils.py), which is one of these sizes.
     """
     needs = {
         min(size, at_a_time) for point in points for size in named(topology.asked(point.ask), point.concurrency or 1)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from servemark.launch.random_weights import LOAD_FORMAT
 from servemark.planning import cuda_graphs
-from servemark.planning.legality import stages
 from servemark.planning.lengths import own_tokens, shared_tokens
-from servemark.planning.memory import BLOCK_TOKENS, GIB, Pool, kv_pool
-from servemark.planning.options import element_bytes, flag, max_num_seqs, whole
+from servemark.planning.memory import Pool, kv_pool
+from servemark.planning.options import count, flag, max_num_seqs
+from servemark.planning.roofline import DEVICES, bound
+from servemark.planning.server import GIB, Server
 from servemark.records import EnvironmentCheck, Estimate, Hardware, PlannedPoint, Topology
 from servemark.weights.architecture import Architecture
 
@@ -30,7 +32,7 @@ class Asked:
     """
 
     architecture: Architecture
-    topology: Topology
+    server: Server
     options: Mapping[str, Any]
     variables: Mapping[str, str]
     points: tuple[PlannedPoint, ...]
@@ -38,6 +40,10 @@ class Asked:
     hardware: Hardware
     check: EnvironmentCheck
     inherited: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def topology(self) -> Topology:
+        return self.server.topology
 
     @property
     def cuda(self) -> bool:
@@ -58,6 +64,27 @@ class Asked:
     def speculation(self) -> tuple[str, ...]:
         """The options of speculative decoding that are given."""
         return tuple(name for name in self.options if name.startswith(SPECULATION))
+
+    @property
+    def random_weights(self) -> bool:
+        return self.options.get("load-format") == LOAD_FORMAT
+
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether a replica has several nodes."""
+        return self.topology.nodes > self.topology.replicas
+
+    @property
+    def engines_together(self) -> bool:
+        """Whether data parallel engines step together, padded to the one with the most requests."""
+        return self.architecture.moe and self.topology.data_parallel > 1
+
+    @property
+    def shared(self) -> bool:
+        """Whether a closed load is spread over several engines on GPUs, so that one may get more than others."""
+        return self.cuda and any(
+            point.ask == "endpoint" and (point.concurrency or 0) > self.engines(point) for point in self.closed
+        )
 
     @property
     def graphs(self) -> bool:
@@ -88,13 +115,23 @@ class Asked:
         once = self._pool(shared).request_blocks if shared else 0
         return max(0, int(self.estimate.kv_cache_gib * GIB) // each.block_bytes - once) / each.request_blocks
 
-    def _pool(self, tokens: int) -> Pool:
-        return kv_pool(
+    def chunks_per_s(self, point: PlannedPoint, part: float) -> float:
+        """Streamed chunks/s that one client process gets when the GPUs reach ``part`` of their roofline bound; 0 if that is unknown."""
+        devices = {DEVICES.get(gpu.name) for gpu in self.hardware.gpus}
+        device = devices.pop() if self.cuda and len(devices) == 1 else None
+        if device is None or self.speculation or not self.architecture.bits_known:
+            return 0.0
+        most = bound(
             self.architecture,
-            self.topology,
-            tokens,
-            whole(self.options, "block-size") or BLOCK_TOKENS[self.hardware.accelerator],
-            1,  # decoding: a layer with a window has let go of what was in flight while the prompt was read
-            element_bytes(self.options),
-            stages(self.architecture, self.topology, self.variables),
+            self.topology.asked(point.ask),
+            device,
+            concurrency=self.running(point) * self.engines(point),
+            input_tokens=own_tokens(point, self.options),
+            output_tokens=point.output_tokens,
+            kv_element_bytes=self.server.element_bytes,
         )
+        return most.output_tokens_per_s * part / (count(self.options, "stream-interval") or 1) / point.clients
+
+    def _pool(self, tokens: int) -> Pool:
+        # Decoding: a layer with a window has let go of what was in flight while the prompt was read.
+        return kv_pool(self.architecture, replace(self.server, batched=1), tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from servemark.errors import PlanRefused
 from servemark.machine import visible_gpus
@@ -104,128 +104,56 @@ def too_long(workloads: Mapping[str, lengths.Requested], max_model_len: int | No
 
 
 def legality(
-    architecture: Architecture,
-    topology: Topology,
-    devices_per_node: int,
-    layers_of_stages: tuple[int, ...] | None = None,
-    hiding: str = "",
-    *,
-    spread: bool = False,
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What forbids the topology and what speaks against it: (errors, warnings), one sentence each.
+    architecture: Architecture, topology: Topology, devices_per_node: int, hiding: str = "", *, spread: bool = False
+) -> tuple[str, ...]:
+    """Return why vLLM would refuse the topology, one sentence a reason.
 
-    ``devices_per_node`` is how many devices a node really has, ``layers_of_stages`` what :func:`stages` found when a
-    variable may set it, ``hiding`` what CUDA_VISIBLE_DEVICES keeps from us of the node, ``spread`` whether ranks have whole experts
-    (enable-expert-parallel), whose width nothing has to divide then. Sources, vLLM 0.32.0: attention heads
-    config/model.py verify_with_parallel_config; KV heads, split or replicated, models/qwen3.py and
-    layers/linear.py QKVParallelLinear; MLP width layers/linear.py divide(); expert width fused_moe/config.py, where
-    experts are sharded over tensor and data parallel ranks together; expert count models/qwen3_moe.py.
-    The vocabulary asks for nothing: vLLM pads it to a multiple of 64.
+    Args:
+        devices_per_node: how many devices a node really has.
+        hiding: what CUDA_VISIBLE_DEVICES hides of the node, if anything.
+        spread: ranks have whole experts (enable-expert-parallel), so nothing has to divide their width.
     """
-    errors = [*_tensor_errors(architecture, topology, spread), *_pipeline_errors(architecture, topology)]
-    place_errors, warnings = _placement(topology, devices_per_node, hiding)
-    split = layers_of_stages or stage_layers(architecture.layers, topology.pipeline_parallel)
-    if 1 < topology.pipeline_parallel <= architecture.layers and len(set(split)) > 1:
-        warnings.append(
-            f"pipeline_parallel {topology.pipeline_parallel} splits {architecture.layers} layers unevenly, "
-            f"{', '.join(map(str, split))}: the largest stage sets the pace. {PARTITION} can set another split."
-        )
-    if architecture.kv_heads < topology.tensor_parallel:
-        warnings.append(
-            f"tensor_parallel {topology.tensor_parallel} exceeds {architecture.kv_heads} KV heads: vLLM replicates "
-            f"them, so the KV cache shrinks {architecture.kv_heads}-fold only."
-        )
-    return (*errors, *place_errors), tuple(warnings)
-
-
-def _legal(limit: int, accepted: Callable[[int], bool]) -> str:
-    return ", ".join(str(value) for value in range(1, limit + 1) if accepted(value)) or "none"
-
-
-def _kv_heads_fit(architecture: Architecture, tensor_parallel: int) -> bool:
-    return architecture.kv_heads % tensor_parallel == 0 or tensor_parallel % architecture.kv_heads == 0
-
-
-def _tensor_accepts(architecture: Architecture, data_parallel: int, spread: bool, tensor_parallel: int) -> bool:
-    dense_width = architecture.dense_intermediate if architecture.expert_layers < architecture.layers else None
-    return (
-        architecture.heads % tensor_parallel == 0
-        and _kv_heads_fit(architecture, tensor_parallel)
-        and (not dense_width or dense_width % tensor_parallel == 0)
-        and (
-            not architecture.moe or spread or architecture.expert_intermediate % (tensor_parallel * data_parallel) == 0
-        )
-        and (not architecture.moe or tensor_parallel <= architecture.experts)
-    )
-
-
-def _tensor_errors(architecture: Architecture, topology: Topology, spread: bool) -> list[str]:
-    """The first condition that tensor_parallel breaks; the legal values that it names keep all of them."""
-    tp, dp = topology.tensor_parallel, topology.data_parallel
-    legal = _legal(architecture.heads, lambda value: _tensor_accepts(architecture, dp, spread, value))
-    here = f"legal here: {legal}"
+    tp, pp = topology.tensor_parallel, topology.pipeline_parallel
     errors = []
-    if architecture.heads % tp:
-        errors.append(f"tensor_parallel {tp} does not divide {architecture.heads} attention heads; {here}.")
-    if not _kv_heads_fit(architecture, tp):
+    if fault := _tensor_fault(architecture, tp, topology.data_parallel, spread):
+        accepted = [
+            str(size)
+            for size in range(1, architecture.heads + 1)
+            if not _tensor_fault(architecture, size, topology.data_parallel, spread)
+        ]
+        errors.append(f"tensor_parallel {tp} {fault}; legal here: {', '.join(accepted) or 'none'}.")
+    if pp > architecture.layers:
         errors.append(
-            f"tensor_parallel {tp} neither divides nor is a multiple of {architecture.kv_heads} KV heads; {here}."
+            f"pipeline_parallel {pp} exceeds {architecture.layers} layers; legal here: 1 to {architecture.layers}."
         )
-    dense_layers = architecture.layers - architecture.expert_layers
-    if dense_layers and architecture.dense_intermediate and architecture.dense_intermediate % tp:
-        errors.append(f"tensor_parallel {tp} does not divide the MLP width {architecture.dense_intermediate}; {here}.")
-    if architecture.moe and not spread and architecture.expert_intermediate % (tp * dp):
-        errors.append(
-            f"tensor_parallel {tp} x data_parallel {dp} = {tp * dp} does not divide the expert width "
-            f"{architecture.expert_intermediate}; legal tensor_parallel here: {legal}; or options.enable-expert-parallel: true, "
-            "which cuts no expert."
-        )
-    if architecture.moe and tp > architecture.experts:
-        errors.append(f"tensor_parallel {tp} is greater than the number of experts, {architecture.experts}; {here}.")
-    return errors[:1]
-
-
-def _pipeline_errors(architecture: Architecture, topology: Topology) -> list[str]:
-    pp = topology.pipeline_parallel
-    if pp <= architecture.layers:
-        return []
-    return [f"pipeline_parallel {pp} exceeds {architecture.layers} layers; legal here: 1 to {architecture.layers}."]
-
-
-def _placement(topology: Topology, devices_per_node: int, hiding: str) -> tuple[list[str], list[str]]:
-    errors, warnings = [], []
-    asked, ranks = topology.nodes * topology.devices_per_node, topology.world_size
-    product = (
-        f"tensor_parallel {topology.tensor_parallel} x pipeline_parallel {topology.pipeline_parallel} x data_parallel "
-        f"{topology.data_parallel} x replicas {topology.replicas} = {ranks} ranks"
-    )
     if topology.devices_per_node > devices_per_node:
-        why = f" ({hiding})" if hiding else ""
-        ways = f"take more nodes, or {visible_gpus.PROBE_AGAIN}" if hiding else "or take more nodes"
         errors.append(
-            f"{product}; on {topology.nodes} node(s) these are {topology.devices_per_node} devices a node, and a node has "
-            f"{devices_per_node}{why}: lower one of the sizes, {ways}."
+            f"tensor_parallel {tp} x pipeline_parallel {pp} x data_parallel {topology.data_parallel} x replicas {topology.replicas} = "
+            f"{topology.world_size} ranks; on {topology.nodes} node(s) these are {topology.devices_per_node} devices a node, and a node "
+            f"has {devices_per_node}{f' ({hiding})' if hiding else ''}: lower one of the sizes, "
+            f"{f'take more nodes, or {visible_gpus.PROBE_AGAIN}' if hiding else 'or take more nodes'}."
         )
-    if ranks > asked:
-        errors.append(
-            f"{product}, but {topology.nodes} node(s) x {topology.devices_per_node} device(s) = {asked}; legal here: "
-            f"at most {asked} ranks, or at least {-(-ranks // topology.devices_per_node)} nodes."
-        )
-    elif ranks < asked:
-        warnings.append(f"{product} leave {asked - ranks} of {asked} allocated device(s) idle.")
-    if topology.executor == "single" and topology.replica_size > 1:
-        errors.append(
-            f"executor single runs one rank and the topology has {topology.replica_size} a replica; legal here: mp, ray."
-        )
-    if topology.tensor_parallel > topology.devices_per_node:
-        warnings.append(
-            f"tensor_parallel {topology.tensor_parallel} spans nodes of {topology.devices_per_node} device(s): every "
-            "layer waits for the network between nodes (gpt-oss-120b, 512 requests, vLLM 0.15.1: 8 over two nodes of 4 GH200 gave 0.59 of "
-            "the tokens/s of 4 in one node). Prefer tensor_parallel within a node and replicas across nodes, else pipeline_parallel."
-        )
-    elif topology.nodes > 1 and topology.devices_per_node % topology.tensor_parallel:
-        warnings.append(
-            f"tensor_parallel {topology.tensor_parallel} does not divide {topology.devices_per_node} device(s) a node: "
-            "a tensor parallel group may span nodes."
-        )
-    return errors, warnings
+    return tuple(errors)
+
+
+def _tensor_fault(architecture: Architecture, tp: int, dp: int, spread: bool) -> str | None:
+    """Return the first condition of vLLM that ``tensor_parallel`` breaks, as the rest of a sentence.
+
+    Sources, vLLM 0.32.0: attention heads config/model.py verify_with_parallel_config; KV heads, split or replicated, models/qwen3.py and
+    layers/linear.py QKVParallelLinear; MLP width layers/linear.py divide(); expert width fused_moe/config.py, where experts are sharded
+    over tensor and data parallel ranks together; expert count models/qwen3_moe.py. vLLM pads the vocabulary, so it sets no condition.
+    """
+    if architecture.heads % tp:
+        return f"does not divide {architecture.heads} attention heads"
+    if architecture.kv_heads % tp and tp % architecture.kv_heads:
+        return f"neither divides nor is a multiple of {architecture.kv_heads} KV heads"
+    dense_width = architecture.dense_intermediate if architecture.expert_layers < architecture.layers else None
+    if dense_width and dense_width % tp:
+        return f"does not divide the MLP width {dense_width}"
+    if architecture.moe and not spread and architecture.expert_intermediate % (tp * dp):
+        width = architecture.expert_intermediate
+        whole = "options.enable-expert-parallel: true cuts no expert"
+        return f"x data_parallel {dp} = {tp * dp} does not divide the expert width {width} ({whole})"
+    if architecture.moe and tp > architecture.experts:
+        return f"is greater than the number of experts, {architecture.experts}"
+    return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 from collections.abc import Iterable, Mapping
 
 from servemark import planning
@@ -16,18 +15,9 @@ from servemark.launch import random_weights
 from servemark.machine import visible_gpus
 from servemark.measurement import key
 from servemark.planning.lengths import request_tokens
-from servemark.planning.options import element_bytes, fits_itself, flag, number, whole
-from servemark.records import EnvironmentCheck, Estimate, Hardware, Manifest, Plan, PlannedPoint, Topology
+from servemark.planning.options import fits_itself, flag, whole
+from servemark.records import EnvironmentCheck, Hardware, Manifest, Plan, PlannedPoint
 from servemark.weights.architecture import Architecture
-
-# An estimate, the GiB that a device or node has, and the share of it that the server takes.
-_Estimated = tuple[Estimate, float, float]
-# vLLM's default for gpu-memory-utilization (0.25.1, 0.32.0).
-DEFAULT_UTILISATION = 0.92
-CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
-EXPERT_PARALLEL = "enable-expert-parallel"
-RANDOM_WEIGHTS = "The weights are random (load_format: dummy): the figures tell of speed alone."
-EVEN_EXPERTS = "Random weights choose experts evenly, which no trained model does quite."
 
 
 def plan(
@@ -63,13 +53,14 @@ def plan(
     off, turned_off = planning.turned_off(check, topology, variables) if hardware.accelerator == "cuda" else ({}, ())
     variables |= off
     layers = planning.stages(architecture, topology, variables)
-    hiding = visible_gpus.hiding(hardware)
-    drawbacks = planning.software(
-        name, check, architecture, variables, hardware.accelerator, hiding, hardware.cuda_visible_devices
-    )
+    planning.require_software(name, check, variables, hardware)
     unknown = unknown_options(deployment.options, check.serve_options, check.vllm)
-    errors, warnings = planning.legality(
-        architecture, topology, hardware.devices, layers, hiding, spread=bool(flag(deployment.options, EXPERT_PARALLEL))
+    errors = planning.legality(
+        architecture,
+        topology,
+        hardware.devices,
+        visible_gpus.hiding(hardware),
+        spread=bool(flag(deployment.options, planning.EXPERT_PARALLEL)),
     )
     errors += planning.first_request_fails(topology, deployment.options, variables, hardware.accelerator)
     errors += planning.not_on_cpu(architecture, topology, hardware.accelerator)
@@ -87,14 +78,15 @@ def plan(
     options |= {"trust-remote-code": True} if trust_remote_code else {}
     if manifest.load_format == "dummy":
         options["load-format"] = random_weights.LOAD_FORMAT
-        drawbacks = (*drawbacks, RANDOM_WEIGHTS, *((EVEN_EXPERTS,) if architecture.experts else ()))
-    estimated = functools.partial(_estimate, architecture, manifest, options, variables, hardware, layers, topology)
+    server = planning.Server.read(topology, layers, manifest.weight_bytes, options, variables, hardware)
     length = whole(options, "max-model-len") or architecture.max_positions or 4096
     if fits_itself(options):
         shortest = max(map(request_tokens, points), default=1)
-        length = planning.longest_fitting(lambda tokens: estimated(tokens)[0].max_concurrency >= 1, shortest, length)
-    estimate, memory_gib, utilisation = estimated(length)
-    planning.require(estimate, topology, memory_gib, utilisation, _sharing(topology, variables, hardware))
+        length = planning.longest_fitting(
+            lambda tokens: planning.estimate(architecture, server, tokens).max_concurrency >= 1, shortest, length
+        )
+    estimate = planning.estimate(architecture, server, length)
+    planning.require(estimate, server)
     share = key.deployment_parts(
         model_digest=manifest.digest,
         environment_digest=check.digest,
@@ -107,7 +99,7 @@ def plan(
     )
     planned = tuple(_planned(point, share) for point in points)
     ways = planning.all_reduce(topology, check, options, variables, hardware.accelerator)
-    asked = planning.Asked(architecture, topology, options, variables, planned, estimate, hardware, check, inherited)
+    asked = planning.Asked(architecture, server, options, variables, planned, estimate, hardware, check, inherited)
     return Plan(
         deployment=name,
         model=deployment.model,
@@ -123,11 +115,9 @@ def plan(
         modules=modules,
         estimate=estimate,
         warnings=(
-            *warnings,
             *turned_off,
-            *drawbacks,
             *planning.multicast(ways, inherited | variables, check.vllm),
-            *planning.advice(asked),
+            *planning.advise(asked).values(),
             *check.warnings,
         ),
         points=planned,
@@ -175,50 +165,3 @@ def unknown_options(options: Iterable[str], known: Iterable[str], version: str) 
                 f"options.{option}: vLLM {version} has no such option{f'; did you mean {near[0]}' if near else ''}."
             )
     return found
-
-
-def _sharing(topology: Topology, variables: Mapping[str, str], hardware: Hardware) -> int:
-    """How many caches of the size that is estimated lie in the same memory.
-
-    On CPU each rank of a node takes the space that the variable gives, and without it each server of a node its share of all there is
-    (vllm/v1/worker/cpu_worker.py, 0.32.0: the second of two ends with "Available memory on node 0 ... is less than desired").
-    """
-    if hardware.accelerator != "cpu":
-        return 1
-    return topology.devices_per_node if variables.get(CPU_SPACE) else -(-topology.replicas // topology.nodes)
-
-
-def _estimate(
-    architecture: Architecture,
-    manifest: Manifest,
-    options: dict,
-    variables: dict[str, str],
-    hardware: Hardware,
-    layers_of_stages: tuple[int, ...],
-    topology: Topology,
-    max_model_len: int,
-) -> _Estimated:
-    utilisation = number("gpu-memory-utilization", options.get("gpu-memory-utilization") or DEFAULT_UTILISATION)
-    override = whole(options, "kv-cache-memory-bytes")
-    if hardware.accelerator == "cpu":
-        memory_gib = hardware.memory_gib
-        if variables.get(CPU_SPACE):
-            override = int(number(CPU_SPACE, variables[CPU_SPACE]) * 2**30)
-    else:
-        memory_gib = min(gpu.memory_mib for gpu in hardware.gpus) / 1024
-    estimate = planning.estimate(
-        architecture,
-        manifest.weight_bytes,
-        topology,
-        max_model_len,
-        memory_gib,
-        utilisation,
-        kv_cache_bytes_override=override,
-        accelerator=hardware.accelerator,
-        block_tokens=whole(options, "block-size"),
-        batched_tokens=whole(options, "max-num-batched-tokens"),
-        kv_element_bytes=element_bytes(options),
-        layers_of_stages=layers_of_stages,
-        spread=bool(flag(options, EXPERT_PARALLEL)),
-    )
-    return estimate, memory_gib, utilisation

@@ -7,65 +7,52 @@ from collections.abc import Mapping
 
 from servemark.errors import PlanRefused
 from servemark.machine import visible_gpus
-from servemark.records import EnvironmentCheck
+from servemark.records import EnvironmentCheck, Hardware
 from servemark.weights.architecture import Architecture
 
 VOCABULARY = "TIKTOKEN_ENCODINGS_BASE"
-READS_UUIDS = (0, 25)
-"""Read in the sources of 0.25.1 (vllm/platforms/cuda.py, device_control_id_to_physical_device_id)."""
 
 
-def software(
-    name: str,
-    check: EnvironmentCheck,
-    architecture: Architecture,
-    variables: Mapping[str, str],
-    accelerator: str,
-    hiding: str = "",
-    devices_named: str | None = None,
-) -> tuple[str, ...]:
-    """What speaks against serving this model in this environment: one sentence each.
+def require_software(name: str, check: EnvironmentCheck, variables: Mapping[str, str], hardware: Hardware) -> None:
+    """Refuse an environment that cannot serve on this hardware, or with these variables.
 
-    gpt-oss needs the tokenizer library's vocabulary o200k_base. Up to vLLM 0.30 it is fetched at start, or read from the folder
-    that ``TIKTOKEN_ENCODINGS_BASE`` names; from 0.31 on (oss-harmony) it lies in the package, and the variable, where it names a
-    folder without that file, makes the server fail.
-
-    Args:
-        hiding: what CUDA_VISIBLE_DEVICES keeps from us of the probed machine, if anything.
-        devices_named: that variable's value where the machine was probed.
+    gpt-oss needs the tokenizer library's vocabulary o200k_base. Up to vLLM 0.30 the server fetches it when it starts, or reads it from the
+    folder ``TIKTOKEN_ENCODINGS_BASE``. From 0.31 on (oss-harmony) it is in the package, and the variable makes the server fail if it names
+    a folder without that file.
 
     Raises:
         PlanRefused: a CUDA build without a GPU, or the variable where it does harm.
     """
-    to_use_them = f"To use its GPUs, {visible_gpus.PROBE_AGAIN}. " if hiding else ""
-    if check.torch_cuda and accelerator == "cpu" and check.vllm_platform != "cpu":
+    if check.torch_cuda and hardware.accelerator == "cpu" and check.vllm_platform != "cpu":
+        hiding = visible_gpus.hiding(hardware)
         raise PlanRefused(
             f"deployments.{name} cannot be served: environment {check.name} is a CUDA {check.torch_cuda} build, and the probed machine "
             f"has no GPU{f' for us: {hiding}' if hiding else ''}.",
-            do=f"{to_use_them}Run where the GPUs are (on a cluster: `partition` and `gpus_per_node` in the cluster file), or use "
-            "`lock: cpu`.",
+            do=f"{f'To use its GPUs, {visible_gpus.PROBE_AGAIN}. ' if hiding else ''}Run where the GPUs are (on a cluster: `partition` and "
+            "`gpus_per_node` in the cluster file), or use `lock: cpu`.",
             reason="no_gpu",
         )
-    embedded = _version(check.vllm) >= (0, 31)
-    if embedded and VOCABULARY in variables:
+    if _embeds_vocabulary(check.vllm) and VOCABULARY in variables:
         raise PlanRefused(
             f"deployments.{name} cannot be served: variables.{VOCABULARY} is set, and vLLM {check.vllm} carries the vocabulary itself; "
             "a folder without it would make the server fail.",
             do=f"Remove {VOCABULARY} from the deployment's variables and from the cluster file's.",
             reason="bad_option",
         )
-    against = []
-    if not embedded and architecture.model_type == "gpt_oss" and VOCABULARY not in variables:
-        against.append(
-            f"vLLM {check.vllm} fetches gpt-oss's vocabulary from the internet when it starts: on nodes without internet set "
-            f"variables.{VOCABULARY} to a folder that holds o200k_base.tiktoken."
-        )
-    if (devices_named or "").startswith(visible_gpus.UUID) and _version(check.vllm) < READS_UUIDS:
-        against.append(
-            f"{visible_gpus.VARIABLE} names GPUs by UUID, which vLLM from 0.25.1 on reads; of {check.vllm} that is not known, and older "
-            "ones were reported to end with `invalid literal for int()`. Export their numbers instead (`nvidia-smi -L`)."
-        )
-    return tuple(against)
+
+
+def vocabulary_missing(vllm: str, architecture: Architecture, variables: Mapping[str, str]) -> bool:
+    """Return whether the server fetches its vocabulary from the internet when it starts."""
+    return architecture.model_type == "gpt_oss" and not _embeds_vocabulary(vllm) and VOCABULARY not in variables
+
+
+def uuids_unread(vllm: str, hardware: Hardware) -> bool:
+    """Return whether GPUs are named by UUID for a vLLM that may not read UUIDs (0.25.1 does, vllm/platforms/cuda.py)."""
+    return (hardware.cuda_visible_devices or "").startswith(visible_gpus.UUID) and _version(vllm) < (0, 25)
+
+
+def _embeds_vocabulary(vllm: str) -> bool:
+    return _version(vllm) >= (0, 31)
 
 
 def _version(text: str) -> tuple[int, int]:

@@ -14,9 +14,8 @@ from servemark.report.data import PageData
 from servemark.weights.architecture import Architecture
 
 TOO_GOOD = 0.85
-"""Share of the bound above which something is left out that the bound counts. Copies on an H200 reach 0.9 of the memory bandwidth of its
-data sheet (4.3 of 4.8 TB/s), and a step is never copies alone. gpt-oss-120b's shape seemed to reach 0.87 of it when all its tokens came to
-the same few of 128 experts."""
+"""Share of the bound above which the server cannot have done all the work that the bound counts. Copies alone reach a little more
+(``memory_copy_share`` in planning/advice.yaml), and a step is never copies alone."""
 
 
 @dataclass(frozen=True)

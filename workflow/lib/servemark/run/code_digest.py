@@ -34,6 +34,7 @@ APART = frozenset(f"{PACKAGE}.{name}" for name in f"{_AROUND} {_GIVEN} {_LIVE} {
 BESIDE = {
     f"{PACKAGE}.report.page": "../../../templates/**/*",
     f"{PACKAGE}.diagnosis": "catalogue.yaml",
+    f"{PACKAGE}.planning.advice_data": "advice.yaml",
     f"{PACKAGE}.environments.check": "../in_model_env/check_environment.py",
     # Not the code beside them: what it draws has a version, which stands in the plan's options.
     f"{PACKAGE}.launch.random_weights": "../in_model_env/random_weights/*.dist-info/*",
