@@ -26,6 +26,7 @@ import httpx
 import psutil
 import pytest
 
+from counters import requests_repeated, requests_served
 from integration.harness import ROOT, wait_until
 from servemark.environments import build as environment
 from servemark.environments import lockfiles
@@ -181,7 +182,7 @@ def routed(replicas, tmp_path_factory):
 
 
 def served(replicas: list[str]) -> list[int]:
-    return [router_command_line.requests_served(httpx.get(url + "/metrics", headers=RIGHT).text) for url in replicas]
+    return [requests_served(httpx.get(url + "/metrics", headers=RIGHT).text) for url in replicas]
 
 
 def statuses(url: str, routes: list[str]) -> dict[str, Counter]:
@@ -249,7 +250,7 @@ def test_requests_are_spread_evenly_and_none_is_repeated(routed, replicas):
     assert {answer.status_code for answer in answers} == {200}
     assert all(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
     assert [after - start for after, start in zip(served(replicas), before, strict=True)] == [32, 32]
-    assert router_command_line.requests_repeated(httpx.get(routed[1]).text) == 0
+    assert requests_repeated(httpx.get(routed[1]).text) == 0
 
 
 @pytest.fixture
@@ -358,9 +359,9 @@ def test_real_vllm_asks_for_the_key_on_every_route_it_has(tmp_path):
         assert [ask(url, f"GET {path}", RIGHT).status_code for path in ("/health", "/v1/models", "/metrics")] == [
             200
         ] * 3
-        assert router_command_line.requests_served(ask(url, "GET /metrics", RIGHT).text) == 0
+        assert requests_served(ask(url, "GET /metrics", RIGHT).text) == 0
         for _ in range(3):
             assert ask(url, "POST /v1/completions", RIGHT, **ASK).json()["usage"]["completion_tokens"] == 4
-        assert router_command_line.requests_served(ask(url, "GET /metrics", RIGHT).text) == 3
+        assert requests_served(ask(url, "GET /metrics", RIGHT).text) == 3
         assert KEY not in log.read_text()
     print(f"real vLLM: {len(routes)} routes, {time.monotonic() - begin:.0f} s", file=sys.stderr)

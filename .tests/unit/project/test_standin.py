@@ -15,9 +15,10 @@ import psutil
 import pytest
 
 from builders.standin_running import CLI, KEY, environment, server
+from counters import requests_served
 from servemark.diagnosis import diagnose
 from servemark.diagnosis.startup_log import StartupLog
-from servemark.launch import api_key, router_command_line
+from servemark.launch import api_key
 
 
 @pytest.fixture
@@ -119,10 +120,10 @@ def test_unknown_middleware_ends_the_start(python, tmp_path):
 
 def test_metrics_count_finished_requests_as_vllm_does(python, tmp_path):
     with server(python, tmp_path) as running:
-        assert router_command_line.requests_served(running.get("/metrics").text) == 0
+        assert requests_served(running.get("/metrics").text) == 0
         assert [running.complete(tokens=2).status_code for _ in range(3)] == [200] * 3
         assert running.complete(model="other").status_code == 404
-        assert router_command_line.requests_served(running.get("/metrics").text) == 3
+        assert requests_served(running.get("/metrics").text) == 3
 
 
 @pytest.mark.parametrize(

@@ -64,15 +64,15 @@ def seal(
     files: Mapping[str, Path],
     destination: Path,
     *,
-    top: str | None = None,
     secrets: Mapping[str, str] | None = None,
     describe: Callable[[Mapping[str, Digest]], Mapping[str, bytes]] = describe_nothing,
 ) -> ArchiveInfo:
     """Write ``destination`` (and ``destination.sha256`` beside it) from ``files``, atomically.
 
+    Everything unpacks into one folder: the destination's name without ``.tar.zst``.
+
     Args:
         files: name in the archive -> file.
-        top: the one folder everything unpacks into; by default the destination's name without ``.tar.zst``.
         secrets: literal texts that must not be in any file, e.g. this run's API keys -> what each is, for the message.
         describe: makes more files from the digests of the given ones and of README.txt: name -> content.
 
@@ -80,7 +80,7 @@ def seal(
         ArchiveRefused: a name that is unsafe or taken, a file that is missing, no plain file or changed while it was
             read, or a secret found; the message names file and line, never the secret.
     """
-    top = destination.name.removesuffix(SUFFIX) if top is None else top
+    top = destination.name.removesuffix(SUFFIX)
     _check_names(files, top)
     patterns = (*secret_scan.PATTERNS, *secret_scan.literals(secrets or {}))
     digests = {}

@@ -180,7 +180,7 @@ def _connect_back(listener: socket.socket, ended: threading.Event) -> None:
                 continue  # the node says that nobody called back; others that call here say anything
 
 
-def sweep(ground: Ground, timeout_s: float, log: Path, watch: LifelineWatch | None = None) -> tuple[str, ...]:
+def sweep(ground: Ground, timeout_s: float, log: Path) -> tuple[str, ...]:
     """End what is left of the attempt on every node and remove its scratch folders; says what was ended, and where.
 
     A node that does not answer is no failure: with the job the scheduler ends what is there, and the next start there tidies up. So
@@ -188,7 +188,7 @@ def sweep(ground: Ground, timeout_s: float, log: Path, watch: LifelineWatch | No
     """
     spec = Spec(task="sweep", attempt=str(ground.attempt.absolute()), scratch=str(ground.scratch))
     # A controller that is away is waited for no longer than the processes are: the records are to be written.
-    answers, silent, why = _ask(ground, spec, timeout_s, log, watch, ground.alloc.nodes, patience_s=timeout_s)
+    answers, silent, why = _ask(ground, spec, timeout_s, log, None, ground.alloc.nodes, patience_s=timeout_s)
     named = [f"{answer.name}: {words}" for answer in answers for words in answer.ended]
     named += [f"{name}: could not be looked at ({why}); what is there ends with the job" for name in silent]
     return tuple(named)

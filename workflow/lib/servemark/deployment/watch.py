@@ -175,9 +175,9 @@ class ServerWatch:
             self.hung, self._blamed = f"{name} {silent} for {now - self._moved_at[name]:.0f} s", name
 
 
-def scraper(url: str, key: str, timeout_s: float = 2.0) -> Callable[[], Load]:
+def scraper(url: str, key: str) -> Callable[[], Load]:
     """A function that reads one server's /metrics."""
-    client = httpx.Client(base_url=url, timeout=timeout_s, headers={"Authorization": f"Bearer {key}"}, trust_env=False)
+    client = httpx.Client(base_url=url, timeout=2.0, headers={"Authorization": f"Bearer {key}"}, trust_env=False)
 
     def scrape() -> Load:
         answer = client.get("/metrics")

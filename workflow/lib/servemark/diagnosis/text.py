@@ -190,10 +190,10 @@ def error_lines(lines: Sequence[str]) -> tuple[str, ...]:
     return _with_continuation(lines, parsed, record) if record is not None else ()
 
 
-def ray_error_lines(lines: Sequence[str], most: int = 3) -> tuple[str, ...]:
+def ray_error_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """The first errors in a log of one of Ray's own processes; empty when there is none."""
     told = [line for line in lines if not any(noise in line for noise in _RAY_NOISE)]
-    return error_lines(told) or tuple(islice((line for line in told if _RAY_ERROR.search(line)), most))
+    return error_lines(told) or tuple(islice((line for line in told if _RAY_ERROR.search(line)), 3))
 
 
 def _chain(lines: Sequence[str], parsed: Sequence[Line], found: Sequence[Traceback]) -> tuple[str, ...]:

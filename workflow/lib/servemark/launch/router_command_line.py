@@ -8,7 +8,6 @@ its first verdict on a key for its whole life, a wrong one too when no replica c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -40,8 +39,6 @@ _POLICIES: dict[str, tuple[str, ...]] = {
         *("--max-tree-size", str(2**20)),
     ),
 }
-_SERVED = re.compile(r"^vllm:request_success_total\{[^}]*\}\s+(\S+)", re.MULTILINE)
-_RETRIES = re.compile(r"^vllm_router_retries_total(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
 
 
 def router(
@@ -105,24 +102,3 @@ def router(
 def router_environment() -> dict[str, str]:
     """Variables of the router. It needs no key: clients bring theirs, and replicas judge it."""
     return {"PYTHONUNBUFFERED": "1", **NO_PROXY}
-
-
-def requests_served(text: str) -> int:
-    """How many requests a replica has brought to an end since it started, whatever the reason.
-
-    Args:
-        text: a replica's own ``/metrics``: the sum of ``vllm:request_success_total`` over engines and finish reasons
-            (an aborted request ends with the reason ``abort``).
-
-    Raises:
-        ValueError: the counter is not there: these are not vLLM's metrics, or it has changed their names.
-    """
-    values = _SERVED.findall(text)
-    if not values:
-        raise ValueError("the metrics hold no vllm:request_success_total")
-    return round(sum(map(float, values)))
-
-
-def requests_repeated(text: str) -> int:
-    """How many requests the router sent again (``text``: its own metrics): 0 as long as its retries are off."""
-    return round(sum(map(float, _RETRIES.findall(text))))

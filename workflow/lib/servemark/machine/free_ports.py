@@ -9,8 +9,6 @@ import psutil
 
 # Ports below Linux's default ephemeral range (32768-60999) and above the well-known ones: nobody is given one by chance.
 PORTS = range(20000, 32000)
-KEPT_S = 60
-"""How long the kernel keeps a closed connection (TCP_TIMEWAIT_LEN in include/net/tcp.h), and with it the port."""
 CALL_S = 1.0
 
 
@@ -18,8 +16,9 @@ def is_taken(host: str, port: int) -> bool:
     """Whether a program has bound this port, also one that does not listen yet, as vLLM's server while it loads.
 
     Two sockets may be bound to one port while neither listens if both ask for that (SO_REUSEADDR), as vLLM's does, so only an attempt
-    without it sees a server that loads. That attempt also fails for :data:`KEPT_S` after a server's end, over connections that nobody
-    has any more, which the kernel lists: so long a server that loads on that port is not seen, and says itself that the port is taken.
+    without it sees a server that loads. That attempt also fails for 60 s after a server's end (TCP_TIMEWAIT_LEN in include/net/tcp.h),
+    over connections that nobody has any more, which the kernel lists: so long a server that loads on that port is not seen, and says
+    itself that the port is taken.
     """
     if _binds(host, port, reuse=False):
         return False
@@ -31,7 +30,7 @@ def is_taken(host: str, port: int) -> bool:
 def find(host: str, count: int, start: int) -> list[int]:
     """``count`` ports that nobody has on ``host``, looked for from the ``start``-th of :data:`PORTS` on and around.
 
-    Each is kept for :data:`KEPT_S`, so that whoever looks in that time is given others.
+    Each is kept for 60 s by a closed connection, so that whoever looks in that time is given others.
 
     Raises:
         OSError: there are not that many.

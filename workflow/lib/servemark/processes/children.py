@@ -17,7 +17,7 @@ from servemark.processes.identity import Identity, die_with_parent
 
 
 def start_child(
-    argv: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path | None = None, leash: bool = False
+    argv: Sequence[str], *, log: Path, env: Mapping[str, str], leash: bool = False
 ) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own that dies when this thread dies; output is appended to ``log``.
 
@@ -34,7 +34,6 @@ def start_child(
             stdout=stream,
             stderr=stream,
             env=dict(env),
-            cwd=cwd,
             start_new_session=True,
             preexec_fn=die_with_parent,
         )

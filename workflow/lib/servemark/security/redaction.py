@@ -72,8 +72,8 @@ class Quoting:
             return [f"{indent}(cannot be read: {error.strerror})"]
 
 
-def last_lines(path: Path, most_bytes: int = 1 << 18) -> Iterator[str]:
+def last_lines(path: Path) -> Iterator[str]:
     """The lines of a file's end, without colour codes; the first of them may be cut."""
     with open(path, "rb") as handle:
-        handle.seek(max(0, os.fstat(handle.fileno()).st_size - most_bytes))
+        handle.seek(max(0, os.fstat(handle.fileno()).st_size - (1 << 18)))
         yield from stream(handle.read().decode(errors="replace"))
