@@ -7,7 +7,7 @@ from typing import Any
 
 LARGEST, SIZES = "max-cudagraph-capture-size", "cudagraph-capture-sizes"
 WORKLOAD = "workload"
-"""In the place of numbers: what the load points need, put in when the deployment is planned (``planning/capture.py``)."""
+"""In the place of numbers: what the load points need, put in when the deployment is planned (``planning/cuda_graphs.py``)."""
 
 _ALLOWED = {LARGEST: "a whole number of 1 or more", SIZES: "a list of whole numbers of 1 or more"}
 
