@@ -148,6 +148,8 @@ SPEAKS = {
                                            "data_parallel_instead", ("topology.data_parallel: 4",)),
     "in turn": ({"load": (64,), "replicas": 2}, "replicas_in_turn", ("the 2 replicas", "topology.routing: least_requests")),
     "balancing": ({"data_parallel": 4}, "engines_uneven", ("The 4 data parallel", "topology.balancing: router")),
+    "multicast": ({"tensor_parallel": 2, "check": {"variables": (*KNOWN, "VLLM_ALLREDUCE_USE_SYMM_MEM")}}, "multicast",
+                  ("CUSTOM, SYMM_MEM, PYNCCL", 'variables.VLLM_ALLREDUCE_USE_SYMM_MEM: "0"')),
     "queue": ({"load": (64, 512), "options": {"max-num-seqs": 256}}, "queueing",
               ("concurrency 512 an engine gets up to 512 requests and runs 256", "(options.max-num-seqs)", "options.max-num-seqs: 512")),
     "queue at vLLM's default": ({"load": (1100,), "tensor_parallel": 2}, "queueing", ("runs 1024", "vLLM 0.32.0's default")),

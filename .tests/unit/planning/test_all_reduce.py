@@ -61,17 +61,17 @@ def test_ranks_over_nodes_use_nccl():
 
 
 def test_every_way_that_may_use_multicast_has_its_switch_named():
-    (sentence,) = multicast(ALL, {}, "0.32.0")
-    for switch in (*NEW, "fuse_allreduce_rms: false", "NCCL_NVLS_ENABLE", "NVSHMEM_DISABLE_NVLS"):
-        assert switch in sentence
+    found = multicast(ALL, {})
+    assert found["ways"] == ", ".join(ALL) and "CUSTOM" not in found["may"]
+    for switch in (*NEW, "fuse_allreduce_rms: false", "NCCL_NVLS_ENABLE"):
+        assert switch in found["switches"]
 
 
 def test_nothing_is_said_once_vllms_own_switches_are_set():
     fused_off = {"compilation-config": {"pass_config": {"fuse_allreduce_rms": False}}}
-    ways = planned(fused_off, dict.fromkeys(NEW, "0"))
-    assert list(multicast(ways, {}, "0.32.0")) == []
-    (sentence,) = multicast(planned(fused_off), {"NCCL_NVLS_ENABLE": "0"}, "0.32.0")
-    assert "NCCL_NVLS_ENABLE" not in sentence and FUSED not in sentence
+    assert multicast(planned(fused_off, dict.fromkeys(NEW, "0")), {}) is False
+    left = multicast(planned(fused_off), {"NCCL_NVLS_ENABLE": "0"})
+    assert "NCCL_NVLS_ENABLE" not in left["switches"] and FUSED not in left["may"]
 
 
 def test_the_log_names_what_the_server_uses():

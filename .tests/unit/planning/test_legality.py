@@ -6,8 +6,8 @@ import pytest
 
 from builders.paths import FIXTURES
 from servemark.errors import PlanRefused
-from servemark.planning import first_request_fails, legality, not_on_cpu, stage_layers, stages
-from servemark.planning.legality import PARTITION
+from servemark.planning import first_request_fails, legality, not_on_cpu, stages
+from servemark.planning.legality import PARTITION, stage_layers
 from servemark.records import Topology
 from servemark.weights import builtin
 from servemark.weights.architecture import Architecture

@@ -1,13 +1,12 @@
 """Is a topology legal for a model, where does it go, does it fit, and did the server agree: pure functions."""
 
 from servemark.planning.advice import advise
-from servemark.planning.all_reduce import all_reduce, multicast
 from servemark.planning.all_reduce import observed as observed_all_reduce
 from servemark.planning.compare_log import compare, observe
 from servemark.planning.cuda_graphs import resolve as resolve_capture_size
 from servemark.planning.demand import Asked
 from servemark.planning.flashinfer import turned_off
-from servemark.planning.legality import first_request_fails, legality, not_on_cpu, stage_layers, stages, too_long
+from servemark.planning.legality import first_request_fails, legality, not_on_cpu, stages, too_long
 from servemark.planning.memory import estimate, longest_fitting, require
 from servemark.planning.placement import place
 from servemark.planning.server import EXPERT_PARALLEL, Server
@@ -18,13 +17,11 @@ __all__ = [
     "Asked",
     "Server",
     "advise",
-    "all_reduce",
     "compare",
     "estimate",
     "first_request_fails",
     "legality",
     "longest_fitting",
-    "multicast",
     "not_on_cpu",
     "observe",
     "observed_all_reduce",
@@ -32,7 +29,6 @@ __all__ = [
     "require",
     "require_software",
     "resolve_capture_size",
-    "stage_layers",
     "stages",
     "too_long",
     "turned_off",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from servemark.config.model import Verdict
 from servemark.planning import cuda_graphs, lengths
 from servemark.planning.advice_data import NUMBERS, SENTENCES, measured
+from servemark.planning.all_reduce import multicast
 from servemark.planning.demand import Asked
 from servemark.planning.options import count, whole
 from servemark.planning.software import uuids_unread, vocabulary_missing
@@ -163,6 +164,7 @@ CONDITIONS: dict[str, Callable[[Asked], Found]] = {
         asked.topology.replicas > 1 and asked.topology.routing == "round_robin" and asked.shared
     ),
     "engines_uneven": lambda asked: asked.engines_together and asked.topology.balancing == "server" and asked.shared,
+    "multicast": lambda asked: multicast(asked.all_reduce, {**asked.inherited, **asked.variables}),
     "queueing": queueing,
     "cache_too_small": cache_too_small,
     "length_tight": length_tight,

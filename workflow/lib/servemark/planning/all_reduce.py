@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from servemark.planning.flashinfer import ALL_REDUCE, obstacle
@@ -69,17 +69,12 @@ def observed(log: str) -> tuple[str, ...]:
     return ((FUSED,) if _FUSED_ON.search(log) else ()) + names
 
 
-def multicast(ways: tuple[str, ...], variables: Mapping[str, str], version: str) -> Iterator[str]:
-    """Yield a sentence that names the switches, where vLLM itself may use NVLink multicast. NCCL alone may too, in every version."""
+def multicast(ways: tuple[str, ...], variables: Mapping[str, str]) -> dict[str, object] | bool:
+    """Return the all-reduces that may use NVLink multicast and their switches; False where only NCCL may, as in every version of vLLM."""
     off = {"PYNCCL"} if variables.get("NCCL_NVLS_ENABLE") == "0" else set()
     may = [name for name in SWITCHES if name in ways and name not in off]
-    if not set(may) - {"PYNCCL"}:
-        return
-    yield (
-        f"All-reduces of vLLM {version} here: {', '.join(ways)}. {', '.join(may)} use NVLink multicast where the node has it. Where your "
-        f"site must keep multicast off, set {'; '.join(SWITCHES[name] for name in may)}; and export TORCH_SYMM_MEM_DISABLE_MULTICAST=1 "
-        "and NVSHMEM_DISABLE_NVLS=1."
-    )
+    switches = "; ".join(SWITCHES[name] for name in may)
+    return bool(set(may) - {"PYNCCL"}) and {"ways": ", ".join(ways), "may": ", ".join(may), "switches": switches}
 
 
 def _on(name: str, check: EnvironmentCheck, variables: Mapping[str, str]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from servemark.launch.random_weights import LOAD_FORMAT
 from servemark.planning import cuda_graphs
+from servemark.planning.all_reduce import all_reduce
 from servemark.planning.lengths import own_tokens, shared_tokens
 from servemark.planning.memory import Pool, kv_pool
 from servemark.planning.options import count, flag, max_num_seqs
@@ -85,6 +86,11 @@ class Asked:
         return self.cuda and any(
             point.ask == "endpoint" and (point.concurrency or 0) > self.engines(point) for point in self.closed
         )
+
+    @property
+    def all_reduce(self) -> tuple[str, ...]:
+        """The all-reduces that are expected between tensor parallel ranks."""
+        return all_reduce(self.topology, self.check, self.options, self.variables, self.hardware.accelerator)
 
     @property
     def graphs(self) -> bool:

@@ -98,7 +98,6 @@ def plan(
         interface=cluster.interface if cluster else None,
     )
     planned = tuple(_planned(point, share) for point in points)
-    ways = planning.all_reduce(topology, check, options, variables, hardware.accelerator)
     asked = planning.Asked(architecture, server, options, variables, planned, estimate, hardware, check, inherited)
     return Plan(
         deployment=name,
@@ -110,16 +109,11 @@ def plan(
         topology=topology,
         options=options,
         variables=variables,
-        all_reduce=ways,
+        all_reduce=asked.all_reduce,
         inherited=inherited,
         modules=modules,
         estimate=estimate,
-        warnings=(
-            *turned_off,
-            *planning.multicast(ways, inherited | variables, check.vllm),
-            *planning.advise(asked).values(),
-            *check.warnings,
-        ),
+        warnings=(*turned_off, *planning.advise(asked).values(), *check.warnings),
         points=planned,
         key_parts=share,
     )
