@@ -26,7 +26,7 @@ import httpx
 import psutil
 import pytest
 
-from counters import requests_repeated, requests_served
+from builders.counters import requests_repeated, requests_served
 from integration.harness import ROOT, wait_until
 from servemark.environments import build as environment
 from servemark.environments import lockfiles

@@ -102,7 +102,10 @@ FORETOLD = {
     },
     "other-code": {
         "": Case(
-            library("progress", "processes/identity", "supervisor/__main__", "launch/command_lines", "deployment/readiness", "slurm/submit", "cli/main"),
+            library(
+                *("progress", "processes/identity", "supervisor/__main__", "launch/command_lines"),
+                *("deployment/readiness", "cli/main"),
+            ),
             set(),
         ),
     },

@@ -20,7 +20,7 @@ from reached import doors, knock, overheard, verdict
 from real_checkout import NODES, RealCheckout, tiny
 from sandbox import Sandbox
 
-from counters import requests_repeated
+from builders.counters import requests_repeated
 from integration.harness import RUN, Finished
 
 

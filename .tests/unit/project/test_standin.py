@@ -14,8 +14,8 @@ import httpx
 import psutil
 import pytest
 
+from builders.counters import requests_served
 from builders.standin_running import CLI, KEY, environment, server
-from counters import requests_served
 from servemark.diagnosis import diagnose
 from servemark.diagnosis.startup_log import StartupLog
 from servemark.launch import api_key
