@@ -13,7 +13,7 @@ import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LIBRARY = ROOT / "workflow" / "lib"
+PACKAGES = ("workflow/lib", "plugins/snakemake-executor-plugin-slurm-guarded/src")
 # For the shell, the second line starts the script again by the interpreter beside it; for Python it is the beginning of a text.
 START = b"""#!/bin/sh
 '''exec' env PYTHONUTF8=1 "$(dirname -- "$(realpath -- "$0")")/python" "$0" "$@"
@@ -28,10 +28,15 @@ sys.exit(main())
 """
 
 
-def find_library(packages: Path) -> None:
-    """Put the library on the path of .venv's interpreter: relative to ``packages``, unless .venv is a link to somewhere else."""
-    inside = packages.resolve().is_relative_to(ROOT)
-    (packages / "servemark.pth").write_text(f"{os.path.relpath(LIBRARY, packages) if inside else LIBRARY}\n")
+def find_packages(site: Path) -> None:
+    """Put our packages on the path of .venv's interpreter: relative to ``site``, unless .venv is a link to somewhere else.
+
+    Snakemake finds the executor there as it finds any plugin: by the name of its package.
+    """
+    folders = [ROOT / folder for folder in PACKAGES]
+    if site.resolve().is_relative_to(ROOT):
+        folders = [Path(os.path.relpath(folder, site)) for folder in folders]
+    (site / "servemark.pth").write_text("".join(f"{folder}\n" for folder in folders))
 
 
 def start_scripts(scripts: Path) -> None:
@@ -48,5 +53,5 @@ def start_scripts(scripts: Path) -> None:
 
 
 if __name__ == "__main__":
-    find_library(Path(sysconfig.get_path("purelib")))
+    find_packages(Path(sysconfig.get_path("purelib")))
     start_scripts(Path(sys.prefix, "bin"))

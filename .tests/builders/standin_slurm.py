@@ -9,10 +9,8 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from recorded_slurm import FIXTURES
 
-from builders.paths import FIXTURES
-
-FIXTURES = FIXTURES / "slurm"
 JOB = (FIXTURES / "scontrol-22.05.8-job-whole-nodes.txt").read_text()
 NODES = (FIXTURES / "scontrol-22.05.8-nodes.txt").read_text()
 

@@ -31,7 +31,7 @@ from servemark.variables import inherited
 
 ROOT = Path(__file__).parents[2]
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
-PARTS = ("Snakefile", "workflow", "config", "envs", "profiles")
+PARTS = ("Snakefile", "workflow", "plugins", "config", "envs", "profiles")
 RUN = "injured"
 # Nothing of ours may run this long after a run has ended, whatever ended it.
 GONE_S = 15.0

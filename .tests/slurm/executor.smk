@@ -1,13 +1,13 @@
 """A workflow of nothing but waiting, for the tests of the executor: ``done.NAME`` is one job, ``group.NAME`` a group of three rules.
 
-REQUEST in the environment is a servemark.slurm.request.Request as JSON; SECONDS is how long a job takes.
+REQUEST in the environment is the plugin's Request as JSON; SECONDS is how long a job takes.
 """
 
 import json
 import os
 
 from servemark.run import signals
-from servemark.slurm.request import Request
+from snakemake_executor_plugin_slurm_guarded.request import Request
 
 ASKED = Request(**json.loads(os.environ.get("REQUEST", "{}"))).resources()
 SECONDS = os.environ.get("SECONDS", "1")
@@ -47,7 +47,7 @@ rule middle:
     group:
         "deployment"
     shell:
-        "sleep {SECONDS}; SLURM_CONF=$SERVEMARK_SLURM_CONF srun --jobid=$SLURM_JOB_ID --overlap --nodes=$(grep -oE 'NumNodes=[0-9]+' {input} | cut -d= -f2)"
+        "sleep {SECONDS}; SLURM_CONF=$SNAKEMAKE_SLURM_GUARDED_CONF srun --jobid=$SLURM_JOB_ID --overlap --nodes=$(grep -oE 'NumNodes=[0-9]+' {input} | cut -d= -f2)"
         " --ntasks-per-node=1 --mem=0 sh -c 'echo $(hostname) $CUDA_VISIBLE_DEVICES' > {output}"
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 from sandbox import Sandbox
 
+from snakemake_executor_plugin_slurm_guarded import guard, journal
+
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
 LIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED")
 
@@ -22,24 +24,20 @@ LIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUE
 class Run:
     """One Snakemake on the login node, in a folder of its own that all nodes see."""
 
-    def __init__(self, cluster: Sandbox, folder: Path):
-        self.cluster, self.folder = cluster, folder
+    def __init__(self, cluster: Sandbox, folder: Path, jobs_file: str = "results/test/slurm/jobs.jsonl"):
+        self.cluster, self.folder, self.jobs_file = cluster, folder, folder / jobs_file
         self.begun = time.monotonic()
         self.process: subprocess.Popen[Any] | None = None
 
     def start(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> Run:
         """Start it; output goes to ``said.txt``."""
-        wanted = {"SERVEMARK_JOBS_FILE": str(self.jobs_file)} | dict(env or {})
+        wanted = {journal.VARIABLE: str(self.jobs_file)} | dict(env or {})
         with open(self.folder / "said.txt", "ab") as said:
             self.begun = time.monotonic()
             self.process = self.cluster.popen(
                 argv, cwd=self.folder, env=wanted, stdout=said, stderr=said, stdin=subprocess.DEVNULL
             )
         return self
-
-    @property
-    def jobs_file(self) -> Path:
-        return self.folder / "results/test/slurm/jobs.jsonl"
 
     @property
     def guard_log(self) -> str:
@@ -104,7 +102,7 @@ class Run:
         for process in self.cluster.processes("login"):
             with contextlib.suppress(OSError):
                 line = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
-                if b"servemark.slurm.guard" in line and str(self.jobs_file).encode() in line:
+                if guard.__name__.encode() in line and str(self.jobs_file).encode() in line:
                     found.append(process.pid)
         return found
 

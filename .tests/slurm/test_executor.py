@@ -15,7 +15,7 @@ import pytest
 from executor_run import LIVE, SNAKEMAKE, Run
 from sandbox import Sandbox
 
-from servemark.slurm import accounts, journal
+from snakemake_executor_plugin_slurm_guarded import job_accounts, journal, preflight
 
 # Three starts of Snakemake, one in the other, on a machine that is busy with other tests. What is tested is bounded more closely.
 START_S = 60.0
@@ -41,7 +41,7 @@ def wrapper(run: Run, tool: str, body: str) -> dict[str, str]:
 def noted_states(run: Run) -> set[str]:
     """How the run's jobs have ended, by the journal alone: all that is left when a Slurm without accounting has forgotten them."""
     entries = list(journal.read(run.jobs_file))
-    return {accounts.from_journal(entries, entry["job"]).state for entry in run.events("submitted")}
+    return {job_accounts.from_journal(entries, entry["job"]).state for entry in run.events("submitted")}
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +270,10 @@ def test_killed_run_with_its_guard(plain: Sandbox, new_run: NewRun) -> None:
     run.signal(signal.SIGKILL)
     run.end(2)
     assert run.queue()
-    code = "import sys; from pathlib import Path; from servemark.slurm import leftovers; leftovers.cancel(Path('results/next'), print)"
+    code = (
+        "import sys; from pathlib import Path; from snakemake_executor_plugin_slurm_guarded import leftovers;"
+        "leftovers.cancel(Path('results').glob('*/slurm/jobs.jsonl'), Path(), print)"
+    )
     again = [plain.run([sys.executable, "-c", code], cwd=run.folder, timeout=20, check=True) for _ in range(2)]
     assert f"still in Slurm's queue ({job})" in again[0].stdout and again[1].stdout == ""
     assert not run.queue()
@@ -278,15 +281,15 @@ def test_killed_run_with_its_guard(plain: Sandbox, new_run: NewRun) -> None:
 
 ASK = """
 import sys
-from servemark.errors import ConfigError
-from servemark.slurm import preflight
-from servemark.slurm.request import Request
+from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
+from snakemake_executor_plugin_slurm_guarded import preflight
+from snakemake_executor_plugin_slurm_guarded.request import Request
 for nodes, gres in ((1, "gpu:4"), (2, "gpu:4"), (1, "gpu:99")):
     said = []
     try:
         preflight.check([Request("x", nodes=nodes, gres=gres, minutes=5)], said.append)
         print("queued" if said else "accepted")
-    except ConfigError as error:
+    except GuardedError as error:
         print("wait" if "again when" in error.message() else "fix")
 """
 
@@ -331,7 +334,7 @@ def test_preflight_queues_what_sbatch_queues(plain: Sandbox, new_run: NewRun) ->
                 plain.start_slurmd(node)
         plain.run(["scontrol", "update", "nodename=node[1-2]", "state=resume"])
         plain.wait(in_service, 60, "both nodes take jobs")
-    assert not [job for job in plain.jobs() if job["name"].startswith("servemark-preflight") and job["state"] in LIVE]
+    assert not [job for job in plain.jobs() if job["name"].startswith(preflight.NAME) and job["state"] in LIVE]
 
 
 def test_held_job_says_why_it_waits_and_goes_on(plain: Sandbox, new_run: NewRun) -> None:
@@ -347,23 +350,28 @@ def test_held_job_says_why_it_waits_and_goes_on(plain: Sandbox, new_run: NewRun)
 @pytest.mark.faults
 def test_preflight(accounted: Sandbox, new_run: NewRun) -> None:
     code = """
-from servemark.errors import ConfigError
-from servemark.slurm import preflight
-from servemark.slurm.request import Request
+from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
+from snakemake_executor_plugin_slurm_guarded import partitions, preflight
+from snakemake_executor_plugin_slurm_guarded.request import Request
 preflight.check([Request("good", "research", "batch", "normal", "gpu", 2, "gpu:4", 60, True)], print)
 wrong = {"account": "nobodys", "partition": "nowhere", "qos": "golden", "constraint": "tpu"}
 wrong |= {"nodes": 9, "gres": "gpu:9", "minutes": 61, "extra": "--x"}
 try:
     preflight.check([Request(key, **({"account": "research"} | {key: value})) for key, value in wrong.items()], print)
-except ConfigError as error:
+except GuardedError as error:
     print(error.what)
-print([preflight.partition_limit(name) for name in (None, "batch", "short")])
+print([partitions.partition_limit(name) for name in (None, "batch", "short")])
 """
     said = accounted.run([sys.executable, "-c", code], cwd=new_run(accounted).folder, timeout=30, check=True).stdout
-    to_mend = {"nodes": "topology.nodes", "gres": "gpus_per_node", "minutes": "max_minutes"}
+    resources = {
+        "account": "slurm_account",
+        "partition": "slurm_partition",
+        "minutes": "runtime",
+        "extra": "slurm_extra",
+    }
     for key in ("account", "partition", "qos", "constraint", "nodes", "gres", "minutes", "extra"):
-        named = re.escape(to_mend.get(key, key))
-        assert re.search(rf"^{key}: Slurm refuses the request \(keys? [^)]*{named}", said, re.MULTILINE), said
+        resource = resources.get(key, key)
+        assert re.search(rf"^{key}: Slurm refuses the request \(see [^)]*{resource}", said, re.MULTILINE), said
     assert said.endswith("[60.0, 60.0, 2.0]\n")
     assert not said.startswith("good")
 

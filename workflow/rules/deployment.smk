@@ -44,7 +44,7 @@ rule start_cluster:
         cpus_per_task=allocation_resource("cpus_per_task"),
         mem_mb=allocation_resource("mem_mb"),
         slurm_exclusive=allocation_resource("slurm_exclusive"),
-        slurm_client=allocation_resource("slurm_client"),
+        slurm_second=allocation_resource("slurm_second"),
     script:
         "../scripts/start_cluster.py"
 

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from servemark.machine import hardware, visible_gpus
 from servemark.nodes import allocation
+from servemark.planning.node_share import NodePart, Share, complete
 from servemark.run.stage import stage
-from servemark.share import NodePart, Share, complete
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

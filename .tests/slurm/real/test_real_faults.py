@@ -115,10 +115,10 @@ def test_nodes_or_devices_that_slurm_does_not_have_are_refused_before_anything_i
     for fault, pattern, change in (
         (
             "GPUs that no node has",
-            r"Slurm refuses the request \(keys? [^)]*gpus_per_node[^)]*\): [^\n]+",
+            r"Slurm refuses the request \(see [^)]*gpus_per_node[^)]*\): [^\n]+",
             {"gpus_per_node": 8},
         ),
-        ("more nodes than there are", r"Slurm refuses the request \(keys? [^)]*topology.nodes[^)]*\): [^\n]+", {}),
+        ("more nodes than there are", r"Slurm refuses the request \(see [^)]*topology.nodes[^)]*\): [^\n]+", {}),
     ):
         injury = new_injury()
         injury.of(fault, pattern)

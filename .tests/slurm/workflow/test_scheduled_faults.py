@@ -16,6 +16,7 @@ from scheduled_checkout import GONE_S, RUN_S, ScheduledCheckout
 
 from integration.harness import wait_until
 from servemark.supervisor import process_request
+from snakemake_executor_plugin_slurm_guarded import preflight
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("queue_left_empty")]
 core = pytest.mark.core
@@ -250,7 +251,7 @@ def test_refused_before_anything_is_submitted(
     done = injury.ends(checkout, begin(checkout), 40, begin_, GONE_S)
     assert done.rc == 2
     # The preflight notes the empty jobs by which it asks sbatch.
-    runs = [entry["run"] for entry in checkout.journal("run") if not entry["run"].startswith("servemark-preflight-")]
+    runs = [entry["run"] for entry in checkout.journal("run") if not entry["run"].startswith(preflight.NAME)]
     assert not runs and not checkout.attempts("a")
     checkout.site[key] = {"account": "research", "partition": "batch", "qos": "normal", "gpus_per_node": 4}[key]
     # What is refused here is refused before the rules: that it goes on at all is enough.

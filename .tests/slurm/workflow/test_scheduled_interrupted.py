@@ -22,6 +22,7 @@ from sandbox import Sandbox
 from scheduled_checkout import GONE_S, LIVE, RUN_S, ScheduledCheckout
 
 from integration.harness import Running, wait_until
+from snakemake_executor_plugin_slurm_guarded import guard
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("queue_left_empty")]
 core = pytest.mark.core
@@ -130,7 +131,7 @@ def test_killed(checkout: ScheduledCheckout, injury: Injury, guard: str) -> None
 
 
 def guards(checkout: ScheduledCheckout) -> list[int]:
-    return [p.pid for p in checkout.where("servemark.slurm.guard").get("login", [])]
+    return [p.pid for p in checkout.where(guard.__name__).get("login", [])]
 
 
 def test_the_main_process_is_itself_a_job_and_its_time_is_over(checkout: ScheduledCheckout, injury: Injury) -> None:

@@ -17,15 +17,15 @@ from servemark.cli.live import Jobs, Living, job_of, living
 from servemark.cli.stop import NothingToStop, Stopping, choose
 from servemark.deployment import attempts
 from servemark.errors import ServemarkError
-from servemark.machine.checkout import Checkout
 from servemark.processes import identity as processes
 from servemark.records import write_atomically
 from servemark.records.endpoint import EndpointStatus
-from servemark.slurm import journal
-from servemark.slurm.commands import CommandFailed, Trouble
-from servemark.slurm.listings import Job
-from servemark.slurm.states import State
 from servemark.supervisor import KeeperSpec, KeeperState
+from snakemake_executor_plugin_slurm_guarded import journal
+from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, Trouble
+from snakemake_executor_plugin_slurm_guarded.queries import Job
+from snakemake_executor_plugin_slurm_guarded.records import Checkout
+from snakemake_executor_plugin_slurm_guarded.states import State
 
 NOW = 1_800_000_000.0
 DEAD = processes.Identity(1, 1)

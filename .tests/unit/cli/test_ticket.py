@@ -15,9 +15,9 @@ from servemark.deployment import attempts
 from servemark.errors import ServemarkError
 from servemark.records import DaemonState, Failure, write_atomically
 from servemark.security.redaction import Quoting, Redactor
-from servemark.slurm import commands, journal
-from servemark.slurm.commands import CommandFailed, Trouble
 from servemark.supervisor import KeeperSpec, KeeperState
+from snakemake_executor_plugin_slurm_guarded import commands, journal
+from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, Trouble
 
 LOGS = FIXTURES / "logs"
 TOKEN = "hf_" + "abcdefghijklmnopqrstuvwx1234"

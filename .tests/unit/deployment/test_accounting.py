@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from recorded_slurm import DAY, JOURNAL, NO_ACCOUNTING, SACCT, SCONTROL, start
 
 from builders import report_data
-from builders.accounted import DAY, JOURNAL, NO_ACCOUNTING, SACCT, SCONTROL, start
 from servemark.deployment import accounting
 from servemark.deployment.accounting import Asking
 from servemark.records import Accounting, DaemonState, ReplicaStartup, ServerPlace, Startup, Topology
-from servemark.slurm.commands import CommandFailed, Trouble
 from servemark.supervisor import KeeperSpec
+from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, Trouble
 
 
 class Slurm:

@@ -86,25 +86,29 @@ def test_script_of_pip_starts_in_any_folder_and_when_moved(tmp_path, name):
     assert {path.name for path in (moved / "bin").iterdir()} == {"python", "tool", "activate", "servemark"}
 
 
-def test_library_is_found_with_ascii_bytes_alone_below_umlaut(tmp_path, monkeypatch):
+def test_packages_are_found_with_ascii_bytes_alone_below_umlaut(tmp_path, monkeypatch):
     root = tmp_path / odd_folder.NAME
     packages = root / ".venv/lib/python3/site-packages"
     packages.mkdir(parents=True)
     monkeypatch.setattr(finish_setup, "ROOT", root)
-    monkeypatch.setattr(finish_setup, "LIBRARY", root / "workflow/lib")
-    finish_setup.find_library(packages)
-    assert (packages / "servemark.pth").read_bytes() == b"../../../../workflow/lib\n"
+    finish_setup.find_packages(packages)
+    lines = (packages / "servemark.pth").read_bytes().splitlines()
+    assert lines == [f"../../../../{folder}".encode("ascii") for folder in finish_setup.PACKAGES]
 
 
-def test_library_is_named_in_full_where_venv_is_a_link_elsewhere(tmp_path, monkeypatch):
+def test_packages_are_named_in_full_where_venv_is_a_link_elsewhere(tmp_path, monkeypatch):
     root, elsewhere = tmp_path / "checkout", tmp_path / "elsewhere"
     (elsewhere / "site-packages").mkdir(parents=True)
     root.mkdir()
     (root / ".venv").symlink_to(elsewhere)
     monkeypatch.setattr(finish_setup, "ROOT", root)
-    monkeypatch.setattr(finish_setup, "LIBRARY", root / "workflow/lib")
-    finish_setup.find_library(root / ".venv/site-packages")
-    assert (elsewhere / "site-packages/servemark.pth").read_text() == f"{root}/workflow/lib\n"
+    finish_setup.find_packages(root / ".venv/site-packages")
+    lines = (elsewhere / "site-packages/servemark.pth").read_text().splitlines()
+    assert lines == [f"{root}/{folder}" for folder in finish_setup.PACKAGES]
+
+
+def test_every_folder_on_the_path_is_there():
+    assert [folder for folder in finish_setup.PACKAGES if not list((ROOT / folder).glob("*/__init__.py"))] == []
 
 
 @pytest.fixture

@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
+from slurm_tools import on_path
 
-from builders.slurm_tools import on_path
 from builders.standin_slurm import FIXTURES, JOB, NODES
 from servemark.errors import StageFailed
 from servemark.nodes import allocation
 from servemark.nodes.allocation import Allocation
 from servemark.processes import identity
-from servemark.slurm import patience
 from servemark.supervisor import process_request
+from snakemake_executor_plugin_slurm_guarded import retry
 
 # scontrol of Slurm 22.05.8, 18 s after it was asked with slurmctld down.
 AWAY = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
@@ -141,7 +141,7 @@ def test_what_slurm_does_not_say_is_named(slurm, monkeypatch, body, words):
     script = slurm.folder / "bin" / "scontrol"
     script.write_text(f"#!/bin/sh\n{body}\n")
     monkeypatch.setattr(allocation, "TOOL_S", 0.3)
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(retry, "PATIENCE_S", 0.0)
     with pytest.raises(StageFailed) as failed:
         allocation.current()
     assert failed.value.reason == "slurm_unreachable" and words in failed.value.what
@@ -149,7 +149,7 @@ def test_what_slurm_does_not_say_is_named(slurm, monkeypatch, body, words):
 
 
 def test_a_controller_that_is_away_is_waited_for(slurm, monkeypatch):
-    monkeypatch.setattr(patience, "PAUSE_S", 0.05)
+    monkeypatch.setattr(retry, "PAUSE_S", 0.05)
     script = slurm.folder / "bin" / "squeue"
     script.write_text(
         f"#!/bin/sh\ncd {slurm.folder}; echo x >> tries\n[ $(wc -l < tries) = 3 ] && exec cat alive\necho '{AWAY}' >&2; exit 1\n"

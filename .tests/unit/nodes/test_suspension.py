@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from slurm_tools import AWAY
 
-from builders.slurm_tools import AWAY
 from builders.standin_slurm import StandinSlurm
 from servemark.nodes import suspension
 

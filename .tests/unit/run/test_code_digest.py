@@ -13,7 +13,7 @@ from servemark.run import code_digest
 
 WORKFLOW = ROOT / "workflow"
 LIBRARY, SCRIPTS = WORKFLOW / "lib", WORKFLOW / "scripts"
-MODULES = sorted(LIBRARY.glob("servemark/**/*.py"))
+MODULES = sorted([*LIBRARY.glob("servemark/**/*.py"), *Path(code_digest.plugin.__path__[0]).glob("*.py")])
 # What they write is what happened while a deployment lived; when nothing is started they repeat it.
 LIVE = {"start_cluster", "check_fabric", "serve_model", "await_ready", "stop_deployment", "hold_endpoint"}
 RULES = sorted(path.stem for path in SCRIPTS.glob("*.py"))
@@ -35,7 +35,8 @@ def test_the_pattern_finds_the_imports_that_python_finds(path: Path):
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "a relative import is none that the pattern knows"
             parsed |= {(str(node.module), alias.name) for alias in node.names}
-    assert set(code_digest.imports(path)) == {one for one in parsed if one[0].split(".")[0] == "servemark"}
+    ours = (code_digest.PACKAGE, code_digest.plugin.__name__)
+    assert set(code_digest.imports(path)) == {one for one in parsed if one[0].split(".")[0] in ours}
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def test_each_rule_has_its_digest_as_a_parameter_unless_it_tells_of_a_live_deplo
 def test_what_stands_before_a_deployment_depends_on_little():
     """Each of these runs all that follows, through a scheduler even in jobs: what more they reach belongs there on purpose."""
     assert of_rule("probe_hardware") == {
-        "machine.hardware", "machine.visible_gpus", "records.base", "records.inputs", "share"
+        "machine.hardware", "machine.visible_gpus", "records.base", "records.inputs", "planning.node_share"
     }  # fmt: skip
     assert of_rule("build_environment") == {
         "environments.build", "environments.bytecode_cache", "environments.lockfiles", "records.base", "records.inputs"
@@ -127,9 +128,15 @@ def test_what_stands_before_a_deployment_depends_on_little():
     }  # fmt: skip
     assert {name.split(".")[0] for name in of_rule("stage_weights")} == {"records", "weights"}
     assert {name.split(".")[0] for name in of_rule("plan_deployment")} == {
-        "launch", "machine", "measurement", "planning", "records", "security", "variables", "weights",
+        "launch", "machine", "measurement", "planning", "records", code_digest.plugin.__name__, "variables", "weights",
         "lib/servemark/in_model_env/random_weights/servemark_random_weights-1", "lib/servemark/planning/advice",
     }  # fmt: skip
+
+
+def test_a_rule_depends_on_what_it_takes_from_the_slurm_plugin():
+    name = code_digest.plugin.__name__
+    assert {f"{name}.job_accounts", f"{name}.queries", f"{name}.states"} <= of_rule("account_allocation")
+    assert f"{name}.commands" not in of_rule("write_report")
 
 
 @pytest.mark.parametrize("rule", sorted(set(RULES) - LIVE))

@@ -14,9 +14,9 @@ import pytest
 
 from builders.paths import LIBRARY
 from servemark.errors import RunLocked
-from servemark.machine.checkout import Checkout
 from servemark.processes.identity import Identity, myself
 from servemark.run import run_lock
+from snakemake_executor_plugin_slurm_guarded.records import Checkout
 
 CLAIM = """
 import sys, time; from pathlib import Path; from servemark.run import run_lock

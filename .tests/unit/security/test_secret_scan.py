@@ -8,9 +8,10 @@ import shlex
 from urllib.parse import quote
 
 import pytest
+import recorded_slurm
 
 from builders.archived_run import ArchivedRun
-from builders.paths import ROOT
+from builders.paths import FIXTURES, ROOT
 from servemark.archive import contents
 from servemark.archive.seal import ArchiveRefused
 from servemark.deployment import attempts
@@ -150,9 +151,13 @@ def test_what_only_looks_like_a_secret_is_let_in(text):
     assert kinds(text) is None
 
 
-@pytest.mark.parametrize("folder", ["logs", "planning", "nccl", "slurm", "metrics", "hardware"])
+@pytest.mark.parametrize(
+    "folder",
+    [*(FIXTURES / name for name in ("logs", "planning", "nccl", "metrics", "hardware")), recorded_slurm.FIXTURES],
+    ids=lambda path: path.name,
+)
 def test_nothing_in_real_logs_is_taken_for_a_secret(folder):
-    files = [path for path in (ROOT / ".tests" / "fixtures" / folder).iterdir() if path.is_file()]
+    files = [path for path in folder.iterdir() if path.is_file()]
     assert files
     assert {path.name: kinds(path.read_text()) for path in files} == dict.fromkeys(path.name for path in files)
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from servemark import supervisor
-from servemark.machine.checkout import Checkout
 from servemark.processes import identity
 from servemark.processes import identity as processes
 from servemark.processes.identity import Identity
 from servemark.supervisor import KeeperSpec, KeeperState, ownership
 from servemark.supervisor.__main__ import Keeper
 from servemark.supervisor.process_request import DaemonRequest
+from snakemake_executor_plugin_slurm_guarded.records import Checkout
 
 # A daemon like vLLM's worst: a child that detached itself into a session of its own, and (by argument) deaf to TERM.
 DAEMON = """

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
+from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
 
-class ServemarkError(Exception):
+
+class ServemarkError(GuardedError):
     """A condition the user can understand and change; shown without a traceback.
 
-    Args:
-        what: what happened, one or more sentences.
-        look: the file or log to look at, if there is one.
-        do: what to do next.
-        reason: a stable snake_case code for records and tests, e.g. ``port_taken``.
+    What it says and its ``reason``, e.g. ``port_taken``, are as in the error of the Slurm executor.
     """
 
     exit_code = 1
     default_reason = "error"
-
-    def __init__(self, what: str, *, look: str | None = None, do: str | None = None, reason: str | None = None):
-        self.what = what
-        self.look = look
-        self.do = do
-        self.reason = reason or self.default_reason
-        super().__init__(self.message())
-
-    def message(self) -> str:
-        """The full text: what happened, then where to look, then what to do."""
-        lines = [self.what]
-        if self.look:
-            lines.append(f"  look at: {self.look}")
-        if self.do:
-            lines.append(f"  what to do: {self.do}")
-        return "\n".join(lines)
 
 
 class ConfigError(ServemarkError):

@@ -23,11 +23,11 @@ from servemark.processes.identity import Identity
 from servemark.records import Cluster
 from servemark.records.endpoint import EndpointStatus
 from servemark.run.serve import FOLDER as SERVING
-from servemark.slurm import journal, listings, reasons
-from servemark.slurm.commands import CommandFailed
-from servemark.slurm.listings import Job
-from servemark.slurm.states import Meaning
 from servemark.supervisor import KeeperState
+from snakemake_executor_plugin_slurm_guarded import journal, queries, reasons
+from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed
+from snakemake_executor_plugin_slurm_guarded.queries import Job
+from snakemake_executor_plugin_slurm_guarded.states import Meaning
 
 MEASURED = "deployments"
 # Stages tell their progress every few seconds and a held endpoint beats every five; clocks of two hosts may differ a little.
@@ -74,7 +74,7 @@ class Living:
 class Jobs:
     """What Slurm says of jobs; each is asked for once, and after one failure nothing more is asked."""
 
-    ask: Lookup = listings.scontrol_job
+    ask: Lookup = queries.scontrol_job
     trouble: str | None = None
     _known: dict[str, Job | None] = field(default_factory=dict)
 
@@ -224,7 +224,8 @@ def _queued(run_folder: Path, known: set[str | None], jobs: Jobs) -> list[Living
     """Deployments whose job was submitted and of which nothing lives yet: it waits, or has just begun."""
     file = run_folder / "slurm" / "jobs.jsonl"
     here = run_folder.parents[1]
-    runs = {run for run, checkout in journal.open_runs(file).items() if checkout is None or checkout.is_at(here)}
+    noted = {run: journal.checkout_of(entry) for run, entry in journal.open_runs(file).items()}
+    runs = {run for run, checkout in noted.items() if checkout is None or checkout.is_at(here)}
     waiting: dict[str, dict[str, Any]] = {}
     for entry in journal.read(file):
         if entry.get("event") == "submitted" and entry.get("run") in runs:

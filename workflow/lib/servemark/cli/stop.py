@@ -12,8 +12,8 @@ from servemark.cli.live import Jobs, Living, living
 from servemark.deployment import attempts
 from servemark.errors import ServemarkError
 from servemark.processes.identity import Identity
-from servemark.slurm import commands
-from servemark.slurm.commands import CommandFailed
+from snakemake_executor_plugin_slurm_guarded import commands
+from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed
 
 # Beyond the grace that a server has: killing what is left, sweeping nodes.
 MARGIN_S = 15.0

@@ -3,7 +3,7 @@
 Snakemake reads them before it includes the Snakefile. A missing file, a folder, another encoding or deep nesting then ends in a traceback
 with exit code 1, and an alias bomb never ends (snakemake 9.27: settings/types.py, ConfigSettings; common/configfile.py). Snakemake imports
 every installed executor plugin before it parses its command line: the plugin ``slurm-guarded`` calls :func:`check` there, whatever the
-executor. The Snakefile's own ``config/config.yaml`` is checked in the Snakefile.
+executor, because ``servemark-1.dist-info`` names it. The Snakefile's own ``config/config.yaml`` is checked in the Snakefile.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from servemark.config.load import read_mapping
 from servemark.errors import ConfigError
 
 
-def check(argv: Sequence[str]) -> None:
+def check(argv: Sequence[str] | None = None) -> None:
     """Refuse the files of ``--configfile`` that cannot be a configuration.
 
     Args:
-        argv: the process's command line; nothing happens unless it is Snakemake's.
+        argv: the command line, by default the process's own; nothing happens unless it is Snakemake's.
     """
+    argv = sys.argv if argv is None else argv
     program = Path(argv[0]) if argv else Path()
     if program.name == "snakemake" or program.parts[-2:] == ("snakemake", "__main__.py"):
         refuse_unreadable(_files(argv[1:]))

@@ -17,7 +17,7 @@ from servemark.config.limits import too_many
 from servemark.config.model import Config, Deployment, Sweep, Workload
 from servemark.config.problems import Loc, Problem, config_error, from_pydantic
 from servemark.records import Strict
-from servemark.security.names import looks_secret
+from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 # More variants than this are taken for a mistake: each one is a whole deployment or a whole set of load points.
 MAX_VARIANTS = 1000

@@ -18,9 +18,9 @@ from servemark.config.reserved import CLIENT_OPTIONS, SERVE_OPTIONS, kebab, owne
 from servemark.environments import lockfiles
 from servemark.files import folder_name
 from servemark.records import PREFIX
-from servemark.security.names import looks_secret
 from servemark.variables import table
 from servemark.weights import hub_source
+from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9.-]*$"
 RUN_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"

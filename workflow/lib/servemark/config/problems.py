@@ -22,7 +22,7 @@ from servemark.config.model import Config, Deployment, Workload
 from servemark.config.positions import Source, find, is_missing, value_at
 from servemark.config.reserved import SERVE_OPTIONS, kebab, refusal
 from servemark.errors import ConfigError
-from servemark.security.names import looks_secret
+from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 Loc = tuple[Any, ...]
 

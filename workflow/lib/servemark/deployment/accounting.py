@@ -19,8 +19,9 @@ from servemark import supervisor
 from servemark.deployment import attempts
 from servemark.progress import Progress
 from servemark.records import Accounting, DaemonState, JobAccount, Plan, Startup
-from servemark.slurm import accounts, commands, journal
-from servemark.slurm.commands import CommandFailed, Trouble
+from snakemake_executor_plugin_slurm_guarded import commands, job_accounts, journal, queries
+from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, Trouble
+from snakemake_executor_plugin_slurm_guarded.records import JobAccount as Start
 
 KEPT = "accounting.json"
 STARTUP = "startup.json"
@@ -63,11 +64,11 @@ def account(
     entries = list(journal.read(jobs_file)) if wanted else []
     asking = Asking(patience_s)
     found = asking.all(wanted, _since(ran, wanted, entries)) if wanted else {}
-    starts: list[JobAccount] = []
+    starts: list[Start] = []
     for job in every:
-        noted = accounts.from_journal(entries, job)
+        noted = job_accounts.from_journal(entries, job)
         told = found.get(job) or known.get(job) or [noted]
-        starts += accounts.when_forgotten(told, noted, forgotten=job in asking.forgotten)
+        starts += job_accounts.when_forgotten(told, noted, forgotten=job in asking.forgotten)
     jobs = with_attempts(starts, ran)
     used = sum(serving_hours(plan, attempt, jobs) for attempt in attempts.every(folder))
     record = Accounting(
@@ -97,21 +98,22 @@ def jobs_of(every: Iterable[Path]) -> list[Ran]:
     return found
 
 
-def remembered(ran: Sequence[Ran]) -> dict[str, list[JobAccount]]:
+def remembered(ran: Sequence[Ran]) -> dict[str, list[Start]]:
     """The starts of each job as the newest earlier record has them, without jobs in which something was started since."""
     for index in reversed(range(len(ran))):
         path = ran[index].attempt / KEPT
         if path.exists():
             newer = {later.job for later in ran[index + 1 :]}
-            starts = [start for start in Accounting.read(path).jobs if start.job_id not in newer]
-            return {
-                job: [start for start in starts if start.job_id == job] for job in {start.job_id for start in starts}
-            }
+            found: dict[str, list[Start]] = {}
+            for start in Accounting.read(path).jobs:
+                if start.job_id not in newer:
+                    found.setdefault(start.job_id, []).append(start)
+            return found
     return {}
 
 
-def _settled(starts: Sequence[JobAccount]) -> bool:
-    return accounts.final(starts) and starts[-1].source in ("sacct", "scontrol")
+def _settled(starts: Sequence[Start]) -> bool:
+    return job_accounts.final(starts) and starts[-1].source in ("sacct", "scontrol")
 
 
 class Asking:
@@ -135,13 +137,13 @@ class Asking:
         self._pause_s = PAUSE_S
         self._patience_s, self._run, self._clock, self._sleep = patience_s, run, clock, sleep
 
-    def all(self, wanted: Sequence[str], since: datetime) -> dict[str, list[JobAccount]]:
+    def all(self, wanted: Sequence[str], since: datetime) -> dict[str, list[Start]]:
         """The starts of each job, as far as accounting and then the controller know them."""
-        found: dict[str, list[JobAccount]] = {}
+        found: dict[str, list[Start]] = {}
         try:
             deadline = self._clock() + self._patience_s
             while True:
-                found = accounts.parse_sacct(self._ask(accounts.sacct_argv(wanted, since)))
+                found = job_accounts.parse_sacct(self._ask(queries.sacct_argv(wanted, since)))
                 if not self._again(
                     [start for job in wanted for start in found.get(job, [])[-1:]], len(wanted), deadline
                 ):
@@ -152,14 +154,14 @@ class Asking:
         deadline = self._clock() + self._patience_s
         for job in wanted:
             starts = found.get(job, [])
-            if accounts.final(starts) and not any(start.nodes and not start.gpus for start in starts):
+            if job_accounts.final(starts) and not any(start.nodes and not start.gpus for start in starts):
                 continue
             try:
                 while True:
                     controller = self._controller(job)
                     if controller is None:
                         self.forgotten.add(job)
-                    found[job] = accounts.merge(starts, controller)
+                    found[job] = job_accounts.merge(starts, controller)
                     if not found[job] or not self._again(found[job][-1:], 1, deadline):
                         break
             except CommandFailed as error:
@@ -168,34 +170,34 @@ class Asking:
                     break
         return found
 
-    def _again(self, last: Sequence[JobAccount], number: int, deadline: float) -> bool:
+    def _again(self, last: Sequence[Start], number: int, deadline: float) -> bool:
         """Whether to ask again, after a pause: not every job has ended, and there is time."""
         # Inside the very job that is asked about there is no end to wait for.
         ours = os.environ.get("SLURM_JOB_ID")
         if (
-            len(last) == number and all(job.job_id == ours or accounts.final([job]) for job in last)
+            len(last) == number and all(job.job_id == ours or job_accounts.final([job]) for job in last)
         ) or self._clock() >= deadline:
             return False
         self._sleep(min(self._pause_s, deadline - self._clock()))
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         return True
 
-    def _controller(self, job: str) -> JobAccount | None:
+    def _controller(self, job: str) -> Start | None:
         try:
-            return accounts.parse_scontrol(self._ask(["scontrol", "--oneliner", "show", "job", "-d", job]))
+            return job_accounts.parse_scontrol(self._ask(["scontrol", "--oneliner", "show", "job", "-d", job]))
         except CommandFailed as error:
-            if error.trouble is Trouble.REFUSED and "invalid job id" in error.said.lower():
+            if error.no_such_job:
                 return None
             raise
 
     def _ask(self, argv: list[str]) -> str:
-        return self._run(argv, env=commands.query_environment() | accounts.ENVIRONMENT)
+        return self._run(argv, env=commands.query_environment() | job_accounts.ENVIRONMENT)
 
     def _note(self, error: CommandFailed) -> None:
         self.trouble = self.trouble or str(error).splitlines()[0]
 
 
-def with_attempts(starts: Sequence[JobAccount], ran: Sequence[Ran]) -> tuple[JobAccount, ...]:
+def with_attempts(starts: Sequence[Start], ran: Sequence[Ran]) -> tuple[JobAccount, ...]:
     """The starts with the attempts that ran in each: by its number, or else in the last start of the job that is known."""
     known: dict[str, list[int]] = {}
     for start in starts:
@@ -205,7 +207,8 @@ def with_attempts(starts: Sequence[JobAccount], ran: Sequence[Ran]) -> tuple[Job
         number = item.restarts if item.restarts in known[item.job] else max(known[item.job])
         inside.setdefault((item.job, number), []).append(str(item.attempt))
     return tuple(
-        start.model_copy(update={"attempts": tuple(inside.get((start.job_id, start.restarts), ()))}) for start in starts
+        JobAccount(**start.model_dump() | {"attempts": tuple(inside.get((start.job_id, start.restarts), ()))})
+        for start in starts
     )
 
 

@@ -21,7 +21,6 @@ from servemark.diagnosis.text import window
 from servemark.errors import ServemarkError, StageFailed
 from servemark.files.private import private, runtime_root
 from servemark.machine import git_state
-from servemark.machine.checkout import Checkout
 from servemark.measurement import reasons
 from servemark.nodes.allocation import Allocation
 from servemark.nodes.survey import Answer
@@ -30,6 +29,7 @@ from servemark.processes.identity import lifeline
 from servemark.records import DaemonState, Failure, write_atomically
 from servemark.security.secret_scan import KEY_PREFIX
 from servemark.supervisor import KeeperSpec, ownership, salvage
+from snakemake_executor_plugin_slurm_guarded.records import Checkout
 
 FOLDER = "attempts"
 RUNTIME_VARIABLE = "SERVEMARK_RUNTIME_DIR"

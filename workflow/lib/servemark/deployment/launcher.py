@@ -17,8 +17,8 @@ from servemark.nodes.allocation import Allocation
 from servemark.processes import identity
 from servemark.processes.children import LifelineWatch, ToolResult, run_tool
 from servemark.records import write_atomically
-from servemark.slurm import patience
 from servemark.supervisor import process_request
+from snakemake_executor_plugin_slurm_guarded import retry
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,20 @@ class Tool:
         timeout_s: float,
         watch: LifelineWatch | None = None,
         check: Callable[[], str | None] = lambda: None,
-        patience_s: float = patience.PATIENCE_S,
+        patience_s: float = retry.PATIENCE_S,
     ) -> ToolResult:
         """Run it to its end; see :func:`servemark.processes.children.run_tool`. While Slurm's controller is away, srun is tried again."""
         deadline = time.monotonic() + patience_s
         while True:
-            begin = patience.size(log)
+            begin = retry.size(log)
             result = run_tool(
                 self.argv, log=log, env=self.env, timeout_s=timeout_s, watch=watch, check=check, leash=self.launched
             )
-            if not (self.launched and result.exit_code and result.stopped is None and patience.not_started(log, begin)):
+            if not (self.launched and result.exit_code and result.stopped is None and retry.not_started(log, begin)):
                 return result
             if time.monotonic() > deadline:
                 return result
-            time.sleep(patience.PAUSE_S)
+            time.sleep(retry.PAUSE_S)
 
 
 @dataclass(frozen=True)

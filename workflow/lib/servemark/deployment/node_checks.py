@@ -20,8 +20,8 @@ from servemark.nodes.allocation import Allocation
 from servemark.nodes.survey import Answer, Spec
 from servemark.processes.children import LifelineWatch
 from servemark.records import Node, Plan
-from servemark.slurm import patience
 from servemark.supervisor import process_request
+from snakemake_executor_plugin_slurm_guarded import retry
 
 LOOPBACK = "lo"
 FOLDER = "survey"
@@ -241,7 +241,7 @@ def _ask(
     log: Path,
     watch: LifelineWatch | None,
     names: Sequence[str],
-    patience_s: float = patience.PATIENCE_S,
+    patience_s: float = retry.PATIENCE_S,
     waiting: Callable[[], None] = lambda: None,
 ) -> tuple[list[Answer], list[str], str]:
     """Ask nodes, all at once: their answers, the nodes that gave none, and how the asking ended."""

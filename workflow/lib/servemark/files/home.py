@@ -1,7 +1,8 @@
 """Redirect cache folders if the home folder is not writable.
 
 It may be read-only, full, of another user, or missing.
-Snakemake makes its source cache below ``XDG_CACHE_HOME`` (``~/.cache``) before it reads the workflow. No option prevents that.
+Snakemake makes its source cache below ``XDG_CACHE_HOME`` (``~/.cache``) before it reads the workflow. No option prevents that. So
+``servemark-1.dist-info`` has the Slurm executor call :func:`replace` when Snakemake imports its plugins, in jobs too.
 pip, Hugging Face, vLLM, torch and matplotlib follow the same two variables. So only these change, and ``HOME`` stays: git, ssh and
 environment modules read from it.
 """

@@ -18,7 +18,7 @@ from servemark.records.run import GivenFile
 
 NAME = "sources.json"
 # Untracked files elsewhere, such as a configuration, are no part of the workflow.
-_PARTS = ("Snakefile", "workflow", "envs", "profiles")
+_PARTS = ("Snakefile", "workflow", "plugins", "envs", "profiles")
 _LISTED = 100
 _TIMEOUT_S = 20
 

@@ -7,10 +7,10 @@ import re
 from datetime import UTC, datetime
 
 from servemark.measurement.silence import AGAIN
-from servemark.slurm import commands
-from servemark.slurm.accounts import ENVIRONMENT
-from servemark.slurm.commands import CommandFailed, without_choices
 from servemark.supervisor.process_request import launcher_environment
+from snakemake_executor_plugin_slurm_guarded import commands
+from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, query_environment
+from snakemake_executor_plugin_slurm_guarded.job_accounts import ENVIRONMENT
 
 # Asked after each load point, so a controller that is away may cost each of them no more than this.
 ASK_S = 10.0
@@ -28,7 +28,7 @@ def since(began: datetime) -> str | None:
         return None
     argv = ["scontrol", "show", "job", "-d", job]
     try:
-        text = commands.run(argv, timeout_s=ASK_S, env=without_choices(launcher_environment()) | ENVIRONMENT)
+        text = commands.run(argv, timeout_s=ASK_S, env=query_environment(launcher_environment()) | ENVIRONMENT)
     except CommandFailed:
         return None
     changed = max((datetime.fromisoformat(found).replace(tzinfo=UTC) for found in _CHANGED.findall(text)), default=None)

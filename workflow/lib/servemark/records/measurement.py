@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from servemark.records.base import Failure, Record, Strict
+from snakemake_executor_plugin_slurm_guarded import records
 
 
 class Reason(Strict):
@@ -86,32 +87,9 @@ class Measurement(Record):
     raw_sha256: str | None = None
 
 
-class JobAccount(Strict):
+class JobAccount(records.JobAccount):
     """One start of a job as the scheduler saw it."""
 
-    job_id: str
-    source: Literal["sacct", "scontrol", "journal", "none"] = Field(
-        default="none",
-        description="who told: accounting, the controller, or only what the run itself saw; none: nobody knows the job",
-    )
-    state: str = Field(
-        description="the scheduler's word, e.g. COMPLETED, TIMEOUT; UNKNOWN when nobody knows the job or its end"
-    )
-    exit_code: str | None = Field(default=None, description="CODE:SIGNAL")
-    reason: str | None = None
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    nodes: tuple[str, ...] = ()
-    gpus: int | None = Field(default=0, description="allocated, over all nodes; None when nobody told")
-    cpus: int = 0
-    submitted_at: str | None = None
-    started_at: str | None = None
-    ended_at: str | None = None
-    queue_wait_s: float | None = None
-    elapsed_s: float | None = None
-    limit_s: float | None = None
-    restarts: int = Field(default=0, description="starts of this job before this one")
     attempts: tuple[str, ...] = Field(default=(), description="folders of the attempts that ran in it")
 
 

@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import snakemake_executor_plugin_slurm_guarded as plugin
+
 PACKAGE = "servemark"
 
 # How a stage is run, watched and ended, and what it prints meanwhile.
@@ -41,8 +43,9 @@ BESIDE = {
 }
 """Files that a module reads or runs without importing them: a pattern, relative to the module's folder."""
 
+_PACKAGES = rf"(?:{PACKAGE}|{plugin.__name__})\b"
 _IMPORT = re.compile(
-    rf"^[ \t]*(?:from[ \t]+({PACKAGE}[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]+)|import[ \t]+({PACKAGE}[\w.]*))",
+    rf"^[ \t]*(?:from[ \t]+({_PACKAGES}[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]+)|import[ \t]+({_PACKAGES}[\w.]*))",
     re.MULTILINE,
 )
 
@@ -84,7 +87,7 @@ def files(script: Path, library: Path) -> dict[str, Path]:
 
 @cache
 def imports(path: Path) -> tuple[_Import, ...]:
-    """What a module imports of the package, wherever in it; ``name`` is None for ``import module``.
+    """What a module imports of the package and of the Slurm plugin, wherever in it; ``name`` is None for ``import module``.
 
     By a pattern and not by ``ast``, which takes ten times as long, at each start of Snakemake. That both find the same is tested.
     """
@@ -126,5 +129,6 @@ def _apart(module: str) -> bool:
 
 @cache
 def _path(module: str, library: Path) -> Path | None:
-    place = library.joinpath(*module.split("."))
+    top, *below = module.split(".")
+    place = Path(plugin.__path__[0], *below) if top == plugin.__name__ else library.joinpath(top, *below)
     return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)

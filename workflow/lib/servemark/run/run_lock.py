@@ -21,9 +21,9 @@ from filelock import FileLock
 from pydantic import ValidationError
 
 from servemark.errors import RunLocked
-from servemark.machine.checkout import Checkout
 from servemark.processes.identity import Identity, myself
 from servemark.records import Strict, utc_now, write_atomically
+from snakemake_executor_plugin_slurm_guarded.records import Checkout
 
 # Options of snakemake that execute nothing, besides a dry run. Such a call is allowed while a run is alive.
 LOOKING_ONLY = frozenset(

@@ -6,46 +6,50 @@ import os
 import sys
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from servemark.config.expand import points
 from servemark.config.model import Config
-from servemark.errors import ServemarkError
+from servemark.errors import ConfigError, ServemarkError
 from servemark.measurement.ledger import Ledger
-from servemark.planning import allocation
+from servemark.planning import allocation_request as requests
 from servemark.records import Plan
 from servemark.run import signals
 from servemark.run.serve import LONGEST_MIN
-from servemark.slurm import commands, journal, leftovers, preflight
-from servemark.slurm.commands import CommandFailed
-from servemark.slurm.request import Request
+from snakemake_executor_plugin_slurm_guarded import commands, journal, leftovers, partitions, preflight
+from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed
+from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
+from snakemake_executor_plugin_slurm_guarded.request import RESOURCES as RESOURCES
+from snakemake_executor_plugin_slurm_guarded.request import Request
+from snakemake_executor_plugin_slurm_guarded.terms import TERMS
 
 # The jobs of a run must see it as the main process does, whatever executor they have inside: this travels by environment.
 VARIABLE = "SERVEMARK_SCHEDULED"
 # Name or path of the cluster file for a configuration without the key ``cluster``; a user may export it.
 CLUSTER_VARIABLE = "SERVEMARK_CLUSTER"
 DEFAULT_CLUSTER = "slurm"
-# What Request.resources() may hold, with what Snakemake has to be given where it holds nothing.
-RESOURCES: dict[str, str | int] = {
-    "slurm_account": "",
-    "slurm_partition": "",
-    "qos": "",
-    "constraint": "",
-    "nodes": 1,
-    "gres": "",
-    "runtime": 0,
-    "slurm_exclusive": 0,
-    "slurm_extra": "",
-    "cpus_per_task": 0,
-    "mem_mb": 0,
-    "slurm_client": "",
-}
 # Those that name the site's choices, and no amounts.
 SITE = ("slurm_account", "slurm_partition", "qos", "constraint", "slurm_extra")
 # Where the main process is a job itself: it ends so long before that job, since Slurm then kills it and its guard without a word,
 # and cancelling what it has submitted takes a few seconds.
 OWN_MARGIN_S = 30.0
+# What the executor's messages call the things that a user of servemark can change.
+KEYS = {
+    "speaker": "servemark",
+    "place": "the cluster file (topology.nodes: of the experiment)",
+    "account": "account",
+    "partition": "partition",
+    "qos": "qos",
+    "constraint": "constraint",
+    "nodes": "topology.nodes",
+    "gres": "gpus_per_node, gpu_type",
+    "time": "max_minutes, minutes_to_start, minutes_per_point, small_jobs.minutes",
+    "memory": "memory",
+    "extra": "extra",
+    "reservation": "reservation",
+}
 
 
 def is_scheduled(*, is_main: bool, jobs: int | None) -> bool:
@@ -65,7 +69,7 @@ def is_scheduled(*, is_main: bool, jobs: int | None) -> bool:
 
 def restore_configuration() -> None:
     """Give Slurm's tools in a job their configuration back, which the executor's inner part takes away."""
-    if configuration := os.environ.get("SERVEMARK_SLURM_CONF"):
+    if configuration := os.environ.get(commands.CONF_VARIABLE):
         os.environ.setdefault("SLURM_CONF", configuration)
 
 
@@ -78,13 +82,16 @@ def prepare(config: Config, folder: Path) -> None:
     """Before anything is submitted: no job of an earlier run lives, and Slurm would take what this one asks for.
 
     Raises:
-        ConfigError: Slurm is not here, does not answer, or refuses a request.
-        ServemarkError: jobs of an earlier run do not end.
+        ConfigError: Slurm is not here, does not respond, or refuses a request; or jobs of an earlier run do not end.
     """
     os.environ[journal.VARIABLE] = str((folder / "slurm" / "jobs.jsonl").absolute())
-    requests = [deployment_request(config, name, _to_measure(config, folder, name)) for name in config.deployments]
-    preflight.check([*requests, *small_requests(config)], _say)
-    leftovers.cancel(folder, _say)
+    TERMS.update(KEYS)
+    wanted = [deployment_request(config, name, _to_measure(config, folder, name)) for name in config.deployments]
+    try:
+        preflight.check([*wanted, *small_requests(config)], _say)
+        leftovers.cancel(sorted(folder.parent.glob("*/slurm/jobs.jsonl")), folder.parent.parent, _say)
+    except GuardedError as error:
+        raise ConfigError(error.what, look=error.look, do=error.do, reason=error.reason) from error
     _Own.ends_at = own_end()
 
 
@@ -132,7 +139,7 @@ def deployment_request(config: Config, name: str, lacking: int | None) -> Reques
         lacking: load points that the ledger lacks; None for a job of the shortest length.
     """
     assert config.cluster is not None, "a run through a scheduler has a cluster"
-    return allocation.request(name, config.deployments[name].topology, config.cluster, lacking or 0, _limit(config))
+    return requests.request(name, config.deployments[name].topology, config.cluster, lacking or 0, _limit(config))
 
 
 def allocation_request(config: Config, folder: Path, name: str, *, serving: bool, timed: bool = True) -> Request:
@@ -154,7 +161,7 @@ def allocation_request(config: Config, folder: Path, name: str, *, serving: bool
 def small_request(config: Config, rule: str) -> Request:
     """A short job of a rule that looks at a node or at an environment."""
     assert config.cluster is not None, "a run through a scheduler has a cluster"
-    return allocation.small_job(rule, config.cluster, _limit(config), gpus_there=_gpus_there(config))
+    return requests.small_job(rule, config.cluster, _limit(config), gpus_there=_gpus_there(config))
 
 
 def small_requests(config: Config) -> list[Request]:
@@ -162,13 +169,13 @@ def small_requests(config: Config) -> list[Request]:
     cluster = config.cluster
     assert cluster is not None, "a run through a scheduler has a cluster"
     on_login = {"build_environment": cluster.build_on == "login", "stage_weights": cluster.stage_on == "login"}
-    return [small_request(config, rule) for rule in allocation.NEEDS if not on_login.get(rule)]
+    return [small_request(config, rule) for rule in requests.NEEDS if not on_login.get(rule)]
 
 
 def share(config: Config) -> dict[str, Any] | None:
     """What a deployment's job has of each node; None where the probe is to record what it finds."""
     assert config.cluster is not None, "a run through a scheduler has a cluster"
-    found = allocation.share(config.cluster)
+    found = requests.share(config.cluster)
     return found.model_dump() if found else None
 
 
@@ -181,39 +188,30 @@ def lacking(config: Config, plan: Path) -> int | None:
     return len(Ledger(config.ledger_folder).missing(keys))
 
 
-class _Limits:
-    """Each partition's limit is asked for once."""
-
-    known: dict[str | None, float | None] = {}
-
-
-class _Gpus:
-    """Each partition is asked for once whether it has GPUs."""
-
-    known: dict[str | None, bool] = {}
-
-
 def _gpus_there(config: Config) -> bool:
-    """Whether the partition of the short jobs has GPUs; asked only where an exclusive job may get some that it does not ask for."""
+    """Return whether the partition of the short jobs has GPUs; asked only where an exclusive job may get some that it does not ask for."""
     cluster = config.cluster
     if cluster is None or cluster.gpus_per_node or not cluster.exclusive or cluster.small_jobs.whole_node:
         return True
-    partition = cluster.small_jobs.partition or cluster.partition
-    if partition not in _Gpus.known:
-        try:
-            _Gpus.known[partition] = preflight.has_gpus(partition)
-        except CommandFailed:
-            _Gpus.known[partition] = True
-    return _Gpus.known[partition]
+    return _has_gpus(cluster.small_jobs.partition or cluster.partition)
 
 
 def _limit(config: Config) -> float | None:
     cluster = config.cluster
-    if cluster is None or cluster.max_minutes:
+    return None if cluster is None or cluster.max_minutes else _partition_limit(cluster.partition)
+
+
+@cache
+def _has_gpus(partition: str | None) -> bool:
+    try:
+        return partitions.has_gpus(partition)
+    except CommandFailed:
+        return True
+
+
+@cache
+def _partition_limit(partition: str | None) -> float | None:
+    try:
+        return partitions.partition_limit(partition)
+    except CommandFailed:
         return None
-    if cluster.partition not in _Limits.known:
-        try:
-            _Limits.known[cluster.partition] = preflight.partition_limit(cluster.partition)
-        except CommandFailed:
-            _Limits.known[cluster.partition] = None
-    return _Limits.known[cluster.partition]

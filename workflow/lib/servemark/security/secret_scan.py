@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import IO
 from urllib.parse import quote, quote_plus
 
-from servemark.security.names import looks_secret
+from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 KEY_PREFIX = "servemark_key_"
 """How the keys and tokens that we make begin: found in a log even when the key itself is long gone."""

@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 
 from servemark.errors import ServemarkError
-from servemark.machine.checkout import Checkout
 from servemark.processes.identity import Identity
 from servemark.records import DaemonState, Strict, write_atomically
 from servemark.supervisor import process_request
+from snakemake_executor_plugin_slurm_guarded.records import Checkout
 
 # Names of the files with keys in an attempt's folder.
 SECRETS = ("api-key", "ray-token")

@@ -38,7 +38,6 @@ from servemark.processes import identity as processes
 from servemark.processes.identity import Identity
 from servemark.processes.shared_memory import Segments, remove_noted
 from servemark.records import DaemonState, utc_now, write_atomically
-from servemark.slurm import patience
 from servemark.supervisor import (
     KeeperSpec,
     KeeperState,
@@ -49,6 +48,7 @@ from servemark.supervisor import (
     worker_file,
 )
 from servemark.supervisor.machine_lock import MachineLock
+from snakemake_executor_plugin_slurm_guarded import retry
 
 TICK_S = 0.1
 # The owner's file lies on a shared disk: not to be read at every tick.
@@ -223,8 +223,8 @@ class Keeper:
                 # The process's exists from now on all the same: who reads it need not know how far its node has come.
                 Path(request.log).touch()
                 said = launcher_log(self.attempt, request.name)
-                _, until = self.launches.get(request.name, (0, time.monotonic() + patience.PATIENCE_S))
-                self.launches[request.name] = (patience.size(said), until)
+                _, until = self.launches.get(request.name, (0, time.monotonic() + retry.PATIENCE_S))
+                self.launches[request.name] = (retry.size(said), until)
                 child = children.start_child(argv, log=said, env=env, leash=True)
                 with self.leash_lock:
                     self.leashes[request.name] = child
@@ -257,7 +257,7 @@ class Keeper:
                 if state.pid == pid and not state.ended_at:
                     code = os.waitstatus_to_exitcode(status)
                     if code > 0 and why == "exited" and self._not_started(state.name):
-                        self.again[state.name] = time.monotonic() + patience.PAUSE_S
+                        self.again[state.name] = time.monotonic() + retry.PAUSE_S
                         continue
                     if state.name in self.leashes and code > 128:
                         code = 128 - code  # servemark.supervisor.remote's way to hand on a signal
@@ -266,7 +266,7 @@ class Keeper:
 
     def _not_started(self, name: str) -> bool:
         begin, until = self.launches.get(name, (0, 0.0))
-        return time.monotonic() < until and patience.not_started(launcher_log(self.attempt, name), begin)
+        return time.monotonic() < until and retry.not_started(launcher_log(self.attempt, name), begin)
 
     def _end_tree(self, why: str) -> list[str]:
         """End the daemons, the last started first, then whatever descendant is left; returns what had to be killed."""

@@ -3,9 +3,9 @@
 Sites set some of them in modules on purpose (fabric plugins), so they are handed on; what reaches a server unseen would be measured under
 the key of a server without it. So they stand in the plan, in the ledger's key and on the page.
 
-Taken is the environment of the main process, which local stages and jobs of a scheduler inherit (``slurm.submit.exported``). Not seen
-from there is what is added on a node: by a prolog of the scheduler, by a login shell's profile before ``modules`` are loaded, and by
-files that libraries read for themselves (``~/.nccl.conf``).
+Taken is the environment of the main process, which local stages and jobs of a scheduler inherit (``submit.exported`` of the Slurm
+executor). Not seen from there is what is added on a node: by a prolog of the scheduler, by a login shell's profile before ``modules`` are
+loaded, and by files that libraries read for themselves (``~/.nccl.conf``).
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ inherited  the ledger key also holds the value if the server gets it from that e
 refused    the configuration may not set it
 =========  ==========================================================================================================
 
-A name that suggests a secret (``security.names``) is refused in the configuration, never part of the ledger key, and not exported to jobs.
+A name that suggests a secret (``secret_names`` of the Slurm executor) is refused in the configuration, never part of the ledger key, and
+not exported to jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import fnmatch
 from dataclasses import dataclass
 from functools import cache
 
-from servemark.security.names import looks_secret
+from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 
 @dataclass(frozen=True)

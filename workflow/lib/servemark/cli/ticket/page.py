@@ -19,10 +19,10 @@ from servemark.errors import ServemarkError
 from servemark.machine import git_state
 from servemark.processes import identity
 from servemark.records import EnvironmentCheck, Hardware, utc_now
-from servemark.security.names import looks_secret
 from servemark.security.redaction import Quoting, Redactor
-from servemark.slurm import commands
-from servemark.slurm.commands import CommandFailed
+from snakemake_executor_plugin_slurm_guarded import commands
+from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed
+from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 # Characters of the whole text: pasted in one go, and below the limits of ticket systems for attachments.
 LONGEST = 400_000

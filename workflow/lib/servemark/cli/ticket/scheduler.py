@@ -8,8 +8,8 @@ from pathlib import Path
 from servemark.errors import ServemarkError
 from servemark.records import Accounting
 from servemark.security.redaction import Quoting
-from servemark.slurm import commands, journal
-from servemark.slurm.commands import CommandFailed
+from snakemake_executor_plugin_slurm_guarded import commands, journal
+from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed
 
 EVENTS, JOBS, LOG_LINES = 60, 20, 20
 SACCT = "JobID,JobName,State,ExitCode,Reason,Partition,NNodes,NodeList,AllocTRES,Submit,Start,End,Elapsed,Timelimit,Restarts"

@@ -1,0 +1,279 @@
+"""A run through a scheduler: what its jobs ask for, how much time they get, and what is checked before anything is submitted."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from slurm_tools import on_path
+
+from builders import report_data
+from builders.deployed import CONFIG, planned_point
+from servemark.config.cluster import Cluster, SmallJobs
+from servemark.config.topology import Topology
+from servemark.errors import ConfigError
+from servemark.measurement.ledger import Ledger
+from servemark.run import scheduled, signals
+from snakemake_executor_plugin_slurm_guarded import journal, leftovers, preflight
+from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
+from snakemake_executor_plugin_slurm_guarded.request import Request
+from snakemake_executor_plugin_slurm_guarded.terms import TERMS
+
+SITE = Cluster.model_validate(
+    {
+        "scheduler": "slurm",
+        "account": "me",
+        "partition": "gpu",
+        "gpus_per_node": 4,
+        "minutes_to_start": 12,
+        "minutes_per_point": 5,
+        "small_jobs": {"partition": "short", "minutes": 7},
+    }
+)
+
+
+def config(topology: dict | None = None, **site):
+    deployments = {
+        name: deployment.model_copy(update={"topology": Topology(**(topology or {}))})
+        for name, deployment in CONFIG.deployments.items()
+    }
+    cluster = Cluster.model_validate(SITE.model_dump() | {"max_minutes": 600} | site)
+    return CONFIG.model_copy(update={"cluster": cluster, "deployments": deployments})
+
+
+@pytest.fixture(autouse=True)
+def own_variables(monkeypatch):
+    """What a test exports, and what it was told of partitions, ends with it."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    for name in (scheduled.VARIABLE, scheduled.CLUSTER_VARIABLE, journal.VARIABLE):
+        os.environ.pop(name, None)
+    for name, term in TERMS.items():
+        monkeypatch.setitem(TERMS, name, term)
+    scheduled._partition_limit.cache_clear()
+    scheduled._has_gpus.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("is_main", "jobs", "inherited", "expected", "cluster"),
+    [
+        (True, 10, False, True, "slurm"),
+        (True, None, False, False, None),
+        # A plain run in a shell where a scheduled one was, or in a job of one.
+        (True, None, True, False, None),
+        (False, None, True, True, None),
+        (False, 1, False, False, None),
+    ],
+)
+def test_a_run_is_scheduled_when_its_main_process_hands_jobs_out(is_main, jobs, inherited, expected, cluster):
+    if inherited:
+        os.environ[scheduled.VARIABLE] = "1"
+    assert scheduled.is_scheduled(is_main=is_main, jobs=jobs) is expected
+    assert (scheduled.VARIABLE in os.environ) is expected
+    assert scheduled.default_cluster() == cluster
+
+
+def test_the_users_cluster_is_kept():
+    os.environ[scheduled.CLUSTER_VARIABLE] = "mine"
+    assert scheduled.is_scheduled(is_main=True, jobs=3)
+    assert scheduled.default_cluster() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("lacking", "site", "minutes"),
+    [(None, {}, 12), (0, {}, 12), (6, {}, 42), (6, {"max_minutes": 30}, 30), (1000, {"max_minutes": 30}, 30)],
+)
+def test_a_deployments_job_gets_the_time_of_the_points_that_are_lacking(lacking, site, minutes):
+    assert scheduled.deployment_request(config(**site), "plain", lacking).minutes == minutes
+
+
+def test_a_deployments_job_asks_for_what_the_cluster_file_says():
+    found = scheduled.deployment_request(
+        config({"nodes": 2, "tensor_parallel": 4, "pipeline_parallel": 2}, reservation="day", extra=("--exclude=n1",)),
+        "plain",
+        0,
+    )
+    assert found == Request(
+        name="plain",
+        account="me",
+        partition="gpu",
+        nodes=2,
+        gres="gpu:4",
+        minutes=12,
+        exclusive=True,
+        extra="--reservation=day --exclude=n1",
+    )
+
+
+def test_a_short_job_runs_where_short_jobs_run():
+    found = scheduled.small_request(config(), "probe_hardware")
+    assert (found.name, found.partition, found.minutes, found.account, found.nodes) == (
+        "probe_hardware",
+        "short",
+        7,
+        "me",
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("site", "rules"),
+    [
+        ({}, ["probe_hardware", "check_environment"]),
+        ({"build_on": "job"}, ["probe_hardware", "check_environment", "build_environment"]),
+        ({"stage_on": "job"}, ["probe_hardware", "check_environment", "stage_weights"]),
+    ],
+)
+def test_slurm_is_asked_about_the_short_jobs_that_a_run_submits(site, rules):
+    assert [found.name for found in scheduled.small_requests(config(**site))] == rules
+
+
+@pytest.mark.parametrize(("gres", "whole"), [("gpu:h100:4(S:0-1)", True), ("(null)", False)])
+def test_an_exclusive_job_may_get_gpus_that_it_does_not_ask_for(tmp_path, monkeypatch, gres, whole):
+    asked = on_path(tmp_path / "bin", monkeypatch)("sinfo", f"echo '{gres}'")
+    given = config(gpus_per_node=0)
+    for _ in range(2):
+        assert scheduled.small_request(given, "probe_hardware").exclusive is whole
+    assert not scheduled.small_request(given, "stage_weights").exclusive
+    assert asked.read_text().splitlines() == ["--all --noheader --format=%G --partition=short"]
+
+
+def test_every_resource_that_a_request_can_have_is_known_to_snakemake():
+    full = Request("x", "a", "p", "q", "c", 2, "gpu:1", 5, True, "--x", 8, 100, "--y")
+    assert set(full.resources()) == set(scheduled.RESOURCES)
+    kinds = {name: type(value) for name, value in scheduled.RESOURCES.items()}
+    assert {name: type(value) for name, value in full.resources().items()} == kinds
+    assert Request.of(scheduled.RESOURCES) == replace(Request(), cpus=1), "nothing asked is Slurm's own choice"
+
+
+PARTITION = "PartitionName=gpu Default=NO MaxTime=00:30:00 State=UP"
+
+
+@pytest.mark.parametrize(
+    ("body", "minutes", "calls"),
+    [
+        (f"echo '{PARTITION}'", 30, 1),
+        (f"echo '{PARTITION}'".replace("00:30:00", "UNLIMITED"), 42, 1),
+        ("exit 1", 42, 1),
+    ],
+    ids=["limited", "unlimited", "no answer"],
+)
+def test_without_a_limit_of_ours_the_partitions_holds_and_is_asked_for_once(
+    tmp_path, monkeypatch, body, minutes, calls
+):
+    asked = on_path(tmp_path / "bin", monkeypatch)("scontrol", body)
+    given = config(max_minutes=None)
+    for _ in range(2):
+        assert scheduled.deployment_request(given, "plain", 6).minutes == minutes
+    assert len(asked.read_text().splitlines()) == calls
+
+
+def test_what_is_lacking_is_counted_by_the_ledger(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given, plan = config(), Path("plan.json")
+    assert scheduled.lacking(given, plan) is None, "no plan yet"
+    points = tuple(planned_point(number, {}) for number in (1, 2, 3))
+    report_data.plan().model_copy(update={"points": points}).write(plan)
+    assert scheduled.lacking(given, plan) == 3
+    record = report_data.measurement().model_copy(update={"key": points[1].key})
+    Path("raw.json").write_text("{}")
+    monkeypatch.setattr(Ledger, "missing", lambda ledger, keys: [key for key in keys if key != record.key])
+    assert scheduled.lacking(given, plan) == 2
+    plan.write_text("{}")
+    assert scheduled.lacking(given, plan) is None, "a plan that cannot be read is none"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("echo 2026-11-21T20:30:00", datetime(2026, 11, 21, 20, 30).timestamp()),
+        ("echo '  2026-11-21T20:30:00 '", datetime(2026, 11, 21, 20, 30).timestamp()),
+        ("echo N/A", None),
+        ("echo UNLIMITED", None),
+        ("", None),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", None),
+    ],
+    ids=["a limit", "with blanks", "pending", "unlimited", "says nothing", "fails"],
+)
+def test_the_end_of_the_job_that_the_main_process_runs_in_is_asked_for(tmp_path, monkeypatch, body, expected):
+    asked = on_path(tmp_path / "bin", monkeypatch)("squeue", body)
+    os.environ["SLURM_JOB_ID"] = "4711"
+    assert scheduled.own_end() == expected
+    assert asked.read_text() == "--noheader --jobs=4711 --format=%e\n"
+
+
+def test_outside_of_a_job_there_is_no_end_and_nobody_is_asked(tmp_path, monkeypatch):
+    asked = on_path(tmp_path / "bin", monkeypatch)("squeue", "echo 2026-11-21T20:30:00")
+    os.environ.pop("SLURM_JOB_ID", None)
+    assert scheduled.own_end() is None and not asked.exists()
+
+
+def test_a_machine_without_squeue_knows_no_end(tmp_path):
+    os.environ |= {"SLURM_JOB_ID": "4711", "PATH": str(tmp_path)}
+    assert scheduled.own_end() is None
+
+
+def test_the_main_process_ends_before_its_own_job_does(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    planned = []
+    monkeypatch.setattr(signals, "at", lambda moment, why: planned.append((moment, why)))
+    monkeypatch.setattr(preflight, "check", lambda requests, say: None)
+    monkeypatch.setattr(leftovers, "cancel", lambda *_: None)
+    monkeypatch.setattr(scheduled._Own, "ends_at", None)
+    scheduled.end_before_own_job()
+    assert planned == [], "it has no end that is known"
+    monkeypatch.setattr(scheduled, "own_end", lambda: 1000.0)
+    scheduled.prepare(config(), Path("results/demo"))
+    scheduled.end_before_own_job()
+    ((moment, why),) = planned
+    assert moment == 1000.0 - scheduled.OWN_MARGIN_S
+    assert why.startswith("the job that this process runs in ends in 30 s")
+
+
+def test_before_anything_is_submitted_slurm_is_asked_and_old_jobs_are_ended(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    monkeypatch.setattr(
+        preflight, "check", lambda requests, say: (seen.append([r.name for r in requests]), say("asked"))
+    )
+    monkeypatch.setattr(leftovers, "cancel", lambda journals, folder, say: seen.append((journals, folder)))
+    earlier = Path("results/old/slurm/jobs.jsonl")
+    earlier.parent.mkdir(parents=True)
+    earlier.touch()
+    scheduled.prepare(config(), Path("results/demo"))
+    assert seen == [["plain", "probe_hardware", "check_environment"], ([earlier], Path())]
+    assert os.environ[journal.VARIABLE] == str(tmp_path / "results/demo/slurm/jobs.jsonl")
+    assert capsys.readouterr().err == "servemark: asked\n"
+
+
+@pytest.mark.parametrize("module", [preflight, leftovers])
+def test_a_refusal_of_the_executor_is_an_error_of_the_configuration(tmp_path, monkeypatch, module):
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(*_):
+        raise GuardedError("It is so.", do="Do this.", reason="slurm_refused")
+
+    monkeypatch.setattr(preflight, "check", lambda requests, say: None)
+    monkeypatch.setattr(module, "check" if module is preflight else "cancel", refuse)
+    with pytest.raises(ConfigError) as caught:
+        scheduled.prepare(config(), Path("results/demo"))
+    assert (caught.value.exit_code, caught.value.reason, caught.value.do) == (2, "slurm_refused", "Do this.")
+
+
+def test_the_executors_messages_name_keys_that_a_user_can_write():
+    theirs = {*Cluster.model_fields, *(f"small_jobs.{name}" for name in SmallJobs.model_fields), "topology.nodes"}
+    keys = {name: text.split(", ") for name, text in scheduled.KEYS.items() if name not in ("speaker", "place")}
+    assert set(scheduled.KEYS) == set(TERMS) and {key for names in keys.values() for key in names} <= theirs
+
+
+def test_messages_before_a_run_are_in_servemarks_words(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make = on_path(tmp_path / "bin", monkeypatch)
+    for tool in preflight.TOOLS:
+        make(tool, "")
+    make("sbatch", "echo 'Requested time limit is invalid' >&2; exit 1")
+    with pytest.raises(ConfigError) as caught:
+        scheduled.prepare(config(max_minutes=5), Path("results/demo"))
+    assert "max_minutes" in caught.value.what and "cluster file" in caught.value.do

@@ -1,0 +1,144 @@
+"""Run Slurm's commands with a time limit, and tell why one gave no answer."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+# squeue with many jobs on a busy controller responds within a few seconds.
+QUERY_S = 20.0
+# Before it gives up, sbatch itself waits for a controller that is down; longer than Slurm's usual MessageTimeout of 10 s.
+SUBMIT_S = 60.0
+CONF_VARIABLE = "SNAKEMAKE_SLURM_GUARDED_CONF"
+"""In a job: the value that SLURM_CONF had before slurm-jobstep removed it."""
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+class Trouble(Enum):
+    """Why a command gave no answer."""
+
+    MISSING = "missing"  # the program does not exist
+    UNREACHABLE = (
+        "unreachable"  # slurmctld, slurmdbd or munged does not respond; the request may have arrived all the same
+    )
+    REFUSED = "refused"  # Slurm responded with a refusal
+    STOPPED = "stopped"  # the caller's stop event was set while it ran
+
+
+class CommandFailed(Exception):
+    """A Slurm command gave no answer. ``said`` is what it printed, in Slurm's own words."""
+
+    def __init__(self, trouble: Trouble, argv: Sequence[str], said: str):
+        self.trouble, self.tool, self.said = trouble, argv[0], said.strip()
+        super().__init__(f"{self.tool}: {self.said or trouble.value}")
+
+    @property
+    def no_such_job(self) -> bool:
+        """Whether the controller responded that it does not know the job."""
+        return self.trouble is Trouble.REFUSED and "invalid job id" in self.said.lower()
+
+
+# What Slurm's commands print when a daemon does not respond (slurm/src/common/slurm_errno.c, slurm_protocol_api.c, and munge's client).
+_UNREACHABLE = re.compile(
+    r"unable to contact slurm controller|socket timed out|connection refused|connection timed out|connection failure"
+    r"|zero bytes were transmitted|slurm_receive_msg|slurm_persist_conn|transport endpoint|standby mode|no route to host"
+    r"|network is unreachable|unable to establish (controller|configuration)|could not establish a configuration"
+    r"|temporarily unable|resource temporarily unavailable|problem talking to the database|controller not responding"
+    r"|communication shutdown failure|unspecified error|munge",
+    re.IGNORECASE,
+)
+
+
+def trouble_of(said: str) -> Trouble:
+    """Return whether the output of a failed command means that a daemon did not respond, or that it refused."""
+    return Trouble.UNREACHABLE if _UNREACHABLE.search(said) else Trouble.REFUSED
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    timeout_s: float = QUERY_S,
+    stdin: str | None = None,
+    stop: threading.Event | None = None,
+    env: Mapping[str, str] | None = None,
+) -> str:
+    """Run a command and return its output. It dies with the calling thread, so that a killed run submits nothing more.
+
+    Args:
+        argv: the command line.
+        timeout_s: the time limit, seconds.
+        stdin: text for its standard input.
+        stop: when set, the command is ended.
+        env: the command's environment; by default ours without the variables that change the output of a query.
+
+    Raises:
+        CommandFailed: it did not start, did not end in time, or did not succeed.
+    """
+    try:
+        child = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=dict(env) if env is not None else query_environment(),
+            start_new_session=True,
+            preexec_fn=_die_with_parent_alone,
+        )
+    except OSError as error:
+        raise CommandFailed(Trouble.MISSING, argv, str(error)) from error
+    deadline = time.monotonic() + timeout_s
+    try:
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise CommandFailed(Trouble.UNREACHABLE, argv, f"gave no answer within {timeout_s:.0f} s")
+            if stop is not None and stop.is_set():
+                raise CommandFailed(Trouble.STOPPED, argv, "stopped")
+            try:
+                out, err = child.communicate(stdin, timeout=min(left, 0.2 if stop is not None else left))
+                break
+            except subprocess.TimeoutExpired:
+                stdin = None  # handed over already
+    finally:
+        if child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+    if child.returncode != 0:
+        said = err.strip() or out.strip() or f"ended with exit code {child.returncode}"
+        raise CommandFailed(trouble_of(said), argv, said)
+    return out
+
+
+def _die_with_parent_alone() -> None:
+    # An interrupted run sends SIGINT to its children; nobody would know what a command did that was cut off half-way.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def query_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return an environment, by default ours, without the variables by which users change what Slurm's commands list."""
+    leave_out = ("SQUEUE_", "SACCT_", "SCANCEL_", "SLURM_TIME_FORMAT")
+    env = os.environ if env is None else env
+    return {name: value for name, value in env.items() if not name.startswith(leave_out)}
+
+
+def scancel(*, name: str | None = None, ids: Sequence[str] = (), timeout_s: float = QUERY_S) -> None:
+    """Cancel our jobs of a name, or these jobs. Jobs that have ended already are no error.
+
+    Raises:
+        CommandFailed: no answer.
+    """
+    which = [f"--user={os.getuid()}", f"--name={name}"] if name else list(ids)
+    run(["scancel", "--quiet", *which], timeout_s=timeout_s)

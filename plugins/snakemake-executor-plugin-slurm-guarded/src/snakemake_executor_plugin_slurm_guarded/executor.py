@@ -1,0 +1,285 @@
+"""The executor: submits a run's jobs, reports the end of each to Snakemake, cancels them at the run's end."""
+
+import asyncio
+import os
+import shlex
+import socket
+import threading
+import time
+import uuid
+from collections.abc import AsyncGenerator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
+from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
+from snakemake_interface_executor_plugins.workflow import WorkflowExecutorInterface
+
+from snakemake_executor_plugin_slurm_guarded import commands, guard, journal, leftovers, preflight, submit
+from snakemake_executor_plugin_slurm_guarded.commands import CONF_VARIABLE, CommandFailed, Trouble
+from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
+from snakemake_executor_plugin_slurm_guarded.job_end import LOST, End, explain
+from snakemake_executor_plugin_slurm_guarded.naming import file_name, label_of, wildcards
+from snakemake_executor_plugin_slurm_guarded.records import Checkout
+from snakemake_executor_plugin_slurm_guarded.request import Request
+from snakemake_executor_plugin_slurm_guarded.terms import TERMS
+from snakemake_executor_plugin_slurm_guarded.tracking import Bounds, Pace, Tracked, Tracker
+from snakemake_executor_plugin_slurm_guarded.watching import Watch
+
+# slurm-jobstep takes SLURM_CONF from the environment of what it starts; the rules' own srun needs it where Slurm's configuration
+# is at no standard place.
+# A job that is cancelled, preempted or out of time has KillWait seconds to end well, but Slurm sends SIGTERM to the steps and to this
+# shell alone, and kills all the rest together with the shell. So the shell hands the signal on and stays until its child has ended.
+_SCRIPT = f"""#!/bin/sh
+export {CONF_VARIABLE}="$SLURM_CONF"
+trap 'trap "" TERM; kill -TERM 0' TERM
+%s &
+child=$!
+wait $child
+code=$?
+while kill -0 $child 2>/dev/null; do
+  wait $child
+  code=$?
+done
+: > %s/$SLURM_JOB_ID%s
+exit $code
+"""
+# The job's own note that it ends, next to its log: reason to ask Slurm now and not a tenth of the job's time later.
+_ENDS = ".ends"
+
+
+class Executor(RemoteExecutor):
+    """One run's jobs: submitted in a few threads, watched in one."""
+
+    def __init__(self, workflow: WorkflowExecutorInterface, logger: LoggerExecutorInterface):
+        # Before the base class starts its thread.
+        _leave_job_environment()
+        settings = workflow.executor_settings
+        self._journal = journal.place()
+        self._run = str(uuid.uuid4())
+        self._stop = threading.Event()
+        self._cancelled = False
+        self._lock = threading.RLock()  # of the tracker and what is below; the base class has a lock of its own
+        self._tracker = Tracker(
+            Pace(settings.first_look, settings.shortest_interval, settings.longest_interval),
+            Bounds(lost_s=settings.lost_after),
+            requeue=settings.requeue,
+        )
+        self._submitting = 0
+        self._count = 0
+        self._outage = submit.Outage(self._warn)
+        self._watch = Watch(
+            self._run, self._journal, self._tracker, self._lock, self._outage, self._stop, lambda text: logger.info(_said(text))
+        )  # fmt: skip
+        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="sbatch")
+        super().__init__(workflow, logger)
+
+    def __post_init__(self) -> None:
+        folder, me = Path(self.workflow.workdir_init), str(guard.identity(os.getpid()))
+        self.logger.debug(f"All jobs of this run have the name {self._run}")
+        try:
+            leftovers.cancel([self._journal], folder, self._warn, ended_alone=True)
+        except GuardedError as error:
+            raise WorkflowError(_said(error.message())) from error
+        checkout = Checkout.of(folder).model_dump()
+        journal.append(self._journal, "run", run=self._run, main=me, host=socket.gethostname(), checkout=checkout)
+        self._logs = folder / (self.workflow.executor_settings.logdir or self._journal.parent)
+        guard.launch(self._run, me, log=self._journal.with_name("guard.log"), jobs_file=self._journal)
+
+    def _warn(self, text: str) -> None:
+        self.logger.warning(_said(text))
+
+    def additional_general_args(self) -> str:
+        return "--executor slurm-jobstep --jobs 1"
+
+    # Submitting
+
+    def run_jobs(self, jobs: Iterable[JobExecutorInterface]) -> None:
+        for job in jobs:
+            self.run_job_pre(job)
+            with self._lock:
+                self._submitting += 1
+            self._pool.submit(self.run_job, job)
+
+    def run_job(self, job: JobExecutorInterface) -> None:
+        """Submit one job or group job. Every error goes to the scheduler: an exception in this thread would be lost."""
+        label = label_of(job)
+        try:
+            self._submit(job, label)
+        except CommandFailed as error:
+            if error.trouble is not Trouble.STOPPED:
+                self._report_error(job, _refused(label, error))
+        except Exception as error:
+            why = f"{label}: could not be submitted: {type(error).__name__}: {error}"
+            self._report_error(job, GuardedError(why, reason="slurm_not_submitted"))
+        finally:
+            with self._lock:
+                self._submitting -= 1
+
+    def _submit(self, job: JobExecutorInterface, label: str) -> None:
+        with self._lock:
+            self._count += 1
+            token = f"{label.replace('|', ' ')} #{self._count}"
+        request = Request.of(job.resources, name=label, threads=job.threads)
+        folder = self._logs / file_name(label)
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(f"*{_ENDS}"):
+            left.unlink(missing_ok=True)
+        flags = request.flags(
+            "--export=ALL",
+            "--requeue" if self.workflow.executor_settings.requeue else "--no-requeue",
+            f"--chdir={self.workflow.workdir_init}",
+            f"--output={str(folder).replace('%', '%%')}/%j.log",
+        )
+        script = _SCRIPT % (self.format_job_exec(job), shlex.quote(str(folder)), _ENDS)
+        self.logger.debug(f"sbatch {shlex.join(flags)} <<EOF\n{script}EOF")
+        if self._stop.is_set():
+            raise CommandFailed(Trouble.STOPPED, ["sbatch"], "")
+        number = submit.submit(
+            flags,
+            script,
+            name=self._run,
+            token=token,
+            patience_s=self.workflow.executor_settings.submit_patience,
+            stop=self._stop,
+            outage=self._outage,
+        )
+        log = str(folder / f"{number}.log")
+        self.logger.info(f"{label}: submitted as job {number} (log: {log}).")
+        facts = {"kind": "group" if job.is_group() else "rule", "name": job.name, "wildcards": wildcards(job)}
+        journal.append(self._journal, "submitted", run=self._run, job=number, label=label, log=log, **facts)
+        with self._lock:
+            self._tracker.add(Tracked(number, label, token, log, time.monotonic()))
+        self.report_job_submission(SubmittedJobInfo(job, external_jobid=number, aux={"log": log}))
+
+    # Watching
+
+    async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncGenerator[SubmittedJobInfo, None]:
+        try:
+            doubles = self._watch.look()
+            if doubles:
+                self._try_cancel(ids=doubles)
+        except Exception as error:  # an exception here would end the only thread that watches the jobs
+            self.logger.error(_said(f"a look at the jobs failed: {type(error).__name__}: {error}"), exc_info=True)
+            self._watch.failed()
+        for info in active_jobs:
+            end = self._watch.ended.pop(info.external_jobid or "", None)
+            if end is None:
+                yield info
+            else:
+                self._report_end(info, end)
+
+    async def sleep(self) -> None:
+        """Sleep until the next look is due: a new job and a job that notes its end make it due earlier. Return at the run's end."""
+        while not self._stop.is_set():
+            with self._lock:
+                self._hear()
+                left = self._tracker.next_look() - time.monotonic()
+            if left <= 0:
+                return
+            await asyncio.sleep(min(left, 0.25))
+
+    def _hear(self) -> None:
+        now = time.monotonic()
+        for job in list(self._tracker.jobs.values()):
+            if job.said_end is None and Path(job.log).with_suffix(_ENDS).exists():
+                self._tracker.says_it_ends(job.id, now)
+
+    def _report_end(self, info: SubmittedJobInfo, end: End) -> None:
+        Path(end.log).with_suffix(_ENDS).unlink(missing_ok=True)
+        if end.state == LOST:
+            end = replace(end, success=all(os.path.exists(str(path)) for path in info.job.output))
+        facts = {name: value for name, value in vars(end).items() if name not in ("log", "limit_min")}
+        journal.append(self._journal, "ended", run=self._run, **facts)
+        if end.success:
+            self.report_job_success(info)
+        else:
+            self._report_error(info.job, explain(end), info)
+
+    def _report_error(
+        self, job: JobExecutorInterface, error: GuardedError, info: SubmittedJobInfo | None = None
+    ) -> None:
+        # Snakemake drops the message of a group job.
+        self.logger.error(_said(error.message()))
+        try:
+            self.report_job_error(info or SubmittedJobInfo(job))
+        except Exception:
+            # Only the message has failed; the scheduler must know all the same.
+            self.workflow.scheduler.error_callback(job)
+
+    # Ending
+
+    def cancel(self) -> None:
+        """Cancel every job of this run, whatever the base class believes to be active, and end the executor."""
+        self._stop.set()
+        self._cancel_all()
+        self.shutdown()
+
+    def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
+        """Do nothing: part of the interface, and :meth:`cancel` does not need it."""
+
+    def _cancel_all(self) -> None:
+        if self._cancelled:
+            return
+        self._cancelled = True
+        deadline = time.monotonic() + self.workflow.executor_settings.cancel_within
+        with self._lock:
+            ids, submitting = list(self._tracker.jobs), self._submitting
+        if not ids and not submitting and not self._count:
+            return
+        done = self._try_cancel(deadline=deadline)
+        while self._submitting and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if submitting or not done:
+            # One that was on its way has no id yet; its name has it.
+            done = self._try_cancel(deadline=deadline)
+        if not done:
+            self._warn("Slurm did not take the cancellation in time; the guard goes on trying for 10 min.")
+        journal.append(self._journal, "cancelled", run=self._run, jobs=ids, taken=done)
+
+    def _try_cancel(self, *, ids: list[str] | None = None, deadline: float | None = None) -> bool:
+        left = (deadline - time.monotonic()) if deadline else commands.QUERY_S
+        try:
+            commands.scancel(name=None if ids else self._run, ids=ids or (), timeout_s=max(0.5, left))
+        except CommandFailed as error:
+            self.logger.debug(f"{error}")
+            return False
+        return True
+
+    def shutdown(self) -> None:
+        """End the threads. Jobs that have not ended (Snakemake gives up after a fault of its own) are cancelled."""
+        self._stop.set()
+        if self._tracker.jobs or self._submitting:
+            self._cancel_all()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        super().shutdown()
+        if not self._cancelled:
+            journal.append(self._journal, "run_ended", run=self._run)
+
+
+def _said(text: str) -> str:
+    return f"{TERMS['speaker']}: {text}"
+
+
+def _leave_job_environment() -> None:
+    """In a Slurm job, remove its SLURM_* variables: they would shape what is submitted. SLURM_CONF names the cluster, and stays."""
+    if "SLURM_JOB_ID" in os.environ:
+        for name in list(os.environ):
+            if name.startswith("SLURM_") and name not in ("SLURM_CONF", "SLURM_CONF_SERVER"):
+                del os.environ[name]
+
+
+def _refused(label: str, error: CommandFailed) -> GuardedError:
+    what, do, reason = {
+        Trouble.UNREACHABLE: (
+            f"could not be submitted, because Slurm did not answer: {error.said}",
+            "Run the same command again when `squeue` answers.",
+            "slurm_unreachable",
+        ),
+        Trouble.MISSING: (str(error), "Run on a machine with Slurm's commands.", "slurm_missing"),
+    }.get(error.trouble, (f"Slurm refused it: {error.said}", preflight.remedy(error.said), "slurm_refused"))
+    return GuardedError(f"{label}: {what}", do=do, reason=reason)

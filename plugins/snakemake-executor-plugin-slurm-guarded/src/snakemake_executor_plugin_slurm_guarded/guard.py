@@ -1,0 +1,184 @@
+"""The guard: a process that waits for the end of the main Snakemake and then clears the queue of its jobs.
+
+The executor starts it. It leaves Snakemake's process tree and session, and so survives Ctrl-C, SIGHUP and ``kill -9`` of it. It reports in
+``guard.log`` next to the journal. If the guard is killed too (the login node was rebooted), :mod:`leftovers` does its work before the next
+run submits anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from snakemake_executor_plugin_slurm_guarded import commands, journal, queries
+from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed
+
+# Cancelled jobs leave the queue after KillWait at the latest (30 s by default, 120 s on some sites), if their processes can be killed.
+GONE_S = 150.0
+# How long to go on when the controller does not respond.
+PATIENCE_S = 600.0
+# A submission that was cut off may reach the controller a moment after the first look.
+_SECOND_LOOK_S = 3.0
+_POLL_S, _LONGEST_PAUSE_S = 1.0, 30.0
+
+
+def identity(pid: int) -> str | None:
+    """Return ``PID:START`` of a living process, the start in clock ticks since boot (proc(5)); None for one that has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else f"{pid}:{fields[19]}"
+
+
+def lives(main: str) -> bool:
+    """Return whether the process with this :func:`identity` lives on this machine."""
+    return identity(int(main.partition(":")[0])) == main
+
+
+def may_live(entry: Mapping[str, Any]) -> bool:
+    """Return whether the main process of a run may live, by the journal's event ``run``: it does, or it ran on another host."""
+    return entry.get("host") != socket.gethostname() or lives(str(entry.get("main") or "0:"))
+
+
+def launch(run: str, main: str, *, log: Path, jobs_file: Path) -> None:
+    """Start the guard of a run. It leaves our process tree, so that what ends the tree does not end it.
+
+    Args:
+        run: the name of all the run's jobs.
+        main: :func:`identity` of the process whose end it waits for.
+        log: where it reports.
+        jobs_file: the journal.
+    """
+    argv = [sys.executable, "-m", __name__, run, main, str(log), str(jobs_file)]
+    # The shell ends at once, so that the guard is nobody's child before anything can be interrupted.
+    subprocess.run(
+        ["/bin/sh", "-c", '"$@" &', "guard", *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        start_new_session=True,
+        check=True,
+    )
+
+
+def clear(
+    look: Callable[[], list[queries.Job]], cancel: Callable[[list[queries.Job]], None], deadline: float
+) -> list[queries.Job]:
+    """Cancel until ``look`` finds no job or the time is up.
+
+    Args:
+        look: returns the jobs in the queue.
+        cancel: cancels jobs.
+        deadline: ``time.monotonic()`` at which to give up.
+
+    Returns:
+        The jobs that are left.
+
+    Raises:
+        CommandFailed: Slurm did not respond.
+    """
+    cancelled: set[str] = set()
+    while True:
+        left = look()
+        if not left or time.monotonic() >= deadline:
+            return left
+        if any(job.id not in cancelled for job in left):
+            cancel(left)
+        cancelled |= {job.id for job in left}
+        time.sleep(_POLL_S)
+
+
+def sweep(
+    run: str,
+    say: Callable[[str], None],
+    jobs_file: Path,
+    *,
+    patience_s: float = PATIENCE_S,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Clear the queue of a run's jobs.
+
+    Args:
+        run: the name of all the run's jobs.
+        say: gets what happens.
+        jobs_file: the journal, which gets the ids of the jobs that are cancelled.
+        patience_s: how long to go on when the controller does not respond, seconds.
+        sleep: as ``time.sleep``.
+
+    Returns:
+        Whether nothing is left.
+    """
+    give_up, pause, silent, clean_looks = time.monotonic() + patience_s, 1.0, False, 0
+    while True:
+        try:
+            left = queries.squeue([run], finished=False)
+            if silent:
+                say("Slurm answers again")
+                silent, pause = False, 1.0
+            if left:
+                clean_looks = 0
+                say(f"cancelling {', '.join(f'{job.id} ({job.state.word})' for job in left)}")
+                journal.append(jobs_file, "cancelled", run=run, jobs=[job.id for job in left], taken=False)
+                left = clear(
+                    lambda: queries.squeue([run], finished=False),
+                    lambda _: commands.scancel(name=run),
+                    time.monotonic() + GONE_S,
+                )
+            if left:
+                say(f"still in the queue: {', '.join(f'{job.id} ({job.state.word})' for job in left)}")
+            else:
+                clean_looks += 1
+                if clean_looks == 2:
+                    say("nothing of the run is in the queue")
+                    return True
+            pause = _SECOND_LOOK_S
+        except CommandFailed as error:
+            if not silent:
+                say(f"Slurm does not answer ({error}); trying again for {patience_s / 60:.0f} min")
+            silent, pause = True, min(2 * pause, _LONGEST_PAUSE_S)
+        if time.monotonic() + pause >= give_up:
+            say(f"giving up; cancel by hand what is left: scancel --name {run}")
+            return False
+        sleep(pause)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Wait for the main process, then clear its queue."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("run")
+    parser.add_argument("main")
+    parser.add_argument("log", type=Path)
+    parser.add_argument("jobs_file", type=Path)
+    asked = parser.parse_args(argv)
+
+    def say(text: str) -> None:
+        # On a full disk the queue has to be cleared all the same.
+        with contextlib.suppress(OSError):
+            asked.log.parent.mkdir(parents=True, exist_ok=True)
+            with open(asked.log, "a", encoding="utf-8") as stream:
+                stream.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')}  {text}\n")
+
+    while lives(asked.main):
+        time.sleep(0.5)
+    if journal.closed(asked.jobs_file, asked.run):
+        return 0  # the executor noted that nothing is left
+    say(f"the run {asked.run} (process {asked.main}) has ended without noting that its queue is clear")
+    if sweep(asked.run, say, asked.jobs_file):
+        journal.append(asked.jobs_file, "run_ended", run=asked.run)
+        return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

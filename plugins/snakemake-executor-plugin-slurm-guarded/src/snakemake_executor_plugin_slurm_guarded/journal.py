@@ -1,0 +1,88 @@
+"""The journal ``jobs.jsonl``: one line for each thing that happened to a job of a run.
+
+Events, each with ``event`` and ``time`` (seconds since 1970): ``run`` {run, main, host, checkout}: an executor started in this checkout,
+``run`` is the name of all its jobs; ``submitted`` {run, job, label, kind, name, wildcards, log}; ``state`` {run, job, state, reason,
+nodes}: it waits or runs; ``ended`` {run, job, label, state, success, exit_code, signal, reason, nodes, by, elapsed_s, queue_wait_s};
+``cancelled`` {run, jobs, taken}: cancellation of these jobs was requested, ``taken``: Slurm has accepted it; ``run_ended`` {run}: no job
+of that run is left in the queue; ``set_aside`` {run}: a run of another checkout, from which this journal was copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from snakemake_executor_plugin_slurm_guarded.records import Checkout
+
+VARIABLE = "SNAKEMAKE_SLURM_GUARDED_JOURNAL"
+DEFAULT = Path(".snakemake", "slurm-guarded", "jobs.jsonl")
+
+
+def place() -> Path:
+    """Return the path of this process's journal: from the environment, else below the current folder."""
+    return Path(os.environ.get(VARIABLE) or DEFAULT).absolute()
+
+
+def append(path: Path, event: str, **facts: Any) -> None:
+    """Add one whole line. If the file cannot be written, the line is lost, and no job."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(handle, _line(event, facts).encode())
+        finally:
+            os.close(handle)
+
+
+def _line(event: str, facts: Mapping[str, Any]) -> str:
+    return json.dumps({"event": event, "time": round(time.time(), 3), **facts}, ensure_ascii=False) + "\n"
+
+
+def set_aside(path: Path, runs: Iterable[str]) -> None:
+    """Note that these runs are another checkout's. As a new file, since a copy made of hard links shares this one with the original."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    new = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    new.write_text(text + "".join(_line("set_aside", {"run": run}) for run in runs), encoding="utf-8")
+    new.replace(path)
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield every whole line; none when there is no file."""
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            with contextlib.suppress(ValueError):
+                if isinstance(entry := json.loads(line), dict):
+                    yield entry
+
+
+def open_runs(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the runs that may have jobs in the queue, oldest first: the name, and the event ``run``."""
+    found: dict[str, dict[str, Any]] = {}
+    for entry in read(path):
+        name = str(entry.get("run", ""))
+        if entry.get("event") == "run" and name:
+            found[name] = entry
+        elif entry.get("event") in ("run_ended", "set_aside"):
+            found.pop(name, None)
+    return found
+
+
+def checkout_of(entry: Mapping[str, Any]) -> Checkout | None:
+    """Return the checkout that the event ``run`` names; None if it names none."""
+    try:
+        return Checkout.model_validate(entry.get("checkout"))
+    except ValidationError:
+        return None
+
+
+def closed(path: Path, run: str) -> bool:
+    """Return whether this run noted that none of its jobs is left in the queue."""
+    return any(entry.get("event") == "run_ended" and entry.get("run") == run for entry in read(path))

@@ -1,0 +1,183 @@
+"""Check before a run submits anything that Slurm is here, responds, and would take each request."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from snakemake_executor_plugin_slurm_guarded import commands, journal, submit
+from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, Trouble
+from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
+from snakemake_executor_plugin_slurm_guarded.partitions import nodes_out
+from snakemake_executor_plugin_slurm_guarded.records import Checkout
+from snakemake_executor_plugin_slurm_guarded.request import Request
+from snakemake_executor_plugin_slurm_guarded.terms import TERMS
+
+TOOLS = ("sbatch", "squeue", "scancel", "scontrol", "srun", "sinfo")
+NAME = "slurm-guarded-preflight-"
+# Restarting slurmctld takes seconds to a minute, and happens on every change of a cluster's configuration.
+PATIENCE_S = 60.0
+_PAUSE_S = 3.0
+
+_SAID = re.compile(r"^(sbatch: )?((error|fatal): )?((Batch job submission failed|allocation failure): )?")
+# What Slurm prints (slurm/src/common/slurm_errno.c), and the parts of the request (keys of TERMS) that it is about; the first row that
+# fits counts.
+_ABOUT = (
+    (r"violates accounting/qos policy", "qos account time nodes"),
+    (r"invalid account|account/partition combination|user'?s? .*account", "account partition"),
+    (r"invalid qos|requested qos", "qos"),
+    (r"partition.*(invalid|not available|down|inactive|drain)|invalid partition|required partition", "partition"),
+    (r"generic resource|gres", "gres"),
+    (r"feature", "constraint"),
+    (r"time limit|requested time|timelimit", "time"),
+    (r"node count|more nodes|more processors|too many", "nodes"),
+    (r"node configuration is not available", "nodes gres constraint"),
+    (r"unrecognized option|invalid option|ambiguous|invalid --|requires an argument", "extra"),
+)
+# Refusals that end without a change of the request: Slurm's words, and what to do. For all others the request is wrong.
+_PASSING = (
+    (
+        r"inactive or drain",
+        "The partition takes no jobs now (`scontrol show partition`). Run the same command again when it is UP, or name another one.",
+    ),
+    (
+        r"submit\w*limit",
+        "The limit on jobs in the queue is reached. Run the same command again when other jobs have ended (`squeue --me`), or add --jobs "
+        "NUMBER for fewer jobs at a time. `sacctmgr show qos` and `sacctmgr show assoc user=$USER` show the limits.",
+    ),
+)
+# `sbatch --test-only` prints this for nodes that are out as well as for nodes that do not exist (slurmctld, job_start_data).
+_NO_NODES = r"node configuration is not available|down, drained or reserved"
+# Longer than a submission and its cancellation take; an empty job that stays runs for no time.
+_LATER = "--begin=now+120"
+
+
+def keys_for(said: str) -> tuple[str, ...]:
+    """Return the keys of :data:`TERMS` that a refusal in Slurm's words is about; empty when that cannot be told."""
+    return next((tuple(keys.split()) for pattern, keys in _ABOUT if re.search(pattern, said, re.IGNORECASE)), ())
+
+
+def remedy(said: str) -> str:
+    """Return what to do about a refusal in Slurm's words: wait, where it ends by itself, or change the request."""
+    fix = f"Fix {TERMS['place']}. `sinfo` and `sacctmgr show assoc user=$USER` show what the cluster offers."
+    return next((do for pattern, do in _PASSING if re.search(pattern, said, re.IGNORECASE)), fix)
+
+
+def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s: float = PATIENCE_S) -> None:
+    """Refuse what sbatch would refuse; report what it would queue although the job cannot start now.
+
+    ``sbatch --test-only`` also refuses jobs that cannot start at this moment. So an empty job, cancelled at once, decides.
+
+    Args:
+        requests: the jobs of a run; Slurm is asked once about equal ones.
+        say: gets a message while the controller does not respond, and for a job that will wait in the queue.
+        patience_s: how long to wait for the controller, seconds.
+
+    Raises:
+        GuardedError: Slurm's commands are missing, its controller does not respond, or it refuses requests (all are named).
+    """
+    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
+        raise GuardedError(
+            f"Slurm's commands are not here: {', '.join(missing)}.",
+            do="Run on the cluster's login node. Load its Slurm module if it has one.",
+            reason="slurm_missing",
+        )
+    _await_controller(say, patience_s)
+    refused: dict[tuple[str, ...], str] = {}
+    names: dict[tuple[str, ...], list[str]] = {}
+    for request in requests:
+        flags = _flags(request)
+        names.setdefault(flags, []).append(request.name)
+        if len(names[flags]) > 1 or not (said := _refusal(flags)):
+            continue
+        out = nodes_out(request.partition)
+        # With all nodes in service, sbatch may queue a job that fits none of them (EnforcePartLimits=NO): it would never start. If the
+        # states of the nodes are unknown (None), the empty job decides.
+        never = out == "" and re.search(_NO_NODES, said, re.IGNORECASE)
+        if final := said if never else _refusal_of_empty(request):
+            refused[flags] = final
+            continue
+        nodes = f" Nodes out of service: {out}; `sinfo -R` shows why." if out else ""
+        say(
+            f"{request.name}: Slurm accepts this job but cannot start it now. It reports: {said}.{nodes} The job will wait in the queue."
+        )
+    if refused:
+        raise GuardedError(
+            "\n".join(_told(", ".join(names[flags]), flags, said) for flags, said in refused.items()),
+            do="\n".join(dict.fromkeys(map(remedy, refused.values()))),
+            reason="slurm_refused",
+        )
+
+
+def _flags(request: Request, *common: str) -> tuple[str, ...]:
+    try:
+        return tuple(request.flags(*common))
+    except ValueError as error:
+        raise GuardedError(
+            f"{request.name}: the extra options of sbatch are no command line ({error}): {request.extra}",
+            do=f"Fix {TERMS['extra']} in {TERMS['place']}.",
+            reason="slurm_refused",
+        ) from error
+
+
+def _told(name: str, flags: tuple[str, ...], said: str) -> str:
+    keys = ", ".join(TERMS[key] for key in keys_for(said))
+    about = f" (see {keys})" if keys else ""
+    return f"{name}: Slurm refuses the request{about}: {said}\n  sbatch {' '.join(flags)}"
+
+
+def _await_controller(say: Callable[[str], None], patience_s: float) -> None:
+    deadline, outage = time.monotonic() + patience_s, submit.Outage(say)
+    while True:
+        try:
+            # Not `scontrol ping`: it reports the controller as up before that responds to questions about jobs.
+            commands.run(["squeue", "--noheader", f"--user={os.getuid()}"])
+            outage.ends()
+            return
+        except CommandFailed as error:
+            # A refusal is a response: the requests will tell.
+            if error.trouble is Trouble.REFUSED:
+                return
+            if time.monotonic() >= deadline:
+                raise _unreachable(f"Slurm's controller did not answer for {patience_s:.0f} s: {error}") from error
+            outage.begins(error)
+        time.sleep(_PAUSE_S)
+
+
+def _unreachable(what: str) -> GuardedError:
+    do = "Try again when `squeue` answers here. If this is no login node, go to one, or export SLURM_CONF. Nothing was started."
+    return GuardedError(what, do=do, reason="slurm_unreachable")
+
+
+def _refusal_of_empty(request: Request) -> str | None:
+    """Return Slurm's words when sbatch itself refuses this request, submitted as an empty job that is cancelled at once.
+
+    It begins later, so that it never has a node. (Of a held job, sbatch does not test whether any node fits.) The journal names it, so
+    that the next run cancels it if this process is killed in between.
+    """
+    path, name = journal.place(), f"{NAME}{uuid.uuid4()}"
+    journal.append(path, "run", run=name, checkout=Checkout.of(Path.cwd()).model_dump())
+    try:
+        return _refusal(_flags(request, _LATER, "--output=/dev/null"), f"--job-name={name}")
+    finally:
+        with contextlib.suppress(CommandFailed):
+            commands.scancel(name=name)
+            journal.append(path, "run_ended", run=name)
+
+
+def _refusal(flags: Sequence[str], how: str = "--test-only") -> str | None:
+    """Return Slurm's words when it refuses these flags."""
+    argv = ["sbatch", how, *flags]
+    try:
+        commands.run(argv, stdin="#!/bin/sh\ntrue\n", timeout_s=commands.SUBMIT_S, env=submit.exported(os.environ))
+    except CommandFailed as error:
+        if error.trouble is Trouble.REFUSED:
+            return " ".join(_SAID.sub("", line) for line in error.said.splitlines())
+        raise _unreachable(f"Slurm does not answer: {error}") from error
+    return None

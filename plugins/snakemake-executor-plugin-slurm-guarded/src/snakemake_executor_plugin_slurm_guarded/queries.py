@@ -1,0 +1,289 @@
+"""Ask Slurm about jobs, and read the output of squeue, scontrol and sacct."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from snakemake_executor_plugin_slurm_guarded import commands
+from snakemake_executor_plugin_slurm_guarded.commands import QUERY_S, CommandFailed, Trouble
+from snakemake_executor_plugin_slurm_guarded.states import State
+
+SQUEUE_FORMAT = "%i|%T|%M|%l|%V|%S|%N|%r|%j|%k|%Z"
+SACCT_FIELDS = (
+    "JobID", "State", "ExitCode", "Reason", "Partition", "Account", "QOS", "NodeList", "AllocTRES", "AllocCPUS", "Submit", "Start",
+    "End", "ElapsedRaw", "TimelimitRaw",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Job:
+    """One start of a job as Slurm lists it. What Slurm does not state is None, 0 or empty; times are Slurm's own text.
+
+    Attributes:
+        id: with ``+N`` behind it for a component of a heterogeneous job in accounting.
+        elapsed_s: seconds that it has run.
+        limit_min: time limit, minutes.
+        exit: ``CODE:SIGNAL``.
+        requeue: whether Slurm may start it again.
+        tres: what it was given: ``cpu=32,gres/gpu=8``.
+        restarts: earlier starts.
+    """
+
+    id: str
+    state: State
+    reason: str = ""
+    nodes: str = ""
+    comment: str = ""
+    name: str = ""
+    workdir: str = ""
+    submitted: str = ""
+    started: str = ""
+    ended: str = ""
+    elapsed_s: float | None = None
+    limit_min: float | None = None
+    exit: str = ""
+    requeue: bool = False
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    tres: str = ""
+    cpus: int = 0
+    restarts: int = 0
+
+    @property
+    def queue_wait_s(self) -> float | None:
+        """Seconds from submission to start; None while one of them is not known."""
+        try:
+            return max(
+                0.0, (datetime.fromisoformat(self.started) - datetime.fromisoformat(self.submitted)).total_seconds()
+            )
+        except ValueError:
+            return None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the script; None while there is none."""
+        code = self.exit.partition(":")[0]
+        return int(code) if code.isdigit() else None
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that ended the script; None without one."""
+        number = self.exit.partition(":")[2]
+        return (int(number) or None) if number.isdigit() else None
+
+
+_JOB_ID = re.compile(r"\d+([_+][\d\[\]%,-]+)?")
+
+
+def squeue(
+    names: Iterable[str], *, finished: bool, timeout_s: float = QUERY_S, stop: threading.Event | None = None
+) -> list[Job]:
+    """Return our own jobs with one of these names.
+
+    Args:
+        names: of jobs.
+        finished: also those that have ended within MinJobAge (300 s by default).
+        timeout_s: the time limit, seconds.
+        stop: when set, the question is given up.
+
+    Raises:
+        CommandFailed: no answer. Text that is no answer counts as none: an empty list means that there is no such job.
+    """
+    # --all: without it jobs of hidden partitions are left out, our own too.
+    argv = [
+        "squeue",
+        "--all",
+        "--noheader",
+        f"--user={os.getuid()}",
+        f"--name={','.join(names)}",
+        f"--format={SQUEUE_FORMAT}",
+    ]
+    text = commands.run([*argv, "--states=all"] if finished else argv, timeout_s=timeout_s, stop=stop)
+    jobs = parse_squeue(text)
+    if text.strip() and not jobs:
+        raise CommandFailed(Trouble.UNREACHABLE, argv, f"printed something unexpected: {text.strip()[:200]}")
+    return jobs
+
+
+def parse_squeue(text: str) -> list[Job]:
+    """Read ``squeue --format=SQUEUE_FORMAT``; lines of another shape are passed over.
+
+    The components ``ID+0``, ``ID+1`` of a heterogeneous job are one job, which ends with its first component: that has the script.
+    """
+    jobs: dict[str, Job] = {}
+    for line in text.splitlines():
+        *columns, rest = line.split("|", 9)
+        fields = [field.strip() for field in columns]
+        if len(fields) != 9 or not _JOB_ID.fullmatch(fields[0]) or not fields[1]:
+            continue
+        job, state, used, limit, submitted, started, nodes, reason, name = fields
+        # The comment and the folder may contain "|", and the folder may end with a space. The folder begins with a slash.
+        comment, bar, below = rest.partition("|/")
+        job, _, component = job.partition("+")
+        if job in jobs and component not in ("", "0"):
+            continue
+        jobs[job] = Job(
+            id=job,
+            state=State.parse(state),
+            reason=stated(reason),
+            nodes=nodes,
+            comment=stated(comment),
+            name=name,
+            workdir=f"/{below}" if bar else "",
+            submitted=submitted,
+            started=started,
+            elapsed_s=duration_s(used),
+            limit_min=minutes(limit),
+        )
+    return list(jobs.values())
+
+
+def scontrol_job(job: str, *, timeout_s: float = QUERY_S, stop: threading.Event | None = None) -> Job | None:
+    """Return a job as slurmctld knows it; None when it does not know it (any more).
+
+    Raises:
+        CommandFailed: no answer.
+    """
+    argv = ["scontrol", "--oneliner", "show", "job", "-d", job]
+    try:
+        return next(iter(parse_scontrol(commands.run(argv, timeout_s=timeout_s, stop=stop))), None)
+    except CommandFailed as error:
+        if error.no_such_job:
+            return None
+        raise
+
+
+_FIELD = re.compile(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)")
+_COMPONENT = re.compile(r"^(?=JobId=)", re.MULTILINE)
+
+
+def parse_scontrol(text: str) -> list[Job]:
+    """Read ``scontrol show job -d``, on one line or many.
+
+    A heterogeneous job has an entry for each of its components, and two for all but the first. The first one has the script.
+    """
+    found = []
+    for part in _COMPONENT.split(text):
+        fields: dict[str, str] = {}
+        for name, value in _FIELD.findall(part):
+            # Free text further on (Comment, Command) may hold NAME=VALUE too.
+            fields.setdefault(name, value)
+        if _JOB_ID.fullmatch(fields.get("JobId", "")) and fields.get("JobState"):
+            found.append(_of_controller({name: stated(value) for name, value in fields.items()}))
+    return found
+
+
+def _of_controller(fields: dict[str, str]) -> Job:
+    def get(name: str) -> str:
+        return fields.get(name, "")
+
+    state, tres = State.parse(get("JobState")), get("AllocTRES") or get("TRES")
+    return Job(
+        id=get("JobId"),
+        state=state,
+        reason=get("Reason"),
+        nodes=get("NodeList"),
+        name=get("JobName"),
+        submitted=get("SubmitTime"),
+        # A job that never had a node has the time of its cancellation for a start; one that still runs, the end of its limit for an end.
+        started=get("StartTime") if get("NodeList") else "",
+        ended=get("EndTime") if state.ended else "",
+        elapsed_s=duration_s(get("RunTime")),
+        limit_min=minutes(get("TimeLimit")),
+        exit=get("ExitCode"),
+        requeue=get("Requeue") == "1",
+        partition=get("Partition"),
+        account=get("Account"),
+        qos=get("QOS"),
+        # Where gres/gpu is not among what the site accounts for, only JOB_GRES, over all nodes, has it.
+        tres=tres if "gres/gpu" in tres else get("JOB_GRES").replace(":", "="),
+        cpus=_count(get("NumCPUs").partition("-")[0]),
+        restarts=_count(get("Restarts")),
+    )
+
+
+def sacct_argv(job_ids: Iterable[str], since: datetime | None = None) -> list[str]:
+    """Return the question to accounting about these jobs.
+
+    Args:
+        job_ids: of jobs.
+        since: for every start of these jobs, requeues included: none of them ended before. A cluster that has begun to count its jobs
+            again has older ones of the same number. None: for the last start only.
+    """
+    every = ["--duplicates", f"--starttime={since.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"] if since else []
+    fields = ["--allocations", "--noheader", "--parsable2", f"--format={','.join(SACCT_FIELDS)}"]
+    return ["sacct", *every, *fields, f"--jobs={','.join(job_ids)}"]
+
+
+def sacct_job(job: str, *, timeout_s: float = QUERY_S, stop: threading.Event | None = None) -> Job | None:
+    """Return the last start of a job as accounting knows it; None when accounting does not know it.
+
+    Raises:
+        CommandFailed: no answer, also where there is no accounting.
+    """
+    starts = parse_sacct(commands.run(sacct_argv([job]), timeout_s=timeout_s, stop=stop))
+    return next((start for start in reversed(starts) if start.id in (job, f"{job}+0")), None)
+
+
+def parse_sacct(text: str) -> list[Job]:
+    """Read the output of :func:`sacct_argv`: a job for each start and component, in the order of submission."""
+    lines = [fields for line in text.splitlines() if len(fields := line.split("|")) == len(SACCT_FIELDS)]
+    rows = [
+        dict(zip(SACCT_FIELDS, map(stated, fields), strict=True))
+        for fields in lines
+        if fields[0].replace("+", "", 1).isdigit() and fields[1]
+    ]
+    return [
+        Job(
+            id=row["JobID"],
+            state=State.parse(row["State"]),
+            reason=row["Reason"],
+            nodes=row["NodeList"],
+            submitted=row["Submit"],
+            started=row["Start"],
+            ended=row["End"],
+            elapsed_s=float(row["ElapsedRaw"]) if row["ElapsedRaw"].isdigit() else None,
+            limit_min=float(row["TimelimitRaw"]) if row["TimelimitRaw"].isdigit() else None,
+            exit=row["ExitCode"],
+            partition=row["Partition"],
+            account=row["Account"],
+            qos=row["QOS"],
+            tres=row["AllocTRES"],
+            cpus=_count(row["AllocCPUS"]),
+        )
+        for row in sorted(rows, key=lambda row: (row["Submit"], row["JobID"]))
+    ]
+
+
+_DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+
+
+def duration_s(text: str) -> float | None:
+    """Return the seconds of Slurm's ``D-HH:MM:SS``, ``HH:MM:SS`` or ``MM:SS``; None for ``UNLIMITED`` and other words."""
+    found = _DURATION.fullmatch(text.strip())
+    if not found:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def minutes(text: str) -> float | None:
+    """Return the minutes of a duration of Slurm's; None for ``UNLIMITED`` and other words."""
+    seconds = duration_s(text)
+    return None if seconds is None else seconds / 60
+
+
+def stated(text: str) -> str:
+    """Return a field's text without blanks around it; empty for Slurm's words that there is none."""
+    text = text.strip()
+    return "" if text in ("None", "(null)", "Unknown", "None assigned") else text
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,110 @@
+"""The request for one job, as flags of sbatch and as resources of a Snakemake rule."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Request:
+    """One job's demands. None and "" leave the choice to Slurm.
+
+    Attributes:
+        name: of the job, for messages.
+        nodes: number of nodes; one task is started on each.
+        gres: per node, e.g. ``gpu:4``.
+        minutes: time limit.
+        exclusive: whole nodes: every core, all memory.
+        extra: further flags of sbatch, as one would type them.
+        cpus: cores per task, without ``exclusive``.
+        memory_mb: MiB per node, without ``exclusive``.
+        second: flags of a second component with one node and no gres (a heterogeneous job). Account, partition, QOS and time are the
+            first component's where these flags name no others. None: no such node.
+    """
+
+    name: str = ""
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    nodes: int = 1
+    gres: str | None = None
+    minutes: int | None = None
+    exclusive: bool = False
+    extra: str = ""
+    cpus: int | None = None
+    memory_mb: int | None = None
+    second: str | None = None
+
+    def flags(self, *common: str) -> list[str]:
+        """Return the flags for sbatch, each one word; none goes through a shell.
+
+        Args:
+            common: further flags, which every component needs.
+
+        Raises:
+            ValueError: ``extra`` or ``second`` is no list of words (a quote is not closed).
+        """
+        first = self._component(self.nodes, {"constraint": self.constraint, "gres": self.gres})
+        flags = [*first, *common, *shlex.split(self.extra)]
+        if self.second is not None:
+            flags += [":", *self._component(1, {}), *common, *shlex.split(self.second)]
+        return flags
+
+    def _component(self, nodes: int, more: Mapping[str, str | None]) -> list[str]:
+        flags = [f"--nodes={nodes}", "--ntasks-per-node=1"]
+        named = {"account": self.account, "partition": self.partition, "qos": self.qos, **more, "time": self.minutes}
+        flags += [f"--{name}={value}" for name, value in named.items() if value]
+        if self.exclusive:
+            # Without --mem=0 a whole node comes with the partition's default memory only.
+            return [*flags, "--exclusive", "--mem=0"]
+        flags += [f"--cpus-per-task={self.cpus}"] if self.cpus else []
+        return flags + ([f"--mem={self.memory_mb}M"] if self.memory_mb else [])
+
+    def resources(self) -> dict[str, str | int]:
+        """Return the same as resources of a Snakemake rule; :meth:`of` reads them back.
+
+        Give them to one rule of a group only: Snakemake adds up ``runtime`` over a group, takes the largest of other numbers, and refuses
+        texts that differ.
+        """
+        values = {name: getattr(self, attribute) for name, (attribute, _) in _RESOURCES.items()}
+        return {name: int(value) if value is True else value for name, value in values.items() if value}
+
+    @classmethod
+    def of(cls, resources: Mapping[str, Any], *, name: str = "", threads: int = 1) -> Request:
+        """Read the request from a job's resources.
+
+        Args:
+            resources: by name, as in :data:`RESOURCES`; others are ignored.
+            name: of the job, for messages.
+            threads: the job's cores if ``cpus_per_task`` does not state them.
+        """
+        given: dict[str, Any] = {}
+        for resource, (attribute, nothing) in _RESOURCES.items():
+            if (value := resources.get(resource)) not in (None, "", 0, "0"):
+                given[attribute] = str(value) if isinstance(nothing, str) else int(value)
+        exclusive = given["exclusive"] = bool(given.get("exclusive"))
+        given["cpus"] = None if exclusive else given.get("cpus", threads)
+        given["memory_mb"] = None if exclusive else given.get("memory_mb")
+        return cls(name=name, **given)
+
+
+_RESOURCES: dict[str, tuple[str, str | int]] = {
+    "slurm_account": ("account", ""),
+    "slurm_partition": ("partition", ""),
+    "qos": ("qos", ""),
+    "constraint": ("constraint", ""),
+    "nodes": ("nodes", 1),
+    "gres": ("gres", ""),
+    "runtime": ("minutes", 0),
+    "slurm_exclusive": ("exclusive", 0),
+    "slurm_extra": ("extra", ""),
+    "cpus_per_task": ("cpus", 0),
+    "mem_mb": ("memory_mb", 0),
+    "slurm_second": ("second", ""),
+}
+RESOURCES = {resource: nothing for resource, (_, nothing) in _RESOURCES.items()}
+"""The resources that a request may hold, with the value that asks for nothing."""

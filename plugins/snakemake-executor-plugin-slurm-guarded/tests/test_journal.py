@@ -1,0 +1,19 @@
+"""The journal keeps whole lines, and names the runs that may have jobs in the queue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from snakemake_executor_plugin_slurm_guarded import journal
+
+
+def test_journal(tmp_path: Path) -> None:
+    path = tmp_path / "slurm" / "jobs.jsonl"
+    assert list(journal.read(path)) == [] and journal.open_runs(path) == {} and not journal.closed(path, "a")
+    for name in "abc":
+        journal.append(path, "run", run=name)
+    journal.append(path, "run_ended", run="b")
+    with open(path, "a") as stream:
+        stream.write('{"event": "run", "run": "d"')  # cut off by a full disk
+    assert list(journal.open_runs(path)) == ["a", "c"] and journal.closed(path, "b") and not journal.closed(path, "a")
+    journal.append(Path("/proc/no/such"), "run", run="f")

@@ -1,0 +1,156 @@
+"""A job is submitted once, whatever the controller does, and gets no variable that holds a secret."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+from slurm_tools import AWAY, MakeTool, on_path
+
+from snakemake_executor_plugin_slurm_guarded import submit
+from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, Trouble
+
+SECRETS = (
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "VLLM_API_KEY",
+    "OPENAI_API_KEY",
+    "WANDB_API_KEY",
+    "AWS_SECRET_ACCESS_KEY",
+    "DB_PASSWORD",
+    "db_passwd",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "MY_SECRETS",
+    "APIKEY",
+)
+# What the stages, Slurm's tools and the user's site need: no secret by its name, whatever its value looks like.
+NEEDED = {
+    "PATH": "/usr/bin",
+    "HOME": "/home/me",
+    "SLURM_CONF": "/etc/slurm/slurm.conf",
+    "SERVEMARK_SCHEDULED": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "MAX_TOKENS": "5",
+    "KEYBOARD": "us",
+    "MONKEYS": "2",
+    "EMPTY": "",
+    "LOOKS": "hf_abcdefghijklmnopqrstuvwx1234",
+    "LINES_OF_IT": "one\ntwo 'three' $four",
+}
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_job_gets_no_variable_that_is_a_secret_by_its_name(name):
+    assert submit.exported({name: "s3cr3t", "PATH": "/usr/bin"}) == {"PATH": "/usr/bin"}
+
+
+def test_a_job_gets_everything_else_as_it_is():
+    assert submit.exported(NEEDED) == NEEDED
+
+
+def test_our_own_environment_is_left_alone():
+    env = {"HF_TOKEN": "s3cr3t", "PATH": "/usr/bin"}
+    found = submit.exported(env)
+    found["MORE"] = "1"
+    assert env == {"HF_TOKEN": "s3cr3t", "PATH": "/usr/bin"}
+    assert submit.exported({}) == {}
+
+
+def test_sbatch_is_started_without_the_secrets(tmp_path, monkeypatch):
+    seen = tmp_path / "seen"
+    on_path(tmp_path / "bin", monkeypatch)("sbatch", f"env > {seen}; cat > {seen}.script; echo 42")
+    monkeypatch.setenv("HF_TOKEN", "s3cr3t")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    job = submit.submit(
+        ["--nodes=1"],
+        "#!/bin/sh\n",
+        name="demo",
+        token="demo-1",
+        patience_s=5.0,
+        stop=threading.Event(),
+        outage=submit.Outage(lambda words: None),
+    )
+    given = seen.read_text().splitlines()
+    assert job == "42" and "TOKENIZERS_PARALLELISM=false" in given
+    assert "s3cr3t" not in seen.read_text()
+    assert os.environ["HF_TOKEN"] == "s3cr3t", "the main process keeps its own"
+
+
+@pytest.mark.parametrize(
+    ("printed", "job"),
+    [
+        ("123\n", "123"),
+        ("123;cluster\n", "123"),
+        ("Welcome to 42 nodes\n123;c\n", "123"),
+        ("", None),
+        ("Submitted batch job 5", None),
+    ],
+)
+def test_job_id(printed: str, job: str | None) -> None:
+    assert submit.job_id_of(printed) == job
+
+
+def submitted(patience_s: float = 60.0, stop: threading.Event | None = None) -> tuple[str | CommandFailed, list[str]]:
+    said: list[str] = []
+    try:
+        outcome = submit.submit(
+            ["--nodes=1"],
+            "#!/bin/sh\n",
+            name="run",
+            token="x #1",
+            patience_s=patience_s,
+            stop=stop or threading.Event(),
+            outage=submit.Outage(said.append),
+        )
+    except CommandFailed as error:
+        return error, said
+    return outcome, said
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit, "_FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(submit, "_SETTLE_S", 0.05)
+
+
+def test_submission_waits_for_the_controller(tool: MakeTool, quick: None) -> None:
+    calls = tool("sbatch", f"[ $N -gt 2 ] || {{ {AWAY}; }}; cat > /dev/null; echo 77")
+    tool("squeue", "")
+    outcome, said = submitted()
+    assert outcome == "77" and len(calls.read_text().splitlines()) == 3
+    assert len(said) == 2 and "does not answer" in said[0] and "answers again" in said[1]
+    assert "--comment=x #1" in calls.read_text()
+
+
+def test_submission_that_arrived_without_an_answer_is_not_repeated(tool: MakeTool, quick: None) -> None:
+    calls = tool("sbatch", "echo Socket timed out >&2; exit 1")
+    tool("squeue", f"[ $N -gt 1 ] || {{ {AWAY}; }}; echo '88|PENDING|0:00|5:00|N/A|N/A||Priority|run-1|x #1|/w'")
+    outcome, _ = submitted()
+    assert outcome == "88" and len(calls.read_text().splitlines()) == 1
+
+
+def test_refused_submission_is_not_repeated(tool: MakeTool, quick: None) -> None:
+    calls = tool("sbatch", "echo 'invalid partition specified: x' >&2; exit 1")
+    outcome, said = submitted()
+    assert isinstance(outcome, CommandFailed) and outcome.trouble is Trouble.REFUSED and said == []
+    assert len(calls.read_text().splitlines()) == 1
+
+
+def test_submission_gives_up_in_the_end(tool: MakeTool, quick: None) -> None:
+    tool("sbatch", AWAY)
+    tool("squeue", AWAY)
+    begin = time.monotonic()
+    outcome, said = submitted(patience_s=0.5)
+    assert isinstance(outcome, CommandFailed) and outcome.trouble is Trouble.UNREACHABLE and len(said) == 1
+    assert time.monotonic() - begin < 5
+
+
+def test_submission_is_stopped_while_it_waits(tool: MakeTool) -> None:
+    tool("sbatch", AWAY)
+    stop = threading.Event()
+    threading.Timer(0.5, stop.set).start()
+    begin = time.monotonic()
+    outcome, _ = submitted(stop=stop)
+    assert isinstance(outcome, CommandFailed) and outcome.trouble is Trouble.STOPPED and time.monotonic() - begin < 2

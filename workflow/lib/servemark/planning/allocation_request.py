@@ -1,0 +1,131 @@
+"""What is asked of the scheduler: pure functions of a topology and a cluster."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+
+from servemark.config.cluster import Cluster
+from servemark.config.topology import Topology as AskedTopology
+from servemark.planning.node_share import Share
+from servemark.records import Topology
+from snakemake_executor_plugin_slurm_guarded.request import Request
+
+
+def request(
+    name: str,
+    topology: Topology | AskedTopology,
+    cluster: Cluster,
+    points_lacking: int,
+    limit_min: float | None = None,
+) -> Request:
+    """The allocation of one deployment.
+
+    Time: ``minutes_to_start`` + ``points_lacking`` x ``minutes_per_point``, at most ``max_minutes`` or, without that, ``limit_min``. A
+    job that ends before its points loses none: the next run goes on.
+
+    Where the client has a node of its own of another kind, that node is a second component of a heterogeneous job: asked for in one
+    component, GPUs have to be on every node (Slurm 22.05 refuses even ``--gpus``, which counts over the job), and which node has which
+    role would have to be guessed. Further options of sbatch are the servers'.
+    """
+    minutes = cluster.minutes_to_start + points_lacking * cluster.minutes_per_point
+    kind = f"{cluster.gpu_type}:" if cluster.gpu_type else ""
+    reservation = [f"--reservation={cluster.reservation}"] if cluster.reservation else []
+    second = None
+    if topology.client == "own" and cluster.other_clients:
+        asked = {"partition": cluster.client_partition, "constraint": cluster.client_constraint}
+        second = shlex.join([*(f"--{key}={value}" for key, value in asked.items() if value), *reservation])
+    return Request(
+        name=name,
+        nodes=topology.nodes if second else topology.all_nodes,
+        gres=f"gpu:{kind}{cluster.gpus_per_node}" if cluster.gpus_per_node else None,
+        cpus=cluster.cpus_per_node,
+        memory_mb=cluster.memory * 1024 if cluster.memory else None,
+        minutes=int(min(minutes, cluster.max_minutes or limit_min or minutes)),
+        account=cluster.account,
+        partition=cluster.partition,
+        qos=cluster.qos,
+        constraint=cluster.constraint,
+        exclusive=cluster.exclusive,
+        extra=shlex.join([*reservation, *cluster.extra]),
+        second=second,
+    )
+
+
+PROBE = "probe_hardware"
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a short job needs of its node.
+
+    Attributes:
+        gpu: it has to see a GPU, where deployments use them.
+        cpus: cores.
+        memory: GiB.
+    """
+
+    gpu: bool
+    cpus: int
+    memory: int
+
+
+NEEDS = {
+    PROBE: Need(gpu=True, cpus=1, memory=2),
+    "check_environment": Need(gpu=True, cpus=2, memory=8),
+    "build_environment": Need(gpu=False, cpus=4, memory=8),
+    "stage_weights": Need(gpu=False, cpus=4, memory=8),
+}
+"""By rule."""
+
+
+def small_job(rule: str, cluster: Cluster, limit_min: float | None = None, *, gpus_there: bool = True) -> Request:
+    """The job of a rule that looks at a node or at an environment: a small part of one node of the deployments' kind, for a short time.
+
+    Args:
+        gpus_there: whether the partition has nodes with GPUs.
+    """
+    small, need = cluster.small_jobs, NEEDS[rule]
+    asked = request(rule, AskedTopology(), cluster, 0)
+    asked = replace(
+        asked,
+        minutes=int(min(small.minutes, cluster.max_minutes or limit_min or small.minutes)),
+        account=small.account or asked.account,
+        partition=small.partition or asked.partition,
+        qos=small.qos or asked.qos,
+    )
+    if as_a_deployment(rule, cluster, gpus_there=gpus_there):
+        return asked
+    kind = f"{cluster.gpu_type}:" if cluster.gpu_type else ""
+    return replace(
+        asked,
+        gres=f"gpu:{kind}1" if need.gpu and cluster.gpus_per_node else None,
+        exclusive=False,
+        cpus=min(need.cpus, cluster.cpus_per_node or need.cpus),
+        memory_mb=min(need.memory, cluster.memory or need.memory) * 1024,
+    )
+
+
+def as_a_deployment(rule: str, cluster: Cluster, *, gpus_there: bool) -> bool:
+    """Return whether a short job has to ask for as much of a node as a deployment does.
+
+    It does where the cluster file says so, and where nothing else tells what a deployment's job gets. Slurm gives an exclusive job all
+    GPUs of its nodes, also when it asks for none; see also :func:`_cores_by_slurm`.
+    """
+    unasked_gpus = NEEDS[rule].gpu and cluster.exclusive and not cluster.gpus_per_node and gpus_there
+    return cluster.small_jobs.whole_node or unasked_gpus or (rule == PROBE and _cores_by_slurm(cluster))
+
+
+def _cores_by_slurm(cluster: Cluster) -> bool:
+    """Return whether Slurm chooses the cores of a deployment's job, as many sites have it do by the number of GPUs."""
+    return not cluster.exclusive and cluster.cpus_per_node is None
+
+
+def share(cluster: Cluster) -> Share | None:
+    """Return what a deployment's job has of each node, for a probe with less; None where the probe is to record what it finds.
+
+    From the cluster file alone, so that it is the same in the main process and in the probe's job.
+    """
+    if cluster.small_jobs.whole_node or _cores_by_slurm(cluster):
+        return None
+    return Share(exclusive=cluster.exclusive, gpus=cluster.gpus_per_node, cpus=cluster.cpus_per_node)
