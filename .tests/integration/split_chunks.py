@@ -1,8 +1,8 @@
-"""Run by the model environment's interpreter: vLLM's own client reads an answer that the network has cut at awkward places.
+"""Read a stream that the network cut at awkward places, with vLLM's own request function and with ours. For the model environment.
 
-usage: python split_chunks.py IN_MODEL_ENV mended|as-it-is
+usage: python split_chunks.py FOLDER_OF_BENCH_CLIENT
 
-Prints {"success": ..., "text": ..., "tokens": ...} as the last line.
+Prints {"plain": {"success": ..., "text": ..., "tokens": ...}, "ours": {...}} as the last line.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ PIECES = [
     b' {"choices":[{"text":"one ',
     b'"}]}\n',
     b'\ndata: {"choices":[{"text":"',
-    b' two"}]}\n\nda',
-    b'ta: {"choices":[{"text":" three"}]}\n\n',
+    b' two"}]}\n\n: ping\n\nda',
+    b'ta: {"choices":[{"text":" three"}]}\n\n: ping\n\n',
     b'data: {"choices":[],"usage":{"completion_tokens":3,"prompt_tokens":1}}',
     b"\n\ndata: [DONE]\n\n",
 ]
@@ -33,29 +33,27 @@ async def answer(request):
     return response
 
 
-async def ask(requests):
+async def ask(table, functions):
     app = web.Application()
     app.router.add_post("/v1/completions", answer)
     runner = web.AppRunner(app)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    given = requests.RequestFuncInput(
-        prompt="x", api_url=f"http://127.0.0.1:{port}/v1/completions", prompt_len=1, output_len=3, model="tiny"
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/completions"
+    given = table.RequestFuncInput(
+        prompt="x", api_url=url, prompt_len=1, output_len=3, model="tiny", request_id="measured"
     )
     async with aiohttp.ClientSession() as session:
-        found = await requests.async_request_openai_completions(given, session)
+        found = await asyncio.gather(*(function(given, session) for function in functions))
     await runner.cleanup()
-    return {"success": found.success, "text": found.generated_text, "tokens": found.output_tokens}
+    return [{"success": one.success, "text": one.generated_text, "tokens": one.output_tokens} for one in found]
 
 
 if __name__ == "__main__":
     sys.path.append(sys.argv[1])
     import bench_client
+    import vllm.benchmarks.lib.endpoint_request_func as table
 
-    if sys.argv[2] == "mended":
-        bench_client.when_imported(bench_client.REQUESTS, bench_client.unstripped)
-    import vllm.benchmarks.lib.endpoint_request_func as requests
-
-    print(json.dumps(asyncio.run(ask(requests))))
+    plain = table.ASYNC_REQUEST_FUNCS["openai"]
+    ours = bench_client.request_function(plain, None, None, None)
+    print(json.dumps(dict(zip(("plain", "ours"), asyncio.run(ask(table, [plain, ours])), strict=True))))

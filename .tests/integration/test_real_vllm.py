@@ -14,9 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -27,9 +25,7 @@ import yaml
 import zstandard
 
 from integration.harness import ROOT, Checkout, wait_until
-from servemark.environments.build import IN_MODEL_ENV
-from servemark.launch import command_lines
-from servemark.records import ALL_RECORDS, PlannedPoint
+from servemark.records import ALL_RECORDS
 from servemark.records.schemas import record_schema
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
@@ -146,76 +142,6 @@ def test_the_embedded_default_survives_a_crash_and_an_interruption_and_ends_with
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
     fresh.assert_all_dead()
-    python = fresh.record("environments/cpu/environment.json")["python"]
-    assert place_to_wait(python) == "fetch_diffusion_metrics", "several processes of this vLLM's client would not wait"
-    assert read_in_pieces(python, "mended") == {"success": True, "text": "one  two three", "tokens": 3}
-    sent = sent_by_the_client(python, fresh.record("models/tiny/manifest.json")["path"])
-    assert [body["max_tokens"] for body in sent] == [5] * 6 + [20] * 8
-    assert len({body["prompt"][:16] for body in sent}) == 14, (
-        "warm-ups begin neither like each other nor like what is measured"
-    )
-    assert all(len(body["prompt"]) > 0.8 * len(sent[6]["prompt"]) for body in sent[:6])
-    as_it_is = read_in_pieces(python, "as-it-is")
-    assert not as_it_is["success"], (
-        "vLLM's client has been mended: in_model_env/bench_client.py need not do it any more"
-    )
-
-
-def sent_by_the_client(python: str, model: str) -> list[dict]:
-    """What the environment's client asks a server for: six warm-ups, then eight measured requests."""
-    bodies: list[dict] = []
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            # The other route it asks counts tokens, where there is such a route.
-            bodies.extend([body] if self.path == "/v1/completions" else [])
-            events = [{"choices": [{"text": "x"}]}, {"choices": [], "usage": {"completion_tokens": 1}}]
-            text = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_):
-            """Say nothing."""
-
-    point = PlannedPoint(
-        name="p", workload="w", concurrency=4, repetition=1, seed=3, requests=8, input_tokens=64, output_tokens=20, warmups=6, key=""
-    )  # fmt: skip
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            url = f"http://127.0.0.1:{server.server_port}"
-            argv = command_lines.bench(python, url, "tiny", model, point, folder, "raw.json")
-            env = (
-                os.environ
-                | command_lines.NO_PROXY
-                | {"SERVEMARK_WARMUP_TOKENS": "5", "HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": "x"}
-            )
-            subprocess.run(argv, check=True, capture_output=True, env=env, timeout=120)
-    finally:
-        server.shutdown()
-        server.server_close()
-    return bodies
-
-
-def read_in_pieces(python: str, how: str) -> dict:
-    """What the environment's client makes of an answer that arrives in pieces."""
-    argv = [python, str(Path(__file__).with_name("split_chunks.py")), str(IN_MODEL_ENV), how]
-    done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=120)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def place_to_wait(python: str) -> str:
-    """Where an environment's client is held until the others of its load are ready."""
-    ask = (
-        "import sys; sys.path.append(sys.argv[1]); import bench_client, vllm.benchmarks.serve as client; "
-        "print(bench_client.last_step(client))"
-    )
-    argv = [python, "-c", ask, str(IN_MODEL_ENV)]
-    return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=120).stdout.split()[-1]
 
 
 @pytest.mark.faults

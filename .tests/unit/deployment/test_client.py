@@ -51,6 +51,12 @@ def test_shares_add_up_to_the_load(concurrency, rate):
     assert {share.clients for share in three} == {1}
 
 
+@pytest.mark.parametrize(("rate", "clients", "each"), [(3.0, 3, [1, 1, 1]), (None, 3, [0, 0, 0]), (3.0, 1, [0])])
+def test_processes_at_a_rate_send_a_warm_up_each_to_wait_at_its_end(rate, clients, each):
+    point = planned_point(7, {}, concurrency=6, request_rate=rate, requests=9, warmups=0, clients=clients)
+    assert [share.warmups for share in shares(point)] == each
+
+
 def test_every_process_has_something_to_do_and_all_for_about_as_long():
     for clients in range(1, 9):
         for concurrency in range(clients, 40):
@@ -61,7 +67,7 @@ def test_every_process_has_something_to_do_and_all_for_about_as_long():
                 assert max(waves) - min(waves) <= 1
 
 
-def test_warm_ups_are_told_how_long_their_answers_are(tmp_path, monkeypatch):
+def test_warm_ups_are_told_how_long_their_outputs_are_and_what_share_of_the_prompt_stays(tmp_path, monkeypatch):
     given = []
 
     class Ground:
@@ -75,11 +81,12 @@ def test_warm_ups_are_told_how_long_their_answers_are(tmp_path, monkeypatch):
     monkeypatch.setattr(client_room, "Ground", Ground)
     monkeypatch.setattr(client_room.attempts, "scratch_folder", lambda attempt: attempt)
     here = SimpleNamespace(log=tmp_path / "log", watch=None)
-    for tokens in (32, None):
-        point = planned_point(7, {}, warmup_tokens=tokens)
+    for tokens, prefix in ((32, 0), (32, 6), (None, 0)):
+        point = planned_point(7, {}, warmup_tokens=tokens, input_tokens=2, client_options={"random-prefix-len": prefix})
         client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny")
         client.run(tmp_path, (), 1.0, here, lambda: None)
-    assert [env.get("SERVEMARK_WARMUP_TOKENS") for env in given] == ["32", None]
+    told = [json.loads(env.get("SERVEMARK_WARMUP", "null")) for env in given]
+    assert told == [{"tokens": 32, "shared": 0.0}, {"tokens": 32, "shared": 0.75}, None]
 
 
 def test_each_process_sends_other_prompts_and_always_the_same():

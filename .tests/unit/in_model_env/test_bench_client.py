@@ -1,7 +1,9 @@
-"""The client reads what arrives; several processes begin to measure together, and none waits for one that will never be ready."""
+"""The client's request function: streams in whole events, a start that several processes wait for, and vLLM's command line around it."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import os
 import signal
@@ -9,50 +11,73 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from servemark.environments.build import IN_MODEL_ENV
+from servemark.in_model_env import bench_client
 from servemark.processes.identity import Identity
 
 VARIABLE = "SERVEMARK_START_BARRIER"
-# As much of vllm/benchmarks/serve.py as matters: what is awaited before and after the look at the clock, `perf_counter`. (On Linux
-# `monotonic` is the same clock.)
-SERVE = """
+TABLE = """
+import asyncio, dataclasses, sys, time
+
+@dataclasses.dataclass
+class Request:
+    prompt: str
+    output_len: int
+    request_id: str | None = None
+
+@dataclasses.dataclass
+class Output:
+    start_time: float
+    latency: float = 0.0
+    success: bool = True
+
+async def completions(request, session, pbar=None):
+    output = Output(time.perf_counter())
+    await asyncio.sleep(0.05 if request.request_id else float(sys.argv[3]))
+    output.latency = time.perf_counter() - output.start_time
+    return output
+
+ASYNC_REQUEST_FUNCS, OPENAI_COMPATIBLE_BACKENDS = {"openai": completions}, ["openai"]
+"""
+# As much of vLLM's client as matters: warm-ups (as many as --num-warmups says), the look at the clock, the measured requests.
+MAIN = """
 import asyncio, json, os, sys, time
 from pathlib import Path
+from vllm.benchmarks.lib.endpoint_request_func import ASYNC_REQUEST_FUNCS, OPENAI_COMPATIBLE_BACKENDS, Request
 
-async def fetch_spec_decode_metrics(url, session):
-    return f"spec {url} {session}"
-
-async def fetch_diffusion_metrics(url, session):
-    return f"diffusion {url} {session}"
-
-async def benchmark(path, seconds):
+async def benchmark(path, warmups, rate):
     ticks = []
     async def tick():
         while True:
-            ticks.append(time.monotonic())
+            ticks.append(time.perf_counter())
             await asyncio.sleep(0.02)
     ticking = asyncio.create_task(tick())
-    await asyncio.sleep(seconds)
-    path.with_suffix(".ready").touch()
-    ready = time.monotonic()
-    answers = [BEFORE]
-    begin = time.perf_counter()
-    answers += [await fetch_spec_decode_metrics("u", session=2), await fetch_diffusion_metrics("u", session=2)]
+    send, made = ASYNC_REQUEST_FUNCS["servemark"], {"arrivals": []}
+    async def warm():
+        output = await send(request_func_input=Request("p", 9), session=None, pbar=None)
+        made["warm"] = max(made.get("warm", 0), output.start_time + output.latency)
+    if not rate:
+        asyncio.get_running_loop().call_later(float(sys.argv[3]), path.with_suffix(".ready").touch)
+    await asyncio.gather(*(warm() for _ in range(warmups)))
+    begin, tasks = time.perf_counter(), []
+    for number in range(4):
+        await asyncio.sleep(0.05 if rate else 0)
+        made["arrivals"].append(time.perf_counter())
+        tasks.append(asyncio.create_task(send(request_func_input=Request("p", 9, str(number)), session=None)))
+    outputs = await asyncio.gather(*tasks)
     ticking.cancel()
-    longest = max(after - before for before, after in zip(ticks, ticks[1:] + [begin]))
-    said = {"ready": ready, "begin": begin, "answers": answers, "longest": longest, "argv": sys.argv, "path": sys.path[0]}
-    said |= {"told": "SERVEMARK_START_BARRIER" in os.environ, "name": sys.modules["__main__"].__spec__.name}
-    path.with_suffix(".draft").write_text(json.dumps(said))
+    made |= {"begin": begin, "starts": [output.start_time for output in outputs], "argv": sys.argv, "path": sys.path}
+    made |= {"longest": max(after - before for before, after in zip(ticks, ticks[1:])), "backends": OPENAI_COMPATIBLE_BACKENDS}
+    made |= {"told": [name for name in os.environ if name.startswith("SERVEMARK_")]}
+    path.with_suffix(".draft").write_text(json.dumps(made))
     path.with_suffix(".draft").rename(path)
-"""
-MAIN = """
-import os, sys
 
 def main():
-    path, what, seconds = sys.argv[1:]
+    path, what, seconds, *options = sys.argv[1:]
     with open(path + ".pid.draft", "w") as stream:
         stream.write(str(os.getpid()))
     os.rename(path + ".pid.draft", path + ".pid")
@@ -60,27 +85,21 @@ def main():
         sys.exit(7 if what == "fails" else 0)
     if what == "becomes":
         os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(1.5)"])
-    import asyncio, vllm.benchmarks.serve
-    from pathlib import Path
-    asyncio.run(vllm.benchmarks.serve.benchmark(Path(path), float(seconds)))
-
-if __name__ == "__main__":
-    main()
+    given = dict(zip(options[::2], options[1::2]))
+    asyncio.run(benchmark(Path(path), int(given["--num-warmups"]), given.get("--request-rate")))
 """
-SPEC = "await fetch_spec_decode_metrics('u', session=1)"
-DIFFUSION = "await fetch_diffusion_metrics('u', session=1)"
-# What is awaited before the clock is looked at.
-KNOWN = {"0.25 and 0.32": f"{SPEC}, {DIFFUSION}", "older": SPEC, "other order": f"{DIFFUSION}, {SPEC}"}
+CLOSED_LOOP = ("--num-warmups", "2")
+PACED = ("--num-warmups", "2", "--request-rate", "20")
 
 
 class Clients:
-    """run_clients.py with one bench_client.py for each (word, seconds of warm-up), on a vLLM of our own."""
+    """run_clients.py with one bench_client.py for each (word, seconds of a warm-up), on a vLLM of our own."""
 
-    def __init__(self, folder: Path, *whats: tuple[str, float]):
+    def __init__(self, folder: Path, *whats: tuple[str, float], options: tuple[str, ...] = CLOSED_LOOP):
         self.folder = folder
         self.files = [folder / f"client-{index}" for index in range(len(whats))]
         argvs = [
-            [sys.executable, str(IN_MODEL_ENV / "bench_client.py"), str(file), what, str(seconds)]
+            [sys.executable, str(IN_MODEL_ENV / "bench_client.py"), str(file), what, str(seconds), *options]
             for file, (what, seconds) in zip(self.files, whats, strict=True)
         ]
         order = folder / "order.json"
@@ -102,75 +121,61 @@ class Clients:
         return [Identity.of(int(Path(f"{file}.pid").read_text())) for file in self.files]
 
 
-def make_vllm(site: Path, before: str | None) -> None:
-    for package in ("vllm", "vllm/benchmarks", "vllm/entrypoints", "vllm/entrypoints/cli"):
-        (site / package).mkdir(parents=True, exist_ok=True)
-        (site / package / "__init__.py").touch()
-    (site / "vllm/entrypoints/cli/main.py").write_text(MAIN)
-    if before is not None:
-        (site / "vllm/benchmarks/serve.py").write_text(SERVE.replace("BEFORE", before))
-
-
 @pytest.fixture
 def clients(tmp_path, killed_at_the_end):
-    def start(*whats: tuple[str, float], before: str | None = KNOWN["0.25 and 0.32"]) -> Clients:
-        make_vllm(tmp_path / "site", before)
-        return killed_at_the_end(Clients(tmp_path, *whats))
+    for package in ("vllm", "vllm/benchmarks", "vllm/benchmarks/lib", "vllm/entrypoints", "vllm/entrypoints/cli"):
+        (tmp_path / "site" / package).mkdir(parents=True)
+        (tmp_path / "site" / package / "__init__.py").touch()
+    (tmp_path / "site/vllm/benchmarks/lib/endpoint_request_func.py").write_text(TABLE)
+    (tmp_path / "site/vllm/entrypoints/cli/main.py").write_text(MAIN)
+    return lambda *whats, **given: killed_at_the_end(Clients(tmp_path, *whats, **given))
 
-    return start
 
-
-@pytest.mark.parametrize("version", KNOWN)
-def test_processes_that_are_ready_at_different_times_begin_together(clients, version):
-    three = clients(("runs", 0.0), ("runs", 1.2), ("runs", 0.6), before=KNOWN[version])
+def test_processes_of_a_closed_loop_send_their_first_requests_together(clients):
+    three = clients(("runs", 0.0), ("runs", 1.2), ("runs", 0.6))
     assert three.process.wait(30) == 0, three.log.read_text()
     said = three.said()
-    begins, ready = ([each[key] for each in said] for key in ("begin", "ready"))
-    assert max(ready) - min(ready) > 0.8, "they were ready at different times"
-    assert min(begins) >= max(ready) and max(begins) - min(begins) < 0.3
-    assert "of 3 client processes all are ready after" in three.log.read_text()
-    # The event loop went on, and what is awaited answers as without us, before and after the load.
-    assert said[0]["longest"] < 0.4
-    expected = [f"{name} u 1" for name in ("spec", "diffusion") if f"fetch_{name}" in KNOWN[version]]
-    assert all(sorted(each["answers"][:-2]) == sorted(expected) for each in said)
-    assert all(each["answers"][-2:] == ["spec u 2", "diffusion u 2"] for each in said)
+    warm = [each["warm"] for each in said]
+    assert max(warm) - min(warm) > 0.8, "they were ready at different times"
+    starts = [start for each in said for start in each["starts"]]
+    assert min(starts) >= max(warm) and max(starts) - min(starts) < 0.3
+    assert all(each["longest"] < 0.4 for each in said), "the event loop ran on while they waited"
 
 
-@pytest.mark.parametrize("before", ["None", "time.perf_counter(), " + SPEC])
-def test_a_vllm_without_a_place_to_wait_is_not_held_and_this_is_told(clients, before):
-    """What is awaited only after the clock was looked at is no such place."""
-    pair = clients(("runs", 0.0), ("runs", 1.5), before=before)
+def test_processes_without_warm_ups_wait_as_well(clients):
+    pair = clients(("runs", 0.0), ("runs", 0.0), options=("--num-warmups", "0"))
     assert pair.process.wait(30) == 0, pair.log.read_text()
-    first, second = pair.said()
-    assert first["begin"] < second["ready"]
-    log = pair.log.read_text()
-    assert log.count("this client process begins as soon as it is ready") == 2
-    assert "cannot be waited for" in log and "clients_out_of_step" in log and "all are ready" not in log
+    starts = [start for each in pair.said() for start in each["starts"]]
+    assert max(starts) - min(starts) < 0.3
 
 
-def test_a_vllm_without_the_module_says_so_at_once_and_runs(clients, tmp_path):
-    pair = clients(("ends", 0.0), ("ends", 0.0), before=None)
-    assert pair.process.wait(30) == 0
-    assert "this vLLM's vllm.benchmarks.serve has no function that we know" in pair.log.read_text()
+def test_processes_at_a_rate_wait_before_the_first_arrival_and_none_is_late(clients):
+    three = clients(("runs", 0.0), ("runs", 1.2), ("runs", 0.6), options=PACED)
+    assert three.process.wait(30) == 0, three.log.read_text()
+    said = three.said()
+    begins, warm = ([each[key] for each in said] for key in ("begin", "warm"))
+    assert max(warm) - min(warm) > 0.8, "they were ready at different times"
+    assert min(begins) >= max(warm) and max(begins) - min(begins) < 0.3
+    waits = [start - due for each in said for start, due in zip(each["starts"], each["arrivals"], strict=True)]
+    assert min(waits) >= 0 and max(waits) < 0.2
 
 
 @pytest.mark.parametrize("what", ["ends", "becomes"])
-def test_one_that_will_never_be_ready_holds_nobody_up(clients, what):
-    three = clients(("runs", 0.0), (what, 0.0), ("runs", 1.5))
+def test_one_that_ends_without_being_ready_is_not_waited_for(clients, what):
+    three = clients(("runs", 0.0), (what, 0.0), ("runs", 0.5))
     assert three.process.wait(30) == 0, three.log.read_text()
-    first, third = three.said()
-    assert first["begin"] < third["ready"], "released before the last one was ready"
-    assert "of 3 client processes number 2 cannot be waited for" in three.log.read_text()
+    first, third = (each["starts"] for each in three.said())
+    assert max(first + third) - min(first + third) < 0.3, "the others begin together"
 
 
-def test_one_that_fails_before_ends_the_others_and_nobody_begins(clients):
+def test_one_that_fails_before_the_start_ends_the_others_and_nobody_begins(clients):
     three = clients(("runs", 0.0), ("runs", 300.0), ("fails", 0.0))
     assert three.process.wait(20) == 7
-    assert three.said() == [] and "cannot be waited for" not in three.log.read_text()
+    assert three.said() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_ended_while_they_wait_they_end_and_nobody_begins(clients, wait_for, number):
+def test_a_signal_before_the_start_ends_all_and_nobody_begins(clients, wait_for, number):
     three = clients(("runs", 0.0), ("runs", 0.0), ("runs", 300.0))
     wait_for(lambda: three.waiting(0, 1) and Path(f"{three.files[2]}.pid").exists())
     everyone = three.identities()
@@ -182,19 +187,17 @@ def test_ended_while_they_wait_they_end_and_nobody_begins(clients, wait_for, num
     assert three.said() == []
 
 
-def test_it_runs_vllm_as_python_m_does_with_the_arguments_that_it_was_given(clients):
-    """Neither the folder of our scripts on the path, nor our variable in the environment."""
+def test_vllm_gets_its_arguments_and_neither_our_folder_nor_our_variables(clients):
     pair = clients(("runs", 0.0), ("runs", 0.0))
     assert pair.process.wait(30) == 0, pair.log.read_text()
     for file, said in zip(pair.files, pair.said(), strict=True):
-        assert said["argv"][1:] == [str(file), "runs", "0.0"] and said["argv"][0].endswith(
-            "vllm/entrypoints/cli/main.py"
-        )
-        assert (said["path"], said["told"], said["name"]) == (str(pair.folder), False, "vllm.entrypoints.cli.main")
+        assert said["argv"][1:] == [str(file), "runs", "0.0", *CLOSED_LOOP]
+        assert str(IN_MODEL_ENV) not in said["path"] and said["told"] == []
+        assert said["backends"] == ["openai", "servemark"]
 
 
-def test_no_end_of_the_barrier_is_left_open_elsewhere(tmp_path):
-    """Each process has its own end alone: who holds another's would keep run_clients.py from seeing that it closed."""
+def test_each_process_has_the_end_of_its_own_barrier_only(tmp_path):
+    """A process that held the end of another would keep run_clients.py from seeing that it closed."""
     # In one write: the three share a pipe.
     listed = f"' '.join([os.environ['{VARIABLE}'], *os.listdir('/proc/self/fd')])"
     tell = f"import os; os.write(1, ({listed} + chr(10)).encode())"
@@ -218,34 +221,47 @@ def test_one_process_alone_gets_no_barrier(tmp_path):
     assert done.returncode == 0
 
 
-READS = """
-def read(pieces):
-    got = []
-    for chunk_bytes in pieces:
-        {line}
-        got.append(chunk_bytes)
-    return b"".join(got)
-"""
-ASKS = """
-import json
-def main():
-    from vllm.benchmarks.lib import endpoint_request_func as requests
-    print(json.dumps([requests.read([b"data:", b" x "]).decode(), requests.__file__, requests.__name__]))
-if __name__ == "__main__":
-    main()
-"""
+EVENTS = [b'data: {"text": " \xc3\xa9 "}', b": ping", b'data: {"text": "b"}', b"data: [DONE]"]
+STREAM = b"".join(event + b"\n\n" for event in EVENTS)
 
 
-@pytest.mark.parametrize("line", ["chunk_bytes = chunk_bytes.strip()", "chunk_bytes = chunk_bytes"])
-def test_the_client_reads_what_arrives_as_it_is(tmp_path, line):
-    for folder in ("", "benchmarks", "benchmarks/lib", "entrypoints", "entrypoints/cli"):
-        (tmp_path / "vllm" / folder).mkdir(exist_ok=True, parents=True)
-        (tmp_path / "vllm" / folder / "__init__.py").touch()
-    module = tmp_path / "vllm" / "benchmarks" / "lib" / "endpoint_request_func.py"
-    module.write_text(READS.format(line=line))
-    (tmp_path / "vllm" / "entrypoints" / "cli" / "main.py").write_text(ASKS)
-    argv = [sys.executable, str(IN_MODEL_ENV / "bench_client.py"), "bench", "serve"]
-    env = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == ["data: x ", str(module), "vllm.benchmarks.lib.endpoint_request_func"]
+def read(*pieces: bytes) -> list[list[bytes]]:
+    """The events of each piece that vLLM's request function gets, after it has stripped the piece."""
+
+    async def arriving():
+        for piece in pieces:
+            yield piece
+
+    async def collect():
+        return [piece.strip().split(b"\n\n") async for piece in bench_client.whole_events(arriving())]
+
+    return asyncio.run(collect())
+
+
+def test_every_cut_of_a_stream_gives_the_same_events():
+    expected = [EVENTS[0], EVENTS[2], EVENTS[3]]
+    for first, second in itertools.combinations_with_replacement(range(len(STREAM) + 1), 2):
+        found = read(STREAM[:first], STREAM[first:second], STREAM[second:])
+        assert [event for piece in found for event in piece] == expected, (first, second)
+
+
+def test_an_event_arrives_as_soon_as_it_is_whole_and_the_end_of_a_cut_stream_is_kept():
+    assert read(b"data: 1\n", b"\ndata: 2\n\ndata: 3\n\nda", b"ta: 4") == [
+        [b"data: 1", b"data: 2", b"data: 3"],
+        [b"data: 4"],
+    ]
+    assert read(b"data: 1\n\n", b"data: 2\n\n") == [[b"data: 1"], [b"data: 2"]]
+
+
+def test_a_failed_request_has_the_time_until_it_failed():
+    async def send(request, session, pbar):
+        begin = time.perf_counter()
+        await asyncio.sleep(0.1)
+        return SimpleNamespace(success=request.request_id == "good", start_time=begin, latency=0.0)
+
+    def latency(request_id: str) -> float:
+        measure = bench_client.request_function(send, None, None, None)
+        return asyncio.run(measure(SimpleNamespace(request_id=request_id), None)).latency
+
+    assert latency("good") == 0.0, "as vLLM's own function measured it"
+    assert latency("failed") >= 0.1

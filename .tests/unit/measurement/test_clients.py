@@ -76,8 +76,7 @@ def test_the_parts_make_one_file_whose_figures_are_those_of_all_requests(tmp_pat
     assert (raw.num_prompts, raw.completed, raw.failed) == (16, 16, 0)
     starts = [request.start for request in raw.requests]
     ends = [request.start + request.latency for request in raw.requests]
-    assert raw.duration_s == pytest.approx(max(ends) - min(starts) + 0.001)
-    assert raw.duration_s > max(first.duration_s, second.duration_s)
+    assert raw.duration_s == pytest.approx(max(ends) - min(starts), abs=1e-9)
     judgement = judge(raw, point(**ASKED, clients=2), EASY, FINE)
     assert (judgement.verdict, judgement.reasons) == ("VALID", ())
     assert judgement.figures.output_throughput == pytest.approx(16 * 8 / raw.duration_s)
@@ -90,15 +89,47 @@ def test_the_parts_make_one_file_whose_figures_are_those_of_all_requests(tmp_pat
     assert [entry["first_start"] for entry in data["clients"]] == [min(starts[:8]), min(starts[8:])]
 
 
-def test_one_process_keeps_all_that_it_says(tmp_path):
+TIMED = ("duration", "request_throughput", "output_throughput", "total_token_throughput")
+
+
+def timed(data: dict) -> dict:
+    return {key: data[key] for key in TIMED}
+
+
+def test_one_process_keeps_all_that_it_says_but_the_duration_and_what_is_divided_by_it(tmp_path):
     ((data, raw),) = written(tmp_path, json.loads(REAL.read_text()))
     one = merge([(data, raw)], [[(raw.requests[0].start, 3.0)]])
-    assert {key: value for key, value in one.items() if key != "clients"} == data
+    assert {key: value for key, value in one.items() if key not in (*TIMED, "clients")} == {
+        key: value for key, value in data.items() if key not in TIMED
+    }
+    ends = [start + latency for start, latency in zip(data["start_times"], data["latencies"], strict=True)]
+    seconds = max(ends) - min(data["start_times"])
+    assert timed(one) == pytest.approx(
+        {"duration": seconds, "request_throughput": 16 / seconds, "output_throughput": 128 / seconds,
+         "total_token_throughput": (data["total_input_tokens"] + 128) / seconds}
+    )  # fmt: skip
     (tmp_path / "one.json").write_text(json.dumps(one))
     again = read_raw(tmp_path / "one.json")
-    assert replace(again, clients=()) == raw and again.clients[0].requests == raw.requests
+    assert again.requests == again.clients[0].requests == raw.requests
     judgement = judge(again, point(**ASKED), EASY, FINE)
     assert (judgement.verdict, judgement.client_cpu) == ("VALID", None), "one sample tells nothing"
+
+
+def test_the_time_that_processes_waited_for_each_other_is_not_part_of_a_closed_loop(tmp_path, pair):
+    """vLLM's clock runs while a process waits before its first request; at a rate none waits then, and its clock counts."""
+    waited = [data | {"duration": data["duration"] + 7.0} for data, _ in pair]
+    expected = timed(merge(pair, [(), ()]))
+    assert timed(merge(written(tmp_path, *waited), [(), ()])) == expected
+    paced = [data | {"request_rate": 2.5} for data in waited]
+    assert merge(written(tmp_path, *paced), [(), ()])["duration"] == pytest.approx(expected["duration"] + 7.0, abs=0.1)
+
+
+def test_a_failed_request_counts_until_it_failed(tmp_path):
+    data = json.loads(REAL.read_text())
+    data["errors"][3], data["latencies"][3] = "timed out", 60.0
+    ((_, raw),) = parts = written(tmp_path, data)
+    made = merge(parts, [()])
+    assert made["duration"] == pytest.approx(60.0, abs=0.2) and raw.requests[3].latency == 60.0
 
 
 def test_rates_are_added_and_what_differs_is_left_out(tmp_path):

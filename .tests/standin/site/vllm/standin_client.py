@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from vllm.benchmarks.lib.endpoint_request_func import ASYNC_REQUEST_FUNCS
 from vllm.standin_faults import client_fault
 
 BANNER = "servemark stand-in client, not vLLM"
@@ -41,7 +42,7 @@ class Output:
 def arguments(argv):
     parser = argparse.ArgumentParser(prog="vllm bench serve", allow_abbrev=False)
     texts = {
-        "base-url": None, "host": "127.0.0.1", "endpoint": "/v1/completions", "backend": "openai", "model": None,
+        "base-url": None, "host": "127.0.0.1", "endpoint": "/v1/completions", "model": None,
         "served-model-name": None, "tokenizer": None, "dataset-name": "random", "label": None, "result-dir": None,
         "result-filename": None, "percentile-metrics": "ttft,tpot,itl", "metric-percentiles": "99",
     }  # fmt: skip
@@ -53,6 +54,7 @@ def arguments(argv):
     for kind, defaults in ((str, texts), (int, whole), (float, numbers)):
         for name, default in defaults.items():
             parser.add_argument(f"--{name}", type=kind, default=default)
+    parser.add_argument("--backend", default="openai", choices=list(ASYNC_REQUEST_FUNCS))
     for name in ("ignore-eos", "save-result", "save-detailed", "disable-tqdm"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--metadata", nargs="*", default=[])

@@ -17,23 +17,25 @@ from servemark.measurement.merge import Samples, merge
 from servemark.measurement.raw import RawError, RawResult, read_data, read_raw
 from servemark.nodes import allocation
 from servemark.processes.children import ToolResult
-from servemark.records import PlannedPoint, Ready, write_atomically
+from servemark.records import PlannedPoint, Ready, prefix_tokens, prompt_tokens, write_atomically
 from servemark.supervisor.process_request import DaemonRequest
 
 # As in in_model_env/bench_client.py.
-WARMUP = "SERVEMARK_WARMUP_TOKENS"
+WARMUP = "SERVEMARK_WARMUP"
 _RUN_CLIENTS = Path(__file__).parents[1] / "in_model_env" / "run_clients.py"
 
 
 def shares(point: PlannedPoint) -> list[PlannedPoint]:
     """What each of the point's client processes sends, adding up to the point: places as evenly as they go, and as many requests and
-    warm-ups for each place, so that all are at work for as long. With a rate, as many requests each.
+    warm-ups for each place, so that all are at work for as long. With a rate, as many requests each, and one warm-up or more: at its end
+    they wait for each other (in_model_env/bench_client.py).
 
     The first keeps the point's seed; the others derive theirs from it, so that no two send the same prompts.
     """
     count = point.clients
     concurrency = [None] * count if point.concurrency is None else _split(point.concurrency, [1] * count)
-    places = [1] * count if point.request_rate is not None else [share or 1 for share in concurrency]
+    paced = point.request_rate is not None
+    places = [1] * count if paced else [share or 1 for share in concurrency]
     return [
         point.model_copy(
             update={
@@ -41,7 +43,7 @@ def shares(point: PlannedPoint) -> list[PlannedPoint]:
                 "concurrency": concurrency[index],
                 "request_rate": None if point.request_rate is None else point.request_rate / count,
                 "requests": requests,
-                "warmups": warmups,
+                "warmups": max(warmups, 1) if paced and count > 1 else warmups,
                 "seed": _seed(point.seed, index),
             }
         )
@@ -97,6 +99,11 @@ class BenchmarkClient:
         ]
 
     @property
+    def _warmup(self) -> dict[str, str]:
+        tokens, shared = self.point.warmup_tokens, prefix_tokens(self.point) / prompt_tokens(self.point)
+        return {} if tokens is None else {WARMUP: json.dumps({"tokens": tokens, "shared": shared})}
+
+    @property
     def _parts(self) -> list[Path]:
         return [self._beside(str(index)) for index in range(self.point.clients)]
 
@@ -123,7 +130,7 @@ class BenchmarkClient:
             env={
                 "HF_HUB_OFFLINE": "1",
                 "VLLM_NO_USAGE_STATS": "1",
-                **({} if self.point.warmup_tokens is None else {WARMUP: str(self.point.warmup_tokens)}),
+                **self._warmup,
                 **command_lines.NO_PROXY,
                 **self.variables,
             },

@@ -1,227 +1,147 @@
-"""Run by the model environment's interpreter: vLLM's client, with one fault mended, with warm-ups that warm, held where it is one of
-several processes.
+"""Run vLLM's benchmark client with a request function of ours. Started by the model environment's interpreter.
 
-usage: python bench_client.py ARGUMENTS OF vllm
+usage: python bench_client.py bench serve --backend servemark ...
 
-As ``python -m vllm.entrypoints.cli.main``, but for three things.
+vLLM looks up the function that sends one request in a public table, ``ASYNC_REQUEST_FUNCS`` of vllm/benchmarks/lib/endpoint_request_func.py
+(read in 0.19.1 and 0.32.0). This script adds the entry ``servemark`` and calls vLLM's command line; it replaces nothing of vLLM. The
+function hands each request to vLLM's own function for the completions route and adds three things:
 
-What it reads from the network is not stripped. vLLM's client (benchmarks/lib/endpoint_request_func.py, 0.25.1, 0.32.0) strips each piece
-that arrives, wherever the network has cut the stream: a cut beside the space of ``data: {...}`` makes the event unreadable and the request
-failed (seen: 14 of 96 requests through the router, on a busy machine), and one beside a space of an answer loses that. vllm-project/vllm
-pull request 51172 takes out the same three lines.
-
-Its warm-ups (vllm/benchmarks/serve.py, ``benchmark()``) are the first measured prompt again and again, with answers of full length: a
-server with a prefix cache reads it once, and answers the measured one from its cache; and a server that has read few prompts at once
-still compiles kernels in the load (seen on H200: 5.2 s of standing still when the first wave of 512 requests gave way to the next).
-Given how many tokens a warm-up's answer has, each request before the clock is another prompt, as long, with so short an answer. What all
-measured prompts begin with (``random-prefix-len``) stays, so that the cache has it as it would have it after any of them. They are
-told from the measured ones by the function that is awaited between them, of which below.
-
-One of several processes, which begin to measure together, is held between its warm-ups and the start of its clock until run_clients.py,
-which waits for all, lets it go. vLLM has no option for that. Its ``benchmark()`` (vllm/benchmarks/serve.py) asks for the server's
-counters just before it looks at the clock (``fetch_spec_decode_metrics``, in 0.25 and 0.32 then ``fetch_diffusion_metrics``), and again
-after the load: the last function that it awaits before is wrapped for its first call. Where there is none that we know, the process
-begins as soon as it is ready.
+* Whole events. vLLM's function strips each piece that arrives, wherever the network cut the stream. A cut next to the space of
+  ``data: {...}`` fails the request (14 of 96 through the router, on a busy machine); a cut next to a space in the output loses that space
+  (vllm-project/vllm pull request 51172). Here it reads a stream that is cut between events only.
+* Warm-ups. vLLM sends the first measured prompt again and again, with outputs of full length. A prefix cache then holds that prompt when it
+  is measured, and a server that read few prompts at once compiles kernels during the load (H200: 5.2 s without a token). Here each warm-up
+  has a prompt of its own, as long, with a short output. vLLM gives ids to the requests of its dataset only, so a warm-up has none.
+* Start. run_clients.py holds the processes that share a load until all are ready. In a closed loop each waits before its first measured
+  request: starts are taken after the wait, and vLLM's own duration includes it (see measurement/merge.py). At a request rate the arrivals
+  would pile up meanwhile, so there each waits at the end of its last warm-up, before vLLM takes the time of the first arrival.
 """
 
 import asyncio
+import contextlib
 import dataclasses
-import importlib.util
-import inspect
 import itertools
+import json
 import os
-import runpy
 import socket
 import sys
+import time
+from types import SimpleNamespace
 
-# Number of the descriptor on which run_clients.py hears that we are ready, and lets us go.
-VARIABLE = "SERVEMARK_START_BARRIER"
-# Tokens of a warm-up's answer, at most.
-WARMUP = "SERVEMARK_WARMUP_TOKENS"
-# Greater than prompts have characters in common multiples with: warm-up N begins N times so many characters further on.
+BACKEND = "servemark"
+# Number of the socket to run_clients.py, where several processes share a load.
+BARRIER = "SERVEMARK_START_BARRIER"
+# JSON: `tokens` of a warm-up's output, at most, and `shared`: the share of each prompt with which all of them begin.
+WARMUP = "SERVEMARK_WARMUP"
+# Characters by which each warm-up begins further on than the one before: a prime, so that many beginnings differ.
 STRIDE = 7919
-ITS_OWN = "its warm-ups are its own, the first prompt again and again"
-# Text cut anew at its ends may have a token or two more; so many characters less make up for it.
+# Text that is cut at other places may have a token or two more; so many characters less make up for it.
 SPARE = 16
-CLI = "vllm.entrypoints.cli.main"
-MODULE = "vllm.benchmarks.serve"
-KNOWN = ("fetch_spec_decode_metrics", "fetch_diffusion_metrics")
-READY = b"r"
-REQUESTS = "vllm.benchmarks.lib.endpoint_request_func"
-STRIPPED = "chunk_bytes = chunk_bytes.strip()"
 
 
-def last_step(module):
-    """Name of the known function that ``benchmark()`` awaits last before it looks at the clock; None where there is none."""
-    code = getattr(getattr(module, "benchmark", None), "__code__", None)
-    names = code.co_names if code else ()  # in the order in which the code first uses them
-    before = names[: names.index("perf_counter")] if "perf_counter" in names else ()
-    found = [name for name in before if name in KNOWN and inspect.iscoroutinefunction(getattr(module, name, None))]
-    return found[-1] if found else None
+async def whole_events(pieces):
+    """Yield the events of a stream whole, however ``pieces`` cuts its bytes, and without its comments."""
+    rest = b""
+    async for piece in pieces:
+        *events, rest = (rest + piece).split(b"\n\n")
+        # vLLM strips what it gets, so a comment at the end would lose its blank line and grow into the next event.
+        if data := b"\n\n".join(event for event in events if not event.startswith(b":")):
+            yield data + b"\n\n"
+    if rest:
+        yield rest
 
 
-async def wait(descriptor):
-    """Say that we are ready, and wait. The event loop goes on, so that it sees which idle connections the server closes meanwhile."""
-    with socket.socket(fileno=descriptor) as end:
-        end.setblocking(False)
-        end.send(READY)
-        if not await asyncio.get_running_loop().sock_recv(end, 1):
-            sys.exit(
-                "bench_client.py: run_clients.py ended while this process waited for the others; nothing was measured"
-            )
+def in_whole_events(session):
+    """Return what vLLM's request function uses of an HTTP session, with responses that arrive in whole events."""
+
+    @contextlib.asynccontextmanager
+    async def post(**request):
+        async with session.post(**request) as response:
+            events = whole_events(response.content.iter_any())
+            content = SimpleNamespace(iter_any=lambda: events)
+            yield SimpleNamespace(status=response.status, reason=response.reason, content=content)
+
+    return SimpleNamespace(post=post)
 
 
-def hold(module, descriptor):
-    """Make the module's client wait at its last step; where it has none that we know, say so."""
-    name = last_step(module)
-    if name is None:
-        give_up(descriptor)
-        return
-    original = getattr(module, name)
+def another(prompt, number, shared):
+    """Return the prompt of warm-up ``number`` (from 1): the same text begun elsewhere, so that no prefix cache holds a block of it.
 
-    async def held(*args, **kwargs):
-        setattr(module, name, original)
-        answer = await original(*args, **kwargs)
-        await wait(descriptor)
-        return answer
-
-    setattr(module, name, held)
-
-
-def shared(arguments):
-    """Share of each prompt that all have in common, as the command line asks for it: a prefix beside the input's own length."""
-    lengths = dict.fromkeys(("--random-prefix-len", "--random-input-len"), 0)
-    for option, value in itertools.pairwise(arguments):
-        if option.replace("_", "-") in lengths and value.isdigit():
-            lengths[option.replace("_", "-")] = int(value)
-    prefix, own = lengths.values()
-    return prefix / (prefix + own) if prefix else 0.0
-
-
-def another(prompt, number, kept=0.0):
-    """A prompt of the same text, begun elsewhere in it: no block of it is in a prefix cache for the first. ``number``: from 1.
-
-    ``kept``: share of the prompt, from its beginning, that stays, as what all measured prompts begin with.
+    ``shared``: share of the prompt that stays at its beginning, because all measured prompts begin with it.
     """
-    if not isinstance(prompt, str):
-        return prompt
-    head = int(len(prompt) * kept)
+    head = int(len(prompt) * shared)
     first, rest = prompt[:head], prompt[head:]
-    if len(rest) < 2:
+    if not isinstance(prompt, str) or len(rest) < 2:
         return prompt
     turn = number * STRIDE % (len(rest) - 1) + 1
     turned = rest[turn:] + rest[:turn]
     return first + (turned[:-SPARE] if len(turned) > 4 * SPARE else turned)
 
 
-def vary_warmups(module, tokens):
-    """Give each request that the module's client sends before its last step a prompt of its own and an answer of so many tokens."""
-    name, functions = last_step(module), getattr(module, "ASYNC_REQUEST_FUNCS", None)
-    if name is None or not isinstance(functions, dict):
-        say_unknown(ITS_OWN)
-        return
-    numbers, step, kept = itertools.count(1), getattr(module, name), shared(sys.argv)
-    warming = True
-
-    def varied(send):
-        async def warm(request_func_input, *args, **kwargs):
-            if warming:
-                request_func_input = dataclasses.replace(
-                    request_func_input,
-                    prompt=another(request_func_input.prompt, next(numbers), kept),
-                    output_len=min(tokens, request_func_input.output_len),
-                )
-            return await send(request_func_input, *args, **kwargs)
-
-        return warm
-
-    async def warmed(*args, **kwargs):
-        nonlocal warming
-        warming = False
-        return await step(*args, **kwargs)
-
-    module.ASYNC_REQUEST_FUNCS = {backend: varied(send) for backend, send in functions.items()}
-    setattr(module, name, warmed)
+async def start(descriptor):
+    """Report that this process is ready, and wait for the others. The event loop sees meanwhile which connections the server closes."""
+    if descriptor is not None:
+        with socket.socket(fileno=descriptor) as end:
+            end.setblocking(False)
+            end.send(b"r")
+            if not await asyncio.get_running_loop().sock_recv(end, 1):
+                sys.exit("bench_client.py: run_clients.py ended before the start; nothing was measured")
 
 
-def give_up(descriptor):
-    """Let run_clients.py know, by the end of the descriptor, that it need not wait for us."""
-    os.close(descriptor)
-    say_unknown("this client process begins as soon as it is ready")
+def request_function(send, descriptor, warmup, last_warmup):
+    """Return the request function for vLLM's table.
 
-
-def say_unknown(so):
-    """Say that this vLLM has no last step that we know, and what follows."""
-    what = f"this vLLM's {MODULE} has no function that we know between warm-ups and measurement"
-    print(f"bench_client.py: {what}: {so}", file=sys.stderr, flush=True)
-
-
-def when_imported(name, make):
-    """Have a module executed by ``make(spec)`` once vLLM itself imports it; whether there is such a module.
-
-    An earlier import would change the order of vLLM's imports, which it cares for.
+    Args:
+        send: vLLM's own function for the completions route.
+        descriptor: of the socket to run_clients.py; None for one process.
+        warmup: what WARMUP holds; None leaves warm-ups as vLLM sends them.
+        last_warmup: number of the warm-up that waits for the other processes; None where the measured requests do.
     """
-    try:
-        spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None or spec.loader is None:
-        return False
-    spec.loader.exec_module = make(spec)
+    begun, ended, started = itertools.count(1), itertools.count(1), None
 
-    class Finder:
-        @staticmethod
-        def find_spec(asked, path=None, target=None):
-            return spec if asked == name else None
+    async def wait():
+        nonlocal started
+        started = started or asyncio.ensure_future(start(descriptor))
+        await started
 
-    sys.meta_path.insert(0, Finder)
-    return True
+    async def send_one(request_func_input, session, pbar=None):
+        measured = request_func_input.request_id is not None
+        if measured and last_warmup is None:
+            await wait()
+        if not measured and warmup is not None:
+            prompt = another(request_func_input.prompt, next(begun), warmup["shared"])
+            tokens = min(warmup["tokens"], request_func_input.output_len)
+            request_func_input = dataclasses.replace(request_func_input, prompt=prompt, output_len=tokens)
+        output = await send(request_func_input, in_whole_events(session), pbar)
+        if not output.success:
+            # vLLM leaves 0 there; a load ends with its last request, failed or not.
+            output.latency = time.perf_counter() - output.start_time
+        if not measured and next(ended) == last_warmup:
+            await wait()
+        return output
 
-
-def prepare_when_imported(tokens, descriptor):
-    """Vary the client's warm-ups, and hold it, each where it is asked for (not None); where it has no module that we know, say so."""
-
-    def prepared(spec):
-        execute = spec.loader.exec_module
-
-        def execute_and_prepare(module):
-            execute(module)
-            if tokens is not None:
-                vary_warmups(module, tokens)
-            if descriptor is not None:
-                hold(module, descriptor)
-
-        return execute_and_prepare
-
-    if when_imported(MODULE, prepared):
-        return
-    if tokens is not None:
-        say_unknown(ITS_OWN)
-    if descriptor is not None:
-        give_up(descriptor)
+    return send_one
 
 
-def unstripped(spec):
-    """Execute a module without the lines that strip what arrives; as it is where it has none, or no source."""
-    source = getattr(spec.loader, "get_source", lambda name: None)(spec.name)
-    if source and STRIPPED in source:
-        mended = compile(source.replace(STRIPPED, "pass"), spec.origin, "exec")
-        spec.loader.get_code = lambda name: mended
-    return spec.loader.exec_module
-
-
-def main():
-    # `python -m` has the working directory in front, not the folder of this script, whose modules have names like `versions`.
+def main(argv):
+    """Run vLLM's command line with our entry in its table."""
     if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = os.getcwd()
-    when_imported(REQUESTS, unstripped)
-    tokens, descriptor = (int(given) if (given := os.environ.pop(name, None)) else None for name in (WARMUP, VARIABLE))
+        del sys.path[0]  # the folder of this script, whose modules have names like `versions`
+    # Imports no other module of vLLM, whose order of imports stays as it is.
+    from vllm.benchmarks.lib import endpoint_request_func as table
+
+    warmup, descriptor = (json.loads(os.environ.pop(name, "null")) for name in (WARMUP, BARRIER))
     if descriptor is not None:
-        os.set_inheritable(descriptor, False)  # the client may become or start another program
-    if tokens is not None or descriptor is not None:
-        prepare_when_imported(tokens, descriptor)
-    runpy.run_module(CLI, run_name="__main__", alter_sys=True)
+        os.set_inheritable(descriptor, False)
+    last_warmup = int(argv[argv.index("--num-warmups") + 1]) if "--request-rate" in argv else None
+    send = table.ASYNC_REQUEST_FUNCS["openai"]
+    table.ASYNC_REQUEST_FUNCS[BACKEND] = request_function(send, descriptor, warmup, last_warmup)
+    # vLLM takes sampling parameters for the backends of this list only.
+    table.OPENAI_COMPATIBLE_BACKENDS.append(BACKEND)
+    from vllm.entrypoints.cli.main import main as vllm
+
+    return vllm()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv))

@@ -221,7 +221,7 @@ def bench(
         "bench",
         "serve",
         "--backend",
-        "openai",
+        "servemark",  # the request function of bench_client.py
         "--base-url",
         url,
         "--endpoint",

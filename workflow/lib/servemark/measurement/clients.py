@@ -1,9 +1,9 @@
 """The processes of the benchmark client: when each was at work, how busy it was, and what that means for the figures.
 
-The client's file does not say when it began, only how long it took. It took from the moment before its first request to the end of its
-last one (``benchmark_start_time`` and ``benchmark_duration`` in vllm/benchmarks/serve.py, 0.32), so it began its duration before
-the end of the last completed request. At a request rate that is earlier than the first start: the wait for the first arrival counts.
-With a failed request the last end is not known, and the first start counts as the beginning.
+A process is at work for its duration, which ends with its last request. In a closed loop it begins with the first start
+(:mod:`servemark.measurement.merge`). At a request rate it is that of vLLM's client (``benchmark_start_time`` and ``benchmark_duration`` in
+vllm/benchmarks/serve.py, 0.32) and begins earlier: the wait for the first arrival counts. The first start counts as the beginning where a
+request failed, because not every vLLM writes down when that ended.
 """
 
 from __future__ import annotations

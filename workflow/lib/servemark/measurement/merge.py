@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from servemark.measurement import clients
 from servemark.measurement.raw import COUNTS, MEANS, TOTALS, Client, RawResult
+from servemark.measurement.recount import span_of
 
 _SUMS = (*COUNTS, "request_rate", "max_concurrency")
 # Of distributions and of single seconds; those of the whole load follow from the requests, not from those of the parts.
@@ -21,17 +23,38 @@ Samples = Sequence[tuple[float, float]]
 def merge(parts: Sequence[Part], cpu: Sequence[Samples]) -> dict[str, Any]:
     """One result in the format of :mod:`servemark.measurement.raw`: lists joined, sums added, throughputs and means from the parts.
 
-    The result of a single process keeps all that it says; of several, what is no list and no sum stays where all say the same.
+    The duration of a closed loop is that of its requests, from the first start to the last end: vLLM's own includes the time that a process
+    waited for the others (inside/bench_client.py). At a request rate it is vLLM's own, which the wait for the first arrival belongs to.
+
+    The result of a single process keeps all else that it says; of several, what is no list and no sum stays where all say the same.
 
     Args:
         parts: of each process, its result file's JSON and content.
         cpu: of each process, moments on the clock of its requests and the CPU seconds that it had used since it was started; only
             what lies within its measurement is kept.
     """
+    parts = [_timed(data, raw) for data, raw in parts]
     shares = [_share(raw, samples) for (_, raw), samples in zip(parts, cpu, strict=True)]
     merged = dict(parts[0][0]) if len(parts) == 1 else _joined([data for data, _ in parts], shares)
     merged["clients"] = [_entry(data, share) for (data, _), share in zip(parts, shares, strict=True)]
     return merged
+
+
+def _timed(data: Mapping[str, Any], raw: RawResult) -> Part:
+    """The part with the duration and the throughputs of its own requests, where no request rate was asked for."""
+    if data.get("request_rate") != "inf" or not raw.requests:
+        return data, raw
+    duration_s = span_of(raw.requests)
+    totals = _throughputs(data, duration_s)
+    timed = {**data, "duration": duration_s, **totals}
+    return timed, replace(raw, duration_s=duration_s, totals=raw.totals | totals)
+
+
+def _throughputs(data: Mapping[str, Any], duration_s: float) -> dict[str, float]:
+    tokens_in, tokens_out = data["total_input_tokens"], data["total_output_tokens"]
+    amounts = (data["completed"], tokens_out, tokens_in + tokens_out)
+    # A duration that is none is the verdict's to name.
+    return {key: amount / duration_s if duration_s > 0 else 0.0 for key, amount in zip(TOTALS, amounts, strict=True)}
 
 
 def _share(raw: RawResult, samples: Samples) -> Client:
@@ -60,11 +83,7 @@ def _joined(parts: Sequence[Mapping[str, Any]], shares: Sequence[Client]) -> dic
         elif all(each == value for each in values):
             merged[key] = value
     duration_s = clients.span_s(shares)
-    tokens_in, tokens_out = (merged[f"total_{which}_tokens"] for which in ("input", "output"))
-    merged["duration"] = duration_s
-    for key, amount in zip(TOTALS, (merged["completed"], tokens_out, tokens_in + tokens_out), strict=True):
-        # A duration that is none is the verdict's to name.
-        merged[key] = amount / duration_s if duration_s > 0 else 0.0
+    merged |= {"duration": duration_s, **_throughputs(merged, duration_s)}
     gaps = [sum(len(request.itls) for request in share.good) for share in shares]
     weights = {"mean_ttft_ms": [share.completed for share in shares], "mean_itl_ms": gaps}
     for key in MEANS:

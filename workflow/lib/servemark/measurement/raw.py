@@ -12,9 +12,10 @@ key                per request
 ``itls``           list of seconds between chunks
 ``start_times``    seconds on the client's monotonic clock
 ``errors``         text, empty when it went well
-``latencies``      seconds to the last chunk; 0.0 for a failed request. vLLM 0.32 writes it; 0.25 does not, there it is
-                   ``ttft + sum(itls)``, which is the same sum by construction (lib/endpoint_request_func.py)
-``queue_times``    seconds between a request's arrival and its start, in the client. vLLM 0.32 writes it; 0.25 does not
+``latencies``      seconds to the last chunk, or to the failure (vLLM's own functions: 0.0). vLLM 0.32 writes it; in 0.25 it is
+                   ``ttft + sum(itls)``, which is the same sum by construction
+``queue_times``    seconds between a request's arrival and its start, in the client. vLLM 0.32 writes it; 0.25 does not.
+                   Without a request rate all arrive at once, before several processes wait for each other
 =================  ============================================================================================
 
 Several client processes share the load of one point; their files are merged into one (:mod:`servemark.measurement.merge`), which has a

@@ -28,6 +28,11 @@ def recount(duration_s: float, good: Sequence[Request]) -> statistics.Figures:
     )
 
 
+def span_of(requests: Sequence[Request]) -> float:
+    """Return the seconds from the first start of requests to the last end. ``requests``: one or more."""
+    return max(request.start + request.latency for request in requests) - min(request.start for request in requests)
+
+
 def disagreements(said: Results, figures: statistics.Figures) -> list[str]:
     """Every total of the client that is not the one of its own requests, with both numbers.
 

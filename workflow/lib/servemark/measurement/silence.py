@@ -23,6 +23,7 @@ import numpy as np
 from servemark.measurement.clients import window
 from servemark.measurement.raw import Client, RawResult, Request, Results
 from servemark.measurement.reasons import reason
+from servemark.measurement.recount import span_of
 from servemark.records import PlannedPoint, Reason
 
 LONG_S = 2.0
@@ -177,7 +178,7 @@ def _recurring(good: Sequence[Request]) -> int:
 
     A slot serves requests one after another: as many as all requests over those in flight at a time (Little's law).
     """
-    span_s = max(request.start + request.latency for request in good) - min(request.start for request in good)
+    span_s = span_of(good)
     in_flight = sum(request.latency for request in good) / span_s if span_s > 0 else 1.0
     return max(1, int(len(good) / max(1.0, in_flight)) - 2)
 

@@ -15,7 +15,7 @@ from servemark.measurement import clients, rate, silence, statistics
 from servemark.measurement.facts import ServerFacts
 from servemark.measurement.raw import RawError, RawResult, Request
 from servemark.measurement.reasons import reason
-from servemark.measurement.recount import disagreements, recount
+from servemark.measurement.recount import disagreements, recount, span_of
 from servemark.records import Failure, Measurement, PlannedPoint, Reason, prompt_tokens
 
 Verdict = Literal["VALID", "SUSPECT", "INVALID"]
@@ -238,10 +238,8 @@ def _odd_clock(duration_s: float, good: list[Request]) -> str | None:
             return f"Completed request {number} has a negative time."
         if request.ttft + math.fsum(request.itls) > request.latency + CLOCK_SLACK_S:
             return f"Completed request {number}: TTFT and token gaps add up to more than its latency."
-    if good:
-        span = max(request.start + request.latency for request in good) - min(request.start for request in good)
-        if span > duration_s + CLOCK_SLACK_S:
-            return f"The requests span {span:.6f} s, more than the load's duration of {duration_s:.6f} s."
+    if good and (span := span_of(good)) > duration_s + CLOCK_SLACK_S:
+        return f"The requests span {span:.6f} s, more than the load's duration of {duration_s:.6f} s."
     return None
 
 

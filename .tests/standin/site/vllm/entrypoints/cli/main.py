@@ -3,7 +3,8 @@
 import sys
 
 
-def main(argv):
+def main(argv=None):
+    argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["serve"]:
         from vllm import standin_server
 
@@ -22,4 +23,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,0 +1,9 @@
+"""The table of request functions, for its names: the stand-in client sends its requests itself."""
+
+
+async def async_request_openai_completions(request_func_input, session, pbar=None):
+    raise NotImplementedError("the stand-in client sends its requests itself")
+
+
+ASYNC_REQUEST_FUNCS = {"openai": async_request_openai_completions}
+OPENAI_COMPATIBLE_BACKENDS = ["openai"]
