@@ -2,13 +2,11 @@
 
 usage: python bench_client.py bench serve --backend servemark ...
 
-vLLM looks up the function that sends one request in a public table, ``ASYNC_REQUEST_FUNCS`` of vllm/benchmarks/lib/endpoint_request_func.py
-(read in 0.19.1 and 0.32.0). This script adds the entry ``servemark`` and calls vLLM's command line; it replaces nothing of vLLM. The
-function hands each request to vLLM's own function for the completions route and adds three things:
+This script adds an entry to vLLM's public table of request functions (``ASYNC_REQUEST_FUNCS``; read in 0.19.1 and 0.32.0) and calls vLLM's
+command line. The function hands each request to vLLM's own for the completions route and adds three things:
 
-* Whole events. vLLM's function strips each piece that arrives, wherever the network cut the stream. A cut next to the space of
-  ``data: {...}`` fails the request (14 of 96 through the router, on a busy machine); a cut next to a space in the output loses that space
-  (vllm-project/vllm pull request 51172). Here it reads a stream that is cut between events only.
+* Whole events. vLLM's function strips each piece that arrives. Where the network cut the stream next to a space, the request fails or its
+  output loses the space (vllm-project/vllm pull request 51172). Here it reads a stream that is cut between events only.
 * Warm-ups. vLLM sends the first measured prompt again and again, with outputs of full length. A prefix cache then holds that prompt when it
   is measured, and a server that read few prompts at once compiles kernels during the load (H200: 5.2 s without a token). Here each warm-up
   has a prompt of its own, as long, with a short output. vLLM gives ids to the requests of its dataset only, so a warm-up has none.
@@ -35,8 +33,7 @@ BARRIER = "SERVEMARK_START_BARRIER"
 WARMUP = "SERVEMARK_WARMUP"
 # Characters by which each warm-up begins further on than the one before: a prime, so that many beginnings differ.
 STRIDE = 7919
-# Text that is cut at other places may have a token or two more; so many characters less make up for it.
-SPARE = 16
+SPARE = 16  # characters less: text that is cut at other places may have a token or two more
 
 
 async def whole_events(pieces):
@@ -113,8 +110,7 @@ def request_function(send, descriptor, warmup, last_warmup):
             tokens = min(warmup["tokens"], request_func_input.output_len)
             request_func_input = dataclasses.replace(request_func_input, prompt=prompt, output_len=tokens)
         output = await send(request_func_input, in_whole_events(session), pbar)
-        if not output.success:
-            # vLLM leaves 0 there; a load ends with its last request, failed or not.
+        if not output.success:  # vLLM leaves 0; a load ends with its last request, failed or not
             output.latency = time.perf_counter() - output.start_time
         if not measured and next(ended) == last_warmup:
             await wait()
@@ -136,8 +132,7 @@ def main(argv):
     last_warmup = int(argv[argv.index("--num-warmups") + 1]) if "--request-rate" in argv else None
     send = table.ASYNC_REQUEST_FUNCS["openai"]
     table.ASYNC_REQUEST_FUNCS[BACKEND] = request_function(send, descriptor, warmup, last_warmup)
-    # vLLM takes sampling parameters for the backends of this list only.
-    table.OPENAI_COMPATIBLE_BACKENDS.append(BACKEND)
+    table.OPENAI_COMPATIBLE_BACKENDS.append(BACKEND)  # those that take sampling parameters
     from vllm.entrypoints.cli.main import main as vllm
 
     return vllm()

@@ -5,9 +5,6 @@ usage: python run_clients.py ORDER.json
 ORDER.json: {"processes": [ARGV, ...], "cpu": FILE}. FILE gets, for each process, [moment, seconds] once a second: the moment on the clock
 of the requests (CLOCK_MONOTONIC, which time.perf_counter reads on Linux), and the CPU seconds that the process and its children used since
 it was started. Exits with the first code that is not 0, or with 128 + N for signal N, and ends the other processes then.
-
-Several processes begin their load together: the first one ready would load the server, and the warm-ups of the others would take many times
-as long.
 """
 
 import contextlib
@@ -23,19 +20,20 @@ import time
 
 SAMPLE_S = 1.0
 POLL_S = 0.05
-# Less than the patience of whoever ends us.
-GRACE_S = 2.0
+GRACE_S = 2.0  # less than the patience of whoever ends us
 TICKS = os.sysconf("SC_CLK_TCK")
 PR_SET_PDEATHSIG = 1
-# As in bench_client.py.
-BARRIER = "SERVEMARK_START_BARRIER"
+BARRIER = "SERVEMARK_START_BARRIER"  # as in bench_client.py
 
 
 class Barrier:
-    """Hold client processes until all are ready. Each has an end of a socket: it sends a byte when ready, and goes on when it gets one."""
+    """Hold client processes until all are ready: the first one would load the server during the warm-ups of the others.
+
+    Each process has an end of a socket: it sends a byte when it is ready, and goes on when it gets one.
+    """
 
     def __init__(self):
-        self.ends, self.ready, self.begin = [], set(), time.monotonic()
+        self.ends, self.ready = [], set()
 
     def place(self):
         """Return the end for one more process."""
@@ -55,8 +53,7 @@ class Barrier:
         for end in self.ends:
             with contextlib.suppress(OSError):  # that process ended
                 end.send(b"g")
-        said = f"{len(self.ready)} of {len(self.ends)} client processes are ready after {time.monotonic() - self.begin:.1f} s"
-        print(f"run_clients.py: {said} and begin together.", file=sys.stderr, flush=True)
+        print(f"run_clients.py: {len(self.ready)} client processes are ready and begin.", file=sys.stderr, flush=True)
         return True
 
 
