@@ -3,14 +3,17 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 SANDBOX ?= /var/tmp/servemark-sandbox
 FAULT_TABLE := results/faults.md
+SLURM_TESTS := (core or not faults) and not real_slurm_full and not full
 # The locks are whole, and of wheels alone: pip looks for nothing that they do not name, and builds nothing.
 INSTALL := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --no-deps --only-binary :all:
 
-.PHONY: demo test test-slurm test-full slurm-sandbox lint setup setup-test generate lock clean help
+.PHONY: demo test test-unit test-integration test-real test-slurm test-slurm-standin test-full slurm-sandbox lint setup setup-test generate lock clean help
 
 help:
 	@echo "make demo   set up, then measure a tiny model on real vLLM (CPU): results/demo/report.html"
-	@echo "make test   set up, then run the tests"
+	@echo "make test   set up, then run the tests: test-unit, test-integration and test-real"
+	@echo "make test-unit      the unit tests: two minutes, no network"
+	@echo "make test-integration   the pipeline on the stand-in server, the report in a browser"
 	@echo "make test-slurm     the tests on a real Slurm of two nodes, made on this machine (root; names the packages it needs)"
 	@echo "make test-full      before a release, hours: all other tests, every fault among them; writes $(FAULT_TABLE)"
 	@echo "make slurm-sandbox  a shell on that Slurm's login node; it names the cluster file to use there"
@@ -21,13 +24,25 @@ help:
 demo: setup
 	$(VENV)/bin/snakemake --profile profiles/local
 
-# Real vLLM has both cores to itself; the rest mostly waits, so two at a time.
-test: setup-test
-	$(VENV)/bin/python -m pytest -m "not real and not full" -n 2 --dist loadfile
-	$(VENV)/bin/python -m pytest -m "real and not faults and not full"
+test: test-unit test-integration test-real
+
+test-unit: setup-test
+	$(VENV)/bin/python -m pytest .tests/unit -m "not full" -n 2 --dist worksteal
+
+# Each file shares a checkout that took seconds to make. Most tests wait rather than work, so two at a time.
+test-integration: setup-test
+	$(VENV)/bin/python -m pytest .tests/integration .tests/web -m "not real and not full" -n 2 --dist loadfile
+
+# Real vLLM has both cores to itself.
+test-real: setup-test
+	$(VENV)/bin/python -m pytest .tests/integration -m "real and not faults and not full"
 
 test-slurm: setup-test
-	$(VENV)/bin/python -m pytest .tests/slurm -m "(core or not faults) and not real_slurm_full and not full"
+	$(VENV)/bin/python -m pytest .tests/slurm -m "$(SLURM_TESTS)"
+
+# Without the tests that build a model environment and run real vLLM.
+test-slurm-standin: setup-test
+	$(VENV)/bin/python -m pytest .tests/slurm --ignore=.tests/slurm/real -m "$(SLURM_TESTS)"
 
 # What repeats a class that the other two have: more rows, more topologies, the sandbox itself.
 test-full: setup-test
