@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 KERNELS = (
     "FlashInfer's kernels are not in the environment: a server builds those that it needs at its start, which takes minutes and needs a "
@@ -29,14 +30,13 @@ def version(name: str) -> str | None:
         return None
 
 
-def kernel_tools(envs) -> dict:
+def kernel_tools(envs: Any) -> dict[str, Any]:
     """Look for what FlashInfer would use to get kernels on this machine; see ``records.KernelTools``.
 
     Follows flashinfer/jit/cpp_ext.py, get_cuda_path and generate_ninja_build_for_op (0.7.0), and vllm/utils/flashinfer.py (0.32.0).
     """
     flashinfer, cache = version("flashinfer-python"), version("flashinfer-jit-cache")
-    nvcc = cuda_home() / "bin" / "nvcc"
-    nvcc = shutil.which(os.environ.get("FLASHINFER_NVCC", str(nvcc)))
+    nvcc = shutil.which(os.environ.get("FLASHINFER_NVCC", str(cuda_home() / "bin" / "nvcc")))
     return {
         "flashinfer": flashinfer,
         # The wheel names CUDA behind a plus sign: 0.7.0.post1+cu130.

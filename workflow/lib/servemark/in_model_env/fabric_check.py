@@ -6,6 +6,8 @@ SPEC: {backend, bytes, deadline_s, address, port, nodes: [{name, interface, devi
 writes {"seconds": median of one all-reduce, "ranks": N} to ``output``.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import statistics
@@ -16,7 +18,7 @@ import time
 REPEATS = 10
 
 
-def main(path):
+def main(path: str) -> int:
     """Start one process for each rank of this node and wait for all of them."""
     with open(path) as stream:
         spec = json.load(stream)
@@ -39,10 +41,10 @@ def main(path):
             for rank in ranks:
                 rank.kill()
         time.sleep(0.1)
-    return max(abs(rank.returncode) for rank in ranks)
+    return max(abs(int(rank.returncode)) for rank in ranks)
 
 
-def reduce(path, rank, local):
+def reduce(path: str, rank: int, local: int) -> None:
     """One rank: join, reduce, compare with the sum that it must be."""
     import datetime
 

@@ -5,13 +5,18 @@ usage: python ray_gate.py ADDRESS EXPECTED DEADLINE_S OUTPUT
 EXPECTED is a JSON list of {name, address, devices}. OUTPUT gets {"nodes": [...]}, or {"missing": [sentences]} at the deadline.
 """
 
+from __future__ import annotations
+
 import json
 import platform
 import sys
 import time
+from typing import Any
+
+Node = dict[str, Any]
 
 
-def compare(expected, alive):
+def compare(expected: list[Node], alive: list[Node]) -> list[str]:
     """One sentence for everything that differs. ``alive``: Ray's nodes, as ray.nodes() gives them."""
     there = {address(node, expected): int(node["Resources"].get("GPU", 0)) for node in alive}
     found = []
@@ -25,13 +30,13 @@ def compare(expected, alive):
     return found + [f"A node joined Ray from {stranger} that is not of this deployment." for stranger in strangers]
 
 
-def address(node, expected):
+def address(node: Node, expected: list[Node]) -> str:
     """A node's address as we know it: Ray takes loopback for the machine's own address (services.py, resolve_ip_for_localhost)."""
     alone = len(expected) == 1 and expected[0]["address"].startswith("127.")
-    return expected[0]["address"] if alone else node["NodeManagerAddress"]
+    return str(expected[0]["address"] if alone else node["NodeManagerAddress"])
 
 
-def main(cluster, expected, deadline_s, output):
+def main(cluster: str, expected: list[Node], deadline_s: float, output: str) -> int:
     import ray
 
     deadline = time.monotonic() + deadline_s
@@ -64,7 +69,7 @@ def main(cluster, expected, deadline_s, output):
     return 1
 
 
-def write(output, data):
+def write(output: str, data: dict[str, Any]) -> None:
     with open(output, "w") as stream:
         json.dump(data, stream)
 

@@ -6,6 +6,8 @@ Its Rust core can ask a validation address about every client's key, on every ro
 for that. The replicas are the judges: a key is right when /v1/models of a replica answers 200 to it.
 """
 
+from __future__ import annotations
+
 import sys
 import urllib.error
 import urllib.request
@@ -15,7 +17,7 @@ JUDGE = "/v1/models"
 TIMEOUT_S = 10.0
 
 
-def asks_for_key(url):
+def asks_for_key(url: str) -> bool:
     """Whether ``url`` answers 401 to a request without a key; anything else is said on stderr."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -31,7 +33,7 @@ def asks_for_key(url):
     return False
 
 
-def main(argv):
+def main(argv: list[str]) -> int:
     from vllm_router.launch_router import launch_router, parse_router_args
 
     arguments = parse_router_args(argv)

@@ -3,12 +3,14 @@
 usage: python versions.py   (JSON on standard output)
 """
 
+from __future__ import annotations
+
 import importlib.metadata
 import json
 import platform
 
 
-def version(name):
+def version(name: str) -> str | None:
     """The installed version, or None."""
     try:
         return importlib.metadata.version(name)

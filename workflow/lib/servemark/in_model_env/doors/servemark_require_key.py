@@ -5,10 +5,19 @@ It is the only check: vLLM's own asks for a key only below /v1, /v2, /inference 
 is on the server's PYTHONPATH and holds nothing else, so that it hides no module of the model environment.
 """
 
+from __future__ import annotations
+
 import hashlib
 import hmac
 import json
 import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+# As asgiref.typing has them; the model environment need not have that package.
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Scope]]
+Send = Callable[[Scope], Awaitable[None]]
 
 # Never on a command line.
 VARIABLE = "SERVEMARK_API_KEY"
@@ -19,7 +28,7 @@ MESSAGE = "This server asks for its API key on every route: Authorization: Beare
 BODY = json.dumps(
     {"error": {"message": MESSAGE, "type": "invalid_request_error", "param": None, "code": "invalid_api_key"}}
 ).encode()
-START = {
+START: Scope = {
     "type": "http.response.start",
     "status": 401,
     "headers": [
@@ -30,12 +39,12 @@ START = {
 }
 
 
-def _digest(value):
+def _digest(value: bytes) -> bytes:
     return hashlib.sha256(value).digest()
 
 
-def _asks_for_health(scope):
-    return scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == "/health"
+def _asks_for_health(scope: Scope) -> bool:
+    return (scope["type"], scope.get("method"), scope.get("path")) == ("http", "GET", "/health")
 
 
 class RequireKey:
@@ -45,7 +54,7 @@ class RequireKey:
         RuntimeError: there is no key to ask for; vLLM does not start then.
     """
 
-    def __init__(self, app):
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
         key = os.environ.get(VARIABLE, "")
         if not key.strip():
             raise RuntimeError(f"{VARIABLE} is not set: without a key this server would answer to anybody")
@@ -54,7 +63,7 @@ class RequireKey:
         self.expected = _digest(key.encode())
         self.open_health = os.environ.get(OPEN_HEALTH) == "1"
 
-    async def __call__(self, scope, receive, send):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or self._has_key(scope) or (self.open_health and _asks_for_health(scope)):
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -65,7 +74,7 @@ class RequireKey:
             await send(START)
             await send({"type": "http.response.body", "body": BODY})
 
-    def _has_key(self, scope):
+    def _has_key(self, scope: Scope) -> bool:
         given = [value for name, value in scope.get("headers", ()) if name.lower() == b"authorization"]
         if len(given) != 1:
             # Two of them could be read differently by whoever looks next.

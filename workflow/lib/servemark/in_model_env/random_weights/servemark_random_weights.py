@@ -17,6 +17,7 @@ import zlib
 
 import torch
 from torch import nn
+from vllm.config import ModelConfig
 from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.layers.linear import LinearBase, ReplicatedLinear
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
@@ -67,7 +68,7 @@ def normal(seed: str, parameter: torch.Tensor) -> torch.Tensor:
 class RandomWeightsLoader(DummyModelLoader):
     """vLLM's loader of random weights, with routers that choose."""
 
-    def load_weights(self, model: nn.Module, model_config) -> None:
+    def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
         super().load_weights(model, model_config)
         rank = get_tensor_model_parallel_rank()
         with torch.no_grad():
