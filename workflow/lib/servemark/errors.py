@@ -56,6 +56,6 @@ class StageFailed(ServemarkError):
 
     default_reason = "stage_failed"
 
-    def __init__(self, what: str, *, quote: tuple[str, ...] = (), **rest):
+    def __init__(self, what: str, *, quote: tuple[str, ...] = (), **rest: Any) -> None:
         self.quote = tuple(quote)
         super().__init__(what, **rest)

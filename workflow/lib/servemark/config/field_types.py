@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -147,20 +147,25 @@ def _allowed(variables: dict[str, str]) -> dict[str, str]:
     return variables
 
 
+def _is_auto_or_within(value: object, least: int, most: int) -> TypeGuard[int | str]:
+    """Return whether ``value`` is ``auto`` or a whole number from ``least`` to ``most``."""
+    return value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and least <= value <= most)
+
+
 def _port(value: Any) -> int | str:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1024 <= value <= 65535):
+    if _is_auto_or_within(value, 1024, 65535):
         return value
     raise refuse("must be `auto` or a port from 1024 to 65535")
 
 
 def _clients(value: Any) -> int | str:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_CLIENTS):
+    if _is_auto_or_within(value, 1, MAX_CLIENTS):
         return value
     raise refuse(f"must be `auto` or a whole number from 1 to {MAX_CLIENTS}")
 
 
 def _warmups(value: Any) -> int | str:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST):
+    if _is_auto_or_within(value, 0, MOST):
         return value
     raise refuse(f"must be `auto` or a whole number from 0 to {MOST:,}")
 

@@ -17,7 +17,7 @@ Size = Annotated[int, Field(strict=True, ge=1, le=10_000)]
 
 
 def _replica_size(topology: dict[str, Any]) -> int:
-    return topology["tensor_parallel"] * topology["pipeline_parallel"] * topology["data_parallel"]
+    return int(topology["tensor_parallel"] * topology["pipeline_parallel"] * topology["data_parallel"])
 
 
 def _executor(topology: dict[str, Any]) -> Literal["single", "mp"]:

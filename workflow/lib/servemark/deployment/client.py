@@ -161,5 +161,6 @@ class BenchmarkClient:
     def _samples(self) -> list[Samples]:
         # Without them the client's CPU time is not known, and said to be so; the requests' times do not depend on it.
         with contextlib.suppress(OSError, ValueError):
-            return json.loads(self._beside("cpu").read_text())
+            samples: list[Samples] = json.loads(self._beside("cpu").read_text())
+            return samples
         return [()] * self.point.clients

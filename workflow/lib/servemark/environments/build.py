@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -242,7 +243,7 @@ def _digest(content: object) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def list_packages(python: Path) -> dict:
+def list_packages(python: Path) -> dict[str, Any]:
     """The interpreter's version and its installed distributions as ``name==version``.
 
     Raises:
@@ -258,7 +259,8 @@ def list_packages(python: Path) -> dict:
         )
         if done.returncode == 0:
             # The last line: a .pth file of the environment may have words of its own.
-            return json.loads((done.stdout.strip().splitlines() or [""])[-1])
+            listed: dict[str, Any] = json.loads((done.stdout.strip().splitlines() or [""])[-1])
+            return listed
         what = f"does not run: {done.stderr.strip()[-300:]}"
     except subprocess.TimeoutExpired:
         what = f"does not answer within {LISTED_S} s"

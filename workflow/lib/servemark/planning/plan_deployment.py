@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from servemark import planning
 from servemark.config.cluster import Cluster
@@ -119,7 +120,7 @@ def plan(
     )
 
 
-def point_key_parts(point: Point | PlannedPoint) -> dict:
+def point_key_parts(point: Point | PlannedPoint) -> dict[str, Any]:
     """The load point's share of its ledger key."""
     shape = {
         "dataset": "random",
@@ -142,7 +143,7 @@ def point_key_parts(point: Point | PlannedPoint) -> dict:
     )
 
 
-def _planned(point: Point, share: dict) -> PlannedPoint:
+def _planned(point: Point, share: dict[str, Any]) -> PlannedPoint:
     return PlannedPoint(**point.model_dump(), key=key.digest(share, point_key_parts(point)))
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from servemark import __version__
 from servemark.machine import git_state
@@ -100,6 +101,6 @@ def _each(kind: type[RecordT], folders: list[Path], name: str) -> dict[str, Reco
     return {folder.name: kind.read(folder / name) for folder in folders if (folder / name).exists()}
 
 
-def _measurements(run_folder: Path, config: dict) -> list[Measurement]:
+def _measurements(run_folder: Path, config: dict[str, Any]) -> list[Measurement]:
     """The records of the points that are planned now; what an earlier configuration left beside them is not shown."""
     return [Measurement.read(path) for path in record_files(run_folder, config["deployments"])]

@@ -137,7 +137,7 @@ def render(data: PageData, *, bundle: str | None = None, whole: bool | None = No
         script=Markup(script),  # noqa: S704 - our own file
         policy=_policy([bundle, script], [style]),
     )
-    return page.lstrip()
+    return str(page.lstrip())
 
 
 @cache

@@ -180,7 +180,8 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows as dictionaries, with ``None`` for every missing value."""
-    return frame.astype(object).where(frame.notna(), None).to_dict("records")
+    found: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return found
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:

@@ -120,7 +120,8 @@ def _config(run_folder: Path) -> dict[str, Any]:
             }
         return [clean(inner) for inner in value] if isinstance(value, list) else value
 
-    return clean(json.loads((run_folder / "config.json").read_text()))
+    cleaned: dict[str, Any] = clean(json.loads((run_folder / "config.json").read_text()))
+    return cleaned
 
 
 def _holds_secret(key: str, value: Any) -> bool:
