@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
 
 

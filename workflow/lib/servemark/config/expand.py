@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from servemark.config.field_types import MAX_CLIENTS, NAME_LENGTH, kebab
+from servemark.config.field_types import MAX_CLIENTS, NAME_LENGTH
 from servemark.config.limits import too_many
 from servemark.config.model import Config, Deployment, Sweep, Workload
 from servemark.config.problems import Loc, Problem, config_error, from_pydantic
+from servemark.config.reserved import kebab
 from servemark.records import Strict
 from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 

@@ -15,6 +15,8 @@ command line. The function hands each request to vLLM's own for the completions 
   would pile up meanwhile, so there each waits at the end of its last warm-up, before vLLM takes the time of the first arrival.
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import dataclasses
@@ -24,7 +26,9 @@ import os
 import socket
 import sys
 import time
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
+from typing import Any
 
 BACKEND = "servemark"
 # Number of the socket to run_clients.py, where several processes share a load.
@@ -36,7 +40,7 @@ STRIDE = 7919
 SPARE = 16  # characters less: text that is cut at other places may have a token or two more
 
 
-async def whole_events(pieces):
+async def whole_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the events of a stream whole, however ``pieces`` cuts its bytes, and without its comments."""
     rest = b""
     async for piece in pieces:
@@ -48,11 +52,11 @@ async def whole_events(pieces):
         yield rest
 
 
-def in_whole_events(session):
+def in_whole_events(session: Any) -> SimpleNamespace:
     """Return what vLLM's request function uses of an HTTP session, with responses that arrive in whole events."""
 
     @contextlib.asynccontextmanager
-    async def post(**request):
+    async def post(**request: Any) -> AsyncIterator[SimpleNamespace]:
         async with session.post(**request) as response:
             events = whole_events(response.content.iter_any())
             content = SimpleNamespace(iter_any=lambda: events)
@@ -61,7 +65,7 @@ def in_whole_events(session):
     return SimpleNamespace(post=post)
 
 
-def another(prompt, number, shared):
+def another(prompt: Any, number: int, shared: float) -> Any:
     """Return the prompt of warm-up ``number`` (from 1): the same text begun elsewhere, so that no prefix cache holds a block of it.
 
     ``shared``: share of the prompt that stays at its beginning, because all measured prompts begin with it.
@@ -75,7 +79,7 @@ def another(prompt, number, shared):
     return first + (turned[:-SPARE] if len(turned) > 4 * SPARE else turned)
 
 
-async def start(descriptor):
+async def start(descriptor: int | None) -> None:
     """Report that this process is ready, and wait for the others. The event loop sees meanwhile which connections the server closes."""
     if descriptor is not None:
         with socket.socket(fileno=descriptor) as end:
@@ -85,7 +89,9 @@ async def start(descriptor):
                 sys.exit("bench_client.py: run_clients.py ended before the start; nothing was measured")
 
 
-def request_function(send, descriptor, warmup, last_warmup):
+def request_function(
+    send: Callable[..., Any], descriptor: int | None, warmup: dict[str, Any] | None, last_warmup: int | None
+) -> Callable[..., Any]:
     """Return the request function for vLLM's table.
 
     Args:
@@ -94,14 +100,15 @@ def request_function(send, descriptor, warmup, last_warmup):
         warmup: what WARMUP holds; None leaves warm-ups as vLLM sends them.
         last_warmup: number of the warm-up that waits for the other processes; None where the measured requests do.
     """
-    begun, ended, started = itertools.count(1), itertools.count(1), None
+    begun, ended = itertools.count(1), itertools.count(1)
+    started: asyncio.Future[None] | None = None
 
-    async def wait():
+    async def wait() -> None:
         nonlocal started
         started = started or asyncio.ensure_future(start(descriptor))
         await started
 
-    async def send_one(request_func_input, session, pbar=None):
+    async def send_one(request_func_input: Any, session: Any, pbar: Any = None) -> Any:
         measured = request_func_input.request_id is not None
         if measured and last_warmup is None:
             await wait()
@@ -119,7 +126,7 @@ def request_function(send, descriptor, warmup, last_warmup):
     return send_one
 
 
-def main(argv):
+def main(argv: list[str]) -> Any:
     """Run vLLM's command line with our entry in its table."""
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # the folder of this script, whose modules have names like `versions`

@@ -7,6 +7,8 @@ of the requests (CLOCK_MONOTONIC, which time.perf_counter reads on Linux), and t
 it was started. Exits with the first code that is not 0, or with 128 + N for signal N, and ends the other processes then.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import glob
@@ -17,6 +19,7 @@ import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 SAMPLE_S = 1.0
 POLL_S = 0.05
@@ -32,17 +35,18 @@ class Barrier:
     Each process has an end of a socket: it sends a byte when it is ready, and goes on when it gets one.
     """
 
-    def __init__(self):
-        self.ends, self.ready = [], set()
+    def __init__(self) -> None:
+        self.ends: list[socket.socket] = []
+        self.ready: set[int] = set()
 
-    def place(self):
+    def place(self) -> socket.socket:
         """Return the end for one more process."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self.ends.append(ours)
         return theirs
 
-    def release_if_ready(self, ended):
+    def release_if_ready(self, ended: set[int]) -> bool:
         """Release all processes once each is ready or among ``ended`` (their numbers); return whether it did."""
         for number, end in enumerate(self.ends):
             with contextlib.suppress(OSError):
@@ -57,21 +61,23 @@ class Barrier:
         return True
 
 
-def start(argv, barrier):
+def start(argv: list[str], barrier: Barrier | None) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own; the kernel kills it when this process ends."""
     libc, parent = ctypes.CDLL(None), os.getpid()
 
-    def die_with_parent():
+    def die_with_parent() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # we ended before that took effect
             os.kill(os.getpid(), signal.SIGKILL)
 
     with barrier.place() if barrier else contextlib.nullcontext() as end:
-        given = {} if end is None else {"pass_fds": [end.fileno()], "env": os.environ | {BARRIER: str(end.fileno())}}
+        given: dict[str, Any] = (
+            {} if end is None else {"pass_fds": [end.fileno()], "env": os.environ | {BARRIER: str(end.fileno())}}
+        )
         return subprocess.Popen(argv, start_new_session=True, preexec_fn=die_with_parent, **given)
 
 
-def cpu_seconds(pid):
+def cpu_seconds(pid: int | str) -> float:
     """Return the CPU time of a process and its children, ended ones included (fields 14 to 17 of /proc/PID/stat)."""
     used = 0.0
     with contextlib.suppress(OSError):  # it ended: what it used is its parent's now
@@ -83,7 +89,7 @@ def cpu_seconds(pid):
     return used
 
 
-def end(processes):
+def end(processes: list[subprocess.Popen[bytes]]) -> None:
     """End the processes that still run, with all that they started in their sessions: TERM, grace, KILL."""
     left = [process for process in processes if process.poll() is None]
     for number, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
@@ -96,10 +102,11 @@ def end(processes):
                 process.wait(None if patience_s is None else max(0.0, deadline - time.monotonic()))
 
 
-def run(argvs, samples, signals):
+def run(argvs: list[list[str]], samples: list[list[tuple[float, float]]], signals: list[int]) -> int:
     """Start the processes and wait for their end, a failure, or a signal in ``signals``; return the exit code."""
-    barrier = Barrier() if len(argvs) > 1 else None
-    held, processes, due = barrier is not None, [], 0.0
+    barrier = held = Barrier() if len(argvs) > 1 else None
+    processes: list[subprocess.Popen[bytes]] = []
+    due = 0.0
     try:
         for argv in argvs:
             processes.append(start(argv, barrier))
@@ -115,17 +122,20 @@ def run(argvs, samples, signals):
                 return failed[0] if failed[0] > 0 else 128 - failed[0]
             if all(code == 0 for code in codes):
                 return 0
-            held = held and not barrier.release_if_ready({number for number, code in enumerate(codes) if code == 0})
+            ended = {number for number, code in enumerate(codes) if code == 0}
+            if held and held.release_if_ready(ended):
+                held = None
             time.sleep(POLL_S)
         return 128 + signals[0]
     finally:
         end(processes)
 
 
-def main(path):
+def main(path: str) -> int:
     with open(path) as stream:
         order = json.load(stream)
-    signals, samples = [], [[] for _ in order["processes"]]
+    signals: list[int] = []
+    samples: list[list[tuple[float, float]]] = [[] for _ in order["processes"]]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: signals.append(number))
     code = run(order["processes"], samples, signals)

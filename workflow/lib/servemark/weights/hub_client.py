@@ -40,7 +40,7 @@ STATUSES = {401: "hub_repository_missing", 403: "hub_forbidden", 404: "hub_repos
 constants.HF_HUB_DISABLE_XET = constants.HF_HUB_DISABLE_IMPLICIT_TOKEN = constants.HF_HUB_DISABLE_TELEMETRY = True
 disable_progress_bars()
 # Warnings quote signed addresses of the hub's store.
-logging.set_verbosity_error()
+logging.set_verbosity(logging.ERROR)
 # By default a listing has no time limit.
 set_client_factory(lambda: httpx2.Client(follow_redirects=True, timeout=TIMEOUT_S))
 
