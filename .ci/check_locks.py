@@ -50,7 +50,7 @@ def targets(name: str) -> list[tuple[str, str]]:
     return [(platform, f"{major}.{minor}") for platform in spelled for major, minor in pythons]
 
 
-def not_offered(name: str, public: Path) -> list[str]:
+def not_offered(public: Path) -> list[str]:
     """Hashes of the list that the index does not offer any more."""
     listed = entries(public.with_suffix(".all").read_text())
     again = public.with_suffix(".again")
@@ -98,7 +98,7 @@ def main(names: list[str]) -> int:
             public = Path(folder) / f"{name}.txt"
             public.with_suffix(".all").write_text(text)
             public.write_text("".join(found[0] for found in ENTRY.finditer(text) if "+" not in found["pin"]))
-            questions.append((name, pool.submit(not_offered, name, public)))
+            questions.append((name, pool.submit(not_offered, public)))
             for platform, python in targets(name):
                 questions.append(
                     (f"{name}, Python {python} on {platform}", pool.submit(not_installable, public, platform, python))

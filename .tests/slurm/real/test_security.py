@@ -10,7 +10,7 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -151,7 +151,7 @@ def assert_closed_files(lived: Lived) -> None:
 
 
 @pytest.fixture(scope="module")
-def lived(prepared_standin: RealCheckout, standin_checkouts: Callable[[], RealCheckout]) -> Iterator[Lived]:
+def lived(prepared_standin: RealCheckout, standin_checkouts: Callable[[], RealCheckout]) -> Lived:
     checkout = standin_checkouts()
     found = Lived(checkout, new_canaries())
     checkout.keep("a")
@@ -165,7 +165,7 @@ def lived(prepared_standin: RealCheckout, standin_checkouts: Callable[[], RealCh
     }
     found.look(checkout.attempts("a")[-1])
     found.done = running.wait(180)
-    yield found
+    return found
 
 
 ROUTES = ("/health", "/metrics", "/v1/models", "/version", "/", "/nothing")

@@ -163,8 +163,8 @@ def fault_table() -> Iterator[FaultTable]:
 
 
 @pytest.fixture
-def injury(fault_table: FaultTable) -> Iterator[Injury]:
+def injury(fault_table: FaultTable) -> Injury:
     """This test's row of the table."""
     row = Injury()
     fault_table.rows.append(row)
-    yield row
+    return row

@@ -81,7 +81,7 @@ class Display(threading.Thread):
         self,
         path: Path,
         stream: TextIO = sys.stderr,
-        check: Callable[[Mapping[str, Any]], Iterable[str]] = lambda line: (),
+        check: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: (),
     ):
         super().__init__(name="progress", daemon=True)
         self._path, self._stream, self._check, self._begin = path, stream, check, time.time()

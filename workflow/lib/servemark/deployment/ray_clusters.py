@@ -71,15 +71,15 @@ class Rays:
             replica.model_copy(update={"ray_address": head}) for replica, head in zip(replicas, heads, strict=True)
         ]
         for index, replica in enumerate(started):
-            self._await_head(replica, self._name(index, replica, 0), deadline)
+            self._await_head(replica, self._name(replica, 0), deadline)
             for place in range(1, len(replica.parts)):
                 self._worker(index, replica, place, token)
         found: list[RayNode] = []
-        for index, replica in enumerate(started):
-            found += self._gate(index, replica, token, deadline)
+        for replica in started:
+            found += self._gate(replica, token, deadline)
         return tuple(started), tuple(found)
 
-    def _name(self, index: int, replica: Replica, place: int) -> str:
+    def _name(self, replica: Replica, place: int) -> str:
         which = f"-{replica.name}" if self.plan.topology.replicas > 1 else ""
         return f"ray{which}-{'head' if place == 0 else f'n{place}'}"
 
@@ -108,7 +108,7 @@ class Rays:
 
     def _request(self, index: int, replica: Replica, place: int, token: Path, head: str | None) -> None:
         node, part = self._node(replica, place), replica.parts[place]
-        name = self._name(index, replica, place)
+        name = self._name(replica, place)
         argv = command_lines.ray_node(
             self.environment.python, node, len(part.devices), str(self.ground.scratch), self._ports(index, node), head
         )
@@ -167,9 +167,9 @@ class Rays:
             quote=root_error(self.log),
         )
 
-    def _gate(self, index: int, replica: Replica, token: Path, deadline: float) -> list[RayNode]:
+    def _gate(self, replica: Replica, token: Path, deadline: float) -> list[RayNode]:
         """Wait until Ray reports every node with its devices and versions."""
-        name = self._name(index, replica, 0)
+        name = self._name(replica, 0)
         expected = [
             {"name": self._node(replica, place).name, "address": self._node(replica, place).address, "devices": len(part.devices)}
             for place, part in enumerate(replica.parts)
