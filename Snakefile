@@ -45,6 +45,7 @@ include: "workflow/rules/serving.smk"
 
 
 rule all:
+    """Measure every deployment, write the report and seal the archive."""
     default_target: True
     input:
         check="<run>/check.json",

@@ -11,6 +11,7 @@ import pytest
 
 from builders.deployed import Deployment, Told
 from builders.families import family, sleeper  # noqa: F401 - fixtures
+from builders.parsed_rules import Rule, parsed_rules
 from builders.standin_slurm import StandinSlurm
 from servemark.environments import build
 from servemark.files import private
@@ -47,6 +48,12 @@ def wait_for() -> Callable[..., None]:
             time.sleep(0.02)
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def rules(tmp_path_factory) -> dict[str, Rule]:
+    """The rules as Snakemake parses them."""
+    return parsed_rules(tmp_path_factory.mktemp("parsed"))
 
 
 @pytest.fixture(scope="session")

@@ -15,12 +15,6 @@ from builders.paths import ROOT
 from servemark.cli import main as cli
 from servemark.records import ALL_RECORDS, Check, Plans, schemas
 
-RULES = {
-    name: block
-    for path in sorted((ROOT / "workflow" / "rules").glob("*.smk"))
-    for name, block in re.findall(r"^rule (\w+):\n((?:(?!^\S).*\n?)*)", path.read_text(), re.MULTILINE)
-}
-
 
 def tracked() -> list[Path]:
     done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
@@ -29,31 +23,33 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in done.stdout.split("\0") if name]
 
 
-def test_every_stage_is_a_rule():
+def test_every_stage_is_a_rule(rules):
     stages = """probe_hardware build_environment check_environment stage_weights plan_deployment start_cluster serve_model
         await_ready measure stop_deployment collect_measurements write_report archive_results check_measurements"""
-    assert set(stages.split()) <= set(RULES)
+    assert set(stages.split()) <= set(rules)
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_every_rule_says_what_it_does_and_has_a_log_a_benchmark_and_one_script(name):
-    block = RULES[name]
-    assert '"""' in block
-    if "output:" not in block:
-        # A target: it stands for what others make, and runs nothing.
-        assert "input:" in block and not re.search("script:|shell:|run:", block)
-        return
-    for directive in ("output:", "log:", "benchmark:", f'script:\n        "../scripts/{name}.py"'):
-        assert directive in block, directive
-    assert (ROOT / "workflow" / "scripts" / f"{name}.py").exists()
-    for section in re.findall(r"^    (?:input|output|params):\n((?:        .+\n)+)", block, re.MULTILINE):
-        for line in section.splitlines():
-            assert re.match(r" {8}(\w+=| +|\)|#)", line), f"unnamed: {line.strip()}"
+def test_every_rule_has_a_docstring_and_names_for_what_it_takes_and_makes(rules):
+    assert [rule.name for rule in rules.values() if not rule.documented or rule.unnamed] == []
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_the_architecture_page_knows_every_rule(name):
-    assert name in (ROOT / "workflow" / "README.md").read_text()
+def test_every_rule_with_outputs_has_a_script_a_log_and_a_benchmark(rules):
+    stages = [rule for rule in rules.values() if rule.outputs]
+    assert [rule.name for rule in stages if not (rule.script and rule.has_log and rule.has_benchmark)] == []
+    # The others are targets: they stand for what stages make, and run nothing.
+    assert {rule.name for rule in rules.values() if rule.script} == {rule.name for rule in stages}
+
+
+def test_every_script_belongs_to_the_rule_of_its_name(rules):
+    scripts = {path.name for path in (ROOT / "workflow" / "scripts").glob("*.py")}
+    assert {rule.script for rule in rules.values() if rule.script} == scripts
+    assert all(rules[Path(script).stem].script == script for script in scripts)
+
+
+def test_the_architecture_page_names_every_rule(rules):
+    page = (ROOT / "workflow" / "README.md").read_text()
+    stages = [rule.name for rule in rules.values() if rule.script in (None, f"{rule.name}.py")]
+    assert [name for name in stages if not re.search(rf"\b{name}\b", page)] == []
 
 
 def test_scripts_are_adapters():
