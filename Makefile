@@ -27,10 +27,11 @@ demo: setup
 test: test-unit test-integration test-real
 
 test-unit: setup-test
-	$(VENV)/bin/python -m pytest .tests/unit -m "not full" -n 2 --dist worksteal
+	$(VENV)/bin/python -m pytest .tests/unit -m "not full and not live" -n 2 --dist worksteal
 
-# Each file shares a checkout that took seconds to make. Most tests wait rather than work, so two at a time.
+# Each file of .tests/integration shares a checkout that took seconds to make. Most tests wait rather than work, so two at a time.
 test-integration: setup-test
+	$(VENV)/bin/python -m pytest .tests/unit -m "live and not full" -n 2 --dist worksteal
 	$(VENV)/bin/python -m pytest .tests/integration .tests/web -m "not real and not full" -n 2 --dist loadfile
 
 # Real vLLM has both cores to itself.

@@ -22,6 +22,13 @@ from servemark.supervisor import ownership, process_request
 from standin import make_prefix
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "deploy" in getattr(item, "fixturenames", ()):
+            item.add_marker("live")
+
+
 @pytest.fixture
 def told(tmp_path) -> Told:
     return Told(tmp_path / "progress.jsonl")

@@ -106,7 +106,7 @@ def test_the_digest_changes_with_a_file_that_is_new(small: tuple[Path, Path]):
 
 
 def test_each_rule_has_its_digest_as_a_parameter_unless_it_tells_of_a_live_deployment(rules):
-    expected = {rule: None if rule in LIVE else depends.digest(SCRIPTS / f"{rule}.py", LIBRARY) for rule in RULES}
+    expected = {rule: None if rule in LIVE else code_digest.digest(SCRIPTS / f"{rule}.py", LIBRARY) for rule in RULES}
     assert {rule: rules[rule].code for rule in RULES} == expected
 
 

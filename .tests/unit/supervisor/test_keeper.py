@@ -21,6 +21,8 @@ from servemark.supervisor.__main__ import Keeper
 from servemark.supervisor.process_request import DaemonRequest
 from snakemake_executor_plugin_slurm_guarded.records import Checkout
 
+pytestmark = pytest.mark.live
+
 # A daemon like vLLM's worst: a child that detached itself into a session of its own, and (by argument) deaf to TERM.
 DAEMON = """
 import os, signal, subprocess, sys, time

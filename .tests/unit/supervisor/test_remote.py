@@ -17,6 +17,8 @@ from servemark.processes.identity import Identity
 from servemark.supervisor import remote
 from servemark.supervisor.process_request import VISIBLE, DaemonRequest
 
+pytestmark = pytest.mark.live
+
 # Says its devices, node and mark and the id of a child in a session of its own that is deaf to TERM; itself deaf if told so.
 TREE = """
 import os, signal, subprocess, sys, time
