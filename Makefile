@@ -3,6 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 SANDBOX ?= /var/tmp/servemark-sandbox
 FAULT_TABLE := results/faults.md
+PLUGIN_TESTS := plugins/snakemake-executor-plugin-slurm-guarded/tests
 SLURM_TESTS := (core or not faults) and not real_slurm_full and not full
 # The locks are whole, and of wheels alone: pip looks for nothing that they do not name, and builds nothing.
 INSTALL := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --no-deps --only-binary :all:
@@ -27,11 +28,11 @@ demo: setup
 test: test-unit test-integration test-real
 
 test-unit: setup-test
-	$(VENV)/bin/python -m pytest .tests/unit -m "not full and not live" -n 2 --dist worksteal
+	$(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) -m "not full and not live" -n 2 --dist worksteal
 
 # Each file of .tests/integration shares a checkout that took seconds to make. Most tests wait rather than work, so two at a time.
 test-integration: setup-test
-	$(VENV)/bin/python -m pytest .tests/unit -m "live and not full" -n 2 --dist worksteal
+	$(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) -m "live and not full" -n 2 --dist worksteal
 	$(VENV)/bin/python -m pytest .tests/integration .tests/web -m "not real and not full" -n 2 --dist loadfile
 
 # Real vLLM has both cores to itself.
@@ -47,7 +48,7 @@ test-slurm-standin: setup-test
 
 # What repeats a class that the other two have: more rows, more topologies, the sandbox itself.
 test-full: setup-test
-	SERVEMARK_REQUIRE_REAL=1 SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_FAULT_TABLE="$$PWD/$(FAULT_TABLE)" $(VENV)/bin/python -m pytest .tests/unit .tests/integration .tests/slurm -m "full or faults or real_slurm_full"
+	SERVEMARK_REQUIRE_REAL=1 SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_FAULT_TABLE="$$PWD/$(FAULT_TABLE)" $(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) .tests/integration .tests/slurm -m "full or faults or real_slurm_full"
 
 # Everything that the shell starts ends with it.
 slurm-sandbox: setup-test
