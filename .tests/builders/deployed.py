@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from servemark import supervisor
-from servemark.config.cluster import Cluster as Site
+from servemark.config.cluster import Site
 from servemark.config.model import Config, Timeouts, Verdict
 from servemark.deployment import attempts, cluster, fabric
 from servemark.deployment.context import Stage

@@ -18,7 +18,7 @@ from sandbox import Options, Sandbox, SandboxError, why_unavailable
 from sandbox.configuration import gres_conf, slurm_conf
 from sandbox.nodes import shared
 
-from servemark.config.cluster import Cluster as ClusterFile
+from servemark.config.cluster import Site
 
 _REASON = why_unavailable()
 if _REASON and os.environ.get("SERVEMARK_REQUIRE_SLURM") == "1":
@@ -134,7 +134,7 @@ def test_nodes_are_worlds_of_their_own(cluster: Sandbox) -> None:
 
 @needs_slurm
 def test_cluster_file_is_valid_and_names_a_folder_that_all_nodes_see(cluster: Sandbox) -> None:
-    site = ClusterFile.model_validate(yaml.safe_load(cluster.cluster_file.read_text()))
+    site = Site.model_validate(yaml.safe_load(cluster.cluster_file.read_text()))
     assert site.gpus_per_node == cluster.options.gpus
     sockets = Path(site.variables["VLLM_RPC_BASE_PATH"])
     cluster.run(["touch", str(sockets / "mark")], node="node1", check=True)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from servemark.config.cluster import Cluster
+from servemark.config.cluster import Site
 from servemark.config.expand import Point
 from servemark.config.model import Deployment
 from servemark.planning.plan_deployment import plan
@@ -22,7 +22,7 @@ with stage("plan_deployment", name, snakemake.log[0]) as here:
         Hardware.read(snakemake.input.hardware),
         EnvironmentCheck.read(snakemake.input.check),
         Manifest.read(snakemake.input.manifest),
-        cluster=Cluster.model_validate(spec["cluster"]) if spec["cluster"] else None,
+        cluster=Site.model_validate(spec["cluster"]) if spec["cluster"] else None,
         inherited=spec["inherited"],
     )
     planned.write(snakemake.output.plan)

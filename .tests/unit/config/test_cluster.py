@@ -11,7 +11,7 @@ import yaml
 
 from builders.paths import ROOT
 from servemark.config import document
-from servemark.config.cluster import Cluster
+from servemark.config.cluster import Site
 from servemark.config.expand import expand
 from servemark.config.load import load, read_resolved, validate
 from servemark.errors import ConfigError
@@ -68,21 +68,21 @@ def refused(path: Path, **more) -> str:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_cluster_files_fit_the_schema_and_the_types(path):
     data = yaml.safe_load(path.read_text())
-    jsonschema.validate(data, document.json_schema(Cluster))
-    assert Cluster.model_validate(data).scheduler == "slurm"
+    jsonschema.validate(data, document.json_schema(Site))
+    assert Site.model_validate(data).scheduler == "slurm"
 
 
 def test_the_file_to_edit_asks_for_nothing_but_a_whole_node():
     (path,) = [path for path in SHIPPED if path.name == "slurm.yaml"]
-    assert Cluster.model_validate(yaml.safe_load(path.read_text())) == Cluster(scheduler="slurm")
+    assert Site.model_validate(yaml.safe_load(path.read_text())) == Site(scheduler="slurm")
 
 
 def test_what_the_file_to_edit_offers_in_comments_is_valid():
     """Every commented key, taken in, with a feature for the servers' nodes as the last of them asks."""
     text = (CONFIG / "clusters" / "slurm.yaml").read_text()
     found = re.sub(r"^# ?((?:  )?[a-zA-Z_]+:( .*)?)$", r"\1", text, flags=re.MULTILINE)
-    offered = Cluster.model_validate(yaml.safe_load(found))
-    unset = {name for name in Cluster.model_fields if name not in offered.model_fields_set}
+    offered = Site.model_validate(yaml.safe_load(found))
+    unset = {name for name in Site.model_fields if name not in offered.model_fields_set}
     assert unset == set()
 
 
@@ -260,7 +260,7 @@ def test_a_file_that_is_no_cluster_is_refused(checkout, site, words):
     ],
 )  # fmt: skip
 def test_values_that_are_taken(written, kept):
-    assert getattr(Cluster(scheduler="slurm", **written), next(iter(written))) == kept
+    assert getattr(Site(scheduler="slurm", **written), next(iter(written))) == kept
 
 
 # Topologies on a cluster: (changed topology, line's key, part of the message); the cluster's nodes have 4 GPUs.

@@ -14,7 +14,7 @@ import yaml
 
 from builders.paths import ROOT
 from servemark.config import document
-from servemark.config.cluster import Cluster
+from servemark.config.cluster import Site
 from servemark.config.expand import expand
 from servemark.config.load import load, read_resolved, validate
 from servemark.config.model import Config
@@ -248,7 +248,7 @@ def test_types_work_without_the_names_of_other_sections():
 # documents
 
 
-@pytest.mark.parametrize(("model", "name"), [(Config, "schema.json"), (Cluster, "cluster.schema.json")])
+@pytest.mark.parametrize(("model", "name"), [(Config, "schema.json"), (Site, "cluster.schema.json")])
 def test_the_schema_files_are_the_generated_ones(model, name):
     assert (CONFIG / name).read_text() == document.schema_text(model), "run python -m servemark.config.document config"
 
@@ -258,7 +258,7 @@ def test_the_readme_holds_the_generated_table():
     assert text == document.readme_text(text), "run python -m servemark.config.document config"
 
 
-@pytest.mark.parametrize(("model", "least"), [(Config, 40), (Cluster, 25)])
+@pytest.mark.parametrize(("model", "least"), [(Config, 40), (Site, 25)])
 def test_every_key_has_a_meaning(model, least):
     rows = document.key_table(model).splitlines()[2:]
     assert len(rows) > least
@@ -267,7 +267,7 @@ def test_every_key_has_a_meaning(model, least):
         assert len(cells) == 4 and all(cells), row
 
 
-@pytest.mark.parametrize("model", [Config, Cluster])
+@pytest.mark.parametrize("model", [Config, Site])
 def test_the_schema_is_a_schema_and_closes_every_mapping_of_fixed_keys(model):
     schema = document.json_schema(model)
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -337,17 +337,17 @@ def test_the_message_of_the_readme_is_the_real_one(tmp_path, monkeypatch):
 
 
 def test_writing_the_documents_renews_only_the_table(tmp_path):
-    tables = [f"{first}\nSTALE\n{last}" for first, last in map(document.marks, (Config, Cluster))]
+    tables = [f"{first}\nSTALE\n{last}" for first, last in map(document.marks, (Config, Site))]
     (tmp_path / "README.md").write_text("\n".join(["before", *tables, "after\n"]))
     document.write(tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "STALE" not in text
-    assert document.key_table() in text and document.key_table(Cluster) in text
+    assert document.key_table() in text and document.key_table(Site) in text
     assert json.loads((tmp_path / "schema.json").read_text()) == document.json_schema()
 
 
 @pytest.mark.parametrize(
-    "text", ["nothing", document.marks(Config)[0], "\n".join((*document.marks(Config), document.marks(Cluster)[0]))]
+    "text", ["nothing", document.marks(Config)[0], "\n".join((*document.marks(Config), document.marks(Site)[0]))]
 )
 def test_a_readme_without_the_markers_is_refused(text):
     with pytest.raises(ValueError, match="lacks the line"):

@@ -7,7 +7,7 @@ import time
 import pytest
 import yaml
 
-from servemark.config.cluster import Cluster
+from servemark.config.cluster import Site
 from servemark.config.expand import expand, points
 from servemark.config.load import load, validate
 from servemark.config.topology import Topology
@@ -125,7 +125,7 @@ def test_each_load_of_one_workload_can_have_requests_of_its_own_and_is_the_point
 def test_a_points_client_processes(changes, cluster, expected):
     workload = {key: value for key, value in ({**WORKLOAD, "concurrency": [128, 257]} | changes).items() if value}
     config = validate(data(workloads={"chat": workload}))
-    config = config.model_copy(update={"cluster": Cluster.model_construct(**cluster) if cluster else None})
+    config = config.model_copy(update={"cluster": Site.model_construct(**cluster) if cluster else None})
     assert [point.clients for point in points(config, "plain")] == expected
 
 
@@ -153,7 +153,7 @@ def test_nobody_knows_the_cpus_of_a_client_node_of_another_kind():
     topology = Topology.model_construct(client="own")
     config = config.model_copy(
         update={
-            "cluster": Cluster.model_construct(cpus_per_node=4, client_partition="cpu"),
+            "cluster": Site.model_construct(cpus_per_node=4, client_partition="cpu"),
             "deployments": {"plain": config.deployments["plain"].model_copy(update={"topology": topology})},
         }
     )

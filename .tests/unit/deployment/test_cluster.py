@@ -11,7 +11,7 @@ import pytest
 
 from builders.standin_ray import DIES, NODE, put_ray
 from servemark import supervisor
-from servemark.config.cluster import Cluster as Site
+from servemark.config.cluster import Site
 from servemark.config.model import Timeouts
 from servemark.deployment import cluster, launcher, ray_clusters
 from servemark.nodes import port_plan

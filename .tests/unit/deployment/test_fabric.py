@@ -9,7 +9,7 @@ import pytest
 from builders.deployed import assert_all_gone
 from builders.paths import FIXTURES
 from builders.standin_torch import put_torch
-from servemark.config.cluster import Cluster as Site
+from servemark.config.cluster import Site
 from servemark.deployment import fabric
 from servemark.records import Cluster, Fabric, Failure, Topology
 

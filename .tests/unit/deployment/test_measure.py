@@ -14,7 +14,7 @@ import pytest
 from builders.deployed import assert_all_gone, assert_no_figure, reasons
 from integration.harness import wait_until
 from servemark import supervisor
-from servemark.config.cluster import Cluster as Site
+from servemark.config.cluster import Site
 from servemark.config.model import Timeouts
 from servemark.deployment import attempts
 from servemark.measurement import quarantine, silence

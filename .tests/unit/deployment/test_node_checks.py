@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builders.deployed import CONFIG, Deployment, assert_all_gone
-from servemark.config.cluster import Cluster as Site
+from servemark.config.cluster import Site
 from servemark.deployment import node_checks
 from servemark.deployment.launcher import Ground, new_scratch, on_node
 from servemark.errors import StageFailed

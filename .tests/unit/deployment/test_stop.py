@@ -15,7 +15,7 @@ import pytest
 
 from builders.deployed import assert_all_gone, kill_keeper
 from servemark import supervisor
-from servemark.config.cluster import Cluster as Site
+from servemark.config.cluster import Site
 from servemark.deployment import attempts, cluster
 from servemark.deployment import stop as stop_module
 from servemark.errors import ServemarkError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from servemark.config.cluster import Cluster
+from servemark.config.cluster import Site
 from servemark.config.topology import Topology
 from servemark.planning.allocation_request import NEEDS, request, share, small_job
 from snakemake_executor_plugin_slurm_guarded.request import Request
@@ -12,8 +12,8 @@ from snakemake_executor_plugin_slurm_guarded.request import Request
 TWO = {"nodes": 2, "tensor_parallel": 4, "pipeline_parallel": 2}
 
 
-def cluster(**keys) -> Cluster:
-    return Cluster.model_validate({"scheduler": "slurm", **keys})
+def cluster(**keys) -> Site:
+    return Site.model_validate({"scheduler": "slurm", **keys})
 
 
 def test_a_cluster_without_wishes_gets_whole_nodes_and_slurms_defaults():

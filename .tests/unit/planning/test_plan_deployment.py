@@ -8,7 +8,7 @@ import pytest
 
 from builders import report_data
 from builders.deployed import HARDWARE
-from servemark.config.cluster import Cluster
+from servemark.config.cluster import Site
 from servemark.config.expand import Point
 from servemark.config.model import Deployment
 from servemark.errors import PlanRefused
@@ -269,7 +269,7 @@ def test_where_compiled_code_is_kept_decides_no_key(planned, kept):
     assert planned(compile_cache=kept) == planned()
 
 
-CLUSTER = Cluster(
+CLUSTER = Site(
     scheduler="slurm", variables={"NCCL_NET": "IB", "OMP_NUM_THREADS": 4}, modules="brics/nccl", interface="hsn*"
 )
 TWO_NODES = {"nodes": 2, "tensor_parallel": 2, "pipeline_parallel": 2, "executor": "ray"}

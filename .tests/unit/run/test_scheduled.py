@@ -12,7 +12,7 @@ from slurm_tools import on_path
 
 from builders import report_data
 from builders.deployed import CONFIG, planned_point
-from servemark.config.cluster import Cluster, SmallJobs
+from servemark.config.cluster import Site, SmallJobs
 from servemark.config.topology import Topology
 from servemark.errors import ConfigError
 from servemark.measurement.ledger import Ledger
@@ -22,7 +22,7 @@ from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
 from snakemake_executor_plugin_slurm_guarded.request import Request
 from snakemake_executor_plugin_slurm_guarded.terms import TERMS
 
-SITE = Cluster.model_validate(
+SITE = Site.model_validate(
     {
         "scheduler": "slurm",
         "account": "me",
@@ -40,7 +40,7 @@ def config(topology: dict | None = None, **site):
         name: deployment.model_copy(update={"topology": Topology(**(topology or {}))})
         for name, deployment in CONFIG.deployments.items()
     }
-    cluster = Cluster.model_validate(SITE.model_dump() | {"max_minutes": 600} | site)
+    cluster = Site.model_validate(SITE.model_dump() | {"max_minutes": 600} | site)
     return CONFIG.model_copy(update={"cluster": cluster, "deployments": deployments})
 
 
@@ -263,7 +263,7 @@ def test_a_refusal_of_the_executor_is_an_error_of_the_configuration(tmp_path, mo
 
 
 def test_the_executors_messages_name_keys_that_a_user_can_write():
-    theirs = {*Cluster.model_fields, *(f"small_jobs.{name}" for name in SmallJobs.model_fields), "topology.nodes"}
+    theirs = {*Site.model_fields, *(f"small_jobs.{name}" for name in SmallJobs.model_fields), "topology.nodes"}
     keys = {name: text.split(", ") for name, text in scheduled.KEYS.items() if name not in ("speaker", "place")}
     assert set(scheduled.KEYS) == set(TERMS) and {key for names in keys.values() for key in names} <= theirs
 

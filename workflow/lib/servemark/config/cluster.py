@@ -94,7 +94,7 @@ class SmallJobs(Strict):
     )
 
 
-class Cluster(Strict):
+class Site(Strict):
     """A site: what is asked of its scheduler, and what its nodes need."""
 
     scheduler: Literal["slurm"] = Field(description="what hands out nodes: `slurm`")

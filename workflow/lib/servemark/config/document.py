@@ -15,14 +15,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from servemark.config.cluster import Cluster
+from servemark.config.cluster import Site
 from servemark.config.field_types import MOST
 from servemark.config.model import Config
 from servemark.records import write_atomically
 
 DOCUMENTS: dict[type[BaseModel], tuple[str, str]] = {
     Config: ("keys", "schema.json"),
-    Cluster: ("cluster keys", "cluster.schema.json"),
+    Site: ("cluster keys", "cluster.schema.json"),
 }
 """Word in the marks around the table of README.md, and name of the schema's file."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from servemark.config.cluster import FOLDER, Cluster
+from servemark.config.cluster import FOLDER, Site
 from servemark.config.expand import nobody_to_ask, same_names, try_expand
 from servemark.config.limits import faults
 from servemark.config.model import Config
@@ -113,7 +113,7 @@ def _checked(data: Any, sources: Sequence[Source], look: Look) -> Config:
     # A cluster that does not validate is told with everything else; what depends on it cannot be judged.
     with contextlib.suppress(ValidationError):
         if not found:
-            context["cluster"] = Cluster.model_validate(cluster.data) if cluster else None
+            context["cluster"] = Site.model_validate(cluster.data) if cluster else None
     try:
         config = Config.model_validate(checked, context=context)
     except ValidationError as error:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
-from servemark.config.cluster import Cluster
+from servemark.config.cluster import Site
 from servemark.config.field_types import (
     MOST,
     Accepted,
@@ -323,7 +323,7 @@ class Config(Strict):
     deployments: dict[Name, Deployment] = Field(min_length=1, description="deployments by name")
     workloads: dict[Name, Workload] = Field(min_length=1, description="workloads by name")
     sweeps: tuple[Sweep, ...] = Field(default=(), description="variants of deployments and workloads")
-    cluster: Annotated[Cluster | None, WithJsonSchema({"type": ["string", "null"], "minLength": 1})] = Field(
+    cluster: Annotated[Site | None, WithJsonSchema({"type": ["string", "null"], "minLength": 1})] = Field(
         default=None,
         description="where deployments run: NAME of config/clusters/NAME.yaml, or the path of such a file; this machine, "
         "without a scheduler, when left out. Its keys stand in the second table",

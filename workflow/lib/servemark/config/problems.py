@@ -15,7 +15,7 @@ from servemark.config.cluster import (
     CONSTRAINT_PATTERN,
     MODULE_PATTERN,
     WORD_PATTERN,
-    Cluster,
+    Site,
 )
 from servemark.config.field_types import NAME_PATTERN, OPTION_PATTERN, RUN_PATTERN, VARIABLE_PATTERN, nearest
 from servemark.config.model import Config, Deployment, Workload
@@ -133,8 +133,8 @@ def model_at(loc: Sequence[Any]) -> type[BaseModel] | None:
         if isinstance(here, type) and issubclass(here, BaseModel):
             field = here.model_fields.get(part)
             here = field.annotation if field else None
-            if here == Cluster | None:
-                here = Cluster
+            if here == Site | None:
+                here = Site
         elif typing.get_origin(here) in (dict, tuple):
             here = typing.get_args(here)[1 if typing.get_origin(here) is dict else 0]
     return here if isinstance(here, type) and issubclass(here, BaseModel) else None
@@ -155,7 +155,7 @@ _HOMES = {
             ("timeouts",),
         )
     },
-    "in the cluster's file, config/clusters/NAME.yaml": Cluster,
+    "in the cluster's file, config/clusters/NAME.yaml": Site,
 }
 
 

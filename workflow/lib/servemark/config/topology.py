@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from servemark import records
-from servemark.config.cluster import Cluster
+from servemark.config.cluster import Site
 from servemark.config.field_types import refuse
 from servemark.records import Strict
 
@@ -125,7 +125,7 @@ class Topology(Strict):
         context = info.context or {}
         if "cluster" not in context:
             return self
-        cluster: Cluster | None = context["cluster"]
+        cluster: Site | None = context["cluster"]
         if cluster is None:
             way_out = "needs a scheduler: run with --profile profiles/slurm, or write `cluster: NAME`"
             if self.nodes > 1:
@@ -200,5 +200,5 @@ class Topology(Strict):
 
 
 def _gpus_per_node(info: ValidationInfo) -> int:
-    cluster: Cluster | None = (info.context or {}).get("cluster")
+    cluster: Site | None = (info.context or {}).get("cluster")
     return cluster.gpus_per_node if cluster else 0

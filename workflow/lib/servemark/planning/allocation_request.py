@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, replace
 
-from servemark.config.cluster import Cluster
+from servemark.config.cluster import Site
 from servemark.config.topology import Topology as AskedTopology
 from servemark.planning.node_share import Share
 from servemark.records import Topology
@@ -15,7 +15,7 @@ from snakemake_executor_plugin_slurm_guarded.request import Request
 def request(
     name: str,
     topology: Topology | AskedTopology,
-    cluster: Cluster,
+    cluster: Site,
     points_lacking: int,
     limit_min: float | None = None,
 ) -> Request:
@@ -79,7 +79,7 @@ NEEDS = {
 """By rule."""
 
 
-def small_job(rule: str, cluster: Cluster, limit_min: float | None = None, *, gpus_there: bool = True) -> Request:
+def small_job(rule: str, cluster: Site, limit_min: float | None = None, *, gpus_there: bool = True) -> Request:
     """The job of a rule that looks at a node or at an environment: a small part of one node of the deployments' kind, for a short time.
 
     Args:
@@ -106,7 +106,7 @@ def small_job(rule: str, cluster: Cluster, limit_min: float | None = None, *, gp
     )
 
 
-def as_a_deployment(rule: str, cluster: Cluster, *, gpus_there: bool) -> bool:
+def as_a_deployment(rule: str, cluster: Site, *, gpus_there: bool) -> bool:
     """Return whether a short job has to ask for as much of a node as a deployment does.
 
     It does where the cluster file says so, and where nothing else tells what a deployment's job gets. Slurm gives an exclusive job all
@@ -116,12 +116,12 @@ def as_a_deployment(rule: str, cluster: Cluster, *, gpus_there: bool) -> bool:
     return cluster.small_jobs.whole_node or unasked_gpus or (rule == PROBE and _cores_by_slurm(cluster))
 
 
-def _cores_by_slurm(cluster: Cluster) -> bool:
+def _cores_by_slurm(cluster: Site) -> bool:
     """Return whether Slurm chooses the cores of a deployment's job, as many sites have it do by the number of GPUs."""
     return not cluster.exclusive and cluster.cpus_per_node is None
 
 
-def share(cluster: Cluster) -> Share | None:
+def share(cluster: Site) -> Share | None:
     """Return what a deployment's job has of each node, for a probe with less; None where the probe is to record what it finds.
 
     From the cluster file alone, so that it is the same in the main process and in the probe's job.

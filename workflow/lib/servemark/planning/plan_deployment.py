@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from servemark import planning
-from servemark.config.cluster import Cluster
+from servemark.config.cluster import Site
 from servemark.config.expand import Point
 from servemark.config.model import Deployment
 from servemark.config.reserved import SERVE_OPTIONS, refusal
@@ -30,7 +30,7 @@ def plan(
     check: EnvironmentCheck,
     manifest: Manifest,
     *,
-    cluster: Cluster | None = None,
+    cluster: Site | None = None,
     inherited: Mapping[str, str] | None = None,
 ) -> Plan:
     """Decide whether the deployment can serve, and what it is expected to hold.
