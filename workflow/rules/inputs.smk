@@ -53,7 +53,7 @@ def environment_sources(wildcards):
 def needs_ray(wildcards):
     """Return whether a deployment asks this environment for Ray."""
     return any(
-        deployment.environment == wildcards.environment and deployment.topology.executor == "ray"
+        deployment.environment == wildcards.environment and deployment.topology.traits.needs_ray
         for deployment in experiment.config.deployments.values()
     )
 
@@ -61,7 +61,7 @@ def needs_ray(wildcards):
 def needs_router(wildcards):
     """Return whether a deployment asks this environment for the router."""
     return any(
-        deployment.environment == wildcards.environment and deployment.topology.record().routed
+        deployment.environment == wildcards.environment and deployment.topology.routed
         for deployment in experiment.config.deployments.values()
     )
 

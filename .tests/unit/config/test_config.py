@@ -18,7 +18,7 @@ from servemark.config.cluster import Site
 from servemark.config.expand import expand
 from servemark.config.load import load, read_resolved, validate
 from servemark.config.model import Config
-from servemark.config.topology import Topology
+from servemark.config.topology import AskedTopology
 from servemark.errors import ConfigError
 
 CONFIG = ROOT / "config"
@@ -97,7 +97,7 @@ def test_the_executor_follows_from_the_ranks_unless_named(topology, executor):
     ],
 )
 def test_ranks_are_divided_over_nodes(topology, devices_per_node, all_nodes):
-    found = Topology(**topology)
+    found = AskedTopology(**topology)
     assert (found.devices_per_node, found.all_nodes) == (devices_per_node, all_nodes)
     record = found.record()
     assert record.devices_per_node * record.nodes == record.world_size
@@ -242,7 +242,7 @@ def test_the_ledger_is_the_runs_own_unless_it_is_shared(shared, folder):
 
 
 def test_types_work_without_the_names_of_other_sections():
-    assert Topology(tensor_parallel=2).executor == "mp"
+    assert AskedTopology(tensor_parallel=2).executor == "mp"
 
 
 # documents
@@ -317,7 +317,7 @@ def _blocks(language):
 
 def test_the_smallest_configuration_and_the_sweeps_of_the_readme_are_valid(tmp_path):
     smallest, topology, sweeps = _blocks("yaml")
-    assert Topology(**yaml.safe_load(topology)["topology"]).devices_per_node == 4
+    assert AskedTopology(**yaml.safe_load(topology)["topology"]).devices_per_node == 4
     path = tmp_path / "my.yaml"
     path.write_text(smallest + sweeps)
     config = load(path)

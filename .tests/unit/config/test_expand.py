@@ -10,7 +10,7 @@ import yaml
 from servemark.config.cluster import Site
 from servemark.config.expand import expand, points
 from servemark.config.load import load, validate
-from servemark.config.topology import Topology
+from servemark.config.topology import AskedTopology
 from servemark.errors import ConfigError
 
 WORKLOAD = {"dataset": "random", "input_tokens": 64, "output_tokens": 32, "requests": 32, "concurrency": [1, 4]}
@@ -150,7 +150,7 @@ def test_warm_ups_are_two_for_each_place_with_short_answers(load, warmups):
 
 def test_nobody_knows_the_cpus_of_a_client_node_of_another_kind():
     config = validate(data(workloads={"chat": {**WORKLOAD, "concurrency": 512, "clients": "auto"}}))
-    topology = Topology.model_construct(client="own")
+    topology = AskedTopology.model_construct(client="own")
     config = config.model_copy(
         update={
             "cluster": Site.model_construct(cpus_per_node=4, client_partition="cpu"),

@@ -169,7 +169,7 @@ def test_the_servers_environment(topology, accelerator, variables, expected):
         "DO_NOT_TRACK": "1",
         "PYTHONUNBUFFERED": "1",
         "VLLM_HOST_IP": "10.0.0.1",
-        "GLOO_SOCKET_IFNAME": "lo" if command_lines.nodes_of_a_replica(asked.topology) == 1 else "hsn0",
+        "GLOO_SOCKET_IFNAME": "lo" if asked.topology.nodes_of_a_replica == 1 else "hsn0",
         "VLLM_RPC_BASE_PATH": "/tmp/scratch",
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "120",
         "PYTHONPATH": str(api_key.DOORS),

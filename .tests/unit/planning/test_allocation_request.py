@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from servemark.config.cluster import Site
-from servemark.config.topology import Topology
+from servemark.config.topology import AskedTopology
 from servemark.planning.allocation_request import NEEDS, request, share, small_job
 from snakemake_executor_plugin_slurm_guarded.request import Request
 
@@ -17,7 +17,7 @@ def cluster(**keys) -> Site:
 
 
 def test_a_cluster_without_wishes_gets_whole_nodes_and_slurms_defaults():
-    assert request("plain", Topology(), cluster(), 0) == Request(name="plain", minutes=20, exclusive=True)
+    assert request("plain", AskedTopology(), cluster(), 0) == Request(name="plain", minutes=20, exclusive=True)
 
 
 def test_what_the_file_says_is_asked_as_it_stands():
@@ -25,7 +25,7 @@ def test_what_the_file_says_is_asked_as_it_stands():
         "account": "me", "partition": "gpu", "qos": "long", "constraint": "ib", "exclusive": False,
     }  # fmt: skip
     more = {"cpus_per_node": 64, "memory": 100, "reservation": "day", "extra": ("--exclude=n1",)}
-    found = request("plain", Topology(**TWO), cluster(**keys, **more), 1)
+    found = request("plain", AskedTopology(**TWO), cluster(**keys, **more), 1)
     assert {key: getattr(found, key) for key in keys} == keys
     assert (found.cpus, found.memory_mb, found.extra) == (64, 102400, "--reservation=day --exclude=n1")
 
@@ -35,7 +35,9 @@ def test_what_the_file_says_is_asked_as_it_stands():
     [(0, None, 12), (1, None, 17), (30, None, 162), (30, 60, 60), (1, 60, 17), (0, 5, 5)],
 )
 def test_time_follows_from_the_points_that_are_lacking(lacking, cap, minutes):
-    found = request("plain", Topology(), cluster(minutes_to_start=12, minutes_per_point=5, max_minutes=cap), lacking)
+    found = request(
+        "plain", AskedTopology(), cluster(minutes_to_start=12, minutes_per_point=5, max_minutes=cap), lacking
+    )
     assert found.minutes == minutes
 
 
@@ -70,13 +72,13 @@ CLIENT = "--constraint=cpu|old"
     ],
 )
 def test_nodes_and_gpus(topology, keys, nodes, gres, constraint, client):
-    found = request("plain", Topology(**topology), cluster(**keys), 0)
+    found = request("plain", AskedTopology(**topology), cluster(**keys), 0)
     assert (found.nodes, found.gres, found.constraint, found.second) == (nodes, gres, constraint, client)
 
 
 def test_a_client_of_another_kind_is_a_component_without_gpus():
     wishes = cluster(account="me", partition="gpu", gpus_per_node=4, client_partition="cpu", extra=("--exclude=n1",))
-    found = request("plain", Topology(**TWO, client="own"), wishes, 1).flags("--no-requeue")
+    found = request("plain", AskedTopology(**TWO, client="own"), wishes, 1).flags("--no-requeue")
     servers, client = " ".join(found).split(" : ")
     common = "--ntasks-per-node=1 --account=me --partition=gpu"
     assert servers == f"--nodes=2 {common} --gres=gpu:4 --time=30 --exclusive --mem=0 --no-requeue --exclude=n1"
@@ -86,7 +88,7 @@ def test_a_client_of_another_kind_is_a_component_without_gpus():
 
 
 def test_the_record_of_a_topology_asks_the_same():
-    topology = Topology(**TWO, client="own")
+    topology = AskedTopology(**TWO, client="own")
     wishes = cluster(gpus_per_node=4)
     assert request("plain", topology.record(), wishes, 3) == request("plain", topology, wishes, 3)
 
@@ -140,7 +142,7 @@ def test_each_short_job_asks_for_what_its_rule_needs(rule, gres, cpus, gib):
 )
 def test_which_short_jobs_ask_for_as_much_as_a_deployment(site, rules):
     wishes = cluster(**site)
-    like = request("x", Topology(), wishes, 0)
+    like = request("x", AskedTopology(), wishes, 0)
     asked = {rule: small_job(rule, wishes) for rule in NEEDS}
     what = [(found.gres, found.exclusive, found.cpus, found.memory_mb) for found in asked.values()]
     whole = (like.gres, like.exclusive, like.cpus, like.memory_mb)

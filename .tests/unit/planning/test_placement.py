@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from servemark.config.topology import Topology
+from servemark.config.topology import AskedTopology
 from servemark.planning import place
-from servemark.records import Topology as Placed
+from servemark.records import Topology
 
 ALL4 = (0, 1, 2, 3)
 
@@ -35,7 +35,7 @@ ALL4 = (0, 1, 2, 3)
     ids=str,
 )
 def test_replicas_have_devices(topology, parts):
-    record = Topology(**topology).record()
+    record = AskedTopology(**topology).record()
     found = place(record)
     assert [replica.name for replica in found] == [f"r{index}" for index in range(len(parts))]
     assert [[(part.node, part.devices) for part in replica.parts] for replica in found] == parts
@@ -46,10 +46,10 @@ def test_replicas_have_devices(topology, parts):
 @pytest.mark.parametrize("ranks", [1, 2, 6])
 def test_every_device_of_every_node_has_exactly_one_rank_or_the_topology_cannot_be(nodes, replicas, ranks):
     try:
-        record = Topology(nodes=nodes, replicas=replicas, tensor_parallel=ranks).record()
+        record = AskedTopology(nodes=nodes, replicas=replicas, tensor_parallel=ranks).record()
     except ValueError:
         with pytest.raises(ValueError, match="cannot be placed evenly"):
-            place(Placed(nodes=nodes, replicas=replicas, tensor_parallel=ranks, executor="mp"))
+            place(Topology(nodes=nodes, replicas=replicas, tensor_parallel=ranks, executor="mp"))
         return
     taken = [(part.node, device) for replica in place(record) for part in replica.parts for device in part.devices]
     assert sorted(taken) == [(node, device) for node in range(nodes) for device in range(record.devices_per_node)]

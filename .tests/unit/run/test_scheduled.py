@@ -13,7 +13,7 @@ from slurm_tools import on_path
 from builders import report_data
 from builders.deployed import CONFIG, planned_point
 from servemark.config.cluster import Site, SmallJobs
-from servemark.config.topology import Topology
+from servemark.config.topology import AskedTopology
 from servemark.errors import ConfigError
 from servemark.measurement.ledger import Ledger
 from servemark.run import scheduled, signals
@@ -37,7 +37,7 @@ SITE = Site.model_validate(
 
 def config(topology: dict | None = None, **site):
     deployments = {
-        name: deployment.model_copy(update={"topology": Topology(**(topology or {}))})
+        name: deployment.model_copy(update={"topology": AskedTopology(**(topology or {}))})
         for name, deployment in CONFIG.deployments.items()
     }
     cluster = Site.model_validate(SITE.model_dump() | {"max_minutes": 600} | site)

@@ -301,7 +301,7 @@ def nobody_to_ask(config: Config) -> list[Problem]:
     """
     found = []
     for name, deployment in config.deployments.items():
-        for workload in deployment.workloads or config.workloads if not deployment.topology.record().routed else ():
+        for workload in deployment.workloads or config.workloads if not deployment.topology.routed else ():
             if config.workloads[workload].ask == "replica":
                 text = (
                     f"asks past the router, and deployments.{name} has one server and no router; give it other `workloads`, "

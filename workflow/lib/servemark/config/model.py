@@ -39,7 +39,7 @@ from servemark.config.field_types import (
     refuse,
 )
 from servemark.config.reserved import WHOLE_LOAD_OPTIONS
-from servemark.config.topology import Topology
+from servemark.config.topology import AskedTopology
 from servemark.records import Strict
 
 
@@ -90,8 +90,8 @@ class Deployment(Strict):
 
     model: Annotated[str, reference("models")] = Field(description="a name under `models`")
     environment: Annotated[str, reference("environments")] = Field(description="a name under `environments`")
-    topology: Topology = Field(
-        default_factory=Topology, description="ranks and what starts them; one process when left out"
+    topology: AskedTopology = Field(
+        default_factory=AskedTopology, description="ranks and what starts them; one process when left out"
     )
     options: ServeOptions = Field(
         default={},

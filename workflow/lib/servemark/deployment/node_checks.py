@@ -61,7 +61,7 @@ def look(
     found = [answer.node for answer in answers if answer.node]
     ordered = sorted(found, key=lambda node: alloc.nodes.index(node.name))
     servers = ordered[: topology.nodes]
-    compare(servers, topology.devices_per_node, needs_ray=topology.executor == "ray")
+    compare(servers, topology.devices_per_node, needs_ray=topology.traits.needs_ray)
     same_kind(servers, plan.key_parts["hardware"])
     if len(ordered) > 1:
         _check_reach(ground, spec, ordered, timeout_s, log, watch)

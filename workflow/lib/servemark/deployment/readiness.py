@@ -19,8 +19,8 @@ from servemark.deployment.polling import Tail, Waited, poll
 from servemark.deployment.probe import ServerProbe, require_closed
 from servemark.diagnosis.startup_log import CONNECTING, StartupLog
 from servemark.errors import StageFailed
-from servemark.launch import command_lines, router_command_line
 from servemark.launch import compile_cache as compiled
+from servemark.launch import router_command_line
 from servemark.nodes import allocation
 from servemark.progress import Progress
 from servemark.records import Cluster, Endpoint, Failure, Plan, Ready, ReplicaStartup, ServerPlace, Startup
@@ -230,7 +230,7 @@ class Waiting:
         what = f"{error.what} It was {stage}."
         failure = attempts.explain_end(STAGE, attempt, daemon, what, error.reason, stalled=True)
         if stage == CONNECTING and failure.reason in (error.reason, *_HEARTBEATS):
-            spans = command_lines.nodes_of_a_replica(self.plan.topology) > 1
+            spans = self.plan.topology.nodes_of_a_replica > 1
             cause = diagnosis.row("ranks_not_connected" if spans else "ranks_not_connected_on_node")
             told = {"reason": cause.reason, "detail": f"{what} {cause.cause}", "remedy": cause.remedy}
             return failure.model_copy(update=told)

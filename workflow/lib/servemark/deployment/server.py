@@ -197,7 +197,7 @@ class Serving:
             head.address,
             port,
             counters,
-            self.plan.topology.data_parallel if self.plan.topology.balancing == "router" else 1,
+            self.plan.topology.routed_engines,
             self.plan.topology.routing,
         )
         return ServerPlace(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.launch import api_key, compile_cache, random_weights
-from servemark.records import Node, Plan, PlannedPoint, Topology
+from servemark.records import Node, Plan, PlannedPoint
 
 VLLM = "vllm.entrypoints.cli.main"
 # Our traffic is local; with a site's http_proxy set, vLLM's client would hand load and key to the proxy.
@@ -94,7 +94,7 @@ def _data_parallel(plan: Plan, host: str, rank: Rank | None) -> list[str]:
     argv = ["--data-parallel-size", str(size)]
     if plan.topology.executor == "ray":
         # Ray starts the engines of all nodes; vLLM's default puts every one of them on the first.
-        local = max(1, size // nodes_of_a_replica(plan.topology))
+        local = max(1, size // plan.topology.nodes_of_a_replica)
         argv += ["--data-parallel-backend", "ray", "--data-parallel-address", host]
         return [*argv, "--data-parallel-size-local", str(local)]
     if rank is None:
@@ -103,11 +103,6 @@ def _data_parallel(plan: Plan, host: str, rank: Rank | None) -> list[str]:
     argv += ["--data-parallel-size-local", str(local), "--data-parallel-address", rank.address]
     argv += ["--data-parallel-rpc-port", str(rank.port)]
     return argv + (["--headless", "--data-parallel-start-rank", str(local * rank.index)] if rank.index else [])
-
-
-def nodes_of_a_replica(topology: Topology) -> int:
-    """How many nodes one replica spans; 1 where several share a node."""
-    return max(1, topology.nodes // topology.replicas)
 
 
 def server_environment(
@@ -126,7 +121,7 @@ def server_environment(
     """
     env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1", **NO_PROXY}
     # Sockets between ranks ask for no key. Those of ranks that share a node are on loopback, where no other node reaches them.
-    spans = nodes_of_a_replica(plan.topology) > 1
+    spans = plan.topology.nodes_of_a_replica > 1
     between = node.interface if spans else LOOPBACK
     env |= {"VLLM_HOST_IP": node.address, "GLOO_SOCKET_IFNAME": between, "VLLM_RPC_BASE_PATH": scratch}
     env["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = str(KEEP_ALIVE_S)
@@ -135,7 +130,7 @@ def server_environment(
     if accelerator == "cuda":
         env[NCCL_INTERFACE] = f"={between}"
     if accelerator == "cpu":
-        ranks = plan.topology.replica_size // nodes_of_a_replica(plan.topology)
+        ranks = plan.topology.replica_size // plan.topology.nodes_of_a_replica
         if plan.topology.executor == "mp" and ranks > 1:
             # vLLM's own choice is one NUMA node a rank, and it refuses to start where there are fewer.
             env["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, devices or range(ranks)))

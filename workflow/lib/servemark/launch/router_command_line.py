@@ -9,10 +9,10 @@ its first verdict on a key for its whole life, a wrong one too when no replica c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.launch.command_lines import NO_PROXY
+from servemark.records.topology import ROUTER_POLICIES, PolicyName
 
 # A route that the router answers itself: 401 without the key is its own check, 200 would be a router without one.
 DOOR_TEST = "/liveness"
@@ -20,25 +20,6 @@ DOOR_TEST = "/liveness"
 _NEVER = 2**32 - 1
 # The longest prompts we send have far less; the default of 512 MiB is read and parsed before the key is looked at.
 _MAX_PAYLOAD_BYTES = 64 * 2**20
-_POLICIES: dict[str, tuple[str, ...]] = {
-    "round_robin": ("--policy", "round_robin"),
-    # The one policy of the router that counts what is in flight. It gives a request to the one with the fewest as soon as one has any more
-    # than another; while all have as many, to the one that was given the least text, for no prompt is more alike than threshold 1.
-    "least_requests": (
-        *(
-            "--policy",
-            "cache_aware",
-            "--balance-abs-threshold",
-            "0",
-            "--balance-rel-threshold",
-            "1.0",
-            "--cache-threshold",
-            "1.0",
-        ),
-        # It keeps the text of prompts for that, so many characters a replica; its default is 32 times as much.
-        *("--max-tree-size", str(2**20)),
-    ),
-}
 
 
 def router(
@@ -48,7 +29,7 @@ def router(
     port: int,
     metrics_port: int,
     engines: int = 1,
-    routing: Literal["round_robin", "least_requests"] = "round_robin",
+    routing: PolicyName = "round_robin",
 ) -> list[str]:
     """vllm-router for replicas that are ready, or for each of their data parallel engines.
 
@@ -61,7 +42,7 @@ def router(
     Args:
         workers: the replicas' addresses, ``http://HOST:PORT``.
         engines: data parallel engines of each replica that requests are spread over; 1: the replica does that itself.
-        routing: one request to each in turn, or each request to the one with the fewest in flight.
+        routing: which of them gets the next request.
         metrics_port: where its own counters lie, on loopback. They cannot be turned off and ask for no key; they hold
             addresses and numbers of requests, never a prompt or a key.
 
@@ -77,7 +58,7 @@ def router(
         host,
         "--port",
         str(port),
-        *_POLICIES[routing],
+        *ROUTER_POLICIES[routing].arguments,
         "--disable-retries",
         "--disable-circuit-breaker",
         "--health-failure-threshold",

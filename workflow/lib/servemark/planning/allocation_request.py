@@ -6,15 +6,15 @@ import shlex
 from dataclasses import dataclass, replace
 
 from servemark.config.cluster import Site
-from servemark.config.topology import Topology as AskedTopology
+from servemark.config.topology import AskedTopology
 from servemark.planning.node_share import Share
-from servemark.records import Topology
+from servemark.records.topology import Shape
 from snakemake_executor_plugin_slurm_guarded.request import Request
 
 
 def request(
     name: str,
-    topology: Topology | AskedTopology,
+    topology: Shape,
     cluster: Site,
     points_lacking: int,
     limit_min: float | None = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from servemark.launch import command_lines
 from servemark.records import Topology
 
 PAGE = "docs/security.md"
@@ -16,16 +15,16 @@ def notes(topology: Topology, *, exclusive: bool = True) -> tuple[str, ...]:
         exclusive: whether its nodes run no other job.
     """
     found = []
-    if (nodes := command_lines.nodes_of_a_replica(topology)) > 1:
+    if (nodes := topology.nodes_of_a_replica) > 1:
         found.append(
             f"Ranks on {nodes} nodes exchange prompts and outputs over the network without a key and without encryption. Every user "
             "who reaches these nodes on that network can read them, and can write to the store through which the ranks connect. For "
             "confidential prompts use a private network and exclusive nodes, or keep each replica on one node."
         )
-    elif topology.executor == "ray":
+    elif topology.traits.open_store:
         found.append(
-            "With Ray, the store through which ranks connect listens on every address of the node without a key. Every user who reaches "
-            "the node can write to it. On one node `executor: mp` opens no such port."
+            f"With `executor: {topology.executor}`, the store through which ranks connect listens on every address of the node without a "
+            "key. Every user who reaches the node can write to it. On one node `executor: mp` opens no such port."
         )
     if not exclusive:
         found.append(

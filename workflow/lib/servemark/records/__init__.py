@@ -39,13 +39,13 @@ from servemark.records.plan import (
     Plan,
     PlannedPoint,
     Plans,
-    Topology,
     prefix_tokens,
     prompt_tokens,
     record_files,
 )
 from servemark.records.run import ArchivedFile, Run, Sources
 from servemark.records.timeline import ServerTimeline, Timeline
+from servemark.records.topology import Topology
 
 ALL_RECORDS: tuple[type[Record], ...] = (
     Hardware,

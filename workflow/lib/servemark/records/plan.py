@@ -9,55 +9,13 @@ from typing import Any, Literal, Protocol
 from pydantic import Field
 
 from servemark.records.base import Record, Strict
+from servemark.records.topology import Topology
 
 PREFIX = "random-prefix-len"
 """Option of the client: so many tokens, drawn once, stand before each prompt's own ``input_tokens``.
 
 Source: vllm/benchmarks/datasets, RandomDataset, ``total_input_len = prefix_len + int(input_len)`` (0.32.0).
 """
-
-
-class Topology(Strict):
-    nodes: int = 1
-    devices_per_node: int = 1
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    data_parallel: int = 1
-    replicas: int = 1
-    balancing: Literal["server", "router"] = "server"
-    routing: Literal["round_robin", "least_requests"] = "round_robin"
-    executor: Literal["single", "mp", "ray"] = "single"
-    client: Literal["head", "own"] = "head"
-
-    @property
-    def engine_size(self) -> int:
-        """Ranks of one engine: tp x pp."""
-        return self.tensor_parallel * self.pipeline_parallel
-
-    @property
-    def replica_size(self) -> int:
-        """Ranks of one replica: tp x pp x dp."""
-        return self.engine_size * self.data_parallel
-
-    @property
-    def world_size(self) -> int:
-        """Ranks of the whole deployment: tp x pp x dp x replicas."""
-        return self.replica_size * self.replicas
-
-    def asked(self, ask: str) -> Topology:
-        """The part that requests go to: all of it, or one replica when they go past the router (``ask: replica``)."""
-        alone = {"replicas": 1, "balancing": "server", "routing": "round_robin"}
-        return self.model_copy(update=alone) if ask == "replica" else self
-
-    @property
-    def routed(self) -> bool:
-        """Whether a router stands in front of the servers."""
-        return self.replicas > 1 or self.balancing == "router"
-
-    @property
-    def all_nodes(self) -> int:
-        """Nodes of the allocation: those of the servers, and the client's own where it has one."""
-        return self.nodes + (self.client == "own")
 
 
 class Estimate(Strict):

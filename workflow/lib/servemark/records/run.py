@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from servemark.records.base import Record, Strict
-from servemark.records.plan import Topology
+from servemark.records.topology import Topology
 
 
 class GivenFile(Strict):

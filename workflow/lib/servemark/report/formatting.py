@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from servemark.records import Measurement, PlannedPoint, Topology
+from servemark.records.topology import ROUTER_POLICIES
 
 NOTHING = "\N{EN DASH}"
 _GROUP = "\N{NARROW NO-BREAK SPACE}"
@@ -189,12 +190,11 @@ def topology(shape: Topology) -> str:
         parts.append(plural(shape.replicas, "replica"))
     if shape.balancing == "router":
         parts.append("engines balanced by the router")
-    if shape.routing == "least_requests":
-        parts.append("requests to the least busy")
+    if label := ROUTER_POLICIES[shape.routing].label:
+        parts.append(label)
     if shape.client == "own":
         parts.append("client on a node of its own")
-    executor = {"single": "one process", "mp": "multiprocessing executor", "ray": "Ray executor"}
-    return ", ".join([*parts, executor[shape.executor]])
+    return ", ".join([*parts, shape.traits.label])
 
 
 def reasons(measurement: Measurement) -> list[str]:

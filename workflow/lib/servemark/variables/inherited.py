@@ -35,11 +35,10 @@ def deciding(env: Mapping[str, str], topology: Topology, given: Mapping[str, str
 def _reaches(name: str, topology: Topology) -> bool:
     """Whether a server gets the shell's value and uses it: ``launch.server_environment`` sets some names itself.
 
-    Every server gets its own interface for NCCL. With Ray it is Ray's processes that get it, and vLLM copies the
-    shell's from the server over it (vllm/ray/ray_env.py, v1/executor/ray_executor.py, 0.32.0). ``LD_LIBRARY_PATH`` is where NCCL finds
-    the network's plugin, which within a node it has no use for; what vLLM itself loads lies in its environment, and so the many paths
-    that modules leave there make no other key of a server on one node.
+    Every server gets its own interface for NCCL; where the executor copies variables, the shell's reaches the ranks. ``LD_LIBRARY_PATH``
+    is where NCCL finds the network's plugin, which within a node it has no use for; what vLLM itself loads lies in its environment, and
+    so the many paths that modules leave there make no other key of a server on one node.
     """
     if name == "NCCL_SOCKET_IFNAME":
-        return topology.executor == "ray"
+        return topology.traits.copies_variables
     return topology.nodes > 1 if name == "LD_LIBRARY_PATH" else name != "GLOO_SOCKET_IFNAME"
