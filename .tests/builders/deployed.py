@@ -9,13 +9,14 @@ import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from servemark import supervisor
 from servemark.config.cluster import Site
 from servemark.config.model import Config, Timeouts, Verdict
 from servemark.deployment import attempts, cluster, fabric
-from servemark.deployment.context import Stage
+from servemark.deployment.context import StageContext
 from servemark.deployment.measure import Measuring
 from servemark.deployment.readiness import Waiting
 from servemark.deployment.server import Serving
@@ -121,6 +122,22 @@ def planned_point(number: int, share: dict[str, Any], **changes: Any) -> Planned
     return point.model_copy(update={"key": key.digest(share, point_key_parts(point))})
 
 
+def stage_context(folder: Path, told: Progress, plan: Plan, **changes: Any) -> StageContext:
+    """The context of a stage, without the files that it is read from."""
+    values = {
+        "progress": told,
+        "log": folder / "stage.log",
+        "watch": None,
+        "deployment": folder,
+        "config": CONFIG,
+        "plan": plan,
+        "environment": SimpleNamespace(python="py", bytecode=None),
+        "manifest": SimpleNamespace(path="/m"),
+        "hardware": HARDWARE,
+    }
+    return StageContext(**(values | changes))
+
+
 @dataclass
 class Deployment:
     """One deployment with its folder, ledger and model; each stage is called as its rule's script calls it."""
@@ -187,7 +204,7 @@ class Deployment:
 
     @property
     def config(self) -> Config:
-        return CONFIG.model_copy(update={"timeouts": self.timeouts, "cluster": self.site})
+        return CONFIG.model_copy(update={"timeouts": self.timeouts, "verdict": self.verdict, "cluster": self.site})
 
     @property
     def folder(self) -> Path:
@@ -217,63 +234,33 @@ class Deployment:
         assert state is not None and state.pid is not None, f"{daemon} was not started"
         return state.pid
 
-    def start(self, *, hold: bool = False) -> Cluster:
-        token = cluster.start(
-            self.plan,
-            self.environment,
-            self.manifest,
-            HARDWARE,
-            self.ledger,
-            self.config,
+    def context(self, log: str = "stage.log") -> StageContext:
+        return stage_context(
             self.folder,
-            hold=hold,
-            log=self.root / "start.log",
-            progress=self.told,
+            self.told,
+            self.plan,
+            log=self.root / log,
             watch=self.watch,
+            config=self.config,
+            environment=self.environment,
+            manifest=self.manifest,
         )
+
+    def start(self, *, hold: bool = False) -> Cluster:
+        token = cluster.start(self.context("start.log"), self.ledger, hold=hold)
         token.write(self.tokens[0])
         return token
 
     def check(self, token: Cluster) -> Fabric:
-        return fabric.check(
-            self.plan,
-            token,
-            self.environment,
-            HARDWARE,
-            self.folder,
-            timeout_s=self.timeouts.cluster,
-            stop_s=self.timeouts.stop,
-            log=self.root / "fabric.log",
-            progress=self.told,
-            watch=self.watch,
-        )
+        return fabric.check(self.context("fabric.log"), token)
 
     def serve(self, token: Cluster, port: int | None = None) -> Endpoint:
-        serving = Serving(
-            self.plan,
-            token,
-            self.environment,
-            self.manifest,
-            HARDWARE,
-            port=port,
-            stop_s=self.timeouts.stop,
-            progress=self.told,
-        )
-        endpoint = serving.run(Fabric(deployment=self.name, attempt=token.attempt))
+        endpoint = Serving(self.context(), token, port).run(Fabric(deployment=self.name, attempt=token.attempt))
         endpoint.write(self.tokens[1])
         return endpoint
 
     def wait(self, token: Cluster, endpoint: Endpoint) -> tuple[Ready, Startup]:
-        waiting = Waiting(
-            self.plan,
-            token,
-            endpoint,
-            start_s=self.timeouts.start,
-            stall_s=self.timeouts.stall,
-            stop_s=self.timeouts.stop,
-            progress=self.told,
-        )
-        ready, startup = waiting.run(self.folder)
+        ready, startup = Waiting(self.context(), token, endpoint).run()
         ready.write(self.tokens[2])
         return ready, startup
 
@@ -284,11 +271,7 @@ class Deployment:
 
     def measure(self, number: int = 1) -> Measurement:
         name = self.plan.points[number - 1].name
-        here = Stage(self.told, self.root / f"{name}.log", self.watch)
-        measuring = Measuring(
-            self.plan, self.environment, self.manifest, self.ledger, self.verdict, self.timeouts, self.folder, here
-        )
-        return measuring.run(name, self.tokens[2], self.raw(number))
+        return Measuring(self.context(f"{name}.log"), self.ledger).run(name, self.tokens[2], self.raw(number))
 
     def raw(self, number: int = 1) -> Path:
         return self.folder / "points" / f"{self.plan.points[number - 1].name}.requests.json"

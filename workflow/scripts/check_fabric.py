@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servemark.config.load import read_resolved
 from servemark.deployment import fabric
-from servemark.records import Cluster, Environment, Hardware, Plan
+from servemark.deployment.context import StageContext
+from servemark.records import Cluster
 from servemark.run.stage import stage
 
 if TYPE_CHECKING:
@@ -13,17 +13,5 @@ if TYPE_CHECKING:
 
 folder = Path(snakemake.output.fabric).parent
 with stage("check_fabric", snakemake.wildcards.deployment, snakemake.log[0], folder) as here:
-    timeouts = read_resolved(snakemake.input.settings).timeouts
-    record = fabric.check(
-        Plan.read(snakemake.input.plan),
-        Cluster.read(snakemake.input.cluster),
-        Environment.read(snakemake.input.environment),
-        Hardware.read(snakemake.input.hardware),
-        folder,
-        timeout_s=timeouts.cluster,
-        stop_s=timeouts.stop,
-        log=here.log,
-        progress=here.progress,
-        watch=here.watch,
-    )
-    here.write(record, snakemake.output.fabric)
+    context = StageContext.read(here, snakemake.input.settings, snakemake.input.plan)
+    here.write(fabric.check(context, Cluster.read(snakemake.input.cluster)), snakemake.output.fabric)

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from builders.deployed import stage_context
 from builders.endpoint import FACTS, NAME, RUN
 from servemark import supervisor
 from servemark.deployment import attempts, hold, how_to_use
@@ -165,7 +166,7 @@ class Place:
             topology=Topology(), options={}, variables={}, points=(), key_parts={},
         )  # fmt: skip
         cluster = Cluster(deployment=NAME, job_id="42", nodes=(node,))
-        return Holding(plan, cluster, ready, self.folder, 1.0, self.folder / "hold.log", self.told)
+        return Holding(stage_context(self.folder, self.told, plan), cluster, ready)
 
     @property
     def status(self) -> EndpointStatus:

@@ -277,6 +277,10 @@ def test_a_deployment_that_was_ended_from_outside_says_so_at_the_next_point(depl
     else:
         (plain.folder / ownership.FILE).write_text("job 7, start 2\n")
     wait_for(lambda: supervisor.read_state(plain.attempt).state == "ended")
+    if how == "later owner":
+        with pytest.raises(ownership.TakenOver):
+            plain.measure()
+        ownership.take(plain.folder)
     record = plain.measure()
     assert_no_figure(plain, record)
     assert reasons(record) == {reason} and record.failure.log == str(plain.attempt / "keeper.json")

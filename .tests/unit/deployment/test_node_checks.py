@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.deployed import CONFIG, Deployment, assert_all_gone
+from builders.deployed import CONFIG, Deployment, assert_all_gone, stage_context
+from builders.launching import plan
 from servemark.config.cluster import Site
 from servemark.deployment import node_checks
 from servemark.deployment.launcher import Ground, new_scratch, on_node
@@ -302,7 +303,7 @@ def test_the_first_node_goes_on_listening_whatever_it_hears(listening, nonsense)
             back.accept()[0].close()
 
 
-def test_reach_that_fails_is_a_failure_of_its_node(slurm, tmp_path, standin, watch, monkeypatch):
+def test_reach_that_fails_is_a_failure_of_its_node(slurm, tmp_path, told, monkeypatch):
     made = ground(tmp_path)
     every = [node("node1", address="127.0.0.1"), node("node2", address="127.0.0.1")]
     # Nobody calls back: as when a firewall lets only one direction through.
@@ -312,6 +313,6 @@ def test_reach_that_fails_is_a_failure_of_its_node(slurm, tmp_path, standin, wat
     monkeypatch.setattr(node_checks, "_ask", lambda ground, spec, *rest, **_: ([survey.answer(spec)], [], ""))
     monkeypatch.setenv("SLURMD_NODENAME", "node2")
     with pytest.raises(StageFailed) as failed:
-        node_checks._check_reach(made, asked, every, 30, tmp_path / "log", watch)
+        node_checks._check_reach(stage_context(tmp_path, told, plan()), made, asked, every)
     assert failed.value.reason == "wrong_interface"
     assert failed.value.what.startswith("Node node2: expected a connection back between 127.0.0.1 (lo)")

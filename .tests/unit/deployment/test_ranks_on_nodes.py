@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import report_data, report_data_cluster
+from builders.deployed import stage_context
 from servemark.deployment.readiness import Waiting
 from servemark.records import Cluster, Endpoint, Failure, Startup
 
@@ -27,8 +28,7 @@ def test_a_failed_start_keeps_what_was_found(tmp_path, told, topology, nodes, cl
     )
     token = Endpoint(deployment="x", attempt="a", failure=FAILURE, servers=SPANNING.servers)
     plan = report_data.plan("x", topology=topology)
-    waiting = Waiting(plan, cluster, token, start_s=1, stall_s=1, stop_s=1, progress=told)
-    _, startup = waiting.run(tmp_path)
+    _, startup = Waiting(stage_context(tmp_path, told, plan), cluster, token).run()
     assert startup == Startup(
         deployment="x",
         failure=FAILURE,

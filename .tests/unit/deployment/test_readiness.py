@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from builders import report_data
-from builders.deployed import HARDWARE
+from builders.deployed import HARDWARE, stage_context
 from builders.paths import FIXTURES
+from servemark.config.model import Timeouts
 from servemark.deployment import readiness
 from servemark.deployment.polling import Tail, poll
 from servemark.deployment.readiness import Waiting
@@ -41,8 +42,7 @@ def wait(answers, moves=lambda now: True, dies_at=None, start_s=10.0, stall_s=5.
         probe,
         lambda: moves(clock.now),
         lambda: dies_at is not None and clock.now >= dies_at,
-        start_s=start_s,
-        stall_s=stall_s,
+        timeouts=Timeouts(start=start_s, stall=stall_s),
         begin=begin,
         tell=told.append,
         clock=clock,
@@ -101,17 +101,13 @@ def token(folder, found):
     return Endpoint(deployment="plain", attempt="a", compile_cache=found, compile_cache_folder=folder)
 
 
+def waits_for(token, context) -> Waiting:
+    return Waiting(context, Cluster(deployment="plain"), token)
+
+
 @pytest.mark.parametrize("found", ["none", "empty", "other", "filled", None])
-def test_the_record_says_what_the_servers_found(told, found):
-    waiting = Waiting(
-        report_data.plan(),
-        Cluster(deployment="plain"),
-        token(None, found),
-        start_s=1,
-        stall_s=1,
-        stop_s=1,
-        progress=told,
-    )
+def test_the_record_says_what_the_servers_found(tmp_path, told, found):
+    waiting = waits_for(token(None, found), stage_context(tmp_path, told, report_data.plan()))
     last = ReplicaStartup(replica="r0", node="n", seconds_to_first_token=2.0, log="/dev/null")
     assert waiting._startup(last, 1.0, ()).compile_cache == found
 
@@ -120,16 +116,7 @@ def test_a_start_that_came_up_is_noted_for_later_ones_and_harms_nothing_when_it_
     plan = report_data.plan(variables={})
     for folder in (tmp_path / "kept", tmp_path / "file"):
         (tmp_path / "file").write_text("a file in the way")
-        waiting = Waiting(
-            plan,
-            Cluster(deployment="plain"),
-            token(str(folder), "empty"),
-            start_s=1,
-            stall_s=1,
-            stop_s=1,
-            progress=told,
-        )
-        waiting._note_caches()
+        waits_for(token(str(folder), "empty"), stage_context(tmp_path, told, plan))._note_caches()
     assert compiled.prepare(tmp_path / "kept", plan, HARDWARE) == "filled"
     (words,) = told.words
     assert words.startswith("warning: a later start will not know")
@@ -141,10 +128,7 @@ FAILURE = Failure(stage="start_cluster", reason="ray_exited", detail="Ray ended.
 @pytest.mark.parametrize("failure", [FAILURE, None], ids=["failed before", "replay"])
 def test_what_was_not_started_is_not_waited_for(tmp_path, told, failure):
     token = Endpoint(deployment="plain", failure=failure, replay=failure is None, attempt="a" if failure else None)
-    waiting = Waiting(
-        report_data.plan(), Cluster(deployment="plain"), token, start_s=1, stall_s=1, stop_s=1, progress=told
-    )
-    ready, startup = waiting.run(tmp_path)
+    ready, startup = waits_for(token, stage_context(tmp_path, told, report_data.plan())).run()
     assert (ready.failure, ready.replay, ready.url) == (failure, failure is None, None)
     assert startup == Startup(deployment="plain", failure=failure, attempt="a" if failure else None)
     assert told.words == []
@@ -176,8 +160,7 @@ def test_a_stall_while_ranks_connect_names_the_likely_causes(
     log.write_text("\n".join(lines) + "\n")
     state = DaemonState(name="server", argv=("vllm",), log=str(log))
     monkeypatch.setattr(readiness.attempts, "find_daemon", lambda attempt, name: state)
-    plan = report_data.plan(topology=topology)
-    waiting = Waiting(plan, Cluster(deployment="plain"), token(None, None), 1, 1, 1, told)
+    waiting = waits_for(token(None, None), stage_context(tmp_path, told, report_data.plan(topology=topology)))
     error = StageFailed("The server's log has been silent for 300 s.", reason="startup_stalled")
     failure = waiting._explain(tmp_path, readiness._During(stage, error), "server")
     assert failure.reason == reason and raised in failure.remedy

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from builders import report_data
-from builders.deployed import HARDWARE
+from builders.deployed import CONFIG, HARDWARE, stage_context
 from servemark import supervisor
 from servemark.deployment import attempts, server
 from servemark.deployment.server import Serving
@@ -74,18 +74,9 @@ def serve(tmp_path, told, monkeypatch):
         plan = report_data.plan(
             "x", topology=topology, modules=("cuda/13",), **{"variables": {}, "options": {}, **changes}
         )
-        serving = Serving(
-            plan,
-            token,
-            SimpleNamespace(python="py", bytecode=bytecode),
-            SimpleNamespace(path="/m"),
-            hardware,
-            port,
-            5.0,
-            told,
-            caches,
-        )
-        return serving.run(Fabric(deployment="x")), asked, nodes
+        environment = SimpleNamespace(python="py", bytecode=bytecode)
+        context = stage_context(tmp_path, told, plan, environment=environment, hardware=hardware, caches=caches)
+        return Serving(context, token, port).run(Fabric(deployment="x")), asked, nodes
 
     return run
 
@@ -100,7 +91,7 @@ def test_one_process_answers_at_the_one_address(serve):
     assert (place_.daemon, place_.node, endpoint.url, endpoint.router) == ("server", "node1", place_.url, None)
     (request,) = asked
     assert place_.argv == request.argv and request.node == "node1" and request.devices == (0, 1)
-    assert request.modules == ("cuda/13",) and request.grace_s == 5.0 and request.launcher[0] == "srun"
+    assert request.modules == ("cuda/13",) and request.grace_s == CONFIG.timeouts.stop and request.launcher[0] == "srun"
     assert endpoint.url == f"http://10.0.0.1:{option(request.argv, '--port')}"
     key = request.secret_env[api_key.KEY]
     assert endpoint.key_file == key and Path(key).read_text() not in request.model_dump_json()

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from servemark import supervisor
-from servemark.config.model import Config
 from servemark.deployment import attempts, node_checks
+from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Ground, new_scratch, on_node
 from servemark.deployment.ray_clusters import Rays
 from servemark.environments.build import verify as verify_environment
@@ -22,9 +22,8 @@ from servemark.nodes import allocation
 from servemark.nodes.survey import Spec, end
 from servemark.planning import place
 from servemark.processes import shared_memory
-from servemark.processes.children import LifelineWatch
 from servemark.progress import Progress
-from servemark.records import Cluster, Environment, Hardware, Manifest, Plan
+from servemark.records import Cluster
 from servemark.weights import local
 from servemark.weights.manifest import verify
 
@@ -33,30 +32,16 @@ STAGE = "start_cluster"
 KEEPER_START_S = 60.0
 
 
-def start(
-    plan: Plan,
-    environment: Environment,
-    manifest: Manifest,
-    hardware: Hardware,
-    ledger: Ledger,
-    config: Config,
-    folder: Path,
-    *,
-    hold: bool = False,
-    caches: Path | None = None,
-    log: Path,
-    progress: Progress,
-    watch: LifelineWatch,
-) -> Cluster:
+def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
     """Start what the deployment stands on, unless the ledger already has every one of its points.
 
     Args:
         hold: the deployment is to be used, not measured: start it whatever the ledger has.
-        caches: where compiled code is kept for later starts; None for a start that is to find nothing.
 
     Returns:
         the token; with ``failure`` when something did not come up. Everything is stopped then.
     """
+    plan, progress, timeouts = here.plan, here.progress, here.timeouts
     keys = [point.key for point in plan.points]
     replay = Cluster(deployment=plan.deployment, replay=True)
 
@@ -68,9 +53,9 @@ def start(
         return replay
     begin = time.monotonic()
     alloc = allocation.current()
-    _end_leftovers(folder, progress)
-    scratch = new_scratch(config, private.runtime_root(), alloc)
-    attempt = attempts.open_attempt(plan.deployment, folder, scratch, alloc, stop_grace_s=config.timeouts.stop)
+    _end_leftovers(here.deployment, progress)
+    scratch = new_scratch(here.config, private.runtime_root(), alloc)
+    attempt = attempts.open_attempt(plan.deployment, here.deployment, scratch, alloc, stop_grace_s=timeouts.stop)
     token = Cluster(deployment=plan.deployment, attempt=str(attempt), job_id=alloc.job_id, ends_at=_utc(alloc.ends_at))
     try:
         _take_machine(attempt, progress)
@@ -79,61 +64,58 @@ def start(
             progress.say(
                 f"all {len(keys)} points were measured meanwhile, on a deployment that is the same: nothing is started"
             )
-            supervisor.stop(attempt, config.timeouts.stop + 15)
+            supervisor.stop(attempt, timeouts.stop + 15)
             shutil.rmtree(attempt)
             return replay
         progress.say(f"looking at {len(alloc.nodes)} node(s): {', '.join(alloc.nodes)}")
         ground = Ground(alloc, attempt, scratch)
-        found = node_checks.look(ground, plan, environment.python, config, config.timeouts.cluster, log, watch)
+        found = node_checks.look(here, ground)
         for node in found:
             for words in node.leftovers:
                 progress.say(f"ended a process left by an earlier attempt on {node.name}: {words}")
         # Only now: hashing while another deployment is measured would disturb it.
-        model_path = _model(ground, plan, manifest, config, log, progress, watch)
-        verify_environment(environment)
+        model_path = _model(here, ground)
+        verify_environment(here.environment)
         update = {"nodes": found, "replicas": place(plan.topology), "model_path": model_path}
         token = token.model_copy(update=update)
         if plan.topology.executor == "ray":
-            timeout_s = config.timeouts.cluster
-            rays = Rays(ground, plan, environment, hardware, found, timeout_s, log, progress, watch, caches)
-            replicas, ray_nodes = rays.start(token.replicas)
+            replicas, ray_nodes = Rays(here, ground, found).start(token.replicas)
             token = token.model_copy(update={"replicas": replicas, "ray_nodes": ray_nodes})
     except ServemarkError as error:
-        failure = attempts.fail(attempt, attempts.from_error(STAGE, error), config.timeouts.stop)
+        failure = attempts.fail(attempt, attempts.from_error(STAGE, error), timeouts.stop)
         return token.model_copy(update={"failure": failure})
     seconds = round(time.monotonic() - begin - waited, 2)
     progress.say(f"{len(found)} node(s) looked at and joined in {seconds:.1f} s")
     return token.model_copy(update={"seconds": seconds})
 
 
-def _model(
-    ground: Ground, plan: Plan, manifest: Manifest, config: Config, log: Path, progress: Progress, watch: LifelineWatch
-) -> str:
+def _model(here: StageContext, ground: Ground) -> str:
     """Where the servers find the model: where it was staged, or on each node's own disk; its files are what the manifest states.
 
     Raises:
         WeightsRefused: they are not.
         StageFailed: a node has no room, or no answer; names the node.
     """
-    if config.cluster is None or config.cluster.local_models is None:
-        progress.say("checking the model's files against their manifest")
+    manifest, site = here.manifest, here.config.cluster
+    if site is None or site.local_models is None:
+        here.progress.say("checking the model's files against their manifest")
         verify(manifest)
         return manifest.path
-    folder = on_node("local_models", config.cluster.local_models)
-    servers = ground.alloc.nodes[: plan.topology.nodes]
+    folder = on_node("local_models", site.local_models)
+    servers = ground.alloc.nodes[: here.plan.topology.nodes]
     spec = Spec(
         task="copy", attempt=str(ground.attempt), scratch=str(ground.scratch), model=manifest, models=str(folder)
     )
     size = f"{manifest.bytes / 2**30:.2f} GiB"
-    progress.say(f"copying the model ({size}) to {folder} on {len(servers)} node(s), where it is not there yet")
+    here.progress.say(f"copying the model ({size}) to {folder} on {len(servers)} node(s), where it is not there yet")
 
     def waiting() -> None:
-        progress.waiting("waiting for the model's copies")
+        here.progress.waiting("waiting for the model's copies")
 
-    answers = node_checks.ask_all(ground, spec, config.timeouts.copy_model, log, watch, servers, waiting)
+    answers = node_checks.ask_all(here, ground, spec, here.timeouts.copy_model, servers, waiting)
     for answer in answers:
         took = f"copied in {answer.copied_s:.1f} s" if answer.copied_s else "there already"
-        progress.say(f"the model's copy on {answer.name}: {took}")
+        here.progress.say(f"the model's copy on {answer.name}: {took}")
     return str(local.place(folder, manifest.digest))
 
 

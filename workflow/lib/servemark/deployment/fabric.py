@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 from servemark.deployment import attempts
+from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Ground
 from servemark.diagnosis import diagnose, root_error
 from servemark.environments import bytecode_cache
@@ -18,9 +19,7 @@ from servemark.environments.build import IN_MODEL_ENV
 from servemark.errors import StageFailed
 from servemark.launch import command_lines
 from servemark.nodes import allocation, port_plan
-from servemark.processes.children import LifelineWatch
-from servemark.progress import Progress
-from servemark.records import Cluster, Environment, Fabric, Hardware, Plan, write_atomically
+from servemark.records import Cluster, Fabric, write_atomically
 from servemark.supervisor.process_request import DaemonRequest
 
 STAGE = "check_fabric"
@@ -43,50 +42,29 @@ def bus_bandwidth(size: int, ranks: int, seconds: float) -> float:
     return 2 * (ranks - 1) / ranks * size / seconds / 2**30
 
 
-def check(
-    plan: Plan,
-    cluster: Cluster,
-    environment: Environment,
-    hardware: Hardware,
-    folder: Path,
-    *,
-    timeout_s: float,
-    stop_s: float,
-    log: Path,
-    progress: Progress,
-    watch: LifelineWatch,
-) -> Fabric:
+def check(here: StageContext, cluster: Cluster) -> Fabric:
     """Reduce over all ranks of every replica that spans nodes; on one node there is nothing to check."""
-    name = plan.deployment
+    name = here.plan.deployment
     if cluster.replay:
         # Nothing was started: the fabric's facts are those of the attempt that served.
-        kept = next((a / KEPT for a in reversed(attempts.every(folder)) if (a / KEPT).exists()), None)
+        kept = next((a / KEPT for a in reversed(attempts.every(here.deployment)) if (a / KEPT).exists()), None)
         return Fabric.read(kept) if kept else Fabric(deployment=name, replay=True)
     if cluster.failure or cluster.attempt is None:
         return Fabric(deployment=name, failure=cluster.failure, attempt=cluster.attempt)
-    if plan.topology.nodes == 1:
+    if here.plan.topology.nodes == 1:
         return Fabric(deployment=name, attempt=cluster.attempt)
     attempt = Path(cluster.attempt)
     try:
-        found = _reduce(plan, cluster, environment, hardware, attempt, timeout_s, log, progress, watch)
+        found = _reduce(here, cluster, attempt)
         found.write(attempt / KEPT)
         return found
     except StageFailed as error:
-        failure = attempts.fail(attempt, attempts.from_error(STAGE, error), stop_s)
+        failure = attempts.fail(attempt, attempts.from_error(STAGE, error), here.timeouts.stop)
         return Fabric(deployment=name, needed=True, failure=failure, attempt=cluster.attempt)
 
 
-def _reduce(
-    plan: Plan,
-    cluster: Cluster,
-    environment: Environment,
-    hardware: Hardware,
-    attempt: Path,
-    timeout_s: float,
-    log: Path,
-    progress: Progress,
-    watch: LifelineWatch,
-) -> Fabric:
+def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
+    plan, log, progress, timeout_s = here.plan, here.log, here.progress, here.timeouts.cluster
     servers = cluster.nodes[: plan.topology.nodes]
     used = [
         sorted(
@@ -98,7 +76,7 @@ def _reduce(
         )
         for index in range(len(servers))
     ]
-    backend = "nccl" if hardware.accelerator == "cuda" else "gloo"
+    backend = "nccl" if here.hardware.accelerator == "cuda" else "gloo"
     ranks = sum(map(len, used))
     output = attempt / "all-reduce.json"
     spec = {
@@ -116,19 +94,19 @@ def _reduce(
     path = attempt / "all-reduce-spec.json"
     write_atomically(path, json.dumps(spec, indent=2) + "\n")
     env = command_lines.server_environment(
-        plan, hardware.accelerator, servers[0], str(attempts.scratch_folder(attempt))
+        plan, here.hardware.accelerator, servers[0], str(attempts.scratch_folder(attempt))
     )
     # Each node names its own interface and address.
     env = {key: value for key, value in env.items() if key not in ("VLLM_HOST_IP", *INTERFACES)}
     env = (
-        bytecode_cache.variables(environment)
+        bytecode_cache.variables(here.environment)
         | env
         | {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"}
         | {key: value for key, value in plan.variables.items() if key in INTERFACES}
     )
     request = DaemonRequest(
         name="fabric",
-        argv=(environment.python, str(IN_MODEL_ENV / "fabric_check.py"), str(path.absolute())),
+        argv=(here.environment.python, str(IN_MODEL_ENV / "fabric_check.py"), str(path.absolute())),
         env=env,
         log=str(log.absolute()),
         modules=plan.modules,
@@ -140,7 +118,7 @@ def _reduce(
     )
     progress.say(f"all-reduce over {ranks} ranks on {', '.join(node.name for node in servers)} ({backend})")
     result = tool.run(
-        log=log, timeout_s=timeout_s + 30, watch=watch,
+        log=log, timeout_s=timeout_s + 30, watch=here.watch,
         check=lambda: progress.waiting(f"waiting for the all-reduce over {ranks} ranks"),
     )  # fmt: skip
     if result.exit_code != 0 or result.stopped or not output.exists():

@@ -15,14 +15,14 @@ import httpx
 
 from servemark import supervisor
 from servemark.deployment import attempts, how_to_use, reach
+from servemark.deployment.context import StageContext
 from servemark.deployment.server import SERVER
 from servemark.deployment.stop import stop
 from servemark.deployment.watch import Load, scraper
 from servemark.errors import StageFailed
 from servemark.planning import exposure
 from servemark.processes import identity
-from servemark.progress import Progress
-from servemark.records import Cluster, Failure, Plan, Ready, Stopped, utc_now, write_atomically
+from servemark.records import Cluster, Failure, Ready, Stopped, utc_now, write_atomically
 from servemark.records.endpoint import EndpointStatus, Held
 from servemark.supervisor import ownership
 
@@ -69,20 +69,11 @@ class Usage:
 
 @dataclass(frozen=True)
 class Holding:
-    """Holds the endpoint of one deployment.
+    """Holds the endpoint of one deployment."""
 
-    Attributes:
-        exclusive: whether its nodes run no other job.
-    """
-
-    plan: Plan
+    here: StageContext
     cluster: Cluster
     ready: Ready
-    folder: Path
-    stop_s: float
-    log: Path
-    progress: Progress
-    exclusive: bool = True
 
     def run(self) -> Held:
         """Returns when the endpoint was stopped on request or its time is over. Nothing of it is left then.
@@ -102,7 +93,7 @@ class Holding:
         usage = Usage({server.daemon: scraper(server.url, key) for server in ready.servers})
         usage.look()
         since = utc_now()
-        how = self.folder / how_to_use.NAME
+        how = self.here.deployment / how_to_use.NAME
         why: str | None = None
         try:
             facts = self._facts(attempt)
@@ -114,9 +105,9 @@ class Holding:
         finally:
             how.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
-                self._status("ended", usage, since, why).write(self.folder / STATUS)
+                self._status("ended", usage, since, why).write(self.here.deployment / STATUS)
         if why == "taken_over":
-            ownership.check(self.folder)
+            ownership.check(self.here.deployment)
         failure = None if why in get_args(Well) else self._death(attempt)
         stopped = self._stop()
         if failure:
@@ -133,27 +124,31 @@ class Holding:
                 usage.look()
                 # A full disk must not end what people use: a heartbeat is missed then.
                 with contextlib.suppress(OSError):
-                    self._status("silent" if usage.silent else "held", usage, since).write(self.folder / STATUS)
+                    self._status("silent" if usage.silent else "held", usage, since).write(
+                        self.here.deployment / STATUS
+                    )
                 if usage.silent != told_silent:
                     self._tell_silence(usage.silent)
                     told_silent = usage.silent
                 beat_at = now + HEARTBEAT_S
             if now - told_at > TELL_S:
-                self.progress.say(f"held; {usage.finished} requests finished so far, {usage.running} now")
+                self.here.progress.say(f"held; {usage.finished} requests finished so far, {usage.running} now")
                 told_at = now
             time.sleep(TICK_S)
 
     def _tell(self, how: Path, facts: how_to_use.Facts) -> None:
         ready = self.ready
-        self.progress.say(f"READY  {ready.url}/v1  model {ready.served_name}")
-        self.progress.say(f"  key      in {ready.key_file} (readable by you alone)")
-        self.progress.say(f"  how to   {how}: curl, Python, ssh tunnel")
-        self.progress.say(f"  lives    {how_to_use.how_long(self._ends_at)}")
+        self.here.progress.say(f"READY  {ready.url}/v1  model {ready.served_name}")
+        self.here.progress.say(f"  key      in {ready.key_file} (readable by you alone)")
+        self.here.progress.say(f"  how to   {how}: curl, Python, ssh tunnel")
+        self.here.progress.say(f"  lives    {how_to_use.how_long(self._ends_at)}")
         stop_it = f"  stop     .venv/bin/servemark stop {ready.deployment} --run {self._run}"
-        self.progress.say(stop_it, endpoint=reach.noted(facts, how.absolute()))
+        self.here.progress.say(stop_it, endpoint=reach.noted(facts, how.absolute()))
 
     def _tell_silence(self, silent: tuple[str, ...]) -> None:
-        self.progress.say(f"warning: {', '.join(silent)} does not answer /metrics" if silent else "all servers answer")
+        self.here.progress.say(
+            f"warning: {', '.join(silent)} does not answer /metrics" if silent else "all servers answer"
+        )
 
     def _death(self, attempt: Path) -> Failure:
         """Why the deployment died, as later readers of its attempt will find it, too."""
@@ -163,7 +158,7 @@ class Holding:
         failure = attempts.explain_end(
             STAGE, attempt, daemon, f"The server died while it was held: {how}", "server_died"
         )
-        return attempts.fail(attempt, failure, self.stop_s)
+        return attempts.fail(attempt, failure, self.here.timeouts.stop)
 
     def _not_ready(self, attempt: Path, failure: Failure) -> Held:
         stopped = self._stop()
@@ -172,14 +167,15 @@ class Holding:
         return self._held(attempt, failure.reason, None, 0, stopped)
 
     def _stop(self) -> Stopped:
-        return stop(self.plan, self.folder, stop_s=self.stop_s, log=self.log, progress=self.progress)
+        stop_s = self.here.timeouts.stop
+        return stop(self.here.plan, self.here.deployment, stop_s=stop_s, log=self.here.log, progress=self.here.progress)
 
     def _held(self, attempt: Path, why: str | None, since: str | None, finished: int, stopped: Stopped) -> Held:
         words = "its allocation's time is over" if why == "out_of_time" else "stopped on request"
-        self.progress.say(f"{words}; {finished} requests were finished; nothing of it is left")
+        self.here.progress.say(f"{words}; {finished} requests were finished; nothing of it is left")
         return Held.model_validate(
             {
-                "deployment": self.plan.deployment,
+                "deployment": self.here.plan.deployment,
                 "attempt": str(attempt),
                 "why": why,
                 "since": since,
@@ -193,16 +189,16 @@ class Holding:
     def _error(self, failure: Failure) -> StageFailed:
         # What the stage itself tells of an error is its first line.
         for line in failure.quote[:QUOTED]:
-            self.progress.say(f"  | {line[:200]}")
+            self.here.progress.say(f"  | {line[:200]}")
         if failure.remedy:
-            self.progress.say(f"what to do: {failure.remedy}")
+            self.here.progress.say(f"what to do: {failure.remedy}")
         return StageFailed(
             failure.detail, look=failure.log, do=failure.remedy, reason=failure.reason, quote=failure.quote
         )
 
     @property
     def _run(self) -> str:
-        return self.folder.parents[1].name
+        return self.here.deployment.parents[1].name
 
     @property
     def _ends_at(self) -> float | None:
@@ -213,7 +209,7 @@ class Holding:
         return datetime.fromisoformat(self.ready.ends_at).timestamp() - margin_s
 
     def _facts(self, attempt: Path) -> how_to_use.Facts:
-        ready = self.ready
+        ready, site = self.ready, self.here.config.cluster
         assert ready.url and ready.key_file and ready.served_name, "a live deployment's token is complete"
         return how_to_use.Facts(
             run=self._run,
@@ -226,7 +222,7 @@ class Holding:
             checkout=Path.cwd(),
             scheduled=attempts.spec(attempt).machine_lock is None,
             ends_at=self._ends_at,
-            exposed=exposure.notes(self.plan.topology, exclusive=self.exclusive),
+            exposed=exposure.notes(self.here.plan.topology, exclusive=site is None or site.exclusive),
         )
 
     def _status(

@@ -12,10 +12,9 @@ from pathlib import Path
 import httpx
 
 from servemark import supervisor
-from servemark.config.model import Timeouts, Verdict
 from servemark.deployment import attempts
 from servemark.deployment.client import BenchmarkClient
-from servemark.deployment.context import Stage
+from servemark.deployment.context import StageContext
 from servemark.deployment.server import SERVER
 from servemark.deployment.watch import Load, ServerWatch, scraper
 from servemark.environments import bytecode_cache
@@ -28,11 +27,8 @@ from servemark.measurement.raw import RawError, read_raw
 from servemark.nodes import suspension
 from servemark.planning.plan_deployment import point_key_parts
 from servemark.records import (
-    Environment,
     Failure,
-    Manifest,
     Measurement,
-    Plan,
     PlannedPoint,
     Ready,
     Timeline,
@@ -48,21 +44,15 @@ DURATIONS = "durations"
 class Measuring:
     """One load point of one deployment, from the ledger or from the live server."""
 
-    plan: Plan
-    environment: Environment
-    manifest: Manifest
+    here: StageContext
     ledger: Ledger
-    thresholds: Verdict
-    timeouts: Timeouts
-    folder: Path
-    here: Stage
 
     def run(self, name: str, ready_path: Path, raw_path: Path) -> Measurement:
         """The point's record; its per-request results are at ``raw_path`` afterwards (``{}`` when there are none).
 
         A point that cannot be measured, because its deployment failed or is gone, gets an INVALID record that says so.
         """
-        point = next(p for p in self.plan.points if p.name == name)
+        point = next(p for p in self.here.plan.points if p.name == name)
         raw_path.parent.mkdir(parents=True, exist_ok=True)
         if found := self._from_ledger(point, raw_path):
             self.here.progress.say(f"{name}: measured before, taken from the ledger")
@@ -102,7 +92,7 @@ class Measuring:
         stored.copy_raw(raw_path)
         # The key does not hold the thresholds: a stored measurement is judged by today's.
         facts = ServerFacts(same_process=True, client_exit_code=0)
-        judgement = verdict.judge(read_raw(raw_path), point, self.thresholds, facts)
+        judgement = verdict.judge(read_raw(raw_path), point, self.here.config.verdict, facts)
         if any(reason.code in PASSING for reason in judgement.reasons):
             # Stored before this check existed. Its key stays free, so that the point is measured again.
             self.ledger.forget(point.key, stored.record.raw_sha256)
@@ -118,7 +108,7 @@ class Measuring:
             "replica_requests",
         )
         context = verdict.Context(
-            deployment=self.plan.deployment,
+            deployment=self.here.plan.deployment,
             raw=raw_path.name,
             raw_sha256=old.raw_sha256,
             **{name: getattr(old, name) for name in kept},
@@ -149,20 +139,20 @@ class Measuring:
             "stopped between points."
         )
         failure = Failure(stage=STAGE, reason="out_of_time", detail=detail, remedy=reasons.MORE_TIME)
-        return attempts.fail(attempt, failure, self.timeouts.stop)
+        return attempts.fail(attempt, failure, self.here.timeouts.stop)
 
     def _death_between_points(self, attempt: Path) -> Failure:
         first = attempts.first_to_end(attempt, SERVER)
         what = f"The server died between two load points: {attempts.how_it_ended(first) if first else 'its keeper is gone'}"
         failure = attempts.explain_end(STAGE, attempt, first, what, "server_died")
-        return attempts.fail(attempt, failure.model_copy(update={"reason": "server_died"}), self.timeouts.stop)
+        return attempts.fail(attempt, failure.model_copy(update={"reason": "server_died"}), self.here.timeouts.stop)
 
     def _context(self, point: PlannedPoint, attempt: Path | None) -> verdict.Context:
-        parts = key_parts(self.plan.key_parts, point_key_parts(point))
-        return verdict.Context(self.plan.deployment, parts, attempt=str(attempt) if attempt else None)
+        parts = key_parts(self.here.plan.key_parts, point_key_parts(point))
+        return verdict.Context(self.here.plan.deployment, parts, attempt=str(attempt) if attempt else None)
 
     def _lost(self, point: PlannedPoint, failure: Failure | None) -> Measurement:
-        attempt = attempts.latest(self.folder)
+        attempt = attempts.latest(self.here.deployment)
         failure = failure or Failure(
             stage=STAGE,
             reason="deployment_gone",
@@ -184,16 +174,20 @@ class Measuring:
         key = Path(ready.key_file).read_text().strip()
         # Of this attempt alone: a client that a lost node still runs writes elsewhere.
         draft = raw_path.with_name(f".{raw_path.name}.{attempt.name}.draft")
-        own = bytecode_cache.variables(self.environment)
-        client = BenchmarkClient(point, ready, draft, self.environment.python, self.manifest.path, own)
+        own = bytecode_cache.variables(self.here.environment)
+        client = BenchmarkClient(point, ready, draft, self.here.environment.python, self.here.manifest.path, own)
         client.clear()
         scrapes = {server.daemon: scraper(server.url, key) for server in ready.servers}
-        server = ServerWatch(attempt, scrapes, self.timeouts.no_progress)
+        server = ServerWatch(attempt, scrapes, self.here.timeouts.no_progress)
         server.begin()
         before = _finished(scrapes)
         started_at = utc_now()
         result = client.run(
-            attempt, self.plan.modules, self.timeouts.point, self.here, lambda: self._watch(point, server)
+            attempt,
+            self.here.plan.modules,
+            self.here.timeouts.point,
+            self.here,
+            lambda: self._watch(point, server),
         )
         server.settle()
         with open(attempt / DURATIONS, "a") as stream:
@@ -211,8 +205,8 @@ class Measuring:
         if isinstance(results, RawError):
             # A full disk is no measurement.
             storage.require(draft.parent)
-        judgement = verdict.judge(results, point, self.thresholds, facts)
-        failure = _end_deployment(attempt, point, facts, server.blamed, self.timeouts.stop)
+        judgement = verdict.judge(results, point, self.here.config.verdict, facts)
+        failure = _end_deployment(attempt, point, facts, server.blamed, self.here.timeouts.stop)
         self.here.check()
         if draft.exists():
             draft.replace(raw_path)
@@ -220,7 +214,7 @@ class Measuring:
             _write_no_results(raw_path)
         client.clear()
         replicas = {server.daemon: server.replica for server in ready.servers}
-        timeline = server.timeline(self.plan.deployment, point.name, started_at, replicas)
+        timeline = server.timeline(self.here.plan.deployment, point.name, started_at, replicas)
         timeline.write(Timeline.path(attempt, point.name))
         context = dataclasses.replace(
             self._context(point, attempt),

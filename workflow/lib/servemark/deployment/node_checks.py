@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from servemark.config.model import Config
+from servemark.deployment.context import Stage, StageContext
 from servemark.deployment.launcher import Ground, Tool
 from servemark.errors import StageFailed
 from servemark.nodes import allocation, port_plan, survey
 from servemark.nodes.allocation import Allocation
 from servemark.nodes.survey import Answer, Spec
 from servemark.processes.children import LifelineWatch
-from servemark.records import Node, Plan
+from servemark.records import Node
 from servemark.supervisor import process_request
 from snakemake_executor_plugin_slurm_guarded import retry
 
@@ -27,15 +28,13 @@ LOOPBACK = "lo"
 FOLDER = "survey"
 
 
-def look(
-    ground: Ground, plan: Plan, python: str, config: Config, timeout_s: float, log: Path, watch: LifelineWatch
-) -> tuple[Node, ...]:
+def look(here: StageContext, ground: Ground) -> tuple[Node, ...]:
     """Tidy and describe every node; the servers' first, a client's own last.
 
     Raises:
         StageFailed: a node does not answer, lacks what the topology needs, or differs from the others; names node, expected, found.
     """
-    alloc, topology = ground.alloc, plan.topology
+    alloc, topology = ground.alloc, here.plan.topology
     if len(alloc.nodes) < topology.all_nodes:
         raise StageFailed(
             f"The allocation has {len(alloc.nodes)} node(s), {', '.join(alloc.nodes)}; expected {topology.all_nodes}.",
@@ -48,23 +47,23 @@ def look(
         task="look",
         attempt=str(ground.attempt.absolute()),
         scratch=str(ground.scratch),
-        python=python,
-        modules=plan.modules,
-        interface=_interface(config, alloc),
+        python=here.environment.python,
+        modules=here.plan.modules,
+        interface=_interface(here.config, alloc),
         ports=port_plan.needed(topology),
         known_as=alloc.known_as,
         job_id=alloc.job_id,
         listed_at=time.time(),
         jobs_alive=allocation.jobs_alive() if alloc.job_id else None,
     )
-    answers = ask_all(ground, spec, timeout_s, log, watch)
+    answers = ask_all(here, ground, spec, here.timeouts.cluster)
     found = [answer.node for answer in answers if answer.node]
     ordered = sorted(found, key=lambda node: alloc.nodes.index(node.name))
     servers = ordered[: topology.nodes]
     compare(servers, topology.devices_per_node, needs_ray=topology.traits.needs_ray)
-    same_kind(servers, plan.key_parts["hardware"])
+    same_kind(servers, here.plan.key_parts["hardware"])
     if len(ordered) > 1:
-        _check_reach(ground, spec, ordered, timeout_s, log, watch)
+        _check_reach(here, ground, spec, ordered)
     return tuple(ordered)
 
 
@@ -144,9 +143,7 @@ def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> None:
         )
 
 
-def _check_reach(
-    ground: Ground, spec: Spec, every: Sequence[Node], timeout_s: float, log: Path, watch: LifelineWatch
-) -> None:
+def _check_reach(here: StageContext, ground: Ground, spec: Spec, every: Sequence[Node]) -> None:
     """Every other node connects to this process's own and is connected to, on the chosen addresses."""
     own = next(node for node in every if node.name == ground.alloc.nodes[0])
     with socket.create_server((own.address, 0)) as listener:
@@ -157,7 +154,7 @@ def _check_reach(
         others = [node.name for node in every if node is not own]
         try:
             asked = spec.model_copy(update={"task": "reach", "reach": (own.address, listener.getsockname()[1])})
-            ask_all(ground, asked, timeout_s, log, watch, others)
+            ask_all(here, ground, asked, here.timeouts.cluster, others)
         finally:
             ended.set()
             thread.join()
@@ -195,11 +192,10 @@ def sweep(ground: Ground, timeout_s: float, log: Path) -> tuple[str, ...]:
 
 
 def ask_all(
+    here: Stage,
     ground: Ground,
     spec: Spec,
     timeout_s: float,
-    log: Path,
-    watch: LifelineWatch | None,
     names: Sequence[str] | None = None,
     waiting: Callable[[], None] = lambda: None,
 ) -> list[Answer]:
@@ -212,7 +208,8 @@ def ask_all(
     Raises:
         StageFailed: a node gives no answer in time, or its answer is a failure.
     """
-    answers, silent, why = _ask(ground, spec, timeout_s, log, watch, names or ground.alloc.nodes, waiting=waiting)
+    log = here.log
+    answers, silent, why = _ask(ground, spec, timeout_s, log, here.watch, names or ground.alloc.nodes, waiting=waiting)
     if silent:
         lines = log.read_text(errors="replace").strip().splitlines()[-5:] if log.exists() else []
         raise StageFailed(

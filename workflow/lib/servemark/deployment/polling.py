@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from servemark.config.model import Timeouts
 from servemark.diagnosis.startup_log import StartupLog
 from servemark.errors import StageFailed
 
@@ -26,8 +27,7 @@ def poll(
     read_log: Callable[[], bool],
     died: Callable[[], bool],
     *,
-    start_s: float,
-    stall_s: float,
+    timeouts: Timeouts,
     begin: float,
     tell: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
@@ -39,8 +39,7 @@ def poll(
         probe: ``ready``, ``healthy`` (answers /health, no completion yet) or words for what is missing.
         read_log: whether the log has moved since the last call.
         died: whether the process has ended.
-        start_s: deadline for the whole start, seconds.
-        stall_s: longest silence of the log, seconds.
+        timeouts: ``start`` for the whole start, ``stall`` for the longest silence of the log.
         begin: ``clock()`` at process start.
 
     Raises:
@@ -59,13 +58,14 @@ def poll(
         if read_log():
             moved_at = clock()
         tell(answer)
-        if clock() - begin > start_s:
+        if clock() - begin > timeouts.start:
             raise StageFailed(
-                f"The server was not ready after {start_s:.0f} s (last: {answer}).", reason="startup_timeout"
+                f"The server was not ready after {timeouts.start:.0f} s (last: {answer}).", reason="startup_timeout"
             )
-        if clock() - moved_at > stall_s:
+        if clock() - moved_at > timeouts.stall:
             raise StageFailed(
-                f"The server's log has been silent for {stall_s:.0f} s (last: {answer}).", reason="startup_stalled"
+                f"The server's log has been silent for {timeouts.stall:.0f} s (last: {answer}).",
+                reason="startup_stalled",
             )
         sleep(INTERVAL_S)
 

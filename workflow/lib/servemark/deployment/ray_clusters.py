@@ -10,6 +10,7 @@ from pathlib import Path
 
 from servemark import supervisor
 from servemark.deployment import attempts
+from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Ground
 from servemark.diagnosis import root_error
 from servemark.environments import bytecode_cache
@@ -17,9 +18,8 @@ from servemark.environments.build import IN_MODEL_ENV
 from servemark.errors import StageFailed
 from servemark.launch import command_lines, compile_cache
 from servemark.nodes import port_plan
-from servemark.processes.children import LifelineWatch, ToolResult
-from servemark.progress import Progress
-from servemark.records import Environment, Hardware, Node, Plan, RayNode, Replica
+from servemark.processes.children import ToolResult
+from servemark.records import Node, RayNode, Replica
 from servemark.supervisor.process_request import DaemonRequest
 
 STAGE = "start_cluster"
@@ -41,22 +41,11 @@ GATE_S = 5.0
 
 @dataclass(frozen=True)
 class Rays:
-    """Starts Ray for the replicas of one deployment.
+    """Starts Ray for the replicas of one deployment. vLLM's workers take their variables from Ray's processes."""
 
-    Args:
-        caches: as :class:`servemark.deployment.server.Serving` has it; vLLM's workers take their variables from Ray's processes.
-    """
-
+    here: StageContext
     ground: Ground
-    plan: Plan
-    environment: Environment
-    hardware: Hardware
     nodes: tuple[Node, ...]
-    timeout_s: float
-    log: Path
-    progress: Progress
-    watch: LifelineWatch
-    caches: Path | None = None
 
     def start(self, replicas: tuple[Replica, ...]) -> tuple[tuple[Replica, ...], tuple[RayNode, ...]]:
         """Bring every replica's cluster up and wait until Ray itself reports what was asked for.
@@ -64,7 +53,7 @@ class Rays:
         Raises:
             StageFailed: a Ray process ended, or a cluster was not complete before the deadline; says which node lacks what.
         """
-        deadline = time.monotonic() + self.timeout_s
+        deadline = time.monotonic() + self.here.timeouts.cluster
         token = attempts.secret(self.ground.attempt, "ray-token")
         heads = [self._head(index, replica, token) for index, replica in enumerate(replicas)]
         started = [
@@ -80,27 +69,29 @@ class Rays:
         return tuple(started), tuple(found)
 
     def _name(self, replica: Replica, place: int) -> str:
-        which = f"-{replica.name}" if self.plan.topology.replicas > 1 else ""
+        which = f"-{replica.name}" if self.here.plan.topology.replicas > 1 else ""
         return f"ray{which}-{'head' if place == 0 else f'n{place}'}"
 
     def _node(self, replica: Replica, place: int) -> Node:
         return self.nodes[replica.parts[place].node]
 
     def _ports(self, index: int, node: Node) -> tuple[int, ...]:
-        return port_plan.of_ray(self.plan.topology, node, index)
+        return port_plan.of_ray(self.here.plan.topology, node, index)
 
     def _environment(self, node: Node, token: Path) -> dict[str, str]:
         scratch = self.ground.scratch
-        caches = str(self.caches or compile_cache.fresh(scratch))
-        env = command_lines.server_environment(self.plan, self.hardware.accelerator, node, str(scratch), caches)
-        env = bytecode_cache.variables(self.environment) | env
+        caches = str(self.here.caches or compile_cache.fresh(scratch))
+        env = command_lines.server_environment(
+            self.here.plan, self.here.hardware.accelerator, node, str(scratch), caches
+        )
+        env = bytecode_cache.variables(self.here.environment) | env
         return env | command_lines.ray_environment(str(token.absolute()), str(scratch))
 
     def _head(self, index: int, replica: Replica, token: Path) -> str:
         node = self._node(replica, 0)
         self._request(index, replica, 0, token, None)
         address = f"{node.address}:{self._ports(index, node)[0]}"
-        self.progress.say(f"starting Ray on {address}")
+        self.here.progress.say(f"starting Ray on {address}")
         return address
 
     def _worker(self, index: int, replica: Replica, place: int, token: Path) -> None:
@@ -110,7 +101,12 @@ class Rays:
         node, part = self._node(replica, place), replica.parts[place]
         name = self._name(replica, place)
         argv = command_lines.ray_node(
-            self.environment.python, node, len(part.devices), str(self.ground.scratch), self._ports(index, node), head
+            self.here.environment.python,
+            node,
+            len(part.devices),
+            str(self.ground.scratch),
+            self._ports(index, node),
+            head,
         )
         request = DaemonRequest(
             name=name,
@@ -118,7 +114,7 @@ class Rays:
             env=self._environment(node, token),
             log=str(self.ground.attempt / f"{name}.log"),
             devices=part.devices,
-            modules=self.plan.modules,
+            modules=self.here.plan.modules,
             keep=KEPT,
         )
         self.ground.start(node.name, request)
@@ -132,7 +128,7 @@ class Rays:
                 probe.settimeout(1.0)
                 if probe.connect_ex((host, int(port))) == 0:
                     return
-            self.progress.waiting(f"waiting for Ray's head on {host}:{port}")
+            self.here.progress.waiting(f"waiting for Ray's head on {host}:{port}")
             time.sleep(0.1)
         raise self._incomplete([f"nothing listens on {host}:{port}"], name)
 
@@ -151,7 +147,7 @@ class Rays:
 
     def _incomplete(self, said: list[str], name: str) -> StageFailed:
         return StageFailed(
-            f"The Ray cluster was not complete within {self.timeout_s:.0f} s:\n" + "\n".join(said),
+            f"The Ray cluster was not complete within {self.here.timeouts.cluster:.0f} s:\n" + "\n".join(said),
             look=str(self.ground.attempt / f"{name}.log"),
             do="Read the log of Ray on the node that is named; raise timeouts.cluster if it was only slow.",
             reason="ray_incomplete",
@@ -161,10 +157,10 @@ class Rays:
     def _gate_failed(self, result: ToolResult, node: str) -> StageFailed:
         return StageFailed(
             f"What asks Ray for its nodes, on {node}, ended with exit code {result.exit_code} after {result.seconds:.0f} s and no answer.",
-            look=str(self.log),
+            look=str(self.here.log),
             do="Read the quoted lines; run again.",
             reason="ray_gate_failed",
-            quote=root_error(self.log),
+            quote=root_error(self.here.log),
         )
 
     def _gate(self, replica: Replica, token: Path, deadline: float) -> list[RayNode]:
@@ -178,7 +174,7 @@ class Rays:
         facts = self.ground.attempt / f"{name}.nodes.json"
         head = self._node(replica, 0)
         script = [
-            self.environment.python,
+            self.here.environment.python,
             str(IN_MODEL_ENV / "ray_gate.py"),
             str(replica.ray_address),
             json.dumps(expected),
@@ -187,12 +183,12 @@ class Rays:
             name=f"{name}-gate",
             argv=(*script, str(left_s), str(facts)),
             env=self._environment(head, token),
-            log=str(self.log),
-            modules=self.plan.modules,
+            log=str(self.here.log),
+            modules=self.here.plan.modules,
         )
 
         def check() -> str | None:
-            self.progress.waiting(
+            self.here.progress.waiting(
                 f"waiting for the Ray cluster ({len(expected)} node(s), {sum(len(p.devices) for p in replica.parts)} devices)"
             )
             state = attempts.find_daemon(self.ground.attempt, name)
@@ -201,7 +197,7 @@ class Rays:
 
         # On the head's node: a driver needs a raylet of its cluster beside it.
         tool = self.ground.tool(head.name, request)
-        result = tool.run(log=self.log, timeout_s=left_s + 30, watch=self.watch, check=check)
+        result = tool.run(log=self.here.log, timeout_s=left_s + 30, watch=self.here.watch, check=check)
         if result.exit_code == 0 and not result.stopped:
             return [RayNode.model_validate(node) for node in json.loads(facts.read_text())["nodes"]]
         ended = attempts.await_end(self.ground.attempt, name, 2.0 if result.seconds < left_s else 0.0)

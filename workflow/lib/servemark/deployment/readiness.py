@@ -14,6 +14,7 @@ from typing import Any
 
 from servemark import diagnosis, planning, supervisor
 from servemark.deployment import attempts
+from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Ground
 from servemark.deployment.polling import Tail, Waited, poll
 from servemark.deployment.probe import ServerProbe, require_closed
@@ -22,8 +23,7 @@ from servemark.errors import StageFailed
 from servemark.launch import compile_cache as compiled
 from servemark.launch import router_command_line
 from servemark.nodes import allocation
-from servemark.progress import Progress
-from servemark.records import Cluster, Endpoint, Failure, Plan, Ready, ReplicaStartup, ServerPlace, Startup
+from servemark.records import Cluster, Endpoint, Failure, Ready, ReplicaStartup, ServerPlace, Startup
 from servemark.supervisor.process_request import DaemonRequest
 
 STAGE = "await_ready"
@@ -36,20 +36,16 @@ _HEARTBEATS = ("engine_starting", "worker_not_answering")
 class Waiting:
     """Waits for every server of a deployment, and for the one address in front of several."""
 
-    plan: Plan
+    here: StageContext
     cluster: Cluster
     token: Endpoint
-    start_s: float
-    stall_s: float
-    stop_s: float
-    progress: Progress
 
-    def run(self, folder: Path) -> tuple[Ready, Startup]:
+    def run(self) -> tuple[Ready, Startup]:
         """Returns the token and the start-up record, both with ``failure`` when a server did not come up."""
-        token, name = self.token, self.plan.deployment
+        token, name = self.token, self.here.plan.deployment
         if token.replay:
             # Nothing was started: the start-up facts are those of the attempt that served.
-            kept = next((a / KEPT for a in reversed(attempts.every(folder)) if (a / KEPT).exists()), None)
+            kept = next((a / KEPT for a in reversed(attempts.every(self.here.deployment)) if (a / KEPT).exists()), None)
             return Ready(deployment=name, replay=True), Startup.read(kept) if kept else Startup(deployment=name)
         if token.failure or token.attempt is None or token.url is None or token.key_file is None:
             return (
@@ -68,14 +64,14 @@ class Waiting:
                 server = token.router
                 self._start_router(attempt, server, key)
         except StageFailed as error:
-            failure = attempts.fail(attempt, self._explain(attempt, error, server.daemon), self.stop_s)
+            failure = attempts.fail(attempt, self._explain(attempt, error, server.daemon), self.here.timeouts.stop)
             log = str(attempt / f"{server.daemon}.log")
             return (
                 Ready(deployment=name, failure=failure, attempt=token.attempt),
                 Startup(deployment=name, failure=failure, attempt=token.attempt, log=log, **self._places()),
             )
         last, to_health = max(starts, key=lambda start: start[0].seconds_to_first_token)
-        self.progress.say(f"ready after {last.seconds_to_first_token:.1f} s")
+        self.here.progress.say(f"ready after {last.seconds_to_first_token:.1f} s")
         startup = self._startup(last, to_health, tuple(start for start, _ in starts) if len(starts) > 1 else ())
         startup.write(attempt / KEPT)
         self._note_caches()
@@ -96,7 +92,7 @@ class Waiting:
         log = Path(last.log).read_text(errors="replace")
         observed = planning.observe(log)
         return Startup(
-            deployment=self.plan.deployment,
+            deployment=self.here.plan.deployment,
             attempt=self.token.attempt,
             cluster_seconds=self.cluster.seconds,
             seconds_to_health=to_health,
@@ -104,7 +100,7 @@ class Waiting:
             phases=last.phases,
             observed=observed,
             all_reduce=planning.observed_all_reduce(log),
-            differences=planning.compare(self.plan.estimate, observed) if self.plan.estimate else {},
+            differences=planning.compare(self.here.plan.estimate, observed) if self.here.plan.estimate else {},
             log=last.log,
             replicas=every,
             **self._places(),
@@ -127,14 +123,14 @@ class Waiting:
         if self.token.compile_cache_folder is None:
             return
         try:
-            compiled.came_up(Path(self.token.compile_cache_folder), self.plan)
+            compiled.came_up(Path(self.token.compile_cache_folder), self.here.plan)
         except OSError as error:
-            self.progress.say(f"warning: a later start will not know that it finds compiled code: {error}")
+            self.here.progress.say(f"warning: a later start will not know that it finds compiled code: {error}")
 
     def _client_node(self) -> str | None:
         """A client with a node of its own has the last one."""
         nodes = self.cluster.nodes
-        return nodes[-1 if self.plan.topology.client == "own" else 0].name if nodes else None
+        return nodes[-1 if self.here.plan.topology.client == "own" else 0].name if nodes else None
 
     def _one(self, attempt: Path, server: ServerPlace, key: str) -> tuple[ReplicaStartup, float]:
         """Wait for one server; returns how it came up, and seconds to /health."""
@@ -171,7 +167,7 @@ class Waiting:
             argv=router.argv,
             env=router_command_line.router_environment(),
             log=str(attempt / f"{router.daemon}.log"),
-            modules=self.plan.modules,
+            modules=self.here.plan.modules,
         )
         ground.start(router.node, request)
         begin = time.monotonic()
@@ -206,13 +202,12 @@ class Waiting:
 
         try:
             return poll(
-                ServerProbe(server.url, self.plan.served_name, key, health),
+                ServerProbe(server.url, self.here.plan.served_name, key, health),
                 tail,
                 died,
-                start_s=self.start_s,
-                stall_s=self.stall_s,
+                timeouts=self.here.timeouts,
                 begin=begin,
-                tell=lambda _: self.progress.waiting(words()),
+                tell=lambda _: self.here.progress.waiting(words()),
             )
         except StageFailed as error:
             tail()
@@ -230,7 +225,7 @@ class Waiting:
         what = f"{error.what} It was {stage}."
         failure = attempts.explain_end(STAGE, attempt, daemon, what, error.reason, stalled=True)
         if stage == CONNECTING and failure.reason in (error.reason, *_HEARTBEATS):
-            spans = self.plan.topology.nodes_of_a_replica > 1
+            spans = self.here.plan.topology.nodes_of_a_replica > 1
             cause = diagnosis.row("ranks_not_connected" if spans else "ranks_not_connected_on_node")
             told = {"reason": cause.reason, "detail": f"{what} {cause.cause}", "remedy": cause.remedy}
             return failure.model_copy(update=told)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servemark.deployment import attempts
+from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Ground
 from servemark.environments import bytecode_cache
 from servemark.errors import StageFailed
@@ -16,18 +17,13 @@ from servemark.launch.command_lines import NCCL_INTERFACE, Rank
 from servemark.machine import free_ports
 from servemark.nodes import allocation, port_plan
 from servemark.processes import identity
-from servemark.progress import Progress
 from servemark.records import (
     Cluster,
     Endpoint,
-    Environment,
     Fabric,
     Failure,
-    Hardware,
-    Manifest,
     Node,
     Part,
-    Plan,
     Replica,
     ServerPlace,
     utc_now,
@@ -45,18 +41,12 @@ class Serving:
     """Starts the servers of one deployment, and the router in front of several, or of several engines.
 
     Args:
-        caches: where compiled code is kept for later starts; None for a start that is to find nothing.
+        port: of the one address; None: any that is free.
     """
 
-    plan: Plan
+    here: StageContext
     cluster: Cluster
-    environment: Environment
-    manifest: Manifest
-    hardware: Hardware
-    port: int | None
-    stop_s: float
-    progress: Progress
-    caches: Path | None = None
+    port: int | None = None
 
     def run(self, fabric: Fabric) -> Endpoint:
         """Start ``vllm serve`` for every replica.
@@ -76,23 +66,23 @@ class Serving:
             servers = tuple(
                 self._replica(ground, index, replica, key_file) for index, replica in enumerate(token.replicas)
             )
-            router = self._router(servers) if self.plan.topology.routed else None
+            router = self._router(servers) if self.here.plan.topology.routed else None
         except StageFailed as error:
-            failed: Failure = attempts.fail(attempt, attempts.from_error(STAGE, error), self.stop_s)
+            failed: Failure = attempts.fail(attempt, attempts.from_error(STAGE, error), self.here.timeouts.stop)
             return Endpoint(deployment=token.deployment, failure=failed, attempt=token.attempt)
         url = (router or servers[0]).url
-        self.progress.say(f"started vLLM for {url}")
+        self.here.progress.say(f"started vLLM for {url}")
         return Endpoint(
             deployment=token.deployment,
             attempt=token.attempt,
             url=url,
-            served_name=self.plan.served_name,
+            served_name=self.here.plan.served_name,
             key_file=str(key_file),
             servers=servers,
             router=router,
             started_at=utc_now(),
             compile_cache=found,
-            compile_cache_folder=str(self.caches) if self.caches and found else None,
+            compile_cache_folder=str(self.here.caches) if self.here.caches and found else None,
         )
 
     def _look_into_caches(self) -> CompileCache | None:
@@ -101,16 +91,16 @@ class Serving:
         Raises:
             StageFailed: the folder cannot be used.
         """
-        if self.caches is None:
-            return "none" if compiled.is_ours(self.plan) else None
+        if self.here.caches is None:
+            return "none" if compiled.is_ours(self.here.plan) else None
         try:
-            return compiled.prepare(self.caches, self.plan, self.hardware)
+            return compiled.prepare(self.here.caches, self.here.plan, self.here.hardware)
         except OSError as error:
-            why = storage.refusal(error, self.caches)
+            why = storage.refusal(error, self.here.caches)
             raise StageFailed(
-                f"The folder for compiled code, {self.caches}, cannot be used: {why.what if why else error}",
+                f"The folder for compiled code, {self.here.caches}, cannot be used: {why.what if why else error}",
                 do="Make the cache writable for you on the nodes, name another (`cache`), or set `compile_cache: none` for "
-                f"deployments.{self.plan.deployment}.",
+                f"deployments.{self.here.plan.deployment}.",
                 reason=why.reason if why else "compile_cache",
             ) from None
 
@@ -133,12 +123,12 @@ class Serving:
 
     def _replica(self, ground: Ground, index: int, replica: Replica, key_file: Path) -> ServerPlace:
         """Start one server: one process, or one on each of its nodes where vLLM spans them itself."""
-        several = self.plan.topology.replicas > 1
+        several = self.here.plan.topology.replicas > 1
         head = self._node(replica.parts[0])
-        own, between = port_plan.of_server(self.plan.topology, head, index)
-        port = own if self.plan.topology.routed else self._published_port(head, own)
+        own, between = port_plan.of_server(self.here.plan.topology, head, index)
+        port = own if self.here.plan.topology.routed else self._published_port(head, own)
         name = f"{SERVER}-{replica.name}" if several else SERVER
-        spans = len(replica.parts) > 1 and self.plan.topology.executor == "mp"
+        spans = len(replica.parts) > 1 and self.here.plan.topology.executor == "mp"
         argv: list[str] = []
         # The followers first: the head's start is the server's.
         for number in reversed(range(len(replica.parts) if spans else 1)):
@@ -146,24 +136,26 @@ class Serving:
             node = self._node(part)
             rank = Rank(len(replica.parts), number, head.address, between) if spans else None
             argv = command_lines.serve(
-                self.environment.python,
-                self.cluster.model_path or self.manifest.path,
-                self.plan,
+                self.here.environment.python,
+                self.cluster.model_path or self.here.manifest.path,
+                self.here.plan,
                 node.address,
                 port,
                 rank,
             )
-            caches = str(self.caches or compiled.fresh(ground.scratch))
+            caches = str(self.here.caches or compiled.fresh(ground.scratch))
             env = command_lines.server_environment(
-                self.plan, self.hardware.accelerator, node, str(ground.scratch), caches, part.devices
+                self.here.plan, self.here.hardware.accelerator, node, str(ground.scratch), caches, part.devices
             )
-            env = bytecode_cache.variables(self.environment) | env
+            env = bytecode_cache.variables(self.here.environment) | env
             if replica.ray_address:
                 token = str((ground.attempt / "ray-token").absolute())
                 # vLLM copies NCCL_* of this process to the workers of all nodes (ray/ray_env.py), where the interface may have
                 # another name; Ray has given them their own node's.
                 env = {
-                    name: value for name, value in env.items() if name != NCCL_INTERFACE or name in self.plan.variables
+                    name: value
+                    for name, value in env.items()
+                    if name != NCCL_INTERFACE or name in self.here.plan.variables
                 }
                 env |= command_lines.ray_environment(token, str(ground.scratch)) | {"RAY_ADDRESS": replica.ray_address}
             daemon = name if number == 0 else f"{name}-n{number}"
@@ -174,8 +166,8 @@ class Serving:
                 secret_env={api_key.KEY: str(key_file)},
                 log=str(ground.attempt / f"{daemon}.log"),
                 devices=part.devices,
-                modules=self.plan.modules,
-                grace_s=self.stop_s,
+                modules=self.here.plan.modules,
+                grace_s=self.here.timeouts.stop,
             )
             ground.start(node.name, request)
         return ServerPlace(
@@ -192,13 +184,13 @@ class Serving:
         free, counters = port_plan.of_router(head)
         port = self._published_port(head, free)
         argv = router_command_line.router(
-            self.environment.python,
+            self.here.environment.python,
             [server.url for server in servers],
             head.address,
             port,
             counters,
-            self.plan.topology.routed_engines,
-            self.plan.topology.routing,
+            self.here.plan.topology.routed_engines,
+            self.here.plan.topology.routing,
         )
         return ServerPlace(
             replica="", daemon=ROUTER, node=head.name, url=f"http://{head.address}:{port}", argv=tuple(argv)
