@@ -1,7 +1,16 @@
-"""A plan and a node, for command lines."""
+"""A plan, a node and an executor, for command lines."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+from builders.deployed import stage_context
+from servemark.deployment import executors
+from servemark.deployment.executors.base import Executor
+from servemark.deployment.launcher import Ground
+from servemark.nodes.allocation import Allocation
+from servemark.progress import Progress
 from servemark.records import Node, Plan, Topology
 
 
@@ -24,3 +33,9 @@ def plan(**changes) -> Plan:
 
 NODE = Node(name="node1", host="n1", address="10.0.0.1", interface="hsn0", devices=2, cpu_count=8, memory_gib=1, shm_gib=1,
             python="3.12.1", vllm="1", ports=tuple(range(20000, 20019)))  # fmt: skip
+
+
+def executor(folder: Path, told: Progress, asked: Plan, **changes: Any) -> Executor:
+    """The executor of a plan on one node, with changes to the context of its stage."""
+    ground = Ground(Allocation(None, ("here",)), folder / "attempts" / "001", Path("/tmp/scratch"))
+    return executors.of(stage_context(folder, told, asked, **changes), ground, (NODE,))

@@ -13,7 +13,8 @@ from builders.standin_ray import DIES, NODE, put_ray
 from servemark import supervisor
 from servemark.config.cluster import Site
 from servemark.config.model import Timeouts
-from servemark.deployment import cluster, launcher, ray_clusters
+from servemark.deployment import cluster, launcher
+from servemark.deployment.executors import ray as ray_executor
 from servemark.nodes import port_plan
 from servemark.processes import identity as processes
 from servemark.records import RayNode, Topology
@@ -50,7 +51,7 @@ def test_a_complete_cluster_is_recorded_with_its_nodes(ray):
     )
     (replica,) = token.replicas
     address, port = replica.ray_address.split(":")
-    assert (address, int(port)) == ("127.0.0.1", port_plan.of_ray(TOPOLOGY, token.nodes[0], 0)[0])
+    assert (address, int(port)) == ("127.0.0.1", port_plan.of_executor(TOPOLOGY, token.nodes[0], 0)[0])
     (head,) = supervisor.read_daemons(plain.attempt)
     assert head.name == "ray-head" and f"--port={port}" in head.argv and "--num-gpus=2" in head.argv
 
@@ -115,7 +116,7 @@ def test_an_environment_without_ray_fails_with_pythons_word(deploy):
 )
 def test_a_cluster_that_stays_incomplete_is_a_failure_that_says_what_was_there(ray, monkeypatch, given, words):
     # The gate has 5 s at least: an interpreter on a shared disk takes its time.
-    monkeypatch.setattr(ray_clusters, "GATE_S", 1.0)
+    monkeypatch.setattr(ray_executor, "GATE_S", 1.0)
     plain = ray(cluster_s=1.0, **given)
     token = plain.start()
     words = words.format(host=processes.host())
@@ -200,7 +201,7 @@ def test_ray_over_two_nodes_has_a_head_and_a_worker_that_joins_it(ray, slurm, si
     assert options(head.argv)["--num-gpus"] == options(worker.argv)["--num-gpus"] == "1"
     for each in (head, worker):
         request = json.loads((plain.attempt / "requests" / f"{each.name}.json").read_text())
-        assert request["keep"] == list(ray_clusters.KEPT), "its logs go with the scratch folder"
+        assert request["keep"] == list(ray_executor.KEPT), "its logs go with the scratch folder"
     seen = sorted(path.name for path in next(Path(site.scratch).glob("servemark-*/*/")).glob("seen-*"))
     assert seen == ["seen-head-node1.json", "seen-worker-node2.json"]
     assert (

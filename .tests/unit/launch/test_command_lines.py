@@ -10,7 +10,6 @@ import pytest
 from builders.deployed import planned_point
 from builders.launching import NODE, plan
 from servemark.launch import api_key, command_lines, random_weights
-from servemark.records import Topology
 
 
 @pytest.mark.parametrize(
@@ -29,152 +28,8 @@ def test_options_are_spelled_as_vllm_reads_them(options, arguments):
     assert command_lines.option_arguments(options) == arguments
 
 
-MP = ["--distributed-executor-backend", "mp"]
-RAY = ["--distributed-executor-backend", "ray"]
-SPANS = {"nodes": 2, "devices_per_node": 2, "tensor_parallel": 2, "pipeline_parallel": 2}
-SIZES = ["--tensor-parallel-size", "2", "--pipeline-parallel-size", "2"]
-TOGETHER = ["--master-addr", "10.0.0.1", "--master-port", "20009"]
-DP4 = {"nodes": 2, "devices_per_node": 2, "data_parallel": 4, "executor": "mp"}
-DP4_OF = ["--data-parallel-size", "4", "--data-parallel-size-local", "2", "--data-parallel-address"]
-
-
-def rank(index: int, nodes: int = 2) -> command_lines.Rank:
-    return command_lines.Rank(nodes, index, "10.0.0.1", 20009)
-
-
-@pytest.mark.parametrize(
-    ("topology", "of", "expected"),
-    [
-        ({}, None, []),
-        ({"tensor_parallel": 2, "executor": "mp"}, None, ["--tensor-parallel-size", "2", *MP]),
-        ({**SPANS, "executor": "ray"}, None, [*SIZES, *RAY]),
-        ({**SPANS, "executor": "mp"}, rank(0), [*SIZES, *MP, "--nnodes", "2", "--node-rank", "0", *TOGETHER]),
-        (
-            {**SPANS, "executor": "mp"},
-            rank(1),
-            [*SIZES, *MP, "--nnodes", "2", "--node-rank", "1", *TOGETHER, "--headless"],
-        ),
-        ({"data_parallel": 2, "executor": "mp"}, None, [*MP, "--data-parallel-size", "2"]),
-        (DP4, rank(0), [*MP, *DP4_OF, "10.0.0.1", "--data-parallel-rpc-port", "20009"]),
-        (
-            DP4,
-            rank(1),
-            [
-                *MP, *DP4_OF, "10.0.0.1", "--data-parallel-rpc-port", "20009",
-                "--headless", "--data-parallel-start-rank", "2",
-            ],
-        ),
-        (
-            {"nodes": 4, "data_parallel": 4, "executor": "mp"},
-            rank(3, nodes=4),
-            [
-                *MP, "--data-parallel-size", "4", "--data-parallel-size-local", "1", "--data-parallel-address",
-                "10.0.0.1", "--data-parallel-rpc-port", "20009", "--headless", "--data-parallel-start-rank", "3",
-            ],
-        ),
-        (
-            {**DP4, "executor": "ray"},
-            None,
-            [*RAY, "--data-parallel-size", "4", "--data-parallel-backend", "ray", "--data-parallel-address", "10.0.0.7",
-             "--data-parallel-size-local", "2"],
-        ),
-        (
-            {"nodes": 2, "tensor_parallel": 2, "data_parallel": 1, "replicas": 2, "executor": "ray"},
-            None,
-            ["--tensor-parallel-size", "2", *RAY],
-        ),
-    ],
-)  # fmt: skip
-def test_the_servers_command_line(topology, of, expected):
-    argv = command_lines.serve(
-        "/env/bin/python", "/models/tiny", plan(topology=Topology(**topology)), "10.0.0.7", 20001, of
-    )
-    assert argv == [
-        "/env/bin/python",
-        "-m",
-        "vllm.entrypoints.cli.main",
-        "serve",
-        "/models/tiny",
-        "--served-model-name",
-        "tiny",
-        "--host",
-        "10.0.0.7",
-        "--port",
-        "20001",
-        *expected,
-        "--max-model-len",
-        "512",
-        "--enforce-eager",
-        "--middleware",
-        "servemark_require_key.RequireKey",
-    ]
-
-
-CPU_RAY = {
-    "SERVEMARK_CPU_RAY": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_SIM_MULTI_NUMA": "0",
-}
-
-
-@pytest.mark.parametrize(
-    ("topology", "accelerator", "variables", "expected"),
-    [
-        ({}, "cpu", {}, {}),
-        ({}, "cuda", {}, {"NCCL_SOCKET_IFNAME": "=lo"}),
-        ({}, "cpu", {"HF_HUB_OFFLINE": "0", "X": "1"}, {"HF_HUB_OFFLINE": "0", "X": "1"}),
-        ({"tensor_parallel": 2, "executor": "mp"}, "cpu", {}, {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}),
-        ({**SPANS, "executor": "mp"}, "cpu", {}, {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}),
-        ({**DP4}, "cpu", {}, {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}),
-        ({"nodes": 2, "replicas": 2, "executor": "mp"}, "cpu", {}, {"SERVEMARK_HEALTH_WITHOUT_KEY": "1"}),
-        ({"tensor_parallel": 2, "executor": "ray"}, "cpu", {}, CPU_RAY),
-        ({"tensor_parallel": 2, "executor": "ray"}, "cuda", {}, {"NCCL_SOCKET_IFNAME": "=lo"}),
-        (
-            {"nodes": 2, "replicas": 4, "tensor_parallel": 2, "executor": "mp"},
-            "cuda",
-            {},
-            {"NCCL_SOCKET_IFNAME": "=lo", "SERVEMARK_HEALTH_WITHOUT_KEY": "1"},
-        ),
-        ({}, "cuda", {"NCCL_SOCKET_IFNAME": "ib"}, {"NCCL_SOCKET_IFNAME": "ib"}),
-        ({**SPANS, "executor": "ray"}, "cuda", {}, {"NCCL_SOCKET_IFNAME": "=hsn0"}),
-        (
-            {**SPANS, "executor": "ray"},
-            "cuda",
-            {"NCCL_SOCKET_IFNAME": "ib", "GLOO_SOCKET_IFNAME": "eth1"},
-            {"NCCL_SOCKET_IFNAME": "ib", "GLOO_SOCKET_IFNAME": "eth1"},
-        ),
-        (
-            {**DP4, "executor": "ray"},
-            "cuda",
-            {},
-            {"NCCL_SOCKET_IFNAME": "=hsn0", "VLLM_RAY_DP_PACK_STRATEGY": "strict"},
-        ),
-        (
-            {"nodes": 4, "tensor_parallel": 2, "data_parallel": 2, "executor": "ray"},
-            "cuda",
-            {},
-            {"NCCL_SOCKET_IFNAME": "=hsn0", "VLLM_RAY_DP_PACK_STRATEGY": "span"},
-        ),
-        ({}, "cpu", {"PYTHONPATH": "/mine"}, {"PYTHONPATH": f"{api_key.DOORS}:/mine"}),
-        ({}, "cpu", {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "5"}, {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "5"}),
-    ],
-)
-def test_the_servers_environment(topology, accelerator, variables, expected):
-    asked = plan(topology=Topology(**topology), variables=variables)
-    env = command_lines.server_environment(asked, accelerator, NODE, "/tmp/scratch")
-    always = {
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "PYTHONUNBUFFERED": "1",
-        "VLLM_HOST_IP": "10.0.0.1",
-        "GLOO_SOCKET_IFNAME": "lo" if asked.topology.nodes_of_a_replica == 1 else "hsn0",
-        "VLLM_RPC_BASE_PATH": "/tmp/scratch",
-        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "120",
-        "PYTHONPATH": str(api_key.DOORS),
-    }
-    assert env == always | command_lines.NO_PROXY | expected
+def environment(of) -> dict[str, str]:
+    return command_lines.server_environment(of, "cuda", NODE, "/tmp/scratch", "/cache/x", {})
 
 
 CACHES = {
@@ -196,19 +51,15 @@ CACHES = {
     ],
 )
 def test_compiled_code_goes_where_it_is_found_again_unless_the_deployment_says_another_place(variables, changed):
-    env = command_lines.server_environment(plan(variables=variables), "cuda", NODE, "/tmp/scratch", "/cache/x")
+    env = environment(plan(variables=variables))
     assert {name: env.get(name) for name in CACHES} == CACHES | changed
-    assert not CACHES.keys() & command_lines.server_environment(plan(), "cuda", NODE, "/tmp/scratch").keys()
 
 
 def test_a_server_with_random_weights_finds_the_plugin_beside_the_doors_and_no_other_does():
     random = plan(options={"load-format": random_weights.LOAD_FORMAT}, variables={"PYTHONPATH": "/mine"})
-    path = command_lines.server_environment(random, "cuda", NODE, "/tmp/scratch")["PYTHONPATH"]
+    path = environment(random)["PYTHONPATH"]
     assert path == f"{random_weights.FOLDER}:{api_key.DOORS}:/mine"
-    assert (
-        str(random_weights.FOLDER)
-        not in command_lines.server_environment(plan(), "cuda", NODE, "/tmp/scratch")["PYTHONPATH"]
-    )
+    assert str(random_weights.FOLDER) not in environment(plan())["PYTHONPATH"]
 
 
 def test_ray_is_told_of_its_token_by_a_file():

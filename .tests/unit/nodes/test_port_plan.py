@@ -31,14 +31,14 @@ def node(topology: Topology, number: int = 0) -> Node:
 @pytest.mark.parametrize(
     ("topology", "asked"),
     [
-        (Topology(), 11),
-        (Topology(nodes=2, devices_per_node=4, tensor_parallel=4, pipeline_parallel=2, executor="ray"), 11),
-        (Topology(devices_per_node=4, tensor_parallel=2, replicas=2, executor="ray"), 19),
-        (Topology(devices_per_node=8, tensor_parallel=2, replicas=4, executor="ray"), 35),
-        (Topology(devices_per_node=16, replicas=16), 131),
-        (Topology(nodes=2, devices_per_node=4, tensor_parallel=4, replicas=2, executor="mp"), 11),
-        (Topology(nodes=4, devices_per_node=2, tensor_parallel=2, pipeline_parallel=2, replicas=2, executor="ray"), 11),
-        (Topology(nodes=2, devices_per_node=4, tensor_parallel=2, replicas=4, executor="mp", client="own"), 19),
+        (Topology(), 4),
+        (Topology(nodes=2, devices_per_node=4, tensor_parallel=4, pipeline_parallel=2, executor="ray"), 10),
+        (Topology(devices_per_node=4, tensor_parallel=2, replicas=2, executor="ray"), 17),
+        (Topology(devices_per_node=8, tensor_parallel=2, replicas=4, executor="ray"), 31),
+        (Topology(devices_per_node=16, replicas=16), 19),
+        (Topology(nodes=2, devices_per_node=4, tensor_parallel=4, replicas=2, executor="mp"), 5),
+        (Topology(nodes=4, devices_per_node=2, tensor_parallel=2, pipeline_parallel=2, replicas=2, executor="ray"), 10),
+        (Topology(nodes=2, devices_per_node=4, tensor_parallel=2, replicas=4, executor="mp", client="own"), 7),
     ],
 )
 def test_every_process_has_ports_of_its_own(topology, asked):
@@ -46,10 +46,10 @@ def test_every_process_has_ports_of_its_own(topology, asked):
     assert port_plan.needed(topology) == asked
     given = [*port_plan.of_router(nodes[0]), port_plan.of_fabric(nodes[0])]
     for index, replica in enumerate(place(topology)):
-        given += port_plan.of_server(topology, nodes[replica.parts[0].node], index)
+        given.append(port_plan.of_server(topology, nodes[replica.parts[0].node], index))
         for part in replica.parts:
-            of_ray = port_plan.of_ray(topology, nodes[part.node], index)
-            assert len(of_ray) == 6
-            given += of_ray
+            own = port_plan.of_executor(topology, nodes[part.node], index)
+            assert len(own) == topology.traits.ports
+            given += own
     assert {port: count for port, count in Counter(given).items() if count > 1} == {}
     assert set(given) <= {port for each in nodes for port in each.ports}

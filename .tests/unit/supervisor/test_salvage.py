@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from servemark.deployment.ray_clusters import KEPT
+from servemark.deployment.executors.ray import KEPT
 from servemark.diagnosis.text import window
 from servemark.supervisor import salvage
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builders.launching import NODE, plan
+from builders.deployed import HARDWARE
+from builders.launching import NODE, executor, plan
 from servemark.launch import command_lines
 from servemark.records import Topology
 from servemark.variables import inherited, passed_on
@@ -79,9 +80,10 @@ def test_where_the_topology_decides_whether_a_servers_value_is_the_shells(name, 
 
 @pytest.mark.parametrize("topology", [ONE, TWO, TWO_BY_RAY], ids=["one", "two", "two by Ray"])
 @pytest.mark.parametrize("accelerator", ["cuda", "cpu"])
-def test_what_servemark_sets_itself_is_never_said_to_come_from_the_shell(topology, accelerator):
+def test_what_servemark_sets_itself_is_never_said_to_come_from_the_shell(tmp_path, told, topology, accelerator):
     """Of what it sets, all is known to be a place, no decision, or not the shell's; with Ray the interface for NCCL is the exception."""
-    own = command_lines.server_environment(plan(topology=topology), accelerator, NODE, "/tmp/a", "/cache", (0, 1))
+    hardware = HARDWARE.model_copy(update={"accelerator": accelerator})
+    own = executor(tmp_path, told, plan(topology=topology), hardware=hardware).environment(NODE, (0, 1))
     own |= command_lines.ray_environment("/token", "/tmp/a")
     left = {"NCCL_SOCKET_IFNAME"} if accelerator == "cuda" and topology == TWO_BY_RAY else set()
     assert {"GLOO_SOCKET_IFNAME", "TORCHINDUCTOR_CACHE_DIR"} <= own.keys()

@@ -1,4 +1,4 @@
-"""start_cluster: take the nodes, look at each, then bring up Ray where the topology asks for it, and check what came up."""
+"""start_cluster: take the nodes, look at each, then bring up what the executor needs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from servemark import supervisor
-from servemark.deployment import attempts, node_checks
+from servemark.deployment import attempts, executors, node_checks
 from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Ground, new_scratch, on_node
-from servemark.deployment.ray_clusters import Rays
 from servemark.environments.build import verify as verify_environment
 from servemark.errors import ServemarkError, StageFailed
 from servemark.files import private, storage
@@ -78,9 +77,8 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
         verify_environment(here.environment)
         update = {"nodes": found, "replicas": place(plan.topology), "model_path": model_path}
         token = token.model_copy(update=update)
-        if plan.topology.executor == "ray":
-            replicas, ray_nodes = Rays(here, ground, found).start(token.replicas)
-            token = token.model_copy(update={"replicas": replicas, "ray_nodes": ray_nodes})
+        replicas, ray_nodes = executors.of(here, ground, found).bring_up(token.replicas)
+        token = token.model_copy(update={"replicas": replicas, "ray_nodes": ray_nodes})
     except ServemarkError as error:
         failure = attempts.fail(attempt, attempts.from_error(STAGE, error), timeouts.stop)
         return token.model_copy(update={"failure": failure})

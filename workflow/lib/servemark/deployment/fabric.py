@@ -10,11 +10,10 @@ import json
 import re
 from pathlib import Path
 
-from servemark.deployment import attempts
+from servemark.deployment import attempts, executors
 from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Ground
 from servemark.diagnosis import diagnose, root_error
-from servemark.environments import bytecode_cache
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.errors import StageFailed
 from servemark.launch import command_lines
@@ -93,14 +92,12 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
     }
     path = attempt / "all-reduce-spec.json"
     write_atomically(path, json.dumps(spec, indent=2) + "\n")
-    env = command_lines.server_environment(
-        plan, here.hardware.accelerator, servers[0], str(attempts.scratch_folder(attempt))
-    )
+    ground = Ground(allocation.current(), attempt, attempts.scratch_folder(attempt))
+    env = executors.of(here, ground, cluster.nodes).environment(servers[0])
     # Each node names its own interface and address.
     env = {key: value for key, value in env.items() if key not in ("VLLM_HOST_IP", *INTERFACES)}
     env = (
-        bytecode_cache.variables(here.environment)
-        | env
+        env
         | {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"}
         | {key: value for key, value in plan.variables.items() if key in INTERFACES}
     )
@@ -113,9 +110,7 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
         devices=tuple(used[0]),
         grace_s=3.0,
     )
-    tool = Ground(allocation.current(), attempt, attempts.scratch_folder(attempt)).tool_on(
-        [node.name for node in servers], request
-    )
+    tool = ground.tool_on([node.name for node in servers], request)
     progress.say(f"all-reduce over {ranks} ranks on {', '.join(node.name for node in servers)} ({backend})")
     result = tool.run(
         log=log, timeout_s=timeout_s + 30, watch=here.watch,

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from servemark.deployment import attempts
+from servemark.deployment import attempts, executors
 from servemark.deployment.context import StageContext
+from servemark.deployment.executors.base import Executor
 from servemark.deployment.launcher import Ground
-from servemark.environments import bytecode_cache
 from servemark.errors import StageFailed
 from servemark.files import storage
 from servemark.launch import api_key, command_lines, router_command_line
 from servemark.launch import compile_cache as compiled
-from servemark.launch.command_lines import NCCL_INTERFACE, Rank
 from servemark.machine import free_ports
 from servemark.nodes import allocation, port_plan
 from servemark.processes import identity
@@ -61,10 +60,11 @@ class Serving:
         attempt = Path(token.attempt)
         try:
             ground = Ground(allocation.current(), attempt, attempts.scratch_folder(attempt))
+            executor = executors.of(self.here, ground, token.nodes)
             key_file = attempts.secret(attempt, "api-key")
             found = self._look_into_caches()
             servers = tuple(
-                self._replica(ground, index, replica, key_file) for index, replica in enumerate(token.replicas)
+                self._replica(executor, index, replica, key_file) for index, replica in enumerate(token.replicas)
             )
             router = self._router(servers) if self.here.plan.topology.routed else None
         except StageFailed as error:
@@ -121,53 +121,37 @@ class Serving:
             )
         return self.port
 
-    def _replica(self, ground: Ground, index: int, replica: Replica, key_file: Path) -> ServerPlace:
+    def _replica(self, executor: Executor, index: int, replica: Replica, key_file: Path) -> ServerPlace:
         """Start one server: one process, or one on each of its nodes where vLLM spans them itself."""
-        several = self.here.plan.topology.replicas > 1
+        here, ground, topology = self.here, executor.ground, self.here.plan.topology
         head = self._node(replica.parts[0])
-        own, between = port_plan.of_server(self.here.plan.topology, head, index)
-        port = own if self.here.plan.topology.routed else self._published_port(head, own)
-        name = f"{SERVER}-{replica.name}" if several else SERVER
-        spans = len(replica.parts) > 1 and self.here.plan.topology.executor == "mp"
+        free = port_plan.of_server(topology, head, index)
+        port = free if topology.routed else self._published_port(head, free)
+        name = f"{SERVER}-{replica.name}" if topology.replicas > 1 else SERVER
         argv: list[str] = []
         # The followers first: the head's start is the server's.
-        for number in reversed(range(len(replica.parts) if spans else 1)):
+        for number, rank in reversed(list(enumerate(executor.ranks(index, replica)))):
             part = replica.parts[number]
             node = self._node(part)
-            rank = Rank(len(replica.parts), number, head.address, between) if spans else None
             argv = command_lines.serve(
-                self.here.environment.python,
-                self.cluster.model_path or self.here.manifest.path,
-                self.here.plan,
+                here.environment.python,
+                self.cluster.model_path or here.manifest.path,
+                here.plan,
                 node.address,
                 port,
-                rank,
+                executor.arguments(node.address, rank),
+                follower=number > 0,
             )
-            caches = str(self.here.caches or compiled.fresh(ground.scratch))
-            env = command_lines.server_environment(
-                self.here.plan, self.here.hardware.accelerator, node, str(ground.scratch), caches, part.devices
-            )
-            env = bytecode_cache.variables(self.here.environment) | env
-            if replica.ray_address:
-                token = str((ground.attempt / "ray-token").absolute())
-                # vLLM copies NCCL_* of this process to the workers of all nodes (ray/ray_env.py), where the interface may have
-                # another name; Ray has given them their own node's.
-                env = {
-                    name: value
-                    for name, value in env.items()
-                    if name != NCCL_INTERFACE or name in self.here.plan.variables
-                }
-                env |= command_lines.ray_environment(token, str(ground.scratch)) | {"RAY_ADDRESS": replica.ray_address}
             daemon = name if number == 0 else f"{name}-n{number}"
             request = DaemonRequest(
                 name=daemon,
                 argv=tuple(argv),
-                env=env,
+                env=executor.server_environment(replica, node, part.devices),
                 secret_env={api_key.KEY: str(key_file)},
                 log=str(ground.attempt / f"{daemon}.log"),
                 devices=part.devices,
-                modules=self.here.plan.modules,
-                grace_s=self.here.timeouts.stop,
+                modules=here.plan.modules,
+                grace_s=here.timeouts.stop,
             )
             ground.start(node.name, request)
         return ServerPlace(

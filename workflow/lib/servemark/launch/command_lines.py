@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.launch import api_key, compile_cache, random_weights
@@ -35,27 +34,21 @@ def option_arguments(options: Mapping[str, object]) -> list[str]:
     return arguments
 
 
-@dataclass(frozen=True)
-class Rank:
-    """One ``vllm serve`` process of a server that spans several of them.
-
-    Args:
-        nodes: processes of this server, one a node.
-        index: which of them; 0 answers requests, the others serve it.
-        address: the first one's address.
-        port: where they find each other.
-    """
-
-    nodes: int
-    index: int
-    address: str
-    port: int
-
-
-def serve(python: str, model_path: str, plan: Plan, host: str, port: int, rank: Rank | None = None) -> list[str]:
+def serve(
+    python: str,
+    model_path: str,
+    plan: Plan,
+    host: str,
+    port: int,
+    ranks: Sequence[str] = (),
+    *,
+    follower: bool = False,
+) -> list[str]:
     """``vllm serve`` for one replica, or for one node of it. The API key is not here: it goes by environment (``doors.KEY``).
 
-    Sources: vLLM's docs/serving/parallelism_scaling.md (--nnodes, --node-rank, --headless) and data_parallel_deployment.md.
+    Args:
+        ranks: the executor's options.
+        follower: it serves another process of the replica and answers no requests.
     """
     topology = plan.topology
     argv = [
@@ -75,49 +68,25 @@ def serve(python: str, model_path: str, plan: Plan, host: str, port: int, rank: 
         argv += ["--tensor-parallel-size", str(topology.tensor_parallel)]
     if topology.pipeline_parallel > 1:
         argv += ["--pipeline-parallel-size", str(topology.pipeline_parallel)]
-    if topology.executor != "single":
-        argv += ["--distributed-executor-backend", topology.executor]
-    if topology.data_parallel > 1:
-        argv += _data_parallel(plan, host, rank)
-    elif rank:
-        argv += ["--nnodes", str(rank.nodes), "--node-rank", str(rank.index)]
-        argv += ["--master-addr", rank.address, "--master-port", str(rank.port)]
-        argv += ["--headless"] if rank.index else []
+    argv += ranks
     # vLLM ends a follower that is given a number of API servers, which it has none of (entrypoints/cli/serve.py, 0.25.1 and 0.32.0).
-    skipped = ("api-server-count",) if rank and rank.index else ()
+    skipped = ("api-server-count",) if follower else ()
     options = {name: value for name, value in plan.options.items() if name not in skipped}
     return argv + option_arguments(options) + api_key.arguments()
 
 
-def _data_parallel(plan: Plan, host: str, rank: Rank | None) -> list[str]:
-    size = plan.topology.data_parallel
-    argv = ["--data-parallel-size", str(size)]
-    if plan.topology.executor == "ray":
-        # Ray starts the engines of all nodes; vLLM's default puts every one of them on the first.
-        local = max(1, size // plan.topology.nodes_of_a_replica)
-        argv += ["--data-parallel-backend", "ray", "--data-parallel-address", host]
-        return [*argv, "--data-parallel-size-local", str(local)]
-    if rank is None:
-        return argv
-    local = size // rank.nodes
-    argv += ["--data-parallel-size-local", str(local), "--data-parallel-address", rank.address]
-    argv += ["--data-parallel-rpc-port", str(rank.port)]
-    return argv + (["--headless", "--data-parallel-start-rank", str(local * rank.index)] if rank.index else [])
-
-
 def server_environment(
-    plan: Plan, accelerator: str, node: Node, scratch: str, caches: str | None = None, devices: Sequence[int] = ()
+    plan: Plan, accelerator: str, node: Node, scratch: str, caches: str, executor: Mapping[str, str]
 ) -> dict[str, str]:
     """Variables of the server and of every Ray process on one node (Ray's workers take theirs from the raylet).
 
-    Sources: offline and usage switches from vLLM's documentation; gloo needs an exact interface name, NCCL takes ``=name`` for one; the Ray
-    executor does no OpenMP binding on CPU, so threads are limited by hand. Idle connections are kept longer than by vLLM itself
-    (``KEEP_ALIVE_S``). The deployment's own variables win.
+    Sources: offline and usage switches from vLLM's documentation; gloo needs an exact interface name, NCCL takes ``=name`` for one. Idle
+    connections are kept longer than by vLLM itself (``KEEP_ALIVE_S``). The deployment's own variables win.
 
     Args:
         scratch: the attempt's private folder on the node; vLLM's own sockets lie there and vanish with it.
-        caches: where compiled code is kept; None for a process that compiles nothing.
-        devices: of the node, those of a server without Ray; on CPU each rank is bound to the core of that number.
+        caches: where compiled code is kept.
+        executor: the executor's own variables.
     """
     env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1", **NO_PROXY}
     # Sockets between ranks ask for no key. Those of ranks that share a node are on loopback, where no other node reaches them.
@@ -125,26 +94,10 @@ def server_environment(
     between = node.interface if spans else LOOPBACK
     env |= {"VLLM_HOST_IP": node.address, "GLOO_SOCKET_IFNAME": between, "VLLM_RPC_BASE_PATH": scratch}
     env["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = str(KEEP_ALIVE_S)
-    if caches is not None:
-        env |= compile_cache.variables(caches, plan.variables)
+    env |= compile_cache.variables(caches, plan.variables)
     if accelerator == "cuda":
         env[NCCL_INTERFACE] = f"={between}"
-    if accelerator == "cpu":
-        ranks = plan.topology.replica_size // plan.topology.nodes_of_a_replica
-        if plan.topology.executor == "mp" and ranks > 1:
-            # vLLM's own choice is one NUMA node a rank, and it refuses to start where there are fewer.
-            env["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, devices or range(ranks)))
-        if plan.topology.executor == "ray":
-            env |= {
-                "SERVEMARK_CPU_RAY": "1",
-                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-                "OMP_NUM_THREADS": "1",
-                "VLLM_CPU_SIM_MULTI_NUMA": "0",
-            }
-    if plan.topology.executor == "ray" and plan.topology.data_parallel > 1 and plan.topology.nodes > 1:
-        # Engines within a node each, or engines that span nodes: vLLM wants to be told (VLLM_RAY_DP_PACK_STRATEGY in vllm/envs.py).
-        spans = plan.topology.engine_size > plan.topology.devices_per_node
-        env["VLLM_RAY_DP_PACK_STRATEGY"] = "span" if spans else "strict"
+    env |= executor
     env |= plan.variables | api_key.environment(plan.variables, behind_router=plan.topology.routed)
     return env | random_weights.environment(plan.options, env)
 

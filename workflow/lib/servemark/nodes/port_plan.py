@@ -7,27 +7,23 @@ from __future__ import annotations
 
 from servemark.records import Node, Topology
 
-_RAY = 6
-_SERVER = 2
-_REPLICA = _RAY + _SERVER
 # Once on a node, whatever runs there: the all-reduce, the router's counters, the router.
 _SHARED = 3
 
 
 def needed(topology: Topology) -> int:
     """How many free ports every node has to have."""
-    return _REPLICA * _replicas_of_a_node(topology) + _SHARED
+    return _of_one(topology) * _replicas_of_a_node(topology) + _SHARED
 
 
-def of_ray(topology: Topology, node: Node, index: int) -> tuple[int, ...]:
-    """The six ports that Ray gets on ``node`` for the replica of this number (from 0)."""
-    return _of_replica(topology, node, index)[:_RAY]
+def of_server(topology: Topology, node: Node, index: int) -> int:
+    """Where the server of the replica of this number (from 0) listens if this node is its head."""
+    return _of_replica(topology, node, index)[0]
 
 
-def of_server(topology: Topology, node: Node, index: int) -> tuple[int, int]:
-    """Where the replica's server listens if this node is its head, and where its processes on several nodes find each other."""
-    own, between = _of_replica(topology, node, index)[_RAY:]
-    return own, between
+def of_executor(topology: Topology, node: Node, index: int) -> tuple[int, ...]:
+    """The ports that the executor gets on ``node`` for the replica of this number (from 0): as many as its traits name."""
+    return _of_replica(topology, node, index)[1:]
 
 
 def of_fabric(node: Node) -> int:
@@ -44,7 +40,13 @@ def _replicas_of_a_node(topology: Topology) -> int:
     return max(1, topology.replicas // topology.nodes)
 
 
+def _of_one(topology: Topology) -> int:
+    """Ports of one replica on a node: the server's, and the executor's."""
+    return 1 + topology.traits.ports
+
+
 def _of_replica(topology: Topology, node: Node, index: int) -> tuple[int, ...]:
     # Replicas that share a node follow each other in number.
-    first = _REPLICA * (index % _replicas_of_a_node(topology))
-    return node.ports[first : first + _REPLICA]
+    count = _of_one(topology)
+    first = count * (index % _replicas_of_a_node(topology))
+    return node.ports[first : first + count]

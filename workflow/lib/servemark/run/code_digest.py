@@ -25,7 +25,7 @@ _GIVEN = "config"
 # How a deployment is brought up, found and watched. Its records state what happened, and new code changes none of that.
 _LIVE = (
     "launch.command_lines launch.router_command_line launch.api_key nodes machine.addresses deployment.attempts deployment.launcher "
-    "deployment.server deployment.watch"
+    "deployment.executors deployment.server deployment.watch"
 )
 # How a model's files come here: they are compared with what the hub states of them.
 _FETCHED = "weights.hub_client weights.hub_refusals"

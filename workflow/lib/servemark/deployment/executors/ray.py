@@ -1,0 +1,206 @@
+"""``executor: ray``: a cluster of its own for every replica that asks for it, and the gate that it has to pass."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from servemark import supervisor
+from servemark.deployment import attempts
+from servemark.deployment.executors.base import Executor, Rank
+from servemark.diagnosis import root_error
+from servemark.environments.build import IN_MODEL_ENV
+from servemark.errors import StageFailed
+from servemark.launch import command_lines
+from servemark.launch.command_lines import NCCL_INTERFACE
+from servemark.nodes import port_plan
+from servemark.records import Node, RayNode, Replica
+from servemark.supervisor.process_request import DaemonRequest
+
+STAGE = "start_cluster"
+# Ray's processes write their logs below its temporary folder, which is the scratch folder: they say why a raylet or an actor died.
+KEPT = tuple(
+    f"session_*/logs/{name}"
+    for name in (
+        "raylet.*",
+        "gcs_server.*",
+        "dashboard_agent.*",
+        "runtime_env_agent.*",
+        "worker-*",
+        "python-core-*",
+    )
+)
+# The gate has so much time at least, however long the heads took: it only has to ask.
+GATE_S = 5.0
+
+
+class Ray(Executor):
+    """A Ray cluster for each replica, whose first node runs the server. vLLM's workers take their variables from Ray's processes."""
+
+    def arguments(self, host: str, rank: Rank | None) -> list[str]:
+        topology = self.here.plan.topology
+        argv = ["--distributed-executor-backend", "ray"]
+        if topology.data_parallel == 1:
+            return argv
+        # Ray starts the engines of all nodes; vLLM's default puts every one of them on the first.
+        local = max(1, topology.data_parallel // topology.nodes_of_a_replica)
+        argv += ["--data-parallel-size", str(topology.data_parallel), "--data-parallel-backend", "ray"]
+        return [*argv, "--data-parallel-address", host, "--data-parallel-size-local", str(local)]
+
+    def variables(self, devices: Sequence[int]) -> dict[str, str]:
+        topology, found = self.here.plan.topology, {}
+        if self.here.hardware.accelerator == "cpu":
+            # The Ray executor does no OpenMP binding on CPU, so threads are limited by hand.
+            found = {
+                "SERVEMARK_CPU_RAY": "1",
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                "OMP_NUM_THREADS": "1",
+                "VLLM_CPU_SIM_MULTI_NUMA": "0",
+            }
+        if topology.data_parallel > 1 and topology.nodes > 1:
+            # Engines within a node each, or engines that span nodes: vLLM has to be told (VLLM_RAY_DP_PACK_STRATEGY in vllm/envs.py).
+            spans = topology.engine_size > topology.devices_per_node
+            found["VLLM_RAY_DP_PACK_STRATEGY"] = "span" if spans else "strict"
+        return found
+
+    def server_environment(self, replica: Replica, node: Node, devices: Sequence[int]) -> dict[str, str]:
+        env = self._environment(node) | {"RAY_ADDRESS": str(replica.ray_address)}
+        if NCCL_INTERFACE not in self.here.plan.variables:
+            # vLLM would copy it to the workers of all nodes, where it may have another name; Ray has given them their own node's.
+            env.pop(NCCL_INTERFACE, None)
+        return env
+
+    def bring_up(self, replicas: tuple[Replica, ...]) -> tuple[tuple[Replica, ...], tuple[RayNode, ...]]:
+        """Bring every replica's cluster up and wait until Ray itself reports what was asked for.
+
+        Raises:
+            StageFailed: a Ray process ended, or a cluster was not complete before the deadline; says which node lacks what.
+        """
+        deadline = time.monotonic() + self.here.timeouts.cluster
+        attempts.secret(self.ground.attempt, self._token.name)
+        started = tuple(
+            replica.model_copy(update={"ray_address": self._start(index, replica, 0)})
+            for index, replica in enumerate(replicas)
+        )
+        for index, replica in enumerate(started):
+            self._await_head(replica, self._name(replica, 0), deadline)
+            for place in range(1, len(replica.parts)):
+                self._start(index, replica, place)
+        return started, tuple(node for replica in started for node in self._gate(replica, deadline))
+
+    @property
+    def _token(self) -> Path:
+        return self.ground.attempt.absolute() / "ray-token"
+
+    def _name(self, replica: Replica, place: int) -> str:
+        which = f"-{replica.name}" if self.here.plan.topology.replicas > 1 else ""
+        return f"ray{which}-{'head' if place == 0 else f'n{place}'}"
+
+    def _node(self, replica: Replica, place: int) -> Node:
+        return self.nodes[replica.parts[place].node]
+
+    def _environment(self, node: Node) -> dict[str, str]:
+        return self.environment(node) | command_lines.ray_environment(str(self._token), str(self.ground.scratch))
+
+    def _start(self, index: int, replica: Replica, place: int) -> str:
+        """Start Ray on one node of a replica, the head if that is its first, and return the head's address."""
+        node, part, name = self._node(replica, place), replica.parts[place], self._name(replica, place)
+        ports = port_plan.of_executor(self.here.plan.topology, node, index)
+        argv = command_lines.ray_node(
+            self.here.environment.python, node, len(part.devices), str(self.ground.scratch), ports, replica.ray_address
+        )
+        request = DaemonRequest(
+            name=name,
+            argv=tuple(argv),
+            env=self._environment(node),
+            log=str(self.ground.attempt / f"{name}.log"),
+            devices=part.devices,
+            modules=self.here.plan.modules,
+            keep=KEPT,
+        )
+        self.ground.start(node.name, request)
+        if replica.ray_address:
+            return replica.ray_address
+        address = f"{node.address}:{ports[0]}"
+        self.here.progress.say(f"starting Ray on {address}")
+        return address
+
+    def _await_head(self, replica: Replica, name: str, deadline: float) -> None:
+        """Wait until the head's port is open: a worker that comes before gives up."""
+        host, _, port = str(replica.ray_address).rpartition(":")
+        while time.monotonic() < deadline:
+            if self._lost(name):
+                raise self._ended(name)
+            with socket.socket() as probe:
+                probe.settimeout(1.0)
+                if probe.connect_ex((host, int(port))) == 0:
+                    return
+            self.here.progress.waiting(f"waiting for Ray's head on {host}:{port}")
+            time.sleep(0.1)
+        raise self._incomplete([f"nothing listens on {host}:{port}"], name)
+
+    def _lost(self, name: str) -> bool:
+        state = attempts.find_daemon(self.ground.attempt, name)
+        return bool(state and state.ended_at) or not supervisor.is_alive(self.ground.attempt)
+
+    def _ended(self, name: str) -> StageFailed:
+        ended = attempts.await_end(self.ground.attempt, name)
+        first = attempts.first_to_end(self.ground.attempt, name) or ended
+        words = attempts.how_it_ended(first) if first else "its keeper is gone"
+        return attempts.as_error(
+            attempts.explain_end(STAGE, self.ground.attempt, first, f"Ray did not come up, {words}", "ray_exited")
+        )
+
+    def _incomplete(self, said: list[str], name: str) -> StageFailed:
+        return StageFailed(
+            f"The Ray cluster was not complete within {self.here.timeouts.cluster:.0f} s:\n" + "\n".join(said),
+            look=str(self.ground.attempt / f"{name}.log"),
+            do="Read the log of Ray on the node that is named; raise timeouts.cluster if it was only slow.",
+            reason="ray_incomplete",
+            quote=tuple(said),
+        )
+
+    def _gate(self, replica: Replica, deadline: float) -> list[RayNode]:
+        """Wait until Ray reports every node with its devices and versions."""
+        name, head = self._name(replica, 0), self._node(replica, 0)
+        parts = [(self.nodes[part.node], len(part.devices)) for part in replica.parts]
+        expected = [{"name": node.name, "address": node.address, "devices": count} for node, count in parts]
+        left_s = max(GATE_S, deadline - time.monotonic())
+        facts = self.ground.attempt / f"{name}.nodes.json"
+        script = (self.here.environment.python, str(IN_MODEL_ENV / "ray_gate.py"), str(replica.ray_address))
+        request = DaemonRequest(
+            name=f"{name}-gate",
+            argv=(*script, json.dumps(expected), str(left_s), str(facts)),
+            env=self._environment(head),
+            log=str(self.here.log),
+            modules=self.here.plan.modules,
+        )
+
+        def check() -> str | None:
+            self.here.progress.waiting(
+                f"waiting for the Ray cluster ({len(parts)} node(s), {sum(count for _, count in parts)} devices)"
+            )
+            return "Ray ended" if self._lost(name) else None
+
+        # On the head's node: a driver needs a raylet of its cluster beside it.
+        tool = self.ground.tool(head.name, request)
+        result = tool.run(log=self.here.log, timeout_s=left_s + 30, watch=self.here.watch, check=check)
+        if result.exit_code == 0 and not result.stopped:
+            return [RayNode.model_validate(node) for node in json.loads(facts.read_text())["nodes"]]
+        attempts.await_end(self.ground.attempt, name, 2.0 if result.seconds < left_s else 0.0)
+        if self._lost(name):
+            raise self._ended(name)
+        if not facts.exists() and not result.stopped:
+            raise StageFailed(
+                f"What asks Ray for its nodes, on {head.name}, ended with exit code {result.exit_code} after {result.seconds:.0f} s and "
+                "no answer.",
+                look=str(self.here.log),
+                do="Read the quoted lines; run again.",
+                reason="ray_gate_failed",
+                quote=root_error(self.here.log),
+            )
+        said = json.loads(facts.read_text())["missing"] if facts.exists() else [result.stopped or "no answer"]
+        raise self._incomplete(said, name)
