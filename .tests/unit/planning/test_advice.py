@@ -20,7 +20,7 @@ from servemark.planning import advise
 from servemark.planning.advice import CONDITIONS, REQUESTS_PER_SLOT, ROUNDING
 from servemark.planning.advice_data import NUMBERS, SENTENCES, Data
 from servemark.planning.cuda_graphs import dense
-from servemark.planning.plan_deployment import plan
+from servemark.planning.plan_deployment import DeploymentSpec, plan
 from servemark.records import Gpu, Plan
 from servemark.weights import builtin
 
@@ -116,7 +116,8 @@ def planned(
     hardware = gpus(gpu) if gpu in MEMORY_MIB else HARDWARE
     hardware = hardware.model_copy(update={"cuda_visible_devices": visible})
     found = CHECK.model_copy(update=check or {})
-    return plan("big", deployment, False, asked, hardware, found, manifest, inherited=inherited)
+    spec = DeploymentSpec(deployment=deployment, points=asked, inherited=inherited or {})
+    return plan("big", spec, hardware, found, manifest)
 
 
 def told(**changes) -> dict[str, str]:
@@ -328,7 +329,12 @@ def test_the_demo_and_the_example_on_cpu_need_no_advice(file, monkeypatch):
     check = report_data.check(serve_options=tuple(OPTIONS.split()), variables=KNOWN)
     assert config.deployments
     for name, deployment in config.deployments.items():
-        assert plan(name, deployment, False, points(config, name), HARDWARE, check, manifest).warnings == ()
+        assert (
+            plan(
+                name, DeploymentSpec(deployment=deployment, points=points(config, name)), HARDWARE, check, manifest
+            ).warnings
+            == ()
+        )
 
 
 @pytest.mark.parametrize(("length", "fits"), [(2047, False), ("2k", False), (2048, True), ("2K", True)])

@@ -15,7 +15,7 @@ from servemark.errors import PlanRefused
 from servemark.launch.random_weights import LOAD_FORMAT
 from servemark.measurement import key
 from servemark.planning.advice_data import SENTENCES
-from servemark.planning.plan_deployment import plan, point_key_parts, unknown_options
+from servemark.planning.plan_deployment import DeploymentSpec, plan, point_key_parts, unknown_options
 from servemark.records import Gpu, Plan
 from servemark.weights import builtin, manifest
 
@@ -75,9 +75,14 @@ def planned(tiny):
             "options": {"max-model-len": 512},
             "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"},
         }
-        deployment = Deployment.model_validate(values | changes)
-        asked = points or [point(1), point(2)]
-        return plan("plain", deployment, trust, asked, hardware, check, model, cluster=cluster, inherited=inherited)
+        spec = DeploymentSpec(
+            deployment=Deployment.model_validate(values | changes),
+            points=points or [point(1), point(2)],
+            trust_remote_code=trust,
+            cluster=cluster,
+            inherited=inherited or {},
+        )
+        return plan("plain", spec, hardware, check, model)
 
     return run
 

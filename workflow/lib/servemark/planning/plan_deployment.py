@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from servemark import planning
@@ -17,39 +17,40 @@ from servemark.machine import visible_gpus
 from servemark.measurement import key
 from servemark.planning.lengths import request_tokens
 from servemark.planning.options import fits_itself, flag, whole
-from servemark.records import EnvironmentCheck, Hardware, Manifest, Plan, PlannedPoint
+from servemark.records import EnvironmentCheck, Hardware, Manifest, Plan, PlannedPoint, Strict
 from servemark.weights.architecture import Architecture
 
 
-def plan(
-    name: str,
-    deployment: Deployment,
-    trust_remote_code: bool,
-    points: Iterable[Point],
-    hardware: Hardware,
-    check: EnvironmentCheck,
-    manifest: Manifest,
-    *,
-    cluster: Site | None = None,
-    inherited: Mapping[str, str] | None = None,
-) -> Plan:
+class DeploymentSpec(Strict):
+    """Everything of the configuration, and of the inherited environment variables, that decides a deployment's plan.
+
+    Attributes:
+        cluster: whose variables and modules hold for everything on the nodes; None: this machine alone.
+        inherited: the shell's variables that reach the server and decide (``variables/inherited.py``), none of them given by ``cluster`` or
+            ``deployment``. In the key they stand as if they were: the server gets the same either way.
+    """
+
+    deployment: Deployment
+    points: tuple[Point, ...]
+    trust_remote_code: bool = False
+    cluster: Site | None = None
+    inherited: dict[str, str] = {}
+
+
+def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: EnvironmentCheck, manifest: Manifest) -> Plan:
     """Decide whether the deployment can serve, and what it is expected to hold.
 
     Args:
         hardware: one node's; on a cluster all nodes are of one kind.
-        cluster: whose variables and modules hold for everything on the nodes; None: this machine alone.
-        inherited: the shell's variables that reach the server and decide (``variables/inherited.py``), none of them given by ``cluster`` or
-            ``deployment``. In the key they stand as if they were: the server gets the same either way.
 
     Raises:
         PlanRefused: an environment that cannot serve this here; an option vLLM does not know, an illegal topology, or not enough
             memory, with all reasons together.
     """
-    points = tuple(points)
+    deployment, points, cluster, inherited = spec.deployment, spec.points, spec.cluster, spec.inherited
     architecture = Architecture.from_config(manifest.config)
     topology = deployment.topology.record()
     variables = (dict(cluster.variables) if cluster else {}) | deployment.variables
-    inherited = dict(inherited or {})
     modules = cluster.modules if cluster else ()
     off, turned_off = planning.turned_off(check, topology, variables) if hardware.accelerator == "cuda" else ({}, ())
     variables |= off
@@ -76,7 +77,7 @@ def plan(
             do=f"Change deployments.{name} in the configuration as said.",
             reason="unknown_option" if unknown else "illegal_topology" if errors else "bad_option",
         )
-    options |= {"trust-remote-code": True} if trust_remote_code else {}
+    options |= {"trust-remote-code": True} if spec.trust_remote_code else {}
     if manifest.load_format == "dummy":
         options["load-format"] = random_weights.LOAD_FORMAT
     server = planning.Server.read(topology, layers, manifest.weight_bytes, options, variables, hardware)
