@@ -70,16 +70,12 @@ def test_every_process_has_something_to_do_and_all_for_about_as_long():
 def test_warm_ups_are_told_how_long_their_outputs_are_and_what_share_of_the_prompt_stays(tmp_path, monkeypatch):
     given = []
 
-    class Ground:
-        def __init__(self, *_):
-            self.alloc = SimpleNamespace(nodes=["n"])
+    def tool(node, request):
+        given.append(request.env)
+        return SimpleNamespace(run=lambda **_: None)
 
-        def tool(self, node, request):
-            given.append(request.env)
-            return SimpleNamespace(run=lambda **_: None)
-
-    monkeypatch.setattr(client_room, "Ground", Ground)
-    monkeypatch.setattr(client_room.attempts, "scratch_folder", lambda attempt: attempt)
+    ground = SimpleNamespace(alloc=SimpleNamespace(nodes=["n"]), tool=tool)
+    monkeypatch.setattr(client_room.Ground, "of", lambda attempt: ground)
     here = SimpleNamespace(log=tmp_path / "log", watch=None)
     for tokens, prefix in ((32, 0), (32, 6), (None, 0)):
         point = planned_point(7, {}, warmup_tokens=tokens, input_tokens=2, client_options={"random-prefix-len": prefix})

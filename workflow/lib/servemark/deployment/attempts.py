@@ -62,6 +62,11 @@ def every(deployment_folder: Path) -> list[Path]:
     return sorted(found, key=lambda p: int(p.name))
 
 
+def newest(deployment: Path, name: str) -> Path | None:
+    """Return the file of this name of the newest attempt that has one."""
+    return next((a / name for a in reversed(every(deployment)) if (a / name).exists()), None)
+
+
 def latest(deployment_folder: Path) -> Path | None:
     """The newest attempt."""
     found = every(deployment_folder)

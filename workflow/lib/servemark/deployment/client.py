@@ -9,13 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from servemark.deployment import attempts
 from servemark.deployment.context import Stage
 from servemark.deployment.launcher import Ground
 from servemark.launch import command_lines
 from servemark.measurement.merge import Samples, merge
 from servemark.measurement.raw import RawError, RawResult, read_data, read_raw
-from servemark.nodes import allocation
 from servemark.processes.children import ToolResult
 from servemark.records import PlannedPoint, Ready, prefix_tokens, prompt_tokens, write_atomically
 from servemark.supervisor.process_request import DaemonRequest
@@ -123,7 +121,7 @@ class BenchmarkClient:
         order = self._beside("order")
         words = {"processes": self.commands, "cpu": str(self._beside("cpu").absolute())}
         write_atomically(order, json.dumps(words) + "\n")
-        ground = Ground(allocation.current(), attempt, attempts.scratch_folder(attempt))
+        ground = Ground.of(attempt)
         request = DaemonRequest(
             name=f"client-{self.point.name}",
             argv=(self.python, str(_RUN_CLIENTS), str(order.absolute())),

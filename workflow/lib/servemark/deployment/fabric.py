@@ -17,7 +17,7 @@ from servemark.diagnosis import diagnose, root_error
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.errors import StageFailed
 from servemark.launch import command_lines
-from servemark.nodes import allocation, port_plan
+from servemark.nodes import port_plan
 from servemark.records import Cluster, Fabric, write_atomically
 from servemark.supervisor.process_request import DaemonRequest
 
@@ -46,7 +46,7 @@ def check(here: StageContext, cluster: Cluster) -> Fabric:
     name = here.plan.deployment
     if cluster.replay:
         # Nothing was started: the fabric's facts are those of the attempt that served.
-        kept = next((a / KEPT for a in reversed(attempts.every(here.deployment)) if (a / KEPT).exists()), None)
+        kept = attempts.newest(here.deployment, KEPT)
         return Fabric.read(kept) if kept else Fabric(deployment=name, replay=True)
     if cluster.failure or cluster.attempt is None:
         return Fabric(deployment=name, failure=cluster.failure, attempt=cluster.attempt)
@@ -92,7 +92,7 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
     }
     path = attempt / "all-reduce-spec.json"
     write_atomically(path, json.dumps(spec, indent=2) + "\n")
-    ground = Ground(allocation.current(), attempt, attempts.scratch_folder(attempt))
+    ground = Ground.of(attempt)
     env = executors.of(here, ground, cluster.nodes).environment(servers[0])
     # Each node names its own interface and address.
     env = {key: value for key, value in env.items() if key not in ("VLLM_HOST_IP", *INTERFACES)}

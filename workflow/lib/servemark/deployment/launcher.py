@@ -13,6 +13,7 @@ from servemark import supervisor
 from servemark.config.model import Config
 from servemark.deployment import attempts
 from servemark.errors import StageFailed
+from servemark.nodes import allocation
 from servemark.nodes.allocation import Allocation
 from servemark.processes import identity
 from servemark.processes.children import LifelineWatch, ToolResult, run_tool
@@ -63,6 +64,11 @@ class Ground:
     alloc: Allocation
     attempt: Path
     scratch: Path
+
+    @classmethod
+    def of(cls, attempt: Path) -> Ground:
+        """Return that of an attempt which this allocation has begun."""
+        return cls(allocation.current(), attempt, attempts.scratch_folder(attempt))
 
     def request(self, node: str, asked: process_request.DaemonRequest) -> process_request.DaemonRequest:
         """``asked``, to be started on ``node``."""

@@ -6,7 +6,6 @@ What counts as ready is in ``probe``. A dead process ends the wait at once; a lo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,7 +21,6 @@ from servemark.diagnosis.startup_log import CONNECTING, StartupLog
 from servemark.errors import StageFailed
 from servemark.launch import compile_cache as compiled
 from servemark.launch import router_command_line
-from servemark.nodes import allocation
 from servemark.records import Cluster, Endpoint, Failure, Ready, ReplicaStartup, ServerPlace, Startup
 from servemark.supervisor.process_request import DaemonRequest
 
@@ -45,7 +43,7 @@ class Waiting:
         token, name = self.token, self.here.plan.deployment
         if token.replay:
             # Nothing was started: the start-up facts are those of the attempt that served.
-            kept = next((a / KEPT for a in reversed(attempts.every(self.here.deployment)) if (a / KEPT).exists()), None)
+            kept = attempts.newest(self.here.deployment, KEPT)
             return Ready(deployment=name, replay=True), Startup.read(kept) if kept else Startup(deployment=name)
         if token.failure or token.attempt is None or token.url is None or token.key_file is None:
             return (
@@ -53,16 +51,15 @@ class Waiting:
                 Startup(deployment=name, failure=token.failure, attempt=token.attempt, **self._places()),
             )
         attempt = Path(token.attempt)
-        key = Path(token.key_file).read_text().strip()
         starts: list[tuple[ReplicaStartup, float]] = []
         server = token.servers[0]
         try:
             # One after the other: they start together, so the waits overlap, and the last one decides.
             for server in token.servers:
-                starts.append(self._one(attempt, server, key))
+                starts.append(self._one(attempt, server))
             if token.router:
                 server = token.router
-                self._start_router(attempt, server, key)
+                self._start_router(attempt, server)
         except StageFailed as error:
             failure = attempts.fail(attempt, self._explain(attempt, error, server.daemon), self.here.timeouts.stop)
             log = str(attempt / f"{server.daemon}.log")
@@ -132,21 +129,16 @@ class Waiting:
         nodes = self.cluster.nodes
         return nodes[-1 if self.here.plan.topology.client == "own" else 0].name if nodes else None
 
-    def _one(self, attempt: Path, server: ServerPlace, key: str) -> tuple[ReplicaStartup, float]:
+    def _one(self, attempt: Path, server: ServerPlace) -> tuple[ReplicaStartup, float]:
         """Wait for one server; returns how it came up, and seconds to /health."""
         daemon = attempts.find_daemon(attempt, server.daemon)
         assert daemon is not None and daemon.started_at is not None, "serve_model has started it"
-        parser = StartupLog()
-        tail = Tail(Path(daemon.log), parser)
         started = datetime.fromisoformat(daemon.started_at)
         begin = time.monotonic() - (datetime.now(started.tzinfo) - started).total_seconds()
         which = f" ({server.replica} on {server.node})" if len(self.token.servers) > 1 else ""
-        waited = self._poll(
-            attempt, server, key, tail, begin, lambda: f"waiting for vLLM{which}: {parser.stage}", lambda: parser.stage
-        )
+        waited, parser = self._poll(attempt, server, f"vLLM{which}", begin)
         require_closed(f"{server.url}/metrics")
         healthy_at = started + timedelta(seconds=waited.seconds_to_health)
-        tail()
         start = ReplicaStartup(
             replica=server.replica,
             node=server.node,
@@ -156,12 +148,11 @@ class Waiting:
         )
         return start, waited.seconds_to_health
 
-    def _start_router(self, attempt: Path, router: ServerPlace, key: str) -> None:
+    def _start_router(self, attempt: Path, router: ServerPlace) -> None:
         """Start the router in front of replicas that are ready, and wait until it answers a completion, and nobody without the key.
 
         The first request through it carries the key: it keeps its first verdict on a key for its whole life.
         """
-        ground = Ground(allocation.current(), attempt, attempts.scratch_folder(attempt))
         request = DaemonRequest(
             name=router.daemon,
             argv=router.argv,
@@ -169,49 +160,46 @@ class Waiting:
             log=str(attempt / f"{router.daemon}.log"),
             modules=self.here.plan.modules,
         )
-        ground.start(router.node, request)
-        begin = time.monotonic()
+        Ground.of(attempt).start(router.node, request)
         # Its health route tells nothing of the key, so models and a completion are asked at once.
-        self._poll(
-            attempt,
-            router,
-            key,
-            lambda: False,
-            begin,
-            lambda: "waiting for the router",
-            lambda: "starting",
-            "/v1/models",
-        )
+        self._poll(attempt, router, "the router", time.monotonic(), "/v1/models")
         require_closed(router.url + router_command_line.DOOR_TEST)
 
     def _poll(
-        self,
-        attempt: Path,
-        server: ServerPlace,
-        key: str,
-        tail: Callable[[], bool],
-        begin: float,
-        words: Callable[[], str],
-        stage: Callable[[], str],
-        health: str = "/health",
-    ) -> Waited:
+        self, attempt: Path, server: ServerPlace, what: str, begin: float, health: str = "/health"
+    ) -> tuple[Waited, StartupLog]:
+        """Wait for a server or the router, and read its log meanwhile.
+
+        Args:
+            what: what is waited for, in words.
+            begin: ``time.monotonic()`` at the start of its process.
+        """
+        parser = StartupLog()
+        tail = Tail(attempt / f"{server.daemon}.log", parser)
+        key = Path(str(self.token.key_file)).read_text().strip()
+
+        def stage() -> str:
+            return parser.stage if server != self.token.router else "starting"
+
         def died() -> bool:
             # Whatever ends first takes the others along, so the keeper's life is every server's.
             state = attempts.find_daemon(attempt, server.daemon)
             return state is None or state.ended_at is not None or not supervisor.is_alive(attempt)
 
         try:
-            return poll(
+            waited = poll(
                 ServerProbe(server.url, self.here.plan.served_name, key, health),
                 tail,
                 died,
                 timeouts=self.here.timeouts,
                 begin=begin,
-                tell=lambda _: self.here.progress.waiting(words()),
+                tell=lambda _: self.here.progress.waiting(f"waiting for {what}: {stage()}"),
             )
         except StageFailed as error:
             tail()
             raise _During(stage(), error) from error
+        tail()
+        return waited, parser
 
     def _explain(self, attempt: Path, error: StageFailed, name: str) -> Failure:
         stage = getattr(error, "stage", "starting")

@@ -14,7 +14,7 @@ from servemark.files import storage
 from servemark.launch import api_key, command_lines, router_command_line
 from servemark.launch import compile_cache as compiled
 from servemark.machine import free_ports
-from servemark.nodes import allocation, port_plan
+from servemark.nodes import port_plan
 from servemark.processes import identity
 from servemark.records import (
     Cluster,
@@ -59,8 +59,7 @@ class Serving:
             return Endpoint(deployment=token.deployment, replay=token.replay, failure=failure, attempt=token.attempt)
         attempt = Path(token.attempt)
         try:
-            ground = Ground(allocation.current(), attempt, attempts.scratch_folder(attempt))
-            executor = executors.of(self.here, ground, token.nodes)
+            executor = executors.of(self.here, Ground.of(attempt), token.nodes)
             key_file = attempts.secret(attempt, "api-key")
             found = self._look_into_caches()
             servers = tuple(

@@ -35,14 +35,7 @@ def option_arguments(options: Mapping[str, object]) -> list[str]:
 
 
 def serve(
-    python: str,
-    model_path: str,
-    plan: Plan,
-    host: str,
-    port: int,
-    ranks: Sequence[str] = (),
-    *,
-    follower: bool = False,
+    python: str, model_path: str, plan: Plan, host: str, port: int, ranks: Sequence[str] = (), *, follower: bool = False
 ) -> list[str]:
     """``vllm serve`` for one replica, or for one node of it. The API key is not here: it goes by environment (``doors.KEY``).
 
@@ -51,19 +44,8 @@ def serve(
         follower: it serves another process of the replica and answers no requests.
     """
     topology = plan.topology
-    argv = [
-        python,
-        "-m",
-        VLLM,
-        "serve",
-        model_path,
-        "--served-model-name",
-        plan.served_name,
-        "--host",
-        host,
-        "--port",
-        str(port),
-    ]
+    argv = [python, "-m", VLLM, "serve", model_path, "--served-model-name", plan.served_name]
+    argv += ["--host", host, "--port", str(port)]
     if topology.tensor_parallel > 1:
         argv += ["--tensor-parallel-size", str(topology.tensor_parallel)]
     if topology.pipeline_parallel > 1:
@@ -132,12 +114,7 @@ def ray_node(
         else [f"--address={head}"]
     )
     return [
-        python,
-        "-m",
-        "ray.scripts.scripts",
-        "start",
-        *role,
-        "--block",
+        *(python, "-m", "ray.scripts.scripts", "start", *role, "--block"),
         f"--node-ip-address={node.address}",
         f"--node-manager-port={manager}",
         f"--object-manager-port={objects}",

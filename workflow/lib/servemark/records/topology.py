@@ -1,7 +1,7 @@
 """How a deployment spreads over nodes and devices; the tables of executors and of router policies.
 
-To add an executor: a row of :data:`EXECUTORS`, its name in ``ExecutorName``, and a module in ``servemark.deployment.executors``.
-To add a router policy: a row of :data:`ROUTER_POLICIES` and its name in ``PolicyName``.
+To add an executor: a row of :data:`EXECUTORS` and its name in ``ExecutorName``, and a module in ``servemark.deployment.executors``.
+To add a router policy: a row of :data:`ROUTER_POLICIES` and its name in ``PolicyName``. Name both in the key's description.
 """
 
 from __future__ import annotations
@@ -47,12 +47,7 @@ EXECUTORS: dict[ExecutorName, ExecutorTraits] = {
     "single": ExecutorTraits("one process", ports=0, one_rank=True),
     "mp": ExecutorTraits("multiprocessing executor", ports=1),
     "ray": ExecutorTraits(
-        "Ray executor",
-        ports=6,
-        engines_span_nodes=True,
-        needs_ray=True,
-        copies_variables=True,
-        open_store=True,
+        "Ray executor", ports=6, engines_span_nodes=True, needs_ray=True, copies_variables=True, open_store=True
     ),
 }
 
@@ -63,24 +58,19 @@ class RouterPolicy:
 
     Attributes:
         label: in reports; None for the default.
-        meaning: in the description of the configuration key.
         arguments: of vllm-router.
     """
 
     label: str | None
-    meaning: str
     arguments: tuple[str, ...]
 
 
 ROUTER_POLICIES: dict[PolicyName, RouterPolicy] = {
-    "round_robin": RouterPolicy(
-        None, "each replica (or engine, with `balancing: router`) in turn", ("--policy", "round_robin")
-    ),
+    "round_robin": RouterPolicy(None, ("--policy", "round_robin")),
     # The router's only policy that counts requests in flight. A request goes to the replica with the fewest as soon as one has more than
     # another; while all have as many, to the one that was given the least text, for no prompt is more alike than threshold 1.
     "least_requests": RouterPolicy(
         "requests to the least busy",
-        "the one with the fewest in flight, which keeps them equal when a wave of requests ends in one before the other",
         (
             *("--policy", "cache_aware", "--balance-abs-threshold", "0", "--balance-rel-threshold", "1.0"),
             # It keeps so many characters of prompts for each replica; its default is 32 times as much.
@@ -88,11 +78,6 @@ ROUTER_POLICIES: dict[PolicyName, RouterPolicy] = {
         ),
     ),
 }
-
-
-def _choices(meanings: dict[Any, str]) -> str:
-    *others, last = (f"`{name}`, {meaning}" for name, meaning in meanings.items())
-    return f"{'; '.join(others)}; or {last}"
 
 
 def _executor(sizes: dict[str, Any]) -> ExecutorName:
@@ -124,8 +109,9 @@ class Shape(Strict):
     )
     routing: PolicyName = Field(
         default="round_robin",
-        description="whom the router gives the next request: "
-        + _choices({name: policy.meaning for name, policy in ROUTER_POLICIES.items()}),
+        description="whom the router gives the next request: `round_robin`, each replica (or engine, with `balancing: router`) in turn; "
+        "or `least_requests`, the one with the fewest in flight, which keeps them equal when a wave of requests ends in one before the "
+        "other",
     )
     client: Literal["head", "own"] = Field(
         default="head",
@@ -135,8 +121,8 @@ class Shape(Strict):
     # Last: its default looks at the sizes above.
     executor: ExecutorName = Field(
         default_factory=_executor,
-        description=f"what starts a replica's ranks: {_choices({name: traits.label for name, traits in EXECUTORS.items()})}; when left "
-        "out, `single` for a replica of one rank and `mp` for several",
+        description="what starts a replica's ranks: `single` (one process), `mp` (vLLM's own processes, on every node) or "
+        "`ray`; when left out, `single` for a replica of one rank and `mp` for several",
     )
 
     @property

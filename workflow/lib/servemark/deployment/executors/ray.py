@@ -22,17 +22,8 @@ from servemark.supervisor.process_request import DaemonRequest
 
 STAGE = "start_cluster"
 # Ray's processes write their logs below its temporary folder, which is the scratch folder: they say why a raylet or an actor died.
-KEPT = tuple(
-    f"session_*/logs/{name}"
-    for name in (
-        "raylet.*",
-        "gcs_server.*",
-        "dashboard_agent.*",
-        "runtime_env_agent.*",
-        "worker-*",
-        "python-core-*",
-    )
-)
+_LOGS = ("raylet.*", "gcs_server.*", "dashboard_agent.*", "runtime_env_agent.*", "worker-*", "python-core-*")
+KEPT = tuple(f"session_*/logs/{name}" for name in _LOGS)
 # The gate has so much time at least, however long the heads took: it only has to ask.
 GATE_S = 5.0
 
@@ -99,15 +90,13 @@ class Ray(Executor):
         which = f"-{replica.name}" if self.here.plan.topology.replicas > 1 else ""
         return f"ray{which}-{'head' if place == 0 else f'n{place}'}"
 
-    def _node(self, replica: Replica, place: int) -> Node:
-        return self.nodes[replica.parts[place].node]
-
     def _environment(self, node: Node) -> dict[str, str]:
         return self.environment(node) | command_lines.ray_environment(str(self._token), str(self.ground.scratch))
 
     def _start(self, index: int, replica: Replica, place: int) -> str:
         """Start Ray on one node of a replica, the head if that is its first, and return the head's address."""
-        node, part, name = self._node(replica, place), replica.parts[place], self._name(replica, place)
+        part, name = replica.parts[place], self._name(replica, place)
+        node = self.nodes[part.node]
         ports = port_plan.of_executor(self.here.plan.topology, node, index)
         argv = command_lines.ray_node(
             self.here.environment.python, node, len(part.devices), str(self.ground.scratch), ports, replica.ray_address
@@ -165,8 +154,9 @@ class Ray(Executor):
 
     def _gate(self, replica: Replica, deadline: float) -> list[RayNode]:
         """Wait until Ray reports every node with its devices and versions."""
-        name, head = self._name(replica, 0), self._node(replica, 0)
+        name = self._name(replica, 0)
         parts = [(self.nodes[part.node], len(part.devices)) for part in replica.parts]
+        head, _ = parts[0]
         expected = [{"name": node.name, "address": node.address, "devices": count} for node, count in parts]
         left_s = max(GATE_S, deadline - time.monotonic())
         facts = self.ground.attempt / f"{name}.nodes.json"
