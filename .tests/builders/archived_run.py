@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import tempfile
@@ -35,7 +36,7 @@ from servemark.records import (
     Stopped,
     Timeline,
 )
-from servemark.report import gather, page, table
+from servemark.report import block, gather, page, table
 from servemark.supervisor import KeeperState
 
 REQUESTS, INPUT, OUTPUT = 8, 10, 4
@@ -81,6 +82,15 @@ def attempt(deployment: str) -> str:
     return f"results/demo/deployments/{deployment}/attempts/001"
 
 
+def server(deployment: str) -> DaemonState:
+    """The server of a deployment's only start, as it ended."""
+    argv = ("python", "-m", "vllm.entrypoints.cli.main", "serve", "/models/tiny", "--port", "23231")
+    return DaemonState(
+        name="server", pid=176, argv=argv, log=f"{attempt(deployment)}/server.log", node="node01", exit_code=0,
+        started_at="2026-03-04T10:11:09.155+00:00", ended_at="2026-03-04T10:13:00.000+00:00", why="stop_requested",
+    )  # fmt: skip
+
+
 class ArchivedRun:
     """``results/demo``: two deployments that were measured and one that never came up.
 
@@ -105,7 +115,8 @@ class ArchivedRun:
         data.manifests["tiny"].write(self.folder / "models" / "tiny" / "manifest.json")
         for name in deployments:
             self._deployment(name)
-            Stopped(deployment=name, seconds=2.0).write(self.folder / "deployments" / name / "stopped.json")
+            stopped = Stopped(deployment=name, seconds=2.0, daemons=(server(name),))
+            stopped.write(self.folder / "deployments" / name / "stopped.json")
             Accounting(deployment=name, scheduler="none").write(self.folder / "deployments" / name / "accounting.json")
             if name != FAILED:
                 report_data.startup(name).write(self.folder / "deployments" / name / "startup.json")
@@ -146,11 +157,6 @@ class ArchivedRun:
     def _attempt(self, deployment: str) -> None:
         """What the deployment's only start left: its processes, its node, its sources, why it ended."""
         folder = f"deployments/{deployment}/attempts/001"
-        argv = ("python", "-m", "vllm.entrypoints.cli.main", "serve", "/models/tiny", "--port", "23231")
-        server = DaemonState(
-            name="server", pid=176, argv=argv, log=f"results/demo/{folder}/server.log", node="node01", exit_code=0,
-            started_at="2026-03-04T10:11:09.155+00:00", ended_at="2026-03-04T10:13:00.000+00:00", why="stop_requested",
-        )  # fmt: skip
         keeper = KeeperState(
             state="ended", identity="142:1@node01", deployment=deployment, why="stop_requested",
             ended_at="2026-03-04T10:13:00.058+00:00",
@@ -162,7 +168,7 @@ class ArchivedRun:
         sources = Sources(servemark="0.1.0", commit="1f0c2d9a" * 5, dirty=False)
         if deployment == FAILED:
             self.write(f"{folder}/failure.json", BROKEN.model_dump_json())
-        self.write(f"{folder}/daemons/server.json", server.model_dump_json(indent=2))
+        self.write(f"{folder}/daemons/server.json", server(deployment).model_dump_json(indent=2))
         self.write(f"{folder}/keeper.json", keeper.model_dump_json(indent=2))
         self.write(f"{folder}/survey/look/node01.json", Answer(name="node01", node=node).model_dump_json())
         self.write(f"{folder}/server.log", "INFO: Application startup complete.\n")
@@ -241,6 +247,17 @@ class ArchivedRun:
 
     def report(self) -> None:
         self.write("report.html", page.render(gather.gather(self.folder)))
+
+    def edit_block(self, change: Callable[[Any], object]) -> None:
+        """Change the page's block of data; it has to become another."""
+
+        def apply(text: str) -> str:
+            data = json.loads(text)
+            change(data)
+            return json.dumps(data)
+
+        pattern = re.compile(f'(id="{block.ID}">)(.*?)(</script>)', re.DOTALL)
+        self.edit("report.html", lambda text: pattern.sub(lambda found: found[1] + apply(found[2]) + found[3], text))
 
     def seal(self) -> Path:
         """Seal everything as it is now, as archive_results does."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from html.parser import HTMLParser
+from typing import Any
+
+from servemark.report import block
 
 
 class Document(HTMLParser):
@@ -14,22 +18,54 @@ class Document(HTMLParser):
         self.raw: list[tuple[str, dict, str]] = []
         self.text = ""
         self._in: tuple[str, dict] | None = None
+        self._section = ""
+        self._rows: list[tuple[str, list[str]]] = []
+        self._in_cell = self._head = False
         self.feed(html)
 
     def handle_starttag(self, tag, attributes):
         self.tags.append((tag, dict(attributes)))
         if tag in ("script", "style"):
             self._in = (tag, dict(attributes))
+        elif tag == "section":
+            self._section = dict(attributes)["id"]
+        elif tag == "thead":
+            self._head = True
+        elif tag == "tr":
+            self._rows.append(("" if self._head else self._section, []))
+        elif tag in ("th", "td"):
+            self._rows[-1][1].append("")
+            self._in_cell = True
 
     def handle_endtag(self, tag):
         if self._in and tag == self._in[0]:
             self._in = None
+        elif tag in ("th", "td"):
+            self._in_cell = False
+        elif tag == "thead":
+            self._head = False
 
     def handle_data(self, data):
         if self._in:
             self.raw.append((*self._in, data))
         else:
             self.text += data
+            if self._in_cell:
+                self._rows[-1][1][-1] += data
+
+    def cells(self, section: str) -> list[tuple[str, ...]]:
+        """The rows of a section's tables, without the heads."""
+        return [tuple(" ".join(cell.split()) for cell in row) for name, row in self._rows if name == section]
+
+    def json(self, identifier: str) -> Any:
+        """The content of a block of JSON."""
+        (text,) = (text for _, attributes, text in self.raw if attributes.get("id") == identifier)
+        return json.loads(text)
+
+    @property
+    def block(self) -> dict[str, Any]:
+        """The block of data, with a dictionary for each row of its tables."""
+        return block.expanded(self.json(block.ID))
 
     @property
     def words(self) -> str:

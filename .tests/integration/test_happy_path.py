@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import tarfile
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -12,8 +14,6 @@ import zstandard
 
 from integration.harness import RUN, Checkout, wait_until
 from servemark import verification
-from servemark.archive import run_record
-from servemark.records import Measurement, Run
 
 
 def every_command_line() -> str:
@@ -91,12 +91,17 @@ def test_first_run_measures_all_second_does_nothing_and_no_secret_is_left(fresh:
     third = fresh.run()
     assert third.rc == 0 and archive.read_bytes() == sealed, third.text
     assert verification.verify(archive).wrong == ()
-    run = Run.read(top / "run.json")
-    for deployment in run.deployments:
-        points = top.glob(f"deployments/{deployment.name}/points/chat-c?-r1.json")
-        counted = run_record.verdicts(map(Measurement.read, points))
-        assert [attempt.measured for attempt in deployment.attempts] == [counted] and sum(counted.values()) == 2
-    assert [state.attempts for state in run.sources] == [("a/001", "b/001")]
+    graph = json.loads((top / "ro-crate-metadata.json").read_text())["@graph"]
+    told = {entity["@id"]: entity for entity in graph}
+    for name in "ab":
+        counted = Counter(verdict for (deployment, _), verdict in verdicts.items() if deployment == name)
+        points = ", ".join(f"{counted[verdict]} {verdict}" for verdict in ("VALID", "SUSPECT") if counted[verdict])
+        action = told[f"#deployment-{name}"]
+        first, *commands = action["description"].splitlines()
+        assert first == f"2 load points: {points}" and any("serve" in command for command in commands)
+        assert action["actionStatus"].endswith("/CompletedActionStatus") and len(action["result"]) == 4
+        assert (top / f"deployments/{name}/attempts/001/sources.json").exists()
+    assert "," not in told["#servemark"]["description"], "both attempts were started from the same sources"
 
 
 def assert_attempts_apart(checkout: Checkout) -> None:

@@ -1,7 +1,9 @@
 "use strict";
 (() => {
-  const data = JSON.parse(document.getElementById("drawings").textContent);
-  const names = data.series;
+  const parsed = (id) => JSON.parse(document.getElementById(id).textContent);
+  const data = parsed("servemark-data");
+  const specs = parsed("drawings");
+  const names = specs.series;
   const views = new Map();
   const hidden = new Set();
   const checked = (name) => document.querySelector(`input[name="${name}"]:checked`);
@@ -60,9 +62,9 @@
   });
 
   const binSpec = (metric) => {
-    const bins = data.distribution?.loads[index("load")][metric];
+    const bins = data.distributions[index("load")][metric];
     if (!bins) return null;
-    const spec = structuredClone(data.distribution.specs[metric]);
+    const spec = structuredClone(specs.distribution[metric]);
     spec.data.values = binRows(bins);
     const rows = spec.data.values;
     for (const { encoding: { x, y } } of spec.layer) {
@@ -76,24 +78,34 @@
   };
 
   const lineSpec = (id, columns) => {
-    const { columns: of } = data.timeline.points[index("point")];
+    const { columns: of } = data.timelines[index("point")];
     const kinds = Object.entries(columns).filter(([column]) => column in of);
     if (!kinds.length) return null;
-    const spec = structuredClone(data.timeline.specs[id]);
+    const spec = structuredClone(specs.timeline[id]);
     spec.data.values = kinds.flatMap(([column, kind]) => of.seconds.map((seconds, at) => ({ seconds, kind, value: of[column][at] })));
     spec.params[0].value = of.seconds.length <= 60;
     return spec;
   };
 
+  const filled = (spec, values) => spec && { ...spec, data: { values } };
+
+  const curveSpec = (panel, id) => filled(specs.panels[panel][id], data.curves[panel][id]);
+
+  // The block numbers the phases; their names are the plot's colours.
+  const startupSpec = () => {
+    const phases = specs.startup?.layer[0].encoding.color.scale.domain;
+    return filled(specs.startup, data.startup.map((row) => ({ ...row, phase: phases[row.number - 1] })));
+  };
+
   // Every plot by its id, in the groups that are drawn anew together.
   const groups = {
-    curves: chosen("panel") ? curves.map((id) => [id, () => data.panels[chosen("panel").value][id]]) : [],
+    curves: chosen("panel") ? curves.map((id) => [id, () => curveSpec(chosen("panel").value, id)]) : [],
     bins: chosen("load") ? curves.slice(1).map((metric) => [`bins-${metric}`, () => binSpec(metric)]) : [],
     lines: chosen("point") ? [
       ["timeline-requests", () => lineSpec("requests", { running: "running", waiting: "waiting" })],
       ["timeline-kv", () => lineSpec("kv", { kv_percent: "KV cache in use" })],
     ] : [],
-    startup: [["startup", () => data.startup]],
+    startup: [["startup", startupSpec]],
   };
 
   const draw = async (id, spec) => {
@@ -152,7 +164,7 @@
   const writeBins = () => {
     const place = document.getElementById("bins");
     if (!place) return;
-    const tables = Object.entries(data.distribution.loads[index("load")]).map(([metric, bins]) => (
+    const tables = Object.entries(data.distributions[index("load")]).map(([metric, bins]) => (
       binTable(document.querySelector(`[data-title="bins-${metric}"]`).textContent, bins)
     ));
     place.replaceChildren(...tables);

@@ -18,6 +18,10 @@ def test_it_is_found_well_by_another_python_than_the_one_that_sealed_it():
     found = verify(ARCHIVE)
     assert found.wrong == ()
     assert (found.run, found.measurements, found.figures) == ("h200x4", 1, 36)
+    assert (found.sealed_by.servemark, found.sealed_by.format) == ("0.1.0", 1)
+    assert {text.partition(" ")[0] for text in found.not_checked} == {
+        *("report.html", "run.json", "measurements.csv", "measurements.parquet")
+    }
     assert found.identity == "704e79d4e3ca30df609615d2cdd9bfa09e60d0279b9440306bbd1f0eda42ddbd"
 
 

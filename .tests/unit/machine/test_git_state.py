@@ -136,6 +136,6 @@ def test_an_attempt_gets_the_note_of_its_run_and_keeps_it(tmp_path, monkeypatch)
         made.append(attempts.open_attempt("plain", folder, next(scratch), allocation, stop_grace_s=1.0))
     assert not (made[0] / git_state.NAME).exists()
     assert json.loads((made[1] / git_state.NAME).read_text())["servemark"] == "1"
-    states = git_state.of_attempts([folder, tmp_path / "none"])
+    states = [Sources.read(attempt / git_state.NAME) for attempt in made[1:]]
     assert [state.servemark for state in states] == ["1", "2"]
     assert git_state.words(states) == f"{'a' * 12}, not a git checkout"

@@ -13,7 +13,7 @@ from servemark.measurement import silence
 from servemark.measurement.raw import RawResult, read_raw
 from servemark.measurement.verdict import judge
 from servemark.records import PlannedPoint
-from servemark.verification.contents import read
+from servemark.report.gather import read
 from servemark.verification.unpack import unpacked
 
 LOOP, RATE = point(requests=16), point(requests=16, request_rate=1.0, concurrency=None)

@@ -104,11 +104,11 @@ def test_the_heaviest_load_of_the_first_workload_is_shown_first():
 
 def test_specifications_compile_and_counts_travel_apart_from_them():
     data = report_data.troubled()
-    drawn = histogram.drawings(data.distributions, ["plain", "ray-tp2", report_data.HOSTILE])
-    assert list(drawn["specs"]) == list(formatting.METRICS)
-    for spec in drawn["specs"].values():
+    specs = histogram.specs(["plain", "ray-tp2", report_data.HOSTILE])
+    assert list(specs) == list(formatting.METRICS)
+    for spec in specs.values():
         assert spec["data"]["values"] == []
         values = [{"deployment": "plain", "low": 1.0, "high": 1.12, "count": 3, "share": 100.0, "range": "1 to 1.12"}]
         assert vl_convert.vegalite_to_vega({**spec, "data": {"values": values}})["marks"]
-    assert [sum(load["ttft"]["counts"]["plain"]) for load in drawn["loads"][:3]] == [64, 64, 64]
-    assert histogram.drawings([], []) is None
+    loads = histogram.loads(data.distributions)
+    assert [sum(load["ttft"]["counts"]["plain"]) for load in loads[:3]] == [64, 64, 64]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from dataclasses import replace
 
@@ -65,13 +64,12 @@ def test_hostile_text_stays_text(troubled):
     assert "img" not in [tag for tag, _ in troubled.tags]
     assert report_data.HOSTILE in troubled.text
     assert "{{7*7}}" in troubled.text
-    (data,) = (json.loads(text) for tag, attributes, text in troubled.raw if attributes.get("id") == "drawings")
-    assert report_data.HOSTILE in data["series"]
+    assert report_data.HOSTILE in troubled.json("drawings")["series"]
 
 
-def test_data_block_holds_no_character_that_markup_knows(troubled):
-    (text,) = (text for _, attributes, text in troubled.raw if attributes.get("id") == "drawings")
-    assert not set("<>&") & set(text)
+def test_blocks_of_json_hold_no_character_that_markup_knows(troubled):
+    texts = [text for _, attributes, text in troubled.raw if attributes.get("type") == "application/json"]
+    assert len(texts) == 2 and not any(set("<>&") & set(text) for text in texts)
 
 
 def test_invalid_figures_are_nowhere_in_the_file():

@@ -13,7 +13,6 @@ from servemark import records
 from servemark.report import router_share, views
 from servemark.report.page import render
 from servemark.report.table import aggregate, tidy
-from servemark.verification.reading import read_page
 
 FOUR = records.Topology(devices_per_node=4, replicas=4)
 
@@ -139,13 +138,11 @@ def test_a_suspect_side_marks_its_own_figures_and_every_difference():
     data = run(through(512, ttft=25.0, client_cpu=0.4), doubtful)
     (pair,) = pairs(data)
     assert pair.verdict == "SUSPECT"
-    section = [line for line in read_page(render(data, bundle="")).lines if line.section == "router"]
-    head, *rows = section
-    assert head.head and len(rows) == 6
-    assert {len(line.cells) for line in section} == {8}
+    rows = Document(render(data, bundle="")).cells("router")
+    assert len(rows) == 6 and {len(row) for row in rows} == {8}
     place = ("x4", "router, concurrency 512", "direct, concurrency 128")
-    assert rows[0].cells == (*place, "TTFT p50 ms", "25.0", "20.0?", "+5.00?", "+25.0?")
-    assert rows[5].cells == (*place, "Busiest client % of a core", "40.0", "50.0?", "\u2013", "\u2013")
+    assert rows[0] == (*place, "TTFT p50 ms", "25.0", "20.0?", "+5.00?", "+25.0?")
+    assert rows[5] == (*place, "Busiest client % of a core", "40.0", "50.0?", "\u2013", "\u2013")
 
 
 def test_the_table_has_a_caption_and_its_head_and_rows_a_scope():

@@ -9,20 +9,16 @@ import pytest
 
 from builders import report_data, report_data_large
 from builders import report_data_parts as parts
+from builders.report_document import Document
 from servemark.report import distributions, thinning, views
 from servemark.report.page import render
 from servemark.report.table import aggregate, tidy
-from servemark.verification.reading import Page, read_page
 
 
 @pytest.fixture(scope="module")
-def large() -> tuple[str, Page]:
+def large() -> tuple[str, Document]:
     html = render(report_data_large.large(1000, 10, 2))
-    return html, read_page(html)
-
-
-def cells(page: Page, section: str) -> list[tuple[str, ...]]:
-    return [line.cells for line in page.lines if line.section == section and not line.head]
+    return html, Document(html)
 
 
 def medians(*shape: int) -> list[dict]:
@@ -36,13 +32,13 @@ def loads(selection: thinning.Selection, deployment: str) -> list[int]:
 def test_a_page_of_20000_measurements_has_less_than_10_mb(large):
     html, page = large
     assert len(html.encode()) < 10_000_000
-    assert not page.whole
+    assert page.block["whole"] is False and len(page.block["points"]) == 2000
     assert 'href="measurements.csv"' in html and 'href="measurements.parquet"' in html
 
 
 def test_every_suspect_and_invalid_measurement_is_listed_and_counted(large):
     _, page = large
-    found = cells(page, "verdicts")
+    found = page.cells("verdicts")
     counted, listed = ([row for row in found if len(row) == length] for length in (4, 9))
     assert [(row[0], *row[2:]) for row in counted] == [("requests_failed", "40", "40"), ("slow_start", "40", "40")]
     marks = [re.sub(r"\W", "", row[4]) for row in listed]
@@ -51,30 +47,30 @@ def test_every_suspect_and_invalid_measurement_is_listed_and_counted(large):
 
 def test_the_tables_show_two_load_points_of_each_of_1000_deployments(large):
     _, page = large
-    figures = cells(page, "figures")
+    figures = page.cells("figures")
     assert len(figures) == 2000
     assert {row[0] for row in figures} == {f"d{number:04d}" for number in range(1000)}
 
 
 def test_the_plots_show_the_best_deployments(large):
     _, page = large
-    series = page.drawings["series"]
+    series = page.json("drawings")["series"]
     assert len(series) == thinning.SERIES and series == sorted(series)
-    rows = page.drawings["panels"]["panel-0"]["throughput"]["data"]["values"]
+    rows = page.block["curves"]["panel-0"]["throughput"]
     assert {row["deployment"] for row in rows} == set(series)
     assert 0 < len(rows) <= thinning.DRAWN
-    assert {row["deployment"] for row in page.drawings["startup"]["data"]["values"]} == set(series)
-    assert {point["deployment"] for point in page.drawings["timeline"]["points"]} <= set(series)
-    shown = [set(bins["counts"]) for load in page.drawings["distribution"]["loads"] for bins in load.values()]
+    assert {row["deployment"] for row in page.block["startup"]} == set(series)
+    assert {point["deployment"] for point in page.block["timelines"]} <= set(series)
+    shown = [set(bins["counts"]) for load in page.block["distributions"] for bins in load.values()]
     assert shown and all(names <= set(series) for names in shown)
 
 
 @pytest.mark.parametrize(("most", "whole"), [(12, True), (11, False)])
 def test_a_page_is_thinned_above_a_number_of_measurements(monkeypatch, most, whole):
     monkeypatch.setattr(thinning, "WHOLE", most)
-    page = read_page(render(report_data.demo(), bundle=""))
-    assert page.whole is whole
-    rows = [row for row in cells(page, "verdicts") if len(row) == 9]
+    page = Document(render(report_data.demo(), bundle=""))
+    assert page.block["whole"] is whole
+    rows = [row for row in page.cells("verdicts") if len(row) == 9]
     assert len(rows) == (12 if whole else 1), "12 measurements, of which one is SUSPECT"
 
 
@@ -132,7 +128,7 @@ def test_of_many_gaps_the_first_are_listed_and_all_are_counted(monkeypatch):
     html = render(data, bundle="", whole=False)
     assert len(re.findall(r'<article class="gap" id="gap-\d+"', html)) == 3
     assert re.search(r"5 more gaps", html), "7 measurements, and a deployment that has none"
-    rows = cells(read_page(html), "verdicts")
+    rows = Document(html).cells("verdicts")
     assert [row[2] for row in rows if len(row) == 4] == ["7"] and len([row for row in rows if len(row) == 9]) == 3
 
 

@@ -55,7 +55,7 @@ def test_idle_seconds_before_and_after_are_cut_off():
     busy = tuple(4.0 if 8 <= second < 12 else 0.0 for second in range(20))
     (found,) = shown(server(seconds=long, running=busy, waiting=(0.0,) * 20, kv=(None,) * 20))
     assert (found.columns["seconds"][0], found.columns["seconds"][-1]) == (7.0, 12.0)
-    assert found.mean_kv_percent is None and "kv_percent" not in timelines.drawings([found])["points"][0]["columns"]
+    assert found.mean_kv_percent is None and "kv_percent" not in timelines.row(found)["columns"]
 
 
 def test_a_server_that_was_never_busy_has_no_timeline():
@@ -95,7 +95,7 @@ def test_the_busiest_is_shown_first():
     items = [report_data.measurement("a", load, output=float(load)) for load in (1, 9, 4)]
     found = timelines.shown(items, parts.timelines(items))
     assert found[timelines.busiest(found)].record.concurrency == 9
-    assert timelines.busiest([]) == 0 and timelines.drawings([]) is None
+    assert timelines.busiest([]) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,74 +1,94 @@
-"""Every figure that an archive's report page states is compared with what its per-request results give."""
+"""The block of data in an archive's report page is compared with what the per-request results give."""
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
-from builders.archived_run import FINE, wrong
-from servemark import __version__
-from servemark.report import thinning
+from builders.archived_run import wrong
+from servemark.archive import crate
+from servemark.report import block, thinning
+
+PLAIN = 2
+"""The row of deployment ``plain`` at concurrency 1: ``broken`` comes first, each deployment has two loads."""
+
+
+def point(data, column):
+    """The row of ``plain`` at concurrency 1 in the table of points, and the position of a column."""
+    table = data["points"]
+    assert table["rows"][PLAIN][:3] == ["plain", "chat", 1]
+    return table["rows"][PLAIN], table["columns"].index(column)
+
+
+def set_point(data, column, value):
+    row, place = point(data, column)
+    row[place] = value
+
+
+def measured(data, position=4):
+    """The first repetition of ``plain`` at concurrency 1."""
+    row = data["measurements"][position]
+    assert (row["deployment"], row["concurrency"], row["repetition"]) == ("plain", 1, 1)
+    return row
+
+
+def set_first(values, value):
+    values[0] = value
+
+
+def bins(data):
+    """The times to the first token at the first load."""
+    return data["distributions"][0]["ttft"]
 
 
 @pytest.mark.parametrize(
-    ("pattern", "new", "said"),
+    ("change", "path", "stated"),
     [
-        (r'(class="big">)[\d.]+', r"\g<1>99999", "plain, chat 10 tokens in, 4 out headline: text: stated 99999"),
-        (r'(Highest throughput: )[\d.]+', r"\g<1>99999", "summary: text: stated"),
-        (r'("output_tokens_per_s": )[\d.]+', r"\g<1>1.5", "load 1, repetition 1: throughput output_tokens_per_s: stated 1.5"),
-        (r'("seconds": )[\d.]+', r"\g<1>1.5", "startup seconds: stated 1.5"),
-        (r'(<td class="num group">)[\d.]+', r"\g<1>99999", "concurrency 1: output_tokens_per_s (median and range): stated 99999"),
-        (r'(id="memory".*?<td class="num">)[\d.,]+', r"\g<1>99999", "Planned: stated 99999"),
-        (r'(id="verdicts".*?)8/8', r"\g<1>9/8", "Requests: stated 9/8, recomputed 8/8"),
-        (r'(id="verdicts".*?)<tr>.*?</tr>', r"\g<1>", "verdicts: number of lines: stated 12, recomputed 13"),
-        (r'<section id="figures".*?</section>', "", "figures: number of lines: stated 0"),
-        (r'"drawings">.*?</script>', '"drawings">]</script>', "report.html holds no data of its plots"),
-        (r'(id="comparison".*?<td class="num">)[\d.]+(<span)', r"\g<1>99999\2", "concurrency 1: Output tokens/s per rank: stated 99999"),
-        (r'(id="attempts".*?)4 VALID', r"\g<1>5 VALID", "ray-tp2 001: Measured: stated 5 VALID, recomputed 4 VALID"),
-        (r'(id="timeline".*?<td class="num">)17(</td>)', r"\g<1>99\2", "Seconds seen: stated 99, recomputed 17"),
-        (r'("counts": {"plain": \[)\d+', r"\g<1>77", "plain chat, concurrency 1, bin from "),
-        (r'("edges": \[)[\d.]+', r"\g<1>0.015", "chat, concurrency 1: ttft bins: stated "),
-        (r'("columns": {"seconds": \[3), 4', r"\g<1>, 4.5", "second 4: timeline seconds: stated 4.5, recomputed 4"),
-        (r'"panel-0": ', '"panel-9": ', "panel-9 throughput: plot: stated there, recomputed not there"),
-        (r"(?s).*", "", "report.html holds no data of its plots"),
+        (lambda data: set_point(data, "output_tokens_per_s_median", 99999), "points: plain chat 1: output_tokens_per_s_median", "99999"),
+        (lambda data: set_point(data, "ttft_p99_ms_max", None), "points: plain chat 1: ttft_p99_ms_max", "nothing"),
+        (lambda data: set_point(data, "verdict", "SUSPECT"), "points: plain chat 1: verdict", "SUSPECT"),
+        (lambda data: data["points"]["rows"].pop(PLAIN), "points: number of entries", "5"),
+        (lambda data: measured(data).update(verdict="SUSPECT"), "measurements: plain chat 1 1: verdict", "SUSPECT"),
+        (lambda data: measured(data).update(ttft_p99_ms=1.5), "measurements: plain chat 1 1: ttft_p99_ms", "1.5"),
+        (lambda data: measured(data)["reasons"].append("x"), "measurements: plain chat 1 1: reasons: number of entries", "1"),
+        (lambda data: set_first(data["measurements"][0]["reasons"], "x"), "measurements: broken chat 1 1: reasons: 0", "x"),
+        (lambda data: data["measurements"].pop(), "measurements: number of entries", "11"),
+        (lambda data: data["verdicts"].update(VALID=7), "verdicts: VALID", "7"),
+        (lambda data: data["reasons"][0].update(measurements=9), "reasons: server_exited: measurements", "9"),
+        (lambda data: data["curves"]["panel-0"]["e2el"][0].update(p50=1.5), "curves: panel-0: e2el: plain 1 1: p50", "1.5"),
+        (lambda data: data["curves"]["panel-0"]["ttft"].pop(), "curves: panel-0: ttft: number of entries", "7"),
+        (lambda data: set_first(bins(data)["counts"]["plain"], 77), "distributions: 0: ttft: counts: plain: 0", "77"),
+        (lambda data: set_first(bins(data)["edges"], 0.015), "distributions: 0: ttft: edges: 0", "0.015"),
+        (lambda data: data["timelines"][0].update(samples=99), "timelines: plain chat 1 1: samples", "99"),
+        (lambda data: set_first(data["timelines"][0]["columns"]["seconds"], 4.5), "timelines: plain chat 1 1: columns: seconds: 0", "4.5"),
+        (lambda data: data["startup"][0].update(seconds=1.5), "startup: ray-tp2 1: seconds", "1.5"),
+        (lambda data: data.pop("curves"), "curves", "not there"),
+        (lambda data: data.update(more=1), "more", "1"),
     ],
 )  # fmt: skip
-def test_a_changed_figure_of_the_page_is_named(run, pattern, new, said):
-    run.edit("report.html", lambda text: re.sub(f"(?s){pattern.removeprefix('(?s)')}", new, text, count=1))
-    found = wrong(run.seal())
-    assert any(said in line for line in found), found
-    assert all("report.html" in line for line in found)
+def test_a_changed_value_of_the_block_is_named(run, change, path, stated):
+    run.edit_block(change)
+    (line,) = wrong(run.seal())
+    assert line.startswith(f"{path}: stated {stated}, recomputed ") and line.endswith(" (report.html)")
 
 
-def test_what_the_router_adds_is_checked_too(run):
-    def split(plan):
-        plan["topology"]["replicas"] = 2
-        for point in plan["points"]:
-            if point["concurrency"] == 1:
-                point.update(workload="direct", ask="replica")
-
-    run.edit_json("deployments/plain/plan.json", split)
-    for repetition in (1, 2):
-        run.judge("plain", f"chat-c1-r{repetition}", FINE)
-    assert wrong(run.seal()) == []
-    run.edit(
-        "report.html", lambda text: re.sub(r'(?s)(id="router".*?<td class="num">)[\d.]+', r"\g<1>99999", text, count=1)
-    )
-    (said,) = wrong(run.seal())
-    assert "report.html, router" in said
-    assert "chat, concurrency 2, direct, concurrency 1, TTFT p50 ms: Through the router: stated 99999" in said
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, '{"points": {"columns": ["a"], "rows": [[1, 2]]}}'])
+def test_a_block_that_cannot_be_read_is_named(run, text):
+    replaced = re.compile(f'(id="{block.ID}">).*?(</script>)', re.DOTALL)
+    run.edit("report.html", lambda page: replaced.sub(lambda found: found[1] + text + found[2], page))
+    (line,) = wrong(run.seal())
+    assert line.startswith("report.html: its block of data cannot be read")
 
 
-def test_the_page_of_another_version_with_other_words_and_the_same_figures_is_well(run):
-    def reworded(text: str) -> str:
-        text = text.replace(f'content="servemark {__version__}"', 'content="servemark 0.0.9"')
-        return text.replace("<h2", "<hr><h2").replace("Highest throughput", "The best").replace(">Accepted<", ">Taken<")
-
-    run.edit("report.html", reworded)
-    assert wrong(run.seal()) == []
-    run.edit("report.html", lambda text: re.sub(r'(class="big">)[\d.]+', r"\g<1>7", text, count=1))
-    assert "written by servemark 0.0.9" in wrong(run.seal())[0]
+def test_a_page_without_a_block_or_with_two_is_named(run):
+    page = (run.folder / "report.html").read_text()
+    own = re.search(f'<script [^>]*id="{block.ID}">.*?</script>', page, re.DOTALL)[0]
+    for text, count in (("", 0), (own + own, 2)):
+        run.write("report.html", page.replace(own, text))
+        (line,) = wrong(run.seal())
+        assert line.startswith(f"report.html holds {count} blocks")
 
 
 def test_a_page_that_shows_a_part_is_compared_with_that_part(run, monkeypatch):
@@ -76,15 +96,26 @@ def test_a_page_that_shows_a_part_is_compared_with_that_part(run, monkeypatch):
         for limit in ("WHOLE", "POINTS", "SERIES", "DRAWN"):
             patch.setattr(thinning, limit, 1)
         run.report()
-        assert 'name="servemark-shows" content="part"' in (run.folder / "report.html").read_text()
         assert wrong(run.seal()) == []
-        run.edit("report.html", lambda text: re.sub(r'(class="big">)[\d.]+', r"\g<1>99999", text, count=1))
-        assert any("stated 99999" in line for line in wrong(run.seal()))
+        run.edit_block(lambda data: data["verdicts"].update(VALID=7))
+        assert wrong(run.seal()) == ["verdicts: VALID: stated 7, recomputed 6 (report.html)"]
 
 
 def test_a_whole_page_of_a_run_that_is_now_thinned_is_well(run, monkeypatch):
-    """An older servemark shows every measurement of a run of any size."""
     monkeypatch.setattr(thinning, "WHOLE", 1)
     assert wrong(run.seal()) == []
-    run.edit("report.html", lambda text: re.sub(r'(class="big">)[\d.]+', r"\g<1>99999", text, count=1))
-    assert any("stated 99999" in line for line in wrong(run.seal()))
+
+
+def test_a_name_that_an_older_block_lacks_is_not_checked(run, monkeypatch):
+    monkeypatch.setattr(crate, "__version__", "0.0.9")
+    run.edit_block(lambda data: measured(data).pop("ttft_p99_ms"))
+    assert wrong(run.seal()) == []
+    run.edit_block(lambda data: data["measurements"].pop())
+    assert wrong(run.seal()) == ["measurements: number of entries: stated 11, recomputed 12 (report.html)"]
+
+
+def test_the_block_is_json_that_anyone_can_read(run):
+    text = re.search(f'id="{block.ID}">(.*?)</script>', (run.folder / "report.html").read_text(), re.DOTALL)[1]
+    data = block.expanded(json.loads(text))
+    assert {row["verdict"] for row in data["points"]} == {"VALID", "SUSPECT", "INVALID"}
+    assert [row["deployment"] for row in data["measurements"]] == ["broken"] * 4 + ["plain"] * 4 + ["ray-tp2"] * 4

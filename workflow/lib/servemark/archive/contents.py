@@ -6,8 +6,8 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
-from servemark.archive import description
 from servemark.archive import seal as sealing
+from servemark.archive.crate import describe
 from servemark.machine import git_state
 from servemark.records import Environment, Plan
 from servemark.security import secret_scan
@@ -93,7 +93,7 @@ def archive(run_folder: Path, envs: Path, destination: Path, environ: Mapping[st
         archived_files(run_folder, envs),
         destination,
         secrets=known_secrets(run_folder, environ),
-        describe=functools.partial(description.describe, run_folder),
+        describe=functools.partial(describe, run_folder),
     )
 
 

@@ -1,26 +1,41 @@
-"""RO-Crate 1.1 metadata of an archive, by the profile Process Run Crate 0.5.
+"""RO-Crate 1.1 metadata of an archive (``ro-crate-metadata.json``), by the profile Process Run Crate 0.5.
 
-Process and not Workflow Run Crate: that one asks for the workflow itself as the crate's main entity, and an archive holds
-results, with the commit of the workflow in its run record.
+Made while the archive is sealed, from the run's records alone. Clock, host and user of that moment have no part in it, so the same
+results give the same bytes.
+
+Process and not Workflow Run Crate: that one asks for the workflow itself as the crate's main entity. An archive holds results, and
+the commit of the workflow.
 https://w3id.org/ro/crate/1.1, https://w3id.org/ro/wfrun/process/0.5
 """
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from servemark import __version__
 from servemark.archive import kinds
-from servemark.records import Run
-from servemark.records.run import RunDeployment, RunEnvironment
+from servemark.archive.seal import MANIFEST, Digest, manifest_size
+from servemark.errors import ServemarkError
+from servemark.machine import git_state
+from servemark.records import EnvironmentCheck, Hardware, Measurement, Plan
+from servemark.report import gather
+from servemark.report.gather import RunRecords
 
 CRATE = "ro-crate-metadata.json"
+FORMAT = 2
+"""Of the archive, stated as the crate's ``schemaVersion``. 1, not stated: also holds run.json, and report.html has no block of data."""
 SPECIFICATION = "https://w3id.org/ro/crate/1.1"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
 LICENSE = "The run states no licence of these results: ask who gave you this archive before you publish or reuse what is in it."
-_RUN, _SERVEMARK, _LICENSE = "#run", "#servemark", "#licence"
+SERVEMARK = "#servemark"
+_LICENSE = "#licence"
 _COMPLETED, _FAILED = "http://schema.org/CompletedActionStatus", "http://schema.org/FailedActionStatus"
 _URLS = {
     "vllm": "https://github.com/vllm-project/vllm",
@@ -29,17 +44,45 @@ _URLS = {
     "python": "https://www.python.org",
 }
 _NAMES = {"vllm": "vLLM", "ray": "Ray", "torch": "PyTorch", "python": "CPython"}
+_RESULTS = ("measurements.csv", "measurements.parquet", "report.html")
 
 
-def crate(run: Run, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """The JSON-LD document.
+def describe(folder: Path, digests: Mapping[str, Digest]) -> dict[str, bytes]:
+    """Return the metadata as a file of the archive.
 
     Args:
-        sizes: every file of the archive but the document itself -> bytes.
+        folder: the run's.
+        digests: every other file of the archive but the manifest.
+
+    Raises:
+        ServemarkError: a record is missing or cannot be read.
     """
-    names = sorted(sizes, key=str.encode)
-    actions = [_run_action(run), *(_deployment_action(run, deployment, names) for deployment in run.deployments)]
-    software = [entity for environment in run.environments for entity in _software(environment)]
+    sizes = {name: digest.size for name, digest in digests.items()}
+    sizes[MANIFEST] = manifest_size((*digests, CRATE))
+    document = crate(gather.read(folder, strict=True), sizes)
+    return {CRATE: (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()}
+
+
+def crate(found: RunRecords, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Return the JSON-LD document.
+
+    Args:
+        found: the records, with none missing or damaged.
+        sizes: every file of the archive but the document itself -> bytes.
+
+    Raises:
+        ServemarkError: a record states a time that is none.
+    """
+    names = dict.fromkeys(sorted(sizes, key=str.encode))
+    hardware = found.hardware
+    assert hardware is not None, "every record is there"
+    attempts = [text for item in found.attempts for text in (item.started_at, item.ended_at)]
+    times = _times([hardware.probed_at, *(item.started_at for item in found.records), *attempts])
+    actions = [
+        _run_action(found, names, times),
+        *(_deployment_action(found, plan, names) for plan in found.plans.values()),
+    ]
+    software = [entity for check in found.checks.values() for entity in _software(check)]
     return {
         "@context": f"{SPECIFICATION}/context",
         "@graph": [
@@ -52,28 +95,29 @@ def crate(run: Run, sizes: Mapping[str, int]) -> dict[str, Any]:
             {
                 "@id": "./",
                 "@type": "Dataset",
-                "name": f"Benchmark run {run.run}, measured with servemark",
-                "description": _summary(run),
-                "datePublished": run.measured_at or run.ended_at,
+                "name": f"Benchmark run {found.run}, measured with servemark",
+                "description": _summary(found, hardware),
+                "schemaVersion": str(FORMAT),
+                "datePublished": times[-1],
                 "license": _reference(_LICENSE),
                 "conformsTo": _reference(PROFILE),
-                "hasPart": [_reference(_id(name)) for name in names],
+                "hasPart": [_reference(quote(name)) for name in names],
                 "mentions": [_reference(action["@id"]) for action in actions],
             },
             {"@id": _LICENSE, "@type": "CreativeWork", "name": "No licence is stated", "description": LICENSE},
             {"@id": PROFILE, "@type": "CreativeWork", "name": "Process Run Crate", "version": "0.5"},
             {
-                "@id": _SERVEMARK,
+                "@id": SERVEMARK,
                 "@type": "SoftwareApplication",
                 "name": "servemark",
-                "description": _sources(run),
-                "softwareVersion": run.servemark,
+                "description": f"Workflow that ran and recorded everything here; sources {git_state.words(found.sources)}",
+                "softwareVersion": __version__,
             },
             *software,
             *actions,
             *(
                 {
-                    "@id": _id(name),
+                    "@id": quote(name),
                     "@type": "File",
                     "name": name,
                     "description": kinds.sentence(name),
@@ -86,119 +130,112 @@ def crate(run: Run, sizes: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _id(name: str) -> str:
-    return quote(name)
-
-
 def _reference(identifier: str) -> dict[str, str]:
     return {"@id": identifier}
 
 
-def _files(names: Iterable[str]) -> list[dict[str, str]]:
-    return [_reference(_id(name)) for name in names]
+def _files(wanted: Iterable[str], names: Collection[str]) -> list[dict[str, str]]:
+    """Return references to the files that the archive holds, each once."""
+    return [_reference(quote(name)) for name in dict.fromkeys(wanted) if name in names]
 
 
-def _counts(measured: Mapping[str, int], asked: int) -> str:
-    return f"{asked} load points: " + (
-        ", ".join(f"{count} {verdict}" for verdict, count in measured.items()) or "none measured"
-    )
+def _counts(asked: int, records: Sequence[Measurement]) -> str:
+    counted = Counter(record.verdict for record in records)
+    told = [f"{counted[verdict]} {verdict}" for verdict in ("VALID", "SUSPECT", "INVALID") if counted[verdict]]
+    return f"{asked} load points: {', '.join(told) or 'none measured'}"
 
 
-def _summary(run: Run) -> str:
+def _summary(found: RunRecords, hardware: Hardware) -> str:
     models = ", ".join(
         f"{model.name} ({model.source}{', random weights' if model.load_format == 'dummy' else ''})"
-        for model in run.models
+        for model in found.manifests.values()
     )
-    versions = ", ".join(sorted({f"vLLM {item.versions['vllm']}" for item in run.environments if item.versions}))
-    hardware = ", ".join(dict.fromkeys(run.hardware.gpus)) or run.hardware.cpu_model
+    versions = ", ".join(sorted({f"vLLM {check.vllm}" for check in found.checks.values()}))
+    gpus = ", ".join(dict.fromkeys(f"{gpu.name}, {gpu.memory_mib} MiB" for gpu in hardware.gpus))
     return (
-        f"Measured deployments {', '.join(item.name for item in run.deployments)} of {models}, on {versions or 'an unnamed vLLM'}, "
-        f"{hardware}; {_counts(run.measured, run.asked)}. Holds per-request results, records, logs, table and report; "
-        "run.json describes the run."
+        f"Measured deployments {', '.join(found.plans)} of {models}, on {versions or 'an unnamed vLLM'}, {gpus or hardware.cpu_model}; "
+        f"{_counts(_asked(found), found.records)}. Holds per-request results, records, logs, table and report."
     )
 
 
-def _sources(run: Run) -> str:
-    states = [
-        f"commit {state.commit}{' with changes' if state.dirty else ''}"
-        if state.commit
-        else f"commit unknown: {state.why}"
-        for state in run.sources
-    ]
-    return f"Workflow that ran and recorded everything here; {', '.join(dict.fromkeys(states)) or 'its commit was not recorded'}"
+def _asked(found: RunRecords) -> int:
+    return sum(len(plan.points) for plan in found.plans.values())
 
 
-def _software(environment: RunEnvironment) -> list[dict[str, Any]]:
-    """vLLM of an environment, and what it stood on."""
-    versions = {name: version for name, version in environment.versions.items() if version and name in _URLS}
-    return [
-        {
-            "@id": f"#{name}-{environment.name}",
+def _software(check: EnvironmentCheck) -> Iterator[dict[str, Any]]:
+    """Yield vLLM of an environment, and what it stands on."""
+    stated = {"python": check.python_version, "vllm": check.vllm, "torch": check.torch, "ray": check.ray}
+    versions = {name: version for name, version in stated.items() if version}
+    others = [_reference(f"#{name}-{check.name}") for name in versions if name != "vllm"]
+    for name, version in versions.items():
+        yield {
+            "@id": f"#{name}-{check.name}",
             "@type": "SoftwareApplication",
             "name": _NAMES[name],
             "url": _URLS[name],
             "softwareVersion": version,
-            **(
-                {
-                    "softwareRequirements": [
-                        _reference(f"#{other}-{environment.name}") for other in versions if other != name
-                    ]
-                }
-                if name == "vllm"
-                else {}
-            ),
+            **({"softwareRequirements": others} if name == "vllm" else {}),
         }
-        for name, version in versions.items()
-    ]
 
 
-def _status(measured: Mapping[str, int], asked: int, error: str | None = None) -> dict[str, str]:
-    """Completed when every load point has an accepted measurement."""
-    lacking = asked - measured.get("VALID", 0) - measured.get("SUSPECT", 0)
-    if not lacking:
+def _status(asked: int, records: Sequence[Measurement], error: str | None = None) -> dict[str, str]:
+    """Return Completed when every load point has an accepted measurement, else Failed and why."""
+    without = asked - sum(record.verdict != "INVALID" for record in records)
+    if not without:
         return {"actionStatus": _COMPLETED}
-    told = f"{lacking} of {asked} load points gave no accepted measurement"
+    told = f"{without} of {asked} load points gave no accepted measurement"
     return {"actionStatus": _FAILED, "error": f"{told}: {error}" if error else told}
 
 
-def _times(began: str | None, ended: str | None) -> dict[str, str]:
-    return {key: text for key, text in (("startTime", began), ("endTime", ended)) if text}
-
-
-def _run_action(run: Run) -> dict[str, Any]:
-    inputs = [run.configuration, *(model.record for model in run.models)]
-    inputs += [item.package_list for item in run.environments if item.package_list]
+def _run_action(found: RunRecords, names: Collection[str], times: Sequence[str]) -> dict[str, Any]:
+    inputs = ["config.json", *(f"models/{name}/manifest.json" for name in found.manifests)]
+    inputs += [f"envs/{made.lock}.lock" for made in found.environments.values()]
     return {
-        "@id": _RUN,
+        "@id": "#run",
         "@type": "CreateAction",
-        "name": f"Run {run.run}",
-        "description": _counts(run.measured, run.asked),
-        "instrument": _reference(_SERVEMARK),
-        "object": _files(dict.fromkeys(file.name for file in inputs)),
-        "result": _files([*(table.name for table in run.tables), run.report.name, "run.json"]),
-        **_times(run.began_at, run.ended_at),
-        **_status(run.measured, run.asked),
+        "name": f"Run {found.run}",
+        "description": _counts(_asked(found), found.records),
+        "instrument": _reference(SERVEMARK),
+        "object": _files(inputs, names),
+        "result": _files(_RESULTS, names),
+        "startTime": times[0],
+        "endTime": times[-1],
+        **_status(_asked(found), found.records),
     }
 
 
-def _deployment_action(run: Run, deployment: RunDeployment, names: Sequence[str]) -> dict[str, Any]:
-    model = next(item for item in run.models if item.name == deployment.model)
-    environment = next(item for item in run.environments if item.name == deployment.environment)
-    attempts = deployment.attempts
-    starts = [attempt.started_at for attempt in attempts if attempt.started_at]
-    ends = [attempt.ended_at for attempt in attempts if attempt.ended_at]
-    commands = [shlex.join(process.argv) for process in attempts[-1].processes] if attempts else []
-    failures = [attempt.failure for attempt in attempts if attempt.failure]
-    points = f"deployments/{deployment.name}/points/"
-    results = [name for name in names if name.startswith(points)] or [deployment.plan.name]
+def _deployment_action(found: RunRecords, plan: Plan, names: Collection[str]) -> dict[str, Any]:
+    place = f"deployments/{plan.deployment}"
+    records = [record for record in found.records if record.deployment == plan.deployment]
+    attempts = [item for item in found.attempts if item.deployment == plan.deployment]
+    starts, ends = _times(item.started_at for item in attempts), _times(item.ended_at for item in attempts)
+    stopped = found.stopped.get(plan.deployment)
+    commands = [shlex.join(process.argv) for process in stopped.daemons] if stopped else []
+    failures = [f"{item.failure.stage}: {item.failure.reason}" for item in attempts if item.failure]
+    points = [name for name in names if name.startswith(f"{place}/points/")]
     return {
-        "@id": f"#deployment-{deployment.name}",
+        "@id": f"#deployment-{plan.deployment}",
         "@type": "CreateAction",
-        "name": f"Measure deployment {deployment.name}",
-        "description": "\n".join([_counts(deployment.measured, deployment.asked), *commands]),
-        "instrument": _reference(f"#vllm-{environment.name}" if environment.versions.get("vllm") else _SERVEMARK),
-        "object": _files([run.configuration.name, deployment.plan.name, model.record.name]),
-        "result": _files(results),
-        **_times(min(starts, default=None), max(ends, default=None)),
-        **_status(deployment.measured, deployment.asked, failures[-1] if failures else None),
+        "name": f"Measure deployment {plan.deployment}",
+        "description": "\n".join([_counts(len(plan.points), records), *commands]),
+        "instrument": _reference(f"#vllm-{plan.environment}" if plan.environment in found.checks else SERVEMARK),
+        "object": _files(["config.json", f"{place}/plan.json", f"models/{plan.model}/manifest.json"], names),
+        "result": _files(points or [f"{place}/plan.json"], names),
+        **({"startTime": starts[0]} if starts else {}),
+        **({"endTime": ends[-1]} if ends else {}),
+        **_status(len(plan.points), records, failures[-1] if failures else None),
     }
+
+
+def _times(texts: Iterable[str | None]) -> list[str]:
+    """Return the times, earliest first, in UTC and one form, which RO-Crate's validator asks for.
+
+    Raises:
+        ServemarkError: a text is no time.
+    """
+    try:
+        moments = [datetime.fromisoformat(text) for text in texts if text]
+    except ValueError as error:
+        raise ServemarkError(f"A record states a time that is none: {error}", reason="record_broken") from None
+    aware = (moment if moment.tzinfo else moment.replace(tzinfo=UTC) for moment in moments)
+    return [moment.astimezone(UTC).isoformat(timespec="milliseconds") for moment in sorted(aware)]

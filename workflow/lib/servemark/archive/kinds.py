@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-JSON, TEXT, BINARY = "application/json", "text/plain", "application/octet-stream"
+JSON, TEXT = "application/json", "text/plain"
 _BY_SUFFIX = {
     ".json": JSON,
     ".raw": JSON,
@@ -25,7 +25,6 @@ _SENTENCES = tuple(
     for pattern, sentence in (
         (r"README\.txt", "How to check this archive and to unpack it again"),
         (r"manifest-sha256\.txt", "sha256 of every other file; its own sha256 is the archive's identity"),
-        (r"run\.json", "Run record: versions, hashes, command lines, hardware, limits, attempts, verdicts"),
         (r"report\.html", "The report: one page that needs nothing else"),
         (r"measurements\.(csv|parquet)", "The table: one row a measurement, units in the column names"),
         (r"config\.json", "Configuration as it was used: sweeps applied, every default filled in"),

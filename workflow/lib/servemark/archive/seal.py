@@ -239,8 +239,8 @@ def _readme(top: str) -> bytes:
     archive = top + SUFFIX
     text = f"""This folder was unpacked from {archive}.
 
-report.html is the result for people, measurements.csv (.parquet) the table behind it. run.json says what was run on what:
-versions, hashes, command lines, hardware, attempts. ro-crate-metadata.json describes every file (RO-Crate 1.1).
+report.html is the result for people, measurements.csv (.parquet) the table behind it. ro-crate-metadata.json (RO-Crate 1.1) says
+what was run on what and describes every file.
 
 To check that every file is as it was sealed:
 

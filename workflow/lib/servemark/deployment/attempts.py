@@ -133,7 +133,7 @@ def noted_failure(attempt: Path | None) -> Failure | None:
     """Why this attempt failed, if it did."""
     if attempt is None or not (attempt / "failure.json").exists():
         return None
-    return Failure.model_validate_json((attempt / "failure.json").read_text())
+    return Failure.model_validate_json((attempt / "failure.json").read_bytes())
 
 
 def from_error(stage: str, error: ServemarkError) -> Failure:

@@ -63,12 +63,6 @@ def hand_over(run_folder: Path, attempt: Path) -> None:
         write_atomically(attempt / NAME, path.read_text(encoding="utf-8"))
 
 
-def of_attempts(deployments: Iterable[Path]) -> list[Sources]:
-    """Every state from which an attempt of these deployments was started, in the order of deployments and attempts."""
-    found = (path for folder in deployments for path in sorted(folder.glob(f"attempts/*/{NAME}")))
-    return list(dict.fromkeys(Sources.read(path).model_copy(update={"configuration": ()}) for path in found))
-
-
 def words(states: Iterable[Sources]) -> str:
     """The commits, each with a mark when the tree differed from it; words where none was noted."""
     said = [

@@ -43,7 +43,7 @@ from servemark.records.plan import (
     prompt_tokens,
     record_files,
 )
-from servemark.records.run import ArchivedFile, Run, Sources
+from servemark.records.run import Sources
 from servemark.records.timeline import ServerTimeline, Timeline
 from servemark.records.topology import Topology
 
@@ -67,14 +67,12 @@ ALL_RECORDS: tuple[type[Record], ...] = (
     Check,
     Timeline,
     Sources,
-    Run,
 )
 
 __all__ = [
     "ALL_RECORDS",
     "PREFIX",
     "Accounting",
-    "ArchivedFile",
     "Check",
     "Cluster",
     "DaemonState",
@@ -106,7 +104,6 @@ __all__ = [
     "RecordT",
     "Replica",
     "ReplicaStartup",
-    "Run",
     "ServerPlace",
     "ServerTimeline",
     "Sources",

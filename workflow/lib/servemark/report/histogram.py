@@ -10,21 +10,20 @@ from servemark.report.charts import SCHEMA, series
 from servemark.report.distributions import Distribution
 
 
-def drawings(distributions: Sequence[Distribution], names: Sequence[str]) -> dict[str, Any] | None:
-    """The specifications by latency, and of every load the bins of each latency. ``names`` are the deployments of the legend."""
-    if not distributions:
-        return None
-    loads = [
+def loads(distributions: Sequence[Distribution]) -> list[dict[str, Any]]:
+    """Return the bins of each latency, for every load."""
+    return [
         {
             metric: {"edges": bins.edges, "logarithmic": bins.logarithmic, "counts": bins.counts}
             for metric, bins in item.metrics.items()
         }
         for item in distributions
     ]
-    return {
-        "specs": {metric: spec(metric, title, names) for metric, title in formatting.METRICS.items()},
-        "loads": loads,
-    }
+
+
+def specs(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the specification of each latency's plot. ``names`` are the deployments of the legend."""
+    return {metric: spec(metric, title, names) for metric, title in formatting.METRICS.items()}
 
 
 def heaviest(distributions: Sequence[Distribution]) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 import json
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,12 @@ from servemark.report import (
     nodes_section,
     roofline,
     router_share,
-    starting,
-    thinning,
     timelines,
     views,
 )
+from servemark.report import block as blocks
 from servemark.report.data import PageData
 from servemark.report.gaps import gaps, made_good
-from servemark.report.table import aggregate, ordered, rows, tidy
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
 
@@ -42,62 +40,41 @@ def render(data: PageData, *, bundle: str | None = None, whole: bool | None = No
     """The page as HTML text; write it as UTF-8.
 
     The content security policy names the sha256 of each inline script and style, so nothing that data could smuggle
-    into the page would run. Data reaches the scripts as JSON in a block that the browser does not execute.
+    into the page would run. Data reaches the scripts as JSON in blocks that the browser does not execute. The cells and plots of
+    measurements are made of one of them (``block.content``), which ``servemark verify`` compares.
 
     Args:
-        bundle: the script that draws the plots; by default Vega's, which takes a second to make. Who only reads the figures
-            gives an empty one.
+        bundle: the script that draws the plots; by default Vega's, which takes a second to make.
         whole: show every measurement; by default, where there are at most ``thinning.WHOLE``.
     """
     bundle = charts.bundle() if bundle is None else bundle
-    frame = tidy(data.measurements, data.accounts.values())
-    items = ordered(data.measurements)
-    points = views.medians(aggregate(frame))
-    shown = thinning.select(
-        points,
-        sorted({item.deployment for item in items if item.verdict != "INVALID"}),
-        whole=len(items) <= thinning.WHOLE if whole is None else whole,
-    )
-    listed = shown.lists(items)
+    made = blocks.content(data, whole)
+    block, shown, points, bins = blocks.expanded(made.block), made.shown, made.points, made.bins
     headline = views.headlines(points, data)
     found = gaps(data)
     later = made_good(data, found)
     groups = comparison.groups(points, data)
     shares, unknown = roofline.shares(points, data)
-    moments = timelines.shown(shown.of_series(items), data.timelines)
-    throughputs = charts.throughputs(rows(frame[["verdict", "devices"]]), data.hardware.accelerator)
-    panels = charts.panels(rows(frame[shown.draws(items)]), shown.series, tuple(throughputs))
-    bins = shown.distributions(data.distributions)
     style, script = (
         (TEMPLATES / "report.css").read_text(encoding="utf-8"),
         (TEMPLATES / "report.js").read_text(encoding="utf-8"),
     )
-    drawings = {
-        "series": shown.series,
-        "panels": {panel.id: panel.specs for panel in panels},
-        "startup": starting.spec([item for name, item in data.startups.items() if shown.plots(name)]),
-        "distribution": histogram.drawings(bins, shown.series),
-        "timeline": timelines.drawings(moments),
-    }
     # Markup marks what needs no escaping: our own files, the pinned bundle, and JSON that _json has escaped.
     page = _template().render(
         data=data,
         title=f"{data.run}: servemark report",
         summary=views.summary(data, headline, len(found)),
-        verdicts=views.verdicts(data),
+        verdicts=block["verdicts"],
         headline=[{**group, "cards": shown.cards(group["cards"])} for group in headline],
         shown=shown,
-        points=shown.points,
-        measured=[
-            {**row, "record": record, "load": formatting.load(record.concurrency, record.request_rate)}
-            for row, record in zip(rows(frame[listed]), itertools.compress(items, listed), strict=True)
-        ],
-        objections=views.objections(items),
-        explained=views.explained(items),
+        points=_with_load(block["points"]),
+        measured=_with_load(block["measurements"]),
+        objections=block["reasons"],
+        explained=views.explained(data.measurements),
         gaps=shown.first(found),
         gap_count=len(found),
-        panels=panels,
-        throughputs=throughputs,
+        panels=made.panels,
+        throughputs=made.throughputs,
         places=[place for place in nodes_section.places(data) if shown.plots(place["deployment"])],
         jobs=nodes_section.jobs(data),
         balance=shown.worst(nodes_section.balance(data)),
@@ -118,14 +95,16 @@ def render(data: PageData, *, bundle: str | None = None, whole: bool | None = No
         distributions=bins,
         loads_left_out=histogram.left_out(bins, points),
         heaviest=histogram.heaviest(bins),
-        timelines=moments,
-        timelines_left_out=len(moments) < len(data.timelines),
-        busiest=timelines.busiest(moments),
+        timelines=_with_load(block["timelines"]),
+        timelines_left_out=len(made.moments) < len(data.timelines),
+        busiest=timelines.busiest(made.moments),
         roofline=[share for share in shares if shown.shows(share.deployment, share.workload, share.load)],
         roofline_unknown=unknown,
         series=charts.series(shown.series),
         looks={look["name"]: look for look in charts.series(shown.series)},
-        drawings=_json(drawings),
+        block_id=blocks.ID,
+        block=_json(made.block),
+        drawings=_json(made.specs),
         hardware_line=views.hardware_line(data.hardware),
         hardware_facts=views.hardware_facts(data.hardware),
         clients=[row for row in views.clients(data) if shown.shows(row["deployment"], row["workload"], row["load"])],
@@ -138,6 +117,11 @@ def render(data: PageData, *, bundle: str | None = None, whole: bool | None = No
         policy=_policy([bundle, script], [style]),
     )
     return str(page.lstrip())
+
+
+def _with_load(found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of the block with their load in words."""
+    return [{**row, "load": formatting.load(row["concurrency"], row["request_rate_per_s"])} for row in found]
 
 
 @cache
@@ -164,7 +148,7 @@ def _template() -> Any:
 
 def _json(value: Any) -> Markup:
     """JSON for a ``<script type="application/json">`` block: nothing in it can end the block or open a comment."""
-    return Markup(json.dumps(value, allow_nan=False).translate(_JSON_ESCAPES))  # noqa: S704 - escaped in this line
+    return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).translate(_JSON_ESCAPES))  # noqa: S704 - escaped in this line
 
 
 def _policy(scripts: list[str], styles: list[str]) -> str:

@@ -31,9 +31,6 @@ TOPOLOGY = {
 """``nodes`` are those of the servers, ``devices`` the ranks over all of them, ``balancing`` who spreads requests over the data parallel
 engines of a server, ``routing`` how the router spreads them (empty without one), ``client`` where the load comes from."""
 
-LATER = ("balancing", "routing")
-"""Columns that the tables of older archives lack; nothing that they tell is in a table alone, so those archives are as good."""
-
 SCHEMA: dict[str, str] = {
     "deployment": "string",
     "workload": "string",
@@ -185,7 +182,12 @@ def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
-    """Write ``frame`` as CSV with the shortest digits that give the same float back.
+    """Write ``frame`` as CSV, see :func:`csv_text`."""
+    write_atomically(path, csv_text(frame))
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """Return ``frame`` as CSV with the shortest digits that give the same float back.
 
     Text that a spreadsheet would run as a formula (it begins with ``=``, ``+``, ``-``, ``@``, tab or carriage return)
     gets an apostrophe in front: https://owasp.org/www-community/attacks/CSV_Injection
@@ -195,7 +197,7 @@ def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
         guarded = safe[column].str.replace(r"\A([=+\-@\t\r])", r"'\1", regex=True)
         # The csv module before Python 3.13 leaves a carriage return unquoted, and readers take it for the end of a row.
         safe[column] = guarded.str.replace("\r", "\n")
-    write_atomically(path, safe.to_csv(index=False, lineterminator="\n"))
+    return str(safe.to_csv(index=False, lineterminator="\n"))
 
 
 def write_parquet(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:

@@ -6,12 +6,11 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from servemark.records import Measurement, Timeline
-from servemark.report import formatting
 from servemark.report.charts import SCHEMA
 from servemark.report.table import ordered
 
@@ -44,10 +43,8 @@ class Shown:
     most_kv_percent: float | None
     fullest_share: float | None
 
-    @property
-    def load(self) -> str:
-        """The point's load in words."""
-        return formatting.load(self.record.concurrency, self.record.request_rate)
+
+_NUMBERS = tuple(item.name for item in fields(Shown) if item.name not in ("record", "columns"))
 
 
 def place(record: Measurement) -> Path | None:
@@ -157,20 +154,18 @@ def busiest(found: Sequence[Shown]) -> int:
     return max(range(len(found)), key=lambda index: found[index].record.output_throughput or 0.0, default=0)
 
 
-def drawings(found: Sequence[Shown]) -> dict[str, Any] | None:
-    """Both plots, and the columns of every timeline; a column that nobody told is left out."""
-    if not found:
-        return None
-    points = [
-        {
-            "deployment": item.record.deployment,
-            "columns": {
-                name: [*map(_short, of)] for name, of in item.columns.items() if any(v is not None for v in of)
-            },
-        }
-        for item in found
-    ]
-    return {"specs": specs(), "points": points}
+def row(item: Shown) -> dict[str, Any]:
+    """Return the numbers of one timeline, and its columns for the plots; a column without any value is left out."""
+    record = item.record
+    return {
+        "deployment": record.deployment,
+        "workload": record.workload,
+        "concurrency": record.concurrency,
+        "request_rate_per_s": record.request_rate,
+        "repetition": record.repetition,
+        **{name: getattr(item, name) for name in _NUMBERS},
+        "columns": {name: [*map(_short, of)] for name, of in item.columns.items() if any(v is not None for v in of)},
+    }
 
 
 def _short(value: float | None) -> float | None:

@@ -5,7 +5,6 @@ One small process per deployment owns everything long-lived in it; ``__main__`` 
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -83,7 +82,7 @@ def remove_secrets(attempt: Path) -> None:
 def read_state(attempt: Path) -> KeeperState | None:
     """The keeper's own word, or None before its first."""
     try:
-        return KeeperState.model_validate_json((attempt / "keeper.json").read_text())
+        return KeeperState.model_validate_json((attempt / "keeper.json").read_bytes())
     except FileNotFoundError:
         return None
 
@@ -102,7 +101,7 @@ def copied(attempt: Path) -> bool:
 
 def read_daemons(attempt: Path) -> tuple[DaemonState, ...]:
     """Every daemon the keeper has started, in the order of their start."""
-    found = [DaemonState.model_validate(json.loads(p.read_text())) for p in (attempt / "daemons").glob("*.json")]
+    found = [DaemonState.model_validate_json(p.read_bytes()) for p in (attempt / "daemons").glob("*.json")]
     return tuple(sorted(found, key=lambda d: (d.started_at or "", d.name)))
 
 

@@ -1,8 +1,8 @@
-"""The archive as something to hand over: whether it is as it was sealed, and whether its figures are those of its raw results.
+"""Check an archive: whether it is as it was sealed, and whether its figures are those of its per-request results.
 
-Works offline, from the archive alone. What is proved: that no file was lost or changed since the archive was sealed, that
-run record and crate describe these very files, and that the table and the page state what the per-request results give.
-Who sealed it is not: its identity, the sha256 of its manifest, has to be compared with what the sender says.
+Works offline, from the archive alone. It proves that no file was lost or changed since the archive was sealed, that the crate lists
+these very files, and that records, table and the data of the page state what the per-request results give. It does not prove who
+sealed the archive: compare its identity, the sha256 of its manifest, with what the sender says.
 """
 
 from __future__ import annotations
@@ -13,16 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from servemark import __version__
+from servemark.archive.crate import FORMAT
 from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
-from servemark.report import formatting, table
-from servemark.verification import contents, described, differences, page, sealed, tables
+from servemark.report import formatting, gather, table
+from servemark.verification import described, page, sealed
+from servemark.verification.described import SealedBy
+from servemark.verification.differences import Difference, compare_rows, lines
 from servemark.verification.recount import RECORD, recount
-from servemark.verification.unpack import Unpacked, unpacked
+from servemark.verification.tables import compare_tables
+from servemark.verification.unpack import unpacked
 
 
 class NoSuchFile(ServemarkError):
-    """There is nothing to look at under the given name."""
+    """No file has the given name."""
 
     exit_code = 2
     default_reason = "no_such_file"
@@ -30,22 +35,37 @@ class NoSuchFile(ServemarkError):
 
 @dataclass(frozen=True)
 class Verification:
-    """What was looked at, and every thing that is wrong with it, one sentence each."""
+    """The result of a check.
+
+    Attributes:
+        identity: sha256 of the archive's manifest.
+        files, measurements, figures: how many were checked.
+        wrong: everything that should not be so, one sentence each.
+        not_checked: what an archive of an older version states less, or otherwise, than today's.
+    """
 
     run: str
     identity: str
+    sealed_by: SealedBy
     files: int
     measurements: int
     figures: int
     wrong: tuple[str, ...]
+    not_checked: tuple[str, ...]
 
     def summary(self) -> str:
-        """What was looked at, in two lines."""
-        return (
+        """Return what was checked, in two lines; of an older archive in a third what was not."""
+        text = (
             f"  files    {self.files} against {MANIFEST}, whose sha256 is the archive's identity: {self.identity}\n"
             f"  figures  {self.figures} of {formatting.plural(self.measurements, 'measurement').replace(chr(0xA0), ' ')} of run "
             f"{formatting.printable(self.run)}, recomputed from per-request results"
         )
+        if self.not_checked:
+            text += (
+                f"\n  sealed   by servemark {formatting.printable(self.sealed_by.servemark)} in archive format {self.sealed_by.format}; "
+                f"this is servemark {__version__}, format {FORMAT}. Not checked: {', '.join(self.not_checked)}"
+            )
+        return text
 
 
 def absent(path: Path) -> str:
@@ -60,51 +80,68 @@ def verify(path: Path) -> Verification:
 
     Raises:
         NoSuchFile: there is no such file.
-        Unsafe: it is no archive, damaged, or unsafe to unpack; nothing of it was looked at.
+        Unsafe: it is no archive, damaged, or unsafe to unpack; nothing of it was checked.
     """
     if not os.path.isfile(path):
         raise NoSuchFile(f"{path} {absent(path)}.", do="Give the .tar.zst file, e.g. results/RUN/archive/RUN.tar.zst.")
     with unpacked(path) as archive:
-        identity = archive.digests.get(MANIFEST, "(no manifest)")
-        wrong = [*sealed.check_digest(path), *sealed.check_manifest(archive), *described.check_description(archive)]
-        run, measurements, figures, stated_wrong = _figures(archive)
-        return Verification(run, identity, len(archive.digests), measurements, figures, (*wrong, *stated_wrong))
+        sealed_by, misdescribed = described.check_crate(archive)
+        found = gather.read(archive.folder)
+        rows: list[dict[str, Any]] = []
+        stated = _stated(found, sealed_by, rows)
+        # The one place that forgives an older archive: it may state less than today's, but nothing else.
+        lacking = [item for item in stated if isinstance(item, Difference) and item.lacking and sealed_by.older]
+        differ = [item for item in stated if isinstance(item, Difference) and not (item.lacking and sealed_by.older)]
+        wrong = [error.what.replace(f"{archive.folder}/", "") for error in found.wrong]
+        wrong += [item for item in stated if isinstance(item, str)]
+        wrong += [f"{name}: planned, and no record of it is in the archive." for name in found.missing]
+        return Verification(
+            run=found.run,
+            identity=archive.digests.get(MANIFEST, "(no manifest)"),
+            sealed_by=sealed_by,
+            files=len(archive.digests),
+            measurements=len(rows),
+            figures=sum(value is not None for row in rows for name, value in row.items() if name in _COUNTED),
+            wrong=_printable(
+                *sealed.check_digest(path), *sealed.check_manifest(archive), *misdescribed, *wrong, *lines(differ)
+            ),
+            not_checked=_printable(
+                *sealed_by.not_checked, *(f"{item.where} (it states no {item.path[-1]})" for item in lacking)
+            ),
+        )
 
 
-def _figures(archive: Unpacked) -> tuple[str, int, int, list[str]]:
-    """The run's name, how many measurements and figures were recomputed, and what is wrong with what is stated."""
-    found = contents.read(archive.folder)
-    rows: list[dict[str, Any]] = []
-    differ: list[differences.Difference] = []
+def _printable(*texts: str) -> tuple[str, ...]:
+    """Return every text once, as one line that cannot steer a terminal."""
+    return tuple(dict.fromkeys(formatting.printable(" ".join(text.split())) for text in texts))
+
+
+def _stated(found: gather.RunRecords, sealed_by: SealedBy, rows: list[dict[str, Any]]) -> list[Difference | str]:
+    """Return what is wrong with the figures of records, table and page; fill ``rows`` with the recomputed table."""
+    results: list[Difference | str] = []
     try:
-        for more, wrong, recomputed in _compared(found, archive.scratch):
-            differ += more
-            found.wrong += wrong
-            rows = recomputed
+        for result in _compared(found, sealed_by, rows):
+            results.append(result)
+    except ServemarkError as error:
+        results.append(error.what)
     # Records that fit their types may still hold what no table or page can be made of.
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
-        found.wrong.append(f"The figures cannot all be recomputed: {type(error).__name__}: {str(error)[:200]}")
-    found.wrong += [f"{name}: planned, and no record of it is in the archive." for name in found.missing]
-    figures = sum(value is not None for row in rows for name, value in row.items() if name in _COUNTED)
-    told = [formatting.printable(" ".join(text.split())) for text in found.wrong]
-    return found.run, len(rows), figures, [*told, *differences.lines(differ)]
+        results.append(f"The figures cannot all be recomputed: {type(error).__name__}: {str(error)[:200]}")
+    return results
 
 
-def _compared(found: contents.Contents, scratch: Path) -> Iterator[_Compared]:
-    """Records, table files and page, each: what differs, what is wrong with it, and the recomputed rows of the table."""
-    recomputed, differ = recount(found)
+def _compared(found: gather.RunRecords, sealed_by: SealedBy, rows: list[dict[str, Any]]) -> Iterator[Difference | str]:
+    recomputed, differences = recount(found)
+    yield from differences
     accounts = list(found.accounts.values())
     expected = table.tidy(recomputed, accounts)
-    rows = table.rows(expected)
-    yield differ, [], rows
-    if recomputed:
-        yield differences.compare_rows(RECORD, table.rows(table.tidy(found.records, accounts)), rows), [], rows
-    yield *tables.compare_csv(found.folder, expected, scratch), rows
-    yield *tables.compare_parquet(found.folder, expected), rows
-    yield *page.compare_page(found, recomputed), rows
+    rows += table.rows(expected)
+    yield from compare_rows(RECORD, table.rows(table.tidy(found.records, accounts)), rows)
+    yield from compare_tables(found.folder, expected)
+    if sealed_by.has_block:
+        yield from page.compare_page(found, recomputed)
 
 
-_Compared = tuple[list[differences.Difference], list[str], list[dict[str, Any]]]
 _COUNTED = frozenset(
     {
         *table.FIGURES,

@@ -1,96 +1,119 @@
-"""A figure that is not what the per-request results give, and how figures are compared."""
+"""Find where stated values differ from recomputed ones."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from servemark.report import formatting
-
 SAME = 1e-9
 """Relative. Another processor or numpy adds thousands of float64 in another order; no rounding in a file is this fine."""
+ABSENT = "not there"
+_NAMES = [
+    "deployment",
+    "point",
+    "workload",
+    "concurrency",
+    "request_rate_per_s",
+    "load",
+    "repetition",
+    "code",
+    "number",
+]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """``where`` names the file, or the record, that states the figure."""
+    """A value that is not as recomputed.
 
-    deployment: str
-    point: str
-    figure: str
+    Attributes:
+        path: the names that lead to the value, e.g. ``("plain chat-c1-r1", "ttft_p99_ms")``.
+        where: the file, or the record, that states it.
+        lacking: the file states no value of this name at all.
+    """
+
+    path: tuple[str, ...]
     where: str
     stated: Any
     recomputed: Any
+    lacking: bool = False
 
 
 def same(stated: Any, recomputed: Any) -> bool:
-    """Whether two values are one figure: equal, or numbers (also as text) that differ by less than ``SAME``."""
+    """Return whether two values are one figure: equal, or numbers (also as text) that differ by less than ``SAME``."""
     if stated == recomputed:
         return True
-    first, second = _float(stated), _float(recomputed)
-    return first is not None and second is not None and math.isclose(first, second, rel_tol=SAME)
-
-
-def _float(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
     try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
+        numbers = float(stated), float(recomputed)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return bool not in (type(stated), type(recomputed)) and math.isclose(*numbers, rel_tol=SAME)
+
+
+def compare(where: str, stated: Any, recomputed: Any, path: tuple[str, ...] = ()) -> Iterator[Difference]:
+    """Yield every difference between two JSON values."""
+    if isinstance(stated, Mapping) and isinstance(recomputed, Mapping):
+        for name, value in recomputed.items():
+            if name not in stated:
+                yield Difference((*path, str(name)), where, ABSENT, value, lacking=True)
+            elif stated[name] != value:
+                yield from compare(where, stated[name], value, (*path, str(name)))
+        for name in stated:
+            if name not in recomputed:
+                yield Difference((*path, str(name)), where, stated[name], ABSENT)
+    elif isinstance(stated, (list, tuple)) and isinstance(recomputed, (list, tuple)):
+        if len(stated) != len(recomputed):
+            yield Difference((*path, "number of entries"), where, len(stated), len(recomputed))
+            return
+        for number, (theirs, ours) in enumerate(zip(stated, recomputed, strict=True)):
+            yield from compare(where, theirs, ours, (*path, _name(ours, number)))
+    elif not same(stated, recomputed):
+        yield Difference(path, where, stated, recomputed)
+
+
+def _name(entry: Any, number: int) -> str:
+    """Return what tells an entry of a list from the others: its load point, else its position from 0."""
+    known = [entry[name] for name in _NAMES if entry.get(name) is not None] if isinstance(entry, Mapping) else []
+    return " ".join(map(str, known)) or str(number)
 
 
 def compare_rows(
     where: str, stated: Sequence[Mapping[str, Any]], recomputed: Sequence[Mapping[str, Any]]
-) -> list[Difference]:
-    """Every cell of the tidy table that differs; a row or column that one side lacks is told once."""
-    found = []
+) -> Iterator[Difference]:
+    """Yield every cell of the tidy table that differs, and every row that only one side has."""
     ours, theirs = _by_point(recomputed), _by_point(stated)
     for key in [*ours, *(key for key in theirs if key not in ours)]:
-        if key not in theirs or key not in ours:
-            found.append(Difference(*key, "the row", where, *(_there(key in side) for side in (theirs, ours))))
-            continue
-        if theirs[key] is None:
-            found.append(Difference(*key, "the row", where, "several times", "once"))
-            continue
-        mine, other = ours[key] or {}, theirs[key] or {}
-        for figure in [*mine, *(name for name in other if name not in mine)]:
-            if figure not in other:
-                found.append(Difference(*key, str(figure), where, "no such column", mine[figure]))
-            elif not same(other[figure], mine.get(figure)):
-                found.append(Difference(*key, str(figure), where, other[figure], mine.get(figure)))
-    return found
+        mine, other = ours.get(key, [{}])[0], theirs.get(key, [])
+        if key not in ours or not other:
+            yield Difference((key, "the row"), where, "there" if other else ABSENT, "there" if key in ours else ABSENT)
+        elif len(other) > 1:
+            yield Difference((key, "the row"), where, f"{len(other)} times", "once")
+        else:
+            yield from compare(where, other[0], mine, (key,))
 
 
-def _there(present: bool) -> str:
-    return "there" if present else "not there"
-
-
-def _by_point(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping[str, Any] | None]:
-    found: dict[tuple[str, str], Mapping[str, Any] | None] = {}
+def _by_point(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        key = (str(row.get("deployment")), str(row.get("point")))
-        found[key] = None if key in found else row
+        found.setdefault(f"{row.get('deployment')} {row.get('point')}", []).append(row)
     return found
 
 
 def lines(differences: Iterable[Difference]) -> list[str]:
-    """One line a figure and stated value, with every place that states it."""
-    places: dict[tuple[str, str, str, str, str], list[str]] = {}
+    """Return one line for each value and what is stated in its place, with every file that states it."""
+    places: dict[str, list[str]] = {}
     for item in differences:
-        texts = (item.deployment, item.point, item.figure, _text(item.stated), _text(item.recomputed))
-        places.setdefault(texts, []).append(item.where)
-    return [
-        f"{formatting.printable(f'{deployment} {point}: {figure}')}: stated {stated}, recomputed {recomputed} "
-        f"({', '.join(dict.fromkeys(where))})"
-        for (deployment, point, figure, stated, recomputed), where in places.items()
-    ]
+        text = f"{': '.join(item.path)}: stated {_text(item.stated)}, recomputed {_text(item.recomputed)}"
+        places.setdefault(text, []).append(item.where)
+    return [f"{text} ({', '.join(dict.fromkeys(where))})" for text, where in places.items()]
 
 
 def _text(value: Any) -> str:
     if value is None or value == "":
         return "nothing"
+    if isinstance(value, (Mapping, list, tuple)):
+        # Its text may be too deep for Python.
+        return f"{len(value)} entries"
     text = f"{value:.10g}" if isinstance(value, float) else str(value)
-    return formatting.printable(text if len(text) <= 200 else text[:197] + "...")
+    return text if len(text) <= 200 else text[:197] + "..."

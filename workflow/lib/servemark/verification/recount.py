@@ -2,48 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from servemark.config.model import Verdict
+from servemark.errors import ServemarkError
 from servemark.measurement import statistics, verdict
 from servemark.measurement.facts import ServerFacts
 from servemark.measurement.ledger import file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
 from servemark.measurement.recount import recount as figures_of
 from servemark.records import Failure, Measurement
-from servemark.verification.contents import Contents, PointFiles
+from servemark.report.gather import PointFiles, RunRecords
 from servemark.verification.differences import Difference
 
 RECORD = "record"
-# What a measurement's record says that its per-request results cannot: taken over as it stands.
-_TAKEN_OVER = (
-    "deployment",
-    "key_parts",
-    "attempt",
-    "started_at",
-    "client_node",
-    "client_argv",
-    "client_exit_code",
-    "replica_requests",
-    "failure",
-)
+# What per-request results do not tell of a measurement: taken from its record as it stands.
+_FROM_RECORD = tuple(item.name for item in fields(verdict.Context) if item.name not in ("raw", "raw_sha256"))
 
 
-def recount(contents: Contents) -> tuple[list[Measurement], list[Difference]]:
-    """The measurements as their per-request results give them, and every verdict that differs from the stated one.
+def recount(found: RunRecords) -> tuple[list[Measurement], list[Difference]]:
+    """Return the measurements as their per-request results give them, and every verdict that differs from the stated one.
 
     Where a verdict differs, the measurement keeps the stated one, so that its figures can be compared all the same.
+
+    Raises:
+        ServemarkError: config.json states no thresholds that can be read.
     """
     try:
-        thresholds = Verdict.model_validate(contents.config.get("verdict", {}))
+        thresholds = Verdict.model_validate(found.config.get("verdict", {}))
     except ValidationError as error:
-        contents.wrong.append(f"config.json: its thresholds (verdict) cannot be read: {error}")
-        return [], []
+        raise ServemarkError(f"config.json: its thresholds (verdict) cannot be read: {error}") from None
     measurements, differences = [], []
-    for item in contents.points:
+    for item in found.points:
         measurement, differs = _recount(item, thresholds)
         measurements.append(measurement)
         differences += differs
@@ -54,9 +47,9 @@ def _recount(item: PointFiles, thresholds: Verdict) -> tuple[Measurement, list[D
     record = item.record
 
     def differ(figure: str, stated: Any, recomputed: Any) -> Difference:
-        return Difference(record.deployment, record.point, figure, RECORD, stated, recomputed)
+        return Difference((f"{record.deployment} {record.point}", figure), RECORD, stated, recomputed)
 
-    context = verdict.Context(**{name: getattr(record, name) for name in _TAKEN_OVER})
+    context = verdict.Context(**{name: getattr(record, name) for name in _FROM_RECORD})
     if record.raw is None:
         # Never measured: an earlier stage failed.
         failure = record.failure or Failure(stage="measure", reason="no_reason_recorded", detail="")

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 from servemark.archive.seal import MANIFEST
-from servemark.report import formatting
 from servemark.verification.unpack import Unpacked
 
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
@@ -51,4 +50,4 @@ def check_manifest(archive: Unpacked) -> list[str]:
             wrong.append(
                 f"{name}: changed; its sha256 is {archive.digests[name]}, and the manifest states {stated[name]}."
             )
-    return [formatting.printable(text) for text in wrong]
+    return wrong

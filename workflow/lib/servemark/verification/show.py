@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
-from servemark.report import formatting, table, views
-from servemark.verification import NoSuchFile, absent, contents
-from servemark.verification.contents import Contents, locate
+from servemark.report import formatting, gather, table, views
+from servemark.report.gather import RunRecords
+from servemark.verification import NoSuchFile, absent
 from servemark.verification.unpack import unpacked
 
 WIDTH = 100
 _LABEL = 12
-_GENERATOR = re.compile(r'<meta name="generator" content="servemark ([^"<>]{1,40})">')
 
 
 def show(path: Path) -> str:
@@ -34,18 +32,19 @@ def show(path: Path) -> str:
                 f"{path} is not the folder of a run: it holds no config.json.",
                 do="Give results/RUN, or an archive of a run.",
             )
-        return _text(contents.read(path), f"folder {path}")
+        return _text(gather.read(path), f"folder {path}")
     if not os.path.isfile(path):
         raise NoSuchFile(f"{path} {absent(path)}.", do="Give a run's folder (results/RUN) or its archive (.tar.zst).")
     with unpacked(path) as archive:
         identity = archive.digests.get(MANIFEST, "unknown: it has no manifest")
-        return _text(contents.read(archive.folder), f"archive {path.name}, identity {identity}")
+        return _text(gather.read(archive.folder), f"archive {path.name}, identity {identity}")
 
 
-def _text(found: Contents, source: str) -> str:
-    if not found.points and found.wrong:
+def _text(found: RunRecords, source: str) -> str:
+    wrong = [error.what.replace(f"{found.folder}/", "") for error in found.wrong]
+    if not found.points and wrong:
         raise ServemarkError(
-            "There is nothing to show: " + formatting.printable(" ".join(found.wrong[:3])),
+            "There is nothing to show: " + formatting.printable(" ".join(wrong[:3])),
             do="A run that has only begun has nothing yet. Of an archive, `servemark verify` names everything that is wrong.",
             reason="nothing_to_show",
         )
@@ -54,44 +53,25 @@ def _text(found: Contents, source: str) -> str:
     if found.missing:
         count = formatting.plural(len(found.missing), "planned point")
         lines.append(f"{_plain(count)} without a record: {_some(found.missing)}")
-    lines += [formatting.printable(f"warning: {text}") for text in found.wrong]
+    lines += [formatting.printable(f"warning: {text}") for text in wrong]
     return "\n".join(lines) + "\n"
 
 
-def _header(found: Contents, source: str) -> Iterator[tuple[str, str]]:
+def _header(found: RunRecords, source: str) -> Iterator[tuple[str, str]]:
     yield "run", found.run
     yield "from", source
-    for check in found.checks.values():
-        ray = f", Ray {check.ray}" if check.ray else ""
-        yield (
-            "software",
-            f"vLLM {check.vllm}, torch {check.torch}{ray}, Python {check.python_version} (environment {check.name})",
-        )
-    if not found.checks:
-        # What every node's interpreter said when a deployment was started.
-        said = {
-            f"vLLM {node.vllm}{f', Ray {node.ray}' if node.ray else ''}, Python {node.python}"
-            for startup in found.startups.values()
-            for node in startup.nodes
-        }
-        yield "software", "; ".join(sorted(said)) or "not recorded"
-    if version := _version(found.folder):
-        yield "made by", f"servemark {version}"
-    yield (
-        "hardware",
-        f"{views.hardware_line(found.hardware)}; {found.hardware.host}" if found.hardware else "not recorded",
-    )
+    software = [
+        f"vLLM {check.vllm}, torch {check.torch}{f', Ray {check.ray}' if check.ray else ''}, Python {check.python_version} "
+        f"(environment {check.name})"
+        for check in found.checks.values()
+    ]
+    yield from (("software", text) for text in software or ["not recorded"])
+    if found.sources:
+        yield "made by", "; ".join(dict.fromkeys(f"servemark {state.servemark}" for state in found.sources))
+    hardware = f"{views.hardware_line(found.hardware)}; {found.hardware.host}" if found.hardware else "not recorded"
+    yield "hardware", hardware
     for name, plan in found.plans.items():
         yield "deployment", f"{name}: model {plan.model}, {formatting.topology(plan.topology)}"
-
-
-def _version(folder: Path) -> str | None:
-    page = locate(folder, "report.html")
-    if page is None:
-        return None
-    with page.open(encoding="utf-8", errors="replace") as stream:
-        match = _GENERATOR.search(stream.read(4096))
-    return match[1] if match else None
 
 
 def _wrapped(label: str, text: str) -> list[str]:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
@@ -62,14 +63,12 @@ class Unpacked:
 
     Attributes:
         folder: holds what the archive's one top folder holds.
-        scratch: an empty folder beside it, as private.
         digests: name below the top folder -> sha256.
         headers: what differs from the headers that an archive is sealed with, one sentence for each entry. tar restores modes, owners and
             times from them, and no digest covers them.
     """
 
     folder: Path
-    scratch: Path
     top: str
     digests: dict[str, str]
     headers: tuple[str, ...] = ()
@@ -84,16 +83,15 @@ def unpacked(path: Path) -> Iterator[Unpacked]:
             ``duplicate_name``, ``several_folders``, ``too_large``, or ``cannot_unpack`` (no room, a name too long).
     """
     with tempfile.TemporaryDirectory(prefix="servemark-archive-") as room:
-        folder, scratch = Path(room) / "archive", Path(room) / "scratch"
+        folder = Path(room) / "archive"
         folder.mkdir()
-        scratch.mkdir()
         with path.open("rb") as source:
             if source.read(len(_MAGIC)) != _MAGIC:
                 raise _unsafe(path, "not_an_archive", "is no zstd file", "Give a .tar.zst that this workflow has made.")
             source.seek(0)
             unpacking = _Unpacking(path, source, folder)
             unpacking.run()
-        yield Unpacked(folder, scratch, unpacking.top, unpacking.digests, tuple(unpacking.headers))
+        yield Unpacked(folder, unpacking.top, unpacking.digests, tuple(unpacking.headers))
 
 
 def _unsafe(path: Path, reason: str, what: str, do: str | None = None) -> Unsafe:
@@ -103,7 +101,7 @@ def _unsafe(path: Path, reason: str, what: str, do: str | None = None) -> Unsafe
 
 class _Unpacking:
     def __init__(self, path: Path, source: IO[bytes], folder: Path):
-        self._path = path
+        self._unsafe = partial(_unsafe, path)
         self._content = _Content(path, source)
         self._folder = folder
         self._folders: set[str] = set()
@@ -125,21 +123,21 @@ class _Unpacking:
                     self._take(tar, member)
                     end = member.offset_data + member.size
         except (tarfile.TarError, ValueError, OverflowError, RecursionError, EOFError) as error:
-            raise _unsafe(self._path, "archive_damaged", f"holds no readable tar: {error}") from None
+            raise self._unsafe("archive_damaged", f"holds no readable tar: {error}") from None
         except OSError as error:
-            raise _unsafe(
-                self._path, "cannot_unpack", f"cannot be unpacked: {error}", "Give TMPDIR a folder with more room."
+            raise self._unsafe(
+                "cannot_unpack", f"cannot be unpacked: {error}", "Give TMPDIR a folder with more room."
             ) from None
         # tarfile takes a header that it cannot read for the end.
         if self._content.drain() > end:
-            raise _unsafe(self._path, "archive_damaged", f"holds what is no file after its byte {end}")
+            raise self._unsafe("archive_damaged", f"holds what is no file after its byte {end}")
         if not self.digests:
-            raise _unsafe(self._path, "archive_damaged", "holds no file")
+            raise self._unsafe("archive_damaged", "holds no file")
 
     def _take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         name = self._checked(member)
         if len(self.digests) + len(self._folders) >= MAX_FILES:
-            raise _unsafe(self._path, "too_large", f"holds more than {MAX_FILES:,} files and folders")
+            raise self._unsafe("too_large", f"holds more than {MAX_FILES:,} files and folders")
         if changed := _changed(member):
             self.headers.append(f"{name or member.name}: the tar header is changed: {', '.join(changed)}.")
         if member.isdir():
@@ -147,12 +145,12 @@ class _Unpacking:
                 self._folders |= _with_parents(name)
             return
         if not name:
-            raise _unsafe(self._path, "several_folders", f"holds the file {member.name!r} outside of one top folder")
+            raise self._unsafe("several_folders", f"holds the file {member.name!r} outside of one top folder")
         if name in self.digests:
-            raise _unsafe(self._path, "duplicate_name", f"holds {member.name!r} twice")
+            raise self._unsafe("duplicate_name", f"holds {member.name!r} twice")
         parents = _with_parents(name) - {name}
         if name in self._folders or any(parent in self.digests for parent in parents):
-            raise _unsafe(self._path, "duplicate_name", f"holds {member.name!r} as a file and as a folder")
+            raise self._unsafe("duplicate_name", f"holds {member.name!r} as a file and as a folder")
         self._folders |= parents
         stream = tar.extractfile(member)
         assert stream is not None, "a plain file has content"
@@ -170,21 +168,17 @@ class _Unpacking:
         name = member.name
         kind = _KINDS.get(member.type, "no plain file")
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or member.issparse():
-            raise _unsafe(self._path, "unsafe_member", f"holds {kind}, {name!r}, where only plain files belong")
+            raise self._unsafe("unsafe_member", f"holds {kind}, {name!r}, where only plain files belong")
         parts = name.split("/")
         if len(parts) > MAX_DEPTH:
-            raise _unsafe(
-                self._path, "unsafe_name", f"holds a name of {len(parts)} folders in each other: {name[:80]!r}..."
-            )
+            raise self._unsafe("unsafe_name", f"holds a name of {len(parts)} folders in each other: {name[:80]!r}...")
         if name.startswith("/") or any(part in ("", ".", "..") for part in parts):
-            raise _unsafe(self._path, "unsafe_name", f"holds the name {name!r}, which leads out of its folder")
+            raise self._unsafe("unsafe_name", f"holds the name {name!r}, which leads out of its folder")
         if "\\" in name or any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000 for c in name):
-            raise _unsafe(
-                self._path, "unsafe_name", f"holds the name {name!r}, with a character that no manifest can carry"
-            )
+            raise self._unsafe("unsafe_name", f"holds the name {name!r}, with a character that no manifest can carry")
         self.top = self.top or parts[0]
         if parts[0] != self.top:
-            raise _unsafe(self._path, "several_folders", f"holds {name!r} beside the folder {self.top!r}, not in it")
+            raise self._unsafe("several_folders", f"holds {name!r} beside the folder {self.top!r}, not in it")
         return "/".join(parts[1:])
 
 
@@ -224,7 +218,7 @@ class _Content:
     """The tar inside, decompressed as it is read, and counted."""
 
     def __init__(self, path: Path, source: IO[bytes]):
-        self._path = path
+        self._unsafe = partial(_unsafe, path)
         self._source = source
         self._decoder = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
         self._ready = bytearray()
@@ -246,14 +240,13 @@ class _Content:
         while self.read(_CHUNK):
             pass
         if self._decoder.unused_data or self._source.read(1):
-            raise _unsafe(self._path, "archive_damaged", "goes on after its end")
+            raise self._unsafe("archive_damaged", "goes on after its end")
         return self._last
 
     def _more(self) -> None:
         chunk = self._source.read(_STEP)
         if not chunk:
-            raise _unsafe(
-                self._path,
+            raise self._unsafe(
                 "archive_truncated",
                 f"ends in the middle, after {self._packed:,} bytes",
                 "Copy it again, and compare its size and sha256 with the original's.",
@@ -262,16 +255,14 @@ class _Content:
         try:
             data = self._decoder.decompress(chunk)
         except zstandard.ZstdError as error:
-            raise _unsafe(
-                self._path, "archive_damaged", f"is damaged: {error}", "Copy it again, and compare its sha256."
+            raise self._unsafe(
+                "archive_damaged", f"is damaged: {error}", "Copy it again, and compare its sha256."
             ) from None
         self._ready += data
         self._size += len(data)
         if self._size > MAX_BYTES:
-            raise _unsafe(self._path, "too_large", f"unpacks to more than {MAX_BYTES >> 30} GiB")
+            raise self._unsafe("too_large", f"unpacks to more than {MAX_BYTES >> 30} GiB")
         if self._size > RATIO_FROM and self._size > MAX_RATIO * self._packed:
-            raise _unsafe(
-                self._path,
-                "too_large",
-                f"unpacks to more than {MAX_RATIO} times its size, as no archive of results does",
+            raise self._unsafe(
+                "too_large", f"unpacks to more than {MAX_RATIO} times its size, as no archive of results does"
             )

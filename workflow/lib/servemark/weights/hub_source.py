@@ -12,7 +12,6 @@ _PART = r"(?!.*(?:--|\.\.))[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 _REPOSITORY = re.compile(rf"{_PART}/{_PART}")
 _REVISION = re.compile(r"(?!.*(?:\.\.|//))[A-Za-z0-9_](?:[A-Za-z0-9._/+-]{0,198}[A-Za-z0-9_+-])?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_STATED = re.compile(r".*(?:@([0-9a-f]{40})| \(commit ([0-9a-f]{40})\))")
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,6 @@ class HubSource:
 def is_commit(text: str) -> bool:
     """Whether ``text`` is a whole commit: 40 hexadecimal digits."""
     return _COMMIT.fullmatch(text) is not None
-
-
-def stated_commit(source: str) -> str | None:
-    """The commit that a manifest's source names, as :meth:`HubSource.stated` writes it; None for anything else."""
-    match = _STATED.fullmatch(source) if source.startswith(PREFIX) else None
-    return match[1] or match[2] if match else None
 
 
 def parse(source: str) -> HubSource | None:
