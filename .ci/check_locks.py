@@ -27,12 +27,12 @@ ENTRY = re.compile(r"^(?P<pin>[\w.-]+==\S+).*\\\n(?P<hashes>(?:\s+--hash=.*\n)+)
 
 
 def entries(text: str) -> dict[str, set[str]]:
-    """The hashes of each ``name==version``."""
+    """Return the hashes of each ``name==version``."""
     return {found["pin"]: set(re.findall(r"sha256:(\w+)", found["hashes"])) for found in ENTRY.finditer(text)}
 
 
 def run(argv: list[str]) -> str:
-    """Standard output; the tool's own words if it fails."""
+    """Run a tool and return its standard output; raise with its standard error if it fails."""
     done = subprocess.run(
         argv, capture_output=True, text=True, env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     )
@@ -42,7 +42,7 @@ def run(argv: list[str]) -> str:
 
 
 def targets(name: str) -> list[tuple[str, str]]:
-    """(platform, Python) of every machine and interpreter, as uv spells them."""
+    """Return (platform, Python) of every machine and interpreter, as uv spells them."""
     lock = lockfiles.table(ENVS).get(name)
     machines, glibc = (lock.machines, lock.glibc) if lock else (("x86_64",), (2, 28))
     pythons = lock.pythons if lock else lockfiles.PYTHONS
@@ -89,6 +89,7 @@ def not_installable(public: Path, platform: str, python: str) -> list[str]:
 
 
 def main(names: list[str]) -> int:
+    """Check the lock files of these names; return the exit code."""
     begin = time.monotonic()
     run([*UV, "--version"])  # puts uv in its place before several ask for it at once
     questions = []
@@ -114,7 +115,7 @@ def main(names: list[str]) -> int:
 
 
 def answers(question: Future[list[str]]) -> list[str]:
-    """The problems found; a tool's failure is one."""
+    """Return the problems found; a tool's failure is one."""
     try:
         return question.result()
     except RuntimeError as error:

@@ -13,6 +13,7 @@ ACCEPTED = {
 
 
 def main() -> int:
+    """Run the linter; return the exit code."""
     done = subprocess.run(["snakemake", "--lint"], capture_output=True, text=True)
     text = done.stdout + done.stderr
     found = re.findall(r"^ +\* (.+?):?$", text, re.MULTILINE)

@@ -62,7 +62,7 @@ class Progress:
 
 
 def format_line(line: dict[str, object], begin: float) -> str:
-    """One line for the terminal: time since the run's start, subject, stage, text, and the log when something is waited for."""
+    """Return one line for the terminal: time since the run's start, subject, stage, text, and the log when something is waited for."""
     seconds = max(0, int(float(str(line["time"])) - begin))
     clock = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
     text = str(line["text"])
@@ -89,6 +89,7 @@ class Display(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
+        """Show new lines until the thread is told to end."""
         while not self._ended.wait(POLL_S):
             self._show()
         self._show()

@@ -94,11 +94,13 @@ class Executor(RemoteExecutor):
         self.logger.warning(_said(text))
 
     def additional_general_args(self) -> str:
+        """Return the arguments of every job's own Snakemake."""
         return "--executor slurm-jobstep --jobs 1"
 
     # Submitting
 
     def run_jobs(self, jobs: Iterable[JobExecutorInterface]) -> None:
+        """Hand jobs to the threads that submit them."""
         for job in jobs:
             self.run_job_pre(job)
             with self._lock:
@@ -159,6 +161,7 @@ class Executor(RemoteExecutor):
     # Watching
 
     async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncGenerator[SubmittedJobInfo, None]:
+        """Yield the jobs that are still active; report the others."""
         try:
             doubles = self._watch.look()
             if doubles:

@@ -144,7 +144,7 @@ def when_forgotten(starts: Sequence[JobAccount], journal: JobAccount, *, forgott
 
 
 def final(starts: Sequence[JobAccount]) -> bool:
-    """Return whether the job has ended and is not going to start again. (REQUEUED ends a start, not a job.)"""
+    """Return whether the job has ended and is not going to start again (REQUEUED ends a start, not a job)."""
     return bool(starts) and State.parse(starts[-1].state).ended
 
 

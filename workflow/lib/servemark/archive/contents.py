@@ -98,7 +98,7 @@ def archive(run_folder: Path, envs: Path, destination: Path, environ: Mapping[st
 
 
 def known_secrets(run_folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Texts that may be in no archived file -> what each is.
+    """Return texts that may be in no archived file -> what each is.
 
     Keys and tokens of attempts and endpoints that have not been cleaned up, and what the environment holds under names of secrets.
     Those that are gone are found by how they begin, see :data:`servemark.security.secret_scan.KEY_PREFIX`.

@@ -66,10 +66,10 @@ _SENTENCES = tuple(
 
 
 def media_type(name: str) -> str:
-    """The file's encodingFormat, by its name."""
+    """Return the file's encodingFormat, by its name."""
     return _BY_SUFFIX.get(PurePosixPath(name).suffix, TEXT)
 
 
 def sentence(name: str) -> str:
-    """What the file is."""
+    """Return what the file is."""
     return next((said for pattern, said in _SENTENCES if pattern.fullmatch(name)), "File of the run")

@@ -121,7 +121,7 @@ def seal(
 
 
 def manifest_size(names: Iterable[str]) -> int:
-    """Bytes of the manifest of these files: it depends on their names alone, so a file may state it that is in the manifest."""
+    """Return bytes of the manifest of these files: it depends on their names alone, so a file may state it that is in the manifest."""
     return sum(64 + 2 + len(name.encode()) + 1 for name in names)
 
 
@@ -155,7 +155,7 @@ def header(name: str, size: int) -> tarfile.TarInfo:
 
 
 def _tar_size(members: Iterable[tarfile.TarInfo]) -> int:
-    """Bytes of the tar: headers and content in whole blocks, two zero blocks, filled up to a whole record."""
+    """Return bytes of the tar: headers and content in whole blocks, two zero blocks, filled up to a whole record."""
     total = 2 * tarfile.BLOCKSIZE
     for member in members:
         length = len(member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
@@ -218,7 +218,7 @@ def _sorted(names: Mapping[str, object]) -> list[str]:
 
 
 def _digest(name: str, stream: IO[bytes], patterns: Sequence[SecretPattern], look: str | None = None) -> Digest:
-    """Sha256 and size of a file, read once; refuses a secret in it or in its name."""
+    """Return sha256 and size of a file, read once; refuses a secret in it or in its name."""
     if found := secret_scan.search(name.encode(), 0, patterns):
         raise ArchiveRefused(
             f"A file's name holds a secret ({found[0]}).", do="Rename the file.", reason="secret_found"

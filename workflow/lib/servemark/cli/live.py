@@ -79,14 +79,14 @@ class Jobs:
     _known: dict[str, Job | None] = field(default_factory=dict)
 
     def lives(self, job_id: str) -> bool | None:
-        """Whether Slurm has this job and it is not over; None when Slurm gives no answer."""
+        """Return whether Slurm has this job and it is not over; None when Slurm gives no answer."""
         found = self.find(job_id)
         if self.trouble and job_id not in self._known:
             return None
         return found is not None and not found.state.ended
 
     def find(self, job_id: str) -> Job | None:
-        """The job, if Slurm knows it."""
+        """Return the job, if Slurm knows it."""
         if job_id not in self._known and self.trouble is None:
             try:
                 self._known[job_id] = self.ask(job_id)
@@ -96,7 +96,7 @@ class Jobs:
 
 
 def living(results: Path, jobs: Jobs | None = None, now: float | None = None) -> list[Living]:
-    """Everything that lives below ``results/``, by run and deployment."""
+    """Return everything that lives below ``results/``, by run and deployment."""
     jobs, now = jobs or Jobs(), time.time() if now is None else now
     found: list[Living] = []
     for run_folder in sorted(path.parent for path in results.glob("*/config.json")):
@@ -114,7 +114,7 @@ def living(results: Path, jobs: Jobs | None = None, now: float | None = None) ->
 def _one(
     run_folder: Path, folder: Path, is_held: bool, told: dict[str, Any] | None, jobs: Jobs, now: float
 ) -> Living | None:
-    """A deployment by its latest attempt; None when nothing of it lives."""
+    """Return a deployment by its latest attempt; None when nothing of it lives."""
     attempt = attempts.latest(folder)
     if attempt is None:
         return None
@@ -149,7 +149,7 @@ def _one(
 
 
 def _alive(state: KeeperState, job_id: str | None, jobs: Jobs, heard: float, now: float) -> bool | None:
-    """Whether the keeper lives. A job that Slurm does not know any more is gone, whatever the files say.
+    """Return whether the keeper lives. A job that Slurm does not know any more is gone, whatever the files say.
 
     Without Slurm's word: a process of this host is looked at; of another host's nothing can be seen but how fresh its files are.
     """
@@ -164,7 +164,7 @@ def _alive(state: KeeperState, job_id: str | None, jobs: Jobs, heard: float, now
 
 
 def job_of(owner: str | None) -> str | None:
-    """The job's id in the name of who works on a deployment (see fence.py)."""
+    """Return the job's id in the name of who works on a deployment (see fence.py)."""
     found = re.match(r"job (\d+)", owner or "")
     return found[1] if found else None
 
@@ -180,7 +180,7 @@ def _state(state: KeeperState, status: EndpointStatus | None, told: dict[str, An
 
 
 def _status(folder: Path, attempt: Path) -> EndpointStatus | None:
-    """The heartbeat of this very attempt, while it is held."""
+    """Return the heartbeat of this very attempt, while it is held."""
     try:
         status = EndpointStatus.read(folder / STATUS)
     except ServemarkError:
@@ -203,7 +203,7 @@ def _begin(attempt: Path) -> float | None:
 
 
 def _last_words(path: Path) -> dict[str, dict[str, Any]]:
-    """The last thing that was told of each deployment."""
+    """Return the last thing that was told of each deployment."""
     found: dict[str, dict[str, Any]] = {}
     try:
         with open(path, "rb") as stream:
@@ -221,7 +221,7 @@ def _last_words(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _queued(run_folder: Path, known: set[str | None], jobs: Jobs) -> list[Living]:
-    """Deployments whose job was submitted and of which nothing lives yet: it waits, or has just begun."""
+    """Return deployments whose job was submitted and of which nothing lives yet: it waits, or has just begun."""
     file = run_folder / "slurm" / "jobs.jsonl"
     here = run_folder.parents[1]
     noted = {run: journal.checkout_of(entry) for run, entry in journal.open_runs(file).items()}

@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code: 0, 1 when it could not be done, 2 for a bad configuration or an unknown name."""
+    """Run the command; return the exit code: 0, 1 when it could not be done, 2 for a bad configuration or an unknown name."""
     arguments = _parser().parse_args(argv)
     try:
         match arguments.command:

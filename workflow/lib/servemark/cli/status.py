@@ -16,7 +16,7 @@ LONGEST_STATE = 70
 
 
 def table(found: Sequence[Living], now: float) -> str:
-    """The table; an endpoint's address stands in a line of its own, to be copied."""
+    """Return the table; an endpoint's address stands in a line of its own, to be copied."""
     if not found:
         return "Nothing lives in this checkout.\n"
     rows = [COLUMNS, *(_row(one, now) for one in found)]
@@ -56,13 +56,13 @@ def _cut(text: str) -> str:
 
 
 def clock(seconds: float) -> str:
-    """``H:MM:SS``."""
+    """Return ``H:MM:SS``."""
     whole = max(0, int(seconds))
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def as_json(found: Sequence[Living]) -> str:
-    """A list with every field; times in UTC, ``left_s`` in seconds, ``sure`` false where nothing can be said from here."""
+    """Return a list with every field; times in UTC, ``left_s`` in seconds, ``sure`` false where nothing can be said from here."""
 
     def plain(value: object) -> object:
         return str(value) if isinstance(value, Path) else value

@@ -32,7 +32,7 @@ class NothingToStop(ServemarkError):
 
 
 def choose(found: Sequence[Living], name: str, run: str | None) -> Living:
-    """The one that is meant.
+    """Return the one that is meant.
 
     Raises:
         NothingToStop: none, or several; says what there is.
@@ -102,7 +102,7 @@ class Stopping:
         return attempts.spec(attempt).stop_grace_s + MARGIN_S + (CACHE_S if elsewhere else 0.0)
 
     def _told(self, one: Living, attempt: Path, begin: float) -> bool:
-        """Whether it has ended; says how."""
+        """Return whether it has ended; says how."""
         state = supervisor.read_state(attempt)
         if state is None:
             return False

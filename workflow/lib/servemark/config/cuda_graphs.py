@@ -13,13 +13,13 @@ _ALLOWED = {LARGEST: "a whole number of 1 or more", SIZES: "a list of whole numb
 
 
 def numbers(value: object) -> list[int]:
-    """The whole numbers of 1 or more that an option's value is made of; none where anything else is among them."""
+    """Return the whole numbers of 1 or more that an option's value is made of; none where anything else is among them."""
     texts = [str(one).strip() for one in (value if isinstance(value, list | tuple) else [value])]
     return [int(text) for text in texts] if all(text.isdecimal() and int(text) for text in texts) else []
 
 
 def refusal(options: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The option at fault and what is wrong with it; None when nothing is.
+    """Return the option at fault and what is wrong with it; None when nothing is.
 
     A number beside a list is not looked at here: vLLM takes them together where they agree.
     """
@@ -36,7 +36,7 @@ def refusal(options: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def both(options: Mapping[str, Any]) -> str:
-    """Why the two options cannot stand together."""
+    """Return why the two options cannot stand together."""
     return (
         f"{LARGEST}: {options[LARGEST]} and {SIZES}: {options[SIZES]} both say which CUDA graphs are captured, and vLLM ends where the "
         "two differ; leave one of them out, or set it to null where it comes from an anchor"

@@ -28,13 +28,13 @@ DOCUMENTS: dict[type[BaseModel], tuple[str, str]] = {
 
 
 def marks(model: type[BaseModel]) -> tuple[str, str]:
-    """The lines around a type's table in README.md."""
+    """Return the lines around a type's table in README.md."""
     word, _ = DOCUMENTS[model]
     return f"<!-- {word}: generated from the types -->", f"<!-- {word}: end -->"
 
 
 def json_schema(model: type[BaseModel] = Config) -> dict[str, Any]:
-    """A file of the user's as a JSON schema, draft 2020-12; references and cross checks are left out."""
+    """Return a file of the user's as a JSON schema, draft 2020-12; references and cross checks are left out."""
     schema = model.model_json_schema(mode="validation")
     _tidy(schema)
     schema.pop("title", None)
@@ -43,7 +43,7 @@ def json_schema(model: type[BaseModel] = Config) -> dict[str, Any]:
 
 
 def schema_text(model: type[BaseModel] = Config) -> str:
-    """The text of a schema's file."""
+    """Return the text of a schema's file."""
     return json.dumps(json_schema(model), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -59,7 +59,7 @@ def _tidy(node: Any) -> None:
 
 
 def key_table(model: type[BaseModel] = Config) -> str:
-    """Markdown table of every key: key, type, default, meaning; in the order of the types."""
+    """Return markdown table of every key: key, type, default, meaning; in the order of the types."""
     schema = json_schema(model)
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for key, field, part in _keys(model, schema, schema["$defs"], ""):
@@ -85,7 +85,7 @@ def _keys(
 
 
 def _type(part: dict[str, Any], defs: dict[str, Any]) -> str:
-    """A schema in a few words: "whole number >= 1", "list of text", "`mp` or `ray`"."""
+    """Return a schema in a few words: "whole number >= 1", "list of text", "`mp` or `ray`"."""
     if "$ref" in part:
         return _type(defs[part["$ref"].rsplit("/", 1)[-1]], defs)
     if "anyOf" in part:
@@ -135,7 +135,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def readme_text(current: str) -> str:
-    """``current`` with the tables of keys between their marks renewed.
+    """Return ``current`` with the tables of keys between their marks renewed.
 
     Raises:
         ValueError: a mark is missing.

@@ -52,7 +52,7 @@ class Point(Strict):
 
 
 def expand(config: Config) -> Config:
-    """The configuration with every sweep replaced by its variants; itself when there is none.
+    """Return the configuration with every sweep replaced by its variants; itself when there is none.
 
     Variants are named NAME-KEY-VALUE with the last part of the key, take the place of the original in order, and
     deployments that name a swept workload get all its variants.
@@ -162,7 +162,7 @@ def _variant(entry: Deployment | Workload, picked: dict[str, Any]) -> dict[str, 
 
 
 def _at_sweep(problem: Problem, loc: Loc, axes: dict[str, Any], picked: dict[str, Any], variant: str) -> Problem:
-    """The problem of a variant, placed at the value of the sweep that brought it, where there is one."""
+    """Return the problem of a variant, placed at the value of the sweep that brought it, where there is one."""
     for key, value in picked.items():
         path = _path(key)
         if problem.loc[: len(path)] == path:
@@ -173,7 +173,7 @@ def _at_sweep(problem: Problem, loc: Loc, axes: dict[str, Any], picked: dict[str
 
 
 def _plain(value: Any) -> str:
-    """A value as part of a name: lower-case letters, digits, dots and dashes; a list's items joined."""
+    """Return a value as part of a name: lower-case letters, digits, dots and dashes; a list's items joined."""
     if isinstance(value, list | tuple):
         return "-".join(map(_plain, value))
     text = "null" if value is None else str(value)
@@ -188,7 +188,7 @@ def _follow(deployment: Deployment, name: str, variants: tuple[str, ...]) -> Dep
 
 
 def points(config: Config, deployment_name: str) -> tuple[Point, ...]:
-    """The load points of one deployment in the order they run: workload, then load, then repetition.
+    """Return the load points of one deployment in the order they run: workload, then load, then repetition.
 
     Args:
         config: an expanded configuration.
@@ -200,7 +200,7 @@ def points(config: Config, deployment_name: str) -> tuple[Point, ...]:
 
 
 def _client_cpus(config: Config, deployment: Deployment) -> int | None:
-    """CPUs of the client's node, where the cluster file tells."""
+    """Return CPUs of the client's node, where the cluster file tells."""
     cluster = config.cluster
     if cluster is None or (
         deployment.topology.client == "own" and (cluster.client_constraint or cluster.client_partition)
@@ -210,7 +210,7 @@ def _client_cpus(config: Config, deployment: Deployment) -> int | None:
 
 
 def client_processes(workload: Workload, requests: int, concurrency: int | None, cpus: int | None) -> int:
-    """How many processes share the load of one point.
+    """Return how many processes share the load of one point.
 
     Args:
         requests: of the point.
@@ -223,7 +223,7 @@ def client_processes(workload: Workload, requests: int, concurrency: int | None,
 
 
 def warmups(workload: Workload, requests: int, concurrency: int | None) -> int:
-    """How many warm-ups one point has. ``requests``, ``concurrency``: of the point."""
+    """Return how many warm-ups one point has. ``requests``, ``concurrency``: of the point."""
     if workload.warmups != "auto":
         return workload.warmups
     return min(requests, WARMUPS_A_PLACE * concurrency if concurrency else WARMUPS_OF_A_RATE)
@@ -266,7 +266,7 @@ def _rate(rate: float) -> str:
 
 
 def _seed(workload: Workload, requests: int, label: str, repetition: int, processes: int, warmups: int) -> int:
-    """A seed of 31 bits that only this point has.
+    """Return a seed of 31 bits that only this point has.
 
     Two points with one seed would send the same prompts, or prompts that begin the same, and the second would find them
     in the server's prefix cache. So everything that makes a point another one goes in; names do not, for renaming a
@@ -282,7 +282,7 @@ def _seed(workload: Workload, requests: int, label: str, repetition: int, proces
 
 
 def same_names(config: Config) -> list[Problem]:
-    """Points of one workload that would have the same name: rates that differ only after the sixth decimal."""
+    """Return points of one workload that would have the same name: rates that differ only after the sixth decimal."""
     found = []
     for name, workload in config.workloads.items():
         labels = [_rate(rate) for rate in workload.request_rate or ()]
@@ -294,7 +294,7 @@ def same_names(config: Config) -> list[Problem]:
 
 
 def nobody_to_ask(config: Config) -> list[Problem]:
-    """Workloads that ask one replica of a deployment that has no router.
+    """Return workloads that ask one replica of a deployment that has no router.
 
     Args:
         config: an expanded configuration.

@@ -40,7 +40,7 @@ LOCKS = (lockfiles.AUTO, *lockfiles.NAMES)
 def refuse(
     text: str, *, allowed: Collection[str] = (), hide: bool = False, at: tuple[str, ...] = ()
 ) -> PydanticCustomError:
-    """The error of one value.
+    """Return the error of one value.
 
     Args:
         allowed: what could stand there.
@@ -53,7 +53,7 @@ def refuse(
 
 
 def nearest(word: str, known: Collection[str]) -> str | None:
-    """The known spelling closest to ``word``, if any is close; case, dashes and underscores count for nothing."""
+    """Return the known spelling closest to ``word``, if any is close; case, dashes and underscores count for nothing."""
     spelled = {name.replace("_", "-").lower(): name for name in known}
     close = difflib.get_close_matches(word.replace("_", "-").lower(), list(spelled), n=1)
     return spelled[close[0]] if close else None
@@ -97,7 +97,7 @@ def _once(options: Any) -> Any:
 
 
 def _prefix(options: Any) -> Any:
-    """The length of prompts is known before anything is sent. Looked at as written, so that the message names the option's own line."""
+    """Check the length of prompts as it is written, so that the message names the option's own line."""
     for name, value in options.items() if isinstance(options, dict) else ():
         if not isinstance(name, str) or kebab(name) != PREFIX or value is None:
             continue
@@ -107,7 +107,7 @@ def _prefix(options: Any) -> Any:
 
 
 def _graphs(options: Any) -> Any:
-    """Looked at as written, so that the message names the option's own line."""
+    """Check the value as it is written, so that the message names the option's own line."""
     if isinstance(options, dict):
         written = {kebab(name): name for name in options if isinstance(name, str)}
         if found := cuda_graphs.refusal({name: options[spelling] for name, spelling in written.items()}):
@@ -219,7 +219,7 @@ def _not_there_yet(value: Any) -> None:
 
 
 def reference(room: str) -> AfterValidator:
-    """A name of another section, checked when the names are given as validation context ``{room: names}``."""
+    """Return a name of another section, checked when the names are given as validation context ``{room: names}``."""
 
     def check(name: str, info: ValidationInfo) -> str:
         known = (info.context or {}).get(room)
@@ -244,7 +244,7 @@ def _listed(value: Any) -> Any:
 
 
 def one_or_more(item: dict[str, Any]) -> tuple[Any, ...]:
-    """Validators of a field that takes one value or a list of them; the list's order is kept."""
+    """Return validators of a field that takes one value or a list of them; the list's order is kept."""
     schema = {"anyOf": [item, {"type": "array", "items": item, "minItems": 1}, {"type": "null"}]}
     return BeforeValidator(_listed), AfterValidator(distinct), WithJsonSchema(schema)
 

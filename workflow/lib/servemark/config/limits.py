@@ -47,7 +47,7 @@ def _fault(value: Any) -> str | None:
 
 
 def _harmless(char: str) -> bool:
-    """Whether a character that cannot be printed may stand in a text: line ends, tabs, spaces and marks of any script."""
+    """Return whether a character that cannot be printed may stand in a text: line ends, tabs, spaces and marks of any script."""
     return char in "\n\t" or not (ord(char) < 0xA0 or 0xD800 <= ord(char) < 0xE000)
 
 

@@ -135,7 +135,7 @@ def _no_mapping(data: Any, sources: Sequence[Source]) -> ConfigError:
 
 
 def _cluster_file(given: Any) -> tuple[Source | None, list[Problem]]:
-    """The file that ``cluster`` names, or why there is none."""
+    """Return the file that ``cluster`` names, or why there is none."""
     if given is None:
         return None, []
     known = tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))

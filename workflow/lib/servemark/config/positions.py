@@ -92,7 +92,7 @@ def read(path: Path, at: tuple[Any, ...] = ()) -> Source:
 
 
 def _text(path: Path) -> str:
-    """The content of a regular file. A pipe or device is refused: each job of a run reads the file again."""
+    """Return the content of a regular file. A pipe or device is refused: each job of a run reads the file again."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             what = "a folder" if path.is_dir() else "a pipe or a device"
@@ -137,7 +137,7 @@ def _refuse_depth(text: str) -> None:
 
 
 def _measure(node: yaml.Node, depth: int, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
-    """(values, levels) below and with ``node``, aliases written out.
+    """Return (values, levels) below and with ``node``, aliases written out.
 
     Raises:
         yaml.MarkedYAMLError: more of either than a configuration has, or a node contains itself.
@@ -164,7 +164,7 @@ def _measure(node: yaml.Node, depth: int, known: dict[int, tuple[int, int] | Non
 
 
 def _duplicates(root: yaml.Node) -> list[tuple[int, int, str]]:
-    """Keys that stand twice in one mapping; YAML would silently drop the first."""
+    """Return keys that stand twice in one mapping; YAML would silently drop the first."""
     found: list[tuple[int, int, str]] = []
     seen: set[int] = set()
     waiting = [root]
@@ -189,7 +189,7 @@ def _duplicates(root: yaml.Node) -> list[tuple[int, int, str]]:
 
 
 def _child(node: yaml.Node | None, part: Any) -> tuple[int, yaml.Node] | None:
-    """(line from 1, node) of one key or list index; None for keys whose text differs from their value, such as `no`."""
+    """Return (line from 1, node) of one key or list index; None for keys whose text differs from their value, such as `no`."""
     if isinstance(node, yaml.SequenceNode):
         return node.value[part].start_mark.line + 1, node.value[part]
     return _entries(node).get(str(part)) if isinstance(node, yaml.MappingNode) else None
@@ -197,14 +197,14 @@ def _child(node: yaml.Node | None, part: Any) -> tuple[int, yaml.Node] | None:
 
 @functools.lru_cache(maxsize=64)
 def _entries(node: yaml.MappingNode) -> dict[str, tuple[int, yaml.Node]]:
-    """(line from 1, node) by key. What `<<` brings stands in front of the mapping's own keys by now: the last one counts."""
+    """Return (line from 1, node) by key. What `<<` brings stands in front of the mapping's own keys by now: the last one counts."""
     return {
         key.value: (key.start_mark.line + 1, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)
     }
 
 
 def value_at(data: Any, loc: Sequence[Any]) -> Any:
-    """What stands at ``loc`` in nested mappings and lists, or a marker for which :func:`is_missing` holds."""
+    """Return what stands at ``loc`` in nested mappings and lists, or a marker for which :func:`is_missing` holds."""
     for part in loc:
         try:
             data = data[part]
@@ -214,19 +214,19 @@ def value_at(data: Any, loc: Sequence[Any]) -> Any:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether :func:`value_at` found nothing."""
+    """Return whether :func:`value_at` found nothing."""
     return value is _MISSING
 
 
 def _same(here: Any, wanted: Any) -> bool:
-    """Whether two values are equal; NaN, which equals nothing, is taken for equal to NaN."""
+    """Return whether two values are equal; NaN, which equals nothing, is taken for equal to NaN."""
     if isinstance(here, list) and isinstance(wanted, list):
         return len(here) == len(wanted) and all(map(_same, here, wanted))
     return bool(here == wanted or (here != here and wanted != wanted))
 
 
 def find(sources: Sequence[Source], data: Any, loc: Sequence[Any]) -> tuple[int, int] | None:
-    """(index of the file, line from 1) where the value in effect at ``loc`` was written.
+    """Return (index of the file, line from 1) where the value in effect at ``loc`` was written.
 
     A later file overrides an earlier one. A key that is absent from ``data`` is looked for at the closest entry around
     it. None when no file holds the value: it came from the command line.

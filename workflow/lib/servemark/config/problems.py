@@ -56,7 +56,7 @@ class Problem:
 
 
 def from_pydantic(error: ValidationError, data: Any) -> list[Problem]:
-    """The problems of one failed validation of ``data``."""
+    """Return the problems of one failed validation of ``data``."""
     return [
         _translate(item, data)
         for item in error.errors(include_url=False)
@@ -127,7 +127,7 @@ def _hint(kind: str, found: Any) -> str:
 
 
 def model_at(loc: Sequence[Any]) -> type[BaseModel] | None:
-    """The type that stands at ``loc`` of a configuration, or None where there is no mapping of fixed keys."""
+    """Return the type that stands at ``loc`` of a configuration, or None where there is no mapping of fixed keys."""
     here: Any = Config
     for part in loc:
         if isinstance(here, type) and issubclass(here, BaseModel):
@@ -182,7 +182,7 @@ def _unknown_key(loc: Loc) -> Problem:
 
 
 def _shown(value: Any) -> str:
-    """A value, short; what lies inside mappings and lists is left out, for it could hold a secret."""
+    """Return a value, short; what lies inside mappings and lists is left out, for it could hold a secret."""
     if isinstance(value, dict):
         return f"a mapping of {len(value)} key{'s' * (len(value) != 1)}"
     if isinstance(value, list | tuple):
@@ -214,7 +214,7 @@ def _key(name: str) -> str:
 
 
 def describe(problem: Problem, data: Any, at: Loc = ()) -> str:
-    """One problem as text without its place: key, fault, closest spelling, what was found, what is allowed.
+    """Return one problem as text without its place: key, fault, closest spelling, what was found, what is allowed.
 
     Args:
         at: the part of the place that goes without saying.
@@ -236,7 +236,7 @@ def describe(problem: Problem, data: Any, at: Loc = ()) -> str:
 
 
 def config_error(problems: Sequence[Problem], data: Any, sources: Sequence[Source]) -> ConfigError:
-    """All problems in one error, in the order of the files; those from the command line come last."""
+    """Return all problems in one error, in the order of the files; those from the command line come last."""
     entries: list[tuple[tuple[int, int], str]] = []
     for problem in problems:
         place = find(sources, data, problem.loc)

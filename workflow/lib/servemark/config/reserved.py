@@ -141,7 +141,7 @@ SBATCH_OPTIONS: dict[str, str] = {
 
 
 def refusal(option: str, table: dict[str, str]) -> str | None:
-    """The reason why ``option`` (kebab-case, with or without ``no-``) is refused by ``table``, or None."""
+    """Return the reason why ``option`` (kebab-case, with or without ``no-``) is refused by ``table``, or None."""
     name = option.split(".", 1)[0].removeprefix("no-")
     if name in table:
         return table[name]
@@ -149,7 +149,7 @@ def refusal(option: str, table: dict[str, str]) -> str | None:
 
 
 def owned(option: str) -> str | None:
-    """The reason why a beginning of a refused option of ``vllm serve``, or another name of it, is refused, or None.
+    """Return the reason why a beginning of a refused option of ``vllm serve``, or another name of it, is refused, or None.
 
     vLLM's parser takes an unambiguous beginning for the whole: ``tensor-parallel`` is ``tensor-parallel-size``.
     """
@@ -159,7 +159,7 @@ def owned(option: str) -> str | None:
 
 
 def shortened(option: str) -> str | None:
-    """The option of the client that ``option`` (kebab-case) is a beginning of, where it is none itself, or None."""
+    """Return the option of the client that ``option`` (kebab-case) is a beginning of, where it is none itself, or None."""
     if option in SPELLED_OUT:
         return None
     return next((name for name in sorted(SPELLED_OUT) if name.startswith(option)), None)

@@ -21,7 +21,7 @@ class AskedTopology(Shape):
         return -(-self.world_size // self.nodes)
 
     def record(self) -> Topology:
-        """The topology as records and planning have it, with the devices that it takes of each node."""
+        """Return the topology as records and planning have it, with the devices that it takes of each node."""
         return Topology(**self.model_dump(), devices_per_node=self.devices_per_node)
 
     @model_validator(mode="after")
@@ -87,7 +87,7 @@ class AskedTopology(Shape):
 
     @model_validator(mode="after")
     def _divides_over_nodes(self, info: ValidationInfo) -> AskedTopology:
-        """Each node has whole replicas, or each replica has whole nodes with as many ranks on each."""
+        """Check that each node has whole replicas, or each replica whole nodes with as many ranks on each."""
         if self.replicas % self.nodes == 0:
             return self
         if self.nodes % self.replicas:
@@ -120,7 +120,7 @@ class AskedTopology(Shape):
         return self
 
     def _divides(self, nodes: int) -> bool:
-        """Whether vLLM can spread the ranks over so many nodes.
+        """Return whether vLLM can spread the ranks over so many nodes.
 
         Over Ray, engines of one node each are packed by node, as many on each, and engines of several nodes need each the same number of
         whole ones (vllm/v1/engine/utils.py, create_dp_placement_groups, 0.25.1 and 0.32.0).
@@ -134,7 +134,7 @@ class AskedTopology(Shape):
         return self.data_parallel == 1 or self.data_parallel % each == 0 or spans
 
     def _legal_nodes(self, gpus_per_node: int) -> str:
-        """Which numbers of nodes the other sizes divide over, on nodes of so many devices (0: any number), in words."""
+        """Return which numbers of nodes the other sizes divide over, on nodes of so many devices (0: any number), in words."""
         ranks = self.world_size
         found = [n for n in range(1, ranks + 1) if self._divides(n) and ranks <= n * (gpus_per_node or ranks)]
         return (

@@ -50,7 +50,7 @@ class Ran:
 def account(
     plan: Plan, folder: Path, jobs_file: Path, *, progress: Progress, patience_s: float = PATIENCE_S
 ) -> Accounting:
-    """The record of the jobs in which the deployment was ever started; jobs that found everything in the ledger are not among them.
+    """Return the record of the jobs in which the deployment was ever started; jobs that found everything in the ledger are not among them.
 
     Args:
         folder: the deployment's.
@@ -87,7 +87,7 @@ def account(
 
 
 def jobs_of(every: Iterable[Path]) -> list[Ran]:
-    """The attempts that ran in a job, oldest first."""
+    """Return the attempts that ran in a job, oldest first."""
     found = []
     for attempt in every:
         path = attempt / "keeper-spec.json"
@@ -99,7 +99,7 @@ def jobs_of(every: Iterable[Path]) -> list[Ran]:
 
 
 def remembered(ran: Sequence[Ran]) -> dict[str, list[Start]]:
-    """The starts of each job as the newest earlier record has them, without jobs in which something was started since."""
+    """Return the starts of each job as the newest earlier record has them, without jobs in which something was started since."""
     for index in reversed(range(len(ran))):
         path = ran[index].attempt / KEPT
         if path.exists():
@@ -138,7 +138,7 @@ class Asking:
         self._patience_s, self._run, self._clock, self._sleep = patience_s, run, clock, sleep
 
     def all(self, wanted: Sequence[str], since: datetime) -> dict[str, list[Start]]:
-        """The starts of each job, as far as accounting and then the controller know them."""
+        """Return the starts of each job, as far as accounting and then the controller know them."""
         found: dict[str, list[Start]] = {}
         try:
             deadline = self._clock() + self._patience_s
@@ -171,7 +171,7 @@ class Asking:
         return found
 
     def _again(self, last: Sequence[Start], number: int, deadline: float) -> bool:
-        """Whether to ask again, after a pause: not every job has ended, and there is time."""
+        """Return whether to ask again, after a pause: not every job has ended, and there is time."""
         # Inside the very job that is asked about there is no end to wait for.
         ours = os.environ.get("SLURM_JOB_ID")
         if (
@@ -198,7 +198,7 @@ class Asking:
 
 
 def with_attempts(starts: Sequence[Start], ran: Sequence[Ran]) -> tuple[JobAccount, ...]:
-    """The starts with the attempts that ran in each: by its number, or else in the last start of the job that is known."""
+    """Return the starts with the attempts that ran in each: by its number, or else in the last start of the job that is known."""
     known: dict[str, list[int]] = {}
     for start in starts:
         known.setdefault(start.job_id, []).append(start.restarts)
@@ -213,7 +213,7 @@ def with_attempts(starts: Sequence[Start], ran: Sequence[Ran]) -> tuple[JobAccou
 
 
 def allocated_hours(jobs: Sequence[JobAccount]) -> float | None:
-    """Elapsed x GPUs of all jobs, in hours; None when one of the two is not known of one of them, or without a job."""
+    """Return elapsed x GPUs of all jobs, in hours; None when one of the two is not known of one of them, or without a job."""
     total = 0.0
     for job in jobs:
         if job.elapsed_s is None or job.gpus is None:
@@ -223,7 +223,7 @@ def allocated_hours(jobs: Sequence[JobAccount]) -> float | None:
 
 
 def serving_hours(plan: Plan, attempt: Path, jobs: Iterable[JobAccount] = ()) -> float:
-    """Device-hours in which an attempt could serve: ranks of the topology x :func:`serving_seconds`; 0 if it never became ready."""
+    """Return device-hours in which an attempt could serve: ranks of the topology x :func:`serving_seconds`; 0 if it never became ready."""
     path = attempt / STARTUP
     if not path.exists():
         return 0.0

@@ -52,12 +52,12 @@ def new(deployment_folder: Path) -> Path:
 
 
 def tokens(deployment_folder: Path) -> list[Path]:
-    """The records that stand for a deployment while a run works on it; a run that ends, or begins, removes them."""
+    """Return the records that stand for a deployment while a run works on it; a run that ends, or begins, removes them."""
     return [deployment_folder / f"{name}.json" for name in ("cluster", "endpoint", "ready")]
 
 
 def every(deployment_folder: Path) -> list[Path]:
-    """All attempts, oldest first."""
+    """Return all attempts, oldest first."""
     found = (p for p in (deployment_folder / FOLDER).glob("*") if p.name.isdigit())
     return sorted(found, key=lambda p: int(p.name))
 
@@ -68,13 +68,13 @@ def newest(deployment: Path, name: str) -> Path | None:
 
 
 def latest(deployment_folder: Path) -> Path | None:
-    """The newest attempt."""
+    """Return the newest attempt."""
     found = every(deployment_folder)
     return found[-1] if found else None
 
 
 def secret(attempt: Path, name: str) -> Path:
-    """A fresh random secret in a file that only we can read; its beginning tells the archive's scan what it is."""
+    """Make a random secret in a file that only we can read; its beginning tells the archive's scan what it is."""
     path = attempt / name
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "w") as stream:
@@ -120,7 +120,7 @@ def fail(attempt: Path, failure: Failure, stop_timeout_s: float) -> Failure:
 
 
 def ended_from_outside(attempt: Path, stage: str) -> Failure | None:
-    """Why the keeper ended the attempt, when that was neither a fault of the deployment nor asked for by a stage."""
+    """Return why the keeper ended the attempt, when that was neither a fault of the deployment nor asked for by a stage."""
     state = supervisor.read_state(attempt)
     found = reasons.TABLE.get(state.why or "") if state else None
     if found is None or not (found.outside and found.remedy):
@@ -130,20 +130,20 @@ def ended_from_outside(attempt: Path, stage: str) -> Failure | None:
 
 
 def noted_failure(attempt: Path | None) -> Failure | None:
-    """Why this attempt failed, if it did."""
+    """Return why this attempt failed, if it did."""
     if attempt is None or not (attempt / "failure.json").exists():
         return None
     return Failure.model_validate_json((attempt / "failure.json").read_bytes())
 
 
 def from_error(stage: str, error: ServemarkError) -> Failure:
-    """A failure record that says what the error says."""
+    """Return a failure record that says what the error says."""
     quote = error.quote if isinstance(error, StageFailed) else ()
     return Failure(stage=stage, reason=error.reason, detail=error.what, log=error.look, quote=quote, remedy=error.do)
 
 
 def as_error(failure: Failure) -> StageFailed:
-    """An error that says what the failure says."""
+    """Return an error that says what the failure says."""
     return StageFailed(failure.detail, look=failure.log, do=failure.remedy, reason=failure.reason, quote=failure.quote)
 
 
@@ -176,7 +176,7 @@ def explain_end(
 
 
 def _of_kept(files: Sequence[Path]) -> tuple[Diagnosis | None, tuple[str, ...]]:
-    """The cause that the first of these files names, if one does, and the lines that say it; else the first errors in them."""
+    """Return the cause that the first of these files names, if one does, and the lines that say it; else the first errors in them."""
     for path in files:
         found = diagnose(path)
         if found and not _is_vague(found):
@@ -185,12 +185,12 @@ def _of_kept(files: Sequence[Path]) -> tuple[Diagnosis | None, tuple[str, ...]]:
 
 
 def _is_vague(diagnosis: Diagnosis | None) -> bool:
-    """Whether nothing is known, or no more than that something failed."""
+    """Return whether nothing is known, or no more than that something failed."""
     return diagnosis is None or row(diagnosis.reason).generic
 
 
 def _names(attempt: Path) -> dict[str, str]:
-    """The nodes of a job, as they were looked at before the attempt began: name by address."""
+    """Return the nodes of a job, as they were looked at before the attempt began: name by address."""
     names = {}
     for path in (attempt / "survey" / "look").glob("*.json"):
         with contextlib.suppress(OSError, ValueError):
@@ -200,14 +200,14 @@ def _names(attempt: Path) -> dict[str, str]:
 
 
 def _launcher_words(attempt: Path, name: str) -> tuple[str, ...]:
-    """The last words of what brought a daemon to its node: a lost node, or a step that Slurm did not start."""
+    """Return the last words of what brought a daemon to its node: a lost node, or a step that Slurm did not start."""
     log = supervisor.launcher_log(attempt, name)
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     return tuple(line for line in lines if "error" in line.lower())[-3:]
 
 
 def how_it_ended(daemon: DaemonState) -> str:
-    """Words for a daemon's end: its node, if it was on one of a job, its own pid there and not the launcher's, its exit."""
+    """Return words for a daemon's end: its node, if it was on one of a job, its own pid there and not the launcher's, its exit."""
     node = _node(daemon)
     name = f"{daemon.name} on {node}" if node else daemon.name
     if daemon.ended_at is None:
@@ -219,13 +219,13 @@ def how_it_ended(daemon: DaemonState) -> str:
 
 
 def _node(daemon: DaemonState) -> str | None:
-    """The node of a job that a daemon was on; None on a machine without a scheduler, where there is no choice."""
+    """Return the node of a job that a daemon was on; None on a machine without a scheduler, where there is no choice."""
     launched = supervisor.launcher_log(Path(daemon.log).parent, daemon.name).exists()
     return daemon.node if launched or daemon.node != identity.host() else None
 
 
 def _place(daemon: DaemonState) -> dict[str, Any]:
-    """Where the process itself is, as its far end says; empty without a launcher, or when it never came to its node."""
+    """Return where the process itself is, as its far end says; empty without a launcher, or when it never came to its node."""
     try:
         return dict(json.loads((Path(daemon.log).parent / "requests" / f"{daemon.name}.place.json").read_text()))
     except (OSError, ValueError):
@@ -240,17 +240,17 @@ def _signal(number: int) -> str:
 
 
 def scratch_folder(attempt: Path) -> Path:
-    """The attempt's short-lived files on this machine: Ray's sockets and logs."""
+    """Return the attempt's short-lived files on this machine: Ray's sockets and logs."""
     return Path(spec(attempt).scratch)
 
 
 def spec(attempt: Path) -> KeeperSpec:
-    """What the attempt's keeper was started with."""
+    """Return what the attempt's keeper was started with."""
     return KeeperSpec.model_validate_json((attempt / "keeper-spec.json").read_text())
 
 
 def left_over(*attempts: Path) -> list[psutil.Process]:
-    """Processes of these attempts that live on this machine, their keepers included."""
+    """Return processes of these attempts that live on this machine, their keepers included."""
     folders = [
         scratch_folder(one) for one in attempts if (one / "keeper-spec.json").exists() and not supervisor.copied(one)
     ]
@@ -258,12 +258,12 @@ def left_over(*attempts: Path) -> list[psutil.Process]:
 
 
 def find_daemon(attempt: Path, name: str) -> DaemonState | None:
-    """The state of one daemon."""
+    """Return the state of one daemon."""
     return next((d for d in supervisor.read_daemons(attempt) if d.name == name), None)
 
 
 def await_end(attempt: Path, name: str, seconds: float = 2.0) -> DaemonState | None:
-    """The state of a daemon whose process is gone, as soon as the keeper has collected how it ended; at most ``seconds`` later."""
+    """Return the state of a daemon whose process is gone, as soon as the keeper has collected how it ended; at most ``seconds`` later."""
     deadline = time.monotonic() + seconds
     while True:
         daemon = find_daemon(attempt, name)
@@ -273,7 +273,7 @@ def await_end(attempt: Path, name: str, seconds: float = 2.0) -> DaemonState | N
 
 
 def first_to_end(attempt: Path, server: str) -> DaemonState | None:
-    """The daemon whose end took the others along: with a Ray cluster that may be a raylet and not the server."""
+    """Return the daemon whose end took the others along: with a Ray cluster that may be a raylet and not the server."""
     state = supervisor.read_state(attempt)
     first = state.why.split(":")[1] if state and state.why and state.why.startswith("daemon_ended:") else server
     return find_daemon(attempt, first) or find_daemon(attempt, server)

@@ -24,7 +24,7 @@ _RUN_CLIENTS = Path(__file__).parents[1] / "in_model_env" / "run_clients.py"
 
 
 def shares(point: PlannedPoint) -> list[PlannedPoint]:
-    """What each of the point's client processes sends, adding up to the point: places as evenly as they go, and as many requests and
+    """Return what each of the point's client processes sends, adding up to the point: places as evenly as they go, and as many requests and
     warm-ups for each place, so that all are at work for as long. With a rate, as many requests each, and one warm-up or more: at its end
     they wait for each other (in_model_env/bench_client.py).
 
@@ -52,7 +52,7 @@ def shares(point: PlannedPoint) -> list[PlannedPoint]:
 
 
 def _split(total: int, weights: Sequence[int]) -> list[int]:
-    """A total in whole shares in proportion to weights: what is left by rounding down goes to the largest remainders."""
+    """Return a total in whole shares in proportion to weights: what is left by rounding down goes to the largest remainders."""
     whole = sum(weights)
     shares = [total * weight // whole for weight in weights]
     remainders = sorted(range(len(weights)), key=lambda index: (-(total * weights[index] % whole), index))

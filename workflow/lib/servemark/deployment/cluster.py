@@ -88,7 +88,7 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
 
 
 def _model(here: StageContext, ground: Ground) -> str:
-    """Where the servers find the model: where it was staged, or on each node's own disk; its files are what the manifest states.
+    """Return where the servers find the model: where it was staged, or on each node's own disk; its files are what the manifest states.
 
     Raises:
         WeightsRefused: they are not.

@@ -32,12 +32,12 @@ _NCCL_TRANSPORT = re.compile(r"NCCL INFO .*?(NET/(?!Plugin)\w+ : Using .*|Using 
 
 
 def transports(text: str) -> tuple[str, ...]:
-    """How ranks reach each other, in NCCL's own words, each once, in the order they appear."""
+    """Return how ranks reach each other, in NCCL's own words, each once, in the order they appear."""
     return tuple(dict.fromkeys(found[1].strip()[:120] for found in _NCCL_TRANSPORT.finditer(text)))
 
 
 def bus_bandwidth(size: int, ranks: int, seconds: float) -> float:
-    """GiB/s on the bus during an all-reduce: 2 (n-1)/n size / time (nccl-tests, doc/PERFORMANCE.md)."""
+    """Return GiB/s on the bus during an all-reduce: 2 (n-1)/n size / time (nccl-tests, doc/PERFORMANCE.md)."""
     return 2 * (ranks - 1) / ranks * size / seconds / 2**30
 
 

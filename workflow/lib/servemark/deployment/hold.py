@@ -76,7 +76,7 @@ class Holding:
     ready: Ready
 
     def run(self) -> Held:
-        """Returns when the endpoint was stopped on request or its time is over. Nothing of it is left then.
+        """Hold the endpoint until it is stopped on request or its time is over. Nothing of it is left then.
 
         Raises:
             StageFailed: it did not come up, or it died; states the cause. Nothing of it is left either.
@@ -151,7 +151,7 @@ class Holding:
         )
 
     def _death(self, attempt: Path) -> Failure:
-        """Why the deployment died, as later readers of its attempt will find it, too."""
+        """Return why the deployment died, as later readers of its attempt will find it, too."""
         first = attempts.first_to_end(attempt, SERVER)
         daemon = attempts.await_end(attempt, first.name) if first else None
         how = attempts.how_it_ended(daemon) if daemon and daemon.ended_at else "its keeper is gone"

@@ -60,7 +60,7 @@ class Facts:
 
 
 def page(facts: Facts) -> str:
-    """The whole text. The key is not in it, and no command puts it on a command line, where other users could see it."""
+    """Return the whole text. The key is not in it, and no command puts it on a command line, where other users could see it."""
     address = urlsplit(facts.url)
     key = shlex.quote(str(facts.key_file))
     # ssh joins its words, and the shell at the other end reads them again.
@@ -131,7 +131,7 @@ def exposed(facts: Facts) -> str:
 
 
 def _unreachable(facts: Facts) -> str:
-    """Lines under the address that cannot be reached."""
+    """Return lines under the address that cannot be reached."""
     if facts.blocked is None:
         return ""
     tunnel = "".join(f"           {line}\n" for line in tunnel_lines(facts, facts.blocked))
@@ -174,7 +174,7 @@ print(answer.choices[0].text)
 
 
 def how_long(ends_at: float | None) -> str:
-    """Words for the end of its life, in this machine's time zone."""
+    """Return words for the end of its life, in this machine's time zone."""
     if ends_at is None:
         return "until it is stopped, or the snakemake that holds it ends"
     end = datetime.fromtimestamp(ends_at).astimezone()

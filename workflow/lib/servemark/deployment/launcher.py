@@ -71,7 +71,7 @@ class Ground:
         return cls(allocation.current(), attempt, attempts.scratch_folder(attempt))
 
     def request(self, node: str, asked: process_request.DaemonRequest) -> process_request.DaemonRequest:
-        """``asked``, to be started on ``node``."""
+        """Return ``asked``, to be started on ``node``."""
         launcher = self.alloc.launcher(node)
         return asked.model_copy(update={"launcher": launcher, "node": node, "scratch": str(self.scratch)})
 
@@ -102,11 +102,11 @@ class Ground:
         return attempts.as_error(attempts.explain_end("", self.attempt, first, what, "server_exited"))
 
     def tool(self, node: str, asked: process_request.DaemonRequest) -> Tool:
-        """A short-lived process on ``node``."""
+        """Return a short-lived process on ``node``."""
         return self.tool_on([node], asked)
 
     def tool_on(self, nodes: Sequence[str], asked: process_request.DaemonRequest) -> Tool:
-        """The same process on every one of ``nodes`` at once; SERVEMARK_NODE tells each where it is."""
+        """Return the same process on every one of ``nodes`` at once; SERVEMARK_NODE tells each where it is."""
         request = self.request(nodes[0], asked)
         if self.alloc.job_id is None:
             env = process_request.environment(request) | {identity.NODE_VARIABLE: identity.here()}
@@ -120,7 +120,7 @@ class Ground:
 
 
 def new_scratch(config: Config, runtime_root: Path, alloc: Allocation) -> Path:
-    """A new name for an attempt's short-lived files on every node: short, because sockets lie below it."""
+    """Return a new name for an attempt's short-lived files on every node: short, because sockets lie below it."""
     name = secrets.token_hex(4)
     if alloc.job_id is None or config.cluster is None:
         return runtime_root / name
@@ -128,7 +128,7 @@ def new_scratch(config: Config, runtime_root: Path, alloc: Allocation) -> Path:
 
 
 def on_node(key: str, folder: str) -> Path:
-    """This user's own folder below one that the cluster file names for the nodes' own disks, variables expanded.
+    """Return this user's own folder below one that the cluster file names for the nodes' own disks, variables expanded.
 
     Raises:
         StageFailed: a variable is not set in the job.

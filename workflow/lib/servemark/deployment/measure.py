@@ -48,7 +48,7 @@ class Measuring:
     ledger: Ledger
 
     def run(self, name: str, ready_path: Path, raw_path: Path) -> Measurement:
-        """The point's record; its per-request results are at ``raw_path`` afterwards (``{}`` when there are none).
+        """Return the point's record; its per-request results are at ``raw_path`` afterwards (``{}`` when there are none).
 
         A point that cannot be measured, because its deployment failed or is gone, gets an INVALID record that says so.
         """
@@ -116,7 +116,7 @@ class Measuring:
         return verdict.measurement(judgement, point, context)
 
     def _live(self, ready_path: Path) -> tuple[Ready | None, Failure | None]:
-        """The token if the deployment lives, and why not if it does not: its own failure, or how its server ended since."""
+        """Return the token if the deployment lives, and why not if it does not: its own failure, or how its server ended since."""
         ready = Ready.read(ready_path)
         if ready.replay or ready.failure or ready.attempt is None:
             return None, ready.failure
@@ -126,7 +126,7 @@ class Measuring:
         return ready, self._too_late(ready, attempt)
 
     def _too_late(self, ready: Ready, attempt: Path) -> Failure | None:
-        """Whether the allocation's time would end within the next point, judged by the longest so far."""
+        """Return whether the allocation's time would end within the next point, judged by the longest so far."""
         if ready.ends_at is None:
             return None
         spec = attempts.spec(attempt)
@@ -239,7 +239,7 @@ class Measuring:
 
 
 def _finished(scrapes: Mapping[str, Callable[[], Load]]) -> dict[str, int]:
-    """Requests that each server has finished since its start; empty when one of them does not answer."""
+    """Return requests that each server has finished since its start; empty when one of them does not answer."""
     try:
         return {name: scrape().finished for name, scrape in scrapes.items()}
     except httpx.HTTPError:
@@ -247,7 +247,7 @@ def _finished(scrapes: Mapping[str, Callable[[], Load]]) -> dict[str, int]:
 
 
 def _durations(attempt: Path) -> list[float]:
-    """Seconds that each point measured in this attempt took, the client's start included."""
+    """Return seconds that each point measured in this attempt took, the client's start included."""
     path = attempt / DURATIONS
     return [float(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -266,7 +266,7 @@ def _words(record: Measurement) -> str:
 
 
 def _death(attempt: Path, server: ServerWatch) -> str | None:
-    """How the server died, also when the client, all its requests failed, ended before the watch saw it."""
+    """Return how the server died, also when the client, all its requests failed, ended before the watch saw it."""
     if server.same_processes:
         return server.died
     first = attempts.first_to_end(attempt, server.blamed)

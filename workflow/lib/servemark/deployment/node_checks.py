@@ -68,7 +68,7 @@ def look(here: StageContext, ground: Ground) -> tuple[Node, ...]:
 
 
 def _differs(node: Node, planned: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a node's hardware is not as it was planned for."""
+    """Return what of a node's hardware is not as it was planned for."""
     return {what: found for what, found in node.kind.items() if planned.get(what) != found}
 
 
@@ -78,7 +78,7 @@ _AS_PROBED = f"set {process_request.VISIBLE} as it was when the machine was prob
 
 
 def _given(node: Node) -> str:
-    """What a node's environment says of its devices, as half a sentence."""
+    """Return what a node's environment says of its devices, as half a sentence."""
     return (
         f" ({process_request.VISIBLE} is {node.cuda_visible_devices!r} there)"
         if node.cuda_visible_devices is not None
@@ -144,7 +144,7 @@ def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> None:
 
 
 def _check_reach(here: StageContext, ground: Ground, spec: Spec, every: Sequence[Node]) -> None:
-    """Every other node connects to this process's own and is connected to, on the chosen addresses."""
+    """Check that every other node connects to this process's own, and this one to it, on the chosen addresses."""
     own = next(node for node in every if node.name == ground.alloc.nodes[0])
     with socket.create_server((own.address, 0)) as listener:
         listener.settimeout(1.0)

@@ -77,6 +77,7 @@ class Tail:
         self._path, self._log, self._offset = path, log, 0
 
     def __call__(self) -> bool:
+        """Read what was appended; return whether the server has made progress."""
         with open(self._path, errors="replace") as stream:
             stream.seek(self._offset)
             text = stream.read()

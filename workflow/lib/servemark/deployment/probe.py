@@ -22,6 +22,7 @@ class ServerProbe:
         self._healthy = False
 
     def __call__(self) -> str:
+        """Ask once; return the state of the server in a few words."""
         try:
             if not self._healthy:
                 health = self._client.get(self._health)
@@ -66,7 +67,7 @@ class ServerProbe:
 
 
 def _model_names(answer: httpx.Response) -> list[str]:
-    """The names in an OpenAI model list; none in what is no such list."""
+    """Return the names in an OpenAI model list; none in what is no such list."""
     try:
         return [model["id"] for model in answer.json()["data"]]
     except (ValueError, KeyError, TypeError):

@@ -39,7 +39,7 @@ class Waiting:
     token: Endpoint
 
     def run(self) -> tuple[Ready, Startup]:
-        """Returns the token and the start-up record, both with ``failure`` when a server did not come up."""
+        """Return the token and the start-up record, both with ``failure`` when a server did not come up."""
         token, name = self.token, self.here.plan.deployment
         if token.replay:
             # Nothing was started: the start-up facts are those of the attempt that served.
@@ -104,7 +104,7 @@ class Waiting:
         )
 
     def _places(self) -> dict[str, Any]:
-        """What the tokens say of nodes and servers: they do not outlive the deployment, the start-up record does."""
+        """Return what the tokens say of nodes and servers: they do not outlive the deployment, the start-up record does."""
         return {
             "nodes": self.cluster.nodes,
             "placement": self.cluster.replicas,
@@ -125,7 +125,7 @@ class Waiting:
             self.here.progress.say(f"warning: a later start will not know that it finds compiled code: {error}")
 
     def _client_node(self) -> str | None:
-        """A client with a node of its own has the last one."""
+        """Return the client's node. A client with a node of its own has the last one."""
         nodes = self.cluster.nodes
         return nodes[-1 if self.here.plan.topology.client == "own" else 0].name if nodes else None
 

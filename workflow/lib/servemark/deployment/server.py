@@ -85,7 +85,7 @@ class Serving:
         )
 
     def _look_into_caches(self) -> CompileCache | None:
-        """What of an earlier start these servers are going to find.
+        """Return what of an earlier start these servers are going to find.
 
         Raises:
             StageFailed: the folder cannot be used.
@@ -107,7 +107,7 @@ class Serving:
         return self.cluster.nodes[part.node]
 
     def _published_port(self, node: Node, free: int) -> int:
-        """The port of the one address: what the user asked for, if it is free, or ``free``."""
+        """Return the port of the one address: what the user asked for, if it is free, or ``free``."""
         if self.port is None:
             return free
         # Of another node's ports nothing can be seen from here; a server that finds its port taken says so itself.
@@ -162,7 +162,7 @@ class Serving:
         )
 
     def _router(self, servers: tuple[ServerPlace, ...]) -> ServerPlace:
-        """The one address in front of the servers. await_ready starts it: it asks replicas that are ready, or ends."""
+        """Return the one address in front of the servers. await_ready starts it: it asks replicas that are ready, or ends."""
         head = self.cluster.nodes[0]
         free, counters = port_plan.of_router(head)
         port = self._published_port(head, free)

@@ -91,7 +91,7 @@ class ServerWatch:
         self._moved_at = dict.fromkeys(self.scrapes, self._began)
 
     def timeline(self, deployment: str, point: str, started_at: str, replicas: Mapping[str, str]) -> Timeline:
-        """What every server answered since the beginning. ``replicas``: the replica of each daemon."""
+        """Return what every server answered since the beginning. ``replicas``: the replica of each daemon."""
         servers = []
         for name in self.scrapes:
             answers = self._answers.get(name, [])
@@ -146,6 +146,7 @@ class ServerWatch:
         return None if supervisor.is_alive(self.attempt) else "the server's process is gone"
 
     def __call__(self) -> str | None:
+        """Return why the client is to be stopped, or None."""
         for name in self.scrapes:
             if ended := self._ended(name):
                 self.died, self._blamed = ended, name
@@ -176,7 +177,7 @@ class ServerWatch:
 
 
 def scraper(url: str, key: str) -> Callable[[], Load]:
-    """A function that reads one server's /metrics."""
+    """Return a function that reads one server's /metrics."""
     client = httpx.Client(base_url=url, timeout=2.0, headers={"Authorization": f"Bearer {key}"}, trust_env=False)
 
     def scrape() -> Load:

@@ -72,13 +72,13 @@ class Diagnosis(Strict):
 
 @cache
 def catalogue() -> tuple[Row, ...]:
-    """All rows of ``catalogue.yaml``, in its order."""
+    """Return all rows of ``catalogue.yaml``, in its order."""
     data = yaml.safe_load(Path(__file__).with_name("catalogue.yaml").read_text(encoding="utf-8"))
     return tuple(Row(kind=item.pop("class"), **item) for item in data)
 
 
 def row(reason: str) -> Row:
-    """The row of one reason code, for stages that see the state itself instead of a log line.
+    """Return the row of one reason code, for stages that see the state itself instead of a log line.
 
     Raises:
         KeyError: the catalogue has no such reason.
@@ -90,7 +90,7 @@ def row(reason: str) -> Row:
 
 
 def diagnose(log: Log, *, stop_requested: bool = False, stalled: bool = False) -> Diagnosis | None:
-    """The known cause that a log states, or None.
+    """Return the known cause that a log states, or None.
 
     Specific rows come before generic ones; within a tier the first matching line wins, because later errors are
     mostly consequences. Memory is bounded by `servemark.diagnosis.text.window` (4 Mi characters).
@@ -117,7 +117,7 @@ def diagnose(log: Log, *, stop_requested: bool = False, stalled: bool = False) -
 
 
 def root_error(log: Log) -> tuple[str, ...]:
-    """The server's own error, verbatim, for a log that fits no row.
+    """Return the server's own error, verbatim, for a log that fits no row.
 
     vLLM states the root cause first and consequences after it ("See root cause above"). In this order: the final
     line of the first traceback with the indented lines under it and the exceptions chained to it, or the command
@@ -129,12 +129,12 @@ def root_error(log: Log) -> tuple[str, ...]:
 
 
 def states_error(log: Log) -> bool:
-    """Whether any line of a log is an error: `root_error` quotes the last lines of one without."""
+    """Return whether any line of a log is an error: `root_error` quotes the last lines of one without."""
     return bool(error_lines(window(log)))
 
 
 def first_errors(files: Iterable[Path]) -> tuple[str, ...]:
-    """The first errors in the first of these logs of Ray's processes that has any, with the file's name before each line."""
+    """Return the first errors in the first of these logs of Ray's processes that has any, with the file's name before each line."""
     for path in files:
         if found := ray_error_lines(window(path)):
             return tuple(f"{path.name}: {line}" for line in found)
@@ -142,7 +142,7 @@ def first_errors(files: Iterable[Path]) -> tuple[str, ...]:
 
 
 def warnings(log: Log) -> tuple[Diagnosis, ...]:
-    """Every warning row that a log fits, each once: worth a note, never the cause of a failure."""
+    """Return every warning row that a log fits, each once: worth a note, never the cause of a failure."""
     lines = window(log)
     text = "\n".join(lines)
     hits = (_pick(text, [r], False) for r in catalogue() if r.kind == "warning")
@@ -150,7 +150,7 @@ def warnings(log: Log) -> tuple[Diagnosis, ...]:
 
 
 def _pick(text: str, rows: Iterable[Row], latest: bool) -> tuple[Row, int] | None:
-    """The row with the first (or the latest) match and the number of the matching line."""
+    """Return the row with the first (or the latest) match and the number of the matching line."""
     hits = [(offset, r) for r in rows if (offset := _offset(text, r, latest)) is not None]
     if not hits:
         return None
@@ -174,12 +174,12 @@ def _offset(text: str, candidate: Row, latest: bool) -> int | None:
 
 
 def _errs_before(text: str, offset: int) -> bool:
-    """Whether a line above the one at this place is an error."""
+    """Return whether a line above the one at this place is an error."""
     return bool(error_lines(text[: text.rfind("\n", 0, offset) + 1].split("\n")))
 
 
 def _offset_in_last_line(text: str, pattern: re.Pattern[str]) -> int | None:
-    """Where the pattern matches in the last line that is not empty and no heartbeat of a hanging start."""
+    """Return where the pattern matches in the last line that is not empty and no heartbeat of a hanging start."""
     heartbeats = [r.pattern for r in catalogue() if r.kind == "hang" and not r.last and r.pattern]
     end = len(text)
     while end > 0:
@@ -200,7 +200,7 @@ def _diagnosis(lines: Sequence[str], found: Row, index: int) -> Diagnosis:
 
 
 def _with_its_error(lines: Sequence[str], index: int, matching: tuple[str, ...]) -> tuple[str, ...]:
-    """The matching lines with the ``SomeError: ...`` line of the traceback that they are part of; of a torn one, what is left of it."""
+    """Return the matching lines with the ``SomeError: ...`` line of their traceback; of a torn one, what is left of it."""
     parsed = [parse(line) for line in lines]
     found = tracebacks(parsed)
     for start, final in found:

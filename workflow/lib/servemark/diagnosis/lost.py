@@ -52,7 +52,7 @@ class Lost(NamedTuple):
 
 
 def lost(lines: Sequence[str]) -> tuple[Lost, ...]:
-    """What has died, in the order of the log, each once.
+    """Return what has died, in the order of the log, each once.
 
     A rank's place is what the worker itself said when it started; two workers that said the same rank (several engines in one log, or
     nodes that share a temporary folder of Ray) leave it unknown.
@@ -79,7 +79,7 @@ def lost(lines: Sequence[str]) -> tuple[Lost, ...]:
 
 
 def in_words(found: Iterable[Lost], names: Mapping[str, str], here: str | None) -> str:
-    """One sentence for each that died.
+    """Return one sentence for each that died.
 
     Args:
         names: node by address.

@@ -98,7 +98,7 @@ class _Stamp(NamedTuple):
     second: int
 
     def near(self, reference: datetime) -> datetime:
-        """The log writes no year: take the one that puts the stamp nearest to ``reference``."""
+        """Return the time in the year that puts it nearest to ``reference``: the log writes no year."""
         candidates = []
         for year in (reference.year - 1, reference.year, reference.year + 1):
             try:
@@ -108,7 +108,7 @@ class _Stamp(NamedTuple):
         return min(candidates, key=lambda moment: abs(moment - reference))
 
     def seconds_after(self, other: _Stamp) -> float:
-        """Seconds since an earlier stamp, which may lie in the year before."""
+        """Return seconds since an earlier stamp, which may lie in the year before."""
         later = datetime(2004, *self)  # a leap year
         return (later - other.near(later)).total_seconds()
 
@@ -158,7 +158,7 @@ class StartupLog:
             self._line(_ANSI.sub("", line))
 
     def phases(self, started_at: datetime | str, ready_at: datetime | str | None = None) -> tuple[StartupPhase, ...]:
-        """Seconds of each of `PHASES`, which sum to the time from the process start to readiness.
+        """Return seconds of each of `PHASES`, which sum to the time from the process start to readiness.
 
         The server's own figures are used where it gives them: weights (slowest rank), compilation, graph capture and
         the engine's initialisation, which contains all that follows the weights. A kernel build of FlashInfer lasts from its
@@ -207,7 +207,7 @@ class StartupLog:
         )
 
     def _compiled(self) -> str | None:
-        """Whether the compiled model was made or found; ranks and parts of a model may differ. None where nothing was compiled."""
+        """Return whether the compiled model was made or found; ranks and parts of a model may differ. None where nothing was compiled."""
         told = {"made": self._made, "loaded": self._loaded_graphs}
         return " and ".join(word for word, said in told.items() if said) or None
 
@@ -293,6 +293,6 @@ class StartupLog:
 
 
 def _local(moment: datetime | str) -> datetime:
-    """A time in this machine's zone, without the zone, as the log writes it."""
+    """Return a time in this machine's zone, without the zone, as the log writes it."""
     value = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
     return value.astimezone().replace(tzinfo=None) if value.tzinfo else value

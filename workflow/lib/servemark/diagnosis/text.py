@@ -58,7 +58,7 @@ class Traceback(NamedTuple):
 
 
 def stream(log: Log) -> Iterator[str]:
-    """Lines of a log text, a log file or an iterable of lines, without line ends and colour codes.
+    """Yield lines of a log text, a log file or an iterable of lines, without line ends and colour codes.
 
     Args:
         log: the text itself, the ``Path`` of a file, or lines. Carriage returns of progress bars end a line too.
@@ -73,7 +73,7 @@ def stream(log: Log) -> Iterator[str]:
 
 
 def window(log: Log, *, until_shutdown: bool = False) -> list[str]:
-    """The lines of a log that can state a cause, at most 4 Mi characters of them.
+    """Return the lines of a log that can state a cause, at most 4 Mi characters of them.
 
     Access lines of answered requests, progress bars and throughput lines are dropped first: they are nearly all of a
     long log. Of the rest the first 1 Mi characters stay, then 1 Mi from the first error on, and the last 2 Mi.
@@ -120,7 +120,7 @@ def parse(line: str) -> Line:
 
 
 def tracebacks(lines: Sequence[Line]) -> list[Traceback]:
-    """All complete Python tracebacks, by their first line; those of interleaved processes are kept apart.
+    """Return all complete Python tracebacks, by their first line; those of interleaved processes are kept apart.
 
     One in which its writer announces another exception is none: the lines of two processes carry one prefix.
     """
@@ -142,7 +142,7 @@ def tracebacks(lines: Sequence[Line]) -> list[Traceback]:
 
 
 def torn_traceback(lines: Sequence[Line], found: Sequence[Traceback]) -> tuple[int, ...]:
-    """What can still be told of an announced exception whose traceback other processes' lines tore apart, as indices.
+    """Return what can still be told of an announced exception whose traceback other processes' lines tore apart, as indices.
 
     Workers that fail at once write into one another's lines, so that prefixes are missing or stand before another's line: who wrote
     what is lost. The first final line after the announcement is taken, and where it has no message, also the nearest line above it
@@ -171,7 +171,7 @@ def torn_traceback(lines: Sequence[Line], found: Sequence[Traceback]) -> tuple[i
 
 
 def root_error_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """The server's own words for its first failure, verbatim; see `servemark.diagnosis.root_error`."""
+    """Return the server's own words for its first failure, verbatim; see `servemark.diagnosis.root_error`."""
     return error_lines(lines) or tuple([line for line in lines if line.strip()][-5:])
 
 
@@ -191,13 +191,13 @@ def error_lines(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def ray_error_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """The first errors in a log of one of Ray's own processes; empty when there is none."""
+    """Return the first errors in a log of one of Ray's own processes; empty when there is none."""
     told = [line for line in lines if not any(noise in line for noise in _RAY_NOISE)]
     return error_lines(told) or tuple(islice((line for line in told if _RAY_ERROR.search(line)), 3))
 
 
 def _chain(lines: Sequence[str], parsed: Sequence[Line], found: Sequence[Traceback]) -> tuple[str, ...]:
-    """The final lines of the first traceback and of those that Python chained to it."""
+    """Return the final lines of the first traceback and of those that Python chained to it."""
     current, quote = found[0], list(_with_continuation(lines, parsed, found[0].final))
     writer = parsed[current.start].writer
     for later in found[1:]:
@@ -212,7 +212,7 @@ def _chain(lines: Sequence[str], parsed: Sequence[Line], found: Sequence[Traceba
 
 
 def _with_continuation(lines: Sequence[str], parsed: Sequence[Line], index: int) -> tuple[str, ...]:
-    """A line and up to eight indented lines that its writer put under it (multi-line messages)."""
+    """Return a line and up to eight indented lines that its writer put under it (multi-line messages)."""
     writer = parsed[index].writer
     quote = [lines[index]]
     for line, (who, message) in zip(lines[index + 1 :], parsed[index + 1 :], strict=True):

@@ -110,7 +110,7 @@ def _built_before(name: str, lock: Lock, prefix: Path, digest: str, progress: Pr
 
 
 def _as_it_is(built: Environment) -> Environment:
-    """A built environment with what was added to it afterwards, such as vLLM's kernels: then it is another one."""
+    """Return a built environment with what was added to it afterwards, such as vLLM's kernels: then it is another one."""
     if built.installed is None:  # built before this was noted
         return built
     packages = list_packages(Path(built.python))["packages"]
@@ -244,7 +244,7 @@ def _digest(content: object) -> str:
 
 
 def list_packages(python: Path) -> dict[str, Any]:
-    """The interpreter's version and its installed distributions as ``name==version``.
+    """Return the interpreter's version and its installed distributions as ``name==version``.
 
     Raises:
         EnvironmentRefused: it does not run, does not answer, or says something else.

@@ -36,7 +36,7 @@ print("lacks" if lacks else "has")
 
 
 def place(python: Path, digest: str, cache: Path) -> Path | None:
-    """The folder for an environment's bytecode; None where Python keeps it beside the sources, or where the user's own variable says.
+    """Return the folder for an environment's bytecode; None to keep it beside the sources or where the user's variable says.
 
     Users have folders of their own, because bytecode is run as it is found.
 
@@ -88,7 +88,7 @@ def place(python: Path, digest: str, cache: Path) -> Path | None:
 
 
 def placed(environment: Environment, cache: Path, progress: Progress) -> Environment:
-    """The environment's record with the folder of its bytecode, which is said where there is one."""
+    """Return the environment's record with the folder of its bytecode, which is said where there is one."""
     folder = place(Path(environment.python), environment.digest, cache)
     if folder is None:
         return environment
@@ -99,7 +99,7 @@ def placed(environment: Environment, cache: Path, progress: Progress) -> Environ
 
 
 def variables(environment: Environment) -> dict[str, str]:
-    """What a process of the environment is given, so that it finds and keeps bytecode. Python does not heed an empty variable."""
+    """Return what a process of the environment is given, so that it finds and keeps bytecode. Python does not heed an empty variable."""
     if environment.bytecode is None:
         return {}
     return {"PYTHONPYCACHEPREFIX": environment.bytecode, "PYTHONDONTWRITEBYTECODE": ""}

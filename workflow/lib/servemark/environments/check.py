@@ -97,7 +97,7 @@ def check(
 
 
 def judge(found: EnvironmentCheck, hardware: Hardware) -> tuple[str, ...]:
-    """What speaks against this environment on this machine, and what could not be found out there: one sentence each.
+    """Return what speaks against this environment on this machine, and what could not be found out there: one sentence each.
 
     Raises:
         EnvironmentRefused: there are GPUs, and torch does not reach them; or it reaches one that nobody has told of.

@@ -45,17 +45,17 @@ class Lock:
     other_machines: str = ""
 
     def sources(self) -> list[Path]:
-        """The files that decide what is installed."""
+        """Return the files that decide what is installed."""
         return [self.requirements, *(sorted(p for p in self.shim.glob("*") if p.is_file()) if self.shim else ())]
 
     def packages(self) -> list[str]:
-        """``name==version`` of what is installed by this interpreter on this machine: a lock holds alternatives for others as well."""
+        """Return ``name==version`` of what this interpreter installs on this machine: a lock holds alternatives for others as well."""
         lines = re.findall(r"^[A-Za-z0-9].*==.*?(?=\s+(?:\\|--hash)|$)", self.requirements.read_text(), re.MULTILINE)
         found = [Requirement(line) for line in lines]
         return [f"{one.name}{one.specifier}" for one in found if one.marker is None or one.marker.evaluate()]
 
     def digest(self, python: Version, machine: str) -> str:
-        """sha256 over everything that decides what is installed for this interpreter on this kind of machine."""
+        """Return sha256 over everything that decides what is installed for this interpreter on this kind of machine."""
         sha = hashlib.sha256(f"{python} {machine}\n".encode())
         for file in self.sources():
             sha.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
@@ -66,7 +66,7 @@ PYTHONS = ((3, 11), (3, 12), (3, 13))
 
 
 def table(envs: Path) -> dict[str, Lock]:
-    """Every lock of the folder ``envs`` by its name, in the order in which ``auto`` prefers them.
+    """Return every lock of the folder ``envs`` by its name, in the order in which ``auto`` prefers them.
 
     .ci/check_locks.py resolves each list for each of its interpreters and machines with its C library.
     """
@@ -84,7 +84,7 @@ NAMES = tuple(sorted(table(Path())))
 
 
 def lacks(lock: Lock, hardware: Hardware, python: Version) -> tuple[str, ...]:
-    """What this lock needs and the machine or the interpreter has not: one phrase each; empty if it can be installed and run.
+    """Return what this lock needs and the machine or the interpreter has not: one phrase each; empty if it can be installed and run.
 
     A machine without an NVIDIA driver has none that is too old: an environment may be built where it is of no use (:func:`misplaced`).
     """
@@ -102,7 +102,7 @@ def lacks(lock: Lock, hardware: Hardware, python: Version) -> tuple[str, ...]:
 
 
 def misplaced(lock: Lock, hardware: Hardware) -> str | None:
-    """Why a lock that can be installed is not for this kind of machine."""
+    """Return why a lock that can be installed is not for this kind of machine."""
     if lock.cuda and hardware.accelerator == "cpu":
         return f"is for NVIDIA GPUs (driver {lock.driver} or newer)"
     if not lock.cuda and hardware.accelerator == "cuda":
@@ -111,7 +111,7 @@ def misplaced(lock: Lock, hardware: Hardware) -> str | None:
 
 
 def choose(key: str, asked: str, envs: Path, hardware: Hardware, python: Version, machine: str) -> Lock:
-    """The lock of the name ``asked`` if it fits; with ``auto`` the first that fits and is for this kind of machine.
+    """Return the lock of the name ``asked`` if it fits; with ``auto`` the first that fits and is for this kind of machine.
 
     Args:
         key: what the configuration calls it, for messages.

@@ -13,7 +13,7 @@ RUNTIME_VARIABLE = "SERVEMARK_RUNTIME_DIR"
 
 
 def runtime_root() -> Path:
-    """This user's folder for short-lived things on this machine; private, refused when it is not.
+    """Return this user's folder for short-lived things on this machine; private, refused when it is not.
 
     Short, because Ray makes socket names below it and these may have 107 bytes in all. ``SERVEMARK_RUNTIME_DIR`` gives another
     one, for a machine whose /tmp cannot be used; all runs that share the machine must be given the same, since its lock is there.
@@ -25,12 +25,12 @@ def runtime_root() -> Path:
 
 
 def runtime_folder() -> Path:
-    """Where :func:`runtime_root` is, or is made."""
+    """Return where :func:`runtime_root` is, or is made."""
     return Path(os.environ.get(RUNTIME_VARIABLE) or f"/tmp/servemark-{os.getuid()}")
 
 
 def private(root: Path) -> Path:
-    """This user's folder for short-lived things on this machine, made where it lacks.
+    """Return this user's folder for short-lived things on this machine, made where it lacks.
 
     Raises:
         ServemarkError: somebody else can write there.

@@ -83,7 +83,7 @@ def refusal(
 
 
 def stated(text: str) -> OSError | None:
-    """The error of a file system that a program's output states in the system's words."""
+    """Return the error of a file system that a program's output states in the system's words."""
     found = next((code for code in (*_FULL, errno.EROFS) if os.strerror(code) in text), None)
     return OSError(found, os.strerror(found)) if found else None
 
@@ -102,7 +102,7 @@ def probe(folders: Iterable[Path], size: int = PROBE_BYTES, *, shared: Iterable[
 
 
 def together(found: Sequence[StorageRefused]) -> StorageRefused:
-    """One error for several file systems."""
+    """Return one error for several file systems."""
     first, *others = found
     if not others:
         return first
@@ -139,7 +139,7 @@ def tidy(work: Callable[..., Any], *arguments: object) -> None:
 
 
 def mount_point(path: Path) -> Path:
-    """The root of the file system that holds ``path``, or will hold it."""
+    """Return the root of the file system that holds ``path``, or will hold it."""
     place = existing(path)
     while not os.path.ismount(place) and place != place.parent:
         place = place.parent
@@ -147,7 +147,7 @@ def mount_point(path: Path) -> Path:
 
 
 def existing(path: Path) -> Path:
-    """``path`` as an absolute one, or its nearest parent that exists."""
+    """Return ``path`` as an absolute one, or its nearest parent that exists."""
     place = Path(os.path.realpath(path))
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
@@ -155,7 +155,7 @@ def existing(path: Path) -> Path:
 
 
 def size(count: int) -> str:
-    """Bytes for people: ``15.3 GiB``."""
+    """Return bytes for people: ``15.3 GiB``."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= factor:
             return f"{count / factor:,.1f} {unit}"
@@ -163,7 +163,7 @@ def size(count: int) -> str:
 
 
 def free_words(path: Path) -> str:
-    """``the file system MOUNT has 1.0 GiB of 20.0 GiB free``, and that no inode is left where none is."""
+    """Return ``the file system MOUNT has 1.0 GiB of 20.0 GiB free``, and that no inode is left where none is."""
     mount = mount_point(path)
     try:
         state = os.statvfs(mount)
@@ -174,7 +174,7 @@ def free_words(path: Path) -> str:
 
 
 def _words(reason: str, path: Path | None, needed: int | None) -> tuple[str, str]:
-    """What happened, and what to do."""
+    """Return what happened, and what to do."""
     if path is None:
         return f"A file system refuses a write ({reason}).", f"Look at `df -h`, free space, {_AGAIN} {_ELSEWHERE}"
     mount = mount_point(path)

@@ -23,7 +23,7 @@ KERNELS = (
 
 
 def version(name: str) -> str | None:
-    """The installed version, or None."""
+    """Return the installed version, or None."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -78,6 +78,7 @@ def headers_cuda(header: Path) -> str | None:
 
 
 def main(output: str) -> None:
+    """Write the facts to ``output``; raise SystemExit when torch cannot compute."""
     import torch
     import vllm
     from vllm import envs

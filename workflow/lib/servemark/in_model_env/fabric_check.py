@@ -45,7 +45,7 @@ def main(path: str) -> int:
 
 
 def reduce(path: str, rank: int, local: int) -> None:
-    """One rank: join, reduce, compare with the sum that it must be."""
+    """Run one rank: join, reduce, compare with the sum that it must be."""
     import datetime
 
     import torch

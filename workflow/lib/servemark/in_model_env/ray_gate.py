@@ -17,7 +17,7 @@ Node = dict[str, Any]
 
 
 def compare(expected: list[Node], alive: list[Node]) -> list[str]:
-    """One sentence for everything that differs. ``alive``: Ray's nodes, as ray.nodes() gives them."""
+    """Return one sentence for everything that differs. ``alive``: Ray's nodes, as ray.nodes() gives them."""
     there = {address(node, expected): int(node["Resources"].get("GPU", 0)) for node in alive}
     found = []
     for node in expected:
@@ -31,12 +31,13 @@ def compare(expected: list[Node], alive: list[Node]) -> list[str]:
 
 
 def address(node: Node, expected: list[Node]) -> str:
-    """A node's address as we know it: Ray takes loopback for the machine's own address (services.py, resolve_ip_for_localhost)."""
+    """Return a node's address as we know it: Ray takes loopback for the machine's own address (services.py, resolve_ip_for_localhost)."""
     alone = len(expected) == 1 and expected[0]["address"].startswith("127.")
     return str(expected[0]["address"] if alone else node["NodeManagerAddress"])
 
 
 def main(cluster: str, expected: list[Node], deadline_s: float, output: str) -> int:
+    """Wait for the cluster and write what is there; return the exit code."""
     import ray
 
     deadline = time.monotonic() + deadline_s
@@ -70,6 +71,7 @@ def main(cluster: str, expected: list[Node], deadline_s: float, output: str) -> 
 
 
 def write(output: str, data: dict[str, Any]) -> None:
+    """Write ``data`` as JSON."""
     with open(output, "w") as stream:
         json.dump(data, stream)
 

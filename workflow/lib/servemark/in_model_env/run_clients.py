@@ -132,6 +132,7 @@ def run(argvs: list[list[str]], samples: list[list[tuple[float, float]]], signal
 
 
 def main(path: str) -> int:
+    """Run the processes of the order at ``path``; return the exit code."""
     with open(path) as stream:
         order = json.load(stream)
     signals: list[int] = []

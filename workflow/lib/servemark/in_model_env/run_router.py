@@ -18,7 +18,7 @@ TIMEOUT_S = 10.0
 
 
 def asks_for_key(url: str) -> bool:
-    """Whether ``url`` answers 401 to a request without a key; anything else is said on stderr."""
+    """Return whether ``url`` answers 401 to a request without a key; anything else is said on stderr."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=TIMEOUT_S) as answer:
@@ -34,6 +34,7 @@ def asks_for_key(url: str) -> bool:
 
 
 def main(argv: list[str]) -> int:
+    """Start the router when every replica asks for the key; return the exit code."""
     from vllm_router.launch_router import launch_router, parse_router_args
 
     arguments = parse_router_args(argv)

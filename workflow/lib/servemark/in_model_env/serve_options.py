@@ -11,6 +11,7 @@ from vllm.platforms import current_platform
 
 
 def main() -> None:
+    """Print the options of ``vllm serve``."""
     if not current_platform.device_type:
         type(current_platform).device_type = "cpu"
     sys.argv = ["vllm", "serve", "--help=all"]

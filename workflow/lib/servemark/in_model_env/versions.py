@@ -11,7 +11,7 @@ import platform
 
 
 def version(name: str) -> str | None:
-    """The installed version, or None."""
+    """Return the installed version, or None."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

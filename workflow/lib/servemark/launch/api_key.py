@@ -17,12 +17,12 @@ KEY = "SERVEMARK_API_KEY"
 
 
 def arguments() -> list[str]:
-    """Arguments of ``vllm serve`` that close all its routes. They come last: what is added last is asked first."""
+    """Return arguments of ``vllm serve`` that close all its routes. They come last: what is added last is asked first."""
     return ["--middleware", MIDDLEWARE]
 
 
 def environment(variables: Mapping[str, str], *, behind_router: bool = False) -> dict[str, str]:
-    """Variables of a server with :func:`arguments`; the key itself comes as :data:`KEY` from its 0600 file.
+    """Return variables of a server with :func:`arguments`; the key itself comes as :data:`KEY` from its 0600 file.
 
     Args:
         variables: the deployment's own; a PYTHONPATH among them is kept behind ours.

@@ -20,7 +20,7 @@ LOOPBACK = "lo"
 
 
 def option_arguments(options: Mapping[str, object]) -> list[str]:
-    """vLLM's option syntax: ``true`` is ``--x``, ``false`` is ``--no-x``, null is left out, a list is repeated values."""
+    """Return options in vLLM's syntax: ``true`` is ``--x``, ``false`` is ``--no-x``, null is left out, a list is repeated."""
     arguments: list[str] = []
     for name, value in options.items():
         if value is True:
@@ -37,7 +37,7 @@ def option_arguments(options: Mapping[str, object]) -> list[str]:
 def serve(
     python: str, model_path: str, plan: Plan, host: str, port: int, ranks: Sequence[str] = (), *, follower: bool = False
 ) -> list[str]:
-    """``vllm serve`` for one replica, or for one node of it. The API key is not here: it goes by environment (``doors.KEY``).
+    """Return ``vllm serve`` for one replica, or for one node of it. The API key is not here: it goes by environment (``doors.KEY``).
 
     Args:
         ranks: the executor's options.
@@ -60,7 +60,7 @@ def serve(
 def server_environment(
     plan: Plan, accelerator: str, node: Node, scratch: str, caches: str, executor: Mapping[str, str]
 ) -> dict[str, str]:
-    """Variables of the server and of every Ray process on one node (Ray's workers take theirs from the raylet).
+    """Return variables of the server and of every Ray process on one node (Ray's workers take theirs from the raylet).
 
     Sources: offline and usage switches from vLLM's documentation; gloo needs an exact interface name, NCCL takes ``=name`` for one. Idle
     connections are kept longer than by vLLM itself (``KEEP_ALIVE_S``). The deployment's own variables win.
@@ -85,7 +85,7 @@ def server_environment(
 
 
 def ray_environment(token_file: str, scratch: str) -> dict[str, str]:
-    """Ray's own variables; the mode is set for every process, since Ray otherwise decides it by what lies in the home folder."""
+    """Return Ray's own variables; the mode is set for every process, since Ray otherwise decides it by what lies in the home folder."""
     return {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": token_file,
@@ -98,7 +98,7 @@ def ray_environment(token_file: str, scratch: str) -> dict[str, str]:
 def ray_node(
     python: str, node: Node, devices: int, scratch: str, ports: Sequence[int], head: str | None = None
 ) -> list[str]:
-    """``ray start`` in the foreground on one node: the head, or a worker that joins ``head`` (ADDRESS:PORT).
+    """Return ``ray start`` in the foreground on one node: the head, or a worker that joins ``head`` (ADDRESS:PORT).
 
     One Ray "GPU" is one rank; the object store carries no tensors. Every port that can be pinned is, so that nothing is chosen inside
     Ray's default worker range, where other users' Ray looks too. No monitor: nothing is scaled here, and its metrics would be the one
@@ -139,7 +139,7 @@ def bench(
     folder: str,
     name: str,
 ) -> list[str]:
-    """``vllm bench serve`` for one load point, per-request results saved. The key goes by environment (OPENAI_API_KEY)."""
+    """Return ``vllm bench serve`` for one load point, per-request results saved. The key goes by environment (OPENAI_API_KEY)."""
     argv = [
         python,
         str(IN_MODEL_ENV / "bench_client.py"),

@@ -34,19 +34,19 @@ _OF_A_START = ("model", "options", "variables", "modules")
 
 
 def place(config: Config, plan: Plan, hardware: Hardware) -> Path | None:
-    """The folder that a deployment's servers share with later starts; None where ``compile_cache: none`` asks for first starts."""
+    """Return the folder that a deployment's servers share with later starts; None where ``compile_cache: none`` asks for first starts."""
     if config.deployments[plan.deployment].compile_cache == "none":
         return None
     return (config.cache / f"{FOLDER}-{os.getuid()}" / _digest(purpose(plan, hardware))).absolute()
 
 
 def fresh(scratch: Path) -> Path:
-    """The folder of a start that is to find nothing: below the attempt's own on each node, and gone with it."""
+    """Return the folder of a start that is to find nothing: below the attempt's own on each node, and gone with it."""
     return scratch / FOLDER
 
 
 def purpose(plan: Plan, hardware: Hardware) -> dict[str, Any]:
-    """What a folder is for. Users have folders of their own, because compiled code is run as it is found: nobody runs another one's."""
+    """Return what a folder is for. Each user has a folder, because compiled code runs as it is found: nobody runs another user's."""
     topology = plan.topology
     return {
         "environment": plan.environment_digest,
@@ -63,7 +63,7 @@ def purpose(plan: Plan, hardware: Hardware) -> dict[str, Any]:
 
 
 def variables(folder: Path | str, given: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a server that keeps what it compiles in ``folder``, without those that ``given`` already says."""
+    """Return variables of a server that keeps what it compiles in ``folder``, without those that ``given`` already says."""
     return {name: str(Path(folder, below)) for name, (below, _) in COMPILE_CACHES.items() if not _said(name, given)}
 
 
@@ -91,7 +91,7 @@ def prepare(folder: Path, plan: Plan, hardware: Hardware) -> CompileCache | None
 
 
 def is_ours(plan: Plan) -> bool:
-    """Whether all that the deployment compiles lies where we say; its own variables may name other places, of which nothing is known."""
+    """Return whether all that the deployment compiles lies where we say; its own variables may name other, unknown places."""
     return not any(_said(name, plan.variables) for name in COMPILE_CACHES)
 
 

@@ -13,7 +13,7 @@ _PLUGINS = "VLLM_PLUGINS"
 
 
 def environment(options: Mapping[str, object], variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a server whose weights are random; none for any other.
+    """Return variables of a server whose weights are random; none for any other.
 
     Args:
         options: the plan's.

@@ -31,7 +31,7 @@ def router(
     engines: int = 1,
     routing: PolicyName = "round_robin",
 ) -> list[str]:
-    """vllm-router for replicas that are ready, or for each of their data parallel engines.
+    """Return vllm-router for replicas that are ready, or for each of their data parallel engines.
 
     It names the engine in a header (X-data-parallel-rank), which vLLM's routes for completions and chat obey, and others do not: there
     the server balances (entrypoints/openai/completion/serving.py, chat_completion/serving.py; 0.25.1, 0.32.0).
@@ -66,5 +66,5 @@ def router(
 
 
 def router_environment() -> dict[str, str]:
-    """Variables of the router. It needs no key: clients bring theirs, and replicas judge it."""
+    """Return variables of the router. It needs no key: clients bring theirs, and replicas judge it."""
     return {"PYTHONUNBUFFERED": "1", **NO_PROXY}

@@ -11,7 +11,7 @@ from servemark.records import Interface
 
 
 def choose(node: str, interfaces: Sequence[Interface], wanted: str | None, known_as: str | None) -> Interface:
-    """The interface that a deployment uses on one node.
+    """Return the interface that a deployment uses on one node.
 
     Args:
         wanted: an exact name, a pattern such as ``hsn*`` (the first in order of names), or a network such as ``10.0.0.0/8``; None for the

@@ -13,7 +13,7 @@ CALL_S = 1.0
 
 
 def is_taken(host: str, port: int) -> bool:
-    """Whether a program has bound this port, also one that does not listen yet, as vLLM's server while it loads.
+    """Return whether a program has bound this port, also one that does not listen yet, as vLLM's server while it loads.
 
     Two sockets may be bound to one port while neither listens if both ask for that (SO_REUSEADDR), as vLLM's does, so only an attempt
     without it sees a server that loads. That attempt also fails for 60 s after a server's end (TCP_TIMEWAIT_LEN in include/net/tcp.h),
@@ -28,7 +28,7 @@ def is_taken(host: str, port: int) -> bool:
 
 
 def find(host: str, count: int, start: int) -> list[int]:
-    """``count`` ports that nobody has on ``host``, looked for from the ``start``-th of :data:`PORTS` on and around.
+    """Return ``count`` ports that nobody has on ``host``, looked for from the ``start``-th of :data:`PORTS` on and around.
 
     Each is kept for 60 s by a closed connection, so that whoever looks in that time is given others.
 
@@ -56,7 +56,7 @@ def _binds(host: str, port: int, *, reuse: bool) -> bool:
 
 
 def _take(host: str, port: int) -> bool:
-    """Whether the port was free; it is then kept from all who do not ask for SO_REUSEADDR, by a closed connection (TIME_WAIT).
+    """Return whether the port was free; it is then kept from all who do not ask for SO_REUSEADDR, by a closed connection (TIME_WAIT).
 
     Servers ask for it (vLLM, Ray, the router); this module, when it looks for ports, does not. No process has to hold anything. It is
     bound without the option, so that of two who look at the same time one is refused, and gets it then, so that servers are let in.

@@ -28,7 +28,7 @@ class _GitError(Exception):
 
 
 def look(checkout: Path, configuration: Sequence[Path] = ()) -> Sources:
-    """The commit of a checkout, what differs from it, and the configuration files as they are given; never fails.
+    """Return the commit of a checkout, what differs from it, and the configuration files as they are given; never fails.
 
     Args:
         configuration: paths as the user gave them, relative to the current folder.
@@ -64,7 +64,7 @@ def hand_over(run_folder: Path, attempt: Path) -> None:
 
 
 def words(states: Iterable[Sources]) -> str:
-    """The commits, each with a mark when the tree differed from it; words where none was noted."""
+    """Return the commits, each with a mark when the tree differed from it; words where none was noted."""
     said = [
         f"{state.commit[:12]}-dirty"
         if state.commit and state.dirty
@@ -89,14 +89,14 @@ def _commit(checkout: Path) -> str:
 
 
 def _changed(checkout: Path) -> set[str]:
-    """Names, relative to the checkout, of tracked files that differ from the commit and of untracked ones in the workflow's parts."""
+    """Return the names of tracked files that differ from the commit, and of untracked ones in the workflow's parts."""
     tracked = _git(checkout, "diff", "HEAD", "--name-only", "-z", "--no-renames", "--relative", "--no-ext-diff")
     untracked = _git(checkout, "ls-files", "--others", "--exclude-standard", "-z", "--", *_PARTS)
     return {os.fsdecode(name) for name in (tracked + untracked).split(b"\0") if name}
 
 
 def _content(path: Path) -> str | None:
-    """The sha256 of a file's content, of a link's target; None where there is no file."""
+    """Return the sha256 of a file's content, of a link's target; None where there is no file."""
     try:
         content = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
     except OSError:

@@ -24,7 +24,7 @@ QUERY = ["nvidia-smi", "--query-gpu=name,memory.total,uuid,driver_version", "--f
 
 
 def parse_gpus(text: str, host_mib: int) -> tuple[tuple[Gpu, ...], str | None]:
-    """GPUs and driver version from the output of :data:`QUERY` (memory in MiB).
+    """Return GPUs and driver version from the output of :data:`QUERY` (memory in MiB).
 
     Args:
         host_mib: the machine's memory, which is also a GPU's that has none of its own (GB10: nvidia-smi says ``[N/A]``).
@@ -53,13 +53,13 @@ def _memory_mib(name: str, told: str, host_mib: int) -> int:
 
 
 def parse_cuda(text: str) -> str | None:
-    """The highest CUDA version the driver can do, from nvidia-smi's header."""
+    """Return the highest CUDA version the driver can do, from nvidia-smi's header."""
     found = re.search(r"CUDA(?: UMD)? Version:\s*([\d.]+)", text)
     return found.group(1) if found else None
 
 
 def parse_cpu_model(text: str) -> str:
-    """The CPU's name from /proc/cpuinfo; Arm has no name there, only part numbers."""
+    """Return the CPU's name from /proc/cpuinfo; Arm has no name there, only part numbers."""
     name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     if name:
         return name.group(1).strip()
@@ -68,7 +68,7 @@ def parse_cpu_model(text: str) -> str:
 
 
 def interfaces() -> tuple[Interface, ...]:
-    """IPv4 addresses of this machine, by interface, loopback included."""
+    """Return IPv4 addresses of this machine, by interface, loopback included."""
     found = [
         Interface(name=name, address=address.address)
         for name, addresses in psutil.net_if_addrs().items()
@@ -79,7 +79,7 @@ def interfaces() -> tuple[Interface, ...]:
 
 
 def plain(text: str) -> str:
-    """Text without the codes for colours and underlines, which nvidia-smi writes into files as well."""
+    """Return text without the codes for colours and underlines, which nvidia-smi writes into files as well."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 

@@ -23,12 +23,12 @@ UUID, _MIG = "GPU-", "MIG-"
 
 
 def names_nothing(value: str) -> bool:
-    """Whether the variable's value says that no GPU is to be used."""
+    """Return whether the variable's value says that no GPU is to be used."""
     return value.strip() in NOTHING
 
 
 def places(value: str, uuids: Sequence[str]) -> tuple[int, ...]:
-    """Which GPUs CUDA shows for a value, in its order, as places in ``uuids``.
+    """Return which GPUs CUDA shows for a value, in its order, as places in ``uuids``.
 
     As CUDA 13.0 did it on two H200 (driver 580.159.04): the beginning of the value decides whether all entries are UUIDs or numbers. A
     number is what an entry begins with; of a UUID a beginning that only one GPU has is enough, in any case of letters. The list ends at
@@ -58,7 +58,7 @@ def _by_uuid(entry: str, uuids: Sequence[str]) -> int | None:
 
 
 def choose(gpus: tuple[Gpu, ...], env: Mapping[str, str], host: str) -> tuple[Gpu, ...]:
-    """The GPUs that a process with this environment may use, in the variable's order.
+    """Return the GPUs that a process with this environment may use, in the variable's order.
 
     Args:
         gpus: all that nvidia-smi shows, in its order.
@@ -117,7 +117,7 @@ def _plain(entry: str, word: str, numbered: bool) -> bool:
 
 
 def hiding(hardware: Hardware) -> str:
-    """What the variable keeps from us of the probed machine, for a message; empty when it hides nothing."""
+    """Return what the variable keeps from us of the probed machine, for a message; empty when it hides nothing."""
     if not hardware.hidden_gpus:
         return ""
     every = len(hardware.gpus) + hardware.hidden_gpus

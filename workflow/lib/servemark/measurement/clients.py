@@ -30,7 +30,7 @@ class Limits(Protocol):
 
 
 def window(client: Results) -> tuple[float, float] | None:
-    """First and last moment of a process's measurement, on the clock of its requests; None when it lists no request."""
+    """Return first and last moment of a process's measurement, on the clock of its requests; None when it lists no request."""
     if not client.requests:
         return None
     begin = min(request.start for request in client.requests)
@@ -41,7 +41,7 @@ def window(client: Results) -> tuple[float, float] | None:
 
 
 def span_s(clients: Sequence[Client]) -> float:
-    """Seconds from the first moment of any process to the last of any; with one process its own duration."""
+    """Return seconds from the first moment of any process to the last of any; with one process its own duration."""
     windows = [found for found in map(window, clients) if found]
     if len(clients) == 1 or not windows:
         return max(client.duration_s for client in clients)
@@ -49,13 +49,13 @@ def span_s(clients: Sequence[Client]) -> float:
 
 
 def overlap_s(clients: Sequence[Client]) -> float:
-    """Seconds during which every process was at work."""
+    """Return seconds during which every process was at work."""
     windows = [found or (0.0, 0.0) for found in map(window, clients)]
     return max(0.0, min(end for _, end in windows) - max(begin for begin, _ in windows))
 
 
 def cpu_cores(client: Client) -> float | None:
-    """Cores that a process used between the first and the last sample of its measurement; None with less than two."""
+    """Return cores that a process used between the first and the last sample of its measurement; None with less than two."""
     inside = window(client) or (0.0, 0.0)
     samples = [sample for sample in client.cpu if inside[0] <= sample[0] <= inside[1]]
     if len(samples) < 2 or samples[-1][0] <= samples[0][0]:
@@ -64,13 +64,13 @@ def cpu_cores(client: Client) -> float | None:
 
 
 def busiest(clients: Sequence[Client]) -> tuple[int, float] | None:
-    """Number (from 1) and cores of the process that used most; None where that is known of none."""
+    """Return number (from 1) and cores of the process that used most; None where that is known of none."""
     known = [(cores, number) for number, client in enumerate(clients, 1) if (cores := cpu_cores(client)) is not None]
     return max(known)[::-1] if known else None
 
 
 def own_disagreements(raw: RawResult) -> list[str]:
-    """What the processes say that is not so by their own requests, or not what the whole file says.
+    """Return what the processes say that is not so by their own requests, or not what the whole file says.
 
     Raises:
         ValueError: a duration that is not positive, or a time that is not finite.
@@ -86,7 +86,7 @@ def own_disagreements(raw: RawResult) -> list[str]:
 
 
 def reasons(clients: Sequence[Client], duration_s: float, limits: Limits) -> Iterator[Reason]:
-    """Why the client itself may have made the figures what they are.
+    """Yield why the client itself may have made the figures what they are.
 
     Args:
         duration_s: of the whole measurement, more than 0.

@@ -28,7 +28,7 @@ class ServerFacts:
 
     @classmethod
     def of(cls, record: Measurement) -> ServerFacts:
-        """The facts of an earlier measurement, from the reasons in its record."""
+        """Return the facts of an earlier measurement, from the reasons in its record."""
         details = {reason.code: reason.detail for reason in record.reasons}
         return cls(
             same_process="server_changed" not in details,

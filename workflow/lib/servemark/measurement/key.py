@@ -68,7 +68,7 @@ def deployment_parts(
     modules: Sequence[str] = (),
     interface: str | None = None,
 ) -> dict[str, Any]:
-    """The deployment's share of the key: a JSON-able dict, stable in content and order.
+    """Return the deployment's share of the key: a JSON-able dict, stable in content and order.
 
     Args:
         hardware: one node's; all nodes are of one kind.
@@ -89,14 +89,15 @@ def deployment_parts(
 
 
 def topology_part(topology: Topology) -> dict[str, Any]:
-    """The topology; who balances and how the router routes only where it is not the first choice, so that keys from before there was one
-    stay."""
+    """Return the topology; who balances and how the router routes only if not the first choice, so that keys from before there was one
+    stay.
+    """
     first = {("balancing", "server"), ("routing", "round_robin")}
     return {name: value for name, value in topology.model_dump().items() if (name, value) not in first}
 
 
 def hardware_part(hardware: Hardware) -> dict[str, Any]:
-    """What of the hardware decides figures: nodes that differ in it are not of one kind."""
+    """Return what of the hardware decides figures: nodes that differ in it are not of one kind."""
     return {
         "accelerator": hardware.accelerator,
         "gpus": sorted([gpu.name, gpu.memory_mib] for gpu in hardware.gpus),
@@ -115,7 +116,7 @@ def point_parts(
     repetition: int,
     seed: int,
 ) -> dict[str, Any]:
-    """The load point's share of the key.
+    """Return the load point's share of the key.
 
     Args:
         workload: the workload as configured; ``client_options``, if there, are options of the benchmark client.
@@ -135,7 +136,7 @@ def point_parts(
 
 
 def digest(deployment: Mapping[str, Any], point: Mapping[str, Any]) -> str:
-    """The key: sha256 (hex) of both parts as canonical JSON.
+    """Return the key: sha256 (hex) of both parts as canonical JSON.
 
     Raises:
         ValueError, TypeError: a part is not JSON (NaN included).
@@ -146,12 +147,12 @@ def digest(deployment: Mapping[str, Any], point: Mapping[str, Any]) -> str:
 
 
 def key_parts(deployment: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
-    """Both parts as they go into a measurement's record, so that a key can be explained and recomputed."""
+    """Return both parts as they go into a measurement's record, so that a key can be explained and recomputed."""
     return {"deployment": dict(deployment), "point": dict(point)}
 
 
 def normalise_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options under their kebab-case names, sorted, without those that only name a place.
+    """Return options under their kebab-case names, sorted, without those that only name a place.
 
     Raises:
         ValueError: one option is given in two spellings with different values.
@@ -169,7 +170,7 @@ def normalise_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _word(value: Any) -> Any:
-    """A value as the command line would carry it; flags, lists and JSON objects keep their shape."""
+    """Return a value as the command line would carry it; flags, lists and JSON objects keep their shape."""
     if value is None or isinstance(value, bool | Mapping):
         return value
     if isinstance(value, list | tuple):

@@ -62,7 +62,7 @@ class Ledger:
         self.warnings: list[str] = []
 
     def find(self, key: str) -> StoredMeasurement | None:
-        """The entry of ``key`` after checking it, the raw file's sha256 included; None when there is none.
+        """Return the entry of ``key`` after checking it, the raw file's sha256 included; None when there is none.
 
         A damaged entry is moved aside, adds to ``warnings`` and counts as none.
 
@@ -128,11 +128,11 @@ class Ledger:
             self._set_aside(entry, ServemarkError("INVALID by today's thresholds."))
 
     def has(self, key: str) -> bool:
-        """Whether both files of an entry are there, good or damaged; nothing is read."""
+        """Return whether both files of an entry are there, good or damaged; nothing is read."""
         return all((self._entry(key) / name).exists() for name in (RECORD, RAW))
 
     def missing(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """The keys with no usable entry, in the given order. Raw files are hashed: a point whose entry is damaged has to be measured.
+        """Return the keys with no usable entry, in the given order. Hash raw files: a point with a damaged entry is measured again.
 
         Nothing is moved; ``find`` does that.
         """
@@ -173,7 +173,7 @@ class Ledger:
 
     @staticmethod
     def _rename(draft: Path, entry: Path) -> bool:
-        """Whether the draft took its place; False when something is there already."""
+        """Return whether the draft took its place; False when something is there already."""
         try:
             os.rename(draft, entry)
         except OSError:
@@ -192,6 +192,6 @@ def link_or_copy(source: Path, destination: Path) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """The sha256 (hex) of one file."""
+    """Return the sha256 (hex) of one file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -21,7 +21,7 @@ Samples = Sequence[tuple[float, float]]
 
 
 def merge(parts: Sequence[Part], cpu: Sequence[Samples]) -> dict[str, Any]:
-    """One result in the format of :mod:`servemark.measurement.raw`: lists joined, sums added, throughputs and means from the parts.
+    """Return one result in the format of :mod:`servemark.measurement.raw`: lists joined, sums added, throughputs and means from the parts.
 
     The duration of a closed loop is that of its requests, from the first start to the last end: vLLM's own includes the time that a process
     waited for the others (inside/bench_client.py). At a request rate it is vLLM's own, which the wait for the first arrival belongs to.
@@ -41,7 +41,7 @@ def merge(parts: Sequence[Part], cpu: Sequence[Samples]) -> dict[str, Any]:
 
 
 def _timed(data: Mapping[str, Any], raw: RawResult) -> Part:
-    """The part with the duration and the throughputs of its own requests, where no request rate was asked for."""
+    """Return the part with the duration and the throughputs of its own requests, where no request rate was asked for."""
     if data.get("request_rate") != "inf" or not raw.requests:
         return data, raw
     duration_s = span_of(raw.requests)

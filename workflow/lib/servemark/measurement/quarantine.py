@@ -81,7 +81,7 @@ def gate(
 def decide(
     records: Mapping[Path, Measurement], rejected: Iterable[Measurement], accept_invalid: bool | Sequence[str]
 ) -> tuple[Decision, ...]:
-    """What happens to each record, sorted by deployment and point. Pure.
+    """Return what happens to each record, sorted by deployment and point. Pure.
 
     Args:
         rejected: the records of earlier rejections.
@@ -106,19 +106,19 @@ def decide(
 
 
 def _of_another(record: Measurement) -> bool:
-    """Whether the point was never measured because the server had ended in the measurement of one before it."""
+    """Return whether the point was never measured because the server had ended in the measurement of one before it."""
     return record.failure is not None and record.failure.stage == "measure" and not record.client_argv
 
 
 def reason_codes(record: Measurement) -> frozenset[str]:
-    """Why a record is INVALID; for a deployment that failed, its failure's reason alone."""
+    """Return why a record is INVALID; for a deployment that failed, its failure's reason alone."""
     if record.failure:
         return frozenset({record.failure.reason})
     return frozenset(reason.code for reason in record.reasons if reason.severity == "INVALID")
 
 
 def read_rejected(rejected_dir: Path, deployments: Iterable[str]) -> tuple[Measurement, ...]:
-    """The records of earlier rejections of these deployments; what cannot be read does not count."""
+    """Return the records of earlier rejections of these deployments; what cannot be read does not count."""
     records = []
     for deployment in sorted(deployments):
         for path in sorted((rejected_dir / _plain(deployment)).glob("*.json")):
@@ -168,7 +168,7 @@ def _accepted(name: str, accept_invalid: bool | Sequence[str]) -> bool:
 
 
 def _causes(record: Measurement) -> list[tuple[str, str, str, str]]:
-    """(reason, detail with the log's own words, log, remedy) of each cause of an INVALID record."""
+    """Return (reason, detail with the log's own words, log, remedy) of each cause of an INVALID record."""
     if record.failure:
         failure = record.failure
         said = "".join(f"\n{line.strip()}" for line in failure.quote[:QUOTED_LINES])
@@ -218,7 +218,7 @@ def _table(decisions: Sequence[Decision], rejected_dir: Path) -> str:
 
 
 def _rows(decisions: Sequence[Decision]) -> str:
-    """One line with point and reason a cause, then what a person needs to act on it."""
+    """Return one line with point and reason a cause, then what a person needs to act on it."""
     causes = [
         (_name(decision.record), decision.why, *cause) for decision in decisions for cause in _causes(decision.record)
     ]

@@ -34,7 +34,7 @@ class Limits(Protocol):
 
 
 def sent_per_s(clients: Sequence[Results]) -> float:
-    """Requests/s that processes sent, each from its beginning to its last start, added up: each has its share of rate and requests."""
+    """Return the requests/s of all processes, each from its beginning to its last start: each has its share of the load."""
     rates = []
     for client in clients:
         if found := window(client):
@@ -45,13 +45,13 @@ def sent_per_s(clients: Sequence[Results]) -> float:
 
 
 def waited_s(raw: Results) -> float | None:
-    """Mean seconds that completed requests waited in the client; None where it did not write them down."""
+    """Return mean seconds that completed requests waited in the client; None where it did not write them down."""
     waits = [request.waited for request in raw.good if request.waited is not None]
     return math.fsum(waits) / len(waits) if waits else None
 
 
 def reasons(raw: RawResult, asked: PlannedPoint, limits: Limits) -> Iterator[Reason]:
-    """Why the figures are those of another load than the rate that was asked for."""
+    """Yield why the figures are those of another load than the rate that was asked for."""
     rate = asked.request_rate
     if rate is None or not math.isfinite(rate) or not raw.good:
         return

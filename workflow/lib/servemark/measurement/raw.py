@@ -110,7 +110,7 @@ def read_raw(path: Path) -> RawResult:
 
 
 def read_data(path: Path) -> tuple[dict[str, Any], RawResult]:
-    """One result file's JSON, and its checked content.
+    """Return one result file's JSON, and its checked content.
 
     Raises:
         RawError: with one of the reasons ``raw_missing``, ``raw_empty``, ``raw_truncated``, ``raw_broken`` (not JSON,
@@ -206,7 +206,7 @@ def _result(data: dict[str, Any]) -> RawResult:
 
 
 def _said(data: dict[str, Any]) -> dict[str, Any]:
-    """What the client, or one of its processes, says of its requests."""
+    """Return what the client, or one of its processes, says of its requests."""
     counts = {key: _count(key, data[key]) for key in COUNTS}
     totals = {key: float(counts.pop(key)) for key in ("total_input_tokens", "total_output_tokens")}
     totals |= {key: _number(key, data[key]) for key in (*TOTALS, *(key for key in MEANS if key in data))}

@@ -13,7 +13,7 @@ SAME_FIGURE = 1e-6
 
 
 def recount(duration_s: float, good: Sequence[Request]) -> statistics.Figures:
-    """The figures of the completed requests of one load point.
+    """Return the figures of the completed requests of one load point.
 
     Raises:
         ValueError: a duration that is not positive, or a time that is not finite.
@@ -34,7 +34,7 @@ def span_of(requests: Sequence[Request]) -> float:
 
 
 def disagreements(said: Results, figures: statistics.Figures) -> list[str]:
-    """Every total of the client that is not the one of its own requests, with both numbers.
+    """Return every total of the client that is not the one of its own requests, with both numbers.
 
     Args:
         figures: those of ``said``'s completed requests.
@@ -58,5 +58,5 @@ def disagreements(said: Results, figures: statistics.Figures) -> list[str]:
 
 
 def same(ours: float, theirs: float) -> bool:
-    """Whether two sums are one figure."""
+    """Return whether two sums are one figure."""
     return math.isclose(ours, theirs, rel_tol=SAME_FIGURE, abs_tol=1e-9)

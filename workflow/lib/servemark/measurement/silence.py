@@ -52,6 +52,7 @@ class Silence:
 
     @property
     def seconds(self) -> float:
+        """Length of the silence."""
         return self.end - self.begin
 
 
@@ -71,6 +72,7 @@ class Found:
 
     @property
     def seconds(self) -> float:
+        """Length of all silences together."""
         return sum(silence.seconds for silence in (*self.stopped, *self.odd))
 
 
@@ -124,7 +126,7 @@ def find(process: Results, closed_loop: bool) -> Found:
 
 
 def _stopped(process: Results) -> tuple[Silence, ...]:
-    """Times in which the process neither sent a request nor got a token, and was not sampled."""
+    """Return times in which the process neither sent a request nor got a token, and was not sampled."""
     samples = process.cpu if isinstance(process, Client) else ()
     span = window(process)
     if not samples or span is None:
@@ -155,7 +157,7 @@ def _waits(good: Sequence[Request]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _silences(good: Sequence[Request], closed_loop: bool) -> list[Silence]:
-    """Silences after the first token that can decide anything, the longest first."""
+    """Return silences after the first token that can decide anything, the longest first."""
     arrivals = [_arrivals(request) for request in good]
     starts = np.array([request.start for request in good])
     firsts, lasts = (np.array([moments[which] for moments in arrivals]) for which in (0, -1))

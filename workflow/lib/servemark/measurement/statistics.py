@@ -35,7 +35,7 @@ class Figures:
 
 
 def summarise(values_ms: Sequence[float]) -> Summary | None:
-    """The distribution of latencies in milliseconds; None when there are none.
+    """Return the distribution of latencies in milliseconds; None when there are none.
 
     Raises:
         ValueError: a value is NaN or infinite.
@@ -60,7 +60,7 @@ def summarise(values_ms: Sequence[float]) -> Summary | None:
 def times_per_output_token(
     latencies: Sequence[float], ttfts: Sequence[float], output_tokens: Sequence[int]
 ) -> list[float]:
-    """TPOT in seconds: (latency - ttft) / (output tokens - 1), of the requests with more than one output token."""
+    """Return TPOT in seconds: (latency - ttft) / (output tokens - 1), of the requests with more than one output token."""
     return [
         (latency - ttft) / (tokens - 1)
         for latency, ttft, tokens in zip(latencies, ttfts, output_tokens, strict=True)
@@ -69,7 +69,7 @@ def times_per_output_token(
 
 
 def inter_token_latencies(itls: Sequence[Sequence[float]]) -> list[float]:
-    """ITL in seconds: the gaps between streamed chunks of all requests in one list."""
+    """Return ITL in seconds: the gaps between streamed chunks of all requests in one list."""
     return list(chain.from_iterable(itls))
 
 
@@ -82,7 +82,7 @@ def figures(
     itls: Sequence[Sequence[float]],
     latencies: Sequence[float],
 ) -> Figures:
-    """All figures of one load point.
+    """Return all figures of one load point.
 
     Args:
         duration_s: wall time of the whole load in seconds, greater than 0.

@@ -125,7 +125,7 @@ class Context:
 
 
 def measurement(judgement: Judgement, point: PlannedPoint, context: Context) -> Measurement:
-    """The record of one load point."""
+    """Return the record of one load point."""
     figures = judgement.figures
     shown = {} if figures is None else {f.name: getattr(figures, f.name) for f in fields(figures)}
     return Measurement(
@@ -152,7 +152,7 @@ def measurement(judgement: Judgement, point: PlannedPoint, context: Context) -> 
 
 
 def not_measured(failure: Failure, point: PlannedPoint, context: Context) -> Measurement:
-    """The INVALID record of a load point that was never measured because an earlier stage failed."""
+    """Return the INVALID record of a load point that was never measured because an earlier stage failed."""
     judgement = Judgement(
         "INVALID",
         (Reason(code=failure.reason, severity="INVALID", detail=failure.detail),),
@@ -230,7 +230,7 @@ def _output_reasons(good: list[Request], each: int, tolerance: float) -> Iterato
 
 
 def _odd_clock(duration_s: float, good: list[Request]) -> str | None:
-    """What is impossible in the times, or None. Starts are compared with each other: their zero is arbitrary."""
+    """Return what is impossible in the times, or None. Starts are compared with each other: their zero is arbitrary."""
     if not duration_s > 0:
         return f"The client's duration is {duration_s} s."
     for number, request in enumerate(good):

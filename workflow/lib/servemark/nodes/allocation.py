@@ -40,15 +40,16 @@ class Allocation:
     component: dict[str, int] = field(default_factory=dict)
 
     def launcher(self, *nodes: str) -> tuple[str, ...]:
-        """The command in front of another one that runs it on each of ``nodes``, which are of one component, beside whatever runs there
-        already; nothing on this machine."""
+        """Return the command in front of another one that runs it on each of ``nodes`` of one component, beside whatever runs there
+        already; nothing on this machine.
+        """
         if self.job_id is None:
             return ()
         cpus = min((self.cpus.get(node, 0) for node in nodes), default=0)
         return step(self.job_id, nodes, cpus or None, self.component.get(nodes[0]))
 
     def by_component(self, nodes: Sequence[str]) -> list[list[str]]:
-        """These nodes in groups that one step can run on."""
+        """Return these nodes in groups that one step can run on."""
         groups: dict[int, list[str]] = {}
         for node in nodes:
             groups.setdefault(self.component.get(node, 0), []).append(node)
@@ -56,7 +57,7 @@ class Allocation:
 
 
 def step(job_id: str, nodes: Sequence[str], cpus: int | None, component: int | None) -> tuple[str, ...]:
-    """``srun`` for a step inside a job: one task a node, all that the job has there, shared with the other steps.
+    """Return ``srun`` for a step inside a job: one task a node, all that the job has there, shared with the other steps.
 
     ``--overlap``: the step in which the stages run holds the nodes already. ``--mpi=none``: no PMI server for programs that are not MPI's.
     """
@@ -78,7 +79,7 @@ def step(job_id: str, nodes: Sequence[str], cpus: int | None, component: int | N
 
 
 def current() -> Allocation:
-    """The allocation that this process runs in.
+    """Return the allocation that this process runs in.
 
     Raises:
         StageFailed: we are in a Slurm job and Slurm does not say what it is.
@@ -115,7 +116,7 @@ def own_node() -> tuple[str, int]:
 
 
 def jobs_alive() -> tuple[str, ...]:
-    """Ids of this user's jobs that are not over yet, those of hidden partitions and our own included.
+    """Return ids of this user's jobs that are not over yet, those of hidden partitions and our own included.
 
     Raises:
         StageFailed: Slurm does not answer.
@@ -127,7 +128,7 @@ def jobs_alive() -> tuple[str, ...]:
 
 
 def _components(text: str) -> list[str]:
-    """The node list of each component of a job, by offset; of a usual job there is one. scontrol may print a component twice."""
+    """Return the node list of each component of a job, by offset; of a usual job there is one. scontrol may print a component twice."""
     found = {
         _field(part, "HetJobOffset") or "0": _field(part, "NodeList") or "" for part in _JOB.split(text) if part.strip()
     }
@@ -143,7 +144,7 @@ def _field(text: str, name: str) -> str | None:
 
 
 def _addresses(described: str) -> dict[str, str]:
-    """Node name -> IPv4 address, from ``scontrol show node -o``; a NodeAddr that is a name is resolved."""
+    """Return node name -> IPv4 address, from ``scontrol show node -o``; a NodeAddr that is a name is resolved."""
     found = {}
     for line in described.splitlines():
         name, address = _field(line, "NodeName"), _field(line, "NodeAddr")
@@ -160,7 +161,7 @@ def _resolve(address: str) -> str:
 
 
 def _cpus(text: str) -> dict[str, int]:
-    """Logical CPUs by node, from the lines ``Nodes=... CPU_IDs=0-3,8 Mem=...`` of ``scontrol show job -d``."""
+    """Return logical CPUs by node, from the lines ``Nodes=... CPU_IDs=0-3,8 Mem=...`` of ``scontrol show job -d``."""
     found: dict[str, int] = {}
     for names, ids in re.findall(r"\bNodes=(\S+) CPU_IDs=(\S+)", text):
         count = sum(int(b or a) - int(a) + 1 for a, b in re.findall(r"(\d+)(?:-(\d+))?", ids))

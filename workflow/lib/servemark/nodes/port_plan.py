@@ -12,27 +12,27 @@ _SHARED = 3
 
 
 def needed(topology: Topology) -> int:
-    """How many free ports every node has to have."""
+    """Return how many free ports every node has to have."""
     return _of_one(topology) * _replicas_of_a_node(topology) + _SHARED
 
 
 def of_server(topology: Topology, node: Node, index: int) -> int:
-    """Where the server of the replica of this number (from 0) listens if this node is its head."""
+    """Return where the server of the replica of this number (from 0) listens if this node is its head."""
     return _of_replica(topology, node, index)[0]
 
 
 def of_executor(topology: Topology, node: Node, index: int) -> tuple[int, ...]:
-    """The ports that the executor gets on ``node`` for the replica of this number (from 0): as many as its traits name."""
+    """Return the ports that the executor gets on ``node`` for the replica of this number (from 0): as many as its traits name."""
     return _of_replica(topology, node, index)[1:]
 
 
 def of_fabric(node: Node) -> int:
-    """Where the ranks of the all-reduce find each other."""
+    """Return where the ranks of the all-reduce find each other."""
     return node.ports[-3]
 
 
 def of_router(node: Node) -> tuple[int, int]:
-    """Where the router listens, and where it shows its counters."""
+    """Return where the router listens, and where it shows its counters."""
     return node.ports[-1], node.ports[-2]
 
 

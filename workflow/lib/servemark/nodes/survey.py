@@ -143,7 +143,7 @@ def look(spec: Spec) -> Node:
 
 
 def devices(found: Hardware, *, scheduled: bool) -> int:
-    """Devices for ranks that this process may use.
+    """Return devices for ranks that this process may use.
 
     Where nvidia-smi shows no GPU and the variable names some all the same, what it names is what the scheduler gave; without one it is
     something that a shell still says of another machine.
@@ -212,12 +212,12 @@ def _versions(name: str, spec: Spec) -> dict[str, Any]:
 
 
 def command(spec: Path) -> list[str]:
-    """How a node is told to answer the spec in this file."""
+    """Return how a node is told to answer the spec in this file."""
     return [sys.executable, "-m", "servemark.nodes.survey", str(spec.absolute())]
 
 
 def variables() -> dict[str, str]:
-    """What the interpreter on a node needs to find this module."""
+    """Return what the interpreter on a node needs to find this module."""
     return {"PYTHONPATH": str(Path(__file__).parents[2])}
 
 

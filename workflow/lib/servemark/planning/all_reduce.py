@@ -78,12 +78,12 @@ def multicast(ways: tuple[str, ...], variables: Mapping[str, str]) -> dict[str, 
 
 
 def _on(name: str, check: EnvironmentCheck, variables: Mapping[str, str]) -> bool:
-    """Whether vLLM has the switch, which is on unless it is turned off."""
+    """Return whether vLLM has the switch, which is on unless it is turned off."""
     return name in check.variables and variables.get(name, "1") != "0"
 
 
 def _fuses(options: Mapping[str, Any]) -> bool:
-    """Whether the pass may run: on from -O2, the default, on Hopper and Blackwell; compiled graphs only (config/vllm.py, 0.32.0)."""
+    """Return whether the pass may run: on from -O2, the default, on Hopper and Blackwell; compiled graphs only (config/vllm.py, 0.32.0)."""
     if flag(options, "enforce-eager") or str(options.get("optimization-level", 2)) in ("0", "1"):
         return False
     config = options.get("compilation-config")

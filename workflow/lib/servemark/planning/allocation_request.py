@@ -19,7 +19,7 @@ def request(
     points_lacking: int,
     limit_min: float | None = None,
 ) -> Request:
-    """The allocation of one deployment.
+    """Return the allocation of one deployment.
 
     Time: ``minutes_to_start`` + ``points_lacking`` x ``minutes_per_point``, at most ``max_minutes`` or, without that, ``limit_min``. A
     job that ends before its points loses none: the next run goes on.
@@ -80,7 +80,7 @@ NEEDS = {
 
 
 def small_job(rule: str, cluster: Site, limit_min: float | None = None, *, gpus_there: bool = True) -> Request:
-    """The job of a rule that looks at a node or at an environment: a small part of one node of the deployments' kind, for a short time.
+    """Return the job of a rule that looks at a node or an environment: a small part of one node of the deployments' kind, briefly.
 
     Args:
         gpus_there: whether the partition has nodes with GPUs.

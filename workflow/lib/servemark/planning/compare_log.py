@@ -17,7 +17,7 @@ CONCURRENCY = re.compile(rf"Maximum concurrency for {NUMBER} tokens per request:
 
 
 def observe(log_text: str) -> dict[str, float]:
-    """The memory figures of one server's log; a figure that the log lacks is left out.
+    """Return the memory figures of one server's log; a figure that the log lacks is left out.
 
     Keys: ``weights_gib`` (the largest rank's), ``kv_cache_gib`` (the smallest rank's: vLLM gives every rank as many
     blocks as that one has), ``kv_cache_tokens`` and ``max_concurrency`` of the engine (of several data parallel engines
@@ -39,7 +39,7 @@ def observe(log_text: str) -> dict[str, float]:
 
 
 def compare(estimated: Estimate, observed: dict[str, float]) -> dict[str, float]:
-    """Observed over estimated for every figure that was observed; 1.0 is a perfect plan."""
+    """Return observed over estimated for every figure that was observed; 1.0 is a perfect plan."""
     planned = estimated.model_dump()
     return {name: value / planned[name] for name, value in observed.items() if planned.get(name)}
 

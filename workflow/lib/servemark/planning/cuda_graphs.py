@@ -32,17 +32,20 @@ class Load(Protocol):
     """What of a load point is looked at."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the load point."""
 
     @property
-    def concurrency(self) -> int | None: ...
+    def concurrency(self) -> int | None:
+        """Requests in flight; None without a limit."""
 
     @property
-    def ask(self) -> str: ...
+    def ask(self) -> str:
+        """What the requests go to: ``router`` or ``replica``."""
 
 
 def dense(largest: int) -> tuple[int, ...]:
-    """The sizes that vLLM captures when it is told the largest alone: 1, 2, 4, steps of 8 to 256, then of 16.
+    """Return the sizes that vLLM captures when it is told the largest alone: 1, 2, 4, steps of 8 to 256, then of 16.
 
     With speculative decoding a request takes several places of a graph, by rules that differ between the releases. Not looked at:
     ``performance-mode: interactivity``, with which every size to 32 is captured.
@@ -51,12 +54,12 @@ def dense(largest: int) -> tuple[int, ...]:
 
 
 def captured(requests: int) -> int:
-    """The smallest size of vLLM's own list that holds so many requests."""
+    """Return the smallest size of vLLM's own list that holds so many requests."""
     return next(size for size in dense(requests + 16) if size >= requests)
 
 
 def coarse(largest: int) -> tuple[int, ...]:
-    """Sizes for the steps between those that load points name: doubling to 32, then steps of 32, or of an eighth from 512 on.
+    """Return sizes for the steps between those that load points name: doubling to 32, then steps of 32, or of an eighth from 512 on.
 
     vLLM pads a step to the next size, so padding stays below 32 requests, or below an eighth of the step from 256 on. workflow/README.md,
     CUDA graphs, has what padding costs. To 512 these are 21 sizes where vLLM's own are 51; all of them are in its own list too.
@@ -69,14 +72,14 @@ def coarse(largest: int) -> tuple[int, ...]:
 
 
 def shares(topology: Topology, concurrency: int) -> tuple[int, int]:
-    """Requests that one engine has while ``concurrency`` are in flight over all of them: the equal share, and the most."""
+    """Return requests that one engine has while ``concurrency`` are in flight over all of them: the equal share, and the most."""
     engines = topology.replicas * topology.data_parallel
     equal = math.ceil(concurrency / engines)
     return equal, min(concurrency, math.ceil(equal * MARGIN)) if engines > 1 else equal
 
 
 def needed(topology: Topology, concurrency: int, at_a_time: int) -> int:
-    """The largest graph that one engine needs while ``concurrency`` requests are in flight over all that the topology has.
+    """Return the largest graph that one engine needs while ``concurrency`` requests are in flight over all that the topology has.
 
     Args:
         at_a_time: requests that an engine runs at once; the others wait.
@@ -85,7 +88,7 @@ def needed(topology: Topology, concurrency: int, at_a_time: int) -> int:
 
 
 def named(topology: Topology, concurrency: int) -> tuple[int, ...]:
-    """The sizes that the steps of one engine need while ``concurrency`` requests are in flight over all that the topology has.
+    """Return the sizes that the steps of one engine need while ``concurrency`` requests are in flight over all that the topology has.
 
     The equal share, and where there are several engines, which are balanced nearly but not quite: `UNEVEN` more, and the most.
     """
@@ -97,7 +100,7 @@ def named(topology: Topology, concurrency: int) -> tuple[int, ...]:
 
 
 def sparse(topology: Topology, points: Sequence[Load], at_a_time: int) -> list[int]:
-    """Few sizes that still fit the steps that are taken most, and nothing beyond the largest of those.
+    """Return few sizes that still fit the steps that are taken most, and nothing beyond the largest of those.
 
     In a closed loop nearly all decode steps have the number of requests that a point gives to an engine, or a few more or less; for these
     there are sizes (:func:`named`), rounded up as vLLM's own are: sequence parallelism drops sizes that are no multiple of the tensor
@@ -112,7 +115,7 @@ def sparse(topology: Topology, points: Sequence[Load], at_a_time: int) -> list[i
 
 
 def given(options: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
-    """The option that says what is captured, and the sizes that vLLM makes of it; no sizes where the choice is vLLM's."""
+    """Return the option that says what is captured, and the sizes that vLLM makes of it; no sizes where the choice is vLLM's."""
     if listed := numbers(options.get(SIZES)):
         return SIZES, tuple(sorted(set(listed)))
     largest = numbers(options.get(LARGEST))
@@ -122,7 +125,7 @@ def given(options: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
 def resolve(
     options: Mapping[str, Any], topology: Topology, points: Sequence[Load], hardware: Hardware
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The options with numbers in the place of ``workload``, and what speaks against them: (options, one sentence a reason).
+    """Return the options with numbers in the place of ``workload``, and what speaks against them: (options, one sentence a reason).
 
     Where nothing is captured (CPU, eager mode) the word's option is left out. Numbers that are given stay as they are. What the
     configuration alone shows to be wrong is refused there (``config/graphs.py``).
@@ -160,7 +163,7 @@ def _conflict(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _unknown(options: Mapping[str, Any], points: Sequence[Load]) -> list[str]:
-    """Why the largest number of requests at once, or what it means for graphs, is not known."""
+    """Return why the largest number of requests at once, or what it means for graphs, is not known."""
     why = []
     if unlimited := [point.name for point in points if point.concurrency is None]:
         others = f" and {len(unlimited) - 1} more" if len(unlimited) > 1 else ""

@@ -44,14 +44,16 @@ class Asked:
 
     @property
     def topology(self) -> Topology:
+        """Topology of the deployment."""
         return self.server.topology
 
     @property
     def cuda(self) -> bool:
+        """Whether the deployment runs on GPUs."""
         return self.hardware.accelerator == "cuda"
 
     def engines(self, point: PlannedPoint) -> int:
-        """Engines that a point's requests are spread over."""
+        """Return engines that a point's requests are spread over."""
         part = self.topology.asked(point.ask)
         return part.replicas * part.data_parallel
 
@@ -68,6 +70,7 @@ class Asked:
 
     @property
     def random_weights(self) -> bool:
+        """Whether the weights are drawn at random."""
         return self.options.get("load-format") == LOAD_FORMAT
 
     @property
@@ -103,26 +106,26 @@ class Asked:
         return max_num_seqs(self.options, self.topology, self.hardware)
 
     def share(self, point: PlannedPoint) -> int:
-        """Requests in flight that a point gives to one engine; 0 when no concurrency limits them."""
+        """Return requests in flight that a point gives to one engine; 0 when no concurrency limits them."""
         return -(-(point.concurrency or 0) // self.engines(point))
 
     def running(self, point: PlannedPoint) -> int:
-        """The most requests that one engine runs at a time in a point."""
+        """Return the most requests that one engine runs at a time in a point."""
         return min(self.share(point) or self.max_num_seqs, self.max_num_seqs)
 
     def captured(self, point: PlannedPoint) -> int:
-        """The largest CUDA graph that an engine needs in a point of known concurrency."""
+        """Return the largest CUDA graph that an engine needs in a point of known concurrency."""
         return cuda_graphs.needed(self.topology.asked(point.ask), point.concurrency or 0, self.max_num_seqs)
 
     def held(self, point: PlannedPoint) -> float:
-        """Requests of a point that the KV cache of one engine is expected to hold at once."""
+        """Return requests of a point that the KV cache of one engine is expected to hold at once."""
         each = self._pool(own_tokens(point, self.options) + point.output_tokens)
         shared = shared_tokens(point, self.options)
         once = self._pool(shared).request_blocks if shared else 0
         return max(0, int(self.estimate.kv_cache_gib * GIB) // each.block_bytes - once) / each.request_blocks
 
     def chunks_per_s(self, point: PlannedPoint, part: float) -> float:
-        """Streamed chunks/s that one client process gets when the GPUs reach ``part`` of their roofline bound; 0 if that is unknown."""
+        """Return streamed chunks/s of one client process when the GPUs reach ``part`` of their roofline bound; 0 if unknown."""
         devices = {DEVICES.get(gpu.name) for gpu in self.hardware.gpus}
         device = devices.pop() if self.cuda and len(devices) == 1 else None
         if device is None or self.speculation or not self.architecture.bits_known:

@@ -12,7 +12,7 @@ from servemark.weights.architecture import Architecture
 
 
 def stage_layers(layers: int, pipeline_parallel: int) -> tuple[int, ...]:
-    """Layers of each pipeline stage, as vLLM splits them.
+    """Return layers of each pipeline stage, as vLLM splits them.
 
     Source: vllm/distributed/utils.py, get_pp_indices (0.32.0): equal shares, and the remainder one each to the stages
     from the last but one backwards, so that the last stage, which has the output head, stays small.
@@ -28,7 +28,7 @@ PARTITION = "VLLM_PP_LAYER_PARTITION"
 
 
 def stages(architecture: Architecture, topology: Topology, variables: Mapping[str, str]) -> tuple[int, ...]:
-    """Layers of each pipeline stage: as ``VLLM_PP_LAYER_PARTITION`` says it, else as vLLM splits them.
+    """Return layers of each pipeline stage: as ``VLLM_PP_LAYER_PARTITION`` says it, else as vLLM splits them.
 
     Raises:
         PlanRefused: the variable is not one number of layers for each stage that add up to all layers
@@ -53,7 +53,7 @@ def stages(architecture: Architecture, topology: Topology, variables: Mapping[st
 def first_request_fails(
     topology: Topology, options: Mapping[str, object], variables: Mapping[str, str], accelerator: str
 ) -> tuple[str, ...]:
-    """Why a server would come up and die at its first request: (sentence, ...).
+    """Return why a server would come up and die at its first request: (sentence, ...).
 
     Pipeline stages on CPU get the buffers that they hand on only in the warm-up, which vLLM leaves out in eager mode and with
     VLLM_CPU_CI_ENV (vllm/v1/worker/cpu_worker.py, 0.32.0); then `assert self.intermediate_tensors is not None` fails.
@@ -73,7 +73,7 @@ def first_request_fails(
 
 
 def not_on_cpu(architecture: Architecture, topology: Topology, accelerator: str) -> tuple[str, ...]:
-    """What vLLM does not have for CPUs, and finds out when it loads: (sentence, ...).
+    """Return what vLLM does not have for CPUs, and finds out when it loads: (sentence, ...).
 
     Data parallel engines of a mixture of experts gather each other's tokens, and all_gatherv of vLLM's communicator for CPUs raises
     NotImplementedError (vllm/distributed/device_communicators/base_device_communicator.py, 0.32.0).
@@ -87,7 +87,7 @@ def not_on_cpu(architecture: Architecture, topology: Topology, accelerator: str)
 
 
 def too_long(workloads: Mapping[str, lengths.Requested], max_model_len: int | None) -> tuple[str, ...]:
-    """Why every request of a workload would be refused by the server: (sentence, ...).
+    """Return why every request of a workload would be refused by the server: (sentence, ...).
 
     vLLM answers 400 when a prompt is longer than max-model-len less the tokens to be made (vllm/renderers/params.py, 0.32.0).
 

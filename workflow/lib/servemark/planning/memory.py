@@ -58,7 +58,7 @@ class Pool:
 
 
 def layer_groups(windows: tuple[int | None, ...]) -> list[list[int]]:
-    """Layers by block table: those of a group share one, groups draw blocks from one pool.
+    """Return layers by block table: those of a group share one, groups draw blocks from one pool.
 
     Source: vllm/v1/core/kv_cache_utils.py, _get_kv_cache_groups_uniform_page_size (0.32.0): groups are as large as the
     rarer kind of layer, or as the commoner one when it has less than 1.5 times as many layers.
@@ -139,7 +139,7 @@ def rank_weight_bytes(architecture: Architecture, server: Server) -> float:
 
 
 def _padding(architecture: Architecture, shards: int) -> float:
-    """Padded over true width of one rank's share of an expert."""
+    """Return padded over true width of one rank's share of an expert."""
     if architecture.expert_bits != MXFP4_BITS:
         return 1.0
     width = architecture.expert_intermediate / shards
@@ -176,7 +176,7 @@ def estimate(architecture: Architecture, server: Server, max_model_len: int) -> 
 
 
 def longest_fitting(fits: Callable[[int], bool], shortest: int, longest: int) -> int:
-    """The greatest number of tokens from ``shortest`` to ``longest`` that fits, as vLLM looks for it; ``shortest`` when none does.
+    """Return the greatest number of tokens from ``shortest`` to ``longest`` that fits, as vLLM looks for it; ``shortest`` when none does.
 
     Source: vllm/v1/core/kv_cache_utils.py, _auto_fit_max_model_len (0.25.1 and 0.32.0). What fits is taken for monotonous.
     """

@@ -106,7 +106,7 @@ def complete(found: Hardware, share: Share, part: NodePart) -> Hardware:
 
 
 def _gpus(found: Hardware, share: Share, part: NodePart) -> tuple[tuple[Gpu, ...], dict[str, str]]:
-    """The GPUs of a deployment's job, and where their number comes from when they were not all seen.
+    """Return the GPUs of a deployment's job, and where their number comes from when they were not all seen.
 
     Slurm gives an exclusive job all GPUs of its nodes, whatever it asks for (sbatch(1), ``--exclusive``).
     """
@@ -131,7 +131,7 @@ def _gpus(found: Hardware, share: Share, part: NodePart) -> tuple[tuple[Gpu, ...
 
 
 def _cpus(seen: int, share: Share, part: NodePart) -> tuple[int, dict[str, str]]:
-    """The logical CPUs of a deployment's job, and where the number comes from when they were not all seen.
+    """Return the logical CPUs of a deployment's job, and where the number comes from when they were not all seen.
 
     A job that may use every CPU is not constrained, and neither is a larger one. Otherwise the larger one may use as many for each CPU that
     Slurm gives it: Slurm may count cores where the machine has two threads on each. Slurm gives whole cores.

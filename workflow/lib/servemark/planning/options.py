@@ -11,7 +11,7 @@ from servemark.records import Hardware, Topology
 
 
 def whole(options: Mapping[str, Any], name: str) -> int | None:
-    """An option's whole number: "16k" is 16,000 and "16K" is 16,384; None when vLLM is to choose.
+    """Return an option's whole number: "16k" is 16,000 and "16K" is 16,384; None when vLLM is to choose.
 
     Source: vllm/utils/argparse_utils.py, human_readable_int and human_readable_int_or_auto (0.32.0).
 
@@ -29,12 +29,12 @@ def whole(options: Mapping[str, Any], name: str) -> int | None:
 
 
 def fits_itself(options: Mapping[str, Any]) -> bool:
-    """Whether vLLM is to take the longest max-model-len that the KV cache holds (config/model.py, max_model_len, 0.25.1 and 0.32.0)."""
+    """Return whether vLLM is to take the longest max-model-len that the KV cache holds (config/model.py, max_model_len, 0.32.0)."""
     return str(options.get("max-model-len")).strip() in ("auto", "-1")
 
 
 def number(name: str, value: object) -> float:
-    """The number that an option or variable states.
+    """Return the number that an option or variable states.
 
     Raises:
         PlanRefused: the value is none.
@@ -46,13 +46,13 @@ def number(name: str, value: object) -> float:
 
 
 def count(options: Mapping[str, Any], name: str) -> int | None:
-    """An option's number of 1 or more, where it is written as one: a word in its place is for others to judge."""
+    """Return an option's number of 1 or more, where it is written as one: a word in its place is for others to judge."""
     text = str(options.get(name)).strip()
     return int(text) if text.isdecimal() and int(text) else None
 
 
 def max_num_seqs(options: Mapping[str, Any], topology: Topology, hardware: Hardware) -> int:
-    """Requests that an engine runs at a time: the option, else vLLM's default for `vllm serve`.
+    """Return requests that an engine runs at a time: the option, else vLLM's default for `vllm serve`.
 
     Source: vllm/engine/arg_utils.py, get_batch_defaults and _set_default_max_num_seqs_and_batched_tokens_args (0.32.0): by
     the memory of the GPU, which A100s of 80 GB are left out of; on CPU 128 for each rank of the engine.
@@ -71,7 +71,7 @@ def max_num_seqs(options: Mapping[str, Any], topology: Topology, hardware: Hardw
 
 
 def flag(options: Mapping[str, Any], name: str) -> bool | None:
-    """Whether a switch is on, given as itself or as its negation ``no-NAME``; None when it is not given."""
+    """Return whether a switch is on, given as itself or as its negation ``no-NAME``; None when it is not given."""
     if options.get(name) is not None:
         return bool(options[name])
     negated = options.get(f"no-{name}")
@@ -79,7 +79,7 @@ def flag(options: Mapping[str, Any], name: str) -> bool | None:
 
 
 def element_bytes(options: Mapping[str, Any]) -> int | None:
-    """Bytes of one element of the KV cache where kv-cache-dtype fixes it; None: as the model's dtype."""
+    """Return bytes of one element of the KV cache where kv-cache-dtype fixes it; None: as the model's dtype."""
     return 1 if str(options.get("kv-cache-dtype", "")).startswith("fp8") else None
 
 

@@ -6,7 +6,7 @@ from servemark.records import Part, Replica, Topology
 
 
 def place(topology: Topology) -> tuple[Replica, ...]:
-    """Replicas ``r0``, ``r1``, ... in order, with the index of each node (from 0) and of each device on it.
+    """Return replicas ``r0``, ``r1``, ... in order, with the index of each node (from 0) and of each device on it.
 
     Replicas that share a node have disjoint devices; a replica of several nodes has whole nodes in order. The client's own
     node, if there is one, comes after all of these.

@@ -122,7 +122,7 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
 
 
 def point_key_parts(point: Point | PlannedPoint) -> dict[str, Any]:
-    """The load point's share of its ledger key."""
+    """Return the load point's share of its ledger key."""
     shape = {
         "dataset": "random",
         "input_tokens": point.input_tokens,
@@ -149,7 +149,7 @@ def _planned(point: Point, share: dict[str, Any]) -> PlannedPoint:
 
 
 def unknown_options(options: Iterable[str], known: Iterable[str], version: str) -> list[str]:
-    """One sentence for each option that this vLLM's ``serve`` does not know, with the nearest that it does."""
+    """Return one sentence for each option that this vLLM's ``serve`` does not know, with the nearest that it does."""
     names = set(known)
     found = []
     for option in options:

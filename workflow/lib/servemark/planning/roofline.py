@@ -62,7 +62,7 @@ def bound(
     output_tokens: int,
     kv_element_bytes: int | None = None,
 ) -> Bound:
-    """The bound for a number of requests that are always in flight, spread evenly over the replicas.
+    """Return the bound for a number of requests that are always in flight, spread evenly over the replicas.
 
     Args:
         concurrency: requests in flight over the whole deployment.

@@ -56,6 +56,6 @@ def _embeds_vocabulary(vllm: str) -> bool:
 
 
 def _version(text: str) -> tuple[int, int]:
-    """Major and minor version; of a build that does not say (``dev``), the oldest."""
+    """Return major and minor version; of a build that does not say (``dev``), the oldest."""
     found = re.match(r"(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)

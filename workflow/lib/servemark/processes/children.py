@@ -71,7 +71,7 @@ class LifelineWatch:
             self._children.add(child.pid)
 
     def remove(self, child: subprocess.Popen[bytes]) -> None:
-        """The child has ended. Does not return once the lifeline has: what we did to the child is not to be taken for its own end."""
+        """Forget a child that has ended. Do not return once the lifeline has: what we did to the child is not its own end."""
         with self._lock:
             self._children.discard(child.pid)
         while self._ending:

@@ -28,12 +28,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def host() -> str:
-    """This machine's name: process ids mean something only together with it."""
+    """Return this machine's name: process ids mean something only together with it."""
     return socket.gethostname()
 
 
 def here() -> str:
-    """This node's name: the scheduler's, or the host's."""
+    """Return this node's name: the scheduler's, or the host's."""
     return os.environ.get("SLURMD_NODENAME") or host()
 
 
@@ -47,7 +47,7 @@ class Identity:
 
     @classmethod
     def of(cls, pid: int) -> Identity | None:
-        """The identity of a process that exists now, zombies excluded; None if there is none.
+        """Return the identity of a process that exists now, zombies excluded; None if there is none.
 
         A zombie with threads is none yet: its first thread has ended and the others still hold its memory, also a GPU's.
         """
@@ -86,7 +86,7 @@ class Identity:
 
 
 def myself() -> Identity:
-    """This process."""
+    """Return this process."""
     identity = Identity.of(os.getpid())
     assert identity is not None, "a running process has an entry in /proc"
     return identity
@@ -98,7 +98,7 @@ def export_lifeline() -> None:
 
 
 def lifeline() -> Identity:
-    """The process we work for: the Snakemake that parsed the workflow here, or our parent when run by hand."""
+    """Return the process we work for: the Snakemake that parsed the workflow here, or our parent when run by hand."""
     return _exported_lifeline() or Identity.of(os.getppid()) or myself()
 
 
@@ -125,7 +125,7 @@ def die_with_parent() -> None:
 
 
 def descendants(pid: int) -> list[psutil.Process]:
-    """Every living descendant of a process, zombies excluded."""
+    """Return every living descendant of a process, zombies excluded."""
     try:
         found = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -145,12 +145,12 @@ def signal_all(processes: Iterable[psutil.Process], number: int) -> None:
 
 
 def mark(attempt: Path) -> dict[str, str]:
-    """The variable that everything an attempt starts carries. An absolute path: other checkouts have attempts of the same names."""
+    """Return the variable that everything an attempt starts carries. An absolute path: other checkouts have attempts of the same names."""
     return {MARK_VARIABLE: str(attempt.absolute())}
 
 
 def marked(*folders: Path, but: Path | None = None) -> list[psutil.Process]:
-    """Our processes on this machine that belong to an attempt in, or that write below, one of ``folders``, wherever they hide.
+    """Return our processes on this machine that belong to an attempt in, or that write below, one of ``folders``, wherever they hide.
 
     They carry the attempt's mark in their environment, or write their output below its folder: vLLM and Ray rename their processes,
     which overwrites the environment that the kernel shows.
@@ -182,7 +182,7 @@ def _mark_of(entry: Path) -> list[str]:
 
 
 def describe(process: psutil.Process) -> str:
-    """One line for messages: id and the start of the command, arguments cut because they may be long."""
+    """Return one line for messages: id and the start of the command, arguments cut because they may be long."""
     try:
         return f"{process.pid} {' '.join(process.cmdline())[:80] or process.name()}"
     except psutil.Error:

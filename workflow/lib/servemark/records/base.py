@@ -76,7 +76,7 @@ class Record(Strict):
             ) from None
 
     def to_json(self) -> str:
-        """The file's text: kind and version first, stable key order, two-space indent."""
+        """Return the file's text: kind and version first, stable key order, two-space indent."""
         data = {"kind": self.KIND, "version": self.VERSION, **self.model_dump(mode="json")}
         return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
@@ -106,5 +106,5 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, mode: i
 
 
 def utc_now() -> str:
-    """The time as records state it: UTC, ISO 8601, to the millisecond."""
+    """Return the time as records state it: UTC, ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

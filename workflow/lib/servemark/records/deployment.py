@@ -166,6 +166,8 @@ class Ready(Record):
 
 
 class StartupPhase(Strict):
+    """A phase of a server's start."""
+
     name: str
     seconds: float
     note: str | None = Field(

@@ -10,12 +10,16 @@ from servemark.records.base import Record, Strict
 
 
 class Gpu(Strict):
+    """One GPU, as nvidia-smi reports it."""
+
     name: str
     memory_mib: int
     uuid: str | None = None
 
 
 class Interface(Strict):
+    """A network interface and its IPv4 address."""
+
     name: str
     address: str
 
@@ -127,6 +131,8 @@ class EnvironmentCheck(Record):
 
 
 class ModelFile(Strict):
+    """One file of a model; ``size`` in bytes."""
+
     path: str
     size: int
     sha256: str

@@ -11,6 +11,8 @@ from snakemake_executor_plugin_slurm_guarded import records
 
 
 class Reason(Strict):
+    """Why a measurement is not VALID."""
+
     code: str
     severity: Literal["SUSPECT", "INVALID"]
     detail: str

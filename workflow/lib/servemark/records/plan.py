@@ -58,19 +58,21 @@ class Prompted(Protocol):
     """What says how long the prompts of a load are: a workload, or one of its points."""
 
     @property
-    def input_tokens(self) -> int: ...
+    def input_tokens(self) -> int:
+        """Input tokens of a request."""
 
     @property
-    def client_options(self) -> Mapping[str, Any]: ...
+    def client_options(self) -> Mapping[str, Any]:
+        """Options of the benchmark client."""
 
 
 def prefix_tokens(load: Prompted) -> int:
-    """Tokens that all prompts of a load begin with, before their own."""
+    """Return tokens that all prompts of a load begin with, before their own."""
     return int(str(load.client_options.get(PREFIX) or 0))
 
 
 def prompt_tokens(load: Prompted) -> int:
-    """Tokens of each prompt that the client sends: those asked for, after the prefix that all have in common."""
+    """Return tokens of each prompt that the client sends: those asked for, after the prefix that all have in common."""
     return prefix_tokens(load) + load.input_tokens
 
 
@@ -103,7 +105,7 @@ class Plan(Record):
     key_parts: dict[str, Any] = Field(description="the deployment's share of every point's ledger key")
 
     def asked_by(self, workload: str) -> Topology:
-        """The part of the topology that a workload's requests go to: one replica where it asks one past the router."""
+        """Return the part of the topology that a workload's requests go to: one replica where it asks one past the router."""
         return self.topology.asked(next((point.ask for point in self.points if point.workload == workload), "endpoint"))
 
 

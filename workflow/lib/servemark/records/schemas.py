@@ -10,7 +10,7 @@ from servemark.records import ALL_RECORDS, Record
 
 
 def record_schema(record: type[Record]) -> dict[str, Any]:
-    """The schema (draft 2020-12) of one record's file, ``kind`` and ``version`` included."""
+    """Return the schema (draft 2020-12) of one record's file, ``kind`` and ``version`` included."""
     schema = record.model_json_schema(mode="serialization")
     own = {"kind": {"const": record.KIND}, "version": {"const": record.VERSION}}
     return {
@@ -22,7 +22,7 @@ def record_schema(record: type[Record]) -> dict[str, Any]:
 
 
 def texts() -> dict[str, str]:
-    """File name -> text of every record's schema."""
+    """Return file name -> text of every record's schema."""
     return {
         f"{record.KIND}.schema.json": json.dumps(record_schema(record), indent=2, ensure_ascii=False) + "\n"
         for record in ALL_RECORDS

@@ -50,5 +50,5 @@ class Timeline(Record):
 
     @staticmethod
     def path(attempt: Path, point: str) -> Path:
-        """Where a point's is kept: in the attempt's folder, which outlives replays and goes into the archive."""
+        """Return where a point's is kept: in the attempt's folder, which outlives replays and goes into the archive."""
         return attempt / "timelines" / f"{point}.json"

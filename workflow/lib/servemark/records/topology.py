@@ -166,7 +166,7 @@ class Shape(Strict):
         return self.nodes + (self.client == "own")
 
     def asked(self, ask: str) -> Self:
-        """The part that requests go to: all of it, or one replica when they go past the router (``ask: replica``)."""
+        """Return the part that requests go to: all of it, or one replica when they go past the router (``ask: replica``)."""
         alone = {"replicas": 1, "balancing": "server", "routing": "round_robin"}
         return self.model_copy(update=alone) if ask == "replica" else self
 

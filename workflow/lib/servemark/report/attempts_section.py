@@ -23,7 +23,8 @@ class Told(Protocol):
     anchor: str
 
     @property
-    def failure(self) -> Failure: ...
+    def failure(self) -> Failure:
+        """The failure of the record."""
 
 
 _LIFELINE = "the run ended while it lived: interrupted, killed or lost"
@@ -44,7 +45,7 @@ class Attempt:
 
 
 def read(deployment: Path) -> list[Attempt]:
-    """The attempts in a deployment's folder, oldest first. One whose files cannot be read says so and hides no other."""
+    """Return the attempts in a deployment's folder, oldest first. One whose files cannot be read says so and hides no other."""
     found = []
     for folder in attempts.every(deployment):
         try:
@@ -96,7 +97,7 @@ def rows(
     rejected: Iterable[Measurement],
     failures: Iterable[Told],
 ) -> list[dict[str, Any]]:
-    """One row an attempt: itself, how many measurements of each verdict were made in it, and where the page tells of its failure."""
+    """Return one row an attempt: itself, how many measurements of each verdict were made in it, and where the page tells of its failure."""
     made = Counter(
         (item.deployment, PurePosixPath(item.attempt).name, item.verdict)
         for item in (*measurements, *rejected)
@@ -119,7 +120,7 @@ def rows(
 
 
 def rejected_rows(rejected: Iterable[Measurement], failures: Iterable[Told]) -> list[dict[str, Any]]:
-    """One row a rejected measurement, and where the page tells of the failure that it carries."""
+    """Return one row a rejected measurement, and where the page tells of the failure that it carries."""
     anchors = _anchors(failures)
     return [
         {"record": item, "anchor": anchors.get(_identity(item.deployment, item.failure)) if item.failure else None}
@@ -132,7 +133,7 @@ def _anchors(failures: Iterable[Told]) -> dict[tuple[str, ...], str]:
 
 
 def unexplained(found: Iterable[Attempt], failures: Iterable[Told]) -> list[Attempt]:
-    """Failed attempts whose failure is none of ``failures``: a later attempt made them good. Of equal ones the first."""
+    """Return failed attempts whose failure is none of ``failures``: a later attempt made them good. Of equal ones the first."""
     known = {_identity(told.deployment, told.failure) for told in failures}
     missing: dict[tuple[str, ...], Attempt] = {}
     for attempt in found:

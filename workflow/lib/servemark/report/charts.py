@@ -52,7 +52,7 @@ class Panel:
 
 @cache
 def bundle(cache_folder: Path | None = None) -> str:
-    """Vega, Vega-Lite and vega-embed as one script that sets ``window.vegaEmbed``; no request to anywhere.
+    """Return Vega, Vega-Lite and vega-embed as one script that sets ``window.vegaEmbed``; no request to anywhere.
 
     Args:
         cache_folder: where the script is kept and found again, since making it takes a second.
@@ -109,7 +109,7 @@ def panels(
 
 
 def throughputs(rows: Sequence[Mapping[str, Any]], accelerator: str) -> dict[str, str]:
-    """What the throughput plot can show: column -> title.
+    """Return what the throughput plot can show: column -> title.
 
     Per device only where accepted rows differ in devices, and these are GPUs: ranks on a CPU share it.
     """
@@ -149,7 +149,7 @@ def _curve(
     columns: Sequence[str],
     title: str = "Throughput",
 ) -> dict[str, Any]:
-    """One plot against the load: band (min to max), line (median), points; parameter ``choice`` picks the field."""
+    """Return one plot against the load: band (min to max), line (median), points; parameter ``choice`` picks the field."""
     across = "request_rate_per_s" if axis == "rate" else "concurrency"
     values = [
         {

@@ -45,17 +45,17 @@ class Group:
 
 
 def device(data: PageData) -> str:
-    """What is counted as a resource: GPUs, or ranks on a CPU, where nothing else can be counted."""
+    """Return what is counted as a resource: GPUs, or ranks on a CPU, where nothing else can be counted."""
     return "rank" if data.hardware.accelerator == "cpu" else "GPU"
 
 
 def unit(data: PageData, count: int) -> str:
-    """``4 GPUs``."""
+    """Return ``4 GPUs``."""
     return formatting.plural(count, device(data))
 
 
 def groups(points: Sequence[Mapping[str, Any]], data: PageData) -> list[Group]:
-    """Every workload and number of devices that two or more planned deployments share.
+    """Return every workload and number of devices that two or more planned deployments share.
 
     Args:
         points: the medians of every load point (``views.medians``).
@@ -75,7 +75,7 @@ def groups(points: Sequence[Mapping[str, Any]], data: PageData) -> list[Group]:
 
 
 def alone(data: PageData, found: Sequence[Group]) -> list[tuple[str, int]]:
-    """Deployments that are in no group, with their number of devices."""
+    """Return deployments that are in no group, with their number of devices."""
     grouped = {name for group in found for name in group.deployments}
     return [(name, plan.topology.world_size) for name, plan in sorted(data.plans.items()) if name not in grouped]
 

@@ -50,7 +50,7 @@ class Distribution:
 
 
 def distributions(results: Iterable[tuple[Measurement, Path]], most: int = MOST) -> list[Distribution]:
-    """Every load of which accepted measurements are given, by workload and load.
+    """Return every load of which accepted measurements are given, by workload and load.
 
     Args:
         results: measurements and the files of their per-request results. What cannot be read is left out: the verdict says so.
@@ -70,7 +70,7 @@ _Load = tuple[str, int | None, float | None]
 
 
 def _kept(loads: Mapping[_Load, Sequence[tuple[Measurement, Path]]], most: int) -> list[_Load]:
-    """The loads to show, in the order of the table."""
+    """Return the loads to show, in the order of the table."""
     ordered = sorted(
         loads, key=lambda load: (load[0], load[1] is None, load[1] or 0, load[2] is not None, load[2] or 0)
     )
@@ -134,7 +134,7 @@ def bins(samples: Mapping[str, np.ndarray]) -> Bins:
 
 
 def _linear(low: float, high: float) -> list[float]:
-    """Multiples of a step, from below ``low`` to above ``high``; the step is no finer than a thousandth of ``high``."""
+    """Return multiples of a step, from below ``low`` to above ``high``; the step is no finer than a thousandth of ``high``."""
     step = next(step for step in _STEPS if (high - low) / step < LINEAR_BINS - 1 and 1000 * step >= high)
     # Rounded, because 3 x 0.1 is not 0.3; 10 digits are finer than any step. One more on either side, because that moves an edge.
     return [round(number * step, 10) for number in range(math.floor(low / step) - 1, math.floor(high / step) + 3)]

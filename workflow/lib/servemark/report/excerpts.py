@@ -31,12 +31,12 @@ Key = tuple[str, tuple[str, ...]]
 
 
 def key(failure: Failure) -> Key:
-    """What decides a failure's excerpt: its log and the quoted lines."""
+    """Return what decides a failure's excerpt: its log and the quoted lines."""
     return failure.log or "", failure.quote
 
 
 def of_failures(failures: Iterable[Failure], run_folder: Path) -> Mapping[Key, Excerpt]:
-    """The excerpt of every failure that names a log of this run, by ``key``; of at most ``MOST_EXCERPTS``."""
+    """Return the excerpt of every failure that names a log of this run, by ``key``; of at most ``MOST_EXCERPTS``."""
     redact = Redactor()
     found: dict[Key, Excerpt] = {}
     for failure in failures:
@@ -50,7 +50,7 @@ _GONE = "The log is not in the run's folder."
 
 
 def locate(log: str, run_folder: Path) -> Path | None:
-    """The file of a run that a failure's ``log`` names, wherever the run's folder lies now; None where there is none."""
+    """Return the file of a run that a failure's ``log`` names, wherever the run's folder lies now; None where there is none."""
     parts = PurePosixPath(log).parts
     after = [
         index for index in range(1, len(parts)) if parts[index - 1] == "results" and parts[index] == run_folder.name
@@ -62,7 +62,7 @@ def locate(log: str, run_folder: Path) -> Path | None:
 
 
 def read(path: Path, quote: Sequence[str], redact: Redactor) -> Excerpt:
-    """The first place of every quoted line with ``CONTEXT`` lines around it, or the last lines of the log."""
+    """Return the first place of every quoted line with ``CONTEXT`` lines around it, or the last lines of the log."""
     wanted = {line[:LONGEST_LINE] for line in quote if line.strip()}
     before: deque[str] = deque(maxlen=CONTEXT)
     last: deque[str] = deque(maxlen=LAST_LINES)

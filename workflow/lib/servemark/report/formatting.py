@@ -87,7 +87,7 @@ _SECRET = re.compile(r"(^|[-_])(token|secret|password|passwd|credentials?|(api|a
 
 
 def number(value: float | None) -> str:
-    """Three significant digits or more, no exponent, thousands set apart; an en dash where there is no number."""
+    """Return three significant digits or more, no exponent, thousands set apart; an en dash where there is no number."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if value == 0:
@@ -99,24 +99,24 @@ def number(value: float | None) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """A number with its unit, which a line break never separates."""
+    """Return a number with its unit, which a line break never separates."""
     return NOTHING if value is None or not math.isfinite(value) else f"{number(value)}{_NBSP}{unit}"
 
 
 def seconds(value: float | None) -> str:
-    """Seconds to a tenth: start-up times are not known better."""
+    """Return seconds to a tenth: start-up times are not known better."""
     return NOTHING if value is None or not math.isfinite(value) else f"{value:,.1f}".replace(",", _GROUP)
 
 
 def signed(value: float | None) -> str:
-    """A difference with its sign: ``+12.3``; 0 has none."""
+    """Return a difference with its sign: ``+12.3``; 0 has none."""
     if value is None or value == 0 or not math.isfinite(value):
         return number(value)
     return ("+" if value > 0 else "\N{MINUS SIGN}") + number(abs(value))
 
 
 def clock(value: float | None) -> str:
-    """Seconds as hours, minutes and seconds: ``0:21:38``."""
+    """Return seconds as hours, minutes and seconds: ``0:21:38``."""
     if value is None or not math.isfinite(value):
         return NOTHING
     whole = round(value)
@@ -124,12 +124,12 @@ def clock(value: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """A ratio to a hundredth: ``0.83``."""
+    """Return a ratio to a hundredth: ``0.83``."""
     return NOTHING if value is None or not math.isfinite(value) else f"{value:.2f}"
 
 
 def moment(text: str | None) -> str:
-    """A record's time to the second, without its zone, which is UTC; anything else as it stands."""
+    """Return a record's time to the second, without its zone, which is UTC; anything else as it stands."""
     try:
         return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S") if text else NOTHING
     except ValueError:
@@ -137,13 +137,13 @@ def moment(text: str | None) -> str:
 
 
 def spread(low: float | None, high: float | None) -> str:
-    """A range; one number where both ends read the same."""
+    """Return a range; one number where both ends read the same."""
     first, last = number(low), number(high)
     return first if first == last else f"{first}\N{EN DASH}{last}"
 
 
 def amount(value: int) -> str:
-    """A large count in words, e.g. parameters: 1.08 million."""
+    """Return a large count in words, e.g. parameters: 1.08 million."""
     for size, name in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):
         if value >= size:
             return f"{number(value / size)}{_NBSP}{name}"
@@ -151,7 +151,7 @@ def amount(value: int) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in the largest binary unit that leaves at least 1."""
+    """Return bytes in the largest binary unit that leaves at least 1."""
     for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if count >= 1024**power:
             return quantity(count / 1024**power, unit)
@@ -159,12 +159,12 @@ def size(count: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 gap``, ``2 gaps``."""
+    """Return ``1 gap``, ``2 gaps``."""
     return f"{count}{_NBSP}{noun}" + ("" if count == 1 else "s")
 
 
 def load(concurrency: int | None, request_rate: float | None) -> str:
-    """The load of a point: concurrency, offered requests per second, or both."""
+    """Return the load of a point: concurrency, offered requests per second, or both."""
     if request_rate is None:
         return "all at once" if concurrency is None else f"concurrency{_NBSP}{concurrency}"
     cap = "" if concurrency is None else f", at most {concurrency} at once"
@@ -177,12 +177,12 @@ def asked(ask: str) -> str:
 
 
 def point(item: Measurement | PlannedPoint) -> str:
-    """A load point: workload, load, repetition."""
+    """Return a load point: workload, load, repetition."""
     return f"{item.workload}, {load(item.concurrency, item.request_rate)}, repetition{_NBSP}{item.repetition}"
 
 
 def topology(shape: Topology) -> str:
-    """One line: nodes, devices, the parallel sizes above one, replicas, executor."""
+    """Return one line: nodes, devices, the parallel sizes above one, replicas, executor."""
     parts = [f"{plural(shape.nodes, 'node')} \N{MULTIPLICATION SIGN} {plural(shape.devices_per_node, 'device')}"]
     sizes = (("TP", shape.tensor_parallel), ("PP", shape.pipeline_parallel), ("DP", shape.data_parallel))
     parts += [f"{name}{_NBSP}{value}" for name, value in sizes if value > 1]
@@ -198,14 +198,14 @@ def topology(shape: Topology) -> str:
 
 
 def reasons(measurement: Measurement) -> list[str]:
-    """Why a measurement is not simply VALID: the failure first, then what each check said."""
+    """Return why a measurement is not simply VALID: the failure first, then what each check said."""
     failure = measurement.failure
     said = [f"{failure.reason}: {failure.detail}"] if failure else []
     return said + [f"{reason.code}: {reason.detail}" for reason in measurement.reasons]
 
 
 def printable(text: str) -> str:
-    """One line that cannot steer a terminal: control, format and line-breaking characters become ``?``."""
+    """Return one line that cannot steer a terminal: control, format and line-breaking characters become ``?``."""
     return "".join("?" if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") else char for char in text)
 
 

@@ -43,7 +43,7 @@ class Gap:
 
 
 def gaps(data: PageData) -> list[Gap]:
-    """All gaps of the run, by deployment.
+    """Return all gaps of the run, by deployment.
 
     A failure that travelled through the records of several stages and points is one gap. A planned point without a
     record belongs to the failure of its deployment, or is a gap of its own where none is recorded.
@@ -58,7 +58,7 @@ def gaps(data: PageData) -> list[Gap]:
 
 
 def made_good(data: PageData, found: Sequence[Gap]) -> list[Gap]:
-    """Failures of attempts that are no gap, because a later attempt did what they had to leave undone."""
+    """Return failures of attempts that are no gap, because a later attempt did what they had to leave undone."""
     failed = attempts_section.unexplained(data.attempts, found)
     return [
         Gap(deployment=item.deployment, **failure.model_dump(), anchor=f"attempt-{number}", attempt=item.number)
@@ -68,7 +68,7 @@ def made_good(data: PageData, found: Sequence[Gap]) -> list[Gap]:
 
 
 def failures(data: PageData) -> list[Failure]:
-    """Every failure that the page tells of."""
+    """Return every failure that the page tells of."""
     found = gaps(data)
     return [gap.failure for gap in (*found, *made_good(data, found))]
 

@@ -27,12 +27,12 @@ def specs(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def heaviest(distributions: Sequence[Distribution]) -> int:
-    """The one to show first: the heaviest load of the first workload."""
+    """Return the one to show first: the heaviest load of the first workload."""
     return sum(item.workload == distributions[0].workload for item in distributions) - 1 if distributions else 0
 
 
 def left_out(distributions: Sequence[Distribution], points: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a load with accepted measurements (rows of ``views.medians``) is not shown."""
+    """Return whether a load with accepted measurements (rows of ``views.medians``) is not shown."""
     accepted = {
         (point["workload"], point["concurrency"], point["request_rate_per_s"])
         for point in points
@@ -42,7 +42,7 @@ def left_out(distributions: Sequence[Distribution], points: Sequence[Mapping[str
 
 
 def spec(metric: str, title: str, names: Sequence[str]) -> dict[str, Any]:
-    """Steps of each deployment over each other, without data: the page's scripts fill in rows, and what the axes span.
+    """Return steps of each deployment over each other, without data: the page's scripts fill in rows, and what the axes span.
 
     They span the same when a deployment is hidden, so that nothing jumps.
     """

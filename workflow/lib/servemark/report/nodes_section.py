@@ -17,7 +17,7 @@ _EN_DASH = "\N{EN DASH}"
 
 
 def places(data: PageData) -> list[dict[str, Any]]:
-    """One entry a deployment: ``nodes`` (rows of the table), ``ray`` (whether Ray reported any) and ``facts`` (term, value)."""
+    """Return one entry a deployment: ``nodes`` (rows of the table), ``ray`` (whether Ray reported any) and ``facts`` (term, value)."""
     result = []
     for name in data.deployments:
         startup, fabric, account = data.startups.get(name), data.fabrics.get(name), data.accounts.get(name)
@@ -53,7 +53,7 @@ def _node(startup: Startup, index: int) -> dict[str, Any]:
 
 
 def roles(startup: Startup, index: int) -> list[str]:
-    """What a node does: for each replica the devices that it has there and whether it is its head; router; client."""
+    """Return what a node does: for each replica the devices that it has there and whether it is its head; router; client."""
     found = []
     for replica in startup.placement:
         for number, part in enumerate(replica.parts):
@@ -84,7 +84,7 @@ def _software(node: Node) -> str:
 
 
 def fabric_line(fabric: Fabric) -> str:
-    """The fabric check in a line."""
+    """Return the fabric check in a line."""
     if fabric.failure:
         return f"check failed: {fabric.failure.reason}"
     if fabric.replay:
@@ -99,7 +99,7 @@ def fabric_line(fabric: Fabric) -> str:
 
 
 def jobs(data: PageData) -> list[dict[str, Any]]:
-    """One entry a deployment that ran in jobs: their accounts, each with its GPU-hours, and the totals."""
+    """Return one entry a deployment that ran in jobs: their accounts, each with its GPU-hours, and the totals."""
     result = []
     for name, account in sorted(data.accounts.items()):
         if not account.jobs:
@@ -126,7 +126,7 @@ def _hours(job: JobAccount) -> float | None:
 
 
 def balance(data: PageData) -> list[dict[str, Any]]:
-    """One row an accepted measurement of several replicas: requests of each, and the most over the mean (1 is even).
+    """Return one row an accepted measurement of several replicas: requests of each, and the most over the mean (1 is even).
 
     A load that asks one replica past the router has nothing to say of how the router shares.
     """
@@ -148,7 +148,7 @@ def balance(data: PageData) -> list[dict[str, Any]]:
 
 
 def replica_startups(data: PageData) -> dict[str, Any]:
-    """Start-up seconds of each replica where a deployment has several: ``phases`` are the columns, ``lines`` the rows."""
+    """Return start-up seconds of each replica where a deployment has several: ``phases`` are the columns, ``lines`` the rows."""
     several = [startup for startup in data.startups.values() if startup.replicas]
     phases = list(
         dict.fromkeys(phase.name for startup in several for start in startup.replicas for phase in start.phases)

@@ -37,7 +37,7 @@ _JSON_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
 
 def render(data: PageData, *, bundle: str | None = None, whole: bool | None = None) -> str:
-    """The page as HTML text; write it as UTF-8.
+    """Return the page as HTML text; write it as UTF-8.
 
     The content security policy names the sha256 of each inline script and style, so nothing that data could smuggle
     into the page would run. Data reaches the scripts as JSON in blocks that the browser does not execute. The cells and plots of
@@ -152,7 +152,7 @@ def _json(value: Any) -> Markup:
 
 
 def _policy(scripts: list[str], styles: list[str]) -> str:
-    """Content security policy: no request to anywhere, and only these inline scripts and styles.
+    """Return content security policy: no request to anywhere, and only these inline scripts and styles.
 
     https://www.w3.org/TR/CSP3/#match-element-to-source-list
     """

@@ -41,7 +41,7 @@ class Share:
 
 
 def shares(points: Sequence[Mapping[str, Any]], data: PageData) -> tuple[list[Share], list[str]]:
-    """The share of every accepted load point, and why others have none, a sentence each.
+    """Return the share of every accepted load point, and why others have none, a sentence each.
 
     Args:
         points: the medians of every load point (``views.medians``).

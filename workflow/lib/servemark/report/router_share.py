@@ -77,7 +77,7 @@ class Pair:
 
 
 def pairs(points: Sequence[Mapping[str, Any]], data: PageData) -> list[Pair]:
-    """Every pair of accepted loads that belong together, in the order of the loads through the router.
+    """Return every pair of accepted loads that belong together, in the order of the loads through the router.
 
     Loads by request rate have no pair: Poisson arrivals at one replica are not a share of what the router hands on.
 
@@ -116,7 +116,7 @@ def pairs(points: Sequence[Mapping[str, Any]], data: PageData) -> list[Pair]:
 
 
 def _asked(point: PlannedPoint) -> tuple[Any, ...]:
-    """What of a request must be the same, so that its latencies can be compared."""
+    """Return what of a request must be the same, so that its latencies can be compared."""
     return point.input_tokens, point.output_tokens, point.client_options
 
 

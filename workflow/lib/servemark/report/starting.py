@@ -20,7 +20,7 @@ _CACHES = {
 
 
 def segments(startup: Startup) -> list[tuple[str, float]]:
-    """The way to the first token as consecutive (name, seconds): cluster, logged phases, what no phase names, answer.
+    """Return the way to the first token as consecutive (name, seconds): cluster, logged phases, what no phase names, answer.
 
     The phases are what the server logs; imports, configuration and the like are the remainder up to /health. Records have milliseconds,
     and what is less is an error of the sums, which differs between Pythons (3.12 adds floats otherwise than 3.11).
@@ -36,7 +36,7 @@ def segments(startup: Startup) -> list[tuple[str, float]]:
 
 
 def caches(startup: Startup) -> str | None:
-    """What the servers found of compiled code, for people; None where it is not known.
+    """Return what the servers found of compiled code, for people; None where it is not known.
 
     What is in a folder says what a start could use; the log says what vLLM made of it, which is added where the two differ.
     """
@@ -46,7 +46,7 @@ def caches(startup: Startup) -> str | None:
 
 
 def phases(startups: Sequence[Startup]) -> list[str]:
-    """Names of all segments, each once, in the order in which deployments pass them."""
+    """Return names of all segments, each once, in the order in which deployments pass them."""
     names: dict[str, None] = {}
     for startup in startups:
         names |= dict.fromkeys(name for name, _ in segments(startup))
@@ -55,7 +55,7 @@ def phases(startups: Sequence[Startup]) -> list[str]:
 
 
 def spec(startups: Sequence[Startup]) -> dict[str, Any] | None:
-    """Stacked bars of the start-up, one a deployment; None where no deployment came far enough to show a segment."""
+    """Return stacked bars of the start-up, one a deployment; None where no deployment came far enough to show a segment."""
     order = phases(startups)
     values = [
         {"deployment": startup.deployment, "phase": name, "seconds": seconds, "number": order.index(name) + 1}

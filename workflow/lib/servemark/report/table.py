@@ -68,7 +68,7 @@ SCHEMA: dict[str, str] = {
 
 
 def tidy(measurements: Sequence[Measurement], accounts: Iterable[Accounting] = ()) -> pd.DataFrame:
-    """One row a measurement, columns and types of ``SCHEMA``, ordered by deployment, workload, load and repetition.
+    """Return one row a measurement, columns and types of ``SCHEMA``, ordered by deployment, workload, load and repetition.
 
     Every figure of an INVALID measurement is empty, whatever its record holds. ``reasons`` and ``failure`` hold codes;
     the sentences stay in the records. ``job_id`` is the scheduler's job that the attempt ran in, as ``accounts`` tell.
@@ -81,7 +81,7 @@ def tidy(measurements: Sequence[Measurement], accounts: Iterable[Accounting] = (
 
 
 def ordered(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """The measurements in the row order of ``tidy``."""
+    """Return the measurements in the row order of ``tidy``."""
     return sorted(measurements, key=_order)
 
 
@@ -91,7 +91,7 @@ def _order(item: Measurement) -> tuple[Any, ...]:
 
 
 def topology(item: Measurement) -> dict[str, Any]:
-    """The ``TOPOLOGY`` columns of one measurement, from the parts of its ledger key; empty where they do not tell."""
+    """Return the ``TOPOLOGY`` columns of one measurement, from the parts of its ledger key; empty where they do not tell."""
     parts = item.key_parts.get("deployment", {}).get("topology")
     if not parts:
         return {}
@@ -101,7 +101,7 @@ def topology(item: Measurement) -> dict[str, Any]:
 
 
 def sorted_replicas(item: Measurement) -> dict[str, int]:
-    """Requests by replica, r2 before r10; none where there is only one replica."""
+    """Return requests by replica, r2 before r10; none where there is only one replica."""
     if len(item.replica_requests) < 2:
         return {}
     return dict(sorted(item.replica_requests.items(), key=lambda pair: (len(pair[0]), pair[0])))
@@ -156,7 +156,7 @@ def _row(item: Measurement, jobs: Mapping[str, str]) -> dict[str, Any]:
 
 
 def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per deployment, workload and load: ``FIGURE_median``, ``_min`` and ``_max`` over accepted repetitions.
+    """Return one row per deployment, workload and load: ``FIGURE_median``, ``_min`` and ``_max`` over accepted repetitions.
 
     ``repetitions_asked`` counts all rows of ``frame`` at that load, ``repetitions_accepted`` the VALID and SUSPECT
     ones, ``repetitions_suspect`` the SUSPECT ones. Row order is that of ``tidy``; figures are empty where none was
@@ -176,7 +176,7 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows as dictionaries, with ``None`` for every missing value."""
+    """Return the rows as dictionaries, with ``None`` for every missing value."""
     found: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return found
 
@@ -218,7 +218,7 @@ _WIDTHS = {"deployment": 17, "workload": 13, "load": 12, "rep": 3}
 
 
 def text_table(frame: pd.DataFrame) -> str:
-    """The main figures for a terminal, at most 100 columns wide; latencies in milliseconds.
+    """Return the main figures for a terminal, at most 100 columns wide; latencies in milliseconds.
 
     Every figure of a SUSPECT row ends in ``?``. An INVALID row shows its reason codes in place of figures.
     """

@@ -48,7 +48,7 @@ _NUMBERS = tuple(item.name for item in fields(Shown) if item.name not in ("recor
 
 
 def place(record: Measurement) -> Path | None:
-    """Where a measurement's timeline would be, relative to the run's folder; None where it was not measured in an attempt."""
+    """Return where a measurement's timeline would be, relative to the run's folder; None where it was not measured in an attempt."""
     number = PurePosixPath(record.attempt or "").name
     if not re.fullmatch(r"\d{3,9}", number):
         return None
@@ -56,7 +56,7 @@ def place(record: Measurement) -> Path | None:
 
 
 def belongs(timeline: Timeline, record: Measurement) -> bool:
-    """Whether it is this very measurement's: an attempt of another run may have the same number."""
+    """Return whether it is this very measurement's: an attempt of another run may have the same number."""
     return (timeline.deployment, timeline.point, timeline.started_at) == (
         record.deployment,
         record.point,
@@ -65,7 +65,7 @@ def belongs(timeline: Timeline, record: Measurement) -> bool:
 
 
 def shown(measurements: Iterable[Measurement], timelines: Mapping[tuple[str, str], Timeline]) -> list[Shown]:
-    """The timelines of the page, in the order of the table. ``timelines`` are keyed by deployment and point."""
+    """Return the timelines of the page, in the order of the table. ``timelines`` are keyed by deployment and point."""
     accepted = [item for item in ordered(list(measurements)) if item.verdict != "INVALID"]
     found = [(item, merged) for item in accepted if (merged := _merged(timelines.get((item.deployment, item.point))))]
     if len(found) > MOST_POINTS:
@@ -76,7 +76,7 @@ def shown(measurements: Iterable[Measurement], timelines: Mapping[tuple[str, str
 
 
 def fullest_share(timeline: Timeline) -> float | None:
-    """Requests in the fullest of a server's engines, as a multiple of the equal share: the median of the seconds in which it was busy.
+    """Return requests in the fullest of a server's engines over the equal share: the median of the seconds in which it was busy.
 
     Busy is nine tenths of the most that it had at once, so that filling and draining do not count. Engines of a mixture of experts step
     together, padded to the fullest.
@@ -104,7 +104,7 @@ _Sample = tuple[float, float, float, float | None]
 
 
 def _merged(timeline: Timeline | None) -> list[_Sample]:
-    """(seconds, running, waiting, KV percent) of all servers together, where all of them answered; idle ends cut off."""
+    """Return (seconds, running, waiting, KV percent) of all servers together, where all of them answered; idle ends cut off."""
     if timeline is None:
         return []
     times: dict[float, list[tuple[float, float, float | None]]] = {}
@@ -150,7 +150,7 @@ def _mean(bucket: Sequence[_Sample], index: int) -> float | None:
 
 
 def busiest(found: Sequence[Shown]) -> int:
-    """The one to show first: the most output tokens per second."""
+    """Return the one to show first: the most output tokens per second."""
     return max(range(len(found)), key=lambda index: found[index].record.output_throughput or 0.0, default=0)
 
 
@@ -169,12 +169,12 @@ def row(item: Shown) -> dict[str, Any]:
 
 
 def _short(value: float | None) -> float | None:
-    """The same number with fewer characters in JSON."""
+    """Return the same number with fewer characters in JSON."""
     return int(value) if value is not None and value.is_integer() else value
 
 
 def specs() -> dict[str, dict[str, Any]]:
-    """The two plots, without data: rows of ``seconds``, ``kind`` and ``value``. Parameter ``dots`` shows each sample."""
+    """Return the two plots, without data: rows of ``seconds``, ``kind`` and ``value``. Parameter ``dots`` shows each sample."""
     return {
         "requests": _lines("Requests in the batch (running) and in the queue (waiting)", ["running", "waiting"], None),
         "kv": _lines("Use of the KV cache", ["KV cache in use"], [0, 100]),

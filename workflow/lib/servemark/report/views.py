@@ -20,7 +20,7 @@ LATENCY_COLUMNS = tuple(
 
 
 def verdicts(data: PageData) -> dict[str, int]:
-    """How many measurements got each verdict."""
+    """Return how many measurements got each verdict."""
     counts = {"VALID": 0, "SUSPECT": 0, "INVALID": 0}
     for item in data.measurements:
         counts[item.verdict] += 1
@@ -51,7 +51,7 @@ def objections(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
 
 
 def medians(aggregated: pd.DataFrame) -> list[dict[str, Any]]:
-    """One row a deployment, workload and load, with the load in words and a verdict over its accepted repetitions."""
+    """Return one row a deployment, workload and load, with the load in words and a verdict over its accepted repetitions."""
     return [
         {**row, "load": formatting.load(row["concurrency"], row["request_rate_per_s"]), "verdict": _verdict(row)}
         for row in rows(aggregated)
@@ -65,7 +65,7 @@ def _verdict(row: Mapping[str, Any]) -> str:
 
 
 def headlines(points: Sequence[Mapping[str, Any]], data: PageData) -> list[dict[str, Any]]:
-    """Per workload, the load with the highest accepted median output throughput of each deployment asked to run it.
+    """Return per workload, the load with the highest accepted median output throughput of each deployment asked to run it.
 
     ``share`` is that figure over the best deployment's; ``best`` is None where a deployment has no accepted figure.
     ``per_device`` is that figure over the ``devices`` that the workload asks, where they are not as many everywhere.
@@ -115,7 +115,7 @@ def headlines(points: Sequence[Mapping[str, Any]], data: PageData) -> list[dict[
 
 
 def summary(data: PageData, headline: Sequence[Mapping[str, Any]], gap_count: int) -> str:
-    """The run in a sentence or two."""
+    """Return the run in a sentence or two."""
     models = formatting.plural(len({plan.model for plan in data.plans.values()} or data.manifests), "model")
     count = verdicts(data)
     accepted = count["VALID"] + count["SUSPECT"]
@@ -136,7 +136,7 @@ def summary(data: PageData, headline: Sequence[Mapping[str, Any]], gap_count: in
 
 
 def hardware_line(hardware: Hardware) -> str:
-    """The machine in one line."""
+    """Return the machine in one line."""
     cpus = formatting.plural(hardware.cpu_count, "logical CPU")
     host = f"{cpus} ({hardware.cpu_model}), {formatting.quantity(hardware.memory_gib, 'GiB')}"
     if hardware.accelerator == "cpu":
@@ -146,7 +146,7 @@ def hardware_line(hardware: Hardware) -> str:
 
 
 def hardware_facts(hardware: Hardware) -> list[tuple[str, str]]:
-    """The machine in detail: (name, value)."""
+    """Return the machine in detail: (name, value)."""
     facts = [
         ("Host", hardware.host),
         ("Accelerator", "none (CPU)" if hardware.accelerator == "cpu" else "CUDA"),
@@ -170,7 +170,7 @@ def hardware_facts(hardware: Hardware) -> list[tuple[str, str]]:
 
 
 def model_line(manifest: Manifest) -> str:
-    """Parameters, weight size and architecture of a model."""
+    """Return parameters, weight size and architecture of a model."""
     kind = ", ".join(str(item) for item in manifest.config.get("architectures") or ())
     weights = (
         "random weights (speed only)"
@@ -182,7 +182,7 @@ def model_line(manifest: Manifest) -> str:
 
 
 def clients(data: PageData) -> list[dict[str, Any]]:
-    """How each load was made: one row a deployment, workload and load, in the order of the measurements.
+    """Return how each load was made: one row a deployment, workload and load, in the order of the measurements.
 
     ``cpu`` is what the busiest process used in any accepted repetition, per cent of a core; None where it is not known.
     """
@@ -198,7 +198,7 @@ def clients(data: PageData) -> list[dict[str, Any]]:
 
 
 def startup_table(data: PageData) -> dict[str, Any]:
-    """Start-up seconds per deployment, one column a segment, in the order of the plot."""
+    """Return start-up seconds per deployment, one column a segment, in the order of the plot."""
     startups = list(data.startups.values())
     phases = starting.phases(startups)
     lines = []
@@ -211,7 +211,7 @@ def startup_table(data: PageData) -> dict[str, Any]:
 
 
 def memory(data: PageData) -> list[dict[str, Any]]:
-    """Planned against observed memory: one row a deployment and figure; ``ratio`` is observed over planned."""
+    """Return planned against observed memory: one row a deployment and figure; ``ratio`` is observed over planned."""
     result = []
     for name in data.deployments:
         plan, startup = data.plans.get(name), data.startups.get(name)

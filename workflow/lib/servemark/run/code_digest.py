@@ -56,7 +56,7 @@ class _Import(NamedTuple):
 
 
 def digest(script: Path, library: Path) -> str:
-    """The sha256 (hex, shortened) of the contents and names of :func:`files`."""
+    """Return the sha256 (hex, shortened) of the contents and names of :func:`files`."""
     found = hashlib.sha256()
     for name, path in sorted(files(script, library).items()):
         found.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
@@ -64,7 +64,7 @@ def digest(script: Path, library: Path) -> str:
 
 
 def files(script: Path, library: Path) -> dict[str, Path]:
-    """The script and what it depends on: module or file name -> path.
+    """Return the script and what it depends on: module or file name -> path.
 
     Args:
         script: a stage's, ``workflow/scripts/RULE.py``.
@@ -87,7 +87,7 @@ def files(script: Path, library: Path) -> dict[str, Path]:
 
 @cache
 def imports(path: Path) -> tuple[_Import, ...]:
-    """What a module imports of the package and of the Slurm plugin, wherever in it; ``name`` is None for ``import module``.
+    """Return what a module imports of the package and of the Slurm plugin, wherever in it; ``name`` is None for ``import module``.
 
     By a pattern and not by ``ast``, which takes ten times as long, at each start of Snakemake. That both find the same is tested.
     """
@@ -108,7 +108,7 @@ def _reached(found: Iterable[_Import], library: Path) -> set[str]:
 
 
 def _defining(wanted: _Import, library: Path) -> str:
-    """The module that an import is about: a submodule, the one that a package takes the name from, or the one that is named."""
+    """Return the module that an import is about: a submodule, the one that a package takes the name from, or the one that is named."""
     module, name = wanted
     if name is None:
         return module

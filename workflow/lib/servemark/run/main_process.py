@@ -78,7 +78,7 @@ def _in_order(config: Config, deployment: str) -> tuple[Point, ...]:
 
 
 def _load(point: str) -> str:
-    """The name of a point, or of its rejected record, without the repetition."""
+    """Return the name of a point, or of its rejected record, without the repetition."""
     return point.rpartition("-r")[0]
 
 

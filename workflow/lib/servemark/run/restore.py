@@ -42,7 +42,7 @@ def make_good(run_folder: Path, config: Config) -> list[str]:
 
 
 def _read(read: Callable[[Path], T], path: Path) -> T | None:
-    """The record; None without one. One that is broken is for the stage that takes it to refuse."""
+    """Return the record; None without one. One that is broken is for the stage that takes it to refuse."""
     try:
         return read(path)
     except ServemarkError:
@@ -68,7 +68,7 @@ def _store(path: Path, key: str, ledger: Ledger) -> bool:
 
 
 def _model_is_gone(manifest: Manifest) -> bool:
-    """Whether a model that came here by a rule is gone; one that was made here is taken away altogether when a part of it is gone."""
+    """Return whether a model that a rule brought is gone. If a part of a model that was made here is gone, remove all of it."""
     folder = Path(manifest.path)
     if manifest.source.startswith("builtin:"):
         try:
@@ -79,7 +79,7 @@ def _model_is_gone(manifest: Manifest) -> bool:
 
 
 def _environment_is_gone(environment: Environment) -> bool:
-    """Whether an environment that was built has no interpreter any more; what is left of it then counts as half-built."""
+    """Return whether an environment that was built has no interpreter any more; what is left of it then counts as half-built."""
     if environment.origin != "lock" or Path(environment.python).exists():
         return False
     Path(environment.prefix, MARKER).unlink(missing_ok=True)

@@ -53,7 +53,7 @@ KEYS = {
 
 
 def is_scheduled(*, is_main: bool, jobs: int | None) -> bool:
-    """Whether jobs go to a scheduler.
+    """Return whether jobs go to a scheduler.
 
     Args:
         jobs: Snakemake's limit of jobs at a time, which it has exactly with an executor that is not local. (What its executor is, it
@@ -74,7 +74,7 @@ def restore_configuration() -> None:
 
 
 def default_cluster() -> str | None:
-    """The cluster file for a configuration that names none: the user's, else the one that the profile is made for."""
+    """Return the cluster file for a configuration that names none: the user's, else the one that the profile is made for."""
     return os.environ.get(CLUSTER_VARIABLE)
 
 
@@ -108,7 +108,7 @@ class _Own:
 
 
 def own_end() -> float | None:
-    """When the job ends that the main process itself runs in, seconds since 1970; None outside of a job, or without a limit."""
+    """Return when the job ends that the main process itself runs in, seconds since 1970; None outside of a job, or without a limit."""
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return None
@@ -133,7 +133,7 @@ def _say(text: str) -> None:
 
 
 def deployment_request(config: Config, name: str, lacking: int | None) -> Request:
-    """One deployment's job.
+    """Return one deployment's job.
 
     Args:
         lacking: load points that the ledger lacks; None for a job of the shortest length.
@@ -159,13 +159,13 @@ def allocation_request(config: Config, folder: Path, name: str, *, serving: bool
 
 
 def small_request(config: Config, rule: str) -> Request:
-    """A short job of a rule that looks at a node or at an environment."""
+    """Return a short job of a rule that looks at a node or at an environment."""
     assert config.cluster is not None, "a run through a scheduler has a cluster"
     return requests.small_job(rule, config.cluster, _limit(config), gpus_there=_gpus_there(config))
 
 
 def small_requests(config: Config) -> list[Request]:
-    """The short jobs that a run may submit."""
+    """Return the short jobs that a run may submit."""
     cluster = config.cluster
     assert cluster is not None, "a run through a scheduler has a cluster"
     on_login = {"build_environment": cluster.build_on == "login", "stage_weights": cluster.stage_on == "login"}
@@ -173,7 +173,7 @@ def small_requests(config: Config) -> list[Request]:
 
 
 def share(config: Config) -> dict[str, Any] | None:
-    """What a deployment's job has of each node; None where the probe is to record what it finds."""
+    """Return what a deployment's job has of each node; None where the probe is to record what it finds."""
     assert config.cluster is not None, "a run through a scheduler has a cluster"
     found = requests.share(config.cluster)
     return found.model_dump() if found else None

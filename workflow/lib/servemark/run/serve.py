@@ -22,7 +22,7 @@ LONGEST_MIN = 24 * 60
 
 
 def target(run: str, deployment: str) -> str:
-    """The file to ask Snakemake for to hold one deployment alone."""
+    """Return the file to ask Snakemake for to hold one deployment alone."""
     return f"results/{run}/{FOLDER}/{deployment}/{HELD}"
 
 

@@ -28,7 +28,7 @@ class Redactor:
     hits: Counter[str] = field(default_factory=Counter)
 
     def __call__(self, text: str) -> str:
-        """``text`` with ``[REDACTED: kind]`` in place of every secret."""
+        """Return ``text`` with ``[REDACTED: kind]`` in place of every secret."""
         text = self._replace("private key", _PRIVATE_KEY, text)
         text = self._replace("user and password", _CREDENTIALS, text)
         for secret in filter(None, (secret.strip() for secret in self.secrets)):
@@ -65,7 +65,7 @@ class Quoting:
         return [indent + (line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 3] + "...") for line in clean]
 
     def tail(self, path: Path, most: int, indent: str = "    ") -> list[str]:
-        """The last lines of a file; says when it cannot be read."""
+        """Return the last lines of a file; says when it cannot be read."""
         try:
             return self.lines(deque(last_lines(path), maxlen=most), most, indent) or [f"{indent}(empty)"]
         except OSError as error:
@@ -73,7 +73,7 @@ class Quoting:
 
 
 def last_lines(path: Path) -> Iterator[str]:
-    """The lines of a file's end, without colour codes; the first of them may be cut."""
+    """Yield the lines of a file's end, without colour codes; the first of them may be cut."""
     with open(path, "rb") as handle:
         handle.seek(max(0, os.fstat(handle.fileno()).st_size - (1 << 18)))
         yield from stream(handle.read().decode(errors="replace"))

@@ -50,13 +50,13 @@ class SecretPattern:
     accept: Callable[[re.Match[bytes]], bool] = _always
 
     def find(self, data: bytes, start: int = 0) -> int | None:
-        """The position of the first one at or after ``start``."""
+        """Return the position of the first one at or after ``start``."""
         if not any(needle in data for needle in self.needles):
             return None
         return next((match.start() for match in self.regex.finditer(data, start) if self.accept(match)), None)
 
     def replace(self, data: bytes, by: bytes) -> tuple[bytes, int]:
-        """``data`` with ``by`` in place of every one, and how many there were; the name that announces one stays."""
+        """Return ``data`` with ``by`` in place of every one, and how many there were; the name that announces one stays."""
         if not any(needle in data for needle in self.needles):
             return data, 0
         group = "value" if "value" in self.regex.groupindex else 0
@@ -75,7 +75,7 @@ def _pattern(
 
 
 def _announced(match: re.Match[bytes]) -> bool:
-    """Whether a name is one of a secret, and what follows could be it: not a path, a word or a number."""
+    """Return whether a name is one of a secret, and what follows could be it: not a path, a word or a number."""
     name, value = match["name"].decode(), match["value"]
     words = re.split(r"[^A-Z]+", name.upper())
     return (
@@ -135,7 +135,7 @@ PATTERNS = (
 
 
 def literals(secrets: Mapping[str, str]) -> Iterator[SecretPattern]:
-    """Patterns for known texts, as they are and as others would write them down; blank ones name nothing.
+    """Yield patterns for known texts, as they are and as others would write them down; blank ones name nothing.
 
     Args:
         secrets: each text -> what it is, for the message.
@@ -158,7 +158,7 @@ def literals(secrets: Mapping[str, str]) -> Iterator[SecretPattern]:
 
 
 def of_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The values of variables that are named like secrets -> what they are; paths and short values are left out."""
+    """Return the values of variables that are named like secrets -> what they are; paths and short values are left out."""
     found = {}
     for name, value in environ.items():
         text = value.strip()
@@ -177,7 +177,7 @@ class Found:
 
 
 def scan(stream: IO[bytes], patterns: Sequence[SecretPattern], see: Callable[[bytes], object]) -> Found | None:
-    """The first secret in a stream, read once and in bounded memory; ``see`` gets all that was read of it."""
+    """Return the first secret in a stream, read once and in bounded memory; ``see`` gets all that was read of it."""
     size, lines, window = 0, 1, b""
     while chunk := stream.read(CHUNK):
         see(chunk)
@@ -193,7 +193,7 @@ def scan(stream: IO[bytes], patterns: Sequence[SecretPattern], see: Callable[[by
 
 
 def search(data: bytes, start: int, patterns: Sequence[SecretPattern]) -> tuple[str, int] | None:
-    """The kind and position of a secret at or after ``start``."""
+    """Return the kind and position of a secret at or after ``start``."""
     for pattern in patterns:
         if (position := pattern.find(data, start)) is not None:
             return pattern.name, position

@@ -64,12 +64,12 @@ class KeeperState(Strict):
 
 
 def worker_file(deployment: Path) -> Path:
-    """Where the script that works on a deployment says which process it is, while it does."""
+    """Return where the script that works on a deployment says which process it is, while it does."""
     return deployment / "stage"
 
 
 def launcher_log(attempt: Path, name: str) -> Path:
-    """What the launcher of a daemon says: that its node was lost, or that a step could not be started."""
+    """Return what the launcher of a daemon says: that its node was lost, or that a step could not be started."""
     return attempt / f"{name}.launcher.log"
 
 
@@ -80,7 +80,7 @@ def remove_secrets(attempt: Path) -> None:
 
 
 def read_state(attempt: Path) -> KeeperState | None:
-    """The keeper's own word, or None before its first."""
+    """Return the keeper's own word, or None before its first."""
     try:
         return KeeperState.model_validate_json((attempt / "keeper.json").read_bytes())
     except FileNotFoundError:
@@ -106,7 +106,7 @@ def read_daemons(attempt: Path) -> tuple[DaemonState, ...]:
 
 
 def is_alive(attempt: Path) -> bool:
-    """Whether the keeper of this attempt runs and has not begun to end; False for an attempt that was copied from another checkout."""
+    """Return whether the keeper of this attempt runs and has not begun to end; False for one copied from another checkout."""
     state = read_state(attempt)
     lives = state and state.state in ("waiting", "running") and Identity.parse(state.identity).alive
     return bool(lives) and not copied(attempt)

@@ -192,7 +192,7 @@ class Keeper:
             return False
 
     def _stage_was_killed(self) -> bool:
-        """Whether the script that works on this deployment died without a word (kill -9, out of memory): nobody would stop us."""
+        """Return whether the script that works on this deployment died without a word (kill -9, out of memory): nobody would stop us."""
         worker = worker_file(self.attempt.parents[1])
         try:
             return not Identity.parse(worker.read_text()).alive and worker.exists()

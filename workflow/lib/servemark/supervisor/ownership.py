@@ -45,7 +45,7 @@ def export_name() -> None:
 
 
 def mine() -> str:
-    """Our name: the job's, or the run's process where there is no job."""
+    """Return our name: the job's, or the run's process where there is no job."""
     return os.environ.get(VARIABLE) or f"process {identity.lifeline()}"
 
 
@@ -64,7 +64,7 @@ def owner(deployment: Path) -> str | None:
 
 
 def taken_over(deployment: Path) -> bool:
-    """Whether somebody else works on the deployment."""
+    """Return whether somebody else works on the deployment."""
     return owner(deployment) not in (None, mine())
 
 
@@ -98,7 +98,7 @@ def end_those_above() -> None:
 
 
 def snakemakes_of_jobs_over(alive: Collection[str], listed_at: float) -> list[psutil.Process]:
-    """Our Snakemakes on this machine, at work in this checkout, whose job is over: Slurm has lost sight of them.
+    """Return our Snakemakes on this machine, at work in this checkout, whose job is over: Slurm has lost sight of them.
 
     What they begin next would remove and write the newer one's outputs.
 

@@ -49,23 +49,23 @@ class DaemonRequest(Strict):
 
 
 def through_launcher(request: DaemonRequest, path: Path) -> tuple[list[str], dict[str, str]]:
-    """Command line and environment that start a request on its node; ``path`` is the request's file, which the node reads."""
+    """Return command line and environment that start a request on its node; ``path`` is the request's file, which the node reads."""
     argv = [*request.launcher, sys.executable, "-m", "servemark.supervisor.remote", str(path.absolute())]
     return argv, launcher_environment() | {"PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 def launcher_environment() -> dict[str, str]:
-    """Our environment without the variables of the step that we run in."""
+    """Return our environment without the variables of the step that we run in."""
     return {name: value for name, value in without_step(passed_on.clean_environment()).items() if name != VISIBLE}
 
 
 def without_step(env: Mapping[str, str]) -> dict[str, str]:
-    """An environment without what a launcher, or an MPI library, would take for its own options."""
+    """Return an environment without what a launcher, or an MPI library, would take for its own options."""
     return {name: value for name, value in env.items() if name in _KEPT or not name.startswith(_STEP_VARIABLES)}
 
 
 def environment(request: DaemonRequest) -> dict[str, str]:
-    """The process's environment, made where it is started.
+    """Return the process's environment, made where it is started.
 
     The tools of its interpreter's environment (ninja) come first in PATH. Temporary files go to ``scratch``, which is removed with the
     attempt.
@@ -87,7 +87,7 @@ def environment(request: DaemonRequest) -> dict[str, str]:
 
 
 def visible(env: Mapping[str, str], devices: Sequence[int]) -> str | None:
-    """The value of CUDA_VISIBLE_DEVICES that leaves these of the devices that we were given; None where it is to stay as it is.
+    """Return the value of CUDA_VISIBLE_DEVICES that leaves these of the devices that we were given; None where it is to stay as it is.
 
     A scheduler may name devices by UUID, so they are picked by place and not renumbered. Where a user has said that no GPU is to be used,
     none is uncovered.
@@ -105,7 +105,7 @@ def visible(env: Mapping[str, str], devices: Sequence[int]) -> str | None:
 
 
 def command(request: DaemonRequest) -> list[str]:
-    """The process's command line, behind the modules that it needs."""
+    """Return the process's command line, behind the modules that it needs."""
     program, *arguments = request.argv
     if request.scratch:
         program = plain_names.interpreter(program, Path(request.scratch).parent)
@@ -113,7 +113,7 @@ def command(request: DaemonRequest) -> list[str]:
 
 
 def with_modules(argv: Sequence[str], modules: Sequence[str]) -> list[str]:
-    """``argv``, run by a login shell that has loaded the modules; only a login shell knows `module` everywhere.
+    """Return ``argv``, run by a login shell that has loaded the modules; only a login shell knows `module` everywhere.
 
     A login shell may replace PATH, so the script puts the tools of argv's own environment first again.
     """

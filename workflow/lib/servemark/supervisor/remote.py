@@ -119,7 +119,7 @@ def _use(scratch: Path) -> None:
 
 
 def _leave(scratch: Path, *, remove: bool) -> None:
-    """The folder is not ours any more; the last one removes it if it is told to."""
+    """Leave the folder. The last process to leave removes it if it is told to."""
     with contextlib.suppress(OSError):
         (scratch / USERS / str(os.getpid())).unlink()
         if remove and not any((scratch / USERS).iterdir()):

@@ -20,12 +20,12 @@ _ORDER = ("raylet.", "gcs_server.", "worker-")
 
 
 def folder(log: str | Path, name: str) -> Path:
-    """Where the files of the process ``name`` are kept: beside its log."""
+    """Return where the files of the process ``name`` are kept: beside its log."""
     return Path(log).parent / f"{name}.kept"
 
 
 def files(where: Path) -> list[Path]:
-    """What was kept in this folder, the most telling files first; empty when there is none."""
+    """Return what was kept in this folder, the most telling files first; empty when there is none."""
     return sorted((path for path in where.iterdir() if path.is_file()), key=_place) if where.is_dir() else []
 
 
@@ -54,7 +54,7 @@ def keep(scratch: Path, patterns: Sequence[str], log: Path, target: Path) -> Non
 
 
 def choose(scratch: Path, patterns: Sequence[str], said: str) -> list[Path]:
-    """The files to keep; see :func:`keep`. ``said``: what the process's log says."""
+    """Return the files to keep; see :func:`keep`. ``said``: what the process's log says."""
     found = [path for pattern in patterns for path in _newest_first(scratch, pattern)]
     own = [path for path in found if path.relative_to(scratch).parts[0] in said]
     by_name: dict[str, Path] = {}
@@ -87,7 +87,7 @@ def _beginning(log: Path) -> str:
 
 
 def _copy_end(source: Path, target: Path) -> None:
-    """The file's last bytes, from the beginning of a line on."""
+    """Copy the file's last bytes, from the beginning of a line on."""
     with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         stream.seek(max(0, size - TAIL_BYTES))

@@ -18,7 +18,7 @@ from servemark.variables.table import in_key_if_inherited
 
 
 def deciding(env: Mapping[str, str], topology: Topology, given: Mapping[str, str]) -> dict[str, str]:
-    """The variables of an environment that a server inherits and that decide, by name.
+    """Return the variables of an environment that a server inherits and that decide, by name.
 
     An empty value is none: the libraries take it for unset. Secrets are left out by their names, as everywhere.
 
@@ -33,7 +33,7 @@ def deciding(env: Mapping[str, str], topology: Topology, given: Mapping[str, str
 
 
 def _reaches(name: str, topology: Topology) -> bool:
-    """Whether a server gets the shell's value and uses it: ``launch.server_environment`` sets some names itself.
+    """Return whether a server gets the shell's value and uses it: ``launch.server_environment`` sets some names itself.
 
     Every server gets its own interface for NCCL; where the executor copies variables, the shell's reaches the ranks. ``LD_LIBRARY_PATH``
     is where NCCL finds the network's plugin, which within a node it has no use for; what vLLM itself loads lies in its environment, and

@@ -90,7 +90,7 @@ def _words(judged: Measurement | verdict.Judgement, details: bool = False) -> st
 
 
 def _figures(raw: RawResult) -> statistics.Figures | None:
-    """The figures although the verdict is INVALID; None where the times allow none."""
+    """Return the figures although the verdict is INVALID; None where the times allow none."""
     try:
         return figures_of(raw.duration_s, raw.good)
     except ValueError:

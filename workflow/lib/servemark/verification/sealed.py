@@ -13,7 +13,7 @@ _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
 def check_digest(path: Path) -> list[str]:
-    """What is wrong with ``FILE.sha256`` beside the archive; nothing where there is none."""
+    """Return what is wrong with ``FILE.sha256`` beside the archive; nothing where there is none."""
     beside = path.with_name(path.name + ".sha256")
     if not beside.is_file():
         return []
@@ -28,7 +28,7 @@ def check_digest(path: Path) -> list[str]:
 
 
 def check_manifest(archive: Unpacked) -> list[str]:
-    """Every file that is changed, missing or more than the manifest names, and every tar header that is changed."""
+    """Return every file that is changed, missing or more than the manifest names, and every tar header that is changed."""
     if MANIFEST not in archive.digests:
         return [f"{MANIFEST} is missing: nothing says which files belong to the archive."]
     text = (archive.folder / MANIFEST).read_text(encoding="utf-8", errors="replace")

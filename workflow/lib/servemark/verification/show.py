@@ -19,7 +19,7 @@ _LABEL = 12
 
 
 def show(path: Path) -> str:
-    """Header and table as text of at most ``WIDTH`` columns; figures are as stated, ``verify`` recomputes them.
+    """Return header and table as text of at most ``WIDTH`` columns; figures are as stated, ``verify`` recomputes them.
 
     Raises:
         NoSuchFile: there is no such file, or the folder is not a run's.

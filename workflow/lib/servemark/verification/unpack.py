@@ -76,7 +76,7 @@ class Unpacked:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Unpacked]:
-    """The archive's files in a folder that only this user can read; gone after the ``with``.
+    """Yield the archive's files in a folder that only this user can read; gone after the ``with``.
 
     Raises:
         Unsafe: ``not_an_archive``, ``archive_truncated``, ``archive_damaged``, ``unsafe_name``, ``unsafe_member``,
@@ -164,7 +164,7 @@ class _Unpacking:
         self.digests[name] = sha256.hexdigest()
 
     def _checked(self, member: tarfile.TarInfo) -> str:
-        """The name below the top folder; empty for the top folder itself."""
+        """Return the name below the top folder; empty for the top folder itself."""
         name = member.name
         kind = _KINDS.get(member.type, "no plain file")
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or member.issparse():
@@ -183,7 +183,7 @@ class _Unpacking:
 
 
 def _changed(member: tarfile.TarInfo) -> list[str]:
-    """The fields of a header in which it differs from the one that :func:`servemark.archive.seal` writes."""
+    """Return the fields of a header in which it differs from the one that :func:`servemark.archive.seal` writes."""
     sealed = seal.header(member.name, member.size)
     found = [f"mode {member.mode:o}, sealed with {sealed.mode:o}"] if member.mode != sealed.mode else []
     found += [
@@ -225,7 +225,7 @@ class _Content:
         self._packed = self._size = self._given = self._last = 0
 
     def read(self, size: int) -> bytes:
-        """The next bytes, fewer only at the end."""
+        """Return the next bytes, fewer only at the end."""
         while len(self._ready) < size and not self._decoder.eof:
             self._more()
         data = bytes(self._ready[:size])

@@ -49,6 +49,7 @@ class Parameters:
 
     @property
     def total(self) -> int:
+        """All parameters."""
         return self.dense + self.experts + self.expert_biases + self.embedding + self.head
 
 
@@ -174,6 +175,7 @@ class Architecture:
 
     @property
     def moe(self) -> bool:
+        """Whether the model has experts."""
         return self.experts > 0
 
     @property
@@ -184,7 +186,7 @@ class Architecture:
         return 2 * self.hidden * (query + key) + (biases if self.attention_bias else 0)
 
     def parameters(self) -> Parameters:
-        """Parameter counts from the shape; norm weights (a few per layer) are left out.
+        """Return parameter counts from the shape; norm weights (a few per layer) are left out.
 
         Raises:
             WeightsRefused: the width of the MLPs is not known.
@@ -228,7 +230,7 @@ def _missing(*names: str) -> WeightsRefused:
 
 
 def _first(config: dict[str, Any], *names: str) -> int | None:
-    """The first of ``names`` that is there and a whole number above zero."""
+    """Return the first of ``names`` that is there and a whole number above zero."""
     return next((value for value in map(config.get, names) if type(value) is int and 0 < value < 2**31), None)
 
 
@@ -240,7 +242,7 @@ def _positive(config: dict[str, Any], *names: str) -> int:
 
 
 def _stored_bytes(config: dict[str, Any]) -> int:
-    """Bytes of one unquantised element as stored; without a statement float32, as Hugging Face and vLLM take it."""
+    """Return bytes of one unquantised element as stored; without a statement float32, as Hugging Face and vLLM take it."""
     name = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
     if name not in DTYPE_BYTES:
         raise WeightsRefused(
@@ -252,7 +254,7 @@ def _stored_bytes(config: dict[str, Any]) -> int:
 
 
 def _expert_layers(config: dict[str, Any], layers: int) -> int:
-    """Layers with experts, by the keys of Qwen-MoE and Llama 4 (step, exceptions) and of DeepSeek-like ones (first ones dense)."""
+    """Return layers with experts, by the keys of Qwen-MoE and Llama 4 (step, exceptions) and of DeepSeek-like ones (first ones dense)."""
     step = config.get("decoder_sparse_step") or config.get("interleave_moe_layer_step") or 1
     without = set(config.get("mlp_only_layers") or ())
     first = config.get("first_k_dense_replace") or 0
@@ -260,7 +262,7 @@ def _expert_layers(config: dict[str, Any], layers: int) -> int:
 
 
 def _windows(config: dict[str, Any], layers: int) -> tuple[int | None, ...]:
-    """Per layer the sliding window. ``layer_types`` decides; without it a set window holds for all layers."""
+    """Return per layer the sliding window. ``layer_types`` decides; without it a set window holds for all layers."""
     window = config.get("sliding_window") or None
     if config.get("use_sliding_window") is False:
         window = None

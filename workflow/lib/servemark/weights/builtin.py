@@ -121,7 +121,7 @@ def make(name: str, directory: Path) -> None:
 
 
 def version() -> str:
-    """What the models' bytes depend on, as 12 hex digits: this file and the release that trains the tokenizer."""
+    """Return what the models' bytes depend on, as 12 hex digits: this file and the release that trains the tokenizer."""
     return hashlib.sha256(Path(__file__).read_bytes() + tokenizers.__version__.encode()).hexdigest()[:12]
 
 
@@ -145,7 +145,7 @@ def _tokenizer() -> Tokenizer:
 
 
 def _weights(config: dict[str, Any]) -> bytes:
-    """A safetensors file: header length (u64, little-endian), JSON header padded to 8 bytes, tensors in its order."""
+    """Return a safetensors file: header length (u64, little-endian), JSON header padded to 8 bytes, tensors in its order."""
     # RandomState's stream is frozen by numpy's policy, and uniform numbers need no libm: same bits on every machine.
     random = np.random.RandomState(SEED)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -165,14 +165,14 @@ def _weights(config: dict[str, Any]) -> bytes:
 
 
 def _bfloat16(values: np.ndarray) -> bytes:
-    """The upper half of each float32, rounded to nearest, ties to even (no NaN in here), little-endian."""
+    """Return the upper half of each float32, rounded to nearest, ties to even (no NaN in here), little-endian."""
     bits = values.view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     return rounded.astype("<u2").tobytes()
 
 
 def _shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes as in Hugging Face's Qwen3 and Qwen3-MoE checkpoints; 1-d ones are norm weights."""
+    """Yield names and shapes as in Hugging Face's Qwen3 and Qwen3-MoE checkpoints; 1-d ones are norm weights."""
     hidden, head_dim = config["hidden_size"], config["head_dim"]
     query, key = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
     yield "model.embed_tokens.weight", (config["vocab_size"], hidden)

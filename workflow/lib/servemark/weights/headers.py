@@ -20,7 +20,7 @@ def refused(path: Path, what: str, reason: str, do: str) -> WeightsRefused:
 
 
 def read_header(path: Path) -> tuple[int, int]:
-    """Tensor bytes and parameter count of one safetensors file, after checking its header against its size."""
+    """Return tensor bytes and parameter count of one safetensors file, after checking its header against its size."""
     try:
         with path.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -46,7 +46,7 @@ def _elements(entry: dict[str, Any]) -> int:
 
 
 def _whole(value: Any) -> int:
-    """A size or position of a header; beyond 64 bits, as elsewhere, it is none (the format's own integers are unsigned 64-bit)."""
+    """Return a size or position of a header; beyond 64 bits, as elsewhere, it is none (the format's own integers are unsigned 64-bit)."""
     if type(value) is not int or not 0 <= value < 2**64:
         raise ValueError("not a whole number")
     return value

@@ -32,13 +32,13 @@ class HubSource:
         return self.repository.replace("/", "--")
 
     def stated(self, commit: str) -> str:
-        """The source as a manifest states it: what was asked for and the commit that this was."""
+        """Return the source as a manifest states it: what was asked for and the commit that this was."""
         asked = f"{PREFIX}{self.repository}@{self.revision}"
         return asked if self.revision == commit else f"{asked} (commit {commit})"
 
 
 def is_commit(text: str) -> bool:
-    """Whether ``text`` is a whole commit: 40 hexadecimal digits."""
+    """Return whether ``text`` is a whole commit: 40 hexadecimal digits."""
     return _COMMIT.fullmatch(text) is not None
 
 

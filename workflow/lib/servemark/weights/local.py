@@ -31,7 +31,7 @@ _SPARE = 1.01
 
 
 def place(folder: Path, digest: str) -> Path:
-    """Where the copy of the model with this digest lies below ``folder``."""
+    """Return where the copy of the model with this digest lies below ``folder``."""
     return folder / digest[:16]
 
 

@@ -99,12 +99,12 @@ def examine(directory: Path, *, dummy: bool = False) -> Contents:
 
 
 def is_weights(path: str) -> bool:
-    """Whether a file holds weights, in whatever form, or is the index of such files."""
+    """Return whether a file holds weights, in whatever form, or is the index of such files."""
     return path == INDEX or Path(path).suffix.lower() in {".safetensors", *PICKLE_SUFFIXES}
 
 
 def loaded(names: Collection[str], shards: Collection[str] | None) -> Collection[str]:
-    """The weights that are loaded, where a folder has some twice: those of the index, else all at the top.
+    """Return the weights that are loaded, where a folder has some twice: those of the index, else all at the top.
 
     A second form of the same weights lies in ``consolidated*`` (Mistral) or in a folder such as ``original`` (gpt-oss). As vLLM takes them
     (model_loader/default_loader.py; weight_utils.py, filter_duplicate_safetensors_files, 0.25.1 and 0.32.0).
@@ -116,7 +116,7 @@ def loaded(names: Collection[str], shards: Collection[str] | None) -> Collection
 
 
 def _weights(directory: Path, names: set[str]) -> tuple[int, int]:
-    """Tensor bytes and parameter count of the checkpoint."""
+    """Return tensor bytes and parameter count of the checkpoint."""
     _check_index(directory, names)
     weights = sorted(loaded(names, set(shards(directory)) if INDEX in names else None))
     if not weights:
@@ -132,13 +132,13 @@ def _weights(directory: Path, names: set[str]) -> tuple[int, int]:
 
 
 def digest(files: tuple[ModelFile, ...]) -> str:
-    """sha256 over the lines ``path size sha256``, sorted; independent of place, time and order."""
+    """Return sha256 over the lines ``path size sha256``, sorted; independent of place, time and order."""
     lines = sorted(f"{file.path} {file.size} {file.sha256}\n" for file in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The directory's config.json, whether there are weights or not.
+    """Return the directory's config.json, whether there are weights or not.
 
     Raises:
         WeightsRefused: it is missing, unreadable or no JSON object.
@@ -188,13 +188,13 @@ def verify(manifest: Manifest, quick: bool = False) -> None:
 
 
 def _files(directory: Path, dummy: bool) -> dict[str, int]:
-    """Size by relative path with forward slashes, sorted; hidden names left out, and with ``dummy`` weights."""
+    """Return size by relative path with forward slashes, sorted; hidden names left out, and with ``dummy`` weights."""
     found = sorted(_walk(directory, directory.resolve()))
     return {path: size for path, size in found if not (dummy and is_weights(path))}
 
 
 def _walk(directory: Path, root: Path) -> Iterator[tuple[str, int]]:
-    """(path, size) of every file, at most ``MAX_FILES``; a folder is entered once, because links to folders are refused."""
+    """Yield (path, size) of every file, at most ``MAX_FILES``; a folder is entered once, because links to folders are refused."""
     waiting, count = [directory], 0
     while waiting:
         folder = waiting.pop()
@@ -261,7 +261,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def shards(directory: Path) -> list[str]:
-    """The paths of the safetensors files that the directory's index names, sorted.
+    """Return the paths of the safetensors files that the directory's index names, sorted.
 
     Raises:
         WeightsRefused: the index is missing, unreadable or of another form.

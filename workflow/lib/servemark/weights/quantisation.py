@@ -25,7 +25,7 @@ class Quantised:
 
 
 def read(config: Mapping[str, Any], unquantised: float) -> Quantised:
-    """What ``quantization_config`` says.
+    """Return what ``quantization_config`` says.
 
     Sources: the formats of GPTQ and AWQ (``bits``, ``group_size``), compressed-tensors (``config_groups``) and ModelOpt (``quant_algo``).
 
@@ -61,14 +61,14 @@ def _modelopt(algorithm: str) -> float | None:
 
 
 def _only_group(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The one group of layers; None where there are several, of which it is not known how many weights each has."""
+    """Return the one group of layers; None where there are several, of which it is not known how many weights each has."""
     groups = settings.get("config_groups")
     found = list(groups.values()) if isinstance(groups, Mapping) else []
     return found[0] if len(found) == 1 and isinstance(found[0], Mapping) else None
 
 
 def _with_scales(bits: int, group: object, *, zero_points: bool) -> float:
-    """Bits of a weight with its share of a 16-bit scale, and of a zero point, for each group of that many."""
+    """Return bits of a weight with its share of a 16-bit scale, and of a zero point, for each group of that many."""
     if not isinstance(group, int) or group <= 0:
         return float(bits)
     return bits + (16 + (bits if zero_points else 0)) / group

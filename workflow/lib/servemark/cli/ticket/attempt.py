@@ -30,26 +30,26 @@ STAGES = ("start_cluster", "check_fabric", "serve_model", "await_ready", "hold_e
 
 
 def folders(run_folder: Path) -> list[Path]:
-    """Folders of deployments that were started, measured ones and endpoints; those that failed first."""
+    """Return folders of deployments that were started, measured ones and endpoints; those that failed first."""
     found = [path for part in (MEASURED, SERVING) for path in sorted((run_folder / part).glob("*"))]
     started = [path for path in found if attempts.latest(path)]
     return sorted(started, key=lambda path: _failure(attempts.every(path)[-1]) is None)
 
 
 def chosen(folder: Path) -> list[Path]:
-    """The latest attempt and the newest failed ones, newest first."""
+    """Return the latest attempt and the newest failed ones, newest first."""
     every = attempts.every(folder)[::-1]
     failed = [attempt for attempt in every[1:] if _failure(attempt)]
     return [*every[:1], *failed[:FAILED]]
 
 
 def kind(folder: Path) -> str:
-    """What it was started for, in a word."""
+    """Return what it was started for, in a word."""
     return "endpoint" if folder.parent.name == SERVING else "deployment"
 
 
 def overview(folder: Path) -> str:
-    """One line about a deployment."""
+    """Return one line about a deployment."""
     every = attempts.every(folder)
     failed = sum(_failure(attempt) is not None for attempt in every)
     failure = _failure(every[-1])
@@ -58,7 +58,7 @@ def overview(folder: Path) -> str:
 
 
 def section(run_folder: Path, folder: Path, attempt: Path, quoting: Quoting) -> list[str]:
-    """Everything about one attempt."""
+    """Return everything about one attempt."""
     return [
         *_why(attempt, quoting),
         *_keeper(attempt),
@@ -173,7 +173,7 @@ def _daemons(attempt: Path) -> Iterator[str]:
 
 
 def _logs(run_folder: Path, folder: Path, attempt: Path, quoting: Quoting) -> Iterator[str]:
-    """What each log says first that went wrong; of a failed attempt also its last lines."""
+    """Yield what each log says first that went wrong; of a failed attempt also its last lines."""
     failed = _failure(attempt) is not None
     latest = attempts.latest(folder) == attempt
     logs = [*_attempt_logs(attempt), *(_stage_logs(run_folder, folder, STAGES) if latest else [])]
@@ -204,7 +204,7 @@ def _logs(run_folder: Path, folder: Path, attempt: Path, quoting: Quoting) -> It
 
 
 def _kept(where: Path, quoting: Quoting) -> Iterator[str]:
-    """The first errors in what was kept of a process that ended by itself."""
+    """Yield the first errors in what was kept of a process that ended by itself."""
     files = salvage.files(where)
     yield ""
     yield f"{where} ({len(files)} file(s) that {where.stem} left on its node)"
@@ -233,7 +233,7 @@ def _first(log: Path, most: int) -> list[str]:
 
 
 def _text(log: Path, most: int = 4 << 20) -> str:
-    """The beginning of a log: transports are named while ranks connect."""
+    """Return the beginning of a log: transports are named while ranks connect."""
     with open(log, errors="replace") as handle:
         return handle.read(most)
 

@@ -46,7 +46,7 @@ class Ticket:
 
 
 def compile_ticket(run_folder: Path, longest: int = LONGEST) -> Ticket:
-    """Everything that a site's support needs to know about one run.
+    """Return everything that a site's support needs to know about one run.
 
     Raises:
         ServemarkError: there is no such run.
@@ -67,7 +67,7 @@ def compile_ticket(run_folder: Path, longest: int = LONGEST) -> Ticket:
 def _sections(
     run_folder: Path, config: dict[str, Any], quoting: Quoting
 ) -> Iterator[tuple[str, Callable[[], list[str]]]]:
-    """Titles, and what makes their lines: reading logs takes time, and not all of them may be wanted."""
+    """Yield titles, and what makes their lines: reading logs takes time, and not all of them may be wanted."""
     folders = attempt_part.folders(run_folder)
     yield "Deployments and endpoints", lambda: list(map(attempt_part.overview, folders)) or ["none was started"]
     yield "Versions", lambda: _versions(run_folder)
@@ -82,7 +82,7 @@ def _sections(
 
 
 def _bounded(sections: Iterable[tuple[str, Callable[[], list[str]]]], longest: int) -> str:
-    """The sections as text, as many as fit; the others are named."""
+    """Return the sections as text, as many as fit; the others are named."""
     parts: list[str] = []
     left_out: list[str] = []
     size = 0
@@ -110,7 +110,7 @@ def _head(run_folder: Path, hits: dict[str, int]) -> str:
 
 
 def _config(run_folder: Path) -> dict[str, Any]:
-    """The run's configuration without values whose names look like secrets; the configuration refuses those, so this is a second net."""
+    """Return the run's configuration without values named like secrets, which the configuration refuses: this is a second net."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, dict):

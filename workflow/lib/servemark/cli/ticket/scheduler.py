@@ -16,7 +16,7 @@ SACCT = "JobID,JobName,State,ExitCode,Reason,Partition,NNodes,NodeList,AllocTRES
 
 
 def section(run_folder: Path, quoting: Quoting) -> list[str]:
-    """Everything that is known; words where there is nothing."""
+    """Return everything that is known; words where there is nothing."""
     file = run_folder / "slurm" / "jobs.jsonl"
     entries = list(journal.read(file))
     jobs = list(dict.fromkeys(str(entry["job"]) for entry in entries if "job" in entry))

@@ -64,6 +64,7 @@ class RequireKey:
         self.open_health = os.environ.get(OPEN_HEALTH) == "1"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on or refuse it."""
         if scope["type"] == "lifespan" or self._has_key(scope) or (self.open_health and _asks_for_health(scope)):
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":

@@ -30,7 +30,7 @@ SCALE_BYTE = 117
 
 
 def drawn(name: str, parameter: torch.Tensor, module: nn.Module, rank: int) -> torch.Tensor | None:
-    """What a parameter's values are to be; None where vLLM's own are.
+    """Return what a parameter's values are to be; None where vLLM's own are.
 
     Args:
         name: the parameter's full name, which decides its seed.
@@ -60,7 +60,7 @@ def drawn(name: str, parameter: torch.Tensor, module: nn.Module, rank: int) -> t
 
 
 def normal(seed: str, parameter: torch.Tensor) -> torch.Tensor:
-    """Numbers from N(0, 1), of the parameter's shape and type: the same at every start, others for each seed."""
+    """Return numbers from N(0, 1), of the parameter's shape and type: the same at every start, others for each seed."""
     generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(seed.encode()))
     return torch.empty_like(parameter).normal_(generator=generator)
 
@@ -69,6 +69,7 @@ class RandomWeightsLoader(DummyModelLoader):
     """vLLM's loader of random weights, with routers that choose."""
 
     def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
+        """Let vLLM fill the model, then draw again what its choice of experts depends on."""
         super().load_weights(model, model_config)
         rank = get_tensor_model_parallel_rank()
         with torch.no_grad():
@@ -80,7 +81,7 @@ class RandomWeightsLoader(DummyModelLoader):
 
 
 def register() -> None:
-    """What vLLM calls in each of its processes, more than once."""
+    """Register the load format. vLLM calls this in each of its processes, more than once."""
     from vllm.model_executor import model_loader
 
     if LOAD_FORMAT not in model_loader._LOAD_FORMAT_TO_MODEL_LOADER:
