@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -226,11 +227,14 @@ def _walk(directory: Path, root: Path) -> Iterator[tuple[str, int]]:
 
 def _check_link(link: Path, root: Path) -> None:
     try:
-        target = link.resolve()
-    except (OSError, RuntimeError):  # RuntimeError: Python before 3.13
-        raise refused(
-            link, "It is a link that leads back to itself.", "link_loop", "Remove it, or fetch the file again."
-        ) from None
+        link.stat()
+    except OSError as error:
+        # Path.resolve() tells of a loop up to Python 3.12 only.
+        if error.errno == errno.ELOOP:
+            raise refused(
+                link, "It is a link that leads back to itself.", "link_loop", "Remove it, or fetch the file again."
+            ) from None
+    target = link.resolve()
     if not target.is_relative_to(root):
         raise refused(
             link,
