@@ -72,7 +72,7 @@ async def benchmark(path, warmups, rate):
     ticking.cancel()
     made |= {"begin": begin, "starts": [output.start_time for output in outputs], "argv": sys.argv, "path": sys.path}
     made |= {"longest": max(after - before for before, after in zip(ticks, ticks[1:])), "backends": OPENAI_COMPATIBLE_BACKENDS}
-    made |= {"told": [name for name in os.environ if name.startswith("SERVEMARK_")]}
+    made |= {"told": [name for name in os.environ if name in ("SERVEMARK_START_BARRIER", "SERVEMARK_WARMUP")]}
     path.with_suffix(".draft").write_text(json.dumps(made))
     path.with_suffix(".draft").rename(path)
 

@@ -44,10 +44,12 @@ async def whole_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the events of a stream whole, however ``pieces`` cuts its bytes, and without its comments."""
     rest = b""
     async for piece in pieces:
-        *events, rest = (rest + piece).split(b"\n\n")
-        # vLLM strips what it gets, so a comment at the end would lose its blank line and grow into the next event.
-        if data := b"\n\n".join(event for event in events if not event.startswith(b":")):
-            yield data + b"\n\n"
+        whole, blank_line, rest = (rest + piece).rpartition(b"\n\n")
+        if b"\n:" in whole or whole.startswith(b":"):
+            # vLLM strips what it gets, so a comment at the end would lose its blank line and grow into the next event.
+            whole = b"\n\n".join(event for event in whole.split(b"\n\n") if not event.startswith(b":"))
+        if whole:
+            yield whole + blank_line
     if rest:
         yield rest
 
