@@ -87,7 +87,6 @@ def _readable(pattern: str) -> str:
         (r"\S+", "..."),
         (".+", "..."),
         (r"[\w, ]*", ".."),
-        ("keys?", "keys"),
         ("\\", ""),
     ):
         pattern = pattern.replace(code, words)

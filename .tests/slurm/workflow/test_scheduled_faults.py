@@ -245,7 +245,7 @@ def test_the_accounting_daemon_is_away(checkout: ScheduledCheckout, injury: Inju
 def test_refused_before_anything_is_submitted(
     checkout: ScheduledCheckout, injury: Injury, key: str, value: object
 ) -> None:
-    injury.of(f"{key}: {value}", rf"Slurm refuses the request \(keys? [\w, .]*{key}[\w, .]*\): .+")
+    injury.of(f"{key}: {value}", rf"Slurm refuses the request \(see [\w, .]*{key}[\w, .]*\): .+")
     begin_ = time.monotonic()
     checkout.site[key] = value
     done = injury.ends(checkout, begin(checkout), 40, begin_, GONE_S)

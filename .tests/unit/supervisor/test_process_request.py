@@ -96,7 +96,8 @@ def test_through_a_launcher_only_the_requests_file_is_handed_on(monkeypatch, tmp
         str(tmp_path / "requests/server.json"),
     ]
     assert not {"SECRET_PATH", "VLLM_API_KEY", "SLURM_STEP_ID", process_request.VISIBLE} & set(env)
-    assert env["PYTHONPATH"] == str(LIBRARY)
+    library, plugin = map(Path, env["PYTHONPATH"].split(":"))
+    assert library == LIBRARY and (plugin / "snakemake_executor_plugin_slurm_guarded" / "__init__.py").exists()
 
 
 def test_without_modules_the_command_is_the_command():

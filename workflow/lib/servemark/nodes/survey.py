@@ -24,7 +24,7 @@ from servemark.files import storage
 from servemark.files.private import private
 from servemark.machine import addresses, free_ports, hardware, visible_gpus
 from servemark.measurement.key import hardware_part
-from servemark.processes import identity, shared_memory
+from servemark.processes import children, identity, shared_memory
 from servemark.processes.identity import here
 from servemark.records import Failure, Hardware, Manifest, Node, Strict, write_atomically
 from servemark.supervisor import ownership, process_request
@@ -218,7 +218,7 @@ def command(spec: Path) -> list[str]:
 
 def variables() -> dict[str, str]:
     """Return what the interpreter on a node needs to find this module."""
-    return {"PYTHONPATH": str(Path(__file__).parents[2])}
+    return children.python_path()
 
 
 if __name__ == "__main__":

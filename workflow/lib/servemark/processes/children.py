@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import snakemake_executor_plugin_slurm_guarded as plugin
 from servemark.processes import identity
 from servemark.processes.identity import Identity, die_with_parent
 
@@ -141,3 +142,11 @@ def run_tool(
         if watch:
             watch.remove(child)
     return ToolResult(child.returncode, time.monotonic() - begin, stopped)
+
+
+def python_path() -> dict[str, str]:
+    """Return the variable by which a child of our interpreter finds servemark and the Slurm executor.
+
+    ``servemark.pth`` is not enough: its relative lines lead nowhere where the interpreter is named by the link ``.snakemake/interpreter``.
+    """
+    return {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), str(Path(plugin.__path__[0]).parent)])}

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from servemark.errors import ServemarkError
+from servemark.processes import children
 from servemark.processes.identity import Identity
 from servemark.records import DaemonState, Strict, write_atomically
 from servemark.supervisor import process_request
@@ -118,7 +119,7 @@ def launch(attempt: Path, spec: KeeperSpec) -> None:
     for folder in ("requests", "daemons"):
         (attempt / folder).mkdir(exist_ok=True)
     write_atomically(attempt / "keeper-spec.json", spec.model_dump_json(indent=2) + "\n")
-    env = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    env = dict(os.environ) | children.python_path()
     with open(attempt / "keeper.log", "ab") as log, open(os.devnull, "rb") as nothing:
         psutil.Popen(
             [sys.executable, "-m", "servemark.supervisor", str(attempt)],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from servemark.files import home
 from servemark.machine import visible_gpus
+from servemark.processes import children
 from servemark.records import Strict
 from servemark.supervisor import plain_names
 from servemark.variables import passed_on
@@ -51,7 +52,7 @@ class DaemonRequest(Strict):
 def through_launcher(request: DaemonRequest, path: Path) -> tuple[list[str], dict[str, str]]:
     """Return command line and environment that start a request on its node; ``path`` is the request's file, which the node reads."""
     argv = [*request.launcher, sys.executable, "-m", "servemark.supervisor.remote", str(path.absolute())]
-    return argv, launcher_environment() | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    return argv, launcher_environment() | children.python_path()
 
 
 def launcher_environment() -> dict[str, str]:
