@@ -203,7 +203,7 @@ def test_a_variable_of_the_shell_is_in_plan_and_key_unless_the_configuration_giv
 
     done = checkout.run("--until", "plan_deployment")
 
-    assert done.rc == 0 and "From the shell, NCCL_ALGO reaches the servers" in done.text, done.text
+    assert done.rc == 0 and "NCCL_ALGO" in done.text, done.text
     a, b = (checkout.record(f"deployments/{name}/plan.json") for name in "ab")
     assert (a["inherited"], a["variables"]) == ({"NCCL_ALGO": "Ring"}, {})
     assert (b["inherited"], b["variables"]) == ({}, {"NCCL_ALGO": "Tree"})
