@@ -25,7 +25,10 @@ help:
 demo: setup
 	$(VENV)/bin/snakemake --profile profiles/local
 
-test: test-unit test-integration test-real
+# One run: unit tests use the cores while integration tests wait.
+test: setup-test
+	$(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) .tests/integration .tests/web -m "not real and not full" -n 2 --dist loadfile
+	$(MAKE) test-real
 
 test-unit: setup-test
 	$(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) -m "not full and not live" -n 2 --dist worksteal
