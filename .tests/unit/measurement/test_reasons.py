@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 
@@ -10,29 +11,41 @@ from builders.paths import LIBRARY, ROOT
 from servemark import diagnosis
 from servemark.cli import reference
 from servemark.errors import ServemarkError
-from servemark.measurement import reasons
+from servemark.files import storage
+from servemark.measurement import reasons, silence
 from servemark.measurement.reasons import TABLE, reason
+from servemark.weights import hub_refusals
 
 OF_LOGS = {row.reason for row in diagnosis.catalogue()}
 VERDICTS = {code for code, row in TABLE.items() if row.severities}
 
 
+CODE = re.compile(r"[a-z]+(_[a-z0-9]+)+")
+# Functions that take a code as a positional argument.
+TAKE_A_CODE = {"reason", "refused", "_refused", "_demand", "_broken", "RawError", "_Bad"}
+ROOTS = (LIBRARY / "servemark", ROOT / "plugins" / "snakemake-executor-plugin-slurm-guarded" / "src")
+
+
 def emitted() -> dict[str, str]:
-    """Return each literal code that the library emits, with where it stands."""
+    """Return each literal code that the library and the executor emit, with where it stands."""
     found = {}
-    for path in sorted((LIBRARY / "servemark").rglob("*.py")):
+    for path in sorted(path for root in ROOTS for path in root.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            texts = []
+            given: list[ast.expr] = []
             if isinstance(node, ast.Call):
-                texts += [word.value for word in node.keywords if word.arg in ("reason", "code")]
-                if isinstance(node.func, ast.Name) and node.func.id in ("reason", "RawError", "_Bad"):
-                    texts += node.args[:1]
-            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "default_reason":
-                texts.append(node.value)
-            for text in texts:
-                if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                    found[text.value] = f"{path.relative_to(LIBRARY)}:{node.lineno}"
-    return found
+                given += [word.value for word in node.keywords if word.arg in ("reason", "code")]
+                if getattr(node.func, "attr", getattr(node.func, "id", "")) in TAKE_A_CODE:
+                    given += node.args
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("reason", "default_reason"):
+                given.append(node.value)
+            for text in (part for value in given for part in ast.walk(value)):
+                if isinstance(text, ast.Constant) and isinstance(text.value, str) and CODE.fullmatch(text.value):
+                    found[text.value] = f"{path.name}:{node.lineno}"
+    return (
+        found
+        | dict.fromkeys(hub_refusals.TEXTS, "hub_refusals.py")
+        | dict.fromkeys(storage.REASONS.values(), "storage.py")
+    )
 
 
 def test_each_emitted_code_has_a_row():
@@ -55,7 +68,7 @@ def test_each_error_class_has_a_code_with_a_row():
 
 
 def test_each_verdict_reason_is_emitted_and_has_a_remedy():
-    assert VERDICTS - emitted().keys() <= {"interrupted", "raw_broken", "raw_empty", "raw_truncated", "non_finite"}
+    assert VERDICTS - emitted().keys() == {silence.INTERRUPTED}
     assert [code for code in VERDICTS if not TABLE[code].remedy] == []
 
 
