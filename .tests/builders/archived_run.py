@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from builders import report_data, report_data_parts
+from builders.loads import load
 from servemark import verification
 from servemark.archive import contents
 from servemark.archive import seal as archive
@@ -140,8 +141,10 @@ class ArchivedRun:
     def _deployment(self, name: str) -> None:
         points = tuple(
             PlannedPoint(
-                name=f"chat-c{concurrency}-r{repetition}", workload="chat", concurrency=concurrency, repetition=repetition,
-                seed=repetition, requests=REQUESTS, input_tokens=INPUT, output_tokens=OUTPUT, warmups=1,
+                load=load(
+                    concurrency=concurrency, repetition=repetition, seed=repetition, requests=REQUESTS, input_tokens=INPUT,
+                    output_tokens=OUTPUT, warmups=1,
+                ),
                 key=report_data.digest(f"{name}{concurrency}{repetition}"),
             )
             for concurrency in LOADS
@@ -176,37 +179,43 @@ class ArchivedRun:
 
     def _measure(self, deployment: str, point: PlannedPoint) -> None:
         if deployment == FAILED:
-            self.write(self.raw(deployment, point.name), "{}\n")
-            record = verdict.not_measured(BROKEN, point, verdict.Context(deployment, _key_parts(deployment)))
-            record.write(self.folder / self.record(deployment, point.name))
+            self.write(self.raw(deployment, point.load.name), "{}\n")
+            record = verdict.not_measured(self._bare(deployment, point), BROKEN)
+            record.write(self.folder / self.record(deployment, point.load.name))
             return
         slow = 2.0 if deployment == "ray-tp2" else 0.8
-        result = raw_result(point.concurrency or 1, point.repetition, slow)
-        self.write(self.raw(deployment, point.name), json.dumps(result))
+        result = raw_result(point.load.concurrency or 1, point.load.repetition, slow)
+        self.write(self.raw(deployment, point.load.name), json.dumps(result))
         self._judge(deployment, point, FINE)
 
+    def _bare(self, deployment: str, point: PlannedPoint, **seen: Any) -> Measurement:
+        parts = _key_parts(deployment)
+        return Measurement(
+            deployment=deployment, load=point.load, key=point.key, key_parts=parts, verdict="INVALID", **seen
+        )
+
     def _judge(self, deployment: str, point: PlannedPoint, facts: verdict.ServerFacts) -> None:
-        path = self.folder / self.raw(deployment, point.name)
+        path = self.folder / self.raw(deployment, point.load.name)
         raw: RawResult | RawError
         try:
             raw = read_raw(path)
         except RawError as error:
             # As when the client wrote nothing and an empty object was put in its place afterwards.
             raw = RawError(error.what, reason="raw_missing")
-        context = verdict.Context(
-            deployment, _key_parts(deployment), attempt=attempt(deployment), started_at="2026-03-04T10:12:44.000+00:00",
-            client_argv=("vllm", "bench", "serve", "--seed", str(point.seed)), client_exit_code=facts.client_exit_code,
+        bare = self._bare(
+            deployment, point, attempt=attempt(deployment), started_at="2026-03-04T10:12:44.000+00:00",
+            client_argv=("vllm", "bench", "serve", "--seed", str(point.load.seed)), client_exit_code=facts.client_exit_code,
             raw=path.name, raw_sha256=file_sha256(path),
         )  # fmt: skip
-        record = verdict.measurement(verdict.judge(raw, point, Verdict(), facts), point, context)
-        record.write(self.folder / self.record(deployment, point.name))
+        record = verdict.judged(bare, verdict.judge(raw, point.load, Verdict(), facts))
+        record.write(self.folder / self.record(deployment, point.load.name))
         timeline = report_data_parts.timeline(record)
-        timeline.write(Timeline.path(self.folder / "deployments" / deployment / "attempts" / "001", point.name))
+        timeline.write(Timeline.path(self.folder / "deployments" / deployment / "attempts" / "001", point.load.name))
 
     def judge(self, deployment: str, point: str, facts: verdict.ServerFacts) -> None:
         """Record a point anew, with what was seen of server and client; table and page as well."""
         plan = Plan.read(self.folder / "deployments" / deployment / "plan.json")
-        self._judge(deployment, next(item for item in plan.points if item.name == point), facts)
+        self._judge(deployment, next(item for item in plan.points if item.load.name == point), facts)
         self.tabulate()
         self.report()
 

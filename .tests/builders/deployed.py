@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from builders.loads import load
 from servemark import supervisor
 from servemark.config.cluster import Site
 from servemark.config.model import Config, Timeouts, Verdict
@@ -24,7 +25,6 @@ from servemark.deployment.stop import stop
 from servemark.machine import hardware
 from servemark.measurement import key
 from servemark.measurement.ledger import Ledger
-from servemark.planning.plan_deployment import point_key_parts
 from servemark.processes import identity as processes
 from servemark.processes.children import LifelineWatch
 from servemark.progress import Progress
@@ -106,20 +106,8 @@ class Told(Progress):
 
 def planned_point(number: int, share: dict[str, Any], **changes: Any) -> PlannedPoint:
     """A short load point: 4 requests at once, 8 tokens in, 5 out."""
-    values = {
-        "name": f"chat-c4-r{number}",
-        "workload": "chat",
-        "concurrency": 4,
-        "repetition": number,
-        "seed": number,
-        "requests": 4,
-        "input_tokens": 8,
-        "output_tokens": 5,
-        "warmups": 1,
-        "key": "",
-    }
-    point = PlannedPoint(**(values | changes))
-    return point.model_copy(update={"key": key.digest(share, point_key_parts(point))})
+    point = load(**{"repetition": number, "seed": number, "warmups": 1, **changes})
+    return PlannedPoint(load=point, key=key.digest(share, key.point_parts(point)))
 
 
 def stage_context(folder: Path, told: Progress, plan: Plan, **changes: Any) -> StageContext:
@@ -270,11 +258,11 @@ class Deployment:
         return self.wait(token, self.serve(token))[0]
 
     def measure(self, number: int = 1) -> Measurement:
-        name = self.plan.points[number - 1].name
+        name = self.plan.loads[number - 1].name
         return Measuring(self.context(f"{name}.log"), self.ledger).run(name, self.tokens[2], self.raw(number))
 
     def raw(self, number: int = 1) -> Path:
-        return self.folder / "points" / f"{self.plan.points[number - 1].name}.requests.json"
+        return self.folder / "points" / f"{self.plan.loads[number - 1].name}.requests.json"
 
     def stop(self) -> Stopped:
         return stop(self.plan, self.folder, stop_s=self.timeouts.stop, log=self.root / "stop.log", progress=self.told)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from builders import report_data_parts as parts
+from builders.loads import load, split
 from servemark import records
 from servemark.report import excerpts
 from servemark.report.data import PageData
@@ -59,21 +60,16 @@ def measurement(
     workload = changes.get("workload", "chat")
     rate = changes.get("request_rate")
     point = f"{workload}-c{concurrency}-q{rate}-r{repetition}"
+    inside, rest = split(changes)
+    at = {"name": point, "concurrency": concurrency, "repetition": repetition, "seed": repetition, "requests": 32}
     values: dict[str, Any] = {
         "deployment": deployment,
-        "point": point,
-        "workload": workload,
-        "concurrency": concurrency,
-        "repetition": repetition,
-        "seed": repetition,
-        "input_tokens": 64,
-        "output_tokens": 32,
+        "load": load(**{**at, "input_tokens": 64, "output_tokens": 32, "warmups": 4, **inside}),
         "key": digest(deployment + point),
         "key_parts": {"deployment": {"topology": SHAPES.get(deployment, records.Topology()).model_dump()}},
         "verdict": "VALID",
         "attempt": "attempts/1",
         "started_at": "2026-03-04T10:12:44Z",
-        "asked": 32,
         "completed": 32,
         "failed": 0,
         "duration_s": 1024 / output,
@@ -90,7 +86,7 @@ def measurement(
         "raw": f"{point}.json",
         "raw_sha256": digest(point),
     }
-    return records.Measurement(**(values | changes))
+    return records.Measurement(**(values | rest))
 
 
 def invalid(deployment: str = "plain", **changes: Any) -> records.Measurement:
@@ -210,24 +206,7 @@ def plan(deployment: str = "plain", points: tuple[records.Measurement, ...] = ()
             max_concurrency=1024.0,
             max_model_len=512,
         ),
-        "points": tuple(
-            records.PlannedPoint(
-                name=item.point,
-                workload=item.workload,
-                concurrency=item.concurrency,
-                request_rate=item.request_rate,
-                repetition=item.repetition,
-                seed=item.seed,
-                requests=32,
-                input_tokens=item.input_tokens,
-                output_tokens=item.output_tokens,
-                warmups=4,
-                clients=item.clients,
-                ask=item.ask,
-                key=item.key,
-            )
-            for item in points
-        ),
+        "points": tuple(records.PlannedPoint(load=item.load, key=item.key) for item in points),
         "key_parts": {},
     }
     return records.Plan(**(values | changes))
@@ -346,7 +325,7 @@ def troubled() -> PageData:
         remedy="Set tensor_parallel to 2: this machine has two devices.",
     )
     lost = [
-        invalid("tp4", concurrency=concurrency, failure=failure, reasons=(), asked=0, completed=0, failed=0)
+        invalid("tp4", concurrency=concurrency, failure=failure, reasons=(), completed=0, failed=0)
         for concurrency in (1, 4)
     ]
     rates = [

@@ -25,7 +25,7 @@ def distributions(measurements: Sequence[records.Measurement]) -> list[Distribut
     loads: dict[tuple, list[records.Measurement]] = {}
     for item in measurements:
         if item.verdict != "INVALID":
-            loads.setdefault((item.workload, item.concurrency, item.request_rate), []).append(item)
+            loads.setdefault((item.load.workload, item.load.concurrency, item.load.request_rate), []).append(item)
     found = []
     for load, items in loads.items():
         metrics = {}
@@ -40,12 +40,12 @@ def distributions(measurements: Sequence[records.Measurement]) -> list[Distribut
 
 def timeline(item: records.Measurement, servers: int = 1, seconds: int = 24) -> records.Timeline:
     """A batch that fills, stays full and empties; a queue at its beginning; a cache that follows."""
-    most = (item.concurrency or 4) / servers
+    most = (item.load.concurrency or 4) / servers
     times = tuple(float(second) for second in range(seconds))
     shape = [max(0.0, min(1.0, second / 4, (seconds - 2 - second) / 4)) for second in times]
     return records.Timeline(
         deployment=item.deployment,
-        point=item.point,
+        point=item.load.name,
         started_at=item.started_at or "",
         interval_s=1.0,
         servers=tuple(
@@ -64,7 +64,7 @@ def timeline(item: records.Measurement, servers: int = 1, seconds: int = 24) -> 
 def timelines(measurements: Sequence[records.Measurement], servers: int = 1) -> dict[tuple[str, str], records.Timeline]:
     """One for every accepted measurement."""
     accepted = [item for item in measurements if item.verdict != "INVALID"]
-    return {(item.deployment, item.point): timeline(item, servers) for item in accepted}
+    return {(item.deployment, item.load.name): timeline(item, servers) for item in accepted}
 
 
 def attempt(deployment: str, number: int = 1, failure: records.Failure | None = None, **changes: object) -> Attempt:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from builders.loads import load
 from servemark.measurement.raw import Client, RawResult, Request
 from servemark.measurement.verdict import ServerFacts
-from servemark.records import PlannedPoint
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,7 @@ FINE = ServerFacts(same_process=True, client_exit_code=0)
 
 
 def point(**changes):
-    values = {
-        "name": "chat-c2-r1", "workload": "chat", "concurrency": 2, "repetition": 1, "seed": 0, "requests": 4,
-        "input_tokens": 10, "output_tokens": 3, "warmups": 0, "key": "0" * 64,
-    }  # fmt: skip
-    return PlannedPoint(**{**values, **changes})
+    return load(**{"name": "chat-c2-r1", "concurrency": 2, "input_tokens": 10, "output_tokens": 3, **changes})
 
 
 def request(number=0, **changes):

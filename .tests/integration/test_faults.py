@@ -25,7 +25,7 @@ def assert_no_figure(checkout: Checkout, deployment: str, point: str) -> None:
     row = checkout.rows()[deployment, point]
     assert row["verdict"] == "INVALID"
     assert [row[figure] for figure in FIGURES] == [""] * len(FIGURES)
-    records = [r for r in checkout.rejected().values() if (r["deployment"], r["point"]) == (deployment, point)]
+    records = [r for r in checkout.rejected().values() if (r["deployment"], r["load"]["name"]) == (deployment, point)]
     records += [checkout.points(deployment)[point]] if point in checkout.points(deployment) else []
     assert records
     for record in records:

@@ -32,7 +32,7 @@ def test_a_suspended_job_gives_no_valid_number(checkout: ScheduledCheckout) -> N
     assert record["verdict"] == "SUSPECT" and f"job {job}" in reason["detail"], record["reasons"]
     raw = read_raw(checkout.results / "deployments/a/points/chat-c2-r1.requests.json")
     asked = next(
-        point for point in Plan.read(checkout.results / "deployments/a/plan.json").points if point.concurrency == 2
+        load for load in Plan.read(checkout.results / "deployments/a/plan.json").loads if load.concurrency == 2
     )
     (seen,) = silence.reasons(raw, asked)
     assert raw.duration_s > 20 and "%)" in seen.detail, "the requests' times show it without Slurm's record"

@@ -68,7 +68,7 @@ LEFT_OUT = (
 
 def test_what_goes_into_the_archive_and_what_does_not(run_folder, tmp_path):
     put(run_folder, *KEPT, *LEFT_OUT)
-    point = report_data.measurement(point="chat-c4-r1")
+    point = report_data.measurement(name="chat-c4-r1")
     plan = run_folder / "deployments" / "plain" / "plan.json"
     report_data.plan("plain", (point,)).write(plan)
     (run_folder / "link.json").symlink_to(run_folder / "config.json")

@@ -250,12 +250,12 @@ def test_types_work_without_the_names_of_other_sections():
 
 @pytest.mark.parametrize(("model", "name"), [(Config, "schema.json"), (Site, "cluster.schema.json")])
 def test_the_schema_files_are_the_generated_ones(model, name):
-    assert (CONFIG / name).read_text() == document.schema_text(model), "run python -m servemark.config.document config"
+    assert (CONFIG / name).read_text() == document.schema_text(model), "run servemark generate"
 
 
 def test_the_readme_holds_the_generated_table():
     text = (CONFIG / "README.md").read_text()
-    assert text == document.readme_text(text), "run python -m servemark.config.document config"
+    assert text == document.readme_text(text), "run servemark generate"
 
 
 @pytest.mark.parametrize(("model", "least"), [(Config, 40), (Site, 25)])

@@ -66,7 +66,7 @@ def test_a_request_rate_needs_no_concurrency():
 def test_a_point_carries_what_its_workload_says():
     workload = {**WORKLOAD, "concurrency": 1, "warmups": 5, "client_options": {"random_range_ratio": 0.5}}
     (point,) = points(validate(data(workloads={"chat": workload})), "first")
-    assert (point.requests, point.input_tokens, point.output_tokens, point.warmups) == (32, 64, 32, 5)
+    assert (point.requests, point.prompts.input_tokens, point.prompts.output_tokens, point.warmups) == (32, 64, 32, 5)
     assert point.client_options == {"random-range-ratio": 0.5}
 
 

@@ -174,6 +174,13 @@ BAD = [
     ("    model: tiny\n", "    model: tiny\n    port: 80  #!\n", "deployments.plain.port", "a port from 1024 to 65535"),
     # workloads
     ("    dataset: random", "    dataset: randm  #!", "workloads.chat.dataset", "did you mean `random`?"),
+    ("    dataset: random", "    datset: random  #!", "workloads.chat.datset", "did you mean `dataset`?"),
+    ("    dataset: random", "    dataset: 5  #!", "workloads.chat.dataset", "allowed: random"),
+    ("    dataset: random", "    dataset:  #!", "workloads.chat.dataset", "allowed: random"),
+    ("    dataset: random", "    dataset: [random]  #!", "workloads.chat.dataset", "allowed: random"),
+    ("workloads:\n", "workloads:\n  other: random  #!\n", "workloads.other", "must be a mapping of keys"),
+    ("workloads:\n", "workloads:\n  random: {}  #!\n", "workloads.random.dataset", "is missing"),
+    ("    requests: 32", "    requests: 32\n    random: 1  #!", "workloads.chat.random", "is an unknown key"),
     ("    input_tokens: 64", "    input_tokens: '64'  #!", "workloads.chat.input_tokens",
      "whole number, without quotes"),
     ("    requests: 32", "    requests: 0  #!", "workloads.chat.requests", "must be at least 1"),

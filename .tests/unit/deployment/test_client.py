@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from builders.deployed import planned_point
+from builders.loads import load
 from builders.paths import FIXTURES
 from servemark.deployment import client as client_room
 from servemark.deployment.client import BenchmarkClient, shares
@@ -27,13 +27,13 @@ READY = Ready(deployment="d", url="http://router", served_name="tiny", servers=p
 
 
 def test_one_process_has_the_whole_load_and_its_seed():
-    point = planned_point(7, {}, concurrency=5, request_rate=0.3)
+    point = load(seed=7, concurrency=5, request_rate=0.3)
     assert shares(point) == [point]
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_every_process_is_the_mended_client(tmp_path, count):
-    point = planned_point(7, {}, clients=count)
+    point = load(seed=7, clients=count)
     client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny")
     started = [tuple(argv[1 : argv.index("bench")]) for argv in client.commands]
     assert started == [(str(IN_MODEL_ENV / "bench_client.py"),)] * count
@@ -41,7 +41,7 @@ def test_every_process_is_the_mended_client(tmp_path, count):
 
 @pytest.mark.parametrize(("concurrency", "rate"), [(7, None), (None, 3.0), (7, 3.0)])
 def test_shares_add_up_to_the_load(concurrency, rate):
-    point = planned_point(7, {}, concurrency=concurrency, request_rate=rate, requests=21, warmups=14, clients=3)
+    point = load(seed=7, concurrency=concurrency, request_rate=rate, requests=21, warmups=14, clients=3)
     three = shares(point)
     # As many for each place; where the rate is the load, as many each.
     assert [share.requests for share in three] == ([7, 7, 7] if rate else [9, 6, 6])
@@ -53,7 +53,7 @@ def test_shares_add_up_to_the_load(concurrency, rate):
 
 @pytest.mark.parametrize(("rate", "clients", "each"), [(3.0, 3, [1, 1, 1]), (None, 3, [0, 0, 0]), (3.0, 1, [0])])
 def test_processes_at_a_rate_send_a_warm_up_each_to_wait_at_its_end(rate, clients, each):
-    point = planned_point(7, {}, concurrency=6, request_rate=rate, requests=9, warmups=0, clients=clients)
+    point = load(concurrency=6, request_rate=rate, requests=9, warmups=0, clients=clients)
     assert [share.warmups for share in shares(point)] == each
 
 
@@ -61,7 +61,7 @@ def test_every_process_has_something_to_do_and_all_for_about_as_long():
     for clients in range(1, 9):
         for concurrency in range(clients, 40):
             for requests in range(max(clients, concurrency), 3 * concurrency):
-                found = shares(planned_point(7, {}, concurrency=concurrency, requests=requests, clients=clients))
+                found = shares(load(concurrency=concurrency, requests=requests, clients=clients))
                 assert sum(share.requests for share in found) == requests and min(share.requests for share in found) > 0
                 waves = [share.requests / share.concurrency for share in found]
                 assert max(waves) - min(waves) <= 1
@@ -78,7 +78,7 @@ def test_warm_ups_are_told_how_long_their_outputs_are_and_what_share_of_the_prom
     monkeypatch.setattr(client_room.Ground, "of", lambda attempt: ground)
     here = SimpleNamespace(log=tmp_path / "log", watch=None)
     for tokens, prefix in ((32, 0), (32, 6), (None, 0)):
-        point = planned_point(7, {}, warmup_tokens=tokens, input_tokens=2, client_options={"random-prefix-len": prefix})
+        point = load(seed=7, warmup_tokens=tokens, input_tokens=2, client_options={"random-prefix-len": prefix})
         client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny")
         client.run(tmp_path, (), 1.0, here, lambda: None)
     told = [json.loads(env.get("SERVEMARK_WARMUP", "null")) for env in given]
@@ -86,7 +86,7 @@ def test_warm_ups_are_told_how_long_their_outputs_are_and_what_share_of_the_prom
 
 
 def test_each_process_sends_other_prompts_and_always_the_same():
-    point = planned_point(7, {}, concurrency=64, requests=64, clients=64)
+    point = load(seed=7, concurrency=64, requests=64, clients=64)
     seeds = [share.seed for share in shares(point)]
     assert seeds[0] == point.seed and len(set(seeds)) == 64 and all(0 <= seed < 2**31 for seed in seeds)
     assert seeds == [share.seed for share in shares(point)]
@@ -96,7 +96,7 @@ def test_each_process_sends_other_prompts_and_always_the_same():
 
 @pytest.mark.parametrize(("ask", "url"), [("endpoint", "http://router"), ("replica", "http://first")])
 def test_each_process_is_told_its_share_its_file_and_whom_to_ask(tmp_path, ask, url):
-    point = planned_point(7, {}, clients=3, ask=ask)
+    point = load(seed=7, clients=3, ask=ask)
     client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny")
     told = [dict(pairwise(argv)) for argv in client.commands]
     assert [each["--num-prompts"] for each in told] == ["2", "1", "1"]
@@ -108,7 +108,7 @@ def test_each_process_is_told_its_share_its_file_and_whom_to_ask(tmp_path, ask, 
 @pytest.fixture
 def pair(tmp_path) -> BenchmarkClient:
     """Two processes that have written their results, and a neighbour's draft."""
-    point = planned_point(1, {}, requests=32, concurrency=8, clients=2)
+    point = load(seed=1, requests=32, concurrency=8, clients=2)
     client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny")
     for name in (".raw.draft.0", ".raw.draft.1"):
         (tmp_path / name).write_text(REAL.read_text())

@@ -42,7 +42,7 @@ def test_what_the_server_said_each_second_is_kept_beside_the_attempt_and_outlive
     record = plain.measure()
     attempt = plain.attempt
     plain.stop()
-    timeline = Timeline.read(Timeline.path(attempt, record.point))
+    timeline = Timeline.read(Timeline.path(attempt, record.load.name))
     assert timelines.belongs(timeline, record)
     (server,) = timeline.servers
     assert len(server.seconds) >= 2 and 4.0 in server.running and set(server.waiting) == {0.0}
@@ -127,7 +127,7 @@ def test_a_server_that_is_killed_in_mid_measurement_ends_the_deployment_with_its
     assert first.failure.log == str(plain.attempt / "server.log") and first.failure.remedy
     second = plain.measure(2)
     assert_no_figure(plain, second)
-    assert second.failure == first.failure and second.asked in (0, 4)
+    assert second.failure == first.failure and second.load.requests == 4
     assert plain.raw(2).read_text() == "{}\n"
     assert any(
         text.startswith("chat-c4-r2: not measured: The server died during chat-c4-r1") for text in plain.told.words

@@ -98,7 +98,7 @@ def test_three_client_processes_share_a_load_over_two_replicas_and_one_asks_past
     plain.plan = plain.plan.model_copy(update={"points": (plain.plan.points[0], second)})
     ready = plain.up()
     shared = plain.measure(1)
-    assert (shared.verdict, shared.completed, shared.clients, shared.ask) == ("VALID", 32, 3, "endpoint"), (
+    assert (shared.verdict, shared.completed, shared.load.clients, shared.load.ask) == ("VALID", 32, 3, "endpoint"), (
         shared.reasons
     )
     assert sum(shared.replica_requests.values()) == 34 and min(shared.replica_requests.values()) >= 16
@@ -106,7 +106,7 @@ def test_three_client_processes_share_a_load_over_two_replicas_and_one_asks_past
     assert [(client.num_prompts, len(client.requests)) for client in raw.clients] == [(11, 11), (11, 11), (10, 10)]
     assert shared.duration_s == raw.duration_s >= max(client.duration_s for client in raw.clients)
     alone = plain.measure(2)
-    assert (alone.verdict, alone.clients, alone.ask) == ("VALID", 1, "replica"), alone.reasons
+    assert (alone.verdict, alone.load.clients, alone.load.ask) == ("VALID", 1, "replica"), alone.reasons
     # The client's warm-up is counted too.
     assert alone.replica_requests == {"r0": 7, "r1": 0}
     assert ready.servers[0].url in alone.client_argv and ready.url in shared.client_argv

@@ -9,6 +9,7 @@ import pytest
 
 from builders.deployed import planned_point
 from builders.launching import NODE, plan
+from builders.loads import UnevenPrompts, load
 from servemark.launch import api_key, command_lines, random_weights
 
 
@@ -112,6 +113,14 @@ def test_ray_on_a_node_stays_in_the_foreground_and_on_its_ports(head, role, devi
     }
 
 
+def test_the_prompts_kind_gives_its_own_arguments_to_the_client():
+    prompts = UnevenPrompts(dataset="random", input_tokens=8, output_tokens=5)
+    argv = command_lines.bench(
+        "python", "http://127.0.0.1:1", "tiny", "/models/tiny", load(prompts=prompts), "points", "raw"
+    )
+    assert argv[argv.index("--dataset-name") + 1] == "uneven" and "--random-input-len" not in argv
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -122,7 +131,7 @@ def test_ray_on_a_node_stays_in_the_foreground_and_on_its_ports(head, role, devi
     ],
 )
 def test_the_clients_command_line(changes, expected):
-    point = planned_point(3, {}, **changes)
+    point = planned_point(3, {}, **changes).load
     argv = command_lines.bench(
         "python", "http://127.0.0.1:20001", "tiny", "/models/tiny", point, "points", ".raw.json.draft"
     )
@@ -135,6 +144,6 @@ def test_the_clients_command_line(changes, expected):
     assert argv[argv.index("--disable-tqdm") + 1 :] == expected
     told = dict(pairwise(argv))
     assert (told["--num-prompts"], told["--seed"], told["--num-warmups"]) == ("4", "3", "1")
-    assert (told["--random-input-len"], told["--random-output-len"]) == ("8", "5")
+    assert (told["--dataset-name"], told["--random-input-len"], told["--random-output-len"]) == ("random", "8", "5")
     assert (told["--result-dir"], told["--result-filename"]) == ("points", ".raw.json.draft")
     assert "--ignore-eos" in argv and "--save-detailed" in argv

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from builders import measured
 from builders.paths import FIXTURES
 from builders.requests import FINE, Thresholds, codes, point
 from servemark.measurement import clients
 from servemark.measurement.merge import merge
 from servemark.measurement.raw import Client, RawError, Request, read_data, read_raw
-from servemark.measurement.verdict import Context, judge, measurement
+from servemark.measurement.verdict import judge, judged
 
 REAL = FIXTURES / "bench-0.32.0-cpu-detailed.json"
 ASKED = {"requests": 16, "concurrency": 4, "input_tokens": 24, "output_tokens": 8}
@@ -264,8 +265,8 @@ def test_the_record_says_how_many_asked_whom_and_how_busy_they_were(tmp_path, pa
     begin = data["clients"][1]["first_start"]
     data["clients"][1]["cpu"] = [[begin, 7.0], [begin + 0.01, 7.003125]]
     path.write_text(json.dumps(data))
-    asked = point(**ASKED, clients=2, ask="replica")
-    record = measurement(judge(read_raw(path), asked, EASY, FINE), asked, Context("d", {}))
-    assert (record.clients, record.ask, record.client_cpu) == (2, "replica", pytest.approx(0.3125, abs=1e-4))
-    broken = measurement(judge(read_raw(path), point(**ASKED, clients=3), EASY, FINE), asked, Context("d", {}))
+    bare = measured.record(**ASKED, clients=2, ask="replica")
+    record = judged(bare, judge(read_raw(path), bare.load, EASY, FINE))
+    assert (record.load.clients, record.load.ask, record.client_cpu) == (2, "replica", pytest.approx(0.3125, abs=1e-4))
+    broken = judged(bare, judge(read_raw(path), point(**ASKED, clients=3), EASY, FINE))
     assert (broken.verdict, broken.client_cpu) == ("INVALID", None)

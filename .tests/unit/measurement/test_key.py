@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from servemark.measurement.key import deployment_parts, digest, key_parts, normalise_options, point_parts
-from servemark.records import Gpu, Hardware, Interface, Topology
+from builders.loads import UnevenPrompts, load
+from servemark.measurement.key import deployment_parts, digest, normalise_options, point_parts
+from servemark.records import Gpu, Hardware, Interface, LoadPoint, RandomPrompts, Topology
 
 HARDWARE = {
     "accelerator": "cuda", "host": "node1", "cpu_model": "Grace", "cpu_count": 72, "memory_gib": 480.0,
@@ -21,16 +22,15 @@ DEPLOYMENT = {
     "options": {"max-model-len": 512, "enforce-eager": True, "port": 8000},
     "variables": {"NCCL_SOCKET_IFNAME": "hsn0", "VLLM_HOST_IP": "10.0.0.1"},
 }
-WORKLOAD = {
-    "name": "chat", "dataset": "random", "input_tokens": 64, "output_tokens": 32, "requests": 32, "warmups": 3,
-    "client_options": {"temperature": 0}, "concurrency": [1, 4], "repetitions": 2,
+LOAD = {
+    "input_tokens": 64, "output_tokens": 32, "requests": 32, "warmups": 3, "warmup_tokens": 32,
+    "client_options": {"burstiness": 1}, "concurrency": 4, "repetition": 1, "seed": 7,
 }  # fmt: skip
-POINT = {"concurrency": 4, "request_rate": None, "repetition": 1, "seed": 7}
 
 
-def key(hardware=None, workload=None, point=None, **deployment):
+def key(hardware=None, point=None, **deployment):
     parts = deployment_parts(**{**DEPLOYMENT, **deployment}, hardware=Hardware(**{**HARDWARE, **(hardware or {})}))
-    return digest(parts, point_parts(workload={**WORKLOAD, **(workload or {})}, **{**POINT, **(point or {})}))
+    return digest(parts, point_parts(load(**{**LOAD, **(point or {})})))
 
 
 def option(**changes):
@@ -79,13 +79,15 @@ BIG = Gpu(name="H200", memory_mib=143771)
         {"hardware": {"cpu_model": "EPYC"}},
         {"hardware": {"cpu_count": 36}},
         {"hardware": {"architecture": "x86_64"}},
-        {"workload": {"dataset": "sharegpt"}},
-        {"workload": {"input_tokens": 65}},
-        {"workload": {"output_tokens": 33}},
-        {"workload": {"requests": 33}},
-        {"workload": {"warmups": 0}},
-        {"workload": {"client_options": {"temperature": 1}}},
-        {"workload": {"a_key_of_tomorrow": 1}},
+        {"point": {"prompts": UnevenPrompts(dataset="random", input_tokens=64, output_tokens=32)}},
+        {"point": {"input_tokens": 65}},
+        {"point": {"output_tokens": 33}},
+        {"point": {"requests": 33}},
+        {"point": {"warmups": 0}},
+        {"point": {"warmup_tokens": 16}},
+        {"point": {"client_options": {"burstiness": 2}}},
+        {"point": {"clients": 2}},
+        {"point": {"ask": "replica"}},
         {"point": {"concurrency": 8}},
         {"point": {"concurrency": None, "request_rate": 4.0}},
         {"point": {"request_rate": 4.5}},
@@ -129,9 +131,8 @@ def test_what_decides_the_figures_changes_the_key(change):
         {"hardware": {"interfaces": (Interface(name="hsn0", address="10.0.0.2"),)}},
         {"hardware": {"gpus": tuple(g.model_copy(update={"uuid": "GPU-9"}) for g in HARDWARE["gpus"])}},
         {"hardware": {"nofile": 1, "nproc": 1, "gpu_topology": None}},
-        {"workload": {"name": "renamed"}},
-        {"workload": {"concurrency": [1, 4, 8], "repetitions": 9, "seed": 3}},
-        {"workload": {"client_options": {"temperature": "0", "port": 1}}},
+        {"point": {"name": "other-c4-r1"}},
+        {"point": {"workload": "renamed"}},
     ],
     ids=str,
 )
@@ -143,9 +144,9 @@ def test_order_does_not_change_the_key():
     shuffled = {
         "options": dict(reversed(DEPLOYMENT["options"].items())),
         "variables": dict(reversed(DEPLOYMENT["variables"].items())),
-        "workload": dict(reversed(WORKLOAD.items())),
+        "point": {"client_options": {"b": 1, "a": 2}},
     }
-    assert key(**shuffled) == key()
+    assert key(**shuffled) == key(point={"client_options": {"a": 2, "b": 1}})
     gpus = (BIG, HARDWARE["gpus"][0])
     assert key(hardware={"gpus": gpus}) == key(hardware={"gpus": gpus[::-1]})
 
@@ -155,6 +156,13 @@ def test_every_field_of_the_hardware_record_is_either_in_the_key_or_known_not_to
                "nproc", "probed_at", "hidden_gpus", "cuda_visible_devices", "worked_out"}  # fmt: skip
     inside = deployment_parts(**DEPLOYMENT, hardware=Hardware(**HARDWARE))["hardware"]
     assert set(inside) | outside == set(Hardware.model_fields)
+
+
+def test_every_field_of_a_load_point_is_in_the_key_but_its_names():
+    parts = point_parts(load(**LOAD, clients=2, ask="replica"))
+    flat = {*parts, *parts["workload"], *parts["load"], "prompts", "client_options"}
+    assert set(LoadPoint.model_fields) - flat == {"name"}
+    assert set(RandomPrompts.model_fields) <= parts["workload"].keys()
 
 
 def test_nested_options_keep_their_meaning():
@@ -179,8 +187,8 @@ def test_the_parts_hold_no_secret_and_no_place_and_give_the_key_again_after_json
         **{**DEPLOYMENT, **variable(VLLM_API_KEY="s3cret", HF_HOME="/scratch/x"), **option(api_key="s3cret", port=1)},
         hardware=Hardware(**HARDWARE),
     )
-    point = point_parts(workload=WORKLOAD, **POINT)
-    text = json.dumps(key_parts(deployment, point))
+    point = point_parts(load(**LOAD))
+    text = json.dumps({"deployment": deployment, "point": point})
     assert "s3cret" not in text
     assert "/scratch" not in text
     again = json.loads(text)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from builders.loads import load
 from servemark.errors import ServemarkError
 from servemark.measurement.quarantine import decide, gate, reason_codes, reject
 from servemark.measurement.reasons import remedy
@@ -19,8 +20,7 @@ FAILURE = Failure(
 def record(point="chat-c1", verdict="INVALID", codes=("server_died",), key="k1", deployment="plain", **changes):
     reasons = tuple(Reason(code=code, severity="INVALID", detail=f"Detail of {code}.") for code in codes)
     values = {
-        "deployment": deployment, "point": point, "workload": "chat", "concurrency": 1, "repetition": 1, "seed": 0,
-        "input_tokens": 1, "output_tokens": 1, "key": key, "key_parts": {}, "verdict": verdict,
+        "deployment": deployment, "load": load(name=point), "key": key, "key_parts": {}, "verdict": verdict,
         "reasons": reasons if verdict == "INVALID" else (), "raw": f"{point}.raw.json", "attempt": "attempts/1",
     }  # fmt: skip
     return Measurement(**{**values, **changes})
@@ -34,9 +34,9 @@ def run(tmp_path):
         def put(self, *records):
             paths = {}
             for made in records:
-                path = tmp_path / "measurements" / made.deployment / f"{made.point}.json"
+                path = tmp_path / "measurements" / made.deployment / f"{made.load.name}.json"
                 made.write(path)
-                (path.parent / made.raw).write_text(f"raw of {made.point}")
+                (path.parent / made.raw).write_text(f"raw of {made.load.name}")
                 paths[path] = made
             return paths
 
@@ -178,9 +178,9 @@ def test_an_invalid_record_without_reason_is_reported_as_such(run):
 
 def test_a_raw_file_that_is_not_there_or_not_named_does_not_stop_the_move(run):
     for made in (record("gone"), record("none", raw=None)):
-        path = run.rejected.parent / "m" / f"{made.point}.json"
+        path = run.rejected.parent / "m" / f"{made.load.name}.json"
         made.write(path)
-        assert Measurement.read(reject(path, made, run.rejected)).point == made.point
+        assert Measurement.read(reject(path, made, run.rejected)).load == made.load
         assert not path.exists()
 
 
@@ -209,5 +209,5 @@ def test_a_name_that_would_leave_the_folder_is_refused(run, name):
 
 def test_deciding_touches_no_file(tmp_path):
     decisions = decide({tmp_path / "none.json": record()}, [record()], False)
-    assert [(d.action, d.record.point) for d in decisions] == [("hole", "chat-c1")]
+    assert [(d.action, d.record.load.name) for d in decisions] == [("hole", "chat-c1")]
     assert list(tmp_path.iterdir()) == []

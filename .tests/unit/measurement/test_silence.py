@@ -12,7 +12,7 @@ from builders.requests import FINE, Thresholds, as_client, codes, point, raw_of,
 from servemark.measurement import silence
 from servemark.measurement.raw import RawResult, read_raw
 from servemark.measurement.verdict import judge
-from servemark.records import PlannedPoint
+from servemark.records import LoadPoint
 from servemark.report.gather import read
 from servemark.verification.unpack import unpacked
 
@@ -50,7 +50,7 @@ def unsampled(raw: RawResult) -> RawResult:
     return replace(raw, clients=tuple(replace(client, cpu=()) for client in raw.clients))
 
 
-def interrupted(raw: RawResult, asked: PlannedPoint = LOOP) -> bool:
+def interrupted(raw: RawResult, asked: LoadPoint = LOOP) -> bool:
     return [reason.code for reason in silence.reasons(raw, asked)] == ["interrupted"]
 
 
@@ -71,11 +71,11 @@ def load(
 
 
 @pytest.fixture(scope="module")
-def h200() -> tuple[RawResult, PlannedPoint]:
+def h200() -> tuple[RawResult, LoadPoint]:
     """TP4 at concurrency 512: silences of up to 3.6 s, waits of single streams of up to 4.6 s."""
     with unpacked(FIXTURES / "archives" / "h200x4-tp4.tar.zst") as found:
         (item,) = read(found.folder).points
-        return read_raw(item.raw), item.point
+        return read_raw(item.raw), item.point.load
 
 
 REAL = [("cpu-detailed", LOOP), ("rate-kept", RATE), ("rate-near-limit", RATE), ("rate-not-kept", RATE)]

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from builders.loads import UnevenPrompts
 from builders.paths import FIXTURES
 from builders.requests import FINE, Thresholds, codes, point, raw_of, request
 from servemark.measurement.raw import RawError, read_raw
-from servemark.measurement.verdict import Context, ServerFacts, judge, measurement, not_measured
-from servemark.records import Failure
+from servemark.measurement.verdict import ServerFacts, judge, judged, not_measured
+from servemark.records import Failure, Measurement
 
 FIGURES = (
     "duration_s", "total_input_tokens", "total_output_tokens", "request_throughput", "output_throughput",
@@ -103,6 +104,24 @@ def test_a_total_of_the_client_that_differs_from_its_requests_makes_the_point_in
 
 
 @pytest.mark.parametrize(
+    ("longer", "found"),
+    [((0, 1, 2, 3), set()), ((0, 1, 2, 4), {"output_tokens_long"}), ((0,) * 4, {"output_tokens_short"})],
+)
+def test_each_output_is_compared_with_the_length_that_its_prompts_kind_expects(longer, found):
+    prompts = UnevenPrompts(dataset="random", input_tokens=9999, output_tokens=3)
+    requests = [request(n, output_tokens=3 + more) for n, more in enumerate(longer)]
+    judgement = judge(raw_of(requests), point(prompts=prompts), Thresholds(), FINE)
+    assert codes(judgement) == found, "prompts of unknown length are not compared"
+
+
+def test_a_failed_request_shifts_no_expected_length():
+    prompts = UnevenPrompts(dataset="random", input_tokens=10, output_tokens=3)
+    requests = [request(0, **FAILED), *(request(n, output_tokens=3 + n) for n in (1, 2, 3))]
+    limits = Thresholds(max_failed_fraction=0.25, min_requests_per_slot=1)
+    assert codes(judge(raw_of(requests), point(prompts=prompts), limits, FINE)) == {"requests_failed"}
+
+
+@pytest.mark.parametrize(
     ("server", "code"),
     [
         (ServerFacts(same_process=False, client_exit_code=0), "server_changed"),
@@ -158,16 +177,20 @@ def test_all_reasons_are_given_not_only_the_first():
     assert codes(judgement) >= {"server_died", "server_changed", "client_failed", "requests_failed", "too_short"}
 
 
+def bare(**changes):
+    return Measurement(deployment="plain", load=point(), key="0" * 64, key_parts={"a": 1}, verdict="INVALID", **changes)
+
+
 def record(judgement, **changes):
-    return measurement(judgement, point(), Context("plain", {"a": 1}, client_exit_code=0, **changes))
+    return judged(bare(**changes), judgement)
 
 
 def test_a_valid_record_carries_the_recounted_figures():
     judgement = judge(raw_of(four()), point(), Thresholds(), FINE)
     made = record(judgement, raw="chat-c2-r1.raw.json", raw_sha256="ab", attempt="attempts/1")
     assert all(getattr(made, name) == getattr(judgement.figures, name) for name in FIGURES)
-    assert (made.asked, made.completed, made.failed, made.key) == (4, 4, 0, "0" * 64)
-    assert (made.deployment, made.point, made.raw, made.attempt) == (
+    assert (made.load.requests, made.completed, made.failed, made.key) == (4, 4, 0, "0" * 64)
+    assert (made.deployment, made.load.name, made.raw, made.attempt) == (
         "plain",
         "chat-c2-r1",
         "chat-c2-r1.raw.json",
@@ -175,11 +198,24 @@ def test_a_valid_record_carries_the_recounted_figures():
     )
 
 
+def test_a_verdict_replaces_every_figure_of_an_earlier_one():
+    earlier = record(judge(raw_of(four()), point(), Thresholds(), FINE), raw="raw.json", attempt="attempts/1")
+    lost = judged(
+        earlier.model_copy(update={"client_cpu": 0.5}),
+        judge(RawError("", reason="raw_empty"), point(), Thresholds(), FINE),
+    )
+    kept = {"deployment", "load", "key", "key_parts", "failure", "attempt", "started_at", "client_node", "client_argv", "client_exit_code",
+            "replica_requests", "raw", "raw_sha256"}  # fmt: skip
+    assert {name: getattr(lost, name) for name in kept} == {name: getattr(earlier, name) for name in kept}
+    rest = {name: getattr(lost, name) for name in Measurement.model_fields if name not in {*kept, "verdict", "reasons"}}
+    assert rest == dict.fromkeys(rest) | {"completed": 0, "failed": 0}
+
+
 def test_an_invalid_record_has_no_figure_but_its_counts():
     made = record(judge(raw_of(four(**FAILED)), point(), Thresholds(), FINE))
     assert made.verdict == "INVALID"
     assert [getattr(made, name) for name in FIGURES] == [None] * len(FIGURES)
-    assert (made.asked, made.completed, made.failed) == (4, 3, 1)
+    assert (made.load.requests, made.completed, made.failed) == (4, 3, 1)
 
 
 def test_a_record_survives_writing_and_reading(tmp_path):
@@ -190,8 +226,8 @@ def test_a_record_survives_writing_and_reading(tmp_path):
 
 def test_a_point_of_a_failed_deployment_is_invalid_by_its_failures_reason():
     failure = Failure(stage="await_ready", reason="server_exited", detail="The server exited with 1.")
-    made = not_measured(failure, point(), Context("plain", {}))
-    assert (made.verdict, made.failure, made.asked, made.completed) == ("INVALID", failure, 4, 0)
+    made = not_measured(bare(), failure)
+    assert (made.verdict, made.failure, made.load.requests, made.completed) == ("INVALID", failure, 4, 0)
     assert [(r.code, r.severity) for r in made.reasons] == [("server_exited", "INVALID")]
     assert [getattr(made, name) for name in FIGURES] == [None] * len(FIGURES)
 

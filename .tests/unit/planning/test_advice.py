@@ -8,11 +8,11 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from builders import report_data
+from builders import loads, report_data
 from builders.deployed import HARDWARE
 from builders.paths import ROOT
 from servemark import planning
-from servemark.config.expand import Point, points
+from servemark.config.expand import points
 from servemark.config.load import load
 from servemark.config.model import Deployment, Verdict
 from servemark.errors import PlanRefused
@@ -21,7 +21,7 @@ from servemark.planning.advice import CONDITIONS, REQUESTS_PER_SLOT, ROUNDING
 from servemark.planning.advice_data import NUMBERS, SENTENCES, Data
 from servemark.planning.cuda_graphs import dense
 from servemark.planning.plan_deployment import DeploymentSpec, plan
-from servemark.records import Gpu, Plan
+from servemark.records import Gpu, LoadPoint, Plan
 from servemark.weights import builtin
 
 GPT_OSS = json.loads((ROOT / ".tests" / "fixtures" / "planning" / "gpt-oss-120b-config.json").read_text())
@@ -62,22 +62,9 @@ def gpus(name: str):
     )
 
 
-def point(concurrency: int | None = 64, **changes) -> Point:
-    values = {
-        "name": f"chat-c{concurrency}-r1",
-        "workload": "chat",
-        "concurrency": concurrency,
-        "request_rate": None,
-        "repetition": 1,
-        "seed": 1,
-        "requests": 5 * (concurrency or 100),
-        "input_tokens": 1024,
-        "output_tokens": 1024,
-        "warmups": 0,
-        "warmup_tokens": 32,
-        "client_options": {},
-    }
-    return Point(**(values | changes))
+def point(concurrency: int | None = 64, **changes) -> LoadPoint:
+    values = {"concurrency": concurrency, "requests": 5 * (concurrency or 100), "warmup_tokens": 32}
+    return loads.load(**(values | {"input_tokens": 1024, "output_tokens": 1024} | changes))
 
 
 def planned(
@@ -112,7 +99,7 @@ def planned(
     manifest = report_data.manifest("big").model_copy(
         update={"config": model, "weight_bytes": None, "load_format": load_format}
     )
-    asked = [one if isinstance(one, Point) else point(one) for one in load]
+    asked = [one if isinstance(one, LoadPoint) else point(one) for one in load]
     hardware = gpus(gpu) if gpu in MEMORY_MIB else HARDWARE
     hardware = hardware.model_copy(update={"cuda_visible_devices": visible})
     found = CHECK.model_copy(update=check or {})

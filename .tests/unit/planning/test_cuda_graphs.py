@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builders.deployed import HARDWARE, planned_point
+from builders.deployed import HARDWARE
+from builders.loads import load
 from servemark.launch import command_lines
 from servemark.planning import resolve_capture_size
 from servemark.planning.cuda_graphs import captured, coarse, dense, given, needed, shares, sparse
@@ -20,7 +21,7 @@ LISTED = {"max-num-batched-tokens": 8192, "cudagraph-capture-sizes": "workload"}
 
 
 def points(*concurrencies, **changes):
-    return tuple(planned_point(n + 1, {}, concurrency=c, **changes) for n, c in enumerate(concurrencies))
+    return tuple(load(name=f"chat-c4-r{n + 1}", concurrency=c, **changes) for n, c in enumerate(concurrencies))
 
 
 def vllms_sizes(largest: int) -> list[int]:

@@ -8,15 +8,15 @@ import pytest
 
 from builders import report_data
 from builders.deployed import HARDWARE
+from builders.loads import load
 from servemark.config.cluster import Site
-from servemark.config.expand import Point
 from servemark.config.model import Deployment
 from servemark.errors import PlanRefused
 from servemark.launch.random_weights import LOAD_FORMAT
 from servemark.measurement import key
 from servemark.planning.advice_data import SENTENCES
-from servemark.planning.plan_deployment import DeploymentSpec, plan, point_key_parts, unknown_options
-from servemark.records import Gpu, Plan
+from servemark.planning.plan_deployment import DeploymentSpec, plan, unknown_options
+from servemark.records import Gpu, LoadPoint, Plan
 from servemark.weights import builtin, manifest
 
 KNOWN = (
@@ -46,22 +46,10 @@ def tiny(tmp_path_factory):
     return manifest.build("tiny", "builtin:tiny-dense", directory)
 
 
-def point(repetition=1, **changes) -> Point:
-    values = {
-        "name": f"chat-c4-r{repetition}",
-        "workload": "chat",
-        "concurrency": 4,
-        "request_rate": None,
-        "repetition": repetition,
-        "seed": repetition,
-        "requests": 32,
-        "input_tokens": 64,
-        "output_tokens": 32,
-        "warmups": 3,
-        "warmup_tokens": 32,
-        "client_options": {},
-    }
-    return Point(**(values | changes))
+def point(repetition=1, **changes) -> LoadPoint:
+    values = {"name": f"chat-c4-r{repetition}", "repetition": repetition, "seed": repetition, "requests": 32}
+    values |= {"input_tokens": 64, "output_tokens": 32, "warmups": 3, "warmup_tokens": 32}
+    return load(**(values | changes))
 
 
 @pytest.fixture
@@ -137,10 +125,11 @@ def test_a_legal_deployment_gets_its_points_with_keys_that_can_be_recomputed(pla
     found = planned()
     assert (found.deployment, found.served_name, found.model_digest) == ("plain", "tiny", tiny.digest)
     assert found.environment_digest == CHECK.digest and found.warnings == CHECK.warnings
-    assert [p.name for p in found.points] == ["chat-c4-r1", "chat-c4-r2"]
+    assert [p.name for p in found.loads] == ["chat-c4-r1", "chat-c4-r2"]
     for one in found.points:
-        assert one.key == key.digest(found.key_parts, point_key_parts(one))
+        assert one.key == key.digest(found.key_parts, key.point_parts(one.load))
     assert len({one.key for one in found.points}) == 2
+    assert {one.prompts.dataset for one in found.loads} == {"random"}
     assert Plan.model_validate(json.loads(found.model_dump_json())) == found
     assert found.estimate.max_model_len == 512 and found.estimate.kv_cache_gib == 1.0
 

@@ -122,7 +122,8 @@ def test_every_accepted_load_of_a_known_gpu_has_its_share():
 def test_a_prefix_counts_where_the_server_does_not_keep_it(caching, prompt):
     data = report_data_cluster.two_nodes()
     plain = data.plans["plain"]
-    points = tuple(point.model_copy(update={"client_options": {"random-prefix-len": 512}}) for point in plain.points)
+    options = {"client_options": {"random-prefix-len": 512}}
+    points = tuple(p.model_copy(update={"load": p.load.model_copy(update=options)}) for p in plain.points)
     plan = plain.model_copy(update={"points": points, "options": plain.options | caching})
     found, _ = shares(replace(data, plans=data.plans | {"plain": plan}))
     row = next(row for row in found if (row.deployment, row.load.endswith("512")) == ("plain", True))
@@ -162,5 +163,5 @@ def test_loads_by_rate_missing_manifests_and_unknown_models_are_said():
 
 def test_invalid_points_have_no_share():
     data = report_data_cluster.two_nodes()
-    invalid = [report_data.invalid(item.deployment, concurrency=item.concurrency) for item in data.measurements]
+    invalid = [report_data.invalid(item.deployment, concurrency=item.load.concurrency) for item in data.measurements]
     assert shares(replace(data, measurements=invalid)) == ([], [])

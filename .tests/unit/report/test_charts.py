@@ -57,7 +57,7 @@ def test_workload_driven_both_ways_gets_a_panel_for_each():
 
 
 def test_loads_of_one_workload_with_requests_of_their_own_are_one_curve():
-    items = [report_data.measurement(concurrency=load, asked=4 * load, completed=4 * load) for load in (8, 16, 32)]
+    items = [report_data.measurement(concurrency=load, requests=4 * load, completed=4 * load) for load in (8, 16, 32)]
     (panel,) = panels(items)
     assert panel.label == "chat, by concurrency"
     assert panel.specs["ttft"]["layer"][1]["encoding"]["x"]["axis"]["values"] == [8, 16, 32]

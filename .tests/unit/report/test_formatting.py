@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import report_data
-from servemark.records import PlannedPoint, Topology
+from servemark.records import Topology
 from servemark.report import formatting
 
 THIN = "\u202f"
@@ -104,9 +104,10 @@ def test_load_names_concurrency_rate_or_both(concurrency, rate, text):
 
 def test_planned_and_measured_point_read_the_same():
     measured = report_data.measurement(concurrency=4, repetition=2)
-    (planned,) = report_data.plan("plain", (measured,)).points
-    assert isinstance(planned, PlannedPoint)
-    assert formatting.point(planned) == formatting.point(measured) == f"chat, concurrency{FIXED}4, repetition{FIXED}2"
+    (planned,) = report_data.plan("plain", (measured,)).loads
+    assert (
+        formatting.point(planned) == formatting.point(measured.load) == f"chat, concurrency{FIXED}4, repetition{FIXED}2"
+    )
 
 
 @pytest.mark.parametrize(

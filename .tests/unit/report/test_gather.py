@@ -32,7 +32,7 @@ def run_folder(tmp_path, monkeypatch):
     for name, startup in data.startups.items():
         startup.write(folder / "deployments" / name / "startup.json")
     for record in data.measurements:
-        record.write(folder / "deployments" / record.deployment / "points" / f"{record.point}.json")
+        record.write(folder / "deployments" / record.deployment / "points" / f"{record.load.name}.json")
     Fabric(deployment="plain").write(folder / "deployments" / "plain" / "fabric.json")
     Accounting(deployment="plain", scheduler="none").write(folder / "deployments" / "plain" / "accounting.json")
     Stopped(deployment="plain", seconds=2.0).write(folder / "deployments" / "plain" / "stopped.json")
@@ -57,10 +57,10 @@ def test_everything_of_a_run_is_gathered(run_folder):
 
 def test_what_an_earlier_configuration_left_is_not_shown_and_what_was_rejected_is(run_folder):
     left = report_data.measurement("plain", 99)
-    left.write(run_folder / "deployments" / "plain" / "points" / f"{left.point}.json")
+    left.write(run_folder / "deployments" / "plain" / "points" / f"{left.load.name}.json")
     rejected = report_data.invalid("plain", concurrency=4)
-    rejected.write(run_folder / "rejected" / "plain" / f"{rejected.point}.1.json")
-    (run_folder / "rejected" / "plain" / f"{rejected.point}.1.raw").write_text("{}")
+    rejected.write(run_folder / "rejected" / "plain" / f"{rejected.load.name}.1.json")
+    (run_folder / "rejected" / "plain" / f"{rejected.load.name}.1.raw").write_text("{}")
     data = gather.gather(run_folder)
     assert left not in data.measurements
     assert data.rejected == [rejected]

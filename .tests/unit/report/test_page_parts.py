@@ -8,6 +8,7 @@ import pytest
 
 from builders import report_data, report_data_cluster
 from builders.archived_run import ArchivedRun
+from builders.loads import at_load
 from builders.report_document import Document
 from servemark.report import block, gather, roofline, views
 from servemark.report.gaps import gaps
@@ -40,15 +41,17 @@ def test_a_start_up_time_stands_beside_what_the_start_found(demo, troubled):
 
 def test_how_each_load_was_made_is_told_with_the_busiest_accepted_repetition():
     data = report_data.demo()
-    plain = [item for item in data.measurements if item.deployment == "plain" and item.concurrency == 8]
+    plain = [item for item in data.measurements if item.deployment == "plain" and item.load.concurrency == 8]
     shares = iter((0.41, 0.57))
     changed = [
-        item.model_copy(update={"clients": 3, "ask": "replica", "client_cpu": next(shares)}) if item in plain else item
+        at_load(item.model_copy(update={"client_cpu": next(shares)}), clients=3, ask="replica")
+        if item in plain
+        else item
         for item in data.measurements
     ]
-    lost = report_data.invalid().model_copy(update={"concurrency": 8, "clients": 3, "client_cpu": 0.99})
+    lost = report_data.invalid(clients=3, client_cpu=0.99)
     data = replace(data, measurements=[*changed, lost])
-    row = {"deployment": "plain", "workload": plain[0].workload, "load": "concurrency\N{NO-BREAK SPACE}8"}
+    row = {"deployment": "plain", "workload": plain[0].load.workload, "load": "concurrency\N{NO-BREAK SPACE}8"}
     (found,) = [each for each in views.clients(data) if each["clients"] == 3]
     assert found == row | {"clients": 3, "ask": "replica", "cpu": pytest.approx(57)}
     text = Document(render(data)).words

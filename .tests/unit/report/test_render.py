@@ -11,6 +11,7 @@ import jinja2
 import pytest
 
 from builders import report_data
+from builders.loads import at_load
 from builders.report_document import Document
 from servemark import records
 from servemark.report import formatting, page, views
@@ -121,9 +122,9 @@ def test_headline_takes_the_best_load_of_each_deployment():
 
 def test_a_prefix_of_all_prompts_stands_beside_their_length():
     base = report_data.demo()
-    options = {"client_options": {"random-prefix-len": 512}}
+    options = {"random-prefix-len": 512}
     plans = {
-        name: plan.model_copy(update={"points": tuple(point.model_copy(update=options) for point in plan.points)})
+        name: plan.model_copy(update={"points": tuple(at_load(point, client_options=options) for point in plan.points)})
         for name, plan in base.plans.items()
     }
     said = f"all prompts begin with the same {formatting.plural(512, 'token')} more"
@@ -165,10 +166,10 @@ def test_gap_is_printed_with_reason_quote_and_remedy(troubled):
 
 def test_planned_points_without_record_are_a_gap():
     base = report_data.demo()
-    kept = [item for item in base.measurements if item.point != base.measurements[-1].point]
+    kept = [item for item in base.measurements if item.load != base.measurements[-1].load]
     found = gaps(replace(base, measurements=kept))
     assert [(gap.deployment, gap.reason) for gap in found] == [("plain", "not_measured"), ("ray-tp2", "not_measured")]
-    assert found[0].points == [formatting.point(base.measurements[-1])]
+    assert found[0].points == [formatting.point(base.measurements[-1].load)]
 
 
 def test_deployment_that_was_never_planned_is_a_gap():

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from builders import report_data
+from builders.loads import at_load
 from builders.report_data import measurement, plan
 from builders.report_document import Document
 from servemark import records
@@ -112,7 +113,7 @@ def test_two_deployments_are_no_pair():
 def test_other_client_options_are_no_pair():
     data = run(through(), past())
     points = tuple(
-        item.model_copy(update={"client_options": {"temperature": 1}}) if item.ask == "replica" else item
+        at_load(item, client_options={"temperature": 1}) if item.load.ask == "replica" else item
         for item in data.plans["x4"].points
     )
     assert pairs(replace(data, plans={"x4": data.plans["x4"].model_copy(update={"points": points})})) == []

@@ -96,7 +96,7 @@ def test_invalid_row_has_no_figure_though_its_record_carries_some():
 
 
 def test_row_tells_how_many_client_processes_asked_whom_and_what_the_busiest_used():
-    item = report_data.measurement().model_copy(update={"clients": 3, "ask": "replica", "client_cpu": 0.41})
+    item = report_data.measurement(clients=3, ask="replica", client_cpu=0.41)
     broken = report_data.invalid(concurrency=8).model_copy(update={"client_cpu": 0.97})
     shown = [[row[name] for name in ("clients", "ask", "client_cpu_cores")] for row in table.rows(frame(item, broken))]
     assert sorted(shown) == [[1, "endpoint", None], [3, "replica", 0.41]]

@@ -9,6 +9,7 @@ import pytest
 
 from builders import report_data, report_data_large
 from builders import report_data_parts as parts
+from builders.loads import at_load
 from builders.report_document import Document
 from servemark.report import distributions, thinning, views
 from servemark.report.page import render
@@ -110,7 +111,7 @@ def test_a_deployment_without_a_figure_is_in_no_plot():
 
 def test_loads_that_no_plotted_deployment_has_have_no_distribution():
     items = report_data.sweep()
-    items[0] = items[0].model_copy(update={"workload": "only-plain"})
+    items[0] = at_load(items[0], workload="only-plain")
     found = parts.distributions(items)
     chosen = replace(thinning.select([], [], whole=False), series=["ray-tp2"])
     left = chosen.distributions(found)
@@ -142,5 +143,5 @@ def test_of_each_load_point_the_most_uneven_repetition_is_shown():
     balance = [{"record": item, "imbalance": value} for item, value in zip(items, (1.0, 1.5, 1.2), strict=True)]
     points = views.medians(aggregate(tidy(items)))
     (row,) = thinning.select(points, ["plain"], whole=False).worst(balance)
-    assert row["record"].repetition == 2
+    assert row["record"].load.repetition == 2
     assert len(thinning.select(points, ["plain"], whole=True).worst(balance)) == 3

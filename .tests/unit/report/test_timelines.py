@@ -21,7 +21,7 @@ def server(replica="r0", seconds=(0.0, 1.0, 2.0), running=(0.0, 2.0, 0.0), waiti
 def shown(*servers, **changes):
     item = report_data.measurement(**changes)
     timeline = parts.timeline(item).model_copy(update={"servers": servers})
-    return timelines.shown([item], {(item.deployment, item.point): timeline})
+    return timelines.shown([item], {(item.deployment, item.load.name): timeline})
 
 
 def test_replicas_are_added_up_and_the_fullest_cache_counts():
@@ -76,16 +76,16 @@ def test_long_points_are_means_of_several_seconds_and_keep_their_extremes():
 def test_invalid_points_have_none_and_of_many_points_best_and_heaviest_stay():
     items = [report_data.measurement("a", load, output=1000.0 - abs(load - 40)) for load in range(1, 71)]
     items.append(report_data.invalid("a", concurrency=100))
-    every = {(item.deployment, item.point): parts.timeline(item) for item in items}
-    assert [found.record.concurrency for found in timelines.shown(items, every)] == [40, 70]
-    assert [found.record.concurrency for found in timelines.shown(items[:3], every)] == [1, 2, 3]
+    every = {(item.deployment, item.load.name): parts.timeline(item) for item in items}
+    assert [found.record.load.concurrency for found in timelines.shown(items, every)] == [40, 70]
+    assert [found.record.load.concurrency for found in timelines.shown(items[:3], every)] == [1, 2, 3]
 
 
 def test_all_timelines_of_a_page_together_are_bounded():
     items = [
         report_data.measurement(f"d{number}", load, output=100.0 + load) for number in range(60) for load in (1, 2, 4)
     ]
-    every = {(item.deployment, item.point): parts.timeline(item, seconds=400) for item in items}
+    every = {(item.deployment, item.load.name): parts.timeline(item, seconds=400) for item in items}
     found = timelines.shown(items, every)
     assert len(found) == 60
     assert sum(len(item.columns["seconds"]) for item in found) <= timelines.ALL_SAMPLES
@@ -94,7 +94,7 @@ def test_all_timelines_of_a_page_together_are_bounded():
 def test_the_busiest_is_shown_first():
     items = [report_data.measurement("a", load, output=float(load)) for load in (1, 9, 4)]
     found = timelines.shown(items, parts.timelines(items))
-    assert found[timelines.busiest(found)].record.concurrency == 9
+    assert found[timelines.busiest(found)].record.load.concurrency == 9
     assert timelines.busiest([]) == 0
 
 

@@ -19,7 +19,7 @@ def run_folder(tmp_path):
 def write(run_folder, *records):
     paths = []
     for record in records:
-        path = run_folder / "deployments" / record.deployment / "points" / f"{record.point}.json"
+        path = run_folder / "deployments" / record.deployment / "points" / f"{record.load.name}.json"
         record.write(path)
         paths.append(path)
     return paths
@@ -42,14 +42,14 @@ def test_the_gate_sets_invalid_ones_aside_and_a_second_failure_is_a_hole(run_fol
     with pytest.raises(ServemarkError, match="1 of 2 measurements are INVALID") as failed:
         final_check.gate(run_folder, paths, Ledger(run_folder / "ledger"), False, told)
     assert failed.value.reason == "invalid_measurements" and "15 of 32 requests failed" in failed.value.what
-    assert not (run_folder / "deployments" / "plain" / "points" / f"{bad.point}.json").exists()
-    assert Measurement.read(run_folder / "rejected" / "plain" / f"{bad.point}.1.json").verdict == "INVALID"
-    assert bad.point in (run_folder / "summary.txt").read_text(), "the summary is there after a failure, too"
+    assert not (run_folder / "deployments" / "plain" / "points" / f"{bad.load.name}.json").exists()
+    assert Measurement.read(run_folder / "rejected" / "plain" / f"{bad.load.name}.1.json").verdict == "INVALID"
+    assert bad.load.name in (run_folder / "summary.txt").read_text(), "the summary is there after a failure, too"
     assert str(report_data.POISON) not in (run_folder / "summary.txt").read_text()
     check = final_check.gate(
         run_folder, write(run_folder, report_data.measurement(), bad), Ledger(run_folder / "ledger"), False, told
     )
-    assert [(hole["point"], hole["reason"]) for hole in check.holes] == [(bad.point, "requests_failed")]
+    assert [(hole["point"], hole["reason"]) for hole in check.holes] == [(bad.load.name, "requests_failed")]
     assert told.words == ["1 VALID, 0 SUSPECT, 1 accepted holes"]
 
 

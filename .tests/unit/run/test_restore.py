@@ -69,14 +69,14 @@ def run(tmp_path, told, monkeypatch) -> Run:
     built.write(made.environment)
     built.write(prefix / MARKER)
     points = [
-        record(key=key, point=name, raw=name.encode()).model_copy(update={"raw": f"{name}.requests.json"})
+        record(key=key, name=name, raw=name.encode()).model_copy(update={"raw": f"{name}.requests.json"})
         for name, key in POINTS.items()
     ]
     report_data.plan(points=tuple(points)).write(folder / "deployments" / "plain" / "plan.json")
     for point in points:
-        point.write(made.point(point.point))
-        made.raw(point.point).write_text(point.point)
-        made.ledger.store(point.key, point, made.raw(point.point))
+        point.write(made.point(point.load.name))
+        made.raw(point.load.name).write_text(point.load.name)
+        made.ledger.store(point.key, point, made.raw(point.load.name))
     return made
 
 

@@ -45,7 +45,7 @@ def test_a_changed_latency_is_named_wherever_its_figures_are_stated(run, capsys)
 
     run.edit_json(run.raw("plain", "chat-c1-r1"), slower)
     path = run.seal()
-    stated = {item.point: item for item in run.measurements() if item.deployment == "plain"}["chat-c1-r1"].e2el_ms
+    stated = {item.load.name: item for item in run.measurements() if item.deployment == "plain"}["chat-c1-r1"].e2el_ms
     mean = f"plain chat-c1-r1: e2el_mean_ms: stated {stated.mean:.10g}, recomputed {stated.mean + 1 / 8:.10g} "
     found = wrong(path)
     assert mean + "(record, measurements.csv, measurements.parquet)" in found
@@ -77,13 +77,13 @@ def test_the_share_of_each_client_process_is_recomputed_from_the_file_alone(run)
     plan = run.folder / "deployments" / "plain" / "plan.json"
     points = json.loads(plan.read_text())
     for point in points["points"]:
-        if point["name"] == "chat-c1-r1":
-            point |= {"clients": 2, "requests": 16, "concurrency": 1}
+        if point["load"]["name"] == "chat-c1-r1":
+            point["load"] |= {"clients": 2, "requests": 16, "concurrency": 1}
     plan.write_text(json.dumps(points))
     run.write(run.raw("plain", "chat-c1-r1"), json.dumps(merge(parts, [[(100.1, 1.0), (101.1, 1.5)], ()])))
     run.judge("plain", "chat-c1-r1", ServerFacts(same_process=True, client_exit_code=0))
-    record = {(item.deployment, item.point): item for item in run.measurements()}["plain", "chat-c1-r1"]
-    assert (record.clients, record.client_cpu, record.completed) == (2, 0.5, 16), record.reasons
+    record = {(item.deployment, item.load.name): item for item in run.measurements()}["plain", "chat-c1-r1"]
+    assert (record.load.clients, record.client_cpu, record.completed) == (2, 0.5, 16), record.reasons
     assert wrong(run.seal()) == []
     run.edit_json(run.raw("plain", "chat-c1-r1"), lambda raw: raw["clients"][1].update(mean_itl_ms=1.0))
     found = wrong(run.seal())
@@ -267,7 +267,7 @@ def test_an_invalid_point_is_judged_again_with_what_was_seen_of_server_and_clien
     if raw:
         run.edit(run.raw("plain", "chat-c1-r1"), lambda _: raw)
     run.judge("plain", "chat-c1-r1", ServerFacts(**{"same_process": True} | facts))
-    record = next(item for item in run.measurements() if (item.deployment, item.point) == ("plain", "chat-c1-r1"))
+    record = next(item for item in run.measurements() if (item.deployment, item.load.name) == ("plain", "chat-c1-r1"))
     assert {reason.code for reason in record.reasons} == codes and record.verdict == "INVALID"
     assert wrong(run.seal()) == []
     run.edit_json(run.record("plain", "chat-c1-r1"), lambda data: data.update(verdict="VALID"))
@@ -278,7 +278,7 @@ def test_a_suspension_by_slurms_record_is_taken_over_and_a_silence_is_found_agai
     run.judge(
         "plain", "chat-c1-r1", ServerFacts(same_process=True, client_exit_code=0, interrupted="Slurm suspended job 7.")
     )
-    record = next(item for item in run.measurements() if (item.deployment, item.point) == ("plain", "chat-c1-r1"))
+    record = next(item for item in run.measurements() if (item.deployment, item.load.name) == ("plain", "chat-c1-r1"))
     assert "interrupted" in {reason.code for reason in record.reasons} and record.verdict == "SUSPECT"
     assert wrong(run.seal()) == []
 
@@ -290,7 +290,7 @@ def test_a_suspension_by_slurms_record_is_taken_over_and_a_silence_is_found_agai
 
     run.edit_json(run.raw("plain", "chat-c1-r1"), stood_still)
     run.judge("plain", "chat-c1-r1", FINE)
-    record = next(item for item in run.measurements() if (item.deployment, item.point) == ("plain", "chat-c1-r1"))
+    record = next(item for item in run.measurements() if (item.deployment, item.load.name) == ("plain", "chat-c1-r1"))
     assert "interrupted" in {reason.code for reason in record.reasons}
     assert wrong(run.seal()) == []
     run.edit_json(run.record("plain", "chat-c1-r1"), lambda data: data.update(verdict="VALID", reasons=[]))

@@ -49,9 +49,9 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
     """
     files = {}
     planned = {
-        (run_folder / "deployments" / plan.deployment / "points" / f"{point.name}{suffix}")
+        (run_folder / "deployments" / plan.deployment / "points" / f"{load.name}{suffix}")
         for plan in (Plan.read(path) for path in run_folder.glob("deployments/*/plan.json"))
-        for point in plan.points
+        for load in plan.loads
         for suffix in (".json", ".requests.json")
     }
     for path in sorted(run_folder.rglob("*")):

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
-from servemark.config.field_types import Count, Flag, Location, Variables, refuse
+from servemark.config.field_types import Flag, Location, Variables, refuse
 from servemark.config.reserved import SBATCH_OPTIONS, refusal
 from servemark.records import Strict
+from servemark.records.base import Count
 
 FOLDER = Path("config/clusters")
 

@@ -1,12 +1,8 @@
-"""The JSON schemas of configuration and cluster file and the tables of their keys, made from the types.
-
-``python -m servemark.config.document config`` writes them into that folder.
-"""
+"""The JSON schemas of configuration and cluster file and the tables of their keys, made from the types."""
 
 from __future__ import annotations
 
 import json
-import sys
 import typing
 from pathlib import Path
 from typing import Any
@@ -16,9 +12,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from servemark.config.cluster import Site
-from servemark.config.field_types import MOST
 from servemark.config.model import Config
-from servemark.records import write_atomically
+from servemark.config.workload import KINDS, Workload
+from servemark.records.base import MOST, write_atomically
 
 DOCUMENTS: dict[type[BaseModel], tuple[str, str]] = {
     Config: ("keys", "schema.json"),
@@ -79,8 +75,11 @@ def _keys(
             inner, key = typing.get_args(inner)[1], f"{key}.NAME"
         elif typing.get_origin(inner) is tuple:
             inner, key = typing.get_args(inner)[0], f"{key}[]"
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            found += _keys(inner, defs[inner.__name__], defs, f"{key}.")
+        for kind in KINDS.values() if inner == Workload else (inner,):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                # What several kinds of workload have in common stands once.
+                rows = _keys(kind, defs[kind.__name__], defs, f"{key}.")
+                found += [row for row in rows if not any(row[::2] == known[::2] for known in found)]
     return found
 
 
@@ -101,7 +100,9 @@ def _type(part: dict[str, Any], defs: dict[str, Any]) -> str:
     if kind == "object":
         inner = next(iter(part.get("patternProperties", {}).values()), part.get("additionalProperties"))
         value = inner if isinstance(inner, dict) and "properties" not in part else None
-        return f"mapping of names to {_type(value, defs)}" if value and "$ref" not in value else "mapping"
+        return (
+            f"mapping of names to {_type(value, defs)}" if value and not {"$ref", "oneOf"} & value.keys() else "mapping"
+        )
     low, high = part.get("minimum"), part.get("maximum")
     # The common upper bound stands above the table, once.
     high = None if high == MOST else high
@@ -156,7 +157,3 @@ def write(folder: Path) -> None:
         write_atomically(folder / name, schema_text(model))
     readme = folder / "README.md"
     write_atomically(readme, readme_text(readme.read_text(encoding="utf-8")))
-
-
-if __name__ == "__main__":
-    write(Path(sys.argv[1]))

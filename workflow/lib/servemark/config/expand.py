@@ -8,16 +8,17 @@ import json
 import math
 import re
 from collections import Counter
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from servemark.config.field_types import MAX_CLIENTS, NAME_LENGTH
 from servemark.config.limits import too_many
-from servemark.config.model import Config, Deployment, Sweep, Workload
+from servemark.config.model import Config, Deployment, Sweep
 from servemark.config.problems import Loc, Problem, config_error, from_pydantic
 from servemark.config.reserved import kebab
-from servemark.records import Strict
+from servemark.config.workload import Load, Workload
+from servemark.records import LoadPoint
 from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 # More variants than this are taken for a mistake: each one is a whole deployment or a whole set of load points.
@@ -30,25 +31,6 @@ WARMUPS_A_PLACE = 2
 WARMUPS_OF_A_RATE = 32
 # Of a warm-up's answer: what is to be compiled is met in reading prompts and in the first steps of answers.
 WARMUP_TOKENS = 32
-
-
-class Point(Strict):
-    """One load point of a deployment."""
-
-    name: str = Field(description="<workload>-c<concurrency>-r<repetition> or <workload>-q<rate>-r<repetition>")
-    workload: str
-    concurrency: int | None = Field(description="requests in flight; with a request rate, the upper limit or None")
-    request_rate: float | None = Field(description="requests/s, or None when the concurrency is the load")
-    repetition: int = Field(description="from 1")
-    seed: int = Field(description="seed of this point's prompts, 0 to 2**31 - 1")
-    requests: int
-    input_tokens: int
-    output_tokens: int
-    warmups: int
-    warmup_tokens: int = Field(description="tokens of a warm-up's answer, at most")
-    client_options: dict[str, Any]
-    clients: int = Field(default=1, description="processes that share the load")
-    ask: Literal["endpoint", "replica"] = "endpoint"
 
 
 def expand(config: Config) -> Config:
@@ -91,7 +73,7 @@ def try_expand(config: Config) -> tuple[Config, list[Problem]]:
 def _apply(config: Config, sweep: Sweep, loc: Loc) -> tuple[Config, list[Problem]]:
     room, name = sweep.over.split(".", 1)
     entries: dict[str, Any] = getattr(config, room)
-    kind: type[Deployment] | type[Workload] = Deployment if room == "deployments" else Workload
+    kind: type[Deployment] | type[Load] = type(entries[name])
     context = {room: getattr(config, room) for room in ("models", "environments", "workloads", "cluster")}
     way, axes = ("grid", sweep.grid) if sweep.grid else ("zip", sweep.zip or {})
     total = math.prod(map(len, axes.values())) if way == "grid" else len(next(iter(axes.values())))
@@ -133,7 +115,7 @@ def _apply(config: Config, sweep: Sweep, loc: Loc) -> tuple[Config, list[Problem
     return config.model_copy(update=update), []
 
 
-def _bad_key(kind: type[Deployment] | type[Workload], key: str, loc: Loc) -> Problem | None:
+def _bad_key(kind: type[Deployment] | type[Load], key: str, loc: Loc) -> Problem | None:
     head, _, tail = key.partition(".")
     if head == "variables" and looks_secret(tail):  # before its values become part of a name
         return Problem(loc, "looks like a secret, and secrets never live in the configuration")
@@ -187,7 +169,7 @@ def _follow(deployment: Deployment, name: str, variants: tuple[str, ...]) -> Dep
     return deployment.model_copy(update={"workloads": tuple(renamed)})
 
 
-def points(config: Config, deployment_name: str) -> tuple[Point, ...]:
+def points(config: Config, deployment_name: str) -> tuple[LoadPoint, ...]:
     """Return the load points of one deployment in the order they run: workload, then load, then repetition.
 
     Args:
@@ -229,7 +211,7 @@ def warmups(workload: Workload, requests: int, concurrency: int | None) -> int:
     return min(requests, WARMUPS_A_PLACE * concurrency if concurrency else WARMUPS_OF_A_RATE)
 
 
-def _workload_points(name: str, workload: Workload, cpus: int | None) -> list[Point]:
+def _workload_points(name: str, workload: Workload, cpus: int | None) -> list[LoadPoint]:
     loads: list[tuple[str, int | None, float | None]]
     if workload.request_rate:
         limit = workload.concurrency[0] if workload.concurrency else None
@@ -237,25 +219,28 @@ def _workload_points(name: str, workload: Workload, cpus: int | None) -> list[Po
     else:
         loads = [(f"c{concurrency}", concurrency, None) for concurrency in workload.concurrency or ()]
     counts = workload.requests if len(workload.requests) > 1 else workload.requests * len(loads)
-    processes = [client_processes(workload, count, load[1], cpus) for load, count in zip(loads, counts, strict=True)]
+    prompts = workload.prompts
     return [
-        Point(
-            name=f"{name}-{label}-r{repetition}",
-            workload=name,
-            concurrency=concurrency,
-            request_rate=rate,
-            repetition=repetition,
-            seed=_seed(workload, count, label, repetition, clients, warmups(workload, count, concurrency)),
-            requests=count,
-            input_tokens=workload.input_tokens,
-            output_tokens=workload.output_tokens,
-            warmups=warmups(workload, count, concurrency),
-            warmup_tokens=min(WARMUP_TOKENS, workload.output_tokens),
-            client_options=workload.client_options,
-            clients=clients,
-            ask=workload.ask,
+        _seeded(
+            LoadPoint(
+                name=f"{name}-{label}-r{repetition}",
+                workload=name,
+                prompts=prompts,
+                concurrency=concurrency,
+                request_rate=rate,
+                repetition=repetition,
+                seed=workload.seed,
+                requests=count,
+                warmups=warmups(workload, count, concurrency),
+                warmup_tokens=min(WARMUP_TOKENS, prompts.output_tokens),
+                client_options=workload.client_options,
+                clients=client_processes(workload, count, concurrency, cpus),
+                ask=workload.ask,
+            ),
+            label,
+            workload,
         )
-        for (label, concurrency, rate), count, clients in zip(loads, counts, processes, strict=True)
+        for (label, concurrency, rate), count in zip(loads, counts, strict=True)
         for repetition in range(1, workload.repetitions + 1)
     ]
 
@@ -265,20 +250,20 @@ def _rate(rate: float) -> str:
     return f"{rate:.6f}".rstrip("0").rstrip(".")
 
 
-def _seed(workload: Workload, requests: int, label: str, repetition: int, processes: int, warmups: int) -> int:
+def _seeded(point: LoadPoint, label: str, workload: Workload) -> LoadPoint:
     """Return a seed of 31 bits that only this point has.
 
     Two points with one seed would send the same prompts, or prompts that begin the same, and the second would find them
     in the server's prefix cache. So everything that makes a point another one goes in; names do not, for renaming a
     workload changes nothing that is measured.
     """
-    lengths = [workload.input_tokens, workload.output_tokens]
-    client = [warmups, workload.client_options, workload.concurrency if workload.request_rate else None]
-    parts = [workload.seed, workload.dataset, *lengths, requests, client, label, repetition]
+    client = [point.warmups, point.client_options, workload.concurrency if workload.request_rate else None]
+    parts = [workload.seed, *point.prompts.key_part().values(), point.requests, client, label, point.repetition]
     # Left out where they are the default: points that were measured before there was a choice keep their seed, and so their ledger key.
-    parts += [{"clients": processes}] if processes > 1 else []
-    parts += [{"ask": workload.ask}] if workload.ask != "endpoint" else []
-    return int.from_bytes(hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()[:4], "big") >> 1
+    parts += [{"clients": point.clients}] if point.clients > 1 else []
+    parts += [{"ask": point.ask}] if point.ask != "endpoint" else []
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
+    return point.model_copy(update={"seed": int.from_bytes(digest[:4], "big") >> 1})
 
 
 def same_names(config: Config) -> list[Problem]:

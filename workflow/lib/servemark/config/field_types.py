@@ -17,7 +17,8 @@ from servemark.config import cuda_graphs
 from servemark.config.reserved import CLIENT_OPTIONS, SERVE_OPTIONS, kebab, owned, refusal, shortened
 from servemark.environments import lockfiles
 from servemark.files import folder_name
-from servemark.records import PREFIX
+from servemark.records.base import MOST, Count
+from servemark.records.workload import PREFIX
 from servemark.variables import table
 from servemark.weights import hub_source
 from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
@@ -28,8 +29,6 @@ VARIABLE_PATTERN = r"^[A-Z_][A-Z0-9_]*$"
 OPTION_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 # Names become parts of file names, which have 255 bytes: run, deployment and point together must fit.
 NAME_LENGTH = 80
-# Of anything that is counted, and of seconds: 32 years.
-MOST = 10**9
 # Processes of the client: each takes about a core.
 MAX_CLIENTS = 1024
 # PATH_MAX of Linux, without the NUL at the end.
@@ -266,7 +265,6 @@ _VALUE_SCHEMA = {"type": [*_SCALARS, "array"], "items": {"type": _SCALARS}}
 Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=NAME_LENGTH)]
 RunName = Annotated[str, Field(pattern=RUN_PATTERN, max_length=NAME_LENGTH), BeforeValidator(_run_text)]
 Flag = Annotated[bool, Field(strict=True)]
-Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
 Amount = Annotated[int, Field(strict=True, ge=0)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
 Seconds = Annotated[float, Field(strict=True, gt=0, le=MOST, allow_inf_nan=False)]

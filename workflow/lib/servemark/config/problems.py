@@ -18,9 +18,10 @@ from servemark.config.cluster import (
     Site,
 )
 from servemark.config.field_types import NAME_PATTERN, OPTION_PATTERN, RUN_PATTERN, VARIABLE_PATTERN, nearest
-from servemark.config.model import Config, Deployment, Workload
+from servemark.config.model import Config, Deployment
 from servemark.config.positions import Source, find, is_missing, value_at
 from servemark.config.reserved import SERVE_OPTIONS, kebab, refusal
+from servemark.config.workload import KINDS, Load, Workload
 from servemark.errors import ConfigError
 from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
@@ -58,16 +59,20 @@ class Problem:
 def from_pydantic(error: ValidationError, data: Any) -> list[Problem]:
     """Return the problems of one failed validation of ``data``."""
     return [
-        _translate(item, data)
+        _translate(item, data, rooted=error.title == Config.__name__)
         for item in error.errors(include_url=False)
         # Both follow from another error, which is listed: pydantic counts only the items that are right.
         if item["type"] != "default_factory_not_called" and not (item["type"] == "too_short" and item["input"])
     ]
 
 
-def _translate(item: Any, data: Any) -> Problem:
+def _translate(item: Any, data: Any, rooted: bool) -> Problem:
     kind, context = item["type"], item.get("ctx", {})
     loc: Loc = tuple(item["loc"])
+    home = model_at(loc[:-1])
+    if rooted and loc[:1] == ("workloads",) and len(loc) > 2 and loc[2] in KINDS:
+        # pydantic puts the dataset between a workload's name and its key
+        loc, home = loc[:2] + loc[3:], KINDS[loc[2]]
     if loc and loc[-1] == "[key]":  # pydantic gives the key `no`, false to YAML, as 0
         loc = (*loc[:-2], item["input"])
     if isinstance(loc[-1] if loc else None, int) and not isinstance(value_at(data, loc[:-1]), list | tuple | dict):
@@ -78,7 +83,14 @@ def _translate(item: Any, data: Any) -> Problem:
         loc = (*loc, *context["at"])
         return Problem(loc, context["text"], tuple(context["allowed"]), context["hide"], given)
     if kind == "extra_forbidden":
-        return _unknown_key(loc)
+        return _unknown_key(loc, home)
+    if kind == "union_tag_not_found":
+        close = nearest("dataset", [key for key in found if isinstance(key, str)])
+        if close:
+            return Problem((*loc, close), "is an unknown key", ("dataset",), given=close)
+        return Problem((*loc, "dataset"), "is missing", tuple(KINDS))
+    if kind == "union_tag_invalid":
+        return Problem((*loc, "dataset"), "is not one of the choices", tuple(KINDS), given=context["tag"])
     if kind == "literal_error":
         allowed = tuple(re.findall(r"'([^']+)'", context["expected"]))
         return Problem(loc, "is not one of the choices", allowed, given=str(found))
@@ -103,7 +115,7 @@ _WORDS = {
     "less_than_equal": "must be at most {le}",
     "string_too_long": "must have at most {max_length} characters",
     "too_short": "must not be empty",
-    "model_type": "must be a mapping of keys, indented below it",
+    **dict.fromkeys(("model_type", "model_attributes_type"), "must be a mapping of keys, indented below it"),
     "dict_type": "must be a mapping of names, indented below it",
     "tuple_type": "must be a list",
     "invalid_key": "must be text",
@@ -137,6 +149,8 @@ def model_at(loc: Sequence[Any]) -> type[BaseModel] | None:
                 here = Site
         elif typing.get_origin(here) in (dict, tuple):
             here = typing.get_args(here)[1 if typing.get_origin(here) is dict else 0]
+        if here == Workload:
+            here = next(iter(KINDS.values()))  # of any kind, for hints
     return here if isinstance(here, type) and issubclass(here, BaseModel) else None
 
 
@@ -159,8 +173,8 @@ _HOMES = {
 }
 
 
-def _unknown_key(loc: Loc) -> Problem:
-    key, home = str(loc[-1]), model_at(loc[:-1])
+def _unknown_key(loc: Loc, home: type[BaseModel] | None) -> Problem:
+    key = str(loc[-1])
     allowed = tuple(home.model_fields) if home else ()
     keys = aliases.meant(key)
     if known := next((one for one in (*keys, key) if nearest(one, allowed)), None):
@@ -176,7 +190,7 @@ def _unknown_key(loc: Loc) -> Problem:
         text += "; options of `vllm serve` stand under `options`"
     elif home is Deployment:
         text += f"; {refusal(kebab(key), SERVE_OPTIONS)}"
-    elif home is Workload:
+    elif home and issubclass(home, Load):
         text += "; options of `vllm bench serve` stand under `client_options`"
     return Problem(loc, text, allowed)
 

@@ -15,7 +15,7 @@ from servemark.launch import command_lines
 from servemark.measurement.merge import Samples, merge
 from servemark.measurement.raw import RawError, RawResult, read_data, read_raw
 from servemark.processes.children import ToolResult
-from servemark.records import PlannedPoint, Ready, prefix_tokens, prompt_tokens, write_atomically
+from servemark.records import LoadPoint, Ready, write_atomically
 from servemark.supervisor.process_request import DaemonRequest
 
 # As in in_model_env/bench_client.py.
@@ -23,7 +23,7 @@ WARMUP = "SERVEMARK_WARMUP"
 _RUN_CLIENTS = Path(__file__).parents[1] / "in_model_env" / "run_clients.py"
 
 
-def shares(point: PlannedPoint) -> list[PlannedPoint]:
+def shares(point: LoadPoint) -> list[LoadPoint]:
     """Return what each of the point's client processes sends, adding up to the point: places as evenly as they go, and as many requests and
     warm-ups for each place, so that all are at work for as long. With a rate, as many requests each, and one warm-up or more: at its end
     they wait for each other (in_model_env/bench_client.py).
@@ -78,7 +78,7 @@ class BenchmarkClient:
         variables: what the environment's processes are given.
     """
 
-    point: PlannedPoint
+    point: LoadPoint
     ready: Ready
     draft: Path
     python: str
@@ -98,7 +98,7 @@ class BenchmarkClient:
 
     @property
     def _warmup(self) -> dict[str, str]:
-        tokens, shared = self.point.warmup_tokens, prefix_tokens(self.point) / prompt_tokens(self.point)
+        tokens, shared = self.point.warmup_tokens, self.point.prefix_tokens / self.point.prompt_tokens
         return {} if tokens is None else {WARMUP: json.dumps({"tokens": tokens, "shared": shared})}
 
     @property

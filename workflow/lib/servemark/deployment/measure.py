@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -21,13 +21,13 @@ from servemark.environments import bytecode_cache
 from servemark.files import storage
 from servemark.measurement import reasons, verdict
 from servemark.measurement.facts import ServerFacts
-from servemark.measurement.key import key_parts
+from servemark.measurement.key import point_parts
 from servemark.measurement.ledger import PASSING, Ledger, file_sha256, is_keepable
 from servemark.measurement.raw import RawError, read_raw
 from servemark.nodes import suspension
-from servemark.planning.plan_deployment import point_key_parts
 from servemark.records import (
     Failure,
+    LoadPoint,
     Measurement,
     PlannedPoint,
     Ready,
@@ -52,7 +52,7 @@ class Measuring:
 
         A point that cannot be measured, because its deployment failed or is gone, gets an INVALID record that says so.
         """
-        point = next(p for p in self.here.plan.points if p.name == name)
+        point = next(p for p in self.here.plan.points if p.load.name == name)
         raw_path.parent.mkdir(parents=True, exist_ok=True)
         if found := self._from_ledger(point, raw_path):
             self.here.progress.say(f"{name}: measured before, taken from the ledger")
@@ -81,7 +81,7 @@ class Measuring:
             refused = storage.refusal(error, self.ledger.root)
             if refused is None:
                 raise
-            self.here.progress.say(f"warning: {point.name} is not in the ledger yet: {refused.what}")
+            self.here.progress.say(f"warning: {point.load.name} is not in the ledger yet: {refused.what}")
             self.here.progress.say(f"what to do: {refused.do}")
 
     def _from_ledger(self, point: PlannedPoint, raw_path: Path) -> Measurement | None:
@@ -92,28 +92,13 @@ class Measuring:
         stored.copy_raw(raw_path)
         # The key does not hold the thresholds: a stored measurement is judged by today's.
         facts = ServerFacts(same_process=True, client_exit_code=0)
-        judgement = verdict.judge(read_raw(raw_path), point, self.here.config.verdict, facts)
+        judgement = verdict.judge(read_raw(raw_path), point.load, self.here.config.verdict, facts)
         if any(reason.code in PASSING for reason in judgement.reasons):
             # Stored before this check existed. Its key stays free, so that the point is measured again.
             self.ledger.forget(point.key, stored.record.raw_sha256)
             return None
-        old = stored.record
-        kept = (
-            "key_parts",
-            "attempt",
-            "started_at",
-            "client_node",
-            "client_argv",
-            "client_exit_code",
-            "replica_requests",
-        )
-        context = verdict.Context(
-            deployment=self.here.plan.deployment,
-            raw=raw_path.name,
-            raw_sha256=old.raw_sha256,
-            **{name: getattr(old, name) for name in kept},
-        )
-        return verdict.measurement(judgement, point, context)
+        names = {"deployment": self.here.plan.deployment, "load": point.load, "raw": raw_path.name}
+        return verdict.judged(stored.record.model_copy(update=names), judgement)
 
     def _live(self, ready_path: Path) -> tuple[Ready | None, Failure | None]:
         """Return the token if the deployment lives, and why not if it does not: its own failure, or how its server ended since."""
@@ -147,9 +132,17 @@ class Measuring:
         failure = attempts.explain_end(STAGE, attempt, first, what, "server_died")
         return attempts.fail(attempt, failure.model_copy(update={"reason": "server_died"}), self.here.timeouts.stop)
 
-    def _context(self, point: PlannedPoint, attempt: Path | None) -> verdict.Context:
-        parts = key_parts(self.here.plan.key_parts, point_key_parts(point))
-        return verdict.Context(self.here.plan.deployment, parts, attempt=str(attempt) if attempt else None)
+    def _record(self, point: PlannedPoint, attempt: Path | None, **seen: Any) -> Measurement:
+        """The record of a point before its verdict; ``seen``: further fields."""
+        return Measurement(
+            deployment=self.here.plan.deployment,
+            load=point.load,
+            key=point.key,
+            key_parts={"deployment": self.here.plan.key_parts, "point": point_parts(point.load)},
+            verdict="INVALID",
+            attempt=str(attempt) if attempt else None,
+            **seen,
+        )
 
     def _lost(self, point: PlannedPoint, failure: Failure | None) -> Measurement:
         attempt = attempts.latest(self.here.deployment)
@@ -160,7 +153,7 @@ class Measuring:
             log=str(attempt / "keeper.json") if attempt else None,
             remedy="Run again: what is lacking is measured then.",
         )
-        return verdict.not_measured(failure, point, self._context(point, attempt))
+        return verdict.not_measured(self._record(point, attempt), failure)
 
     def _measure(self, point: PlannedPoint, ready: Ready, raw_path: Path) -> Measurement:
         """Run the client against the live server and judge what it wrote.
@@ -175,7 +168,7 @@ class Measuring:
         # Of this attempt alone: a client that a lost node still runs writes elsewhere.
         draft = raw_path.with_name(f".{raw_path.name}.{attempt.name}.draft")
         own = bytecode_cache.variables(self.here.environment)
-        client = BenchmarkClient(point, ready, draft, self.here.environment.python, self.here.manifest.path, own)
+        client = BenchmarkClient(point.load, ready, draft, self.here.environment.python, self.here.manifest.path, own)
         client.clear()
         scrapes = {server.daemon: scraper(server.url, key) for server in ready.servers}
         server = ServerWatch(attempt, scrapes, self.here.timeouts.no_progress)
@@ -187,7 +180,7 @@ class Measuring:
             self.here.plan.modules,
             self.here.timeouts.point,
             self.here,
-            lambda: self._watch(point, server),
+            lambda: self._watch(point.load, server),
         )
         server.settle()
         with open(attempt / DURATIONS, "a") as stream:
@@ -205,8 +198,8 @@ class Measuring:
         if isinstance(results, RawError):
             # A full disk is no measurement.
             storage.require(draft.parent)
-        judgement = verdict.judge(results, point, self.here.config.verdict, facts)
-        failure = _end_deployment(attempt, point, facts, server.blamed, self.here.timeouts.stop)
+        judgement = verdict.judge(results, point.load, self.here.config.verdict, facts)
+        failure = _end_deployment(attempt, point.load, facts, server.blamed, self.here.timeouts.stop)
         self.here.check()
         if draft.exists():
             draft.replace(raw_path)
@@ -214,10 +207,11 @@ class Measuring:
             _write_no_results(raw_path)
         client.clear()
         replicas = {server.daemon: server.replica for server in ready.servers}
-        timeline = server.timeline(self.here.plan.deployment, point.name, started_at, replicas)
-        timeline.write(Timeline.path(attempt, point.name))
-        context = dataclasses.replace(
-            self._context(point, attempt),
+        timeline = server.timeline(self.here.plan.deployment, point.load.name, started_at, replicas)
+        timeline.write(Timeline.path(attempt, point.load.name))
+        record = self._record(
+            point,
+            attempt,
             started_at=started_at,
             client_node=ready.client_node,
             client_argv=tuple(client.commands[0]),
@@ -227,9 +221,9 @@ class Measuring:
             raw_sha256=file_sha256(raw_path),
             failure=failure,
         )
-        return verdict.measurement(judgement, point, context)
+        return verdict.judged(record, judgement)
 
-    def _watch(self, point: PlannedPoint, server: ServerWatch) -> str | None:
+    def _watch(self, point: LoadPoint, server: ServerWatch) -> str | None:
         reason = server()
         self.here.progress.waiting(
             f"{point.name}: {point.requests} requests, {server.generated:.0f} tokens generated by this deployment",
@@ -274,9 +268,7 @@ def _death(attempt: Path, server: ServerWatch) -> str | None:
     return attempts.how_it_ended(daemon) if daemon and daemon.ended_at else "the server's process is gone"
 
 
-def _end_deployment(
-    attempt: Path, point: PlannedPoint, facts: ServerFacts, blamed: str, stop_s: float
-) -> Failure | None:
+def _end_deployment(attempt: Path, point: LoadPoint, facts: ServerFacts, blamed: str, stop_s: float) -> Failure | None:
     daemon = attempts.find_daemon(attempt, blamed)
     if facts.died:
         daemon = attempts.first_to_end(attempt, blamed)

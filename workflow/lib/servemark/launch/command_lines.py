@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.launch import api_key, compile_cache, random_weights
-from servemark.records import Node, Plan, PlannedPoint
+from servemark.records import LoadPoint, Node, Plan
 
 VLLM = "vllm.entrypoints.cli.main"
 # Our traffic is local; with a site's http_proxy set, vLLM's client would hand load and key to the proxy.
@@ -135,7 +135,7 @@ def bench(
     url: str,
     served_name: str,
     tokenizer: str,
-    point: PlannedPoint,
+    point: LoadPoint,
     folder: str,
     name: str,
 ) -> list[str]:
@@ -155,12 +155,7 @@ def bench(
         served_name,
         "--tokenizer",
         tokenizer,
-        "--dataset-name",
-        "random",
-        "--random-input-len",
-        str(point.input_tokens),
-        "--random-output-len",
-        str(point.output_tokens),
+        *point.prompts.client_arguments(),
         "--num-prompts",
         str(point.requests),
         "--seed",

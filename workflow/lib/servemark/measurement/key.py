@@ -13,9 +13,8 @@ variables       the server's environment variables: the deployment's own over th
 modules         what ``module load`` brings (the fabric's NCCL plugin, a compiler), in the order it is loaded
 interface       the network between nodes as configured, when there is more than one node; else None
 hardware        accelerator; GPU names and memory, sorted; driver; CPU model and logical count; architecture
-workload        dataset, lengths, requests, warm-ups, client options: the workload as configured, without its name and
-                without the lists of loads, repetitions and seeds that it is expanded into; the number of client
-                processes when there are several, and whom they ask when it is not the endpoint
+workload        what the prompts' kind states (``Prompts.key_part``: dataset, lengths), requests, warm-ups, client options; the
+                number of client processes when there are several, and whom they ask when it is not the endpoint
 load            concurrency, request rate
 repetition      which repetition
 seed            the seed
@@ -38,7 +37,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from servemark.records import Hardware, Topology
+from servemark.records import Hardware, LoadPoint, Topology
 from servemark.variables.table import in_key
 
 FORMAT = 2
@@ -50,11 +49,6 @@ PLACE_OPTIONS = frozenset({
     "root-path", "served-model-name",
 })  # fmt: skip
 """Options that say where or under which name a server, a client or its files live."""
-
-EXPANDED_WORKLOAD_KEYS = frozenset(
-    {"name", "concurrency", "request_rate", "repetitions", "repetition", "seed", "seeds"}
-)
-"""Keys of a workload that are names or are given per point."""
 
 
 def deployment_parts(
@@ -108,30 +102,26 @@ def hardware_part(hardware: Hardware) -> dict[str, Any]:
     }
 
 
-def point_parts(
-    *,
-    workload: Mapping[str, Any],
-    concurrency: int | None,
-    request_rate: float | None,
-    repetition: int,
-    seed: int,
-) -> dict[str, Any]:
-    """Return the load point's share of the key.
-
-    Args:
-        workload: the workload as configured; ``client_options``, if there, are options of the benchmark client.
-    """
-    shape = {key: value for key, value in workload.items() if key not in EXPANDED_WORKLOAD_KEYS}
-    if "client_options" in shape:
-        shape["client_options"] = normalise_options(shape["client_options"])
+def point_parts(load: LoadPoint) -> dict[str, Any]:
+    """The load point's share of the key."""
+    workload = {
+        **load.prompts.key_part(),
+        "requests": load.requests,
+        "warmups": load.warmups,
+        "options": load.client_options,
+    }
+    # Left out where they are the default, so that what was measured before there was a choice keeps its key.
+    workload |= {} if load.warmup_tokens is None else {"warmup_tokens": load.warmup_tokens}
+    workload |= {"clients": load.clients} if load.clients > 1 else {}
+    workload |= {"ask": load.ask} if load.ask != "endpoint" else {}
     return {
-        "workload": {key: shape[key] for key in sorted(shape)},
+        "workload": dict(sorted(workload.items())),
         "load": {
-            "concurrency": concurrency,
-            "request_rate": None if request_rate is None else str(float(request_rate)),
+            "concurrency": load.concurrency,
+            "request_rate": None if load.request_rate is None else str(float(load.request_rate)),
         },
-        "repetition": repetition,
-        "seed": seed,
+        "repetition": load.repetition,
+        "seed": load.seed,
     }
 
 
@@ -144,11 +134,6 @@ def digest(deployment: Mapping[str, Any], point: Mapping[str, Any]) -> str:
     parts = {"format": FORMAT, "deployment": deployment, "point": point}
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
-
-
-def key_parts(deployment: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both parts as they go into a measurement's record, so that a key can be explained and recomputed."""
-    return {"deployment": dict(deployment), "point": dict(point)}
 
 
 def normalise_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def decide(
     """
     seen = {(_name(record), record.key, reason_codes(record)) for record in rejected if not _of_another(record)}
     decisions = []
-    for path, record in sorted(records.items(), key=lambda item: (item[1].deployment, item[1].point)):
+    for path, record in sorted(records.items(), key=lambda item: (item[1].deployment, item[1].load.name)):
         name = _name(record)
         if record.verdict != "INVALID":
             decisions.append(Decision(path, record, "keep"))
@@ -137,9 +137,9 @@ def reject(path: Path, record: Measurement, rejected_dir: Path) -> Path:
     folder = rejected_dir / _plain(record.deployment)
     folder.mkdir(parents=True, exist_ok=True)
     number = 1
-    while any((folder / f"{_plain(record.point)}.{number}{end}").exists() for end in (".json", ".raw")):
+    while any((folder / f"{_plain(record.load.name)}.{number}{end}").exists() for end in (".json", ".raw")):
         number += 1
-    target = folder / f"{record.point}.{number}.json"
+    target = folder / f"{record.load.name}.{number}.json"
     raw = path.parent / _plain(record.raw) if record.raw else None
     if raw and raw.exists():
         # Not .json: read_rejected takes every .json for a record.
@@ -157,7 +157,7 @@ def _plain(name: str) -> str:
 
 
 def _name(record: Measurement) -> str:
-    return f"{record.deployment}/{record.point}"
+    return f"{record.deployment}/{record.load.name}"
 
 
 def _accepted(name: str, accept_invalid: bool | Sequence[str]) -> bool:
@@ -177,7 +177,7 @@ def _causes(record: Measurement) -> list[tuple[str, str, str, str]]:
     if record.attempt and not {"server_died", "server_hung", "server_changed"} & reason_codes(record):
         # RUN/deployments/NAME/attempts/NUMBER
         run_folder = record.attempt.partition("/deployments/")[0]
-        log = f"{run_folder}/logs/measure/{record.deployment}/{record.point}.log"
+        log = f"{run_folder}/logs/measure/{record.deployment}/{record.load.name}.log"
     return [
         (reason.code, reason.detail, log, remedy(reason.code))
         for reason in record.reasons
@@ -189,7 +189,7 @@ def _hole(decision: Decision) -> dict[str, str]:
     causes = _causes(decision.record)
     return {
         "deployment": decision.record.deployment,
-        "point": decision.record.point,
+        "point": decision.record.load.name,
         "reason": ", ".join(reason for reason, *_ in causes),
         "detail": f"{' '.join(detail for _, detail, *_ in causes)} ({decision.why})".replace("\n", " | "),
     }

@@ -19,7 +19,7 @@ from typing import Protocol
 from servemark.measurement.clients import window
 from servemark.measurement.raw import RawResult, Results
 from servemark.measurement.reasons import reason
-from servemark.records import PlannedPoint, Reason
+from servemark.records import LoadPoint, Reason
 
 FREE_WAIT_S = 0.005
 """Mean wait up to which nothing held requests up (``client_free_wait`` in planning/advice.yaml)."""
@@ -50,7 +50,7 @@ def waited_s(raw: Results) -> float | None:
     return math.fsum(waits) / len(waits) if waits else None
 
 
-def reasons(raw: RawResult, asked: PlannedPoint, limits: Limits) -> Iterator[Reason]:
+def reasons(raw: RawResult, asked: LoadPoint, limits: Limits) -> Iterator[Reason]:
     """Yield why the figures are those of another load than the rate that was asked for."""
     rate = asked.request_rate
     if rate is None or not math.isfinite(rate) or not raw.good:

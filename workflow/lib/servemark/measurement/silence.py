@@ -24,7 +24,7 @@ from servemark.measurement.clients import window
 from servemark.measurement.raw import Client, RawResult, Request, Results
 from servemark.measurement.reasons import reason
 from servemark.measurement.recount import span_of
-from servemark.records import PlannedPoint, Reason
+from servemark.records import LoadPoint, Reason
 
 LONG_S = 2.0
 """A shorter silence is not judged (``longest_silence_cpu`` in planning/advice.yaml), and two samples are due in this time."""
@@ -76,7 +76,7 @@ class Found:
         return sum(silence.seconds for silence in (*self.stopped, *self.odd))
 
 
-def reasons(raw: RawResult, asked: PlannedPoint) -> Iterator[Reason]:
+def reasons(raw: RawResult, asked: LoadPoint) -> Iterator[Reason]:
     """Yield the reason ``interrupted`` when unexplained silences take a share of the measurement that its results show.
 
     Args:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, fields
+from typing import Literal, Protocol
 
 from servemark.measurement import clients, rate, silence, statistics
 from servemark.measurement.facts import ServerFacts
 from servemark.measurement.raw import RawError, RawResult, Request
 from servemark.measurement.reasons import reason
 from servemark.measurement.recount import disagreements, recount, span_of
-from servemark.records import Failure, Measurement, PlannedPoint, Reason, prompt_tokens
+from servemark.records import Failure, LoadPoint, Measurement, Reason
 
 Verdict = Literal["VALID", "SUSPECT", "INVALID"]
 
@@ -66,7 +66,7 @@ class Judgement:
     client_cpu: float | None = None
 
 
-def judge(raw: RawResult | RawError, asked: PlannedPoint, thresholds: Thresholds, server: ServerFacts) -> Judgement:
+def judge(raw: RawResult | RawError, asked: LoadPoint, thresholds: Thresholds, server: ServerFacts) -> Judgement:
     """Decide whether the figures of one load point may be shown.
 
     Args:
@@ -102,65 +102,20 @@ def judge(raw: RawResult | RawError, asked: PlannedPoint, thresholds: Thresholds
     )
 
 
-@dataclass(frozen=True)
-class Context:
-    """What belongs to a measurement beside its load point and the judgement.
-
-    Attributes:
-        raw, raw_sha256: file name of the per-request results beside the record, and their sha256.
-        replica_requests: requests that each replica finished during the point.
-    """
-
-    deployment: str
-    key_parts: dict[str, Any]
-    attempt: str | None = None
-    started_at: str | None = None
-    client_node: str | None = None
-    client_argv: tuple[str, ...] = ()
-    client_exit_code: int | None = None
-    replica_requests: dict[str, int] = field(default_factory=dict)
-    raw: str | None = None
-    raw_sha256: str | None = None
-    failure: Failure | None = None
-
-
-def measurement(judgement: Judgement, point: PlannedPoint, context: Context) -> Measurement:
-    """Return the record of one load point."""
-    figures = judgement.figures
-    shown = {} if figures is None else {f.name: getattr(figures, f.name) for f in fields(figures)}
-    return Measurement(
-        point=point.name,
-        workload=point.workload,
-        concurrency=point.concurrency,
-        request_rate=point.request_rate,
-        repetition=point.repetition,
-        seed=point.seed,
-        input_tokens=point.input_tokens,
-        output_tokens=point.output_tokens,
-        ask=point.ask,
-        clients=point.clients,
-        client_cpu=None if figures is None else judgement.client_cpu,
-        key=point.key,
-        verdict=judgement.verdict,
-        reasons=judgement.reasons,
-        asked=point.requests,
-        completed=judgement.completed,
-        failed=judgement.failed,
-        **{f.name: getattr(context, f.name) for f in fields(context)},
-        **shown,
+def judged(record: Measurement, judgement: Judgement) -> Measurement:
+    """Return the record with this verdict and these figures in place of its own; everything else stays."""
+    found = {f.name: getattr(judgement, f.name) for f in fields(judgement) if f.name != "figures"}
+    found |= {"client_cpu": None} if judgement.figures is None else {}
+    return record.model_copy(
+        update=found | {f.name: getattr(judgement.figures, f.name, None) for f in fields(statistics.Figures)}
     )
 
 
-def not_measured(failure: Failure, point: PlannedPoint, context: Context) -> Measurement:
+def not_measured(record: Measurement, failure: Failure) -> Measurement:
     """Return the INVALID record of a load point that was never measured because an earlier stage failed."""
-    judgement = Judgement(
-        "INVALID",
-        (Reason(code=failure.reason, severity="INVALID", detail=failure.detail),),
-        completed=0,
-        failed=0,
-        figures=None,
-    )
-    return measurement(judgement, point, replace(context, failure=failure))
+    why = Reason(code=failure.reason, severity="INVALID", detail=failure.detail)
+    judgement = Judgement("INVALID", (why,), completed=0, failed=0, figures=None)
+    return judged(record.model_copy(update={"failure": failure}), judgement)
 
 
 def _verdict(reasons: list[Reason]) -> Verdict:
@@ -184,9 +139,7 @@ def _server_reasons(server: ServerFacts) -> Iterator[Reason]:
         yield reason(silence.INTERRUPTED, server.interrupted)
 
 
-def _request_reasons(
-    raw: RawResult, good: list[Request], asked: PlannedPoint, thresholds: Thresholds
-) -> Iterator[Reason]:
+def _request_reasons(raw: RawResult, good: list[Request], asked: LoadPoint, thresholds: Thresholds) -> Iterator[Reason]:
     accounted, failed = len(raw.requests), len(raw.requests) - len(good)
     if {accounted, raw.num_prompts} != {asked.requests}:
         yield reason(
@@ -211,17 +164,24 @@ def _request_reasons(
         yield reason("no_output", "Not one request completed.")
     elif silent:
         yield reason("no_output", f"{silent} of {len(good)} completed requests have no output token.")
-    yield from _output_reasons(good, asked.output_tokens, thresholds.output_tokens_tolerance)
-    wanted, got = len(good) * prompt_tokens(asked), sum(request.input_tokens for request in good)
+    # Failed requests are judged by requests_failed; here the completed ones must have been answered in full.
+    numbers = [number for number, request in enumerate(raw.requests) if request.ok]
+    outputs = [asked.prompts.expected_output_tokens(number) for number in numbers]
+    yield from _output_reasons(good, outputs, thresholds.output_tokens_tolerance)
+    prompts = [
+        (request.input_tokens, own + asked.prefix_tokens)
+        for request, number in zip(good, numbers, strict=True)
+        if (own := asked.prompts.expected_input_tokens(number)) is not None
+    ]
+    got, wanted = sum(found for found, _ in prompts), sum(expected for _, expected in prompts)
     if abs(got - wanted) > thresholds.input_tokens_tolerance * wanted:
         yield reason("input_tokens_differ", f"Prompts hold {got} tokens; {wanted} were asked for.")
 
 
-def _output_reasons(good: list[Request], each: int, tolerance: float) -> Iterator[Reason]:
-    # Failed requests are judged by requests_failed; here the completed ones must have been answered in full.
-    wanted, got = len(good) * each, sum(request.output_tokens for request in good)
-    short = sum(request.output_tokens < each for request in good)
-    long = sum(request.output_tokens > each for request in good)
+def _output_reasons(good: list[Request], expected: list[int], tolerance: float) -> Iterator[Reason]:
+    wanted, got = sum(expected), sum(request.output_tokens for request in good)
+    short = sum(request.output_tokens < each for request, each in zip(good, expected, strict=True))
+    long = sum(request.output_tokens > each for request, each in zip(good, expected, strict=True))
     text = f"{len(good)} completed requests gave {got} output tokens; {wanted} were asked for"
     if got < wanted * (1 - tolerance) or (tolerance == 0 and short):
         yield reason("output_tokens_short", f"{text} ({short} requests too short).")
@@ -244,7 +204,7 @@ def _odd_clock(duration_s: float, good: list[Request]) -> str | None:
 
 
 def _figure_reasons(
-    raw: RawResult, good: list[Request], figures: statistics.Figures, asked: PlannedPoint, thresholds: Thresholds
+    raw: RawResult, good: list[Request], figures: statistics.Figures, asked: LoadPoint, thresholds: Thresholds
 ) -> Iterator[Reason]:
     differ = [*disagreements(raw, figures), *clients.own_disagreements(raw)]
     if differ:

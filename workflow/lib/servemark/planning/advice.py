@@ -16,7 +16,7 @@ from servemark.planning.all_reduce import multicast
 from servemark.planning.demand import Asked
 from servemark.planning.options import count, whole
 from servemark.planning.software import uuids_unread, vocabulary_missing
-from servemark.records import PlannedPoint, prompt_tokens
+from servemark.records import LoadPoint
 from servemark.variables import table
 
 Found = dict[str, object] | bool
@@ -75,7 +75,7 @@ def cache_too_small(asked: Asked) -> Found:
     return {
         "loads": _loads(short),
         "running": asked.running(worst),
-        "tokens": lengths.request_tokens(worst),
+        "tokens": worst.request_tokens,
         "once": f" ({shared} of them kept once for all)" if shared else "",
         "held": round(asked.held(worst)),
         "memory": "options.gpu-memory-utilization" if asked.cuda else "variables.VLLM_CPU_KVCACHE_SPACE",
@@ -86,10 +86,10 @@ def length_tight(asked: Asked) -> Found:
     """Detect too little room for random prompts, which the server may tokenise to more tokens than were drawn."""
     limit, given = asked.estimate.max_model_len, whole(asked.options, "max-model-len") is not None
     margin = measured("prompt_margin")
-    tight = [p for p in asked.points if limit - lengths.request_tokens(p) <= margin * prompt_tokens(p)]
+    tight = [p for p in asked.points if limit - p.request_tokens <= margin * p.prompt_tokens]
     if not tight or (not given and asked.architecture.max_positions is None):
         return False
-    worst = max(tight, key=lengths.request_tokens)
+    worst = max(tight, key=lambda p: p.request_tokens)
     do = "Raise options.max-model-len, or leave it out" if given else "Shorten the workload"
     return {"workload": worst.workload, "asked_for": lengths.in_words(worst), "do": do}
 
@@ -186,7 +186,7 @@ def _listed(items: Iterable[object]) -> str:
     return ", ".join(map(str, items))
 
 
-def _loads(points: Iterable[PlannedPoint]) -> str:
+def _loads(points: Iterable[LoadPoint]) -> str:
     return _listed(sorted({point.concurrency or 0 for point in points}))
 
 

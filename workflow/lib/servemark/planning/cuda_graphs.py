@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from servemark.config.cuda_graphs import LARGEST, SIZES, WORKLOAD, both, numbers
 from servemark.planning.options import flag, max_num_seqs, whole
-from servemark.records import Hardware, Topology
+from servemark.records import Hardware, LoadPoint, Topology
 
 MARGIN = 1.25
 """Of several engines, one may have so many times the equal share: vLLM's own balancing does not keep the shares equal, nor does a router
@@ -26,22 +26,6 @@ to the largest step among them. workflow/README.md, CUDA graphs, has what a coar
 # Options that turn speculative decoding on (vllm/engine/arg_utils.py).
 SPECULATION = ("speculative-config", "spec-method", "spec-model", "spec-tokens")
 _WHOLE_CONFIG = "compilation-config"
-
-
-class Load(Protocol):
-    """What of a load point is looked at."""
-
-    @property
-    def name(self) -> str:
-        """Name of the load point."""
-
-    @property
-    def concurrency(self) -> int | None:
-        """Requests in flight; None without a limit."""
-
-    @property
-    def ask(self) -> str:
-        """What the requests go to: ``router`` or ``replica``."""
 
 
 def dense(largest: int) -> tuple[int, ...]:
@@ -99,7 +83,7 @@ def named(topology: Topology, concurrency: int) -> tuple[int, ...]:
     return (captured(equal), *(size for size in above if size < captured(most)), captured(most))
 
 
-def sparse(topology: Topology, points: Sequence[Load], at_a_time: int) -> list[int]:
+def sparse(topology: Topology, points: Sequence[LoadPoint], at_a_time: int) -> list[int]:
     """Return few sizes that still fit the steps that are taken most, and nothing beyond the largest of those.
 
     In a closed loop nearly all decode steps have the number of requests that a point gives to an engine, or a few more or less; for these
@@ -123,7 +107,7 @@ def given(options: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
 
 
 def resolve(
-    options: Mapping[str, Any], topology: Topology, points: Sequence[Load], hardware: Hardware
+    options: Mapping[str, Any], topology: Topology, points: Sequence[LoadPoint], hardware: Hardware
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the options with numbers in the place of ``workload``, and what speaks against them: (options, one sentence a reason).
 
@@ -162,7 +146,7 @@ def _conflict(options: Mapping[str, Any]) -> tuple[str, ...]:
     return () if [ends] == numbers(options[LARGEST]) else (f"options.{both(options)}.",)
 
 
-def _unknown(options: Mapping[str, Any], points: Sequence[Load]) -> list[str]:
+def _unknown(options: Mapping[str, Any], points: Sequence[LoadPoint]) -> list[str]:
     """Return why the largest number of requests at once, or what it means for graphs, is not known."""
     why = []
     if unlimited := [point.name for point in points if point.concurrency is None]:

@@ -15,7 +15,7 @@ from servemark.planning.memory import Pool, kv_pool
 from servemark.planning.options import count, flag, max_num_seqs
 from servemark.planning.roofline import DEVICES, bound
 from servemark.planning.server import GIB, Server
-from servemark.records import EnvironmentCheck, Estimate, Hardware, PlannedPoint, Topology
+from servemark.records import EnvironmentCheck, Estimate, Hardware, LoadPoint, Topology
 from servemark.weights.architecture import Architecture
 
 SPECULATION = ("speculative-", "spec-")
@@ -36,7 +36,7 @@ class Asked:
     server: Server
     options: Mapping[str, Any]
     variables: Mapping[str, str]
-    points: tuple[PlannedPoint, ...]
+    points: tuple[LoadPoint, ...]
     estimate: Estimate
     hardware: Hardware
     check: EnvironmentCheck
@@ -52,13 +52,13 @@ class Asked:
         """Whether the deployment runs on GPUs."""
         return self.hardware.accelerator == "cuda"
 
-    def engines(self, point: PlannedPoint) -> int:
+    def engines(self, point: LoadPoint) -> int:
         """Return engines that a point's requests are spread over."""
         part = self.topology.asked(point.ask)
         return part.replicas * part.data_parallel
 
     @property
-    def closed(self) -> tuple[PlannedPoint, ...]:
+    def closed(self) -> tuple[LoadPoint, ...]:
         """The points whose concurrency is the load, from the smallest to the largest; a request rate has no such number."""
         points = [point for point in self.points if point.concurrency and point.request_rate is None]
         return tuple(sorted(points, key=lambda point: point.concurrency or 0))
@@ -105,26 +105,26 @@ class Asked:
         """Requests that an engine runs at a time."""
         return max_num_seqs(self.options, self.topology, self.hardware)
 
-    def share(self, point: PlannedPoint) -> int:
-        """Return requests in flight that a point gives to one engine; 0 when no concurrency limits them."""
+    def share(self, point: LoadPoint) -> int:
+        """Requests in flight that a point gives to one engine; 0 when no concurrency limits them."""
         return -(-(point.concurrency or 0) // self.engines(point))
 
-    def running(self, point: PlannedPoint) -> int:
-        """Return the most requests that one engine runs at a time in a point."""
+    def running(self, point: LoadPoint) -> int:
+        """The most requests that one engine runs at a time in a point."""
         return min(self.share(point) or self.max_num_seqs, self.max_num_seqs)
 
-    def captured(self, point: PlannedPoint) -> int:
-        """Return the largest CUDA graph that an engine needs in a point of known concurrency."""
+    def captured(self, point: LoadPoint) -> int:
+        """The largest CUDA graph that an engine needs in a point of known concurrency."""
         return cuda_graphs.needed(self.topology.asked(point.ask), point.concurrency or 0, self.max_num_seqs)
 
-    def held(self, point: PlannedPoint) -> float:
-        """Return requests of a point that the KV cache of one engine is expected to hold at once."""
-        each = self._pool(own_tokens(point, self.options) + point.output_tokens)
+    def held(self, point: LoadPoint) -> float:
+        """Requests of a point that the KV cache of one engine is expected to hold at once."""
+        each = self._pool(own_tokens(point, self.options) + point.prompts.output_tokens)
         shared = shared_tokens(point, self.options)
         once = self._pool(shared).request_blocks if shared else 0
         return max(0, int(self.estimate.kv_cache_gib * GIB) // each.block_bytes - once) / each.request_blocks
 
-    def chunks_per_s(self, point: PlannedPoint, part: float) -> float:
+    def chunks_per_s(self, point: LoadPoint, part: float) -> float:
         """Return streamed chunks/s of one client process when the GPUs reach ``part`` of their roofline bound; 0 if unknown."""
         devices = {DEVICES.get(gpu.name) for gpu in self.hardware.gpus}
         device = devices.pop() if self.cuda and len(devices) == 1 else None
@@ -136,7 +136,7 @@ class Asked:
             device,
             concurrency=self.running(point) * self.engines(point),
             input_tokens=own_tokens(point, self.options),
-            output_tokens=point.output_tokens,
+            output_tokens=point.prompts.output_tokens,
             kv_element_bytes=self.server.element_bytes,
         )
         return most.output_tokens_per_s * part / (count(self.options, "stream-interval") or 1) / point.clients

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from servemark.errors import PlanRefused
 from servemark.machine import visible_gpus
 from servemark.planning import lengths
-from servemark.records import Topology
+from servemark.records import LoadPoint, Topology
 from servemark.weights.architecture import Architecture
 
 
@@ -86,20 +86,20 @@ def not_on_cpu(architecture: Architecture, topology: Topology, accelerator: str)
     )
 
 
-def too_long(workloads: Mapping[str, lengths.Requested], max_model_len: int | None) -> tuple[str, ...]:
+def too_long(workloads: Mapping[str, LoadPoint], max_model_len: int | None) -> tuple[str, ...]:
     """Return why every request of a workload would be refused by the server: (sentence, ...).
 
     vLLM answers 400 when a prompt is longer than max-model-len less the tokens to be made (vllm/renderers/params.py, 0.32.0).
 
     Args:
-        workloads: by name, what says how long their requests are.
+        workloads: by name, one load point of each.
         max_model_len: as the options set it; None when vLLM derives it, and nothing is certain.
     """
     return tuple(
         f"workloads.{name} asks for {lengths.in_words(load)}, and options.max-model-len is {max_model_len}: vLLM answers 400 to all of it; "
-        f"legal here: {lengths.request_tokens(load)} and more, or name other `workloads` for this deployment."
+        f"legal here: {load.request_tokens} and more, or name other `workloads` for this deployment."
         for name, load in sorted(workloads.items())
-        if max_model_len is not None and lengths.request_tokens(load) > max_model_len
+        if max_model_len is not None and load.request_tokens > max_model_len
     )
 
 

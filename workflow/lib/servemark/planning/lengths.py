@@ -1,33 +1,18 @@
-"""How long the requests of a load are, and what of a prompt a server reads and keeps for each by itself."""
+"""What of a request a server reads and keeps for it alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from servemark.planning.options import flag
-from servemark.records import prefix_tokens, prompt_tokens
-from servemark.records.plan import Prompted
+from servemark.records import LoadPoint
 
 
-class Requested(Prompted, Protocol):
-    """What says how long the requests of a load are: a workload, or one of its points."""
-
-    @property
-    def output_tokens(self) -> int:
-        """Output tokens of a request."""
-
-
-def request_tokens(load: Requested) -> int:
-    """Return tokens of a prompt and its answer."""
-    return prompt_tokens(load) + load.output_tokens
-
-
-def in_words(load: Requested) -> str:
-    """Return ``64 + 32 = 96 tokens``; with a prefix ``512 (random-prefix-len) + 64 + 32 = 608 tokens``."""
-    prefix = prefix_tokens(load)
-    first = f"{prefix} (random-prefix-len) + " if prefix else ""
-    return f"{first}{load.input_tokens} + {load.output_tokens} = {request_tokens(load)} tokens"
+def in_words(load: LoadPoint) -> str:
+    """``64 + 32 = 96 tokens``; with a prefix ``512 (random-prefix-len) + 64 + 32 = 608 tokens``."""
+    first = f"{load.prefix_tokens} (random-prefix-len) + " if load.prefix_tokens else ""
+    return f"{first}{load.prompts.input_tokens} + {load.prompts.output_tokens} = {load.request_tokens} tokens"
 
 
 def prefixes_cached(options: Mapping[str, Any]) -> bool:
@@ -38,11 +23,11 @@ def prefixes_cached(options: Mapping[str, Any]) -> bool:
     return flag(options, "enable-prefix-caching") is not False
 
 
-def shared_tokens(load: Prompted, options: Mapping[str, Any]) -> int:
-    """Return tokens of the prompts that the server reads and keeps once for all of a point."""
-    return prefix_tokens(load) if prefixes_cached(options) else 0
+def shared_tokens(load: LoadPoint, options: Mapping[str, Any]) -> int:
+    """Tokens of the prompts that the server reads and keeps once for all of a point."""
+    return load.prefix_tokens if prefixes_cached(options) else 0
 
 
-def own_tokens(load: Prompted, options: Mapping[str, Any]) -> int:
-    """Return tokens of a prompt that the server reads and keeps for it alone."""
-    return prompt_tokens(load) - shared_tokens(load, options)
+def own_tokens(load: LoadPoint, options: Mapping[str, Any]) -> int:
+    """Tokens of a prompt that the server reads and keeps for it alone."""
+    return load.prompt_tokens - shared_tokens(load, options)

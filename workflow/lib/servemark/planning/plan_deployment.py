@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
 
 from servemark import planning
 from servemark.config.cluster import Site
-from servemark.config.expand import Point
 from servemark.config.model import Deployment
 from servemark.config.reserved import SERVE_OPTIONS, refusal
 from servemark.errors import PlanRefused
 from servemark.launch import random_weights
 from servemark.machine import visible_gpus
 from servemark.measurement import key
-from servemark.planning.lengths import request_tokens
 from servemark.planning.options import fits_itself, flag, whole
-from servemark.records import EnvironmentCheck, Hardware, Manifest, Plan, PlannedPoint, Strict
+from servemark.records import EnvironmentCheck, Hardware, LoadPoint, Manifest, Plan, PlannedPoint, Strict
 from servemark.weights.architecture import Architecture
 
 
@@ -31,7 +28,7 @@ class DeploymentSpec(Strict):
     """
 
     deployment: Deployment
-    points: tuple[Point, ...]
+    points: tuple[LoadPoint, ...]
     trust_remote_code: bool = False
     cluster: Site | None = None
     inherited: dict[str, str] = {}
@@ -83,7 +80,7 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
     server = planning.Server.read(topology, layers, manifest.weight_bytes, options, variables, hardware)
     length = whole(options, "max-model-len") or architecture.max_positions or 4096
     if fits_itself(options):
-        shortest = max(map(request_tokens, points), default=1)
+        shortest = max((point.request_tokens for point in points), default=1)
         length = planning.longest_fitting(
             lambda tokens: planning.estimate(architecture, server, tokens).max_concurrency >= 1, shortest, length
         )
@@ -99,8 +96,8 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
         modules=modules,
         interface=cluster.interface if cluster else None,
     )
-    planned = tuple(_planned(point, share) for point in points)
-    asked = planning.Asked(architecture, server, options, variables, planned, estimate, hardware, check, inherited)
+    planned = tuple(PlannedPoint(load=load, key=key.digest(share, key.point_parts(load))) for load in points)
+    asked = planning.Asked(architecture, server, options, variables, points, estimate, hardware, check, inherited)
     return Plan(
         deployment=name,
         model=deployment.model,
@@ -119,33 +116,6 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
         points=planned,
         key_parts=share,
     )
-
-
-def point_key_parts(point: Point | PlannedPoint) -> dict[str, Any]:
-    """Return the load point's share of its ledger key."""
-    shape = {
-        "dataset": "random",
-        "input_tokens": point.input_tokens,
-        "output_tokens": point.output_tokens,
-        "requests": point.requests,
-        "warmups": point.warmups,
-        "options": point.client_options,
-    }
-    # Left out where they are the default, so that what was measured before there was a choice keeps its key.
-    shape |= {} if point.warmup_tokens is None else {"warmup_tokens": point.warmup_tokens}
-    shape |= {"clients": point.clients} if point.clients > 1 else {}
-    shape |= {"ask": point.ask} if point.ask != "endpoint" else {}
-    return key.point_parts(
-        workload=shape,
-        concurrency=point.concurrency,
-        request_rate=point.request_rate,
-        repetition=point.repetition,
-        seed=point.seed,
-    )
-
-
-def _planned(point: Point, share: dict[str, Any]) -> PlannedPoint:
-    return PlannedPoint(**point.model_dump(), key=key.digest(share, point_key_parts(point)))
 
 
 def unknown_options(options: Iterable[str], known: Iterable[str], version: str) -> list[str]:

@@ -32,47 +32,22 @@ from servemark.records.inputs import (
     Manifest,
     ModelFile,
 )
+from servemark.records.load_point import LoadPoint
 from servemark.records.measurement import Accounting, Check, JobAccount, Measurement, Reason, Summary
-from servemark.records.plan import (
-    PREFIX,
-    Estimate,
-    Plan,
-    PlannedPoint,
-    Plans,
-    prefix_tokens,
-    prompt_tokens,
-    record_files,
-)
+from servemark.records.plan import Estimate, Plan, PlannedPoint, Plans, record_files
 from servemark.records.run import Sources
 from servemark.records.timeline import ServerTimeline, Timeline
 from servemark.records.topology import Topology
+from servemark.records.workload import AnyPrompts, Prompts, RandomPrompts
 
-ALL_RECORDS: tuple[type[Record], ...] = (
-    Hardware,
-    Environment,
-    EnvironmentCheck,
-    Manifest,
-    Plan,
-    Plans,
-    Cluster,
-    Fabric,
-    Endpoint,
-    Ready,
-    Startup,
-    Measurement,
-    Stopped,
-    EndpointStatus,
-    Held,
-    Accounting,
-    Check,
-    Timeline,
-    Sources,
+ALL_RECORDS = tuple(
+    kind for kind in list(globals().values()) if isinstance(kind, type) and issubclass(kind, Record) and kind.KIND
 )
 
 __all__ = [
     "ALL_RECORDS",
-    "PREFIX",
     "Accounting",
+    "AnyPrompts",
     "Check",
     "Cluster",
     "DaemonState",
@@ -89,6 +64,7 @@ __all__ = [
     "Interface",
     "JobAccount",
     "KernelTools",
+    "LoadPoint",
     "Manifest",
     "Measurement",
     "ModelFile",
@@ -97,6 +73,8 @@ __all__ = [
     "Plan",
     "PlannedPoint",
     "Plans",
+    "Prompts",
+    "RandomPrompts",
     "RayNode",
     "Ready",
     "Reason",
@@ -114,8 +92,6 @@ __all__ = [
     "Summary",
     "Timeline",
     "Topology",
-    "prefix_tokens",
-    "prompt_tokens",
     "record_files",
     "utc_now",
     "write_atomically",

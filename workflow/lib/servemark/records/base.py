@@ -7,12 +7,16 @@ import os
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from servemark.errors import ServemarkError
 from servemark.files import storage
+
+MOST = 10**9
+"""Upper bound of everything that is counted, and of seconds: 32 years."""
+Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
 
 
 class Strict(BaseModel):
@@ -60,20 +64,29 @@ class Record(Strict):
                 reason="record_broken",
             ) from None
         kind, version = (data.pop("kind", None), data.pop("version", None)) if isinstance(data, dict) else (None, None)
-        if (kind, version) != (cls.KIND, cls.VERSION):
-            raise ServemarkError(
-                f"{path} is a record of kind {kind!r} version {version!r}; expected {cls.KIND!r} version {cls.VERSION}.",
-                do="Delete it and run snakemake again.",
-                reason="record_broken",
-            )
         try:
-            return cls.model_validate(data)
-        except ValidationError as error:
+            known = data if version == cls.VERSION else cls.upgraded(data, version)
+            if kind == cls.KIND and known is not None:
+                return cls.model_validate(known)
+        except (ValidationError, KeyError, TypeError, AttributeError) as error:
             raise ServemarkError(
                 f"{path} does not fit the record type {cls.KIND!r}: {error}",
                 do="Delete it and run snakemake again.",
                 reason="record_broken",
             ) from None
+        raise ServemarkError(
+            f"{path} is a record of kind {kind!r} version {version!r}; expected {cls.KIND!r} version {cls.VERSION}.",
+            do="Delete it and run snakemake again.",
+            reason="record_broken",
+        )
+
+    @classmethod
+    def upgraded(cls, data: Any, version: Any) -> dict[str, Any] | None:  # noqa: ARG003 - for the subclasses
+        """Return the content of a record of an older version in the form of this one; None for a version that cannot be read.
+
+        The one place where an older form is read. ``data`` may be anything: its errors of key and type are those of a broken record.
+        """
+        return None
 
     def to_json(self) -> str:
         """Return the file's text: kind and version first, stable key order, two-space indent."""

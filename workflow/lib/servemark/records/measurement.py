@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from servemark.records.base import Failure, Record, Strict
+from servemark.records.load_point import LoadPoint, embed
 from snakemake_executor_plugin_slurm_guarded import records
 
 
@@ -34,18 +35,9 @@ class Measurement(Record):
     """One load point on one deployment, with its verdict. Figures are None unless VALID or SUSPECT."""
 
     KIND = "measurement"
+    VERSION = 2
     deployment: str
-    point: str
-    workload: str
-    concurrency: int | None
-    request_rate: float | None = None
-    repetition: int
-    seed: int
-    input_tokens: int = Field(
-        description="asked of each prompt, without a prefix that all have in common (`random-prefix-len` among the workload's options in "
-        "`key_parts`); `total_input_tokens` holds it"
-    )
-    output_tokens: int
+    load: LoadPoint
     key: str
     key_parts: dict[str, Any]
     verdict: Literal["VALID", "SUSPECT", "INVALID"]
@@ -53,7 +45,6 @@ class Measurement(Record):
     failure: Failure | None = None
     attempt: str | None = None
     started_at: str | None = None
-    asked: int = 0
     completed: int = 0
     failed: int = 0
     duration_s: float | None = None
@@ -70,14 +61,9 @@ class Measurement(Record):
         default={},
         description="requests that each replica finished during this point, by its own count, warm-ups included",
     )
-    ask: Literal["endpoint", "replica"] = Field(
-        default="endpoint",
-        description="whom the client asked: the one address, or the first replica's server past the router",
-    )
-    clients: int = Field(default=1, description="processes of the client that shared the load")
     client_cpu: float | None = Field(
         default=None,
-        description="cores that the busiest of them used while it measured; None when not known: less than two samples, a second apart",
+        description="cores that the client's busiest process used while it measured; None: not known (less than two samples, 1 s apart)",
     )
     client_node: str | None = None
     client_argv: tuple[str, ...] = Field(
@@ -87,6 +73,10 @@ class Measurement(Record):
     client_exit_code: int | None = None
     raw: str | None = Field(default=None, description="file name of the per-request results beside the record")
     raw_sha256: str | None = None
+
+    @classmethod
+    def upgraded(cls, data: Any, version: Any) -> dict[str, Any] | None:
+        return embed(data) if version == 1 else None
 
 
 class JobAccount(records.JobAccount):

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from pydantic import Field
 
 from servemark.records.base import Record, Strict
+from servemark.records.load_point import LoadPoint, embed
 from servemark.records.topology import Topology
-
-PREFIX = "random-prefix-len"
-"""Option of the client: so many tokens, drawn once, stand before each prompt's own ``input_tokens``.
-
-Source: vllm/benchmarks/datasets, RandomDataset, ``total_input_len = prefix_len + int(input_len)`` (0.32.0).
-"""
 
 
 class Estimate(Strict):
@@ -30,56 +25,17 @@ class Estimate(Strict):
 
 
 class PlannedPoint(Strict):
-    """One load point of a deployment."""
+    """One load point of a deployment, with the ledger key of its measurement."""
 
-    name: str
-    workload: str
-    concurrency: int | None
-    request_rate: float | None = None
-    repetition: int
-    seed: int
-    requests: int
-    input_tokens: int = Field(description="of each prompt, without what `client_options` put before it")
-    output_tokens: int
-    warmups: int
-    warmup_tokens: int | None = Field(
-        default=None,
-        description="tokens of a warm-up's answer, at most; none: vLLM's own warm-ups, the first prompt with its full answer",
-    )
-    client_options: dict[str, Any] = {}
-    clients: int = Field(default=1, description="processes of the client that share the load")
-    ask: Literal["endpoint", "replica"] = Field(
-        default="endpoint", description="the deployment's one address, or the first replica's server past the router"
-    )
+    load: LoadPoint
     key: str = Field(description="ledger key, sha256 hex")
-
-
-class Prompted(Protocol):
-    """What says how long the prompts of a load are: a workload, or one of its points."""
-
-    @property
-    def input_tokens(self) -> int:
-        """Input tokens of a request."""
-
-    @property
-    def client_options(self) -> Mapping[str, Any]:
-        """Options of the benchmark client."""
-
-
-def prefix_tokens(load: Prompted) -> int:
-    """Return tokens that all prompts of a load begin with, before their own."""
-    return int(str(load.client_options.get(PREFIX) or 0))
-
-
-def prompt_tokens(load: Prompted) -> int:
-    """Return tokens of each prompt that the client sends: those asked for, after the prefix that all have in common."""
-    return prefix_tokens(load) + load.input_tokens
 
 
 class Plan(Record):
     """A deployment that is known to be legal, with its points. Written by plan_deployment."""
 
     KIND = "plan"
+    VERSION = 2
     deployment: str
     model: str
     environment: str
@@ -104,9 +60,23 @@ class Plan(Record):
     points: tuple[PlannedPoint, ...]
     key_parts: dict[str, Any] = Field(description="the deployment's share of every point's ledger key")
 
+    @property
+    def loads(self) -> list[LoadPoint]:
+        """The load points without their ledger keys."""
+        return [point.load for point in self.points]
+
+    def load_of(self, workload: str) -> LoadPoint | None:
+        """Return the first load point of a workload; all of them hold the same prompts and ask the same servers."""
+        return next((load for load in self.loads if load.workload == workload), None)
+
     def asked_by(self, workload: str) -> Topology:
         """Return the part of the topology that a workload's requests go to: one replica where it asks one past the router."""
-        return self.topology.asked(next((point.ask for point in self.points if point.workload == workload), "endpoint"))
+        load = self.load_of(workload)
+        return self.topology.asked(load.ask if load else "endpoint")
+
+    @classmethod
+    def upgraded(cls, data: Any, version: Any) -> dict[str, Any] | None:
+        return data | {"points": [embed(point) for point in data["points"]]} if version == 1 else None
 
 
 def record_files(run_folder: Path, deployments: Iterable[str]) -> list[Path]:
@@ -117,9 +87,7 @@ def record_files(run_folder: Path, deployments: Iterable[str]) -> list[Path]:
     """
     folders = [run_folder / "deployments" / name for name in deployments]
     return [
-        folder / "points" / f"{point.name}.json"
-        for folder in folders
-        for point in Plan.read(folder / "plan.json").points
+        folder / "points" / f"{load.name}.json" for folder in folders for load in Plan.read(folder / "plan.json").loads
     ]
 
 

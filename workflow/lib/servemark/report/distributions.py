@@ -58,7 +58,9 @@ def distributions(results: Iterable[tuple[Measurement, Path]], most: int = MOST)
     loads: dict[_Load, list[tuple[Measurement, Path]]] = {}
     for record, path in results:
         if record.verdict != "INVALID":
-            loads.setdefault((record.workload, record.concurrency, record.request_rate), []).append((record, path))
+            loads.setdefault((record.load.workload, record.load.concurrency, record.load.request_rate), []).append(
+                (record, path)
+            )
     found = []
     for load in _kept(loads, most):
         if metrics := _metrics(loads[load]):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from servemark.records import Measurement, PlannedPoint, Topology
+from servemark.records import LoadPoint, Measurement, Topology
 from servemark.records.topology import ROUTER_POLICIES
 
 NOTHING = "\N{EN DASH}"
@@ -176,9 +176,9 @@ def asked(ask: str) -> str:
     return "one replica, past the router" if ask == "replica" else "the endpoint"
 
 
-def point(item: Measurement | PlannedPoint) -> str:
+def point(at: LoadPoint) -> str:
     """Return a load point: workload, load, repetition."""
-    return f"{item.workload}, {load(item.concurrency, item.request_rate)}, repetition{_NBSP}{item.repetition}"
+    return f"{at.workload}, {load(at.concurrency, at.request_rate)}, repetition{_NBSP}{at.repetition}"
 
 
 def topology(shape: Topology) -> str:

@@ -84,15 +84,15 @@ def _of(data: PageData, deployment: str, mine: Sequence[Measurement]) -> Iterato
                 stage="measure",
                 reason=" ".join(reason.code for reason in item.reasons) or "no_reason_recorded",
                 detail="; ".join(reason.detail for reason in item.reasons) or "The record gives no reason.",
-                log=f"results/{data.run}/logs/measure/{deployment}/{item.point}.log",
+                log=f"results/{data.run}/logs/measure/{deployment}/{item.load.name}.log",
                 remedy=_remedy(data.run, item),
             )
-            _gap(found, deployment, failure).points.append(formatting.point(item))
+            _gap(found, deployment, failure).points.append(formatting.point(item.load))
         elif item.failure is not None:
             _gap(found, deployment, item.failure)
     plan = data.plans.get(deployment)
-    measured = {item.point for item in mine}
-    missing = [formatting.point(point) for point in plan.points if point.name not in measured] if plan else []
+    measured = {item.load.name for item in mine}
+    missing = [formatting.point(load) for load in plan.loads if load.name not in measured] if plan else []
     if missing or (plan is None and not mine and not found):
         if not found:
             what = (
@@ -119,8 +119,8 @@ def _remedy(run: str, item: Measurement) -> str:
         (
             *dict.fromkeys(filter(None, known)),
             "Run snakemake again: a point that is INVALID for the first time is measured again. To measure a hole again, delete "
-            f"results/{run}/deployments/{item.deployment}/points/{item.point}.json and "
-            f"results/{run}/rejected/{item.deployment}/{item.point}.*",
+            f"results/{run}/deployments/{item.deployment}/points/{item.load.name}.json and "
+            f"results/{run}/rejected/{item.deployment}/{item.load.name}.*",
         )
     )
 

@@ -214,26 +214,27 @@ def _into(found: RunRecords, kind: type[RecordT], into: dict[str, RecordT], name
 
 
 def _point(found: RunRecords, place: str, deployment: str, point: PlannedPoint) -> None:
-    name = f"{place}/points/{point.name}.json"
+    load = point.load.name
+    name = f"{place}/points/{load}.json"
     if locate(found.folder, name) is None:
-        found.missing.append(f"{deployment}/{point.name}")
+        found.missing.append(f"{deployment}/{load}")
         return
     record = found.take(Measurement, name)
     if record is None:
         return
-    if (record.deployment, record.point) != (deployment, point.name):
-        found.wrong.append(_broken(f"{name} is the record of {record.deployment}/{record.point}."))
+    if (record.deployment, record.load.name) != (deployment, load):
+        found.wrong.append(_broken(f"{name} is the record of {record.deployment}/{record.load.name}."))
         return
     try:
         table.topology(record)
     except (ValueError, TypeError, AttributeError) as error:
         found.wrong.append(_broken(f"{name}: its key_parts hold no topology: {error}"))
         return
-    found.points.append(PointFiles(point, record, found.folder / place / "points" / f"{point.name}.requests.json"))
+    found.points.append(PointFiles(point, record, found.folder / place / "points" / f"{load}.requests.json"))
     recorded = timelines.place(record)
     timeline = found.take(Timeline, recorded.as_posix()) if recorded else None
     if timeline and timelines.belongs(timeline, record):
-        found.timelines[deployment, point.name] = timeline
+        found.timelines[deployment, load] = timeline
 
 
 def locate(folder: Path, name: str) -> Path | None:

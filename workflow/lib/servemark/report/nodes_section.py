@@ -134,12 +134,12 @@ def balance(data: PageData) -> list[dict[str, Any]]:
     for item in ordered(data.measurements):
         counts = sorted_replicas(item)
         total = sum(counts.values())
-        if item.verdict == "INVALID" or item.ask == "replica" or not total:
+        if item.verdict == "INVALID" or item.load.ask == "replica" or not total:
             continue
         result.append(
             {
                 "record": item,
-                "load": formatting.load(item.concurrency, item.request_rate),
+                "load": formatting.load(item.load.concurrency, item.load.request_rate),
                 "counts": counts,
                 "imbalance": max(counts.values()) * len(counts) / total,
             }

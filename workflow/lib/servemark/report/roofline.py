@@ -9,7 +9,7 @@ from typing import Any
 from servemark.errors import ServemarkError
 from servemark.planning.lengths import own_tokens
 from servemark.planning.roofline import DEVICES, Bound, Device, bound
-from servemark.records import Plan, PlannedPoint
+from servemark.records import Plan
 from servemark.report.data import PageData
 from servemark.weights.architecture import Architecture
 
@@ -78,8 +78,8 @@ def _device(data: PageData) -> Device | str:
 def _bound(data: PageData, plan: Plan | None, workload: str, concurrency: int, device: Device) -> Bound | str:
     if plan is None or plan.model not in data.manifests:
         return "its plan or its model's manifest is not there."
-    shape: PlannedPoint | None = next((point for point in plan.points if point.workload == workload), None)
-    if shape is None or not (shape.input_tokens and shape.output_tokens):
+    load = plan.load_of(workload)
+    if load is None:
         return f"the lengths of workload {workload} are not planned."
     try:
         return bound(
@@ -87,8 +87,8 @@ def _bound(data: PageData, plan: Plan | None, workload: str, concurrency: int, d
             plan.asked_by(workload),
             device,
             concurrency=concurrency,
-            input_tokens=own_tokens(shape, plan.options),
-            output_tokens=shape.output_tokens,
+            input_tokens=own_tokens(load, plan.options),
+            output_tokens=load.prompts.output_tokens,
             kv_element_bytes=1 if str(plan.options.get("kv-cache-dtype", "")).startswith("fp8") else None,
         )
     except ServemarkError as error:

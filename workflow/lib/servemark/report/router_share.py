@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from servemark.records import PlannedPoint
+from servemark.records import LoadPoint
 from servemark.report import views
 from servemark.report.data import PageData
 
@@ -92,7 +92,7 @@ def pairs(points: Sequence[Mapping[str, Any]], data: PageData) -> list[Pair]:
 
     found = []
     for name, plan in sorted(data.plans.items()):
-        planned = {item.workload: item for item in plan.points}
+        planned = {load.workload: load for load in plan.loads}
         accepted = [
             point
             for point in points
@@ -115,9 +115,9 @@ def pairs(points: Sequence[Mapping[str, Any]], data: PageData) -> list[Pair]:
     return found
 
 
-def _asked(point: PlannedPoint) -> tuple[Any, ...]:
+def _asked(load: LoadPoint) -> tuple[Any, ...]:
     """Return what of a request must be the same, so that its latencies can be compared."""
-    return point.input_tokens, point.output_tokens, point.client_options
+    return load.prompts, load.client_options
 
 
 def _lines(router: Mapping[str, Any], replica: Mapping[str, Any], replicas: int) -> list[Line]:

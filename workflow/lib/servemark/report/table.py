@@ -86,8 +86,9 @@ def ordered(measurements: Sequence[Measurement]) -> list[Measurement]:
 
 
 def _order(item: Measurement) -> tuple[Any, ...]:
-    load = (item.concurrency is None, item.concurrency or 0, item.request_rate is not None, item.request_rate or 0.0)
-    return (item.deployment, item.workload, *load, item.repetition, item.point)
+    at = item.load
+    load = (at.concurrency is None, at.concurrency or 0, at.request_rate is not None, at.request_rate or 0.0)
+    return (item.deployment, at.workload, *load, at.repetition, at.name)
 
 
 def topology(item: Measurement) -> dict[str, Any]:
@@ -111,20 +112,20 @@ def _row(item: Measurement, jobs: Mapping[str, str]) -> dict[str, Any]:
     row: dict[str, Any] = {
         **topology(item),
         "deployment": item.deployment,
-        "workload": item.workload,
-        "point": item.point,
-        "concurrency": item.concurrency,
-        "request_rate_per_s": item.request_rate,
-        "repetition": item.repetition,
-        "seed": item.seed,
-        "input_tokens": item.input_tokens,
-        "output_tokens": item.output_tokens,
-        "clients": item.clients,
-        "ask": item.ask,
+        "workload": item.load.workload,
+        "point": item.load.name,
+        "concurrency": item.load.concurrency,
+        "request_rate_per_s": item.load.request_rate,
+        "repetition": item.load.repetition,
+        "seed": item.load.seed,
+        "input_tokens": item.load.prompts.input_tokens,
+        "output_tokens": item.load.prompts.output_tokens,
+        "clients": item.load.clients,
+        "ask": item.load.ask,
         "verdict": item.verdict,
         "reasons": " ".join(reason.code for reason in item.reasons) or None,
         "failure": item.failure.reason if item.failure else None,
-        "requests_asked": item.asked,
+        "requests_asked": item.load.requests,
         "requests_completed": item.completed,
         "requests_failed": item.failed,
         "replica_requests": " ".join(f"{name}={count}" for name, count in sorted_replicas(item).items()) or None,

@@ -150,7 +150,7 @@ def _key(point: _Point) -> _Key:
 
 
 def _key_of(item: Measurement) -> _Key:
-    return item.deployment, item.workload, formatting.load(item.concurrency, item.request_rate)
+    return item.deployment, item.load.workload, formatting.load(item.load.concurrency, item.load.request_rate)
 
 
 def _of(item: Distribution, names: Sequence[str]) -> Distribution:

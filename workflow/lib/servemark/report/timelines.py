@@ -52,14 +52,14 @@ def place(record: Measurement) -> Path | None:
     number = PurePosixPath(record.attempt or "").name
     if not re.fullmatch(r"\d{3,9}", number):
         return None
-    return Timeline.path(Path("deployments", record.deployment, "attempts", number), record.point)
+    return Timeline.path(Path("deployments", record.deployment, "attempts", number), record.load.name)
 
 
 def belongs(timeline: Timeline, record: Measurement) -> bool:
     """Return whether it is this very measurement's: an attempt of another run may have the same number."""
     return (timeline.deployment, timeline.point, timeline.started_at) == (
         record.deployment,
-        record.point,
+        record.load.name,
         record.started_at,
     )
 
@@ -67,12 +67,14 @@ def belongs(timeline: Timeline, record: Measurement) -> bool:
 def shown(measurements: Iterable[Measurement], timelines: Mapping[tuple[str, str], Timeline]) -> list[Shown]:
     """Return the timelines of the page, in the order of the table. ``timelines`` are keyed by deployment and point."""
     accepted = [item for item in ordered(list(measurements)) if item.verdict != "INVALID"]
-    found = [(item, merged) for item in accepted if (merged := _merged(timelines.get((item.deployment, item.point))))]
+    found = [
+        (item, merged) for item in accepted if (merged := _merged(timelines.get((item.deployment, item.load.name))))
+    ]
     if len(found) > MOST_POINTS:
         keep = _best_and_heaviest([item for item, _ in found])
-        found = [(item, merged) for item, merged in found if (item.deployment, item.point) in keep]
+        found = [(item, merged) for item, merged in found if (item.deployment, item.load.name) in keep]
     limit = max(10, min(SAMPLES, ALL_SAMPLES // max(1, len(found))))
-    return [_shown(item, merged, limit, timelines[item.deployment, item.point]) for item, merged in found]
+    return [_shown(item, merged, limit, timelines[item.deployment, item.load.name]) for item, merged in found]
 
 
 def fullest_share(timeline: Timeline) -> float | None:
@@ -94,10 +96,10 @@ def fullest_share(timeline: Timeline) -> float | None:
 def _best_and_heaviest(records: Sequence[Measurement]) -> set[tuple[str, str]]:
     groups: dict[tuple[str, str], list[Measurement]] = {}
     for item in records:
-        groups.setdefault((item.deployment, item.workload), []).append(item)
+        groups.setdefault((item.deployment, item.load.workload), []).append(item)
     # They come by load, so that the last is the heaviest.
     chosen = [(max(some, key=lambda item: item.output_throughput or 0.0), some[-1]) for some in groups.values()]
-    return {(item.deployment, item.point) for pair in chosen for item in pair}
+    return {(item.deployment, item.load.name) for pair in chosen for item in pair}
 
 
 _Sample = tuple[float, float, float, float | None]
@@ -156,13 +158,13 @@ def busiest(found: Sequence[Shown]) -> int:
 
 def row(item: Shown) -> dict[str, Any]:
     """Return the numbers of one timeline, and its columns for the plots; a column without any value is left out."""
-    record = item.record
+    load = item.record.load
     return {
-        "deployment": record.deployment,
-        "workload": record.workload,
-        "concurrency": record.concurrency,
-        "request_rate_per_s": record.request_rate,
-        "repetition": record.repetition,
+        "deployment": item.record.deployment,
+        "workload": load.workload,
+        "concurrency": load.concurrency,
+        "request_rate_per_s": load.request_rate,
+        "repetition": load.repetition,
         **{name: getattr(item, name) for name in _NUMBERS},
         "columns": {name: [*map(_short, of)] for name, of in item.columns.items() if any(v is not None for v in of)},
     }

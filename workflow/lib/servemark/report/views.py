@@ -9,7 +9,7 @@ import pandas as pd
 
 from servemark.machine import visible_gpus
 from servemark.measurement import reasons
-from servemark.records import Hardware, Manifest, Measurement, PlannedPoint, prefix_tokens
+from servemark.records import Hardware, Manifest, Measurement
 from servemark.report import formatting, starting
 from servemark.report.data import PageData
 from servemark.report.table import rows
@@ -72,16 +72,15 @@ def headlines(points: Sequence[Mapping[str, Any]], data: PageData) -> list[dict[
     ``lengths`` are the (input, output) tokens of the workload's requests, ``prefix`` how many all prompts begin with before their own,
     ``ask`` whom they ask.
     """
-    asked: list[tuple[str, str, Measurement | PlannedPoint]] = [
-        (item.workload, item.deployment, item) for item in data.measurements
-    ]
-    asked += [(point.workload, plan.deployment, point) for plan in data.plans.values() for point in plan.points]
+    planned = [(plan, load) for plan in data.plans.values() for load in plan.loads]
+    asked = [(item.deployment, item.load) for item in data.measurements]
+    asked += [(plan.deployment, load) for plan, load in planned]
     sizes = {plan.topology.world_size for plan in data.plans.values()}
-    sizes |= {plan.asked_by(point.workload).world_size for plan in data.plans.values() for point in plan.points}
+    sizes |= {plan.topology.asked(load.ask).world_size for plan, load in planned}
     # Ranks on a CPU share it: there, a share of each would say nothing.
     differ = len(sizes) > 1 and data.hardware.accelerator != "cpu"
     result = []
-    for workload in sorted({name for name, _, _ in asked}):
+    for workload in sorted({load.workload for _, load in asked}):
         best: dict[str, Mapping[str, Any]] = {}
         for point in points:
             value = point["output_tokens_per_s_median"]
@@ -104,12 +103,11 @@ def headlines(points: Sequence[Mapping[str, Any]], data: PageData) -> list[dict[
                     else None
                 ),
             }
-            for name in sorted({deployment for other, deployment, _ in asked if other == workload})
+            for name in sorted({deployment for deployment, load in asked if load.workload == workload})
         ]
-        lengths = sorted({(item.input_tokens, item.output_tokens) for name, _, item in asked if name == workload})
-        planned = (point for plan in data.plans.values() for point in plan.points if point.workload == workload)
-        prefix = max(map(prefix_tokens, planned), default=0)
-        ask = next(item.ask for name, _, item in asked if name == workload)
+        loads = [load for _, load in asked if load.workload == workload]
+        lengths = sorted({(load.prompts.input_tokens, load.prompts.output_tokens) for load in loads})
+        prefix, ask = max(load.prefix_tokens for load in loads), loads[0].ask
         result.append({"workload": workload, "cards": cards, "lengths": lengths, "prefix": prefix, "ask": ask})
     return result
 
@@ -188,10 +186,11 @@ def clients(data: PageData) -> list[dict[str, Any]]:
     """
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for item in data.measurements:
-        load = formatting.load(item.concurrency, item.request_rate)
-        row: dict[str, Any] = {"deployment": item.deployment, "workload": item.workload, "load": load}
-        row["clients"] = item.clients
-        row = found.setdefault(tuple(row.values()), {**row, "ask": item.ask, "cpu": None})
+        load = item.load
+        words = formatting.load(load.concurrency, load.request_rate)
+        row: dict[str, Any] = {"deployment": item.deployment, "workload": load.workload, "load": words}
+        row["clients"] = load.clients
+        row = found.setdefault(tuple(row.values()), {**row, "ask": load.ask, "cpu": None})
         if item.client_cpu is not None and item.verdict != "INVALID":
             row["cpu"] = max(row["cpu"] or 0.0, 100 * item.client_cpu)
     return list(found.values())

@@ -18,7 +18,7 @@ from typing import Any
 from servemark import supervisor
 from servemark.config import load as config_load
 from servemark.config import paths
-from servemark.config.expand import Point, expand, points
+from servemark.config.expand import expand, points
 from servemark.config.model import Config
 from servemark.config.problems import Problem
 from servemark.deployment import attempts, reach
@@ -27,7 +27,7 @@ from servemark.files import folder_name, private, storage
 from servemark.machine import git_state as source_state
 from servemark.processes import identity
 from servemark.progress import Display
-from servemark.records import Measurement, write_atomically
+from servemark.records import LoadPoint, Measurement, write_atomically
 from servemark.run import restore, run_lock, signals
 from servemark.run import scheduled as scheduled_run
 from servemark.supervisor import ownership
@@ -47,7 +47,7 @@ class Experiment:
     """
 
     config: Config
-    points: Mapping[str, tuple[Point, ...]]
+    points: Mapping[str, tuple[LoadPoint, ...]]
     before: Mapping[tuple[str, str], str | None] = field(repr=False)
     executes: bool = False
 
@@ -72,7 +72,7 @@ class Experiment:
         return self.folder / "config.json"
 
 
-def _in_order(config: Config, deployment: str) -> tuple[Point, ...]:
+def _in_order(config: Config, deployment: str) -> tuple[LoadPoint, ...]:
     last = _loads_that_ended_a_server(config.run, deployment)
     return tuple(sorted(points(config, deployment), key=lambda point: _load(point.name) in last))
 

@@ -52,7 +52,7 @@ def _read(read: Callable[[Path], T], path: Path) -> T | None:
 def _restored(deployment: Path, ledger: Ledger) -> int:
     plan = _read(Plan.read, deployment / "plan.json")
     lost = [point for point in plan.points if not ledger.has(point.key)] if plan else []
-    return sum(_store(deployment / "points" / f"{point.name}.json", point.key, ledger) for point in lost)
+    return sum(_store(deployment / "points" / f"{point.load.name}.json", point.key, ledger) for point in lost)
 
 
 def _store(path: Path, key: str, ledger: Ledger) -> bool:

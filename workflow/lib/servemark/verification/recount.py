@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,8 +19,6 @@ from servemark.report.gather import PointFiles, RunRecords
 from servemark.verification.differences import Difference
 
 RECORD = "record"
-# What per-request results do not tell of a measurement: taken from its record as it stands.
-_FROM_RECORD = tuple(item.name for item in fields(verdict.Context) if item.name not in ("raw", "raw_sha256"))
 
 
 def recount(found: RunRecords) -> tuple[list[Measurement], list[Difference]]:
@@ -47,26 +45,27 @@ def _recount(item: PointFiles, thresholds: Verdict) -> tuple[Measurement, list[D
     record = item.record
 
     def differ(figure: str, stated: Any, recomputed: Any) -> Difference:
-        return Difference((f"{record.deployment} {record.point}", figure), RECORD, stated, recomputed)
+        return Difference((f"{record.deployment} {record.load.name}", figure), RECORD, stated, recomputed)
 
-    context = verdict.Context(**{name: getattr(record, name) for name in _FROM_RECORD})
+    # What per-request results do not tell stays as the record states it.
+    base = record.model_copy(update={"load": item.point.load, "key": item.point.key, "raw": None, "raw_sha256": None})
     if record.raw is None:
         # Never measured: an earlier stage failed.
         failure = record.failure or Failure(stage="measure", reason="no_reason_recorded", detail="")
-        expected = verdict.not_measured(failure, item.point, context)
+        expected = verdict.not_measured(base, failure)
         wrong = record.verdict != "INVALID"
         return expected, [differ("verdict", record.verdict, "INVALID: no per-request results")] if wrong else []
     raw = _raw(item)
-    judgement = verdict.judge(raw, item.point, thresholds, ServerFacts.of(record))
+    judgement = verdict.judge(raw, item.point.load, thresholds, ServerFacts.of(record))
     found = []
     if _codes(judgement) != _codes(record):
         found.append(differ("verdict", _words(record), _words(judgement, details=True)))
     sha256 = file_sha256(item.raw) if item.raw.is_file() else None
-    context = replace(context, raw=item.raw.name, raw_sha256=sha256)
+    base = base.model_copy(update={"raw": item.raw.name, "raw_sha256": sha256})
     kept = replace(judgement, verdict=record.verdict, reasons=record.reasons)
     if record.verdict != "INVALID" and kept.figures is None and isinstance(raw, RawResult):
         kept = replace(kept, figures=_figures(raw))
-    return verdict.measurement(kept, item.point, context), found
+    return verdict.judged(base, kept), found
 
 
 def _raw(item: PointFiles) -> RawResult | RawError:
