@@ -93,7 +93,7 @@ class Load(Strict):
     @field_validator("clients")
     @classmethod
     def _can_be_shared(cls, clients: int | str, info: ValidationInfo) -> int | str:
-        """Each process needs a request and a place in flight; a rate in the client's own options would be sent by each of them."""
+        """Check that each process has a request and a place in flight. Each would send a rate of the client's own options."""
         if clients == 1:
             return clients
         whole = [name for name in info.data.get("client_options", {}) if name in WHOLE_LOAD_OPTIONS]
@@ -108,7 +108,7 @@ class Load(Strict):
 
     @property
     def prompts(self) -> AnyPrompts:
-        """What the requests hold, as plan and measurement record it."""
+        """Return what the requests hold, as plan and measurement record it."""
         return _PROMPTS.validate_python(self.model_dump(exclude=set(Load.model_fields)))
 
 

@@ -133,7 +133,7 @@ class Measuring:
         return attempts.fail(attempt, failure.model_copy(update={"reason": "server_died"}), self.here.timeouts.stop)
 
     def _record(self, point: PlannedPoint, attempt: Path | None, **seen: Any) -> Measurement:
-        """The record of a point before its verdict; ``seen``: further fields."""
+        """Return the record of a point before its verdict; ``seen``: further fields."""
         return Measurement(
             deployment=self.here.plan.deployment,
             load=point.load,

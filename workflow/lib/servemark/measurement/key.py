@@ -103,7 +103,7 @@ def hardware_part(hardware: Hardware) -> dict[str, Any]:
 
 
 def point_parts(load: LoadPoint) -> dict[str, Any]:
-    """The load point's share of the key."""
+    """Return the load point's share of the ledger key."""
     workload = {
         **load.prompts.key_part(),
         "requests": load.requests,

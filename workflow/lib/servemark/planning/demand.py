@@ -106,19 +106,19 @@ class Asked:
         return max_num_seqs(self.options, self.topology, self.hardware)
 
     def share(self, point: LoadPoint) -> int:
-        """Requests in flight that a point gives to one engine; 0 when no concurrency limits them."""
+        """Return requests in flight that a point gives to one engine; 0 when no concurrency limits them."""
         return -(-(point.concurrency or 0) // self.engines(point))
 
     def running(self, point: LoadPoint) -> int:
-        """The most requests that one engine runs at a time in a point."""
+        """Return the most requests that one engine runs at a time in a point."""
         return min(self.share(point) or self.max_num_seqs, self.max_num_seqs)
 
     def captured(self, point: LoadPoint) -> int:
-        """The largest CUDA graph that an engine needs in a point of known concurrency."""
+        """Return the largest CUDA graph that an engine needs in a point of known concurrency."""
         return cuda_graphs.needed(self.topology.asked(point.ask), point.concurrency or 0, self.max_num_seqs)
 
     def held(self, point: LoadPoint) -> float:
-        """Requests of a point that the KV cache of one engine is expected to hold at once."""
+        """Return requests of a point that the KV cache of one engine is expected to hold at once."""
         each = self._pool(own_tokens(point, self.options) + point.prompts.output_tokens)
         shared = shared_tokens(point, self.options)
         once = self._pool(shared).request_blocks if shared else 0

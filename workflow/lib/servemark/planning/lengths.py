@@ -10,7 +10,7 @@ from servemark.records import LoadPoint
 
 
 def in_words(load: LoadPoint) -> str:
-    """``64 + 32 = 96 tokens``; with a prefix ``512 (random-prefix-len) + 64 + 32 = 608 tokens``."""
+    """Return ``64 + 32 = 96 tokens``; with a prefix ``512 (random-prefix-len) + 64 + 32 = 608 tokens``."""
     first = f"{load.prefix_tokens} (random-prefix-len) + " if load.prefix_tokens else ""
     return f"{first}{load.prompts.input_tokens} + {load.prompts.output_tokens} = {load.request_tokens} tokens"
 
@@ -24,10 +24,10 @@ def prefixes_cached(options: Mapping[str, Any]) -> bool:
 
 
 def shared_tokens(load: LoadPoint, options: Mapping[str, Any]) -> int:
-    """Tokens of the prompts that the server reads and keeps once for all of a point."""
+    """Return tokens of the prompts that the server reads and keeps once for all of a point."""
     return load.prefix_tokens if prefixes_cached(options) else 0
 
 
 def own_tokens(load: LoadPoint, options: Mapping[str, Any]) -> int:
-    """Tokens of a prompt that the server reads and keeps for it alone."""
+    """Return tokens of a prompt that the server reads and keeps for it alone."""
     return load.prompt_tokens - shared_tokens(load, options)

@@ -76,6 +76,7 @@ class Measurement(Record):
 
     @classmethod
     def upgraded(cls, data: Any, version: Any) -> dict[str, Any] | None:
+        """Return a measurement of version 1 in the present form."""
         return embed(data) if version == 1 else None
 
 

@@ -76,6 +76,7 @@ class Plan(Record):
 
     @classmethod
     def upgraded(cls, data: Any, version: Any) -> dict[str, Any] | None:
+        """Return a plan of version 1 in the present form."""
         return data | {"points": [embed(point) for point in data["points"]]} if version == 1 else None
 
 
