@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 from typing import Any
 
@@ -70,3 +71,40 @@ class Document(HTMLParser):
     @property
     def words(self) -> str:
         return " ".join(self.text.split())
+
+
+class Tables(HTMLParser):
+    """The tables by caption: rows of (text, columns that the cell spans)."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.found: dict[str, list[list[tuple[str, int]]]] = {}
+        self._caption: str | None = None
+        self._rows: list[list[tuple[str, int]]] = []
+        self._cell: str | None = None
+        self._span = 1
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "table":
+            self._rows = []
+        elif tag == "caption":
+            self._caption = ""
+        elif tag == "tr":
+            self._rows.append([])
+        elif tag in ("th", "td"):
+            self._cell, self._span = "", int(dict(attributes).get("colspan", 1))
+
+    def handle_endtag(self, tag):
+        if tag == "caption":
+            self.found[self._caption or ""] = self._rows
+            self._caption = None
+        elif tag in ("th", "td"):
+            self._rows[-1].append((re.sub(r"[ \n]+", " ", self._cell or "").strip(" "), self._span))
+            self._cell = None
+
+    def handle_data(self, data):
+        if self._caption is not None:
+            self._caption += data
+        elif self._cell is not None:
+            self._cell += data

@@ -9,7 +9,7 @@ import pytest
 
 from builders import report_data, report_data_cluster
 from builders.drawings import BUILDS, CURVES, DESKTOP, PHONE, points, quiet, settle, texts
-from servemark.report import formatting
+from servemark.report import charts, formatting
 from servemark.report.page import render
 
 
@@ -82,7 +82,7 @@ def test_statistic_and_throughput_choices_redraw_the_axes(visit):
     after = {chart: texts(page, chart) for chart in CURVES}
     assert after["ttft"] != before["ttft"]
     assert after["throughput"] != before["throughput"]
-    assert page.locator("[data-title=throughput]").inner_text() == formatting.THROUGHPUTS["requests_per_s"]
+    assert page.locator("[data-title=throughput]").inner_text() == charts.THROUGHPUTS["requests_per_s"]
     quiet(visited)
 
 
@@ -281,7 +281,7 @@ def test_two_nodes_show_where_they_ran_and_figures_per_device(visit):
     assert page.get_by_role("region", name="Nodes of tp2-x4").locator("tbody tr").count() == 3
     page.get_by_role("radio", name="Output tokens/s per device").check(force=True)
     settle(page)
-    assert page.locator("[data-title=throughput]").inner_text() == "Output tokens per second and device"
+    assert page.locator("[data-title=throughput]").inner_text() == "Output tokens/s per device"
     assert max(float(text.replace("\u202f", "")) for text in texts(page, "throughput")) <= 10_000
     assert points(page, "throughput").count() == 18
     quiet(visited)

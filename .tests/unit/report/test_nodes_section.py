@@ -239,7 +239,7 @@ def test_throughput_per_device_where_gpus_differ_in_number(names, accelerator, o
 
 def test_rows_that_do_not_tell_their_topology_offer_no_figure_per_device():
     items = [report_data.measurement("tp2-x4"), report_data.measurement("plain", key_parts={})]
-    assert charts.throughputs(rows(tidy(items)), "cuda") == formatting.THROUGHPUTS
+    assert charts.throughputs(rows(tidy(items)), "cuda") == charts.THROUGHPUTS
 
 
 def test_headline_per_device_only_where_gpus_differ_in_number():

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from servemark.report import charts, formatting, histogram, starting, thinning, timelines, views
+from servemark.report import charts, columns, formatting, histogram, starting, thinning, timelines, views
 from servemark.report.data import PageData
 from servemark.report.distributions import Distribution
 from servemark.report.table import aggregate, ordered, rows, tidy
@@ -20,13 +20,13 @@ ID = "servemark-data"
 _LOAD = ("deployment", "workload", "concurrency", "request_rate_per_s")
 _MEASUREMENT = (
     *_LOAD,
-    *("repetition", "verdict", "requests_asked", "requests_completed", "output_tokens_per_s", "ttft_p99_ms"),
+    *("repetition", "verdict", "requests_asked", "requests_completed"),
+    *(column.name for column in columns.VERDICTS),
 )
-_FIGURES = (*formatting.THROUGHPUTS, *(column for _, columns in views.LATENCY_COLUMNS for column in columns))
 _POINT = (
     *_LOAD,
     *("verdict", "repetitions_asked", "repetitions_accepted"),
-    *(f"{figure}_{statistic}" for figure in _FIGURES for statistic in ("median", "min", "max")),
+    *(f"{column.name}_{statistic}" for column in columns.MEDIANS for statistic in ("median", "min", "max")),
 )
 
 
@@ -106,9 +106,9 @@ def expanded(block: Mapping[str, Any]) -> dict[str, Any]:
     return {**block, "points": [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]}
 
 
-def _table(found: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> dict[str, Any]:
+def _table(found: Iterable[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
     """Return rows without the names of their columns, which would be most of the text."""
-    return {"columns": list(columns), "rows": [[row[name] for name in columns] for row in found]}
+    return {"columns": list(names), "rows": [[row[name] for name in names] for row in found]}
 
 
 def _values(spec: Mapping[str, Any] | None) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ import vl_convert
 
 from servemark.records import write_atomically
 from servemark.report import formatting
+from servemark.report.columns import THROUGHPUT
 
 PERCENTILES = ("p50", "p95", "p99", "mean")
 SHAPES = {
@@ -34,6 +35,7 @@ COLOURS = 8
 """How many series colours the style sheet has (``--series-1`` ...); shapes and dashes keep later series apart."""
 
 PER_DEVICE = "output_tokens_per_s_per_device"
+THROUGHPUTS = {column.name: column.label for column in THROUGHPUT.columns}
 """A throughput to choose in the plot, beside the table's own, where deployments differ in their number of devices."""
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
@@ -85,7 +87,7 @@ def series(names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def panels(
-    rows: Sequence[Mapping[str, Any]], names: Sequence[str], throughputs: Sequence[str] = tuple(formatting.THROUGHPUTS)
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], throughputs: Sequence[str] = tuple(THROUGHPUTS)
 ) -> list[Panel]:
     """Group accepted measurements (rows of the tidy table) that can share an axis, and plot each group.
 
@@ -115,8 +117,8 @@ def throughputs(rows: Sequence[Mapping[str, Any]], accelerator: str) -> dict[str
     """
     devices = {row["devices"] for row in rows if row["verdict"] != "INVALID"}
     if accelerator == "cpu" or len(devices) < 2 or None in devices:
-        return formatting.THROUGHPUTS
-    return formatting.THROUGHPUTS | {PER_DEVICE: "Output tokens per second and device"}
+        return THROUGHPUTS
+    return THROUGHPUTS | {PER_DEVICE: "Output tokens/s per device"}
 
 
 def _label(workload: str, axis: str, cap: int | None) -> str:

@@ -22,11 +22,6 @@ METRICS = {
     "itl": "Inter-token latency",
     "e2el": "End-to-end latency",
 }
-THROUGHPUTS = {
-    "output_tokens_per_s": "Output tokens per second",
-    "total_tokens_per_s": "Input and output tokens per second",
-    "requests_per_s": "Requests per second",
-}
 MEMORY = {
     "weights_gib": "Weights per rank (GiB)",
     "kv_cache_gib": "KV cache per rank (GiB)",

@@ -27,7 +27,7 @@ from servemark.records import (
     Stopped,
     Timeline,
 )
-from servemark.report import attempts_section, distributions, excerpts, table, timelines
+from servemark.report import attempts_section, columns, distributions, excerpts, timelines
 from servemark.report.data import PageData
 from servemark.report.gaps import failures
 
@@ -226,7 +226,7 @@ def _point(found: RunRecords, place: str, deployment: str, point: PlannedPoint) 
         found.wrong.append(_broken(f"{name} is the record of {record.deployment}/{record.load.name}."))
         return
     try:
-        table.topology(record)
+        columns.topology(record)
     except (ValueError, TypeError, AttributeError) as error:
         found.wrong.append(_broken(f"{name}: its key_parts hold no topology: {error}"))
         return

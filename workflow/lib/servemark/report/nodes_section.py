@@ -10,8 +10,9 @@ from typing import Any
 
 from servemark.records import Fabric, JobAccount, Node, Startup, StartupPhase
 from servemark.report import formatting
+from servemark.report.columns import replicas
 from servemark.report.data import PageData
-from servemark.report.table import ordered, sorted_replicas
+from servemark.report.table import ordered
 
 _EN_DASH = "\N{EN DASH}"
 
@@ -132,7 +133,7 @@ def balance(data: PageData) -> list[dict[str, Any]]:
     """
     result = []
     for item in ordered(data.measurements):
-        counts = sorted_replicas(item)
+        counts = replicas(item)
         total = sum(counts.values())
         if item.verdict == "INVALID" or item.load.ask == "replica" or not total:
             continue

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from servemark.report import (
     attempts_section,
     charts,
+    columns,
     comparison,
     excerpts,
     formatting,
@@ -133,7 +134,7 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"words": formatting, "views": views}
+    environment.globals |= {"words": formatting, "columns": columns, "views": views}
     environment.filters |= {
         "number": formatting.number,
         "quantity": formatting.quantity,

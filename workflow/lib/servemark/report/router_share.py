@@ -8,15 +8,10 @@ from typing import Any
 
 from servemark.records import LoadPoint
 from servemark.report import views
+from servemark.report.columns import TERMINAL
 from servemark.report.data import PageData
 
 OUTPUT = "output_tokens_per_s"
-LATENCIES = {
-    "TTFT p50": "ttft_p50_ms",
-    "TTFT p99": "ttft_p99_ms",
-    "TPOT p50": "tpot_p50_ms",
-    "E2EL p50": "e2el_p50_ms",
-}
 
 Spread = tuple[float, float, float]
 
@@ -122,7 +117,9 @@ def _asked(load: LoadPoint) -> tuple[Any, ...]:
 
 def _lines(router: Mapping[str, Any], replica: Mapping[str, Any], replicas: int) -> list[Line]:
     lines = [
-        Line(label, "ms", _spread(router, figure), _spread(replica, figure)) for label, figure in LATENCIES.items()
+        Line(column.label, column.unit, _spread(router, column.name), _spread(replica, column.name))
+        for column in TERMINAL
+        if column.name != OUTPUT
     ]
     label = f"Output tokens/s (one replica \N{MULTIPLICATION SIGN} {replicas})"
     return [*lines, Line(label, "", _spread(router, OUTPUT), _spread(replica, OUTPUT, replicas))]

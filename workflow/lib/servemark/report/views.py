@@ -14,10 +14,6 @@ from servemark.report import formatting, starting
 from servemark.report.data import PageData
 from servemark.report.table import rows
 
-LATENCY_COLUMNS = tuple(
-    (metric, [f"{metric}_{name}_ms" for name in ("p50", "p95", "p99")]) for metric in formatting.METRICS
-)
-
 
 def verdicts(data: PageData) -> dict[str, int]:
     """Return how many measurements got each verdict."""
