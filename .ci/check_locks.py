@@ -33,9 +33,7 @@ def entries(text: str) -> dict[str, set[str]]:
 
 def run(argv: list[str]) -> str:
     """Run a tool and return its standard output; raise with its standard error if it fails."""
-    done = subprocess.run(
-        argv, capture_output=True, text=True, env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    )
+    done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
     if done.returncode != 0:
         raise RuntimeError(" ".join(done.stderr.split())[:500])
     return done.stdout
@@ -62,11 +60,7 @@ def not_offered(public: Path) -> list[str]:
             pip = [sys.executable, "-m", "pip", "--quiet", "install", "--dry-run", "--ignore-installed", "--no-deps"]
             report = json.loads(run([*pip, "--only-binary", ":all:", "--report", "-", pin]))
             offered[pin] = {one["download_info"]["archive_info"]["hashes"]["sha256"] for one in report["install"]}
-    return [
-        f"{pin}: the index does not offer {one}"
-        for pin, hashes in listed.items()
-        for one in sorted(hashes - offered.get(pin, set()))
-    ]
+    return [f"{pin}: the index does not offer {one}" for pin, hashes in listed.items() for one in sorted(hashes - offered.get(pin, set()))]
 
 
 def not_installable(public: Path, platform: str, python: str) -> list[str]:
@@ -101,16 +95,12 @@ def main(names: list[str]) -> int:
             public.write_text("".join(found[0] for found in ENTRY.finditer(text) if "+" not in found["pin"]))
             questions.append((name, pool.submit(not_offered, public)))
             for platform, python in targets(name):
-                questions.append(
-                    (f"{name}, Python {python} on {platform}", pool.submit(not_installable, public, platform, python))
-                )
+                questions.append((f"{name}, Python {python} on {platform}", pool.submit(not_installable, public, platform, python)))
         problems = [f"{what}: {text}" for what, question in questions for text in answers(question)]
     for problem in problems:
         print(problem)
     checked = ", ".join(f"{name} for {len(targets(name))}" for name in names)
-    print(
-        f"lists, and for how many machines and interpreters: {checked}; {len(problems)} problems, {time.monotonic() - begin:.0f} s"
-    )
+    print(f"lists, and for how many machines and interpreters: {checked}; {len(problems)} problems, {time.monotonic() - begin:.0f} s")
     return 1 if problems else 0
 
 

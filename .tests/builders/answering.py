@@ -37,9 +37,7 @@ class Answers(BaseHTTPRequestHandler):
 @contextmanager
 def server(**paths):
     """A server on a free port; its handler class, whose table can be changed, and its address."""
-    table = {"/health": (200, ""), "/v1/models": (200, {"data": [{"id": "tiny"}]})} | {
-        f"/{k}": v for k, v in paths.items()
-    }
+    table = {"/health": (200, ""), "/v1/models": (200, {"data": [{"id": "tiny"}]})} | {f"/{k}": v for k, v in paths.items()}
     handler = type("Handler", (Answers,), {"table": table, "asked": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:
         thread = threading.Thread(target=listening.serve_forever, args=(0.01,))

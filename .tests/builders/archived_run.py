@@ -190,9 +190,7 @@ class ArchivedRun:
 
     def _bare(self, deployment: str, point: PlannedPoint, **seen: Any) -> Measurement:
         parts = _key_parts(deployment)
-        return Measurement(
-            deployment=deployment, load=point.load, key=point.key, key_parts=parts, verdict="INVALID", **seen
-        )
+        return Measurement(deployment=deployment, load=point.load, key=point.key, key_parts=parts, verdict="INVALID", **seen)
 
     def _judge(self, deployment: str, point: PlannedPoint, facts: verdict.ServerFacts) -> None:
         path = self.folder / self.raw(deployment, point.load.name)

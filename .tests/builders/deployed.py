@@ -67,9 +67,7 @@ CONFIG = Config.model_validate(
         "models": {"tiny": {"source": "builtin:tiny-dense"}},
         "environments": {"standin": {"prefix": "/envs/standin"}},
         "deployments": {"plain": {"model": "tiny", "environment": "standin"}},
-        "workloads": {
-            "chat": {"dataset": "random", "input_tokens": 8, "output_tokens": 5, "requests": 4, "concurrency": [4]}
-        },
+        "workloads": {"chat": {"dataset": "random", "input_tokens": 8, "output_tokens": 5, "requests": 4, "concurrency": [4]}},
     }
 )
 FIGURES = (
@@ -144,9 +142,7 @@ class Deployment:
         default_factory=lambda: Timeouts(start=20.0, stall=20.0, point=20.0, no_progress=10.0, stop=1.0, cluster=10.0)
     )
     # Points are short and the machine may be busy: what that brings about is no matter of these tests.
-    verdict: Verdict = field(
-        default_factory=lambda: Verdict(min_duration_s=0.0, min_requests_per_slot=0.0, max_burst_fraction=1.0)
-    )
+    verdict: Verdict = field(default_factory=lambda: Verdict(min_duration_s=0.0, min_requests_per_slot=0.0, max_burst_fraction=1.0))
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)

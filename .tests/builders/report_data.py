@@ -18,9 +18,7 @@ POISON = 98765.4321
 
 
 RAY = records.Topology(nodes=1, devices_per_node=2, tensor_parallel=2, executor="ray")
-SPANNING = records.Topology(
-    nodes=2, devices_per_node=4, tensor_parallel=4, pipeline_parallel=2, executor="ray", client="own"
-)
+SPANNING = records.Topology(nodes=2, devices_per_node=4, tensor_parallel=4, pipeline_parallel=2, executor="ray", client="own")
 FOUR = records.Topology(nodes=2, devices_per_node=4, tensor_parallel=2, replicas=4, executor="mp", client="own")
 SHAPES = {
     "ray-tp2": RAY,
@@ -93,9 +91,7 @@ def invalid(deployment: str = "plain", **changes: Any) -> records.Measurement:
     """An INVALID measurement whose record wrongly carries figures."""
     values: dict[str, Any] = {
         "verdict": "INVALID",
-        "reasons": (
-            records.Reason(code="requests_failed", severity="INVALID", detail="15 of 32 requests failed: HTTP 500."),
-        ),
+        "reasons": (records.Reason(code="requests_failed", severity="INVALID", detail="15 of 32 requests failed: HTTP 500."),),
         "completed": 17,
         "failed": 15,
         "output": POISON,
@@ -280,9 +276,7 @@ def demo() -> PageData:
         manifests={"tiny": manifest()},
         plans={
             "plain": plan("plain", tuple(item for item in points if item.deployment == "plain")),
-            "ray-tp2": plan(
-                "ray-tp2", tuple(item for item in points if item.deployment == "ray-tp2"), topology=RAY, estimate=halves
-            ),
+            "ray-tp2": plan("ray-tp2", tuple(item for item in points if item.deployment == "ray-tp2"), topology=RAY, estimate=halves),
         },
         startups={
             "plain": startup("plain"),
@@ -324,10 +318,7 @@ def troubled() -> PageData:
         quote=("RuntimeError: Engine core initialization failed. See root cause above.", HOSTILE),
         remedy="Set tensor_parallel to 2: this machine has two devices.",
     )
-    lost = [
-        invalid("tp4", concurrency=concurrency, failure=failure, reasons=(), completed=0, failed=0)
-        for concurrency in (1, 4)
-    ]
+    lost = [invalid("tp4", concurrency=concurrency, failure=failure, reasons=(), completed=0, failed=0) for concurrency in (1, 4)]
     rates = [
         measurement(name, None, 1, output * rate / 8, 20 + rate * 6, 9, workload="burst", request_rate=rate)
         for name, output in (("plain", 800), ("ray-tp2", 400))

@@ -55,8 +55,7 @@ def spanning_startup(deployment: str) -> records.Startup:
         nodes=(*GPU_NODES, CLIENT_NODE),
         placement=(records.Replica(name="r0", parts=parts, ray_address="10.20.0.1:6379"),),
         ray_nodes=tuple(
-            records.RayNode(host=node.host, address=node.address, devices=4, ray="2.56.1", python="3.12.3")
-            for node in GPU_NODES
+            records.RayNode(host=node.host, address=node.address, devices=4, ray="2.56.1", python="3.12.3") for node in GPU_NODES
         ),
         servers=(records.ServerPlace(replica="r0", daemon="server", node="node1", url="http://10.20.0.1:8000"),),
         client_node="client1",
@@ -149,9 +148,7 @@ def two_nodes() -> PageData:
     for name, loads in figures.items():
         for concurrency, output in loads:
             for repetition in (1, 2):
-                item = measurement(
-                    name, concurrency, repetition, output * (1 + repetition / 100), 90 + concurrency * 2, 12.0
-                )
+                item = measurement(name, concurrency, repetition, output * (1 + repetition / 100), 90 + concurrency * 2, 12.0)
                 run = 2 if name == "tp4-pp2-ray" else 1
                 update: dict[str, Any] = {
                     "attempt": f"results/two-nodes/deployments/{name}/attempts/{run:03d}",
@@ -175,9 +172,7 @@ def two_nodes() -> PageData:
         base,
         run="two-nodes",
         config={**base.config, "run": "two-nodes", "deployments": {name: {"model": "tiny"} for name in names}},
-        hardware=hardware(
-            accelerator="cuda", gpus=gpus, driver="580.159.04", cuda="13.0", cpu_count=72, memory_gib=857.3
-        ),
+        hardware=hardware(accelerator="cuda", gpus=gpus, driver="580.159.04", cuda="13.0", cpu_count=72, memory_gib=857.3),
         plans={
             name: plan(
                 name,
@@ -203,18 +198,13 @@ def two_nodes() -> PageData:
                 how="the run ended while it lived: interrupted, killed or lost",
                 nodes=("client1", "node1", "node2"),
             ),
-            *(
-                parts.attempt(name, 2 if name == "tp4-pp2-ray" else 1, nodes=("client1", "node1", "node2"))
-                for name in names
-            ),
+            *(parts.attempt(name, 2 if name == "tp4-pp2-ray" else 1, nodes=("client1", "node1", "node2")) for name in names),
         ],
         distributions=parts.distributions(points),
         timelines={
             key: found
             for name in names
-            for key, found in parts.timelines(
-                [item for item in points if item.deployment == name], 4 if name == "tp2-x4" else 1
-            ).items()
+            for key, found in parts.timelines([item for item in points if item.deployment == name], 4 if name == "tp2-x4" else 1).items()
         },
         fabrics={
             "tp4-pp2-ray": records.Fabric(

@@ -27,9 +27,7 @@ def measurements(deployments: int, loads: int, repetitions: int, unusual: int = 
                 else:
                     item = report_data.measurement(*place, **figures)
                 if kind == 2:
-                    reason = records.Reason(
-                        code="slow_start", severity="SUSPECT", detail=f"Too slow at first: {output}"
-                    )
+                    reason = records.Reason(code="slow_start", severity="SUSPECT", detail=f"Too slow at first: {output}")
                     item = item.model_copy(update={"verdict": "SUSPECT", "reasons": (reason,)})
                 found.append(item)
     return found

@@ -151,9 +151,7 @@ class _Answers(BaseHTTPRequestHandler):
             message = f"Invalid rev id: {revision}"
             self._send(404, b"", {"X-Error-Code": "RevisionNotFound", "X-Error-Message": message})
         else:
-            assert parse_qs(urlsplit(self.path).query)["blobs"] == ["true"], (
-                "sizes and digests come only when asked for"
-            )
+            assert parse_qs(urlsplit(self.path).query)["blobs"] == ["true"], "sizes and digests come only when asked for"
             self._send_json(self.hub.listing(commit))
 
     def _send_json(self, data: object) -> None:
@@ -241,8 +239,7 @@ def blob(content: bytes) -> str:
 def serving(hub: StandinHub) -> Iterator[StandinHub]:
     """The stand-in on two free ports: the hub and its store of large files."""
     servers = [
-        ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (_Answers,), {"hub": hub, "is_store": store}))
-        for store in (False, True)
+        ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (_Answers,), {"hub": hub, "is_store": store})) for store in (False, True)
     ]
     hub.address, hub.store = (f"http://127.0.0.1:{server.server_address[1]}" for server in servers)
     threads = []

@@ -142,11 +142,7 @@ class Checkout:
         argv = [str(SNAKEMAKE), *(["--profile", "profiles/local"] if profile else []), "--configfile", "my.yaml"]
         # Nor what of the developer's own shell would be in the ledger's keys.
         ours = inherited.deciding(os.environ, Topology(), {})
-        kept = {
-            key: value
-            for key, value in os.environ.items()
-            if not key.startswith(("STANDIN_", "SERVEMARK_")) and key not in ours
-        }
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("STANDIN_", "SERVEMARK_")) and key not in ours}
         defaults = {
             "STANDIN_START_S": "0.1",
             "STANDIN_TOKEN_S": "0.002",
@@ -195,14 +191,10 @@ class Checkout:
             running = self.current is None or self.current.process.poll() is None
             lines = (line for line in self.progress() if subject in (None, line["subject"]))
             found = next((line for line in lines if text in line["text"]), None)
-            assert found or running, (
-                f"the run ended and never said {text!r}; it said:\n{self.current and self.current.text}"
-            )
+            assert found or running, f"the run ended and never said {text!r}; it said:\n{self.current and self.current.text}"
             return found
 
-        return wait_until(
-            said, seconds, f"progress {text!r}; there is {[line['text'] for line in self.progress()][-8:]}"
-        )
+        return wait_until(said, seconds, f"progress {text!r}; there is {[line['text'] for line in self.progress()][-8:]}")
 
     def record(self, name: str) -> dict[str, Any]:
         """One record below the run's folder."""

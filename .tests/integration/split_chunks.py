@@ -40,9 +40,7 @@ async def ask(table, functions):
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/completions"
-    given = table.RequestFuncInput(
-        prompt="x", api_url=url, prompt_len=1, output_len=3, model="tiny", request_id="measured"
-    )
+    given = table.RequestFuncInput(prompt="x", api_url=url, prompt_len=1, output_len=3, model="tiny", request_id="measured")
     async with aiohttp.ClientSession() as session:
         found = await asyncio.gather(*(function(given, session) for function in functions))
     await runner.cleanup()

@@ -47,9 +47,7 @@ class Server(ThreadingHTTPServer):
 
     def sent(self, tokens: int) -> list[dict]:
         """The bodies that asked for so many tokens, in the order of their prompts."""
-        return sorted(
-            (body for _, body in self.requests if body["max_tokens"] == tokens), key=lambda one: one["prompt"]
-        )
+        return sorted((body for _, body in self.requests if body["max_tokens"] == tokens), key=lambda one: one["prompt"])
 
 
 class Streaming(BaseHTTPRequestHandler):
@@ -98,9 +96,7 @@ def staged(bare_checkout, tmp_path_factory) -> tuple[str, str]:
         "cache": str(ROOT / "results" / "cache"),
     }
     checkout, run = Checkout(path, bare_checkout.runtime, config), f"results/{config['run']}"
-    done = checkout.run(
-        "--", f"{run}/environments/standin/environment.json", f"{run}/models/tiny/manifest.json", seconds=600
-    )
+    done = checkout.run("--", f"{run}/environments/standin/environment.json", f"{run}/models/tiny/manifest.json", seconds=600)
     assert done.rc == 0, done.text
     records = ("environments/standin/environment.json", "python"), ("models/tiny/manifest.json", "path")
     return tuple(checkout.record(name)[key] for name, key in records)
@@ -172,6 +168,4 @@ def test_a_stream_is_read_wherever_the_network_cuts_it(staged):
     done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=120)
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["ours"] == {"success": True, "text": "one  two three", "tokens": 3}
-    assert not found["plain"]["success"], (
-        "vLLM's function reads it too: bench_client.py need not mend the stream any more"
-    )
+    assert not found["plain"]["success"], "vLLM's function reads it too: bench_client.py need not mend the stream any more"

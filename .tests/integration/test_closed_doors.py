@@ -71,9 +71,7 @@ def real_python() -> str:
         _missing("the cpu lock is for CPython 3.11 on x86_64")
     lock, log = lockfiles.table(ROOT / "envs")["cpu"], Path(tempfile.mkdtemp()) / "build.log"
     told = Progress(None, "build_environment")
-    built = environment.build(
-        "cpu", lock, ROOT / "results" / "cache", log=log, timeout_s=1500, progress=told, watch=None
-    )
+    built = environment.build("cpu", lock, ROOT / "results" / "cache", log=log, timeout_s=1500, progress=told, watch=None)
     return built.python
 
 
@@ -341,11 +339,7 @@ def test_real_vllm_asks_for_the_key_on_every_route_it_has(tmp_path):
     with server(python, str(model), tmp_path, *options, seconds=240) as url:
         (log,) = tmp_path.glob("server-*.log")
         listed = re.findall(r"Route: (\S+), Methods: (.+)", log.read_text())
-        routes = [
-            f"{method} {path.replace('{response_id}', 'x')}"
-            for path, methods in listed
-            for method in methods.split(", ")
-        ]
+        routes = [f"{method} {path.replace('{response_id}', 'x')}" for path, methods in listed for method in methods.split(", ")]
         assert {"POST /invocations", "GET /metrics", "POST /tokenize", "GET /docs", "GET /health"} <= set(routes)
         routes += [
             "OPTIONS /v1/completions",
@@ -356,9 +350,7 @@ def test_real_vllm_asks_for_the_key_on_every_route_it_has(tmp_path):
             "GET /metrics/",
         ]
         assert statuses(url, routes) == {route: Counter({401: len(WITHOUT)}) for route in routes}
-        assert [ask(url, f"GET {path}", RIGHT).status_code for path in ("/health", "/v1/models", "/metrics")] == [
-            200
-        ] * 3
+        assert [ask(url, f"GET {path}", RIGHT).status_code for path in ("/health", "/v1/models", "/metrics")] == [200] * 3
         assert requests_served(ask(url, "GET /metrics", RIGHT).text) == 0
         for _ in range(3):
             assert ask(url, "POST /v1/completions", RIGHT, **ASK).json()["usage"]["completion_tokens"] == 4

@@ -29,9 +29,7 @@ def assert_no_figure(checkout: Checkout, deployment: str, point: str) -> None:
     records += [checkout.points(deployment)[point]] if point in checkout.points(deployment) else []
     assert records
     for record in records:
-        assert [
-            record[key] for key in ("output_throughput", "request_throughput", "ttft_ms", "tpot_ms", "e2el_ms")
-        ] == [None] * 5
+        assert [record[key] for key in ("output_throughput", "request_throughput", "ttft_ms", "tpot_ms", "e2el_ms")] == [None] * 5
 
 
 def assert_healthy(checkout: Checkout, deployment: str = "b") -> dict[str, str]:
@@ -45,9 +43,7 @@ def assert_healthy(checkout: Checkout, deployment: str = "b") -> dict[str, str]:
     return checkout.started_at(deployment)
 
 
-def assert_mended_by_running_again(
-    checkout: Checkout, lost: set[str], kept: dict[str, str], **variables: str
-) -> Finished:
+def assert_mended_by_running_again(checkout: Checkout, lost: set[str], kept: dict[str, str], **variables: str) -> Finished:
     """A plain second run measures exactly the lost points of ``a``, and passes."""
     before = {**checkout.started_at("a")}
     served = checkout.requests_served("b")
@@ -121,9 +117,7 @@ def test_a_stopped_client_makes_its_point_suspect_until_measured_again(checkout:
         pytest.param("never_ready", "engine_starting", "not ready after 6 s", marks=pytest.mark.full),
     ],
 )
-def test_a_server_that_does_not_start_is_a_named_gap_and_at_the_second_time_a_hole(
-    checkout: Checkout, fault: str, reason: str, words: str
-):
+def test_a_server_that_does_not_start_is_a_named_gap_and_at_the_second_time_a_hole(checkout: Checkout, fault: str, reason: str, words: str):
     checkout.config["timeouts"] |= {"start": 6.0}
     checkout.inject(fault)
 

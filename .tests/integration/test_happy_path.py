@@ -46,9 +46,7 @@ def test_first_run_measures_all_second_does_nothing_and_no_secret_is_left(fresh:
     assert graph.rc == 0 and "digraph" in graph.text and "stop_deployment" in graph.text, graph.text
 
     running = fresh.start()
-    key_file = wait_until(
-        lambda: next(iter(fresh.results.glob("deployments/*/attempts/001/api-key")), None), 60, "a key"
-    )
+    key_file = wait_until(lambda: next(iter(fresh.results.glob("deployments/*/attempts/001/api-key")), None), 60, "a key")
     assert key_file.stat().st_mode & 0o777 == 0o600
     key = key_file.read_text().strip()
     assert len(key) >= 32

@@ -89,13 +89,9 @@ def index(tmp_path: Path) -> Iterator[Index]:
         yield served
 
 
-@pytest.mark.skipif(
-    sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64", reason="the lock is for CPython 3.11 on x86_64"
-)
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64", reason="the lock is for CPython 3.11 on x86_64")
 @pytest.mark.parametrize("end", [pytest.param(INT, marks=pytest.mark.full), TERM, KILL], ids=NAMES.get)
-def test_while_an_environment_is_built(
-    checkout: Checkout, index: Index, tmp_path: Path, end: tuple[signal.Signals, bool]
-):
+def test_while_an_environment_is_built(checkout: Checkout, index: Index, tmp_path: Path, end: tuple[signal.Signals, bool]):
     checkout.keep("a")
     checkout.config["environments"] = {"standin": {"lock": "cpu"}}
     checkout.config["cache"] = str(tmp_path / "cache")

@@ -33,9 +33,7 @@ print(json.dumps({"rc": rc, "all": sum(calls.values()), "own": sum(n for (f, *_)
 def configure(checkout: Checkout, deployments: int) -> None:
     checkout.config["workloads"]["chat"]["concurrency"] = list(range(1, POINTS + 1))
     one = next(iter(checkout.config["deployments"].values()))
-    checkout.config["deployments"] = {
-        f"d{n}": one | {"options": {"max-model-len": 256 + n}} for n in range(deployments)
-    }
+    checkout.config["deployments"] = {f"d{n}": one | {"options": {"max-model-len": 256 + n}} for n in range(deployments)}
 
 
 def calls(checkout: Checkout, deployments: int) -> dict[str, int]:

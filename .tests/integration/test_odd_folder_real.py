@@ -16,9 +16,7 @@ from integration.test_real_vllm import TINY, _possible, _short_runtime, real  # 
 @pytest.mark.full
 @pytest.mark.real
 @pytest.mark.timeout(900)
-def test_real_vllm_compiles_and_uses_ray_in_odd_folder(
-    fresh: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_real_vllm_compiles_and_uses_ray_in_odd_folder(fresh: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = real(fresh, {}, requests=20)
     (tmp_path / odd_folder.NAME).mkdir()
     fresh.path = Path(shutil.move(fresh.path, tmp_path / odd_folder.NAME / "checkout"))

@@ -79,9 +79,7 @@ def test_tokens_reach_the_experts_that_even_choice_would(python, tmp_path):
     assert all(len(steps) >= 40 and min(steps) >= 96 for steps in ours), ours
     vllms = reached(python, tmp_path, "dummy")
     assert len(vllms) == SMALL["num_hidden_layers"]
-    assert all(max(steps) <= 8 for steps in vllms), (
-        "vLLM's own dummy weights spread now: say so where they are compared"
-    )
+    assert all(max(steps) <= 8 for steps in vllms), "vLLM's own dummy weights spread now: say so where they are compared"
 
 
 DRAWN = """

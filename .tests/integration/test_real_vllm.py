@@ -65,10 +65,7 @@ def real(base: Checkout, deployments: dict, **workload) -> dict:
         "models": {"tiny": {"source": "builtin:tiny-dense"}},
         "environments": {"cpu": {"lock": "cpu"}},
         "deployments": deployments,
-        "workloads": {
-            "chat": {"dataset": "random", "input_tokens": 32, "output_tokens": 32, "requests": 600, "concurrency": 2}
-            | workload
-        },
+        "workloads": {"chat": {"dataset": "random", "input_tokens": 32, "output_tokens": 32, "requests": 600, "concurrency": 2} | workload},
         "cache": str(CACHE),
         "timeouts": {"start": 240.0, "no_progress": 6.0, "stop": 10.0},
     }
@@ -137,9 +134,7 @@ def test_the_embedded_default_survives_a_crash_and_an_interruption_and_ends_with
         with tarfile.open(fileobj=plain, mode="r|") as tar:
             tar.extractall(tmp_path / "unpacked", filter="data")
     (top,) = (tmp_path / "unpacked").iterdir()
-    checked = subprocess.run(
-        ["sha256sum", "-c", "--quiet", "manifest-sha256.txt"], cwd=top, capture_output=True, text=True
-    )
+    checked = subprocess.run(["sha256sum", "-c", "--quiet", "manifest-sha256.txt"], cwd=top, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     fresh.assert_all_dead()
 

@@ -19,9 +19,7 @@ from integration.harness import SNAKEMAKE, Checkout
         (("timeouts",), "no_progres", "no_progress"),
     ],
 )
-def test_a_misspelt_key_is_refused_with_its_line_and_the_nearest_spelling(
-    fresh: Checkout, place: tuple[str, ...], wrong: str, right: str
-):
+def test_a_misspelt_key_is_refused_with_its_line_and_the_nearest_spelling(fresh: Checkout, place: tuple[str, ...], wrong: str, right: str):
     section = fresh.config
     for key in place:
         section = section[key]
@@ -76,9 +74,7 @@ def test_a_hostile_file_is_refused_before_snakemake_reads_it(fresh: Checkout, na
 
 def test_a_hostile_embedded_default_is_refused_too(fresh: Checkout):
     (fresh.path / "config" / "config.yaml").write_text("run: " + "[" * 5000)
-    done = subprocess.run(
-        [SNAKEMAKE, "--profile", "profiles/local"], cwd=fresh.path, capture_output=True, text=True, timeout=30
-    )
+    done = subprocess.run([SNAKEMAKE, "--profile", "profiles/local"], cwd=fresh.path, capture_output=True, text=True, timeout=30)
     assert done.returncode == 2 and "config.yaml:1:" in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 

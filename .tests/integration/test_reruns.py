@@ -159,9 +159,7 @@ CASES = [(row, variant) for row, variants in FORETOLD.items() for variant in var
 
 
 @pytest.fixture(scope="module")
-def foretold(
-    measured_checkout: Checkout, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[tuple[str, str], Future]]:
+def foretold(measured_checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Future]]:
     """Each case in a copy of a finished run, two at a time: a dry run is mostly one core's work."""
     base = tmp_path_factory.mktemp("foretold")
 

@@ -94,9 +94,7 @@ def test_an_endpoint_is_used_shown_and_stopped_and_serves_again_when_asked_again
     page = (folder / how_to_use.NAME).read_text()
     url = re.search(r"^Address +(\S+)/v1", page, re.MULTILINE)[1]
     assert str(key_file) in page and key not in page
-    assert f"servemark stop a --run {RUN}" in page and re.search(
-        r"^ssh -N -L 8000:127\.0\.0\.1:\d+ ", page, re.MULTILINE
-    )
+    assert f"servemark stop a --run {RUN}" in page and re.search(r"^ssh -N -L 8000:127\.0\.0\.1:\d+ ", page, re.MULTILINE)
     said = [line["text"] for line in only_a.progress() if line["stage"] == "hold_endpoint"]
     assert url in said[0] and any(how_to_use.NAME in text for text in said) and not any(key in text for text in said)
 
@@ -258,9 +256,7 @@ def test_a_copied_checkout_leaves_the_originals_endpoint_alone(only_a: Checkout)
     assert servemark(copy, "stop", "a").returncode == 2
     begun = copy.start("--", "serve")
     try:
-        wait_until(
-            lambda: any("waiting for the machine" in line["text"] for line in copy.progress()), 60, "it waits its turn"
-        )
+        wait_until(lambda: any("waiting for the machine" in line["text"] for line in copy.progress()), 60, "it waits its turn")
         assert "is a copy" in begun.text
     finally:
         begun.interrupt(signal.SIGINT, group=True)

@@ -42,9 +42,7 @@ def test_the_printed_python_runs_with_openai_of_any_version(checkout: Checkout, 
     # As on a cluster whose proxy does not know its compute nodes.
     proxies = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"), "http://127.0.0.1:9")
     for name, python in pythons.items():
-        asked = subprocess.run(
-            [python, str(program)], capture_output=True, text=True, timeout=120, env=os.environ | proxies
-        )
+        asked = subprocess.run([python, str(program)], capture_output=True, text=True, timeout=120, env=os.environ | proxies)
         assert asked.returncode == 0 and asked.stdout.strip(), f"{name}: {asked.stderr}"
     assert servemark(checkout, "stop", "a", "--run", RUN).returncode == 0
     assert running.wait(STOPPED_S).rc == 0

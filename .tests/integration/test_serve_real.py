@@ -58,9 +58,7 @@ def served(server: str, key: str) -> dict[str, int]:
     """Requests that each engine of a server has brought to an end."""
     text = httpx.get(f"{server}/metrics", headers={"Authorization": f"Bearer {key}"}, trust_env=False, timeout=10).text
     counts: Counter[str] = Counter()
-    for engine, number in re.findall(
-        r'^vllm:request_success_total\{[^}]*engine="(\d+)"[^}]*\} (\S+)', text, re.MULTILINE
-    ):
+    for engine, number in re.findall(r'^vllm:request_success_total\{[^}]*engine="(\d+)"[^}]*\} (\S+)', text, re.MULTILINE):
         counts[engine] += round(float(number))
     return dict(counts)
 

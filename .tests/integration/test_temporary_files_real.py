@@ -32,9 +32,7 @@ def kill_everything(checkout: Checkout) -> None:
 def test_real_vllm_leaves_nothing_even_killed_and_run_again(fresh: Checkout, tmp_path: Path) -> None:
     before, temporary = abandoned(), tmp_path / "temporary"
     temporary.mkdir()
-    fresh.config = real(
-        fresh, {"a": TINY, "b": TINY | {"topology": {"tensor_parallel": 2, "executor": "mp"}}}, requests=20
-    )
+    fresh.config = real(fresh, {"a": TINY, "b": TINY | {"topology": {"tensor_parallel": 2, "executor": "mp"}}}, requests=20)
     fresh.config["verdict"] = {"min_duration_s": 0.0, "min_requests_per_slot": 0.0}
     running = fresh.start(TMPDIR=str(temporary))
     # Both ranks have mapped what they share when the server is ready.

@@ -34,9 +34,7 @@ class Run:
         wanted = {journal.VARIABLE: str(self.jobs_file)} | dict(env or {})
         with open(self.folder / "said.txt", "ab") as said:
             self.begun = time.monotonic()
-            self.process = self.cluster.popen(
-                argv, cwd=self.folder, env=wanted, stdout=said, stderr=said, stdin=subprocess.DEVNULL
-            )
+            self.process = self.cluster.popen(argv, cwd=self.folder, env=wanted, stdout=said, stderr=said, stdin=subprocess.DEVNULL)
         return self
 
     @property
@@ -57,9 +55,7 @@ class Run:
         """Wait for something while the run lives or not; fail with what it said."""
         deadline = time.monotonic() + seconds
         while not (found := ready()):
-            assert time.monotonic() < deadline, (
-                f"not within {seconds:.0f} s: {what}; the run said:\n{self.said}\n{self.guard_log}"
-            )
+            assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}; the run said:\n{self.said}\n{self.guard_log}"
             time.sleep(0.05)
         return found
 

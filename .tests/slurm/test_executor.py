@@ -107,10 +107,7 @@ def test_cancelled_by_a_user(plain: Sandbox, accounted: Sandbox, new_run: NewRun
 def test_failed(plain: Sandbox, new_run: NewRun) -> None:
     run = start(new_run(plain), "done.a", "done.b", seconds="1; exit 3 #")
     assert run.end(START_S) == 1
-    assert (
-        len(re.findall(r"single \(name=[ab]\) \(job \d+\): failed with exit code 1 after 0:\d\d on node", run.said))
-        == 2
-    ), run.said
+    assert len(re.findall(r"single \(name=[ab]\) \(job \d+\): failed with exit code 1 after 0:\d\d on node", run.said)) == 2, run.said
 
 
 @pytest.mark.faults
@@ -119,9 +116,7 @@ def test_preempted(accounted: Sandbox, new_run: NewRun, partition: str) -> None:
     run = start(new_run(accounted), "group.x", seconds=100, partition=partition, nodes=2, exclusive=True)
     job = run.job("RUNNING")
     time.sleep(1.5)
-    above = accounted.run(
-        ["sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "--wrap", "sleep 2"], check=True
-    ).stdout.strip()
+    above = accounted.run(["sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "--wrap", "sleep 2"], check=True).stdout.strip()
     assert run.end(START_S) == 1
     assert f"deployment x (job {job}): preempted after 0:" in run.said, run.said
     run.assert_clear(6)
@@ -379,7 +374,5 @@ print([partitions.partition_limit(name) for name in (None, "batch", "short")])
 @pytest.mark.faults
 def test_out_of_time(out_of_time: Run) -> None:
     assert out_of_time.end(90) == 1
-    assert re.search(r"single \(name=a\) \(job \d+\): ran into its time limit of 1 min on node", out_of_time.said), (
-        out_of_time.said
-    )
+    assert re.search(r"single \(name=a\) \(job \d+\): ran into its time limit of 1 min on node", out_of_time.said), out_of_time.said
     out_of_time.assert_clear(3)

@@ -65,9 +65,7 @@ def python(plain: Sandbox) -> Path:
     (site,) = venv.glob("lib/python3.*/site-packages")
     (site / "packages.pth").write_text(f"{sysconfig.get_path('purelib')}\n{Path(plugin.__path__[0]).parent}\n")
     python = venv / "bin" / "python"
-    code = (
-        "import importlib.util as u; print(u.find_spec('snakemake') is not None, u.find_spec('servemark') is not None)"
-    )
+    code = "import importlib.util as u; print(u.find_spec('snakemake') is not None, u.find_spec('servemark') is not None)"
     said = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True, cwd=venv)
     assert said.stdout == "True False\n"
     return python

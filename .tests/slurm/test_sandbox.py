@@ -68,9 +68,7 @@ def state(sandbox: Sandbox, job: str) -> str:
 
 
 def wait_state(sandbox: Sandbox, job: str, *states: str, seconds: float = 40) -> str:
-    return sandbox.wait(
-        lambda: found if (found := state(sandbox, job)) in states else None, seconds, f"job {job} {'/'.join(states)}"
-    )
+    return sandbox.wait(lambda: found if (found := state(sandbox, job)) in states else None, seconds, f"job {job} {'/'.join(states)}")
 
 
 def reaches(sandbox: Sandbox, node: str, address: str) -> bool:

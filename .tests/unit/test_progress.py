@@ -34,9 +34,7 @@ def test_without_a_file_nothing_is_written(tmp_path, monkeypatch):
 def test_several_writers_never_mix_their_lines(tmp_path):
     path = tmp_path / "progress.jsonl"
     text = "x" * 500
-    threads = [
-        threading.Thread(target=lambda n=n: [Progress(path, f"s{n}").say(text) for _ in range(50)]) for n in range(4)
-    ]
+    threads = [threading.Thread(target=lambda n=n: [Progress(path, f"s{n}").say(text) for _ in range(50)]) for n in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

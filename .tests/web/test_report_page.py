@@ -137,9 +137,7 @@ def test_another_workload_is_drawn_when_chosen(visit):
     assert points(page, "throughput").count() == 14
     assert "Concurrent requests" in page.locator("[data-drawing=throughput] svg").text_content()
     page.locator("#panel").select_option(label="burst, by request rate")
-    page.wait_for_function(
-        "() => document.querySelectorAll('[data-drawing=e2el] .mark-symbol.role-mark path').length == 6"
-    )
+    page.wait_for_function("() => document.querySelectorAll('[data-drawing=e2el] .mark-symbol.role-mark path').length == 6")
     assert points(page, "throughput").count() == 6
     assert "Offered requests per second" in page.locator("[data-drawing=throughput] svg").text_content()
     quiet(visited)
@@ -204,8 +202,7 @@ def test_plots_follow_a_change_of_colour_scheme(visit):
     before = points(page, "throughput").first.get_attribute("fill")
     page.emulate_media(color_scheme="dark")
     page.wait_for_function(
-        "before => document.querySelector('[data-drawing=throughput] .mark-symbol.role-mark path')"
-        "?.getAttribute('fill') !== before",
+        "before => document.querySelector('[data-drawing=throughput] .mark-symbol.role-mark path')?.getAttribute('fill') !== before",
         arg=before,
     )
 

@@ -40,9 +40,7 @@ def test_another_load_is_drawn_and_tabled_when_chosen(visit):
     assert page.locator("#load").input_value() == "load-2", "the heaviest load of the first workload"
     before = page.locator("[data-drawing=bins-ttft] svg").inner_html()
     page.locator("#load").select_option(label="chat, concurrency\u00a01")
-    page.wait_for_function(
-        "before => document.querySelector('[data-drawing=bins-ttft] svg').innerHTML !== before", arg=before
-    )
+    page.wait_for_function("before => document.querySelector('[data-drawing=bins-ttft] svg').innerHTML !== before", arg=before)
     page.locator("summary", has_text="bins of this load").click()
     table = page.get_by_role("region", name="Bins of Time to first token").locator("table")
     heads = table.locator("thead th").all_text_contents()
@@ -63,9 +61,7 @@ def test_a_bin_tells_its_range_and_count(visit):
     tip = page.locator("#tip")
     tip.wait_for(state="visible")
     said = tip.inner_text().split("\n")
-    assert {"Deployment", "Milliseconds", "Requests", "Share (%)"} <= set(said) and " to " in said[
-        said.index("Milliseconds") + 1
-    ]
+    assert {"Deployment", "Milliseconds", "Requests", "Share (%)"} <= set(said) and " to " in said[said.index("Milliseconds") + 1]
 
 
 def test_the_legend_hides_a_deployment_in_the_bins_too_and_both_legends_agree(visit):

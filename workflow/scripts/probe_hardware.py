@@ -17,8 +17,6 @@ with stage("probe_hardware", "", snakemake.log[0]) as here:
     found.write(snakemake.output.hardware)
     gpus = f"{len(found.gpus)} x {found.gpus[0].name}" if found.gpus else "no GPU"
     hiding = visible_gpus.hiding(found)
-    here.progress.say(
-        f"{found.host}: {found.cpu_count} CPUs, {found.memory_gib:.0f} GiB, {gpus}{f'; {hiding}' if hiding else ''}"
-    )
+    here.progress.say(f"{found.host}: {found.cpu_count} CPUs, {found.memory_gib:.0f} GiB, {gpus}{f'; {hiding}' if hiding else ''}")
     for what, source in found.worked_out.items():
         here.progress.say(f"  {what}: {source}")

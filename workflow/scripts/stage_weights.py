@@ -16,6 +16,4 @@ with stage("stage_weights", name, snakemake.log[0]) as here:
     dummy = snakemake.params.load_format == "dummy"
     manifest = staging.stage(name, snakemake.params.source, cache, here.progress, dummy=dummy)
     manifest.write(snakemake.output.manifest)
-    here.progress.say(
-        f"{len(manifest.files)} files, {manifest.bytes / 2**20:.1f} MiB, {manifest.parameters:,} parameters"
-    )
+    here.progress.say(f"{len(manifest.files)} files, {manifest.bytes / 2**20:.1f} MiB, {manifest.parameters:,} parameters")

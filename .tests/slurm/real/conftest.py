@@ -80,9 +80,7 @@ def real_environment(tmp_path_factory: pytest.TempPathFactory) -> None:
         "models": {"tiny": {"source": "builtin:tiny-dense"}},
         "environments": {"cpu": {"lock": "cpu"}},
         "deployments": {"a": tiny()},
-        "workloads": {
-            "chat": {"dataset": "random", "input_tokens": 8, "output_tokens": 4, "requests": 1, "concurrency": 1}
-        },
+        "workloads": {"chat": {"dataset": "random", "input_tokens": 8, "output_tokens": 4, "requests": 1, "concurrency": 1}},
         "cache": str(CACHE),
     }
     with tempfile.TemporaryDirectory(prefix="sm", dir="/tmp") as runtime:
@@ -106,9 +104,7 @@ def prepared(site: Sandbox, disk: Path, real_environment: None) -> RealCheckout:
         "models": {"tiny": {"source": "builtin:tiny-dense"}},
         "environments": {"cpu": {"lock": "cpu"}},
         "deployments": {"ray": tiny(nodes=2, tensor_parallel=2, executor="ray")},
-        "workloads": {
-            "chat": {"dataset": "random", "input_tokens": 64, "output_tokens": 16, "requests": 16, "concurrency": 4}
-        },
+        "workloads": {"chat": {"dataset": "random", "input_tokens": 64, "output_tokens": 16, "requests": 16, "concurrency": 4}},
         "cache": str(CACHE),
         "verdict": {"min_duration_s": 0.0, "min_requests_per_slot": 0.0},
         # A machine of two cores that others use, too: a rank imports vLLM for a minute there.

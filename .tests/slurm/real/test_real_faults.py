@@ -64,9 +64,7 @@ def site_packages(checkout: RealCheckout) -> Path:
     return found
 
 
-def test_what_is_wrong_with_the_nodes_is_found_before_a_model_is_loaded(
-    checkout: RealCheckout, new_injury: Callable[[], Injury]
-) -> None:
+def test_what_is_wrong_with_the_nodes_is_found_before_a_model_is_loaded(checkout: RealCheckout, new_injury: Callable[[], Injury]) -> None:
     def found(fault: str, pattern: str) -> None:
         injury = new_injury()
         injury.of(fault, pattern)
@@ -97,13 +95,9 @@ def test_what_is_wrong_with_the_nodes_is_found_before_a_model_is_loaded(
     )
     del checkout.site["interface"]
     packages = site_packages(checkout)
-    with another_version(
-        checkout.cluster, "node2", next(packages.glob("ray-*.dist-info/METADATA")), "2.59.1", checkout.path
-    ):
+    with another_version(checkout.cluster, "node2", next(packages.glob("ray-*.dist-info/METADATA")), "2.59.1", checkout.path):
         found("another Ray on one node", r"Node node2: expected Ray [\d.]+, as on node1; found 2\.59\.1")
-    with another_version(
-        checkout.cluster, "node2", next(packages.glob("vllm-*.dist-info/METADATA")), "0.31.9", checkout.path
-    ):
+    with another_version(checkout.cluster, "node2", next(packages.glob("vllm-*.dist-info/METADATA")), "0.31.9", checkout.path):
         found("another vLLM on one node", r"Node node2: expected (?i:vllm) [\w.+]+, as on node1; found 0\.31\.9")
     assert checkout.results.joinpath("ledger").is_dir() is False or not list(checkout.results.glob("ledger/*/*.json"))
 
@@ -165,9 +159,7 @@ def test_an_allocation_that_is_too_small_is_named(checkout: RealCheckout, new_in
         injury.left = "nothing"
 
 
-def test_ranks_that_do_not_find_each_other_are_explained(
-    checkout: RealCheckout, new_injury: Callable[[], Injury]
-) -> None:
+def test_ranks_that_do_not_find_each_other_are_explained(checkout: RealCheckout, new_injury: Callable[[], Injury]) -> None:
     """First as the nodes of a sandbox are without its cluster file's variables, then with a /dev/shm each, as real nodes have it."""
     injury = new_injury()
     injury.of(

@@ -56,18 +56,14 @@ class Lived:
 
 def readable_for_nobody(cluster: Sandbox, node: str, roots: list[str]) -> list[str]:
     """Files below the roots that another user can read on this node."""
-    found = cluster.run(
-        ["find", *roots, "-xdev", "-type", "f", "-readable", "-print"], node=node, user="nobody", timeout=60
-    )
+    found = cluster.run(["find", *roots, "-xdev", "-type", "f", "-readable", "-print"], node=node, user="nobody", timeout=60)
     return found.stdout.splitlines()
 
 
 def shared_memory(pid: int) -> dict[str, int]:
     """Files of shared memory that a process has mapped, with their modes."""
     try:
-        names = {
-            line.split()[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if " /dev/shm/" in line
-        }
+        names = {line.split()[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if " /dev/shm/" in line}
     except OSError:
         return {}
     return {name: Path(name).stat().st_mode & 0o777 for name in names if Path(name).exists()}
@@ -95,9 +91,7 @@ def holding(texts: list[str], folders: list[Path]) -> list[str]:
 
 def accounting(cluster: Sandbox, jobs: list[str]) -> str:
     """All that Slurm tells of jobs: every field, and each stored script and environment."""
-    text = cluster.run(
-        ["sacct", "--allusers", "--parsable2", "--format=ALL", f"--jobs={','.join(jobs)}"], check=True
-    ).stdout
+    text = cluster.run(["sacct", "--allusers", "--parsable2", "--format=ALL", f"--jobs={','.join(jobs)}"], check=True).stdout
     for job in jobs:
         for stored in ("--batch-script", "--env-vars"):
             text += cluster.run(["sacct", f"--jobs={job}", stored], check=True).stdout
@@ -132,11 +126,7 @@ def assert_no_canary(lived: Lived, tmp_path: Path) -> None:
 def assert_closed_files(lived: Lived) -> None:
     """Of what an attempt holds nobody else reads anything; secrets are the owner's alone."""
     assert lived.modes["."] == 0o700
-    private = {
-        name: mode
-        for name, mode in lived.modes.items()
-        if name in ("api-key", "ray-token") or re.match(r"(requests|tools)/", name)
-    }
+    private = {name: mode for name, mode in lived.modes.items() if name in ("api-key", "ray-token") or re.match(r"(requests|tools)/", name)}
     assert "api-key" in private and len(private) > 1
     private = {name: mode for name, mode in private.items() if ".place." not in name}
     assert set(private.values()) == {0o600}, private
@@ -160,9 +150,7 @@ def lived(prepared_standin: RealCheckout, standin_checkouts: Callable[[], RealCh
     running = checkout.start(STANDIN_TOKEN_S="0.5", **found.canaries)
     checkout.wait_for_progress("chat-c2-r1: 50 requests", subject="a", seconds=90)
     server = checkout.record("deployments/a/ready.json")["url"].removeprefix("http://")
-    found.answers = {
-        f"{node}: {route}": curl(checkout.cluster, node, server, route) for node in NODES for route in ROUTES
-    }
+    found.answers = {f"{node}: {route}": curl(checkout.cluster, node, server, route) for node in NODES for route in ROUTES}
     found.look(checkout.attempts("a")[-1])
     found.done = running.wait(180)
     return found
@@ -270,9 +258,7 @@ def test_another_user_gets_what_docs_security_lists_and_no_more(
     for door in counters:
         body = said[door.node][door.address]["body"]
         assert requests_repeated(body) == 0 and RUN not in body
-    sockets = [
-        door.address for door in listening if not door.loopback and verdict(said["node2"][door.address]) == "ZeroMQ"
-    ]
+    sockets = [door.address for door in listening if not door.loopback and verdict(said["node2"][door.address]) == "ZeroMQ"]
     heard = overheard(checkout, sockets, attempt) if sockets else False
     print(f"{kind}: prompts are {'read' if heard else 'not read'} from {len(sockets)} sockets", file=sys.stderr)
     assert found == REACHED[kind]

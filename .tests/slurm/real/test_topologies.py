@@ -83,11 +83,7 @@ class Seen:
     def lacks(self, name: str) -> dict[str, set[str]]:
         """Kinds that a node has not had."""
         found = self.kinds.get(name, {})
-        return {
-            node: kinds - found.get(node, set())
-            for node, kinds in self.wanted[name].items()
-            if kinds - found.get(node, set())
-        }
+        return {node: kinds - found.get(node, set()) for node, kinds in self.wanted[name].items() if kinds - found.get(node, set())}
 
 
 def measure(checkout: RealCheckout, cases: dict[str, Any], seconds: float) -> None:
@@ -155,9 +151,7 @@ def test_ray_replicas_and_uneven_stages_over_two_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     checkout = real_checkouts()
-    checkout.config["models"] = MODELS | {
-        "three-layers": three_layers(checkout.path.parent / "three-layers", monkeypatch)
-    }
+    checkout.config["models"] = MODELS | {"three-layers": three_layers(checkout.path.parent / "three-layers", monkeypatch)}
     measure(checkout, ESSENTIAL, 1400)
     log = checkout.log("ray-tp2", "server.log")
     assert "Connected to Ray cluster" in log and "world_size=2" in log, "the real Ray executor, two ranks"

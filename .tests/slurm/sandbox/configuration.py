@@ -133,9 +133,7 @@ def _preemption(options: Options) -> str:
 
 
 def _nodes(options: Options) -> str:
-    shape = (
-        f"CPUs={options.cpus} Sockets=1 CoresPerSocket={options.cpus} ThreadsPerCore=1 RealMemory={options.memory_mb}"
-    )
+    shape = f"CPUs={options.cpus} Sockets=1 CoresPerSocket={options.cpus} ThreadsPerCore=1 RealMemory={options.memory_mb}"
     lines = []
     for name in options.compute_nodes:
         kind = f"Gres=gpu:{options.gpus} Feature=gpu" if name in options.gpu_nodes else "Feature=cpu"

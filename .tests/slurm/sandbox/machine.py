@@ -49,9 +49,7 @@ class Machine:
             record = json.loads((folder / "sandbox.json").read_text())
         except FileNotFoundError:
             return None
-        options: dict[str, Any] = {
-            name: tuple(v) if isinstance(v, list) else v for name, v in record["options"].items()
-        }
+        options: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in record["options"].items()}
         inits = {name: Process(**process) for name, process in record["inits"].items()}
         return cls(folder, Options(**options), record["identity"], inits, record["namespaces"])
 

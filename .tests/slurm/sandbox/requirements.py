@@ -41,9 +41,7 @@ def why_unavailable(options: Options | None = None) -> str | None:
     """Why no sandbox can start here, in one line that names what to do; None when one can."""
     options = options or Options()
     if os.geteuid() != 0:
-        return (
-            "The Slurm sandbox makes namespaces and needs root. Run it as root, or in a virtual machine or container."
-        )
+        return "The Slurm sandbox makes namespaces and needs root. Run it as root, or in a virtual machine or container."
     wanted = _ALWAYS | (_ACCOUNTING if options.accounting else {})
     missing = [program for program in wanted if shutil.which(program, path=SYSTEM_PATH) is None]
     if missing:

@@ -73,9 +73,7 @@ class Sandbox:
         """
         begun = time.monotonic()
         if Machine.on_record(self.folder) is not None:
-            raise SandboxError(
-                f"There is a sandbox in {self.folder} already. Stop it first (also when it has crashed)."
-            )
+            raise SandboxError(f"There is a sandbox in {self.folder} already. Stop it first (also when it has crashed).")
         self._machine = Machine.new(self.folder, self._wanted or self.options)
         self._daemons = Daemons(self._machine)
         require(self.options)
@@ -114,9 +112,7 @@ class Sandbox:
     def __enter__(self) -> Sandbox:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
     def leftovers(self) -> list[str]:

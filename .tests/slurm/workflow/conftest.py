@@ -43,9 +43,7 @@ def _started(folder: Path, options: Options) -> Iterator[Sandbox]:
         pytest.skip(reason)
     with Sandbox(folder, options) as sandbox:
         yield sandbox
-        scratch = [
-            str(path) for path in folder.glob("nodes/*/tmp/servemark-*/*") if path.name not in ("machine.lock", "names")
-        ]
+        scratch = [str(path) for path in folder.glob("nodes/*/tmp/servemark-*/*") if path.name not in ("machine.lock", "names")]
     assert sandbox.leftovers() == []
     assert scratch == [], "scratch folders that no run has removed"
 

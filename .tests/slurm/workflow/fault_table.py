@@ -47,9 +47,7 @@ class Injury:
             self.seen = " ".join(found[0].split())
         assert found, f"nothing says {self._pattern!r} in:\n{text}"
 
-    def ends(
-        self, checkout: ScheduledCheckout, running: Running, within_s: float, since: float, gone_s: float | None
-    ) -> Finished:
+    def ends(self, checkout: ScheduledCheckout, running: Running, within_s: float, since: float, gone_s: float | None) -> Finished:
         """Wait for the run's end, at most ``within_s`` after the fault, and see that it says why.
 
         Args:

@@ -20,9 +20,7 @@ def begin(checkout: ScheduledCheckout, *arguments: str, **variables: str) -> Run
     return checkout.start(*arguments, **({"STANDIN_TOKEN_S": "0.05"} | variables))
 
 
-def measuring(
-    checkout: ScheduledCheckout, *arguments: str, **variables: str
-) -> tuple[Running, dict[str, str], dict[str, str]]:
+def measuring(checkout: ScheduledCheckout, *arguments: str, **variables: str) -> tuple[Running, dict[str, str], dict[str, str]]:
     """The same, up to its second point, in which the server hangs; with its job, and when the first point was measured."""
     running = begin(checkout, *arguments, **variables)
     job = checkout.measuring()

@@ -142,12 +142,8 @@ class ScheduledCheckout(Checkout):
 
     def scratch(self) -> list[str]:
         """Scratch folders of this checkout's attempts that are still on a node."""
-        names = [
-            json.loads(p.read_text())["scratch"] for p in self.results.glob("deployments/*/attempts/*/keeper-spec.json")
-        ]
-        places = [
-            self.cluster.folder / "nodes" / node / name[1:] for node in (LOGIN, *self.cluster.nodes) for name in names
-        ]
+        names = [json.loads(p.read_text())["scratch"] for p in self.results.glob("deployments/*/attempts/*/keeper-spec.json")]
+        places = [self.cluster.folder / "nodes" / node / name[1:] for node in (LOGIN, *self.cluster.nodes) for name in names]
         return [str(place) for place in places if place.exists()]
 
     def left(self) -> list[str]:

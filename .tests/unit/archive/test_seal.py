@@ -151,9 +151,7 @@ def test_another_process_with_another_time_zone_and_locale_gives_the_same_bytes(
 
 def test_members_carry_nothing_of_the_machine_and_are_sorted(tmp_path):
     sealed = members(seal(write(tmp_path / "in"), tmp_path / "demo.tar.zst").path)
-    assert {(m.mtime, m.uid, m.gid, m.uname, m.gname, m.mode, m.type) for m in sealed} == {
-        (0, 0, 0, "", "", 0o644, tarfile.REGTYPE)
-    }
+    assert {(m.mtime, m.uid, m.gid, m.uname, m.gname, m.mode, m.type) for m in sealed} == {(0, 0, 0, "", "", 0o644, tarfile.REGTYPE)}
     names = [m.name for m in sealed]
     assert names == sorted(names, key=str.encode)
     assert all(set(m.pax_headers) <= {"path"} for m in sealed)

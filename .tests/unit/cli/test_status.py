@@ -183,9 +183,7 @@ def test_a_job_that_waits_in_the_queue_is_shown_until_it_has_begun(results):
     assert len(results.living(slurm(j7="PENDING", j8="RUNNING"))) == 1
 
 
-@pytest.mark.parametrize(
-    ("owner", "job"), [("job 42", "42"), ("job 42, start 2", "42"), ("process 1:2@h", None), (None, None)]
-)
+@pytest.mark.parametrize(("owner", "job"), [("job 42", "42"), ("job 42, start 2", "42"), ("process 1:2@h", None), (None, None)])
 def test_the_job_in_an_owners_name(owner, job):
     assert job_of(owner) == job
 
@@ -292,9 +290,7 @@ class Clock:
 
 def ended(attempt: Path, **more: object):
     state = supervisor.read_state(attempt)
-    return lambda: write_atomically(
-        attempt / "keeper.json", state.model_copy(update={"state": "ended", **more}).model_dump_json()
-    )
+    return lambda: write_atomically(attempt / "keeper.json", state.model_copy(update={"state": "ended", **more}).model_dump_json())
 
 
 @pytest.mark.parametrize(
@@ -405,10 +401,6 @@ def _ended_when_asked(attempt: Path):
 
     def read(path: Path):
         state = real(path)
-        return (
-            state.model_copy(update={"state": "ended", "why": "stop_requested"})
-            if (attempt / "stop").exists()
-            else state
-        )
+        return state.model_copy(update={"state": "ended", "why": "stop_requested"}) if (attempt / "stop").exists() else state
 
     return read

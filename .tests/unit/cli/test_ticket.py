@@ -50,18 +50,14 @@ class Run:
     def write(self, name: str, data: object) -> None:
         write_atomically(self.folder / name, json.dumps(data))
 
-    def attempt(
-        self, name: str = "plain", part: str = "deployments", reason: str | None = None, log: str = "all is well\n"
-    ) -> Path:
+    def attempt(self, name: str = "plain", part: str = "deployments", reason: str | None = None, log: str = "all is well\n") -> Path:
         attempt = attempts.new(self.folder / part / name)
         spec = KeeperSpec(deployment=name, lifeline="1:1@h", machine_lock=None, tokens=(), scratch="/nowhere")
         write_atomically(attempt / "keeper-spec.json", spec.model_dump_json())
         why = "daemon_ended:server" if reason else "stop_requested"
         state = KeeperState(state="ended", identity="1:1@node07", deployment=name, owner="job 77", why=why)
         write_atomically(attempt / "keeper.json", state.model_dump_json())
-        daemon = DaemonState(
-            name="server", pid=12, argv=("vllm", "serve"), log=str(attempt / "server.log"), exit_code=1, ended_at="x"
-        )
+        daemon = DaemonState(name="server", pid=12, argv=("vllm", "serve"), log=str(attempt / "server.log"), exit_code=1, ended_at="x")
         write_atomically(attempt / "daemons" / "server.json", daemon.model_dump_json())
         (attempt / "server.log").write_text(log)
         if reason:
@@ -94,9 +90,7 @@ def test_it_says_what_ran_on_what_and_why_it_failed(run):
     write_atomically(attempt / "survey" / "look" / "node07.json", json.dumps(answer))
     nodes = {"nodes": [{"host": "node07", "address": "10.0.0.7", "devices": 4}], "missing": ["node08: nothing"]}
     write_atomically(attempt / "ray-head.nodes.json", json.dumps(nodes))
-    (attempt / "fabric.log").write_text(
-        "node07:1 NCCL INFO Channel 00/0 : 3[3] -> 4[0] [send] via NET/Socket/0\nNCCL WARN slow\n"
-    )
+    (attempt / "fabric.log").write_text("node07:1 NCCL INFO Channel 00/0 : 3[3] -> 4[0] [send] via NET/Socket/0\nNCCL WARN slow\n")
     text = run.ticket.text
     for fact in (
         "commit 0123456789ab",
@@ -211,9 +205,7 @@ def test_long_quotations_keep_both_ends():
     assert lines == ["line 0", "line 1", "line 2", "[94 lines left out]", "line 97", "line 98", "line 99"]
 
 
-@pytest.mark.parametrize(
-    "broken", ["keeper.json", "failure.json", "daemons/server.json", "survey/look/n.json", "x.nodes.json"]
-)
+@pytest.mark.parametrize("broken", ["keeper.json", "failure.json", "daemons/server.json", "survey/look/n.json", "x.nodes.json"])
 def test_a_broken_file_does_not_keep_the_rest_back(run, broken):
     attempt = run.attempt(reason="server_exited")
     (attempt / broken).parent.mkdir(parents=True, exist_ok=True)

@@ -106,9 +106,7 @@ def test_a_cluster_can_be_given_beside_the_file(checkout):
     experiment = EXPERIMENT.replace("cluster: site\n", "")
     path = checkout(experiment=experiment)
     assert load(path, "site") == load(checkout())
-    assert "my.yaml:10: deployments.plain.topology.nodes: more than one node needs" in refused(
-        checkout(experiment=experiment)
-    )
+    assert "my.yaml:10: deployments.plain.topology.nodes: more than one node needs" in refused(checkout(experiment=experiment))
 
 
 def test_a_profiles_cluster_holds_when_the_configuration_names_none(checkout):
@@ -207,9 +205,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "key", "text"), BAD, ids=[f"{number:03d}-{case[2]}" for number, case in enumerate(BAD)]
-)
+@pytest.mark.parametrize(("old", "new", "key", "text"), BAD, ids=[f"{number:03d}-{case[2]}" for number, case in enumerate(BAD)])
 def test_a_fault_is_told_with_the_cluster_files_own_name_line_and_key(checkout, old, new, key, text):
     site = SITE.replace(old, new)
     line = next(number for number, row in enumerate(site.splitlines(), 1) if "#!" in row)

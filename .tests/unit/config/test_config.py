@@ -30,9 +30,7 @@ def small(**changes):
         "models": {"tiny": {"source": "builtin:tiny-dense"}},
         "environments": {"cpu": {"lock": "cpu"}},
         "deployments": {"plain": {"model": "tiny", "environment": "cpu"}},
-        "workloads": {
-            "chat": {"dataset": "random", "input_tokens": 64, "output_tokens": 32, "requests": 32, "concurrency": 4}
-        },
+        "workloads": {"chat": {"dataset": "random", "input_tokens": 64, "output_tokens": 32, "requests": 32, "concurrency": 4}},
         **changes,
     }
 
@@ -174,9 +172,7 @@ def test_a_directory_that_looks_like_a_name_of_the_hub_is_taken_when_it_is_there
 
 def test_a_home_directory_is_written_with_a_tilde(monkeypatch):
     monkeypatch.setenv("HOME", "/home/someone")
-    config = validate(
-        small(cache="~/cache", environments={"cpu": {"prefix": "~/env"}}, models={"tiny": {"source": "~/m"}})
-    )
+    config = validate(small(cache="~/cache", environments={"cpu": {"prefix": "~/env"}}, models={"tiny": {"source": "~/m"}}))
     assert (str(config.cache), str(config.environments["cpu"].prefix), config.models["tiny"].source) == (
         "/home/someone/cache",
         "/home/someone/env",
@@ -277,9 +273,7 @@ def test_the_schema_is_a_schema_and_closes_every_mapping_of_fixed_keys(model):
         assert all(field.get("description") for field in part["properties"].values())
 
 
-@pytest.mark.parametrize(
-    "path", [CONFIG / "config.yaml", *sorted((CONFIG / "examples").glob("*.yaml"))], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("path", [CONFIG / "config.yaml", *sorted((CONFIG / "examples").glob("*.yaml"))], ids=lambda p: p.name)
 def test_shipped_configurations_fit_the_schema_and_the_types(path, monkeypatch):
     monkeypatch.chdir(CONFIG.parent)
     jsonschema.validate(yaml.safe_load(path.read_text()), document.json_schema())
@@ -308,9 +302,7 @@ def test_the_schema_refuses_what_the_types_refuse(changes):
 def _blocks(language):
     return [
         text
-        for kind, text in re.findall(
-            r"^```(\w*)\n(.*?)^```$", (CONFIG / "README.md").read_text(), re.DOTALL | re.MULTILINE
-        )
+        for kind, text in re.findall(r"^```(\w*)\n(.*?)^```$", (CONFIG / "README.md").read_text(), re.DOTALL | re.MULTILINE)
         if kind == language
     ]
 
@@ -346,9 +338,7 @@ def test_writing_the_documents_renews_only_the_table(tmp_path):
     assert json.loads((tmp_path / "schema.json").read_text()) == document.json_schema()
 
 
-@pytest.mark.parametrize(
-    "text", ["nothing", document.marks(Config)[0], "\n".join((*document.marks(Config), document.marks(Site)[0]))]
-)
+@pytest.mark.parametrize("text", ["nothing", document.marks(Config)[0], "\n".join((*document.marks(Config), document.marks(Site)[0]))])
 def test_a_readme_without_the_markers_is_refused(text):
     with pytest.raises(ValueError, match="lacks the line"):
         document.readme_text(text)

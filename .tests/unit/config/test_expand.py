@@ -77,9 +77,7 @@ def test_every_point_sends_other_prompts_and_always_the_same():
     seeds = [point.seed for point in points(config, "first")]
     assert len(set(seeds)) == 18
     assert all(0 <= seed < 2**31 for seed in seeds)
-    assert seeds == [
-        point.seed for point in points(validate(data(workloads={"chat": workload, "long": longer})), "last")
-    ]
+    assert seeds == [point.seed for point in points(validate(data(workloads={"chat": workload, "long": longer})), "last")]
 
 
 def test_a_seed_follows_the_workloads_seed_and_not_its_name():
@@ -186,9 +184,7 @@ def test_one_replica_can_be_asked_where_there_are_several(tmp_path):
     path = tmp_path / "one.yaml"
     path.write_text(yaml.safe_dump(config, sort_keys=False))
     line = path.read_text().splitlines().index("    ask: replica") + 1
-    with pytest.raises(
-        ConfigError, match=rf"one\.yaml:{line}: workloads\.code\.ask: .*deployments\.all has one server"
-    ):
+    with pytest.raises(ConfigError, match=rf"one\.yaml:{line}: workloads\.code\.ask: .*deployments\.all has one server"):
         load(path)
     sweep = {"over": "deployments.pair", "grid": {"topology.replicas": [1, 2]}}
     del config["deployments"]["all"]

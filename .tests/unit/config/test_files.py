@@ -68,9 +68,7 @@ def test_a_key_that_overrides_a_merged_one_is_told_at_its_own_line(tmp_path):
 
 
 def test_a_name_that_yaml_reads_as_false_is_told_at_its_section(tmp_path):
-    assert "my.yaml:18: workloads[False]: must be text: put it in quotes" in failure(
-        write(tmp_path, BASE.replace("  chat:", "  no:"))
-    )
+    assert "my.yaml:18: workloads[False]: must be text: put it in quotes" in failure(write(tmp_path, BASE.replace("  chat:", "  no:")))
 
 
 def test_a_value_is_told_at_the_file_that_set_it_and_the_command_line_otherwise(tmp_path):

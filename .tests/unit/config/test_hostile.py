@@ -183,9 +183,7 @@ def test_a_hostile_model_is_refused_at_the_line_of_its_source(model_outcomes: Ou
 )
 def test_a_missing_folder_is_a_warning_where_only_jobs_read_it(tmp_path, capsys, monkeypatch, site, key, code):
     monkeypatch.chdir(tmp_path)
-    old, new = {"source": ("source: builtin:tiny-dense", "source: ./no/w"), "prefix": ("lock: cpu", "prefix: ./no/w")}[
-        key
-    ]
+    old, new = {"source": ("source: builtin:tiny-dense", "source: ./no/w"), "prefix": ("lock: cpu", "prefix: ./no/w")}[key]
     (tmp_path / "site.yaml").write_text(f"scheduler: slurm\n{site}\n")
     (tmp_path / "my.yaml").write_text(BASE.replace(old, new) + ("cluster: ./site.yaml\n" if site else ""))
     assert cli.main(["check", "my.yaml"]) == code

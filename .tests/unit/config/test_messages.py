@@ -275,9 +275,7 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "key", "text"), BAD, ids=[f"{number:03d}-{case[2]}" for number, case in enumerate(BAD)]
-)
+@pytest.mark.parametrize(("old", "new", "key", "text"), BAD, ids=[f"{number:03d}-{case[2]}" for number, case in enumerate(BAD)])
 def test_a_fault_is_told_with_line_key_and_hint(tmp_path, monkeypatch, old, new, key, text):
     monkeypatch.chdir(tmp_path)
     assert BASE.count(old) >= 1
@@ -294,9 +292,7 @@ def test_a_fault_is_told_with_line_key_and_hint(tmp_path, monkeypatch, old, new,
 
 
 def test_a_wrong_load_is_not_told_again_at_its_numbers_of_requests(tmp_path):
-    config = BASE.replace("    requests: 32", "    requests: [10, 20]").replace(
-        LOAD, "    concurrency: 4\n    request_rate: [1, 0]"
-    )
+    config = BASE.replace("    requests: 32", "    requests: [10, 20]").replace(LOAD, "    concurrency: 4\n    request_rate: [1, 0]")
     message = failure(write(tmp_path, config))
     assert "workloads.chat.request_rate[1]" in message and "give one for each" not in message
 
@@ -306,11 +302,7 @@ def test_the_base_of_these_cases_is_valid(tmp_path):
 
 
 def test_all_faults_are_told_together_in_the_order_of_the_file(tmp_path):
-    text = (
-        BASE.replace("run: demo", "run: Demo")
-        .replace("lock: cpu", "lock: cuda11")
-        .replace("requests: 32", "requests: 0")
-    )
+    text = BASE.replace("run: demo", "run: Demo").replace("lock: cpu", "lock: cuda11").replace("requests: 32", "requests: 0")
     text = text.replace("    model: tiny", "    model: tinny")
     message = failure(write(tmp_path, text))
     assert message.startswith("The configuration has 4 problems; nothing was started.")
@@ -365,9 +357,7 @@ def test_the_rust_front_end_may_be_switched_off(tmp_path, value):
     assert config.deployments["plain"].variables["VLLM_USE_RUST_FRONTEND"].strip() == "0"
 
 
-@pytest.mark.parametrize(
-    "name", ["HF_TOKEN", "VLLM_API_KEY", "OPENAI_APIKEY", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD_X_PASSWORD"]
-)
+@pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "OPENAI_APIKEY", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD_X_PASSWORD"])
 def test_variables_that_hold_secrets_are_refused(tmp_path, name):
     message = failure(write(tmp_path, BASE.replace("OMP_NUM_THREADS", name)))
     assert f"my.yaml:17: deployments.plain.variables.{name}: looks like a secret" in message

@@ -170,9 +170,7 @@ def deployment(tmp_path):
         (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
         if served:
             Startup(deployment="x", seconds_to_first_token=60.0).write(attempt / "startup.json")
-            state = DaemonState(
-                name="server", argv=(), log="l", started_at=f"{DAY}00:00+00:00", ended_at="2026-11-20T19:01:00+00:00"
-            )
+            state = DaemonState(name="server", argv=(), log="l", started_at=f"{DAY}00:00+00:00", ended_at="2026-11-20T19:01:00+00:00")
             (attempt / "daemons" / "server.json").write_text(state.model_dump_json())
         return attempt
 
@@ -204,9 +202,7 @@ def plan(**topology):
 
 
 def account(deployment, told, **more):
-    return accounting.account(
-        plan(), deployment.folder, deployment.folder / "jobs.jsonl", progress=told, patience_s=0.0, **more
-    )
+    return accounting.account(plan(), deployment.folder, deployment.folder / "jobs.jsonl", progress=told, patience_s=0.0, **more)
 
 
 def test_without_a_scheduler_it_says_so_and_asks_nobody(deployment, slurm, told):

@@ -51,9 +51,7 @@ def test_the_latest_is_the_one_with_the_highest_number(tmp_path, there, newest, 
 
 def test_two_that_start_at_once_get_different_numbers(tmp_path):
     found = []
-    threads = [
-        threading.Thread(target=lambda: found.extend(attempts.new(tmp_path) for _ in range(20))) for _ in range(4)
-    ]
+    threads = [threading.Thread(target=lambda: found.extend(attempts.new(tmp_path) for _ in range(20))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -165,9 +163,7 @@ def kept_of(tmp_path, **files: str) -> None:
 
 
 # What Ray's command line says when a process of it ends.
-RAY_ENDED = (
-    "ERR scripts.py:1307 -- Some Ray subprocesses exited unexpectedly:\nERR scripts.py:87 -- raylet [exit code=-11]\n"
-)
+RAY_ENDED = "ERR scripts.py:1307 -- Some Ray subprocesses exited unexpectedly:\nERR scripts.py:87 -- raylet [exit code=-11]\n"
 SEGV = "*** SIGSEGV received at time=1795292619 on cpu 0 ***"
 
 
@@ -240,9 +236,7 @@ def test_who_died_is_named_without_a_known_cause_and_without_a_job(tmp_path):
 
 def test_without_a_daemon_the_keepers_log_is_the_place_to_look(tmp_path):
     failure = attempts.explain_end("serve_model", tmp_path, None, "It never came.", "keeper_ended")
-    assert failure == Failure(
-        stage="serve_model", reason="keeper_ended", detail="It never came.", log=str(tmp_path / "keeper.log")
-    )
+    assert failure == Failure(stage="serve_model", reason="keeper_ended", detail="It never came.", log=str(tmp_path / "keeper.log"))
 
 
 def test_a_failure_says_what_the_error_says():
@@ -295,9 +289,7 @@ def test_an_empty_log_is_explained_by_the_launchers_words(tmp_path):
 
 
 def test_a_failure_and_its_error_say_the_same():
-    failure = Failure(
-        stage="serve_model", reason="port_taken", detail="It broke.", log="a.log", remedy="Mend.", quote=("line",)
-    )
+    failure = Failure(stage="serve_model", reason="port_taken", detail="It broke.", log="a.log", remedy="Mend.", quote=("line",))
     assert attempts.from_error("serve_model", attempts.as_error(failure)) == failure
 
 

@@ -46,9 +46,7 @@ def test_a_complete_cluster_is_recorded_with_its_nodes(ray):
     token = plain.start()
     assert token.failure is None and token.seconds > 0
     python = token.nodes[0].python
-    assert token.ray_nodes == (
-        RayNode(host="node01", address="127.0.0.1", devices=2, ray="0.0.0+standin", python=python),
-    )
+    assert token.ray_nodes == (RayNode(host="node01", address="127.0.0.1", devices=2, ray="0.0.0+standin", python=python),)
     (replica,) = token.replicas
     address, port = replica.ray_address.split(":")
     assert (address, int(port)) == ("127.0.0.1", port_plan.of_executor(TOPOLOGY, token.nodes[0], 0)[0])
@@ -204,9 +202,7 @@ def test_ray_over_two_nodes_has_a_head_and_a_worker_that_joins_it(ray, slurm, si
         assert request["keep"] == list(ray_executor.KEPT), "its logs go with the scratch folder"
     seen = sorted(path.name for path in next(Path(site.scratch).glob("servemark-*/*/")).glob("seen-*"))
     assert seen == ["seen-head-node1.json", "seen-worker-node2.json"]
-    assert (
-        len([call for call in slurm.calls("srun") if "ray-head-gate.json" in call and "--nodelist=node1 " in call]) == 1
-    )
+    assert len([call for call in slurm.calls("srun") if "ray-head-gate.json" in call and "--nodelist=node1 " in call]) == 1
     assert plain.stop().leftovers == () and plain.left == []
 
 
@@ -248,13 +244,11 @@ def test_every_replica_has_a_ray_of_its_own_on_ports_of_its_own(ray, slurm, site
             value
             for head in heads
             for name, value in options(head.argv).items()
-            if (head.node == node and name.endswith("-port") and value != "0")
-            or (name == "--port" and head.node == node)
+            if (head.node == node and name.endswith("-port") and value != "0") or (name == "--port" and head.node == node)
         ]
         assert len(given) == 12 == len(set(given))
     devices = {
-        name: json.loads((plain.attempt / "requests" / f"{name}.json").read_text())["devices"]
-        for name in (head.name for head in heads)
+        name: json.loads((plain.attempt / "requests" / f"{name}.json").read_text())["devices"] for name in (head.name for head in heads)
     }
     assert devices == {"ray-r0-head": [0], "ray-r1-head": [1], "ray-r2-head": [0], "ray-r3-head": [1]}
     assert plain.stop().leftovers == () and plain.left == []

@@ -137,9 +137,7 @@ def test_all_ranks_of_all_nodes_reduce_with_the_servers_variables(spanning, tmp_
         ("hangs:2", "a rank failed", None),
     ],
 )
-def test_an_all_reduce_that_does_not_work_ends_the_deployment_and_names_its_nodes(
-    spanning, tmp_path, fault, words, quote
-):
+def test_an_all_reduce_that_does_not_work_ends_the_deployment_and_names_its_nodes(spanning, tmp_path, fault, words, quote):
     plain, token = spanning(fault)
     plain.timeouts = plain.timeouts.model_copy(update={"cluster": 1.0})
     failure = plain.check(token).failure
@@ -155,9 +153,7 @@ def test_an_all_reduce_that_does_not_work_ends_the_deployment_and_names_its_node
 
 def test_a_log_with_a_known_cause_is_named_by_it(tmp_path):
     log = tmp_path / "log"
-    log.write_text(
-        "torch.distributed.DistBackendError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)\n"
-    )
+    log.write_text("torch.distributed.DistBackendError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)\n")
     error = fabric._failed(4, ["node1 (ib0, 10.0.0.1)"], None, log)
     assert error.look == str(log) and error.do and error.quote
     assert "over 4 ranks on node1 (ib0, 10.0.0.1) did not work: " in error.what

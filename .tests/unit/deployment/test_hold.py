@@ -206,13 +206,9 @@ def test_a_keeper_that_was_killed_is_a_failure(place):
     assert place.stopped == 1 and attempts.noted_failure(place.attempt).stage == "hold_endpoint"
 
 
-@pytest.mark.parametrize(
-    ("reason", "well"), [("stop_requested", True), ("out_of_time", True), ("server_exited", False)]
-)
+@pytest.mark.parametrize(("reason", "well"), [("stop_requested", True), ("out_of_time", True), ("server_exited", False)])
 def test_what_did_not_come_up_ended_well_only_if_it_was_asked_to(place, reason, well):
-    failure = Failure(
-        stage="await_ready", reason=reason, detail="It is gone.", quote=("ValueError: no",), remedy="Mend it."
-    )
+    failure = Failure(stage="await_ready", reason=reason, detail="It is gone.", quote=("ValueError: no",), remedy="Mend it.")
     holding = place.holding(failure)
     if well:
         held = holding.run()

@@ -129,9 +129,7 @@ def test_a_server_that_is_killed_in_mid_measurement_ends_the_deployment_with_its
     assert_no_figure(plain, second)
     assert second.failure == first.failure and second.load.requests == 4
     assert plain.raw(2).read_text() == "{}\n"
-    assert any(
-        text.startswith("chat-c4-r2: not measured: The server died during chat-c4-r1") for text in plain.told.words
-    )
+    assert any(text.startswith("chat-c4-r2: not measured: The server died during chat-c4-r1") for text in plain.told.words)
     assert_all_gone(plain)
     stopped = plain.stop()
     assert stopped.failure == first.failure
@@ -260,9 +258,7 @@ def test_a_point_that_the_allocations_time_does_not_hold_is_not_begun(deploy):
     record = plain.measure(1)
     assert_no_figure(plain, record)
     assert reasons(record) == {"out_of_time"} and record.client_argv == ()
-    assert (
-        "The allocation has 10" in record.failure.detail and "a load point takes about 110 s" in record.failure.detail
-    )
+    assert "The allocation has 10" in record.failure.detail and "a load point takes about 110 s" in record.failure.detail
     assert record.failure.remedy == MORE_TIME
     assert_all_gone(plain)
     assert plain.stop().failure == record.failure

@@ -85,9 +85,7 @@ def test_a_node_that_differs_is_named_with_what_was_expected_and_found(found, re
 def test_a_node_with_too_few_devices_says_what_its_environment_names():
     with pytest.raises(StageFailed) as refused:
         node_checks.compare([node(devices=1, cuda_visible_devices="3")], 2, needs_ray=False)
-    assert refused.value.what == (
-        "Node node1: expected 2 device(s) for ranks; found 1 (CUDA_VISIBLE_DEVICES is '3' there)."
-    )
+    assert refused.value.what == ("Node node1: expected 2 device(s) for ranks; found 1 (CUDA_VISIBLE_DEVICES is '3' there).")
     assert "without a scheduler, set CUDA_VISIBLE_DEVICES as it was when the machine was probed" in refused.value.do
 
 
@@ -150,12 +148,8 @@ def test_a_client_of_another_kind_is_asked_in_a_step_of_its_own(two, slurm):
     token = plain.start()
     assert token.failure is None, token.failure
     assert [each.name for each in token.nodes] == ["node1", "node2", "client1"]
-    steps = {
-        (call.split("--het-group=")[1][0], call.split("--nodelist=")[1].split()[0]) for call in slurm.calls("srun")
-    }
-    assert steps == {("0", "node1,node2"), ("1", "client1"), ("0", "node2")}, (
-        "looked at, then joined with the first node"
-    )
+    steps = {(call.split("--het-group=")[1][0], call.split("--nodelist=")[1].split()[0]) for call in slurm.calls("srun")}
+    assert steps == {("0", "node1,node2"), ("1", "client1"), ("0", "node2")}, "looked at, then joined with the first node"
     assert [part.node for part in token.replicas[0].parts] == [0, 1]
 
 
@@ -289,9 +283,7 @@ def listening():
         assert not thread.is_alive()
 
 
-@pytest.mark.parametrize(
-    "nonsense", [b"hello\n", b"\n", b'["node2", "127.0.0.1", 1]\n', b'["node2"]\n', b"[1, 2, 3]\n"]
-)
+@pytest.mark.parametrize("nonsense", [b"hello\n", b"\n", b'["node2", "127.0.0.1", 1]\n', b'["node2"]\n', b"[1, 2, 3]\n"])
 def test_the_first_node_goes_on_listening_whatever_it_hears(listening, nonsense):
     with socket.create_connection(listening) as caller:
         caller.sendall(nonsense)

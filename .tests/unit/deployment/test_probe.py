@@ -16,9 +16,7 @@ def test_a_server_is_asked_for_health_its_model_and_one_token():
     with server(**{"v1/completions": GOOD}) as (handler, url):
         probe = ServerProbe(url, "tiny", "the-key")
         assert [probe(), probe()] == ["healthy", "ready"]
-    assert [asked[:2] for asked in handler.asked] == [
-        (path, "Bearer the-key") for path in ("/health", "/v1/models", "/v1/completions")
-    ]
+    assert [asked[:2] for asked in handler.asked] == [(path, "Bearer the-key") for path in ("/health", "/v1/models", "/v1/completions")]
     body = handler.asked[2][2]
     assert (body["model"], body["max_tokens"], body["ignore_eos"]) == ("tiny", 1, True)
 

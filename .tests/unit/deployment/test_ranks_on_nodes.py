@@ -23,9 +23,7 @@ SPANNING = report_data_cluster.spanning_startup("x")
     ids=["a node of its own", "beside the server", "before any node was looked at"],
 )
 def test_a_failed_start_keeps_what_was_found(tmp_path, told, topology, nodes, client):
-    cluster = Cluster(
-        deployment="x", attempt="a", nodes=nodes, replicas=SPANNING.placement, ray_nodes=SPANNING.ray_nodes
-    )
+    cluster = Cluster(deployment="x", attempt="a", nodes=nodes, replicas=SPANNING.placement, ray_nodes=SPANNING.ray_nodes)
     token = Endpoint(deployment="x", attempt="a", failure=FAILURE, servers=SPANNING.servers)
     plan = report_data.plan("x", topology=topology)
     _, startup = Waiting(stage_context(tmp_path, told, plan), cluster, token).run()

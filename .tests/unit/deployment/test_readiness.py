@@ -91,9 +91,7 @@ def test_only_what_is_new_in_the_log_is_read_and_heartbeats_do_not_count(tmp_pat
         stream.write("(EngineCore pid=7) INFO 03-04 10:00:00 [core.py:1] Initializing a V1 LLM engine\n")
     assert tail() is True and tail() is False
     with log.open("a") as stream:
-        stream.write(
-            "(APIServer pid=7) DEBUG 03-04 10:00:09 [x.py:1] Waiting for 1 local, 0 remote core engine proc(s) to start.\n"
-        )
+        stream.write("(APIServer pid=7) DEBUG 03-04 10:00:09 [x.py:1] Waiting for 1 local, 0 remote core engine proc(s) to start.\n")
     assert tail() is False
 
 
@@ -153,9 +151,7 @@ OVER_NODES = Topology(nodes=2, tensor_parallel=2, executor="ray")
         (OVER_NODES, "loading weights", [RANK], "startup_stalled", "timeouts.stall"),
     ],
 )  # fmt: skip
-def test_a_stall_while_ranks_connect_names_the_likely_causes(
-    tmp_path, told, monkeypatch, topology, stage, lines, reason, raised
-):
+def test_a_stall_while_ranks_connect_names_the_likely_causes(tmp_path, told, monkeypatch, topology, stage, lines, reason, raised):
     log = tmp_path / "server.log"
     log.write_text("\n".join(lines) + "\n")
     state = DaemonState(name="server", argv=("vllm",), log=str(log))
@@ -167,9 +163,7 @@ def test_a_stall_while_ranks_connect_names_the_likely_causes(
     assert "silent for 300 s" in failure.detail and stage in failure.detail
     assert failure.quote[-1] == lines[-1]
     if reason == "ranks_not_connected":
-        assert all(
-            word in failure.detail + failure.remedy for word in ("VLLM_RPC_BASE_PATH", "GLOO_SOCKET_IFNAME", "irewall")
-        )
+        assert all(word in failure.detail + failure.remedy for word in ("VLLM_RPC_BASE_PATH", "GLOO_SOCKET_IFNAME", "irewall"))
 
 
 def test_a_recorded_stall_is_one_while_ranks_connect():

@@ -54,9 +54,7 @@ def test_two_replicas_share_the_requests_behind_one_closed_address(pair):
 
 
 def test_a_router_balances_the_engines_of_one_server(pair):
-    topology = Topology(
-        devices_per_node=2, data_parallel=2, balancing="router", routing="least_requests", executor="mp"
-    )
+    topology = Topology(devices_per_node=2, data_parallel=2, balancing="router", routing="least_requests", executor="mp")
     port = free_port()
     plain = pair(points=1, topology=topology)
     token = plain.start()
@@ -98,9 +96,7 @@ def test_three_client_processes_share_a_load_over_two_replicas_and_one_asks_past
     plain.plan = plain.plan.model_copy(update={"points": (plain.plan.points[0], second)})
     ready = plain.up()
     shared = plain.measure(1)
-    assert (shared.verdict, shared.completed, shared.load.clients, shared.load.ask) == ("VALID", 32, 3, "endpoint"), (
-        shared.reasons
-    )
+    assert (shared.verdict, shared.completed, shared.load.clients, shared.load.ask) == ("VALID", 32, 3, "endpoint"), shared.reasons
     assert sum(shared.replica_requests.values()) == 34 and min(shared.replica_requests.values()) >= 16
     raw = read_raw(plain.raw(1))
     assert [(client.num_prompts, len(client.requests)) for client in raw.clients] == [(11, 11), (11, 11), (10, 10)]

@@ -37,9 +37,7 @@ LOOPBACK = "127.0.0.1"
     ],
     ids=["exits", "bad option", "dies at its first completion", "wrong name", "silent", "never ready"],
 )
-def test_a_server_that_does_not_come_up_is_a_failure_that_the_later_stages_pass_on(
-    deploy, variables, timeouts, reason, words, quote
-):
+def test_a_server_that_does_not_come_up_is_a_failure_that_the_later_stages_pass_on(deploy, variables, timeouts, reason, words, quote):
     plain = deploy(points=1, variables=variables)
     plain.timeouts = plain.timeouts.model_copy(update=timeouts)
     begin = time.monotonic()

@@ -71,9 +71,7 @@ def serve(tmp_path, told, monkeypatch):
         if ray:
             replicas = tuple(r.model_copy(update={"ray_address": f"10.0.0.1:{i}"}) for i, r in enumerate(replicas))
         token = Cluster(deployment="x", attempt=str(attempt), nodes=nodes, replicas=replicas)
-        plan = report_data.plan(
-            "x", topology=topology, modules=("cuda/13",), **{"variables": {}, "options": {}, **changes}
-        )
+        plan = report_data.plan("x", topology=topology, modules=("cuda/13",), **{"variables": {}, "options": {}, **changes})
         environment = SimpleNamespace(python="py", bytecode=bytecode)
         context = stage_context(tmp_path, told, plan, environment=environment, hardware=hardware, caches=caches)
         return Serving(context, token, port).run(Fabric(deployment="x")), asked, nodes
@@ -152,9 +150,7 @@ def test_replicas_over_nodes_each_have_followers_of_their_own(serve):
 
 
 def test_a_number_of_api_servers_is_the_heads_alone(serve):
-    _, asked, _ = serve(
-        Topology(nodes=2, devices_per_node=2, data_parallel=4, executor="mp"), options={"api-server-count": 2}
-    )
+    _, asked, _ = serve(Topology(nodes=2, devices_per_node=2, data_parallel=4, executor="mp"), options={"api-server-count": 2})
     assert [option(r.argv, "--api-server-count") for r in asked] == [None, "2"]
 
 
@@ -195,9 +191,7 @@ def test_the_users_port_is_that_of_the_one_address(serve, replicas):
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_engines_that_the_router_balances_are_named_by_it_at_the_one_address(serve, replicas):
-    topology = Topology(
-        devices_per_node=4, data_parallel=4 // replicas, replicas=replicas, balancing="router", executor="mp"
-    )
+    topology = Topology(devices_per_node=4, data_parallel=4 // replicas, replicas=replicas, balancing="router", executor="mp")
     endpoint, asked, _ = serve(topology, port=8123)
     assert endpoint.url == endpoint.router.url == "http://10.0.0.1:8123"
     assert option(endpoint.router.argv, "--intra-node-data-parallel-size") == str(4 // replicas)

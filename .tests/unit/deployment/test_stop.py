@@ -77,9 +77,7 @@ def test_stopping_what_was_never_started_is_a_replay(deploy):
 
 
 @pytest.mark.parametrize(("owner", "swept"), [("job 1", True), ("job 9", False)])
-def test_nodes_are_swept_in_the_allocation_that_the_attempt_ran_in_only(
-    deploy, slurm, tmp_path, monkeypatch, owner, swept
-):
+def test_nodes_are_swept_in_the_allocation_that_the_attempt_ran_in_only(deploy, slurm, tmp_path, monkeypatch, owner, swept):
     monkeypatch.setenv(ownership.VARIABLE, "job 1")
     scratch = tmp_path / "scratch"
     scratch.mkdir(mode=0o700)

@@ -69,9 +69,7 @@ class Scene:
         self.keeper("running")
         for name in names:
             self.daemon(name)
-        self.watch = ServerWatch(
-            folder, {name: self.scraper(name) for name in names}, no_progress_s=10.0, clock=lambda: self.now
-        )
+        self.watch = ServerWatch(folder, {name: self.scraper(name) for name in names}, no_progress_s=10.0, clock=lambda: self.now)
         self.watch.begin()
 
     def keeper(self, state):

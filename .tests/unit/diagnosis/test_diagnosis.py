@@ -117,9 +117,7 @@ LINES = {
     "55": ["ValueError: Total number of attention heads (14) must be divisible by tensor parallel size (4)."],
     "56": ["Failed requests:                         3         "],
     "57": ["WARNING: tokenizer mismatch (server=70, expected=64), re-aligning prompts."],
-    "58": [
-        "ValueError: Initial test run failed - Please make sure benchmark arguments are correctly specified. Error: x"
-    ],
+    "58": ["ValueError: Initial test run failed - Please make sure benchmark arguments are correctly specified. Error: x"],
     "59": ["srun: Job step creation temporarily disabled, retrying (Requested nodes are busy)"],
     "61": ["2026-11-20 12:00:00,000\tINFO worker.py:1841 -- Started a local Ray instance."],
     "62": ["RuntimeError: CUDA error: invalid device ordinal", "RuntimeError: No CUDA GPUs are available"],

@@ -40,9 +40,7 @@ def seconds(log, start, **options):
 
 
 @pytest.mark.parametrize(("name", "start", "skipped", "weights", "compiled", "captured", "init", "total"), RECORDED)
-def test_recorded_start_is_split_by_the_figures_in_its_log(
-    name, start, skipped, weights, compiled, captured, init, total
-):
+def test_recorded_start_is_split_by_the_figures_in_its_log(name, start, skipped, weights, compiled, captured, init, total):
     log, _ = read(name)
     split = seconds(log, start)
     assert split["weights"] == pytest.approx(weights, abs=0.001)
@@ -90,9 +88,7 @@ def test_compiling_on_cpu_lies_between_two_lines():
 
 def test_a_cache_that_could_not_be_read_counts_as_both():
     log = StartupLog()
-    log.feed(
-        "INFO 01-01 00:00:01 [d.py:1] Directly load the compiled graph(s) for compile range (1, 8192) from the cache, took 1 s\n"
-    )
+    log.feed("INFO 01-01 00:00:01 [d.py:1] Directly load the compiled graph(s) for compile range (1, 8192) from the cache, took 1 s\n")
     log.feed("WARNING 01-01 00:00:02 [d.py:1] Compiling model again due to a load failure from /c, reason: x\n")
     (compiled,) = [phase for phase in log.phases("2026-01-01T00:00:00") if phase.name == "compile"]
     assert compiled.note == "made and loaded"
@@ -136,10 +132,7 @@ def test_failed_start_stays_at_imports_and_counts_until_its_last_line():
 ENGINE = "(EngineCore pid=1) INFO 12-31 23:59:58 [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: x\n"
 LOAD = "(EngineCore pid=1) INFO 12-31 23:59:59 [m.py:1] Starting to load model /m...\n"
 LOADED = "(EngineCore pid=1) INFO 01-01 00:00:02 [m.py:1] Model loading took 1.50 GiB memory and 2.500000 seconds\n"
-INIT = (
-    "(EngineCore pid=1) INFO 01-01 00:00:09 [core.py:1] "
-    "init engine (profile, create kv cache, warmup model) took 6.50 seconds\n"
-)
+INIT = "(EngineCore pid=1) INFO 01-01 00:00:09 [core.py:1] init engine (profile, create kv cache, warmup model) took 6.50 seconds\n"
 HTTP = "(APIServer pid=2) INFO 01-01 00:00:10 [a.py:1] Starting vLLM API server 0 on http://127.0.0.1:8000\n"
 READY = "INFO:     Application startup complete.\n"
 SIZED = "INFO 11-20 13:23:30 [k.py:1] GPU KV cache size: 1,024 tokens\n"
@@ -205,9 +198,7 @@ def test_start_later_than_the_logs_clock_gives_no_negative_time():
     assert sum(seconds(log, "2026-12-31T23:59:58.900").values()) == 0
 
 
-@pytest.mark.parametrize(
-    ("extra", "stage"), [("", "compiling"), ("x enforce_eager=True\n", "profiling memory / KV cache")]
-)
+@pytest.mark.parametrize(("extra", "stage"), [("", "compiling"), ("x enforce_eager=True\n", "profiling memory / KV cache")])
 def test_after_loading_comes_compiling_unless_eager(extra, stage):
     log = StartupLog()
     log.feed(extra + ENGINE + LOAD + LOADED)

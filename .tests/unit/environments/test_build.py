@@ -82,9 +82,7 @@ def build(lock, tmp_path, told, watch):
     def run(given: Lock = lock, name: str = "cpu", timeout_s: float = 60):
         log = tmp_path / "build.log"
         log.unlink(missing_ok=True)
-        return environment.build(
-            name, given, tmp_path / "cache", log=log, timeout_s=timeout_s, progress=told, watch=watch
-        )
+        return environment.build(name, given, tmp_path / "cache", log=log, timeout_s=timeout_s, progress=told, watch=watch)
 
     return run
 
@@ -121,9 +119,7 @@ def test_whatever_decides_what_is_installed_is_in_the_digest(lock, tmp_path):
     moved = tmp_path / "moved" / "demo.lock"
     moved.parent.mkdir()
     moved.write_text("demo==1.1\n")
-    assert dataclasses.replace(lock, requirements=moved).digest(*HERE) == lock.digest(*HERE), (
-        "its place does not matter"
-    )
+    assert dataclasses.replace(lock, requirements=moved).digest(*HERE) == lock.digest(*HERE), "its place does not matter"
 
 
 def test_a_half_built_prefix_is_built_anew(build, lock, tmp_path, told):
@@ -139,9 +135,7 @@ def test_the_shim_is_built_from_a_copy_and_installed_beside_the_list(build, lock
     shim = tmp_path / "shim"
     shim.mkdir()
     (shim / "backend.py").write_text(BACKEND)
-    (shim / "pyproject.toml").write_text(
-        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
-    )
+    (shim / "pyproject.toml").write_text('[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n')
     before = sorted(shim.iterdir())
     record = build(dataclasses.replace(lock, shim=shim))
     assert "repairing the CPU build" in told.words
@@ -178,9 +172,7 @@ def test_two_builds_at_once_build_once(lock, tmp_path):
     assert [one.returncode for one in builds] == [0, 0]
     assert sorted(float(seconds) > 0 for seconds, _ in outputs) == [False, True], "the second one found it built"
     assert outputs[0][1] == outputs[1][1]
-    words = [
-        json.loads(line)["text"] for n in range(2) for line in (tmp_path / f"log{n}.jsonl").read_text().splitlines()
-    ]
+    words = [json.loads(line)["text"] for n in range(2) for line in (tmp_path / f"log{n}.jsonl").read_text().splitlines()]
     assert words.count("installing 1 locked packages") == 1
     assert sum(text.startswith("environment demo exists already") for text in words) == 1
 

@@ -206,9 +206,7 @@ def test_gpus_that_are_hidden_from_a_run_on_cpus_are_told(facts):
     hidden = HARDWARE.model_copy(update={"hidden_gpus": 4, "cuda_visible_devices": ""})
     found = environment_check.judge(report_data.check(**({"vllm_platform": "cpu"} | facts)), hidden)
     assert found[0] == "On node01 CUDA_VISIBLE_DEVICES is '' and hides 4 of 4 GPU(s): every figure is the CPU's."
-    assert all("node01 has no GPU for us: its versions" in text for text in found[1:]) and len(found) == 1 + (
-        "torch_cuda" in facts
-    )
+    assert all("node01 has no GPU for us: its versions" in text for text in found[1:]) and len(found) == 1 + ("torch_cuda" in facts)
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("asked", "hardware", "python", "said", "way_out"), REFUSALS)
-def test_when_nothing_fits_it_is_said_what_was_found_what_is_needed_and_what_to_do(
-    asked, hardware, python, said, way_out
-):
+def test_when_nothing_fits_it_is_said_what_was_found_what_is_needed_and_what_to_do(asked, hardware, python, said, way_out):
     with pytest.raises(EnvironmentRefused) as refused:
         choose(asked, hardware, python)
     what, do = refused.value.what, refused.value.do

@@ -84,9 +84,7 @@ def test_server_on_a_node_with_closed_home_writes_into_its_scratch(closed, monke
     assert "XDG_CACHE_HOME" not in process_request.environment(request.model_copy(update={"scratch": None}))
 
 
-@pytest.mark.parametrize(
-    "env", [{}, {"HOME": ""}, {"XDG_CACHE_HOME": "~nosuchuser/x", "XDG_CONFIG_HOME": "~nosuchuser/y"}]
-)
+@pytest.mark.parametrize("env", [{}, {"HOME": ""}, {"XDG_CACHE_HOME": "~nosuchuser/x", "XDG_CONFIG_HOME": "~nosuchuser/y"}])
 def test_folder_of_an_unknown_user_is_replaced(private, monkeypatch, env):
     def unknown(*_):
         raise KeyError

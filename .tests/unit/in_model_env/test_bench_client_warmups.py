@@ -35,9 +35,7 @@ def sent(warmup: dict | None) -> tuple[list[Request], list[Request]]:
         request_function = bench_client.request_function(send, None, warmup, None)
         first = Request(PROMPTS[0], 100)
         await asyncio.gather(*(request_function(request_func_input=first, session=None, pbar=None) for _ in range(5)))
-        await asyncio.gather(
-            *(request_function(Request(prompt, 100, str(n)), session=None) for n, prompt in enumerate(PROMPTS))
-        )
+        await asyncio.gather(*(request_function(Request(prompt, 100, str(n)), session=None) for n, prompt in enumerate(PROMPTS)))
 
     asyncio.run(benchmark())
     return found[:5], found[5:]

@@ -19,10 +19,7 @@ def test_the_plugin_is_where_python_looks_beside_what_closes_the_doors():
 
 
 def test_a_list_of_allowed_plugins_gets_it_too():
-    assert (
-        random_weights.environment(RANDOM, {"VLLM_PLUGINS": "site"})["VLLM_PLUGINS"]
-        == f"site,{random_weights.LOAD_FORMAT}"
-    )
+    assert random_weights.environment(RANDOM, {"VLLM_PLUGINS": "site"})["VLLM_PLUGINS"] == f"site,{random_weights.LOAD_FORMAT}"
 
 
 def test_a_server_with_a_checkpoint_gets_nothing():

@@ -53,9 +53,7 @@ class Clients:
         self.files = [folder / f"client-{index}" for index in range(len(whats))]
         self.cpu = folder / "cpu.json"
         order = folder / "order.json"
-        processes = [
-            [sys.executable, "-c", FAKE, str(file), what] for file, what in zip(self.files, whats, strict=True)
-        ]
+        processes = [[sys.executable, "-c", FAKE, str(file), what] for file, what in zip(self.files, whats, strict=True)]
         order.write_text(json.dumps({"processes": processes, "cpu": str(self.cpu)}))
         self.process = subprocess.Popen([sys.executable, str(SCRIPT), str(order)])
 

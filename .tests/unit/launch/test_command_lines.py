@@ -115,9 +115,7 @@ def test_ray_on_a_node_stays_in_the_foreground_and_on_its_ports(head, role, devi
 
 def test_the_prompts_kind_gives_its_own_arguments_to_the_client():
     prompts = UnevenPrompts(dataset="random", input_tokens=8, output_tokens=5)
-    argv = command_lines.bench(
-        "python", "http://127.0.0.1:1", "tiny", "/models/tiny", load(prompts=prompts), "points", "raw"
-    )
+    argv = command_lines.bench("python", "http://127.0.0.1:1", "tiny", "/models/tiny", load(prompts=prompts), "points", "raw")
     assert argv[argv.index("--dataset-name") + 1] == "uneven" and "--random-input-len" not in argv
 
 
@@ -132,9 +130,7 @@ def test_the_prompts_kind_gives_its_own_arguments_to_the_client():
 )
 def test_the_clients_command_line(changes, expected):
     point = planned_point(3, {}, **changes).load
-    argv = command_lines.bench(
-        "python", "http://127.0.0.1:20001", "tiny", "/models/tiny", point, "points", ".raw.json.draft"
-    )
+    argv = command_lines.bench("python", "http://127.0.0.1:20001", "tiny", "/models/tiny", point, "points", ".raw.json.draft")
     assert Path(argv[1]).is_file() and [argv[0], Path(argv[1]).name, *argv[2:4]] == [
         "python",
         "bench_client.py",

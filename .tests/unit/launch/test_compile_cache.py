@@ -15,9 +15,7 @@ from servemark.launch import compile_cache as compiled
 from servemark.records import Gpu, Topology
 from servemark.variables import table
 
-H200 = HARDWARE.model_copy(
-    update={"accelerator": "cuda", "driver": "580.1", "gpus": (Gpu(name="NVIDIA H200", memory_mib=143771),) * 2}
-)
+H200 = HARDWARE.model_copy(update={"accelerator": "cuda", "driver": "580.1", "gpus": (Gpu(name="NVIDIA H200", memory_mib=143771),) * 2})
 PARTS = {"model": "m", "options": {"max-model-len": "512"}, "variables": {}, "modules": []}
 
 
@@ -59,9 +57,7 @@ def test_nothing_is_kept_where_each_start_is_to_be_a_first_one(tmp_path):
         ({}, {"gpus": H200.gpus[:1], "cpu_model": "another", "host": "elsewhere", "memory_gib": 1.0}, True),
     ],
 )
-def test_environment_kind_of_node_and_shape_of_an_engine_have_a_folder_of_their_own(
-    tmp_path, changes, hardware, shared
-):
+def test_environment_kind_of_node_and_shape_of_an_engine_have_a_folder_of_their_own(tmp_path, changes, hardware, shared):
     one = plan(topology=Topology())
     other = place(tmp_path, plan(**({"topology": Topology()} | changes)), H200.model_copy(update=hardware))
     assert (place(tmp_path, one) == other) is shared

@@ -32,9 +32,7 @@ def query() -> str:
 def test_gpus_and_driver_of_a_recorded_host():
     gpus, driver = hardware.parse_gpus(query(), 1024)
     assert driver == "580.159.04"
-    assert [(gpu.name, gpu.memory_mib, gpu.uuid) for gpu in gpus] == [
-        ("NVIDIA H200", 143771, f"GPU-{n}") for n in range(4)
-    ]
+    assert [(gpu.name, gpu.memory_mib, gpu.uuid) for gpu in gpus] == [("NVIDIA H200", 143771, f"GPU-{n}") for n in range(4)]
 
 
 def test_the_query_of_the_probe_as_a_recorded_host_answers_it():
@@ -69,9 +67,7 @@ def test_a_gpu_without_memory_of_its_own_has_the_machines():
 
 
 def test_a_part_of_a_gpu_is_refused_by_what_it_is():
-    with pytest.raises(
-        ServemarkError, match=r"memory of NVIDIA H100: '\[Insufficient Permissions\]'.*\(MIG\)"
-    ) as caught:
+    with pytest.raises(ServemarkError, match=r"memory of NVIDIA H100: '\[Insufficient Permissions\]'.*\(MIG\)") as caught:
         hardware.parse_gpus("NVIDIA H100, [Insufficient Permissions], GPU-0, 580.95.05\n", 1024)
     assert caught.value.reason == "gpu_part_named"
 
@@ -110,10 +106,7 @@ def test_the_cpus_name_of_a_recorded_host_is_what_lscpu_says_there():
 def test_interfaces_are_those_that_ip_lists():
     listed = json.loads(subprocess.run(["ip", "-j", "addr"], capture_output=True, check=True).stdout)
     addresses = {
-        (info.get("label", link["ifname"]), info["local"])
-        for link in listed
-        for info in link["addr_info"]
-        if info["family"] == "inet"
+        (info.get("label", link["ifname"]), info["local"]) for link in listed for info in link["addr_info"] if info["family"] == "inet"
     }
     assert {(found.name, found.address) for found in hardware.interfaces()} == addresses
 
@@ -219,8 +212,6 @@ def test_without_a_gpu_the_variable_hides_nothing(path, monkeypatch):
 
 
 def test_a_broken_driver_is_not_taken_for_a_cpu_machine(path):
-    put_nvidia_smi(
-        path, "echo 'NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.'; exit 9"
-    )
+    put_nvidia_smi(path, "echo 'NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.'; exit 9")
     with pytest.raises(ServemarkError, match="nvidia-smi is here and does not work"):
         hardware.probe()

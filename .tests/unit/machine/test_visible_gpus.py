@@ -138,9 +138,7 @@ def test_what_cannot_be_followed_is_refused_with_a_way_out(every, env, reason, w
 
 def test_what_is_hidden_is_said():
     assert visible_gpus.hiding(report_data.hardware()) == ""
-    assert (
-        visible_gpus.hiding(report_data.hardware(cuda_visible_devices="0,1,2,3", accelerator="cuda", gpus=FOUR)) == ""
-    )
+    assert visible_gpus.hiding(report_data.hardware(cuda_visible_devices="0,1,2,3", accelerator="cuda", gpus=FOUR)) == ""
     one = report_data.hardware(cuda_visible_devices="2", accelerator="cuda", gpus=FOUR[2:3], hidden_gpus=3)
     assert visible_gpus.hiding(one) == "CUDA_VISIBLE_DEVICES is '2' and hides 3 of 4 GPU(s)"
     none = report_data.hardware(cuda_visible_devices="", hidden_gpus=4)

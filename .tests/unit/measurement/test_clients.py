@@ -201,18 +201,14 @@ def test_a_file_from_before_there_were_several_is_one_process(asked, suits):
 
 def client(begin: float, seconds: float, cpu=(), wait_s: float = 0.0) -> Client:
     """A process that worked for so long and sent its first request after ``wait_s``."""
-    first = Request(
-        ok=True, input_tokens=10, output_tokens=3, ttft=0.2, itls=(0.1, 0.1), latency=0.4, start=0.0, error=""
-    )
+    first = Request(ok=True, input_tokens=10, output_tokens=3, ttft=0.2, itls=(0.1, 0.1), latency=0.4, start=0.0, error="")
     requests = (replace(first, start=begin + wait_s), replace(first, start=begin + seconds - 0.4))
     return Client(2, 2, 0, seconds, requests, {}, tuple(cpu))
 
 
 def test_a_process_is_at_work_for_its_duration_up_to_its_last_answer():
     assert clients.window(client(100.0, 10.0)) == pytest.approx((100, 110))
-    assert clients.window(client(100.0, 10.0, wait_s=3.0)) == pytest.approx((100, 110)), (
-        "waiting for the first arrival counts"
-    )
+    assert clients.window(client(100.0, 10.0, wait_s=3.0)) == pytest.approx((100, 110)), "waiting for the first arrival counts"
     first, last = client(100.0, 10.0).requests
     for ok in (True, False):
         some = (replace(first, ok=ok), replace(last, ok=False, latency=0.0))
@@ -231,9 +227,7 @@ def test_the_span_goes_from_the_first_beginning_to_the_last_end_and_the_overlap_
 
 def test_the_cpu_share_is_that_of_the_measuring_alone():
     # All of a core while it imports, half of one while it measures, all of one while it writes.
-    samples = (
-        [(t, float(t - 90)) for t in range(90, 100)] + [(100 + t, 10 + t / 2) for t in range(11)] + [(111.0, 16.0)]
-    )
+    samples = [(t, float(t - 90)) for t in range(90, 100)] + [(100 + t, 10 + t / 2) for t in range(11)] + [(111.0, 16.0)]
     assert clients.cpu_cores(client(100.0, 10.0, samples)) == pytest.approx(0.5)
     assert clients.cpu_cores(client(100.2, 1.0, samples)) is None
     known = [client(100.0, 10.0), client(100.0, 10.0, samples)]

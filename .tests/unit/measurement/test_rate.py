@@ -61,23 +61,16 @@ def test_real_results_of_a_rate_with_and_without_a_limit(file, concurrency, foun
 
 
 def test_the_sentence_says_what_was_asked_and_sent_and_what_to_do():
-    (reason,) = judged(
-        read_raw(FIXTURES / "bench-0.32.0-rate-not-kept.json"), concurrency=4, input_tokens=64, output_tokens=4
-    ).reasons
+    (reason,) = judged(read_raw(FIXTURES / "bench-0.32.0-rate-not-kept.json"), concurrency=4, input_tokens=64, output_tokens=4).reasons
     assert "20 requests/s were asked for and 8.728 were sent (56% fewer)" in reason.detail
     assert "waited 1936 ms in the client (mean TTFT: 23 ms)" in reason.detail
-    assert (
-        "raise `concurrency`, the upper limit, which is 4; give the workload more `clients`; ask for a lower"
-        in reason.detail
-    )
+    assert "raise `concurrency`, the upper limit, which is 4; give the workload more `clients`; ask for a lower" in reason.detail
 
 
 def test_where_the_limit_is_reached_now_and_then_the_mean_rate_is_kept_and_the_waits_tell():
     raw = read_raw(FIXTURES / "bench-0.32.0-rate-near-limit.json")
     (reason,) = judged(raw, concurrency=11, input_tokens=64, output_tokens=4).reasons
-    assert (
-        "20 requests/s were asked for and 19.99 were sent; before it was sent a request waited 67 ms" in reason.detail
-    )
+    assert "20 requests/s were asked for and 19.99 were sent; before it was sent a request waited 67 ms" in reason.detail
     untold = replace(raw, requests=tuple(replace(one, waited=None) for one in raw.requests), clients=())
     assert judged(untold, concurrency=11, input_tokens=64, output_tokens=4).reasons == ()
 

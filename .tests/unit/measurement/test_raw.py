@@ -115,9 +115,7 @@ def test_a_missing_key_is_named(tmp_path, key):
     assert caught.value.reason == "raw_incomplete"
 
 
-@pytest.mark.parametrize(
-    "key", ["input_lens", "output_lens", "ttfts", "itls", "start_times", "errors", "latencies", "queue_times"]
-)
+@pytest.mark.parametrize("key", ["input_lens", "output_lens", "ttfts", "itls", "start_times", "errors", "latencies", "queue_times"])
 def test_a_list_of_another_length_is_refused(tmp_path, key):
     with pytest.raises(RawError, match=key) as caught:
         read_raw(changed(tmp_path, **{key: lambda values: values[:-1]}))

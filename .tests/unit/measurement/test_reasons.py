@@ -41,11 +41,7 @@ def emitted() -> dict[str, str]:
             for text in (part for value in given for part in ast.walk(value)):
                 if isinstance(text, ast.Constant) and isinstance(text.value, str) and CODE.fullmatch(text.value):
                     found[text.value] = f"{path.name}:{node.lineno}"
-    return (
-        found
-        | dict.fromkeys(hub_refusals.TEXTS, "hub_refusals.py")
-        | dict.fromkeys(storage.REASONS.values(), "storage.py")
-    )
+    return found | dict.fromkeys(hub_refusals.TEXTS, "hub_refusals.py") | dict.fromkeys(storage.REASONS.values(), "storage.py")
 
 
 def test_each_emitted_code_has_a_row():

@@ -54,18 +54,14 @@ def interrupted(raw: RawResult, asked: LoadPoint = LOOP) -> bool:
     return [reason.code for reason in silence.reasons(raw, asked)] == ["interrupted"]
 
 
-def load(
-    ttfts, itl: float = 0.05, tokens: int = 20, idle: float = 0.0, slots: int = 1, begin: float = 100.0
-) -> RawResult:
+def load(ttfts, itl: float = 0.05, tokens: int = 20, idle: float = 0.0, slots: int = 1, begin: float = 100.0) -> RawResult:
     """A closed loop of so many slots, or requests one after another with a pause between them."""
     free = [begin + 0.013 * slot for slot in range(slots)]
     requests = []
     for ttft in ttfts:
         slot = free.index(min(free))
         latency = ttft + itl * (tokens - 1)
-        requests.append(
-            request(start=free[slot], ttft=ttft, itls=(itl,) * (tokens - 1), latency=latency, output_tokens=tokens)
-        )
+        requests.append(request(start=free[slot], ttft=ttft, itls=(itl,) * (tokens - 1), latency=latency, output_tokens=tokens))
         free[slot] += latency + idle
     return raw_of(requests, duration=max(one.start + one.latency for one in requests) - begin)
 

@@ -81,9 +81,7 @@ def test_a_value_that_is_not_finite_is_refused(value):
 
 def test_requests_with_one_output_token_have_no_time_per_output_token():
     assert statistics.times_per_output_token([2.0, 1.0, 5.0], [1.0, 1.0, 2.0], [3, 1, 2]) == [0.5, 3.0]
-    figures = statistics.figures(
-        duration_s=1.0, input_tokens=[4], output_tokens=[1], ttfts=[0.5], itls=[[]], latencies=[0.5]
-    )
+    figures = statistics.figures(duration_s=1.0, input_tokens=[4], output_tokens=[1], ttfts=[0.5], itls=[[]], latencies=[0.5])
     assert figures.tpot_ms is None
     assert figures.itl_ms is None
     assert figures.e2el_ms.mean == 500.0

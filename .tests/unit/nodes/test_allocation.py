@@ -51,9 +51,7 @@ def test_cpus_are_counted_by_node(slurm):
     assert allocation._cpus(PENDING) == {}
 
 
-@pytest.mark.parametrize(
-    ("ids", "count"), [("0", 1), ("0-15", 16), ("0-1,6-7", 4), ("3,5,8-9", 4), ("0-143,288-431", 288)]
-)
+@pytest.mark.parametrize(("ids", "count"), [("0", 1), ("0-15", 16), ("0-1,6-7", 4), ("3,5,8-9", 4), ("0-143,288-431", 288)])
 def test_ranges_of_cpus(ids, count):
     assert allocation._cpus(f"     Nodes=node1 CPU_IDs={ids} Mem=200 GRES=") == {"node1": count}
 
@@ -163,9 +161,7 @@ def test_slurms_tools_are_not_asked_as_a_part_of_our_step(slurm, monkeypatch):
     monkeypatch.setenv("SQUEUE_STATES", "PENDING")
     monkeypatch.setenv(process_request.VISIBLE, "0")
     script = slurm.folder / "bin" / "squeue"
-    script.write_text(
-        "#!/bin/sh\nenv | grep -E '^(SLURM_STEP_ID|SQUEUE_STATES|CUDA_VISIBLE_DEVICES|SLURM_JOB_ID)=' | cut -d= -f1\n"
-    )
+    script.write_text("#!/bin/sh\nenv | grep -E '^(SLURM_STEP_ID|SQUEUE_STATES|CUDA_VISIBLE_DEVICES|SLURM_JOB_ID)=' | cut -d= -f1\n")
     assert allocation.jobs_alive() == ("SLURM_JOB_ID", "1")
 
 

@@ -96,9 +96,7 @@ H200 = tuple(Gpu(name="NVIDIA H200", memory_mib=143771, uuid=f"GPU-{n}") for n i
 def test_devices_are_those_that_the_step_sees(spec, monkeypatch, gpus, visible, devices):
     if visible is not None:
         monkeypatch.setenv(process_request.VISIBLE, visible)
-    found = hardware.probe().model_copy(
-        update={"accelerator": "cuda" if gpus else "cpu", "gpus": gpus, "cuda_visible_devices": visible}
-    )
+    found = hardware.probe().model_copy(update={"accelerator": "cuda" if gpus else "cpu", "gpus": gpus, "cuda_visible_devices": visible})
     monkeypatch.setattr(hardware, "probe", lambda: found)
     node = survey.answer(spec(job_id="7")).node
     assert (node.devices, node.cuda_visible_devices) == (devices, visible)
@@ -116,9 +114,7 @@ def test_a_node_whose_variable_cannot_be_followed_says_so(spec, monkeypatch):
     assert failure.reason == "gpus_hidden" and "is '5' on node7" in failure.detail and failure.remedy
 
 
-def test_a_snakemake_of_a_job_that_is_over_is_ended_where_it_works_in_this_checkout(
-    spec, tmp_path, monkeypatch, wait_for
-):
+def test_a_snakemake_of_a_job_that_is_over_is_ended_where_it_works_in_this_checkout(spec, tmp_path, monkeypatch, wait_for):
     (tmp_path / "snakemake").write_text("import time; print(flush=True); time.sleep(300)")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)

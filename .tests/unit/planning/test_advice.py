@@ -96,9 +96,7 @@ def planned(
             "variables": variables or {},
         }
     )
-    manifest = report_data.manifest("big").model_copy(
-        update={"config": model, "weight_bytes": None, "load_format": load_format}
-    )
+    manifest = report_data.manifest("big").model_copy(update={"config": model, "weight_bytes": None, "load_format": load_format})
     asked = [one if isinstance(one, LoadPoint) else point(one) for one in load]
     hardware = gpus(gpu) if gpu in MEMORY_MIB else HARDWARE
     hardware = hardware.model_copy(update={"cuda_visible_devices": visible})
@@ -286,9 +284,7 @@ def test_each_measured_number_is_used_and_stands_nowhere_else_in_code():
     used = code + "\n".join(SENTENCES.values())
     named = {kind for kind in NUMBERS if kind.startswith("activations_")}  # by an f-string
     assert [name for name in NUMBERS.keys() - named if not re.search(rf"\b{name}\b", used)] == []
-    figures = {
-        f"{number.value:{form}}" for number in NUMBERS.values() for form in (",.0f", ".0f") if number.value > 1000
-    }
+    figures = {f"{number.value:{form}}" for number in NUMBERS.values() for form in (",.0f", ".0f") if number.value > 1000}
     figures -= {"20,000", "20000"}  # a count of other things as well
     assert [figure for figure in sorted(figures) if re.search(rf"\b{figure}\b", code)] == []
 
@@ -316,12 +312,7 @@ def test_the_demo_and_the_example_on_cpu_need_no_advice(file, monkeypatch):
     check = report_data.check(serve_options=tuple(OPTIONS.split()), variables=KNOWN)
     assert config.deployments
     for name, deployment in config.deployments.items():
-        assert (
-            plan(
-                name, DeploymentSpec(deployment=deployment, points=points(config, name)), HARDWARE, check, manifest
-            ).warnings
-            == ()
-        )
+        assert plan(name, DeploymentSpec(deployment=deployment, points=points(config, name)), HARDWARE, check, manifest).warnings == ()
 
 
 @pytest.mark.parametrize(("length", "fits"), [(2047, False), ("2k", False), (2048, True), ("2K", True)])
@@ -329,16 +320,12 @@ def test_a_length_below_what_a_workload_asks_for_is_refused(length, fits):
     if fits:
         assert planned(options={"max-model-len": length}).estimate.max_model_len == 2048
         return
-    with pytest.raises(
-        PlanRefused, match=r"workloads\.chat asks for 1024 \+ 1024 = 2048 tokens, and options\.max-model-len"
-    ) as refused:
+    with pytest.raises(PlanRefused, match=r"workloads\.chat asks for 1024 \+ 1024 = 2048 tokens, and options\.max-model-len") as refused:
         planned(options={"max-model-len": length})
     assert refused.value.reason == "bad_option"
 
 
-@pytest.mark.parametrize(
-    ("size", "number"), [(1, 1), (2, 2), (4, 3), (8, 4), (255, 34), (256, 35), (512, 51), (1024, 83), (2048, 147)]
-)
+@pytest.mark.parametrize(("size", "number"), [(1, 1), (2, 2), (4, 3), (8, 4), (255, 34), (256, 35), (512, 51), (1024, 83), (2048, 147)])
 def test_graphs_are_counted_as_vllm_logs_them(size, number):
     """51 and 147 stand in recorded logs of 0.25.1, 83 in 0.32.0's words about gpt-oss."""
     assert len(dense(size)) == number

@@ -35,9 +35,7 @@ def test_what_the_file_says_is_asked_as_it_stands():
     [(0, None, 12), (1, None, 17), (30, None, 162), (30, 60, 60), (1, 60, 17), (0, 5, 5)],
 )
 def test_time_follows_from_the_points_that_are_lacking(lacking, cap, minutes):
-    found = request(
-        "plain", AskedTopology(), cluster(minutes_to_start=12, minutes_per_point=5, max_minutes=cap), lacking
-    )
+    found = request("plain", AskedTopology(), cluster(minutes_to_start=12, minutes_per_point=5, max_minutes=cap), lacking)
     assert found.minutes == minutes
 
 
@@ -82,9 +80,7 @@ def test_a_client_of_another_kind_is_a_component_without_gpus():
     servers, client = " ".join(found).split(" : ")
     common = "--ntasks-per-node=1 --account=me --partition=gpu"
     assert servers == f"--nodes=2 {common} --gres=gpu:4 --time=30 --exclusive --mem=0 --no-requeue --exclude=n1"
-    assert client == f"--nodes=1 {common} --time=30 --exclusive --mem=0 --no-requeue --partition=cpu", (
-        "the last word counts"
-    )
+    assert client == f"--nodes=1 {common} --time=30 --exclusive --mem=0 --no-requeue --partition=cpu", "the last word counts"
 
 
 def test_the_record_of_a_topology_asks_the_same():
@@ -102,9 +98,7 @@ def test_the_record_of_a_topology_asks_the_same():
     ],
 )
 def test_a_short_job_asks_for_a_part_of_one_node_of_the_same_kind(small, cap, asked):
-    wishes = cluster(
-        account="me", partition="gpu", qos="long", gpus_per_node=4, constraint="ib", small_jobs=small, max_minutes=cap
-    )
+    wishes = cluster(account="me", partition="gpu", qos="long", gpus_per_node=4, constraint="ib", small_jobs=small, max_minutes=cap)
     found = small_job("probe_hardware", wishes)
     assert (found.account, found.partition, found.qos, found.minutes) == asked
     assert (found.nodes, found.gres, found.constraint, found.exclusive) == (1, "gpu:1", "ib", False)

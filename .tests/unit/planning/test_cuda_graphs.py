@@ -13,9 +13,7 @@ from servemark.records import Gpu, Topology
 
 CPU = HARDWARE.model_copy(update={"accelerator": "cpu"})
 H200 = HARDWARE.model_copy(update={"accelerator": "cuda", "gpus": (Gpu(name="NVIDIA H200", memory_mib=143771),)})
-A100 = HARDWARE.model_copy(
-    update={"accelerator": "cuda", "gpus": (Gpu(name="NVIDIA A100-SXM4-80GB", memory_mib=81920),)}
-)
+A100 = HARDWARE.model_copy(update={"accelerator": "cuda", "gpus": (Gpu(name="NVIDIA A100-SXM4-80GB", memory_mib=81920),)})
 ASKED = {"max-num-batched-tokens": 8192, "max-cudagraph-capture-size": "workload"}
 LISTED = {"max-num-batched-tokens": 8192, "cudagraph-capture-sizes": "workload"}
 
@@ -73,10 +71,7 @@ def test_the_number_takes_the_words_place_and_the_largest_load_decides():
 
 
 def test_without_max_num_seqs_vllms_own_limits_the_number():
-    sizes = [
-        resolve_capture_size(ASKED, Topology(), points(512), gpu)[0]["max-cudagraph-capture-size"]
-        for gpu in (H200, A100)
-    ]
+    sizes = [resolve_capture_size(ASKED, Topology(), points(512), gpu)[0]["max-cudagraph-capture-size"] for gpu in (H200, A100)]
     assert sizes == [512, 256]
 
 
@@ -180,9 +175,7 @@ def test_there_is_a_size_for_what_each_point_gives_to_an_engine_and_none_beyond(
     assert max(sizes) == max(beside) <= seats
 
 
-@pytest.mark.parametrize(
-    ("largest", "few", "own"), [(1, 1, 1), (32, 6, 7), (256, 13, 35), (512, 21, 51), (2048, 37, 147)]
-)
+@pytest.mark.parametrize(("largest", "few", "own"), [(1, 1, 1), (32, 6, 7), (256, 13, 35), (512, 21, 51), (2048, 37, 147)])
 def test_the_coarse_sizes_are_few_and_all_of_them_vllms_own(largest, few, own):
     assert len(coarse(largest)) == few and len(dense(largest)) == own
     assert set(coarse(largest)) <= set(dense(largest))
@@ -202,10 +195,7 @@ def test_however_many_points_there_are_the_list_is_no_longer_than_vllms_own(seat
 
 
 def test_without_max_num_seqs_vllms_own_limits_the_list():
-    ends = [
-        resolve_capture_size(LISTED, Topology(), points(512), gpu)[0]["cudagraph-capture-sizes"][-1]
-        for gpu in (H200, A100)
-    ]
+    ends = [resolve_capture_size(LISTED, Topology(), points(512), gpu)[0]["cudagraph-capture-sizes"][-1] for gpu in (H200, A100)]
     assert ends == [512, 256]
 
 

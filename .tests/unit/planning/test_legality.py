@@ -97,9 +97,7 @@ def test_whole_experts_on_each_rank_ask_for_no_width():
 
 
 def test_too_few_devices_are_told_with_the_variable_that_hides_the_others():
-    (error,) = legality(
-        DENSE, topology(tp=2, devices=2), 1, hiding="CUDA_VISIBLE_DEVICES is '1' and hides 3 of 4 GPU(s)"
-    )
+    (error,) = legality(DENSE, topology(tp=2, devices=2), 1, hiding="CUDA_VISIBLE_DEVICES is '1' and hides 3 of 4 GPU(s)")
     assert error.endswith(
         "2 devices a node, and a node has 1 (CUDA_VISIBLE_DEVICES is '1' and hides 3 of 4 GPU(s)): lower one of the sizes, take more "
         "nodes, or change or unset CUDA_VISIBLE_DEVICES (where no scheduler sets it) and delete results/RUN/hardware.json: all is "

@@ -285,9 +285,7 @@ def test_tokens_in_flight_have_vllms_default(accelerator, memory_gib, topology, 
 
 
 def test_an_fp8_cache_holds_twice_the_tokens():
-    plain, small = (
-        estimate(TINY, TP1, 512, accelerator="cpu", cache_bytes=GIB, element_bytes=size) for size in (None, 1)
-    )
+    plain, small = (estimate(TINY, TP1, 512, accelerator="cpu", cache_bytes=GIB, element_bytes=size) for size in (None, 1))
     assert small.kv_cache_tokens == 2 * plain.kv_cache_tokens
 
 

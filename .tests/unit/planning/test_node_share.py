@@ -46,9 +46,7 @@ def test_a_part_tells_what_the_whole_node_shows(found, of):
     whole = complete(found, WHOLE, of)
     assert hardware_part(whole) == hardware_part(seen(gpus=4, cpus=128))
     assert (whole.hidden_gpus, whole.memory_gib) == (0, found.memory_gib)
-    worked_out = {
-        name for name, same in (("gpus", len(found.gpus) == 4), ("cpu_count", found.cpu_count == 128)) if not same
-    }
+    worked_out = {name for name, same in (("gpus", len(found.gpus) == 4), ("cpu_count", found.cpu_count == 128)) if not same}
     assert set(whole.worked_out) == worked_out and all(text[0].isdigit() for text in whole.worked_out.values())
 
 

@@ -34,9 +34,7 @@ KNOWN = (
     "trust-remote-code",
 )
 CHECK = report_data.check(serve_options=KNOWN, warnings=("Ray cannot be imported: no ray",))
-GPUS = HARDWARE.model_copy(
-    update={"accelerator": "cuda", "gpus": tuple(Gpu(name="NVIDIA H200", memory_mib=m) for m in (143771, 100000))}
-)
+GPUS = HARDWARE.model_copy(update={"accelerator": "cuda", "gpus": tuple(Gpu(name="NVIDIA H200", memory_mib=m) for m in (143771, 100000))})
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +52,7 @@ def point(repetition=1, **changes) -> LoadPoint:
 
 @pytest.fixture
 def planned(tiny):
-    def run(
-        hardware=HARDWARE, trust=False, points=None, check=CHECK, cluster=None, model=tiny, inherited=None, **changes
-    ) -> Plan:
+    def run(hardware=HARDWARE, trust=False, points=None, check=CHECK, cluster=None, model=tiny, inherited=None, **changes) -> Plan:
         values = {
             "model": "tiny",
             "environment": "cpu",
@@ -84,10 +80,7 @@ def test_random_weights_are_stamped_in_options_warnings_and_ledger_key(planned, 
 
 
 def test_of_random_weights_even_experts_are_said_where_there_are_experts(planned, tiny):
-    shapes = {
-        name: tiny.model_copy(update={"load_format": "dummy", "config": config})
-        for name, config in builtin.CONFIGS.items()
-    }
+    shapes = {name: tiny.model_copy(update={"load_format": "dummy", "config": config}) for name, config in builtin.CONFIGS.items()}
     said = {name: SENTENCES["even_experts"] in planned(model=shape).warnings for name, shape in shapes.items()}
     assert said == {"tiny-dense": False, "tiny-moe": True}
 
@@ -163,17 +156,13 @@ def test_what_decides_the_figures_decides_the_key_and_nothing_else_does(planned,
 
 
 def test_who_balances_engines_decides_the_key_only_where_it_is_not_the_server(planned):
-    server, router = (
-        planned(topology={"data_parallel": 2, "balancing": who}).points[0].key for who in ("server", "router")
-    )
+    server, router = (planned(topology={"data_parallel": 2, "balancing": who}).points[0].key for who in ("server", "router"))
     assert server == planned(topology={"data_parallel": 2}).points[0].key != router
     assert "balancing" not in planned().key_parts["topology"]
 
 
 def test_how_the_router_routes_decides_the_key_only_where_it_is_not_in_turn(planned):
-    turn, least = (
-        planned(topology={"replicas": 2, "routing": how}).points[0].key for how in ("round_robin", "least_requests")
-    )
+    turn, least = (planned(topology={"replicas": 2, "routing": how}).points[0].key for how in ("round_robin", "least_requests"))
     assert turn == planned(topology={"replicas": 2}).points[0].key != least
     assert "routing" not in planned(topology={"replicas": 2}).key_parts["topology"]
 
@@ -263,9 +252,7 @@ def test_where_compiled_code_is_kept_decides_no_key(planned, kept):
     assert planned(compile_cache=kept) == planned()
 
 
-CLUSTER = Site(
-    scheduler="slurm", variables={"NCCL_NET": "IB", "OMP_NUM_THREADS": 4}, modules="brics/nccl", interface="hsn*"
-)
+CLUSTER = Site(scheduler="slurm", variables={"NCCL_NET": "IB", "OMP_NUM_THREADS": 4}, modules="brics/nccl", interface="hsn*")
 TWO_NODES = {"nodes": 2, "tensor_parallel": 2, "pipeline_parallel": 2, "executor": "ray"}
 
 
@@ -296,9 +283,7 @@ def test_a_clusters_variables_are_looked_at_as_well(planned):
 
 def test_a_refusal_names_the_variable_that_hides_gpus(planned):
     gpus = (Gpu(name="NVIDIA H200", memory_mib=143771),)
-    hidden = HARDWARE.model_copy(
-        update={"accelerator": "cuda", "gpus": gpus, "hidden_gpus": 3, "cuda_visible_devices": "1"}
-    )
+    hidden = HARDWARE.model_copy(update={"accelerator": "cuda", "gpus": gpus, "hidden_gpus": 3, "cuda_visible_devices": "1"})
     with pytest.raises(PlanRefused, match=r"a node has 1 \(CUDA_VISIBLE_DEVICES is '1' and hides 3 of 4 GPU\(s\)\)"):
         planned(hardware=hidden, topology={"tensor_parallel": 2})
 

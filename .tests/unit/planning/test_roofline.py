@@ -70,18 +70,14 @@ def test_replicas_share_the_load_and_add_up():
 
 def test_tensor_parallel_reads_weights_once_and_pipeline_stages_take_turns():
     one, tp4, pp4 = (
-        of(topology=Topology(devices_per_node=4, **shape))[0]
-        for shape in ({}, {"tensor_parallel": 4}, {"pipeline_parallel": 4})
+        of(topology=Topology(devices_per_node=4, **shape))[0] for shape in ({}, {"tensor_parallel": 4}, {"pipeline_parallel": 4})
     )
     assert tp4 == pytest.approx(4 * one)
     assert one < pp4 < tp4
 
 
 def test_data_parallel_engines_share_the_experts_alone():
-    tp, dp = (
-        of(topology=Topology(devices_per_node=4, **shape))[0]
-        for shape in ({"tensor_parallel": 4}, {"data_parallel": 4})
-    )
+    tp, dp = (of(topology=Topology(devices_per_node=4, **shape))[0] for shape in ({"tensor_parallel": 4}, {"data_parallel": 4}))
     assert 0.8 * tp < dp < tp
 
 
@@ -91,9 +87,7 @@ def test_a_smaller_cache_and_8_bit_weights_raise_the_bound():
     assert of(plain, kv_element_bytes=1)[0] > of(plain)[0]
     assert of(eight, lengths=(8192, 16))[0] == pytest.approx(2 * of(plain, lengths=(8192, 16))[0], rel=0.01)
     ampere = DEVICES["NVIDIA A100-SXM4-80GB"]
-    assert of(eight, device=ampere, lengths=(8192, 16))[0] == pytest.approx(
-        of(plain, device=ampere, lengths=(8192, 16))[0]
-    )
+    assert of(eight, device=ampere, lengths=(8192, 16))[0] == pytest.approx(of(plain, device=ampere, lengths=(8192, 16))[0])
 
 
 def test_without_the_bits_of_a_weight_there_is_no_bound():
@@ -153,9 +147,7 @@ def test_loads_by_rate_missing_manifests_and_unknown_models_are_said():
     data = report_data_cluster.two_nodes()
     rate = report_data.measurement("plain", None, workload="burst", request_rate=2.0)
     found, missing = shares(replace(data, measurements=[*data.measurements, rate]))
-    assert len(found) == 9 and missing == [
-        "Workload burst: its load is a rate of requests, for which no bound is worked out."
-    ]
+    assert len(found) == 9 and missing == ["Workload burst: its load is a rate of requests, for which no bound is worked out."]
     assert "its model's manifest is not there" in shares(replace(data, manifests={}))[1][0]
     odd = {"tiny": report_data.manifest().model_copy(update={"config": {"kv_lora_rank": 512}})}
     assert "latent attention" in shares(replace(data, manifests=odd))[1][0]

@@ -34,9 +34,7 @@ def test_a_child_dies_with_the_process_that_started_it(tmp_path, wait_for):
         "child = children.start_child([sys.executable, '-c', 'import time; time.sleep(300)'], log=Path(sys.argv[1]), env={})\n"
         "print(child.pid, flush=True); time.sleep(300)"
     )
-    starter = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, env={"PYTHONPATH": LIBRARY}
-    )
+    starter = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, env={"PYTHONPATH": LIBRARY})
     child = Identity.of(int(starter.stdout.readline()))
     assert child.alive
     starter.kill()
@@ -131,9 +129,7 @@ def test_a_tool_on_a_leash_ends_by_itself_when_it_is_let_go(tmp_path):
     code = "import sys; sys.stdin.read(); print('let go', flush=True); sys.exit(5)"
     given = {"log": tmp_path / "log", "env": {}, "timeout_s": 20, "leash": True, "interval_s": 0.05}
     begin = time.monotonic()
-    result = children.run_tool(
-        [sys.executable, "-c", code], check=lambda: "enough" if time.monotonic() - begin > 0.2 else None, **given
-    )
+    result = children.run_tool([sys.executable, "-c", code], check=lambda: "enough" if time.monotonic() - begin > 0.2 else None, **given)
     assert (result.exit_code, result.stopped) == (5, "enough"), "it was not killed"
     assert (tmp_path / "log").read_text() == "let go\n"
     assert children.run_tool([sys.executable, "-c", "pass"], **given).exit_code == 0

@@ -140,9 +140,7 @@ def test_descendants_are_the_living_ones(family):
     assert processes.descendants(ended.pid) == [], "a process that is gone has none"
 
 
-def test_marked_finds_what_an_attempt_of_this_checkout_started_and_nothing_else(
-    sleeper, wait_for, tmp_path, monkeypatch
-):
+def test_marked_finds_what_an_attempt_of_this_checkout_started_and_nothing_else(sleeper, wait_for, tmp_path, monkeypatch):
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -191,10 +189,7 @@ def test_marked_finds_a_process_that_wiped_its_environment_by_where_it_writes(tm
     attempt.mkdir()
     scratch.mkdir()
     code = "import time; print('up', flush=True); time.sleep(300)"
-    renamed = [
-        children.start_child([sys.executable, "-c", code], log=folder / "out.log", env={})
-        for folder in (attempt, scratch)
-    ]
+    renamed = [children.start_child([sys.executable, "-c", code], log=folder / "out.log", env={}) for folder in (attempt, scratch)]
     other = children.start_child([sys.executable, "-c", code], log=tmp_path / "0012" / "out.log", env={})
     wait_for(lambda: all("up" in (f / "out.log").read_text() for f in (attempt, scratch, tmp_path / "0012")))
     assert {p.pid for p in processes.marked(attempt)} == {renamed[0].pid}

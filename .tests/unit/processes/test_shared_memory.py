@@ -129,9 +129,7 @@ time.sleep(300)
 
 def test_a_named_semaphore_of_a_killed_maker_is_removed(tmp_path):
     """glibc maps it under a temporary name; multiprocessing's tracker removes it, unless it was killed too."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", SEMAPHORE], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    child = subprocess.Popen([sys.executable, "-c", SEMAPHORE], stdout=subprocess.PIPE, text=True, start_new_session=True)
     name = f"sem.{child.stdout.readline().strip().lstrip('/')}"
     try:
         assert Path(FOLDER, name).exists()

@@ -32,9 +32,7 @@ def test_client_writes_the_keys_order_and_shapes_of_the_recorded_result(python, 
     written = json.loads((tmp_path / "raw.json").read_text())
     recorded = json.loads((TESTS / "fixtures" / "bench-0.32.0-cpu-detailed.json").read_text())
     assert list(written) == list(recorded)
-    assert {key: shape(value) for key, value in written.items()} == {
-        key: shape(value) for key, value in recorded.items()
-    }
+    assert {key: shape(value) for key, value in written.items()} == {key: shape(value) for key, value in recorded.items()}
     assert (written["completed"], written["failed"], written["total_output_tokens"]) == (6, 0, 24)
     assert written["input_lens"] == [5] * 6 and written["output_lens"] == [4] * 6
     assert [len(gaps) for gaps in written["itls"]] == [3] * 6

@@ -26,9 +26,7 @@ def folder(tmp_path):
 def start(folder, number=1, why="stop_requested", failure=None, nodes=("node02", "node01"), surveyed=()):
     attempt = folder / "attempts" / f"{number:03d}"
     (attempt / "daemons").mkdir(parents=True)
-    state = KeeperState(
-        state="ended", identity="7:1@x", deployment="plain", why=why, ended_at="2026-03-04T11:00:00+00:00"
-    )
+    state = KeeperState(state="ended", identity="7:1@x", deployment="plain", why=why, ended_at="2026-03-04T11:00:00+00:00")
     (attempt / "keeper.json").write_text(state.model_dump_json())
     for index, node in enumerate(nodes):
         began = f"2026-03-04T10:0{9 - index}:00+00:00"
@@ -155,9 +153,7 @@ def test_an_excerpt_is_bounded(log):
 
 
 def test_secrets_are_taken_out(log):
-    _, shown, _ = read(
-        log(["Authorization: Bearer abcdef0123456789abcdef", "RuntimeError: boom"]), "RuntimeError: boom"
-    )
+    _, shown, _ = read(log(["Authorization: Bearer abcdef0123456789abcdef", "RuntimeError: boom"]), "RuntimeError: boom")
     assert shown == ["Authorization: [REDACTED: bearer token]", "RuntimeError: boom"]
 
 
@@ -186,7 +182,5 @@ def test_every_failure_that_names_a_log_has_an_excerpt_or_a_reason_why_not(log, 
     found = excerpts.of_failures([FAILURE, named, named, gone], tmp_path / "results" / "demo")
     assert len(found) == 2
     assert found[excerpts.key(named)].lines == (("RuntimeError: boom", True),)
-    assert (
-        found[excerpts.key(gone)].note == "The log is not in the run's folder." and not found[excerpts.key(gone)].lines
-    )
+    assert found[excerpts.key(gone)].note == "The log is not in the run's folder." and not found[excerpts.key(gone)].lines
     json.dumps([item.lines for item in found.values()])

@@ -29,9 +29,7 @@ def page(items):
 def test_names_are_unique_and_only_figures_are_summarised():
     assert len({column.name for column in columns.COLUMNS}) == len(columns.COLUMNS)
     assert {column.figure for column in columns.COLUMNS if column.label} == {True}
-    assert set(columns.MEDIANS) | set(columns.VERDICTS) | set(columns.TERMINAL) <= {
-        column for column in columns.COLUMNS if column.label
-    }
+    assert set(columns.MEDIANS) | set(columns.VERDICTS) | set(columns.TERMINAL) <= {column for column in columns.COLUMNS if column.label}
 
 
 def test_the_columns_of_an_earlier_archive_keep_their_names():

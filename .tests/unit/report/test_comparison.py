@@ -19,14 +19,9 @@ def groups(data):
 
 def run(*measurements, accelerator="cuda", **topologies):
     names = dict.fromkeys(item.deployment for item in measurements)
-    plans = {
-        name: plan(name, topology=topologies.get(name, records.Topology(devices_per_node=4, tensor_parallel=4)))
-        for name in names
-    }
+    plans = {name: plan(name, topology=topologies.get(name, records.Topology(devices_per_node=4, tensor_parallel=4))) for name in names}
     base = report_data.demo()
-    return replace(
-        base, hardware=report_data.hardware(accelerator=accelerator), measurements=measurements, plans=plans, config={}
-    )
+    return replace(base, hardware=report_data.hardware(accelerator=accelerator), measurements=measurements, plans=plans, config={})
 
 
 def test_deployments_with_as_many_gpus_are_compared_at_each_load():
@@ -75,9 +70,7 @@ def test_a_suspect_repetition_marks_the_row():
 
 
 def test_other_numbers_of_gpus_and_other_workloads_are_not_compared():
-    data = run(
-        measurement("a", 8), measurement("b", 8), measurement("c", 8, workload="other"), b=records.Topology(replicas=8)
-    )
+    data = run(measurement("a", 8), measurement("b", 8), measurement("c", 8, workload="other"), b=records.Topology(replicas=8))
     assert groups(data) == []
     assert comparison.alone(data, []) == [("a", 4), ("b", 8), ("c", 4)]
 

@@ -90,10 +90,7 @@ def test_of_many_loads_the_lightest_and_heaviest_stay_then_the_heaviest(tmp_path
 
 
 def _accepted(*loads):
-    return [
-        {"workload": "chat", "concurrency": load, "request_rate_per_s": None, "repetitions_accepted": 1}
-        for load in loads
-    ]
+    return [{"workload": "chat", "concurrency": load, "request_rate_per_s": None, "repetitions_accepted": 1} for load in loads]
 
 
 def test_the_heaviest_load_of_the_first_workload_is_shown_first():

@@ -34,9 +34,7 @@ def test_number_keeps_at_least_three_significant_digits(value, text):
     assert formatting.number(value) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(None, "\u2013"), (float("nan"), "\u2013"), (0.04, "0.0"), (1228.26, f"1{THIN}228.3")]
-)
+@pytest.mark.parametrize(("value", "text"), [(None, "\u2013"), (float("nan"), "\u2013"), (0.04, "0.0"), (1228.26, f"1{THIN}228.3")])
 def test_seconds_are_given_to_a_tenth(value, text):
     assert formatting.seconds(value) == text
 
@@ -61,9 +59,7 @@ def test_a_difference_has_its_sign(value, text):
     assert formatting.signed(value) == text
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "text"), [(797, 823, "797\u2013823"), (797.1, 797.2, "797"), (None, None, "\u2013")]
-)
+@pytest.mark.parametrize(("low", "high", "text"), [(797, 823, "797\u2013823"), (797.1, 797.2, "797"), (None, None, "\u2013")])
 def test_spread_is_one_number_where_both_ends_read_the_same(low, high, text):
     assert formatting.spread(low, high) == text
 
@@ -105,9 +101,7 @@ def test_load_names_concurrency_rate_or_both(concurrency, rate, text):
 def test_planned_and_measured_point_read_the_same():
     measured = report_data.measurement(concurrency=4, repetition=2)
     (planned,) = report_data.plan("plain", (measured,)).loads
-    assert (
-        formatting.point(planned) == formatting.point(measured.load) == f"chat, concurrency{FIXED}4, repetition{FIXED}2"
-    )
+    assert formatting.point(planned) == formatting.point(measured.load) == f"chat, concurrency{FIXED}4, repetition{FIXED}2"
 
 
 @pytest.mark.parametrize(
@@ -159,6 +153,4 @@ def test_plain_shows_names_that_only_look_like_secrets(name):
 
 
 def test_plain_turns_everything_into_yaml_types():
-    assert formatting.plain({1: (1, 2.5, None, True, {"a": Topology})}) == {
-        "1": [1, 2.5, None, True, {"a": str(Topology)}]
-    }
+    assert formatting.plain({1: (1, 2.5, None, True, {"a": Topology})}) == {"1": [1, 2.5, None, True, {"a": str(Topology)}]}

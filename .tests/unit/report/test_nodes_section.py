@@ -204,9 +204,7 @@ def test_a_deployment_that_failed_keeps_its_nodes():
 
 def test_hostile_names_of_nodes_and_jobs_are_mere_text():
     base = report_data_cluster.two_nodes()
-    node = report_data_cluster.GPU_NODES[0].model_copy(
-        update={"name": report_data.HOSTILE, "interface": report_data.HOSTILE}
-    )
+    node = report_data_cluster.GPU_NODES[0].model_copy(update={"name": report_data.HOSTILE, "interface": report_data.HOSTILE})
     startup = base.startups["tp2-x4"]
     hostile = startup.model_copy(update={"nodes": (node, *startup.nodes[1:])})
     account = report_data_cluster.accounting("tp2-x4", report_data_cluster.job("tp2-x4", report_data.HOSTILE), used=1.0)
@@ -251,9 +249,7 @@ def test_headline_per_device_only_where_gpus_differ_in_number():
         "tp2-x4": 8,
         "tp4-pp2-ray": 8,
     }
-    assert all(
-        card["per_device"] == card["best"]["output_tokens_per_s_median"] / card["devices"] for card in group["cards"]
-    )
+    assert all(card["per_device"] == card["best"]["output_tokens_per_s_median"] / card["devices"] for card in group["cards"])
     same = replace(data, plans={name: data.plans[name] for name in ("tp2-x4", "tp4-pp2-ray")})
     assert all(card["per_device"] is None for card in views.headlines(points, same)[0]["cards"])
 

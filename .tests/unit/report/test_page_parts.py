@@ -44,9 +44,7 @@ def test_how_each_load_was_made_is_told_with_the_busiest_accepted_repetition():
     plain = [item for item in data.measurements if item.deployment == "plain" and item.load.concurrency == 8]
     shares = iter((0.41, 0.57))
     changed = [
-        at_load(item.model_copy(update={"client_cpu": next(shares)}), clients=3, ask="replica")
-        if item in plain
-        else item
+        at_load(item.model_copy(update={"client_cpu": next(shares)}), clients=3, ask="replica") if item in plain else item
         for item in data.measurements
     ]
     lost = report_data.invalid(clients=3, client_cpu=0.99)
@@ -64,13 +62,8 @@ def test_a_gap_of_one_point_names_the_known_remedy_first():
 
 
 def test_what_is_not_known_or_not_compared_is_said(demo):
-    assert (
-        "No two deployments have the same number: plain (1 rank), ray-tp2 (2 ranks). Nothing is compared." in demo.words
-    )
-    assert (
-        "Not known. The deployments ran on a CPU, whose memory bandwidth and arithmetic peak are not probed."
-        in demo.words
-    )
+    assert "No two deployments have the same number: plain (1 rank), ray-tp2 (2 ranks). Nothing is compared." in demo.words
+    assert "Not known. The deployments ran on a CPU, whose memory bandwidth and arithmetic peak are not probed." in demo.words
 
 
 def test_equal_resources_are_compared_and_the_roofline_share_is_stated():
@@ -114,9 +107,7 @@ def test_a_run_is_gathered_with_its_bins_timelines_attempts_and_excerpts(tmp_pat
     assert [(item.deployment, item.outcome) for item in data.attempts] == [
         ("ray-tp2", "ended as planned"), ("plain", "ended as planned"), ("broken", "failed"),
     ]  # fmt: skip
-    run.edit_json(
-        run.record("plain", "chat-c1-r1"), lambda record: record.update(started_at="2026-03-05T10:12:44+00:00")
-    )
+    run.edit_json(run.record("plain", "chat-c1-r1"), lambda record: record.update(started_at="2026-03-05T10:12:44+00:00"))
     assert len(gather.gather(run.folder).timelines) == 7, "one of another measurement is not shown"
 
 

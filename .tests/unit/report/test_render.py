@@ -289,9 +289,7 @@ def test_run_in_which_nothing_was_written_still_gives_a_page():
     [
         (records.Stopped(deployment="plain", replay=True), "nothing was started: all figures were in the ledger"),
         (
-            records.Stopped(
-                deployment="plain", failure=records.Failure(stage="stop_deployment", reason="would_not_die", detail="x")
-            ),
+            records.Stopped(deployment="plain", failure=records.Failure(stage="stop_deployment", reason="would_not_die", detail="x")),
             "would_not_die",
         ),
     ],

@@ -63,10 +63,7 @@ def test_the_difference_is_that_of_the_router_to_one_replica_with_its_share_of_t
 def test_a_load_past_the_router_counts_the_devices_that_it_asks():
     data = run(through(output=3800.0), past(output=1000.0))
     data = replace(data, hardware=data.hardware.model_copy(update={"accelerator": "cuda"}))
-    cards = {
-        line["workload"]: line["cards"][0]
-        for line in views.headlines(views.medians(aggregate(tidy(data.measurements))), data)
-    }
+    cards = {line["workload"]: line["cards"][0] for line in views.headlines(views.medians(aggregate(tidy(data.measurements))), data)}
     assert (cards["router"]["devices"], cards["router"]["per_device"]) == (4, 950.0)
     assert (cards["direct"]["devices"], cards["direct"]["per_device"]) == (1, 1000.0)
     assert data.plans["x4"].asked_by("direct").world_size == 1 and data.plans["x4"].asked_by("router") == FOUR
@@ -113,8 +110,7 @@ def test_two_deployments_are_no_pair():
 def test_other_client_options_are_no_pair():
     data = run(through(), past())
     points = tuple(
-        at_load(item, client_options={"temperature": 1}) if item.load.ask == "replica" else item
-        for item in data.plans["x4"].points
+        at_load(item, client_options={"temperature": 1}) if item.load.ask == "replica" else item for item in data.plans["x4"].points
     )
     assert pairs(replace(data, plans={"x4": data.plans["x4"].model_copy(update={"points": points})})) == []
 

@@ -92,9 +92,9 @@ def test_job_is_the_one_of_the_attempt_that_measured():
 
 def test_invalid_row_has_no_figure_though_its_record_carries_some():
     (row,) = table.rows(frame(report_data.invalid()))
-    assert {
-        name: row[name] for name in (*table.FIGURES, "duration_s", "total_output_tokens", "ttft_count")
-    } == dict.fromkeys((*table.FIGURES, "duration_s", "total_output_tokens", "ttft_count"))
+    assert {name: row[name] for name in (*table.FIGURES, "duration_s", "total_output_tokens", "ttft_count")} == dict.fromkeys(
+        (*table.FIGURES, "duration_s", "total_output_tokens", "ttft_count")
+    )
     assert (row["verdict"], row["reasons"], row["requests_completed"]) == ("INVALID", "requests_failed", 17)
 
 
@@ -114,9 +114,7 @@ def test_missing_latency_stays_empty():
 def test_aggregate_takes_median_and_range_over_accepted_repetitions_only():
     items = [report_data.measurement(repetition=n, output=value) for n, value in ((1, 100.0), (2, 140.0), (3, 110.0))]
     items[1] = items[1].model_copy(update={"verdict": "SUSPECT"})
-    result = table.aggregate(
-        frame(*items, report_data.invalid(concurrency=8, repetition=4), report_data.invalid("zero"))
-    )
+    result = table.aggregate(frame(*items, report_data.invalid(concurrency=8, repetition=4), report_data.invalid("zero")))
     first, zero = table.rows(result)
     assert (first["repetitions_asked"], first["repetitions_accepted"], first["repetitions_suspect"]) == (4, 3, 1)
     assert [first[f"output_tokens_per_s_{name}"] for name in ("median", "min", "max")] == [110.0, 100.0, 140.0]
@@ -195,9 +193,7 @@ def test_text_table_aligns_its_columns():
     assert len(ends) == 1
 
 
-@pytest.mark.parametrize(
-    ("concurrency", "rate", "shown"), [(512, 12.5, "c=512 12.5/s"), (None, None, "all"), (None, 2.0, "2/s")]
-)
+@pytest.mark.parametrize(("concurrency", "rate", "shown"), [(512, 12.5, "c=512 12.5/s"), (None, None, "all"), (None, 2.0, "2/s")])
 def test_text_table_names_the_load(concurrency, rate, shown):
     text = table.text_table(frame(report_data.measurement(concurrency=concurrency, request_rate=rate)))
     assert f" {shown} " in text

@@ -122,9 +122,7 @@ def test_loads_that_no_plotted_deployment_has_have_no_distribution():
 
 def test_of_many_gaps_the_first_are_listed_and_all_are_counted(monkeypatch):
     monkeypatch.setattr(thinning, "LISTED", 3)
-    items = [
-        report_data.invalid(repetition=number, reasons=(_reason(number),), concurrency=1) for number in range(1, 8)
-    ]
+    items = [report_data.invalid(repetition=number, reasons=(_reason(number),), concurrency=1) for number in range(1, 8)]
     data = replace(report_data.demo(), measurements=items, plans={"plain": report_data.plan("plain", tuple(items))})
     html = render(data, bundle="", whole=False)
     assert len(re.findall(r'<article class="gap" id="gap-\d+"', html)) == 3

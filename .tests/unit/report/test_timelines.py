@@ -66,9 +66,7 @@ def test_a_server_that_was_never_busy_has_no_timeline():
 def test_long_points_are_means_of_several_seconds_and_keep_their_extremes():
     count = 1000
     running = tuple(float(second % 10) for second in range(count))
-    (found,) = shown(
-        server(seconds=tuple(map(float, range(count))), running=running, waiting=(1.0,) * count, kv=(0.5,) * count)
-    )
+    (found,) = shown(server(seconds=tuple(map(float, range(count))), running=running, waiting=(1.0,) * count, kv=(0.5,) * count))
     assert found.seconds_each == 4 and len(found.columns["seconds"]) == 250 <= timelines.SAMPLES
     assert found.columns["running"][0] == 1.5 and found.most_running == 9.0 and found.samples == count
 
@@ -82,9 +80,7 @@ def test_invalid_points_have_none_and_of_many_points_best_and_heaviest_stay():
 
 
 def test_all_timelines_of_a_page_together_are_bounded():
-    items = [
-        report_data.measurement(f"d{number}", load, output=100.0 + load) for number in range(60) for load in (1, 2, 4)
-    ]
+    items = [report_data.measurement(f"d{number}", load, output=100.0 + load) for number in range(60) for load in (1, 2, 4)]
     every = {(item.deployment, item.load.name): parts.timeline(item, seconds=400) for item in items}
     found = timelines.shown(items, every)
     assert len(found) == 60

@@ -21,9 +21,7 @@ RULES = sorted(path.stem for path in SCRIPTS.glob("*.py"))
 
 def of_rule(rule: str) -> set[str]:
     """What a rule depends on beside its script, without the package's name."""
-    return {name.removeprefix("servemark.") for name in code_digest.files(SCRIPTS / f"{rule}.py", LIBRARY)} - {
-        f"{rule}.py"
-    }
+    return {name.removeprefix("servemark.") for name in code_digest.files(SCRIPTS / f"{rule}.py", LIBRARY)} - {f"{rule}.py"}
 
 
 @pytest.mark.parametrize("path", [*MODULES, *SCRIPTS.glob("*.py")], ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -62,9 +60,7 @@ def small(tmp_path: Path) -> tuple[Path, Path]:
     (tmp_path / "templates" / "parts").mkdir(parents=True)
     (tmp_path / "templates" / "parts" / "head.html.j2").touch()
     script = tmp_path / "stage.py"
-    script.write_text(
-        "from servemark import figures\nfrom servemark.records import Plan\nfrom servemark.report import page\n"
-    )
+    script.write_text("from servemark import figures\nfrom servemark.records import Plan\nfrom servemark.report import page\n")
     return script, library
 
 
@@ -139,11 +135,7 @@ def test_a_rule_depends_on_what_it_takes_from_the_slurm_plugin():
 def test_no_rule_depends_on_how_it_is_run(rule: str):
     reached = of_rule(rule)
     assert reached & {"records.base", "records.plan"}
-    assert not [
-        name
-        for name in reached
-        if re.match(r"(run|progress|supervisor|processes|config|launch\.[a-q]|in_model_env)\b", name)
-    ]
+    assert not [name for name in reached if re.match(r"(run|progress|supervisor|processes|config|launch\.[a-q]|in_model_env)\b", name)]
 
 
 def test_what_is_apart_is_there_and_every_template_counts():
@@ -153,9 +145,7 @@ def test_what_is_apart_is_there_and_every_template_counts():
     templates = {path.relative_to(WORKFLOW).as_posix() for path in WORKFLOW.glob("templates/**/*") if path.is_file()}
     assert templates and templates <= of_rule("write_report")
     other = [path for path in LIBRARY.glob("servemark/**/*") if path.is_file() and path.suffix not in (".py", ".pyc")]
-    beside = {
-        match.resolve() for module, pattern in code_digest.BESIDE.items() for match in _folder(module).glob(pattern)
-    }
+    beside = {match.resolve() for module, pattern in code_digest.BESIDE.items() for match in _folder(module).glob(pattern)}
     assert set(other) <= beside, "a file that modules read has to be named in BESIDE"
 
 

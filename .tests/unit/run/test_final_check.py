@@ -46,9 +46,7 @@ def test_the_gate_sets_invalid_ones_aside_and_a_second_failure_is_a_hole(run_fol
     assert Measurement.read(run_folder / "rejected" / "plain" / f"{bad.load.name}.1.json").verdict == "INVALID"
     assert bad.load.name in (run_folder / "summary.txt").read_text(), "the summary is there after a failure, too"
     assert str(report_data.POISON) not in (run_folder / "summary.txt").read_text()
-    check = final_check.gate(
-        run_folder, write(run_folder, report_data.measurement(), bad), Ledger(run_folder / "ledger"), False, told
-    )
+    check = final_check.gate(run_folder, write(run_folder, report_data.measurement(), bad), Ledger(run_folder / "ledger"), False, told)
     assert [(hole["point"], hole["reason"]) for hole in check.holes] == [(bad.load.name, "requests_failed")]
     assert told.words == ["1 VALID, 0 SUSPECT, 1 accepted holes"]
 

@@ -214,9 +214,7 @@ def test_a_failed_run_says_how_to_go_on(checkout, data, capsys):
     assert "the run did not complete" in capsys.readouterr().err
 
 
-def test_snakemakes_two_words_for_every_job_are_dropped_and_the_rest_kept(
-    checkout, data, handlers, caplog, monkeypatch
-):
+def test_snakemakes_two_words_for_every_job_are_dropped_and_the_rest_kept(checkout, data, handlers, caplog, monkeypatch):
     experiment = main_process.load(data, [], is_main=False)
     main_process.begin(experiment)
     logger = logging.getLogger("snakemake.logging")
@@ -230,9 +228,7 @@ def test_snakemakes_two_words_for_every_job_are_dropped_and_the_rest_kept(
 def test_a_point_that_ended_a_server_before_goes_last(checkout, data):
     names = [point.name for point in main_process.load(data, [DEFAULT], is_main=False).points["plain"]]
     failure = records.Failure(stage="measure", reason="server_died", detail="It died.")
-    killer = report_data.invalid(concurrency=4).model_copy(
-        update={"failure": failure, "client_argv": ("vllm", "bench")}
-    )
+    killer = report_data.invalid(concurrency=4).model_copy(update={"failure": failure, "client_argv": ("vllm", "bench")})
     for name, record in ((names[1], killer), (names[2], killer.model_copy(update={"client_argv": ()}))):
         record.write(Path(f"results/demo/rejected/plain/{name}.1.json"))
     after = [point.name for point in main_process.load(data, [DEFAULT], is_main=False).points["plain"]]
@@ -275,9 +271,7 @@ def test_run_is_refused_when_a_disk_takes_nothing(checkout, data, monkeypatch, c
 
 
 @pytest.mark.parametrize(("code", "printed"), [(errno.EROFS, False), (errno.ENOSPC, True)])
-def test_shared_cache_is_named_after_a_failed_run_only_if_it_is_full(
-    checkout, data, monkeypatch, capsys, code, printed
-):
+def test_shared_cache_is_named_after_a_failed_run_only_if_it_is_full(checkout, data, monkeypatch, capsys, code, printed):
     experiment = main_process.load(data, [DEFAULT], is_main=True)
     cache = experiment.config.cache
 

@@ -63,14 +63,11 @@ def run(tmp_path, told, monkeypatch) -> Run:
     staging.stage("tiny", "builtin:tiny-dense", Path("cache"), told).write(made.manifest)
     (prefix / "bin").mkdir(parents=True)
     (prefix / "bin" / "python").touch()
-    built = report_data.environment("cpu").model_copy(
-        update={"prefix": str(prefix), "python": str(prefix / "bin" / "python")}
-    )
+    built = report_data.environment("cpu").model_copy(update={"prefix": str(prefix), "python": str(prefix / "bin" / "python")})
     built.write(made.environment)
     built.write(prefix / MARKER)
     points = [
-        record(key=key, name=name, raw=name.encode()).model_copy(update={"raw": f"{name}.requests.json"})
-        for name, key in POINTS.items()
+        record(key=key, name=name, raw=name.encode()).model_copy(update={"raw": f"{name}.requests.json"}) for name, key in POINTS.items()
     ]
     report_data.plan(points=tuple(points)).write(folder / "deployments" / "plain" / "plan.json")
     for point in points:
@@ -101,9 +98,7 @@ def test_a_measurement_that_the_ledger_lost_is_stored_again_from_its_record(run:
     assert run.ledger.find(key).raw.read_text() == "chat-c1"
 
 
-@pytest.mark.parametrize(
-    "also", ["record", "raw", "other raw", "other key", "INVALID", "interrupted", "plan", "broken record"]
-)
+@pytest.mark.parametrize("also", ["record", "raw", "other raw", "other key", "INVALID", "interrupted", "plan", "broken record"])
 def test_without_a_record_that_fits_the_point_is_left_to_be_measured(run: Run, also: str):
     path, raw = run.point("chat-c1"), run.raw("chat-c1")
     shutil.rmtree(run.ledger.root)

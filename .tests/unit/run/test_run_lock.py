@@ -166,9 +166,7 @@ def test_a_dead_run_that_left_no_lock_is_not_worth_a_message(tmp_path):
 )
 def test_a_damaged_owner_file_is_taken_for_a_dead_runs_and_said(tmp_path, capsys, text):
     leave_locks(tmp_path)
-    owner_file(tmp_path).write_bytes(
-        text.replace("%HOST%", socket.gethostname()).encode("utf-8", errors="surrogateescape")
-    )
+    owner_file(tmp_path).write_bytes(text.replace("%HOST%", socket.gethostname()).encode("utf-8", errors="surrogateescape"))
     (message,) = run_lock.claim(tmp_path, [])
     assert "no run is alive here" in message
     printed = capsys.readouterr().err

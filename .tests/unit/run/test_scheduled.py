@@ -160,9 +160,7 @@ PARTITION = "PartitionName=gpu Default=NO MaxTime=00:30:00 State=UP"
     ],
     ids=["limited", "unlimited", "no answer"],
 )
-def test_without_a_limit_of_ours_the_partitions_holds_and_is_asked_for_once(
-    tmp_path, monkeypatch, body, minutes, calls
-):
+def test_without_a_limit_of_ours_the_partitions_holds_and_is_asked_for_once(tmp_path, monkeypatch, body, minutes, calls):
     asked = on_path(tmp_path / "bin", monkeypatch)("scontrol", body)
     given = config(max_minutes=None)
     for _ in range(2):
@@ -235,9 +233,7 @@ def test_the_main_process_ends_before_its_own_job_does(tmp_path, monkeypatch):
 def test_before_anything_is_submitted_slurm_is_asked_and_old_jobs_are_ended(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     seen = []
-    monkeypatch.setattr(
-        preflight, "check", lambda requests, say: (seen.append([r.name for r in requests]), say("asked"))
-    )
+    monkeypatch.setattr(preflight, "check", lambda requests, say: (seen.append([r.name for r in requests]), say("asked")))
     monkeypatch.setattr(leftovers, "cancel", lambda journals, folder, say: seen.append((journals, folder)))
     earlier = Path("results/old/slurm/jobs.jsonl")
     earlier.parent.mkdir(parents=True)

@@ -134,9 +134,7 @@ def test_when_its_moment_has_come_the_main_process_ends_as_by_a_signal_and_says_
     assert code == 1
     assert set(out.splitlines()) == {"script got SIGINT", "interrupted", "locks removed"}
     why, then = [line for line in err.splitlines() if line.startswith("servemark: ")]
-    assert why == "servemark: its time is nearly over." and then.startswith(
-        "servemark: SIGTERM: ending the running stages"
-    )
+    assert why == "servemark: its time is nearly over." and then.startswith("servemark: SIGTERM: ending the running stages")
     assert identity.wait_for_end(one.script, 2)
 
 

@@ -49,9 +49,7 @@ def attempt(tmp_path, monkeypatch, own_output):
 
 
 def keeper_spec(attempt, machine_lock):
-    spec = supervisor.KeeperSpec(
-        deployment="plain", lifeline="1:1", machine_lock=machine_lock, tokens=(), scratch="s", stop_grace_s=2.0
-    )
+    spec = supervisor.KeeperSpec(deployment="plain", lifeline="1:1", machine_lock=machine_lock, tokens=(), scratch="s", stop_grace_s=2.0)
     (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
 
 
@@ -257,9 +255,7 @@ def test_stage_that_a_disk_refuses_ends_with_message_after_the_traceback(tmp_pat
 
 
 def test_permission_error_without_file_name_is_a_defect_with_traceback(tmp_path, attempt):
-    found, said, words = run(
-        tmp_path, attempt.parents[1], fail(PermissionError(errno.EPERM, "Operation not permitted"))
-    )
+    found, said, words = run(tmp_path, attempt.parents[1], fail(PermissionError(errno.EPERM, "Operation not permitted")))
     assert found == 1 and "Traceback" in said and "what to do" not in said and "defect" in words
 
 

@@ -87,12 +87,8 @@ def test_a_secret_of_the_environment_is_found_however_it_is_written_down(run, fo
 
 
 def test_a_secret_is_found_in_the_command_line_that_a_record_holds(run):
-    run.edit_json(
-        f"{ATTEMPT}/daemons/server.json", lambda state: state["argv"].extend(["--x", "correct-horse-battery"])
-    )
-    assert_refused(
-        run, f"{ATTEMPT}/daemons/server.json", "correct-horse-battery", {"HF_TOKEN": "correct-horse-battery"}
-    )
+    run.edit_json(f"{ATTEMPT}/daemons/server.json", lambda state: state["argv"].extend(["--x", "correct-horse-battery"]))
+    assert_refused(run, f"{ATTEMPT}/daemons/server.json", "correct-horse-battery", {"HF_TOKEN": "correct-horse-battery"})
 
 
 def test_a_live_key_is_found_whatever_it_looks_like(run):
@@ -170,9 +166,7 @@ def test_nothing_in_what_every_archive_holds_is_taken_for_a_secret():
 
 def test_tickets_lose_them_too_and_keep_their_names():
     redact = Redactor()
-    assert redact(f"WANDB_API_KEY={RANDOM} next") == (
-        "WANDB_API_KEY=[REDACTED: value of a variable that is named like a secret] next"
-    )
+    assert redact(f"WANDB_API_KEY={RANDOM} next") == ("WANDB_API_KEY=[REDACTED: value of a variable that is named like a secret] next")
     assert redact(f"served with {secret_scan.KEY_PREFIX}{'0a' * 32}") == "served with [REDACTED: key of a deployment]"
     assert redact("HF_TOKEN=*** --seed 1") == "HF_TOKEN=*** --seed 1"
     assert sum(redact.hits.values()) == 2

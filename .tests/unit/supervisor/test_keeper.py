@@ -148,9 +148,7 @@ def test_a_command_that_does_not_exist_is_a_daemon_that_never_started(attempts):
 def test_two_deployments_never_hold_the_machine_at_once(attempts):
     first = attempts("first")
     second = attempts("second")
-    wait_for(
-        lambda: supervisor.read_state(first).state == "running" or supervisor.read_state(second).state == "running"
-    )
+    wait_for(lambda: supervisor.read_state(first).state == "running" or supervisor.read_state(second).state == "running")
     holder, waiter = (first, second) if supervisor.read_state(first).state == "running" else (second, first)
     wait_for(lambda: supervisor.read_state(waiter).state == "waiting")
     assert f"deployment {holder.name}" in supervisor.read_state(waiter).waiting_for
@@ -302,9 +300,7 @@ def test_a_daemon_behind_a_launcher_is_ended_by_its_leash_with_its_tree(attempts
 def test_a_far_end_that_uses_its_whole_grace_is_no_leftover(attempts):
     """servemark gives both the same grace: the far end kills its child when it is over, and only then can the launcher end."""
     attempt = attempts(stop_grace_s=2.0)
-    stubborn = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
-    )
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
     launcher = ("sh", "-c", '"$@"; code=$?; sleep 2; exit $code', "sh")
     request = DaemonRequest(
         name="server", argv=(sys.executable, "-c", stubborn), env={}, log=str(attempt / "server.log"), launcher=launcher,
@@ -400,9 +396,7 @@ def test_keeper_of_another_checkout_is_neither_asked_nor_signalled(tmp_path, mon
     for folder in (own, copy, attempt):
         folder.mkdir()
     me = str(processes.myself())
-    spec = KeeperSpec(
-        deployment="x", lifeline=me, machine_lock=None, tokens=(), scratch="/tmp/abc", checkout=Checkout.of(own)
-    )
+    spec = KeeperSpec(deployment="x", lifeline=me, machine_lock=None, tokens=(), scratch="/tmp/abc", checkout=Checkout.of(own))
     state = KeeperState(state="running", identity=me, deployment="x")
     (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
     (attempt / "keeper.json").write_text(state.model_dump_json())

@@ -56,8 +56,6 @@ def test_who_takes_a_deployment_has_it_until_another_one_does(tmp_path):
     os.environ[ownership.VARIABLE] = "job 7, start 2"
     ownership.take(tmp_path)
     os.environ[ownership.VARIABLE] = "job 7"
-    with pytest.raises(
-        ownership.TakenOver, match=r"worked on by job 7, start 2; this is job 7, which was given up"
-    ) as refused:
+    with pytest.raises(ownership.TakenOver, match=r"worked on by job 7, start 2; this is job 7, which was given up") as refused:
         ownership.check(tmp_path)
     assert refused.value.reason == "taken_over" and "the newer one goes on" in refused.value.do

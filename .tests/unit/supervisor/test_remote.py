@@ -133,9 +133,7 @@ def test_the_process_gets_its_devices_node_mark_and_secret_and_says_where_it_is(
         identity.MARK_VARIABLE: "/runs/attempts/001",
     }
     scratch = tmp_path / "new" / "scratch"
-    _, _, said, told = tree(
-        variables=variables, devices=(0, 2), secret_env={"SECRET": str(secret)}, scratch=str(scratch)
-    )
+    _, _, said, told = tree(variables=variables, devices=(0, 2), secret_env={"SECRET": str(secret)}, scratch=str(scratch))
     assert said == ["GPU-a,GPU-c", "node7", "/runs/attempts/001", "s3cr3t"]
     assert scratch.is_dir() and scratch.stat().st_mode & 0o777 == 0o700
     assert told == {"host": identity.host(), "pid": told["pid"], "identity": str(Identity.of(told["pid"]))}

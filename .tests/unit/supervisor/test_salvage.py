@@ -79,9 +79,7 @@ def test_of_several_sessions_the_one_that_the_log_names_is_kept(scratch):
     other.mkdir(parents=True)
     (other / "raylet.out").write_text("of another\n")
     (other / "raylet.err").write_text("of another\n")
-    said = (
-        f"INFO scripts.py:1274 -- Process exit logs will be saved to: {scratch}/{SESSION}/logs/ray_process_exit.log\n"
-    )
+    said = f"INFO scripts.py:1274 -- Process exit logs will be saved to: {scratch}/{SESSION}/logs/ray_process_exit.log\n"
     assert "raylet.err" not in [path.name for path in keep(scratch, said)]
     assert "raylet.err" in [path.name for path in keep(scratch, "names none")]
 

@@ -52,10 +52,7 @@ def test_changed_missing_and_extra_files_are_named(run):
 def test_a_manifest_that_is_missing_or_says_nonsense_is_named(run):
     path = run.seal()
     kept = path.read_bytes()
-    assert any(
-        line.startswith(f"{archive.MANIFEST} is missing")
-        for line in wrong(put(path, lambda c: c.pop(archive.MANIFEST)))
-    )
+    assert any(line.startswith(f"{archive.MANIFEST} is missing") for line in wrong(put(path, lambda c: c.pop(archive.MANIFEST))))
     path.write_bytes(kept)
     path.with_name(path.name + ".sha256").write_text("none\n")
 
@@ -85,8 +82,7 @@ def test_the_digest_beside_the_archive_is_compared(run):
 def test_a_changed_tar_header_is_named(run, field, value):
     found = wrong(put(run.seal(), touch=lambda header: setattr(header, field, value)))
     assert any(
-        line.startswith("config.json: ") and ("extended by comment" if field == "pax_headers" else field) in line
-        for line in found
+        line.startswith("config.json: ") and ("extended by comment" if field == "pax_headers" else field) in line for line in found
     ), found
     assert len([line for line in found if "tar header" in line]) == len(found)
 

@@ -110,9 +110,7 @@ def test_a_point_whose_results_are_gone_has_no_figure_to_state(run, text, reason
 def test_thresholds_are_those_of_the_run(run):
     run.edit_json("config.json", lambda config: config["verdict"].update(min_duration_s=0.0))
     found = wrong(run.seal())
-    assert {line.partition(" (")[0] for line in found} == {
-        f"plain chat-c2-r{number}: verdict: stated SUSPECT" for number in (1, 2)
-    }
+    assert {line.partition(" (")[0] for line in found} == {f"plain chat-c2-r{number}: verdict: stated SUSPECT" for number in (1, 2)}
     assert all("recomputed VALID" in line for line in found)
 
 
@@ -275,9 +273,7 @@ def test_an_invalid_point_is_judged_again_with_what_was_seen_of_server_and_clien
 
 
 def test_a_suspension_by_slurms_record_is_taken_over_and_a_silence_is_found_again(run):
-    run.judge(
-        "plain", "chat-c1-r1", ServerFacts(same_process=True, client_exit_code=0, interrupted="Slurm suspended job 7.")
-    )
+    run.judge("plain", "chat-c1-r1", ServerFacts(same_process=True, client_exit_code=0, interrupted="Slurm suspended job 7."))
     record = next(item for item in run.measurements() if (item.deployment, item.load.name) == ("plain", "chat-c1-r1"))
     assert "interrupted" in {reason.code for reason in record.reasons} and record.verdict == "SUSPECT"
     assert wrong(run.seal()) == []

@@ -29,10 +29,7 @@ def hashes(directory):
 
 
 def test_another_process_writes_the_same_bytes(model, tmp_path):
-    code = (
-        "import sys; from pathlib import Path; from servemark.weights import builtin; "
-        "builtin.make(sys.argv[1], Path(sys.argv[2]))"
-    )
+    code = "import sys; from pathlib import Path; from servemark.weights import builtin; builtin.make(sys.argv[1], Path(sys.argv[2]))"
     subprocess.run([sys.executable, "-c", code, model.name, str(tmp_path)], check=True)
     assert hashes(tmp_path) == hashes(model)
 

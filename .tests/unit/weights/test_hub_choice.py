@@ -57,9 +57,7 @@ def test_malformed_hub_sources_are_refused(text):
 
 
 def test_missing_directory_suggests_the_hub_source():
-    with pytest.raises(
-        ValueError, match=r"there is no such directory; a model of the hub is written `hf:Qwen/Qwen3-0.6B`"
-    ):
+    with pytest.raises(ValueError, match=r"there is no such directory; a model of the hub is written `hf:Qwen/Qwen3-0.6B`"):
         Model(source="Qwen/Qwen3-0.6B")
 
 

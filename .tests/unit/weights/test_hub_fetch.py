@@ -55,11 +55,7 @@ def home(tmp_path: Path) -> Path:
 def test_model_is_downloaded_to_its_commit_and_then_used_offline(hub, stage, tmp_path, told, monkeypatch):
     made = stage()
     assert made.path == str(home(tmp_path) / FIRST) and made.source == f"hf:{REPOSITORY}@main (commit {FIRST})"
-    assert (
-        hub.fetched()
-        == [file.path for file in made.files]
-        == ["LICENSE", "config.json", "model.safetensors", "tokenizer.json"]
-    )
+    assert hub.fetched() == [file.path for file in made.files] == ["LICENSE", "config.json", "model.safetensors", "tokenizer.json"]
     assert (made.parameters, made.weight_bytes) == (1000, 1000)
     verify(made)
     asked = len(hub.asked)
@@ -173,9 +169,7 @@ print(made.source)
 
 def child(tmp_path: Path, **env: str) -> subprocess.Popen:
     command = [sys.executable, "-c", CHILD, f"hf:{REPOSITORY}", str(tmp_path)]
-    return subprocess.Popen(
-        command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    return subprocess.Popen(command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def home_directory(tmp_path: Path) -> Path:
@@ -250,9 +244,7 @@ def test_model_of_the_earlier_version_is_found_offline(hub, stage, tmp_path, mon
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     folder = home(tmp_path) / FIRST
     folder.mkdir(parents=True)
-    chosen = {
-        name: hub.commits[FIRST][name] for name in ("LICENSE", "config.json", "model.safetensors", "tokenizer.json")
-    }
+    chosen = {name: hub.commits[FIRST][name] for name in ("LICENSE", "config.json", "model.safetensors", "tokenizer.json")}
     for name, content in chosen.items():
         (folder / name).write_bytes(content)
     files = [{"path": n, "size": len(c), "sha256": hashlib.sha256(c).hexdigest()} for n, c in chosen.items()]

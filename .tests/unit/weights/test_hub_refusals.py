@@ -194,9 +194,7 @@ def test_offline_mode_refuses_without_a_request(hub, refused, tmp_path, monkeypa
     assert f"hf download {REPOSITORY} --revision main" in error.do
 
 
-@pytest.mark.parametrize(
-    ("count", "text"), [(5, "5 bytes"), (2048, "2.0 KiB"), (3 * 2**20, "3.0 MiB"), (2**40, "1,024.0 GiB")]
-)
+@pytest.mark.parametrize(("count", "text"), [(5, "5 bytes"), (2048, "2.0 KiB"), (3 * 2**20, "3.0 MiB"), (2**40, "1,024.0 GiB")])
 def test_sizes_for_people(count, text):
     assert storage.size(count) == text
 

@@ -61,9 +61,7 @@ def test_a_copy_that_lost_a_file_is_made_anew(model, folder):
 def test_what_is_not_as_the_manifest_states_is_refused_and_nothing_is_left(model, folder, tmp_path, damage):
     changed = shutil.copytree(model.path, tmp_path / "changed")
     (changed / "tokenizer.json").write_bytes(damage)
-    with pytest.raises(
-        WeightsRefused, match=r"tokenizer\.json of model tiny is not what its manifest states"
-    ) as caught:
+    with pytest.raises(WeightsRefused, match=r"tokenizer\.json of model tiny is not what its manifest states") as caught:
         copy(model.model_copy(update={"path": str(changed)}), folder)
     assert caught.value.reason == "weights_changed" and files(folder) == set()
 

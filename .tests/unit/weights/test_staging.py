@@ -60,10 +60,7 @@ def test_edited_code_makes_another_model(tmp_path, told, made, monkeypatch):
 
 def test_two_runs_at_once_make_it_once(tmp_path, told, made):
     found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(staging.stage("t", "builtin:tiny-dense", tmp_path, told)))
-        for _ in range(2)
-    ]
+    threads = [threading.Thread(target=lambda: found.append(staging.stage("t", "builtin:tiny-dense", tmp_path, told))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -90,11 +90,7 @@ def test_the_guard_outlives_its_parent_and_acts_only_when_needed(tool: MakeTool,
             if entry.name.isdigit() and str(jobs) in _command(entry) and "guard" in _command(entry)
         ]
         found = next(
-            (
-                pid
-                for pid in mine
-                if pid != main.pid and os.getsid(pid) != os.getsid(main.pid) and _parent(pid) != main.pid
-            ),
+            (pid for pid in mine if pid != main.pid and os.getsid(pid) != os.getsid(main.pid) and _parent(pid) != main.pid),
             0,
         )
         if found:
@@ -135,9 +131,7 @@ def test_identity_tells_a_process_from_a_later_one_of_the_same_number() -> None:
     child.wait()
 
 
-@pytest.mark.parametrize(
-    ("host", "main", "may"), [(None, None, True), (None, "1:1", False), (None, "", False), ("elsewhere", "1:1", True)]
-)
+@pytest.mark.parametrize(("host", "main", "may"), [(None, None, True), (None, "1:1", False), (None, "", False), ("elsewhere", "1:1", True)])
 def test_which_earlier_run_may_live(host: str | None, main: str | None, may: bool) -> None:
     entry = {"host": host or socket.gethostname(), "main": guard.identity(os.getpid()) if main is None else main}
     assert guard.may_live(entry) is may

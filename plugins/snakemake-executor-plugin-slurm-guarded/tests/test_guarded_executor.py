@@ -263,9 +263,7 @@ def test_cancel_is_by_name_and_bounded(executor: plugin.Executor, tool: MakeTool
     assert not journal.closed(Path("jobs.jsonl"), executor._run)
 
 
-def test_cancel_with_a_controller_that_is_away(
-    executor: plugin.Executor, tool: MakeTool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cancel_with_a_controller_that_is_away(executor: plugin.Executor, tool: MakeTool, caplog: pytest.LogCaptureFixture) -> None:
     tool("sbatch", "cat > /dev/null; echo 7")
     tool("squeue", row("RUNNING"))
     tool("scancel", "sleep 30")

@@ -13,9 +13,7 @@ NODES = ("node1", "node2", "client1")
 
 
 def listed(*lines: str) -> list[tuple[str, str, str]]:
-    text = "\n".join(
-        f"{line}|0:11|5:00|2026-11-21T19:51:39|2026-11-21T19:51:40|node1|None|run|tok|/w" for line in lines
-    )
+    text = "\n".join(f"{line}|0:11|5:00|2026-11-21T19:51:39|2026-11-21T19:51:40|node1|None|run|tok|/w" for line in lines)
     return [(job.id, job.state.word, job.comment) for job in queries.parse_squeue(text)]
 
 

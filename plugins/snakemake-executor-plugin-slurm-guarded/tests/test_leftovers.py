@@ -133,9 +133,7 @@ def test_a_checkout_restored_in_its_place_cancels_its_jobs(tool: MakeTool, tmp_p
 
 
 @pytest.mark.parametrize("noted", [{"host": "login1"}, {"inode": 1}])
-def test_another_login_node_or_a_restored_backup_cancels_the_jobs(
-    tool: MakeTool, tmp_path: Path, noted: dict[str, object]
-) -> None:
+def test_another_login_node_or_a_restored_backup_cancels_the_jobs(tool: MakeTool, tmp_path: Path, noted: dict[str, object]) -> None:
     own = checkout(tmp_path / "own", **noted)
     assert Site(tool, own).look(own) == CANCELLED
 
@@ -196,12 +194,8 @@ def test_two_checkouts_with_one_results_folder_are_refused(tool: MakeTool, tmp_p
     assert calls(site.cancelled) == [] and list(journal.open_runs(jobs_file(own))) == ["run-1"]
 
 
-@pytest.mark.parametrize(
-    ("main", "cancelled"), [("1:1", CANCELLED), (guard.identity(os.getpid()), [])], ids=["has ended", "lives"]
-)
-def test_without_a_lock_only_runs_that_have_ended_are_cleared(
-    tool: MakeTool, tmp_path: Path, main: str, cancelled: list[str]
-) -> None:
+@pytest.mark.parametrize(("main", "cancelled"), [("1:1", CANCELLED), (guard.identity(os.getpid()), [])], ids=["has ended", "lives"])
+def test_without_a_lock_only_runs_that_have_ended_are_cleared(tool: MakeTool, tmp_path: Path, main: str, cancelled: list[str]) -> None:
     own = checkout(tmp_path / "own")
     facts = Checkout.of(own).model_dump()
     journal.append(jobs_file(own), "run", run="run-1", main=main, host=socket.gethostname(), checkout=facts)

@@ -7,9 +7,7 @@ import pytest
 from snakemake_executor_plugin_slurm_guarded import partitions
 
 
-@pytest.mark.parametrize(
-    ("partition", "minutes"), [("a", 60), ("b", 30), ("a,b", 30), ("c", None), ("a,c", 60), (None, 60)]
-)
+@pytest.mark.parametrize(("partition", "minutes"), [("a", 60), ("b", 30), ("a,b", 30), ("c", None), ("a,c", 60), (None, 60)])
 def test_of_several_partitions_the_shortest_limit_counts(
     monkeypatch: pytest.MonkeyPatch, partition: str | None, minutes: float | None
 ) -> None:
@@ -18,9 +16,7 @@ def test_of_several_partitions_the_shortest_limit_counts(
     assert partitions.partition_limit(partition) == minutes
 
 
-@pytest.mark.parametrize(
-    ("partition", "minutes"), [("short", 2), (None, 60), ("long", 2880), ("free", None), ("none", None)]
-)
+@pytest.mark.parametrize(("partition", "minutes"), [("short", 2), (None, 60), ("long", 2880), ("free", None), ("none", None)])
 def test_partition_limit(partition: str | None, minutes: float | None) -> None:
     text = "\n".join(
         f"PartitionName={name} AllowGroups=ALL Default={default} MaxTime={limit} State=UP"

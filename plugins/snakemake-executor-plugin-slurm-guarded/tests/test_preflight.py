@@ -60,9 +60,7 @@ def tools(tool: MakeTool) -> None:
 
 def test_preflight_names_every_refused_deployment(tool: MakeTool, tools: None) -> None:
     tool("squeue", "")
-    asked = tool(
-        "sbatch", 'case "$*" in *bad*) echo "sbatch: error: invalid partition specified: bad" >&2; exit 1;; esac'
-    )
+    asked = tool("sbatch", 'case "$*" in *bad*) echo "sbatch: error: invalid partition specified: bad" >&2; exit 1;; esac')
     requests = [
         Request("a", partition="ok"),
         Request("b", partition="bad"),
@@ -71,13 +69,9 @@ def test_preflight_names_every_refused_deployment(tool: MakeTool, tools: None) -
     ]
     with pytest.raises(GuardedError) as caught:
         preflight.check(requests, lambda _: None)
-    assert (
-        "b, c: Slurm refuses the request (see slurm_partition): invalid partition specified: bad" in caught.value.what
-    )
+    assert "b, c: Slurm refuses the request (see slurm_partition): invalid partition specified: bad" in caught.value.what
     tested = [line for line in calls(asked) if line.startswith("--test-only --nodes=1")]
-    assert len(tested) == 2 and len(calls(asked)) == 3, (
-        "equal requests are tested once, a refused one is submitted empty"
-    )
+    assert len(tested) == 2 and len(calls(asked)) == 3, "equal requests are tested once, a refused one is submitted empty"
 
 
 NO_NODE = "allocation failure: Requested node configuration is not available"
@@ -108,9 +102,7 @@ def test_preflight_refuses_what_sbatch_refuses_and_queues_the_rest(
     tool: MakeTool, tools: None, test_only: str, nodes: str, taken: bool, refused: bool
 ) -> None:
     tool("squeue", "")
-    asked = tool(
-        "sbatch", f'case "$*" in *--begin=*) {"exit 0" if taken else ""};; esac; printf "{test_only}\\n" >&2; exit 1'
-    )
+    asked = tool("sbatch", f'case "$*" in *--begin=*) {"exit 0" if taken else ""};; esac; printf "{test_only}\\n" >&2; exit 1')
     looked, ended = tool("sinfo", f"printf '{nodes}\\n'"), tool("scancel", "")
     said: list[str] = []
     if refused:
@@ -169,9 +161,7 @@ def test_preflight_waits_for_the_controller(tool: MakeTool, tools: None) -> None
 
 
 @pytest.mark.parametrize("missing", [True, False])
-def test_preflight_without_slurm(
-    tool: MakeTool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: bool
-) -> None:
+def test_preflight_without_slurm(tool: MakeTool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: bool) -> None:
     if missing:
         monkeypatch.setenv("PATH", str(tmp_path))
     else:

@@ -75,9 +75,7 @@ def test_a_reason_that_the_table_lacks_is_quoted() -> None:
 
 
 @pytest.mark.parametrize("row", reasons.TABLE, ids=lambda row: row.pattern)
-def test_every_remedy_names_what_the_workflow_calls_its_keys(
-    row: reasons.Reason, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_remedy_names_what_the_workflow_calls_its_keys(row: reasons.Reason, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in TERMS:
         monkeypatch.setitem(TERMS, name, f"<{name}>")
     text = row.do.format(job="12", **TERMS)

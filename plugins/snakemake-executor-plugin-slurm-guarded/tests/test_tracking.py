@@ -98,13 +98,7 @@ def test_where_slurm_requeues_an_end_must_last(story: str, word: str | None) -> 
 def test_no_story_ends_in_success_unless_slurm_says_completed() -> None:
     choice = random.Random(5)
     for _ in range(3000):
-        story = (
-            "".join(choice.choices("PRG?!-.xfnp@", k=12))
-            .rstrip("@")
-            .replace("@-", "-")
-            .replace("@.", ".")
-            .replace("@@", "@")
-        )
+        story = "".join(choice.choices("PRG?!-.xfnp@", k=12)).rstrip("@").replace("@-", "-").replace("@.", ".").replace("@@", "@")
         story = story.replace("@@", "@").replace("@-", "-").replace("@.", ".")
         assert play(story)[0] != "COMPLETED", story
 

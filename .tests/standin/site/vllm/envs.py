@@ -3,6 +3,5 @@
 import os
 
 environment_variables = {
-    name: lambda name=name: os.environ.get(name)
-    for name in ("VLLM_LOGGING_LEVEL", "VLLM_CPU_KVCACHE_SPACE", "VLLM_HOST_IP", "LOCAL_RANK")
+    name: lambda name=name: os.environ.get(name) for name in ("VLLM_LOGGING_LEVEL", "VLLM_CPU_KVCACHE_SPACE", "VLLM_HOST_IP", "LOCAL_RANK")
 }

@@ -240,8 +240,7 @@ def first_request(args, prompt):
             return
         if time.perf_counter() > deadline:
             raise ValueError(
-                "Initial test run failed - Please make sure benchmark arguments are correctly specified. "
-                f"Error: {output.error}"
+                f"Initial test run failed - Please make sure benchmark arguments are correctly specified. Error: {output.error}"
             )
         time.sleep(0.5)
 
@@ -255,9 +254,7 @@ def main(argv):
     if client_fault() == "hang":
         threading.Event().wait()
     rng = random.Random(args.seed)
-    prompts = [
-        " ".join(f"t{rng.randrange(1024)}" for _ in range(args.random_input_len)) for _ in range(args.num_prompts)
-    ]
+    prompts = [" ".join(f"t{rng.randrange(1024)}" for _ in range(args.random_input_len)) for _ in range(args.num_prompts)]
     if args.ready_check_timeout_sec > 0:
         first_request(args, prompts[0])
     for _ in range(args.num_warmups):

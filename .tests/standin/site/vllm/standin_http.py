@@ -85,10 +85,7 @@ def token_ids(prompt):
     """Token numbers of a prompt: itself when it is numbers, else one per word (the word ``t17`` is token 17)."""
     if isinstance(prompt, list):
         return prompt
-    return [
-        int(word[1:]) if word[:1] == "t" and word[1:].isdigit() else zlib.crc32(word.encode()) % VOCABULARY
-        for word in prompt.split()
-    ]
+    return [int(word[1:]) if word[:1] == "t" and word[1:].isdigit() else zlib.crc32(word.encode()) % VOCABULARY for word in prompt.split()]
 
 
 def wait_while_hanging():
@@ -108,9 +105,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def reply(self, status, body, content_type="application/json"):
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-        self.answer(
-            status, ((b"Content-Type", content_type.encode()), (b"Content-Length", str(len(data)).encode())), data
-        )
+        self.answer(status, ((b"Content-Type", content_type.encode()), (b"Content-Length", str(len(data)).encode())), data)
 
     def answer(self, status, headers, data):
         self.send_response(status)
@@ -280,12 +275,9 @@ def metrics(state):
         ("counter", "vllm:generation_tokens_total", counts["generated"]),
         ("counter", "vllm:num_preemptions_total", 0),
     )
-    text = "".join(
-        f"# HELP {name} stand-in\n# TYPE {name} {kind}\n{name}{labels} {float(value)}\n" for kind, name, value in rows
-    )
+    text = "".join(f"# HELP {name} stand-in\n# TYPE {name} {kind}\n{name}{labels} {float(value)}\n" for kind, name, value in rows)
     served = "".join(
-        f'vllm:request_success_total{{engine="0",finished_reason="{reason}",model_name="{state.names[0]}"}}'
-        f" {float(counts[reason])}\n"
+        f'vllm:request_success_total{{engine="0",finished_reason="{reason}",model_name="{state.names[0]}"}} {float(counts[reason])}\n'
         for reason in FINISHED
     )
     return f"{text}# HELP vllm:request_success_total stand-in\n# TYPE vllm:request_success_total counter\n{served}"

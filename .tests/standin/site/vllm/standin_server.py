@@ -88,9 +88,7 @@ def main(argv):
         threading.Event().wait()
     name = fault()[0]
     if name == "bad_option":
-        log.plain(
-            "usage: vllm serve [model_tag] [options]\nmain.py: error: unrecognized arguments: --standin-bad-option"
-        )
+        log.plain("usage: vllm serve [model_tag] [options]\nmain.py: error: unrecognized arguments: --standin-bad-option")
         return 2
     if name == "exit_at_start":
         log.say(log.ENGINE_FAILED, who="EngineCore", level="ERROR")

@@ -27,9 +27,7 @@ class Trouble(Enum):
     """Why a command gave no answer."""
 
     MISSING = "missing"  # the program does not exist
-    UNREACHABLE = (
-        "unreachable"  # slurmctld, slurmdbd or munged does not respond; the request may have arrived all the same
-    )
+    UNREACHABLE = "unreachable"  # slurmctld, slurmdbd or munged does not respond; the request may have arrived all the same
     REFUSED = "refused"  # Slurm responded with a refusal
     STOPPED = "stopped"  # the caller's stop event was set while it ran
 

@@ -203,9 +203,7 @@ class Executor(RemoteExecutor):
         else:
             self._report_error(info.job, explain(end), info)
 
-    def _report_error(
-        self, job: JobExecutorInterface, error: GuardedError, info: SubmittedJobInfo | None = None
-    ) -> None:
+    def _report_error(self, job: JobExecutorInterface, error: GuardedError, info: SubmittedJobInfo | None = None) -> None:
         # Snakemake drops the message of a group job.
         self.logger.error(_said(error.message()))
         try:

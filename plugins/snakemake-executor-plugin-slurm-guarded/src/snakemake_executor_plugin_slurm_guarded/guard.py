@@ -72,9 +72,7 @@ def launch(run: str, main: str, *, log: Path, jobs_file: Path) -> None:
     )
 
 
-def clear(
-    look: Callable[[], list[queries.Job]], cancel: Callable[[list[queries.Job]], None], deadline: float
-) -> list[queries.Job]:
+def clear(look: Callable[[], list[queries.Job]], cancel: Callable[[list[queries.Job]], None], deadline: float) -> list[queries.Job]:
     """Cancel until ``look`` finds no job or the time is up.
 
     Args:

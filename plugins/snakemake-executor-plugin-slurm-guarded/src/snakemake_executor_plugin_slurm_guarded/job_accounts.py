@@ -84,9 +84,7 @@ def from_journal(entries: Iterable[Mapping[str, Any]], job: str) -> JobAccount:
     last: dict[str, Any] = {}
     for entry in mine:
         # Why a job waited is no reason for its end.
-        last |= {name: value for name, value in entry.items() if value not in (None, "")} | {
-            "reason": entry.get("reason")
-        }
+        last |= {name: value for name, value in entry.items() if value not in (None, "")} | {"reason": entry.get("reason")}
     submitted = next((float(entry["time"]) for entry in mine if entry.get("event") == "submitted"), None)
     ended = next((float(entry["time"]) for entry in mine if entry.get("event") == "ended"), None)
     if ended is None and mine:

@@ -44,9 +44,7 @@ _AGAIN = "Run the same command again to go on; finished work is kept."
 def explain(end: End) -> GuardedError:
     """Return the error for a job that did not succeed."""
     what, do = _explain(end)
-    return GuardedError(
-        f"{end.label} (job {end.job}): {what}.", look=end.log or None, do=do, reason=f"slurm_{end.state.lower()}"
-    )
+    return GuardedError(f"{end.label} (job {end.job}): {what}.", look=end.log or None, do=do, reason=f"slurm_{end.state.lower()}")
 
 
 def _explain(end: End) -> tuple[str, str]:

@@ -84,9 +84,7 @@ def cancel(journals: Iterable[Path], folder: Path, say: Callable[[str], None], *
         left = _of(ours, live)
         if left:
             ids = ", ".join(job.id for job in left)
-            say(
-                f"Jobs of an earlier run are still in Slurm's queue ({ids}); cancelling them before anything new is submitted."
-            )
+            say(f"Jobs of an earlier run are still in Slurm's queue ({ids}); cancelling them before anything new is submitted.")
             for run in ours:
                 jobs = [job.id for job in left if job.name == run.name]
                 journal.append(run.journal, "cancelled", run=run.name, jobs=jobs, taken=False)
@@ -129,9 +127,7 @@ def _places(runs: Iterable[Earlier], jobs: Iterable[queries.Job], folder: Path) 
     return {hosts.get(path, path) for path in [*(checkout.path for checkout in noted), *(job.workdir for job in jobs)]}
 
 
-def _leave_alone(
-    foreign: Sequence[Earlier], live: Iterable[queries.Job], folder: Path, say: Callable[[str], None]
-) -> None:
+def _leave_alone(foreign: Sequence[Earlier], live: Iterable[queries.Job], folder: Path, say: Callable[[str], None]) -> None:
     """Set aside the runs of other checkouts and report their jobs in the queue."""
     for file in dict.fromkeys(run.journal for run in foreign):
         runs = [run for run in foreign if run.journal == file]

@@ -104,9 +104,7 @@ def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s
             refused[flags] = final
             continue
         nodes = f" Nodes out of service: {out}; `sinfo -R` shows why." if out else ""
-        say(
-            f"{request.name}: Slurm accepts this job but cannot start it now. It reports: {said}.{nodes} The job will wait in the queue."
-        )
+        say(f"{request.name}: Slurm accepts this job but cannot start it now. It reports: {said}.{nodes} The job will wait in the queue.")
     if refused:
         raise GuardedError(
             "\n".join(_told(", ".join(names[flags]), flags, said) for flags, said in refused.items()),

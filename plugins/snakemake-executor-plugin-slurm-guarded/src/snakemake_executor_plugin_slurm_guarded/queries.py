@@ -59,9 +59,7 @@ class Job:
     def queue_wait_s(self) -> float | None:
         """Seconds from submission to start; None while one of them is not known."""
         try:
-            return max(
-                0.0, (datetime.fromisoformat(self.started) - datetime.fromisoformat(self.submitted)).total_seconds()
-            )
+            return max(0.0, (datetime.fromisoformat(self.started) - datetime.fromisoformat(self.submitted)).total_seconds())
         except ValueError:
             return None
 
@@ -81,9 +79,7 @@ class Job:
 _JOB_ID = re.compile(r"\d+([_+][\d\[\]%,-]+)?")
 
 
-def squeue(
-    names: Iterable[str], *, finished: bool, timeout_s: float = QUERY_S, stop: threading.Event | None = None
-) -> list[Job]:
+def squeue(names: Iterable[str], *, finished: bool, timeout_s: float = QUERY_S, stop: threading.Event | None = None) -> list[Job]:
     """Return our own jobs with one of these names.
 
     Args:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 
 # A word of the name decides, so that TOKENIZERS_PARALLELISM or MAX_TOKENS stay allowed; tiktoken is a tokenizer.
-_SECRET_WORD = re.compile(
-    r"KEYS?|TOKEN|SECRETS?|PASSWORD|PASSWD|CREDENTIALS?|[A-Z]+KEY|(?!TIKTOKEN)[A-Z]+TOKEN|[A-Z]+SECRET"
-)
+_SECRET_WORD = re.compile(r"KEYS?|TOKEN|SECRETS?|PASSWORD|PASSWD|CREDENTIALS?|[A-Z]+KEY|(?!TIKTOKEN)[A-Z]+TOKEN|[A-Z]+SECRET")
 
 
 def looks_secret(name: str) -> bool:

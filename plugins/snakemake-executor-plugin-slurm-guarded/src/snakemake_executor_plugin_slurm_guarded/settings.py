@@ -17,26 +17,18 @@ class ExecutorSettings(ExecutorSettingsBase):
     """Waits are in seconds."""
 
     logdir: str = _setting("", "Folder for the jobs' own logs. Default: the folder of the journal.")
-    requeue: bool = _setting(
-        False, "Let Slurm start a job again after a node failure or preemption (sbatch --requeue)."
-    )
+    requeue: bool = _setting(False, "Let Slurm start a job again after a node failure or preemption (sbatch --requeue).")
     first_look: float = _setting(1.0, "From a job's submission to the first query of its state.")
-    shortest_interval: float = _setting(
-        2.0, "Between queries while jobs are young; grows with a tenth of their time so far."
-    )
+    shortest_interval: float = _setting(2.0, "Between queries while jobs are young; grows with a tenth of their time so far.")
     longest_interval: float = _setting(15.0, "Between queries about jobs that run long.")
     submit_patience: float = _setting(600.0, "How long a submission waits for a controller that does not respond.")
     lost_after: float = _setting(30.0, "A job that Slurm does not know for so long is given up.")
-    cancel_within: float = _setting(
-        6.0, "How long the end of an interrupted run waits for scancel. After that, the guard process goes on."
-    )
+    cancel_within: float = _setting(6.0, "How long the end of an interrupted run waits for scancel. After that, the guard process goes on.")
 
     def __post_init__(self) -> None:
         waits = (self.first_look, self.shortest_interval, self.longest_interval, self.lost_after, self.cancel_within)
         if min(waits) <= 0 or self.submit_patience < 0 or self.longest_interval < self.shortest_interval:
-            raise WorkflowError(
-                "slurm-guarded: waits must be positive, and the longest interval not below the shortest one."
-            )
+            raise WorkflowError("slurm-guarded: waits must be positive, and the longest interval not below the shortest one.")
 
 
 common_settings = CommonSettings(

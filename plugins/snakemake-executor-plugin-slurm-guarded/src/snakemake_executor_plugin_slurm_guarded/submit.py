@@ -91,9 +91,7 @@ def submit(
                 outage.ends()
                 return known
             with _impatient(outage, argv):
-                printed = commands.run(
-                    argv, stdin=script, timeout_s=commands.SUBMIT_S, stop=stop, env=exported(os.environ)
-                )
+                printed = commands.run(argv, stdin=script, timeout_s=commands.SUBMIT_S, stop=stop, env=exported(os.environ))
             outage.ends()
             job = job_id_of(printed) or _known(name, token, stop)
             if job is None:
@@ -112,9 +110,7 @@ def submit(
 @contextlib.contextmanager
 def _impatient(outage: Outage, argv: Sequence[str]) -> Iterator[None]:
     """Report an outage before sbatch does, which tries again for up to a minute and prints nothing."""
-    timer = threading.Timer(
-        _SILENCE_S, outage.begins, [CommandFailed(Trouble.UNREACHABLE, argv, f"no answer for {_SILENCE_S:.0f} s")]
-    )
+    timer = threading.Timer(_SILENCE_S, outage.begins, [CommandFailed(Trouble.UNREACHABLE, argv, f"no answer for {_SILENCE_S:.0f} s")])
     timer.start()
     try:
         yield

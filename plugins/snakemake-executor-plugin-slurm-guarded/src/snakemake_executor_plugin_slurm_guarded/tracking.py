@@ -135,11 +135,7 @@ class Tracker:
         if self._silent_looks:
             return self._last_look + min(_LONGEST_BACKOFF_S, self.pace.shortest * 2.0**self._silent_looks)
         jobs = list(self.jobs.values())
-        ending = [
-            job.said_end + _EPILOGUE_S
-            for job in jobs
-            if job.said_end is not None and self._last_look < job.said_end + _BELIEVED_S
-        ]
+        ending = [job.said_end + _EPILOGUE_S for job in jobs if job.said_end is not None and self._last_look < job.said_end + _BELIEVED_S]
         if ending:
             return max(min(ending), self._last_look + self.pace.floor_at_end(len(jobs)))
         due = min(

@@ -69,11 +69,7 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
     for path in sorted(envs.rglob("*")):
         if path.suffix in (".lock", ".in") and path.stem not in (*used, *_WORKFLOW_LISTS):
             continue
-        if (
-            path.is_file()
-            and path.suffix in (".lock", ".in", ".toml", ".py", ".md")
-            and "__pycache__" not in path.parts
-        ):
+        if path.is_file() and path.suffix in (".lock", ".in", ".toml", ".py", ".md") and "__pycache__" not in path.parts:
             files[f"envs/{path.relative_to(envs).as_posix()}"] = path
     return files
 
@@ -104,8 +100,6 @@ def known_secrets(run_folder: Path, environ: Mapping[str, str]) -> dict[str, str
     Those that are gone are found by how they begin, see :data:`servemark.security.secret_scan.KEY_PREFIX`.
     """
     live = {
-        path.read_text().strip(): f"{name} of this run"
-        for name in SECRETS
-        for path in sorted(run_folder.glob(f"*/*/attempts/*/{name}"))
+        path.read_text().strip(): f"{name} of this run" for name in SECRETS for path in sorted(run_folder.glob(f"*/*/attempts/*/{name}"))
     }
     return secret_scan.of_environment(environ) | live

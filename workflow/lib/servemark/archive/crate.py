@@ -147,8 +147,7 @@ def _counts(asked: int, records: Sequence[Measurement]) -> str:
 
 def _summary(found: RunRecords, hardware: Hardware) -> str:
     models = ", ".join(
-        f"{model.name} ({model.source}{', random weights' if model.load_format == 'dummy' else ''})"
-        for model in found.manifests.values()
+        f"{model.name} ({model.source}{', random weights' if model.load_format == 'dummy' else ''})" for model in found.manifests.values()
     )
     versions = ", ".join(sorted({f"vLLM {check.vllm}" for check in found.checks.values()}))
     gpus = ", ".join(dict.fromkeys(f"{gpu.name}, {gpu.memory_mib} MiB" for gpu in hardware.gpus))

@@ -164,9 +164,7 @@ def _tar_size(members: Iterable[tarfile.TarInfo]) -> int:
 
 
 def _add(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, path: Path, digest: str) -> None:
-    changed = ArchiveRefused(
-        f"{name} changed while it was archived.", look=str(path), do="Archive when nothing writes it any more."
-    )
+    changed = ArchiveRefused(f"{name} changed while it was archived.", look=str(path), do="Archive when nothing writes it any more.")
     with path.open("rb") as stream:
         source = _Hashing(stream)
         try:
@@ -220,9 +218,7 @@ def _sorted(names: Mapping[str, object]) -> list[str]:
 def _digest(name: str, stream: IO[bytes], patterns: Sequence[SecretPattern], look: str | None = None) -> Digest:
     """Return sha256 and size of a file, read once; refuses a secret in it or in its name."""
     if found := secret_scan.search(name.encode(), 0, patterns):
-        raise ArchiveRefused(
-            f"A file's name holds a secret ({found[0]}).", do="Rename the file.", reason="secret_found"
-        )
+        raise ArchiveRefused(f"A file's name holds a secret ({found[0]}).", do="Rename the file.", reason="secret_found")
     sha256 = hashlib.sha256()
     if leak := secret_scan.scan(stream, patterns, sha256.update):
         raise ArchiveRefused(

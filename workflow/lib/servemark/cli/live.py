@@ -111,9 +111,7 @@ def living(results: Path, jobs: Jobs | None = None, now: float | None = None) ->
     return found
 
 
-def _one(
-    run_folder: Path, folder: Path, is_held: bool, told: dict[str, Any] | None, jobs: Jobs, now: float
-) -> Living | None:
+def _one(run_folder: Path, folder: Path, is_held: bool, told: dict[str, Any] | None, jobs: Jobs, now: float) -> Living | None:
     """Return a deployment by its latest attempt; None when nothing of it lives."""
     attempt = attempts.latest(folder)
     if attempt is None:

@@ -32,11 +32,7 @@ def check(path: Path, cluster: str | None = None) -> None:
     print(f"{path}: valid. Run {config.run}, {where}, results in results/{config.run}/")
     for name, deployment in config.deployments.items():
         topology = deployment.topology
-        more = "".join(
-            f", {count} {what}"
-            for count, what in ((topology.replicas, "replicas"), (topology.all_nodes, "nodes"))
-            if count > 1
-        )
+        more = "".join(f", {count} {what}" for count, what in ((topology.replicas, "replicas"), (topology.all_nodes, "nodes")) if count > 1)
         print(
             f"  {name}: model {deployment.model}, environment {deployment.environment}, executor {topology.executor}, "
             f"{topology.record().world_size} rank(s), {len(points(config, name))} load points{more}"
@@ -93,8 +89,7 @@ def verify(path: Path) -> None:
     if not answer.wrong:
         return
     raise ServemarkError(
-        f"{path.name}: {len(answer.wrong)} found that should not be so:\n"
-        + "\n".join(f"  {text}" for text in answer.wrong),
+        f"{path.name}: {len(answer.wrong)} found that should not be so:\n" + "\n".join(f"  {text}" for text in answer.wrong),
         look=f"{path}, unpacked with tar --zstd -xf into an empty folder",
         do="Rely on no figure that is named. Ask who sealed it for another copy, and for its identity.",
         reason="archive_wrong",
@@ -123,9 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     telling = commands.add_parser("ticket", help="one text file about a run for the cluster's support")
     telling.add_argument("run", help="name of the run")
     telling.add_argument("-o", "--output", type=Path, help="where to write it; default servemark-ticket-RUN.txt")
-    verifying = commands.add_parser(
-        "verify", help="recompute an archive's digests and figures from what is in it; needs no network"
-    )
+    verifying = commands.add_parser("verify", help="recompute an archive's digests and figures from what is in it; needs no network")
     verifying.add_argument("archive", type=Path, metavar="FILE", help="results/RUN/archive/RUN.tar.zst")
     showing = commands.add_parser("show", help="the main table of an archive, or of a run's folder")
     showing.add_argument("run", type=Path, metavar="FILE", help="a .tar.zst, or results/RUN")

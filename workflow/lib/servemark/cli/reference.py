@@ -21,9 +21,7 @@ def write(root: Path) -> None:
 def text() -> str:
     """Return the page as Markdown."""
     rows = reasons.TABLE.values()
-    verdicts = [
-        (row.code, " or ".join(row.severities), row.meaning, row.remedy or "") for row in rows if row.severities
-    ]
+    verdicts = [(row.code, " or ".join(row.severities), row.meaning, row.remedy or "") for row in rows if row.severities]
     outside = [(row.code, row.meaning, row.remedy or "The message states it.") for row in rows if row.outside]
     failures = [(row.code, row.meaning) for row in rows if not row.severities and not row.outside]
     logs = [(row.reason, row.cause, row.remedy) for row in diagnosis.catalogue()]

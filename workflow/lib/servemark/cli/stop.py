@@ -44,8 +44,7 @@ def choose(found: Sequence[Living], name: str, run: str | None) -> Living:
     if not fitting:
         of = f" of run {run!r}" if run else ""
         raise NothingToStop(
-            f"No deployment {name!r}{of} lives in this checkout."
-            + (f" What lives:\n{there}" if there else " Nothing lives here."),
+            f"No deployment {name!r}{of} lives in this checkout." + (f" What lives:\n{there}" if there else " Nothing lives here."),
             do="See `servemark status`.",
         )
     raise NothingToStop(f"{name!r} fits {len(fitting)}:\n{there}", do="Say which with --run RUN.", reason="ambiguous")

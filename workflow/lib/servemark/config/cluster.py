@@ -112,12 +112,8 @@ class Site(Strict):
         default=None, description="partition of the client's own node, asked for apart; as the servers' when left out"
     )
     reservation: Word | None = Field(default=None, description="sbatch --reservation")
-    exclusive: Flag = Field(
-        default=True, description="share nodes with no other job; figures from a shared node are worth little"
-    )
-    extra: tuple[SbatchOption, ...] = Field(
-        default=(), description="further options of sbatch, each `--name` or `--name=value`"
-    )
+    exclusive: Flag = Field(default=True, description="share nodes with no other job; figures from a shared node are worth little")
+    extra: tuple[SbatchOption, ...] = Field(default=(), description="further options of sbatch, each `--name` or `--name=value`")
     gpus_per_node: Annotated[int, Field(strict=True, ge=0)] = Field(
         default=0, description="GPUs asked on each node, and the most that a topology may use there; 0: none are asked"
     )
@@ -131,15 +127,9 @@ class Site(Strict):
         default=None,
         description="GiB asked on each node when `exclusive` is false, Slurm's choice when left out; an exclusive job has all",
     )
-    max_minutes: Count | None = Field(
-        default=None, description="longest job to ask for, minutes; the partition's limit when left out"
-    )
-    minutes_to_start: Count = Field(
-        default=20, description="minutes reckoned from a job's start to a server that answers, and for its end"
-    )
-    minutes_per_point: Count = Field(
-        default=10, description="minutes reckoned for each load point that is still lacking"
-    )
+    max_minutes: Count | None = Field(default=None, description="longest job to ask for, minutes; the partition's limit when left out")
+    minutes_to_start: Count = Field(default=20, description="minutes reckoned from a job's start to a server that answers, and for its end")
+    minutes_per_point: Count = Field(default=10, description="minutes reckoned for each load point that is still lacking")
     modules: Annotated[tuple[Module, ...], BeforeValidator(_listed)] = Field(
         default=(), description="names for `module load`, before anything is started on a node"
     )
@@ -171,8 +161,7 @@ class Site(Strict):
     )
     build_on: Place = Field(
         default="login",
-        description="where environments are built: `login`, where snakemake runs, or `job`, on a node (which then needs "
-        "the package index)",
+        description="where environments are built: `login`, where snakemake runs, or `job`, on a node (which then needs the package index)",
     )
     stage_on: Place = Field(
         default="login",

@@ -64,9 +64,7 @@ def key_table(model: type[BaseModel] = Config) -> str:
     return "\n".join(rows)
 
 
-def _keys(
-    model: type[BaseModel], schema: dict[str, Any], defs: dict[str, Any], prefix: str
-) -> list[tuple[str, FieldInfo, dict[str, Any]]]:
+def _keys(model: type[BaseModel], schema: dict[str, Any], defs: dict[str, Any], prefix: str) -> list[tuple[str, FieldInfo, dict[str, Any]]]:
     found = []
     for name, field in model.model_fields.items():
         key, part, inner = prefix + name, schema["properties"][name], field.annotation
@@ -100,9 +98,7 @@ def _type(part: dict[str, Any], defs: dict[str, Any]) -> str:
     if kind == "object":
         inner = next(iter(part.get("patternProperties", {}).values()), part.get("additionalProperties"))
         value = inner if isinstance(inner, dict) and "properties" not in part else None
-        return (
-            f"mapping of names to {_type(value, defs)}" if value and not {"$ref", "oneOf"} & value.keys() else "mapping"
-        )
+        return f"mapping of names to {_type(value, defs)}" if value and not {"$ref", "oneOf"} & value.keys() else "mapping"
     low, high = part.get("minimum"), part.get("maximum")
     # The common upper bound stands above the table, once.
     high = None if high == MOST else high

@@ -88,9 +88,7 @@ def _apply(config: Config, sweep: Sweep, loc: Loc) -> tuple[Config, list[Problem
     variants: dict[str, Any] = {}
     for choice in choices:
         picked = dict(zip(axes, choice, strict=True))
-        variant = "-".join(
-            [name, *(f"{_plain(key.rsplit('.', 1)[-1])}-{_plain(value)}" for key, value in picked.items())]
-        )
+        variant = "-".join([name, *(f"{_plain(key.rsplit('.', 1)[-1])}-{_plain(value)}" for key, value in picked.items())])
         try:
             entry = kind.model_validate(_variant(entries[name], picked), context=context)
         except ValidationError as error:
@@ -109,9 +107,7 @@ def _apply(config: Config, sweep: Sweep, loc: Loc) -> tuple[Config, list[Problem
         replaced.update(variants if key == name else {key: entry})
     update: dict[str, Any] = {room: replaced}
     if room == "workloads":
-        update["deployments"] = {
-            key: _follow(deployment, name, tuple(variants)) for key, deployment in config.deployments.items()
-        }
+        update["deployments"] = {key: _follow(deployment, name, tuple(variants)) for key, deployment in config.deployments.items()}
     return config.model_copy(update=update), []
 
 
@@ -184,9 +180,7 @@ def points(config: Config, deployment_name: str) -> tuple[LoadPoint, ...]:
 def _client_cpus(config: Config, deployment: Deployment) -> int | None:
     """Return CPUs of the client's node, where the cluster file tells."""
     cluster = config.cluster
-    if cluster is None or (
-        deployment.topology.client == "own" and (cluster.client_constraint or cluster.client_partition)
-    ):
+    if cluster is None or (deployment.topology.client == "own" and (cluster.client_constraint or cluster.client_partition)):
         return None
     return cluster.cpus_per_node
 

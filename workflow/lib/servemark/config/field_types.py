@@ -36,9 +36,7 @@ LONGEST_PATH = 4095
 LOCKS = (lockfiles.AUTO, *lockfiles.NAMES)
 
 
-def refuse(
-    text: str, *, allowed: Collection[str] = (), hide: bool = False, at: tuple[str, ...] = ()
-) -> PydanticCustomError:
+def refuse(text: str, *, allowed: Collection[str] = (), hide: bool = False, at: tuple[str, ...] = ()) -> PydanticCustomError:
     """Return the error of one value.
 
     Args:
@@ -194,9 +192,7 @@ def _source(value: str) -> str:
         return value
     if value.startswith(hub_source.PREFIX):
         if hub_source.parse(value) is None:
-            raise refuse(
-                "a model of the hub is written hf:ORG/NAME or hf:ORG/NAME@REVISION (a branch, a tag or a commit)"
-            )
+            raise refuse("a model of the hub is written hf:ORG/NAME or hf:ORG/NAME@REVISION (a branch, a tag or a commit)")
         return value
     if re.match(r"[a-z]+:", value) or "/" not in value:
         raise refuse("is no known source; a directory is written with a slash, ./NAME", allowed=allowed)

@@ -60,9 +60,7 @@ class Environment(Strict):
         description="build it from the hash-locked list envs/NAME.lock: `cpu`, `cuda12` (NVIDIA driver 525 or newer, x86_64), `cuda13` "
         "(driver 580 or newer, x86_64 and aarch64), or `auto`, the one that fits the probed machine. What each holds: envs/README.md",
     )
-    prefix: Location | None = Field(
-        default=None, description="use an existing environment: the directory that holds bin/python"
-    )
+    prefix: Location | None = Field(default=None, description="use an existing environment: the directory that holds bin/python")
     container: NotThereYet = Field(default=None, description="a container image; not there yet")
 
     @model_validator(mode="after")
@@ -80,9 +78,7 @@ class Deployment(Strict):
 
     model: Annotated[str, reference("models")] = Field(description="a name under `models`")
     environment: Annotated[str, reference("environments")] = Field(description="a name under `environments`")
-    topology: AskedTopology = Field(
-        default_factory=AskedTopology, description="ranks and what starts them; one process when left out"
-    )
+    topology: AskedTopology = Field(default_factory=AskedTopology, description="ranks and what starts them; one process when left out")
     options: ServeOptions = Field(
         default={},
         description="options of `vllm serve` under their own names, without dashes in front; `true` is the bare flag. "
@@ -93,10 +89,9 @@ class Deployment(Strict):
         "later measures all points again, and with the list any concurrency that needs a size which it lacks",
     )
     variables: Variables = Field(default={}, description="environment variables of the server; no secrets")
-    workloads: (
-        Annotated[tuple[Annotated[str, reference("workloads")], ...], Field(min_length=1), AfterValidator(distinct)]
-        | None
-    ) = Field(default=None, description="names under `workloads`, in the order they run; all of them when left out")
+    workloads: Annotated[tuple[Annotated[str, reference("workloads")], ...], Field(min_length=1), AfterValidator(distinct)] | None = Field(
+        default=None, description="names under `workloads`, in the order they run; all of them when left out"
+    )
     port: Port = Field(default="auto", description="the server's port; `auto` finds a free one")
     compile_cache: Literal["keep", "none"] = Field(
         default="keep",
@@ -117,9 +112,7 @@ class Deployment(Strict):
 class Sweep(Strict):
     """Variants of one deployment or workload; they take the place of the original."""
 
-    over: str = Field(
-        pattern=r"^(deployments|workloads)\.[a-z0-9][a-z0-9.-]*$", description="`deployments.NAME` or `workloads.NAME`"
-    )
+    over: str = Field(pattern=r"^(deployments|workloads)\.[a-z0-9][a-z0-9.-]*$", description="`deployments.NAME` or `workloads.NAME`")
     grid: dict[str, tuple[Any, ...]] | None = Field(
         default=None,
         description="`key: [values]`, with dots into the entry (`options.max-num-seqs`): every combination",
@@ -162,9 +155,7 @@ class Sweep(Strict):
 class Verdict(Strict):
     """When a measurement is SUSPECT (kept and marked) or INVALID (never a figure)."""
 
-    max_failed_fraction: Fraction = Field(
-        default=0.0, description="failed requests / asked requests; above it: INVALID"
-    )
+    max_failed_fraction: Fraction = Field(default=0.0, description="failed requests / asked requests; above it: INVALID")
     min_duration_s: NotNegative = Field(default=1.0, description="seconds; a shorter measurement is SUSPECT")
     min_requests_per_slot: NotNegative = Field(
         default=3.0, description="requests / concurrency; fewer: SUSPECT, because ramps weigh too much"
@@ -206,9 +197,7 @@ class Timeouts(Strict):
 
     build: Seconds = Field(default=3600.0, description="s; building an environment")
     cluster: Seconds = Field(default=120.0, description="s; until every node has joined")
-    copy_model: Seconds = Field(
-        default=3600.0, description="s; copying a model to the nodes' own disks (`local_models`)"
-    )
+    copy_model: Seconds = Field(default=3600.0, description="s; copying a model to the nodes' own disks (`local_models`)")
     start: Seconds = Field(default=1800.0, description="s; until the server answers a completion")
     stall: Seconds = Field(default=300.0, description="s; without a new line in the log of a starting server")
     point: Seconds = Field(default=7200.0, description="s; one load point")

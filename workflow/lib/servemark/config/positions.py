@@ -81,9 +81,7 @@ def read(path: Path, at: tuple[Any, ...] = ()) -> Source:
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         text = ", ".join(part for part in (error.context, error.problem) if part)
         if isinstance(error, _Refused):
-            raise ConfigError(
-                f"{where}: this cannot be a configuration: it {text}.", do="Compare it with config/config.yaml."
-            ) from None
+            raise ConfigError(f"{where}: this cannot be a configuration: it {text}.", do="Compare it with config/config.yaml.") from None
         raise ConfigError(f"{where}: this is not valid YAML: {text}.", do=advice) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         text = " ".join(str(error).split())
@@ -96,9 +94,7 @@ def _text(path: Path) -> str:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             what = "a folder" if path.is_dir() else "a pipe or a device"
-            raise ConfigError(
-                f"The configuration file {path} is {what}, not a regular file.", do="Name a YAML file on a disk."
-            )
+            raise ConfigError(f"The configuration file {path} is {what}, not a regular file.", do="Name a YAML file on a disk.")
         with path.open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
@@ -108,9 +104,7 @@ def _text(path: Path) -> str:
             )
         return content.decode()
     except FileNotFoundError:
-        raise ConfigError(
-            f"The configuration file {path} is missing.", do="Check the name given to --configfile."
-        ) from None
+        raise ConfigError(f"The configuration file {path} is missing.", do="Check the name given to --configfile.") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError(
@@ -155,9 +149,7 @@ def _measure(node: yaml.Node, depth: int, known: dict[int, tuple[int, int] | Non
         found = known[id(node)] = 1 + sum(size for size, _ in sizes), 1 + max((high for _, high in sizes), default=0)
     values, levels = found
     if values > MAX_VALUES:
-        raise _Refused(
-            f"holds more than {MAX_VALUES:,} keys and values, those behind aliases (*name) counted each time", node
-        )
+        raise _Refused(f"holds more than {MAX_VALUES:,} keys and values, those behind aliases (*name) counted each time", node)
     if depth - 1 + levels > MAX_DEPTH:
         raise _Refused(f"is nested deeper than {MAX_DEPTH} levels, aliases (*name) counted", node)
     return found
@@ -198,9 +190,7 @@ def _child(node: yaml.Node | None, part: Any) -> tuple[int, yaml.Node] | None:
 @functools.lru_cache(maxsize=64)
 def _entries(node: yaml.MappingNode) -> dict[str, tuple[int, yaml.Node]]:
     """Return (line from 1, node) by key. What `<<` brings stands in front of the mapping's own keys by now: the last one counts."""
-    return {
-        key.value: (key.start_mark.line + 1, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)
-    }
+    return {key.value: (key.start_mark.line + 1, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)}
 
 
 def value_at(data: Any, loc: Sequence[Any]) -> Any:

@@ -127,11 +127,7 @@ def _hint(kind: str, found: Any) -> str:
         return "; it is empty: fill it in or remove the key"
     if kind in ("string_type", "invalid_key") and not isinstance(found, dict | list):
         return ": put it in quotes"
-    if (
-        kind in ("int_type", "float_type")
-        and isinstance(found, str)
-        and re.fullmatch(r"[\d.]+e[+-]?\d+", found.lower())
-    ):
+    if kind in ("int_type", "float_type") and isinstance(found, str) and re.fullmatch(r"[\d.]+e[+-]?\d+", found.lower()):
         return "; YAML takes 1e3 and 1e-3 for text, write 1000 or 0.001"
     if kind in ("int_type", "float_type", "bool_type") and isinstance(found, str):
         return ", without quotes"
@@ -243,9 +239,7 @@ def describe(problem: Problem, data: Any, at: Loc = ()) -> str:
         text += f"\n      found: {'(not shown)' if secret else _shown(value)}"
     if problem.allowed:
         more = len(problem.allowed) - _SHOWN_CHOICES
-        text += (
-            f"\n      allowed: {', '.join(problem.allowed[:_SHOWN_CHOICES])}{f' and {more} more' if more > 0 else ''}"
-        )
+        text += f"\n      allowed: {', '.join(problem.allowed[:_SHOWN_CHOICES])}{f' and {more} more' if more > 0 else ''}"
     return text
 
 

@@ -137,11 +137,7 @@ class AskedTopology(Shape):
         """Return which numbers of nodes the other sizes divide over, on nodes of so many devices (0: any number), in words."""
         ranks = self.world_size
         found = [n for n in range(1, ranks + 1) if self._divides(n) and ranks <= n * (gpus_per_node or ranks)]
-        return (
-            f"legal for `nodes` here: {', '.join(map(str, found))}"
-            if found
-            else "no number of nodes has them so: change the sizes"
-        )
+        return f"legal for `nodes` here: {', '.join(map(str, found))}" if found else "no number of nodes has them so: change the sizes"
 
 
 def _gpus_per_node(info: ValidationInfo) -> int:

@@ -27,10 +27,8 @@ _PROMPTS: TypeAdapter[AnyPrompts] = TypeAdapter(AnyPrompts)
 class Load(Strict):
     """How much is sent at once, and how often. Every concurrency or rate, times the repetitions, is one load point."""
 
-    request_rate: Annotated[Rates | None, *one_or_more({"type": "number", "minimum": 0.001, "maximum": 100_000})] = (
-        Field(
-            default=None, description="requests/s sent (Poisson arrivals): a number, or a list for one load point each"
-        )
+    request_rate: Annotated[Rates | None, *one_or_more({"type": "number", "minimum": 0.001, "maximum": 100_000})] = Field(
+        default=None, description="requests/s sent (Poisson arrivals): a number, or a list for one load point each"
     )
     # After request_rate, because the check looks at it, and required unless a rate is given.
     concurrency: Annotated[Counts | None, *one_or_more({"type": "integer", "minimum": 1, "maximum": MOST})] = Field(
@@ -50,9 +48,7 @@ class Load(Strict):
         description="requests before the measured ones, not counted: other prompts, as long, with answers of 32 tokens at most; "
         "`auto`: two for every place of the concurrency (32 where there is only a request rate), and no more than `requests`",
     )
-    client_options: ClientOptions = Field(
-        default={}, description="further options of `vllm bench serve` under their own names"
-    )
+    client_options: ClientOptions = Field(default={}, description="further options of `vllm bench serve` under their own names")
     ask: Literal["endpoint", "replica"] = Field(
         default="endpoint",
         description="whom the client asks: `endpoint`, the deployment's one address, or `replica`, the first replica's server past "
@@ -85,9 +81,7 @@ class Load(Strict):
         swept = "request_rate" if info.data["request_rate"] else "concurrency"
         loads = info.data[swept]
         if len(requests) > 1 and loads and len(requests) != len(loads):
-            raise refuse(
-                f"has {len(requests)} values and `{swept}` has {len(loads)}; give one for each, or one number for all"
-            )
+            raise refuse(f"has {len(requests)} values and `{swept}` has {len(loads)}; give one for each, or one number for all")
         return requests
 
     @field_validator("clients")

@@ -47,9 +47,7 @@ class Ran:
     began: datetime
 
 
-def account(
-    plan: Plan, folder: Path, jobs_file: Path, *, progress: Progress, patience_s: float = PATIENCE_S
-) -> Accounting:
+def account(plan: Plan, folder: Path, jobs_file: Path, *, progress: Progress, patience_s: float = PATIENCE_S) -> Accounting:
     """Return the record of the jobs in which the deployment was ever started; jobs that found everything in the ledger are not among them.
 
     Args:
@@ -144,9 +142,7 @@ class Asking:
             deadline = self._clock() + self._patience_s
             while True:
                 found = job_accounts.parse_sacct(self._ask(queries.sacct_argv(wanted, since)))
-                if not self._again(
-                    [start for job in wanted for start in found.get(job, [])[-1:]], len(wanted), deadline
-                ):
+                if not self._again([start for job in wanted for start in found.get(job, [])[-1:]], len(wanted), deadline):
                     break
         except CommandFailed as error:
             self._note(error)
@@ -174,9 +170,7 @@ class Asking:
         """Return whether to ask again, after a pause: not every job has ended, and there is time."""
         # Inside the very job that is asked about there is no end to wait for.
         ours = os.environ.get("SLURM_JOB_ID")
-        if (
-            len(last) == number and all(job.job_id == ours or job_accounts.final([job]) for job in last)
-        ) or self._clock() >= deadline:
+        if (len(last) == number and all(job.job_id == ours or job_accounts.final([job]) for job in last)) or self._clock() >= deadline:
             return False
         self._sleep(min(self._pause_s, deadline - self._clock()))
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
@@ -206,10 +200,7 @@ def with_attempts(starts: Sequence[Start], ran: Sequence[Ran]) -> tuple[JobAccou
     for item in ran:
         number = item.restarts if item.restarts in known[item.job] else max(known[item.job])
         inside.setdefault((item.job, number), []).append(str(item.attempt))
-    return tuple(
-        JobAccount(**start.model_dump() | {"attempts": tuple(inside.get((start.job_id, start.restarts), ()))})
-        for start in starts
-    )
+    return tuple(JobAccount(**start.model_dump() | {"attempts": tuple(inside.get((start.job_id, start.restarts), ()))}) for start in starts)
 
 
 def allocated_hours(jobs: Sequence[JobAccount]) -> float | None:
@@ -264,9 +255,5 @@ def _since(ran: Sequence[Ran], wanted: Sequence[str], entries: Iterable[Mapping[
 def _words(record: Accounting) -> str:
     jobs = ", ".join(f"job {job.job_id} {job.state}" for job in record.jobs)
     hours = "not known" if record.gpu_hours_allocated is None else f"{record.gpu_hours_allocated:.2f}"
-    missing = (
-        f" (Slurm did not tell all: {record.trouble})"
-        if record.source in ("journal", "none") and record.trouble
-        else ""
-    )
+    missing = f" (Slurm did not tell all: {record.trouble})" if record.source in ("journal", "none") and record.trouble else ""
     return f"{jobs}; GPU-hours: {hours} allocated, {record.gpu_hours_used:.2f} used{missing}"

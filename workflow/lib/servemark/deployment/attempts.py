@@ -147,9 +147,7 @@ def as_error(failure: Failure) -> StageFailed:
     return StageFailed(failure.detail, look=failure.log, do=failure.remedy, reason=failure.reason, quote=failure.quote)
 
 
-def explain_end(
-    stage: str, attempt: Path, daemon: DaemonState | None, what: str, reason: str, stalled: bool = False
-) -> Failure:
+def explain_end(stage: str, attempt: Path, daemon: DaemonState | None, what: str, reason: str, stalled: bool = False) -> Failure:
     """Turn a daemon's end into a failure: its exit state, the log's own error quoted, the remedy where the cause is known.
 
     Where the log says which rank or node died, that is named. Where it has no error of its own, or only a consequence, the files that
@@ -251,9 +249,7 @@ def spec(attempt: Path) -> KeeperSpec:
 
 def left_over(*attempts: Path) -> list[psutil.Process]:
     """Return processes of these attempts that live on this machine, their keepers included."""
-    folders = [
-        scratch_folder(one) for one in attempts if (one / "keeper-spec.json").exists() and not supervisor.copied(one)
-    ]
+    folders = [scratch_folder(one) for one in attempts if (one / "keeper-spec.json").exists() and not supervisor.copied(one)]
     return identity.marked(*attempts, *folders)
 
 

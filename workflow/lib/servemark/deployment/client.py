@@ -45,9 +45,7 @@ def shares(point: LoadPoint) -> list[LoadPoint]:
                 "seed": _seed(point.seed, index),
             }
         )
-        for index, (requests, warmups) in enumerate(
-            zip(_split(point.requests, places), _split(point.warmups, places), strict=True)
-        )
+        for index, (requests, warmups) in enumerate(zip(_split(point.requests, places), _split(point.warmups, places), strict=True))
     ]
 
 
@@ -114,9 +112,7 @@ class BenchmarkClient:
             for path in self.draft.parent.glob(pattern):
                 path.unlink(missing_ok=True)
 
-    def run(
-        self, attempt: Path, modules: tuple[str, ...], timeout_s: float, here: Stage, check: Callable[[], str | None]
-    ) -> ToolResult:
+    def run(self, attempt: Path, modules: tuple[str, ...], timeout_s: float, here: Stage, check: Callable[[], str | None]) -> ToolResult:
         """Run all processes to their end, on the client's node. A text from ``check`` ends them."""
         order = self._beside("order")
         words = {"processes": self.commands, "cpu": str(self._beside("cpu").absolute())}

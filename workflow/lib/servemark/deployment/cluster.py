@@ -60,9 +60,7 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
         _take_machine(attempt, progress)
         waited = time.monotonic() - begin
         if nothing_lacks():
-            progress.say(
-                f"all {len(keys)} points were measured meanwhile, on a deployment that is the same: nothing is started"
-            )
+            progress.say(f"all {len(keys)} points were measured meanwhile, on a deployment that is the same: nothing is started")
             supervisor.stop(attempt, timeouts.stop + 15)
             shutil.rmtree(attempt)
             return replay
@@ -101,9 +99,7 @@ def _model(here: StageContext, ground: Ground) -> str:
         return manifest.path
     folder = on_node("local_models", site.local_models)
     servers = ground.alloc.nodes[: here.plan.topology.nodes]
-    spec = Spec(
-        task="copy", attempt=str(ground.attempt), scratch=str(ground.scratch), model=manifest, models=str(folder)
-    )
+    spec = Spec(task="copy", attempt=str(ground.attempt), scratch=str(ground.scratch), model=manifest, models=str(folder))
     size = f"{manifest.bytes / 2**30:.2f} GiB"
     here.progress.say(f"copying the model ({size}) to {folder} on {len(servers)} node(s), where it is not there yet")
 

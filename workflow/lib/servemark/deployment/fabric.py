@@ -66,13 +66,7 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
     plan, log, progress, timeout_s = here.plan, here.log, here.progress, here.timeouts.cluster
     servers = cluster.nodes[: plan.topology.nodes]
     used = [
-        sorted(
-            device
-            for replica in cluster.replicas
-            for part in replica.parts
-            if part.node == index
-            for device in part.devices
-        )
+        sorted(device for replica in cluster.replicas for part in replica.parts if part.node == index for device in part.devices)
         for index in range(len(servers))
     ]
     backend = "nccl" if here.hardware.accelerator == "cuda" else "gloo"
@@ -85,8 +79,7 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
         "address": servers[0].address,
         "port": port_plan.of_fabric(servers[0]),
         "nodes": [
-            {"name": node.name, "interface": node.interface, "devices": devices}
-            for node, devices in zip(servers, used, strict=True)
+            {"name": node.name, "interface": node.interface, "devices": devices} for node, devices in zip(servers, used, strict=True)
         ],
         "output": str(output.absolute()),
     }
@@ -96,11 +89,7 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
     env = executors.of(here, ground, cluster.nodes).environment(servers[0])
     # Each node names its own interface and address.
     env = {key: value for key, value in env.items() if key not in ("VLLM_HOST_IP", *INTERFACES)}
-    env = (
-        env
-        | {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"}
-        | {key: value for key, value in plan.variables.items() if key in INTERFACES}
-    )
+    env = env | {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"} | {key: value for key, value in plan.variables.items() if key in INTERFACES}
     request = DaemonRequest(
         name="fabric",
         argv=(here.environment.python, str(IN_MODEL_ENV / "fabric_check.py"), str(path.absolute())),
@@ -117,9 +106,7 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
         check=lambda: progress.waiting(f"waiting for the all-reduce over {ranks} ranks"),
     )  # fmt: skip
     if result.exit_code != 0 or result.stopped or not output.exists():
-        raise _failed(
-            ranks, [f"{node.name} ({node.interface}, {node.address})" for node in servers], result.stopped, log
-        )
+        raise _failed(ranks, [f"{node.name} ({node.interface}, {node.address})" for node in servers], result.stopped, log)
     seconds = json.loads(output.read_text())["seconds"]
     interfaces = tuple(f"{node.name}: {node.interface} ({node.address})" for node in servers)
     named = transports(log.read_text(errors="replace")) if backend == "nccl" else ("gloo over TCP",)

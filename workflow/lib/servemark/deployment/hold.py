@@ -124,9 +124,7 @@ class Holding:
                 usage.look()
                 # A full disk must not end what people use: a heartbeat is missed then.
                 with contextlib.suppress(OSError):
-                    self._status("silent" if usage.silent else "held", usage, since).write(
-                        self.here.deployment / STATUS
-                    )
+                    self._status("silent" if usage.silent else "held", usage, since).write(self.here.deployment / STATUS)
                 if usage.silent != told_silent:
                     self._tell_silence(usage.silent)
                     told_silent = usage.silent
@@ -146,18 +144,14 @@ class Holding:
         self.here.progress.say(stop_it, endpoint=reach.noted(facts, how.absolute()))
 
     def _tell_silence(self, silent: tuple[str, ...]) -> None:
-        self.here.progress.say(
-            f"warning: {', '.join(silent)} does not answer /metrics" if silent else "all servers answer"
-        )
+        self.here.progress.say(f"warning: {', '.join(silent)} does not answer /metrics" if silent else "all servers answer")
 
     def _death(self, attempt: Path) -> Failure:
         """Return why the deployment died, as later readers of its attempt will find it, too."""
         first = attempts.first_to_end(attempt, SERVER)
         daemon = attempts.await_end(attempt, first.name) if first else None
         how = attempts.how_it_ended(daemon) if daemon and daemon.ended_at else "its keeper is gone"
-        failure = attempts.explain_end(
-            STAGE, attempt, daemon, f"The server died while it was held: {how}", "server_died"
-        )
+        failure = attempts.explain_end(STAGE, attempt, daemon, f"The server died while it was held: {how}", "server_died")
         return attempts.fail(attempt, failure, self.here.timeouts.stop)
 
     def _not_ready(self, attempt: Path, failure: Failure) -> Held:
@@ -192,9 +186,7 @@ class Holding:
             self.here.progress.say(f"  | {line[:200]}")
         if failure.remedy:
             self.here.progress.say(f"what to do: {failure.remedy}")
-        return StageFailed(
-            failure.detail, look=failure.log, do=failure.remedy, reason=failure.reason, quote=failure.quote
-        )
+        return StageFailed(failure.detail, look=failure.log, do=failure.remedy, reason=failure.reason, quote=failure.quote)
 
     @property
     def _run(self) -> str:
@@ -225,9 +217,7 @@ class Holding:
             exposed=exposure.notes(self.here.plan.topology, exclusive=site is None or site.exclusive),
         )
 
-    def _status(
-        self, state: Literal["held", "silent", "ended"], usage: Usage, since: str, why: str | None = None
-    ) -> EndpointStatus:
+    def _status(self, state: Literal["held", "silent", "ended"], usage: Usage, since: str, why: str | None = None) -> EndpointStatus:
         ready = self.ready
         ends_at = self._ends_at
         return EndpointStatus(

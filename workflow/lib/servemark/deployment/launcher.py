@@ -47,9 +47,7 @@ class Tool:
         deadline = time.monotonic() + patience_s
         while True:
             begin = retry.size(log)
-            result = run_tool(
-                self.argv, log=log, env=self.env, timeout_s=timeout_s, watch=watch, check=check, leash=self.launched
-            )
+            result = run_tool(self.argv, log=log, env=self.env, timeout_s=timeout_s, watch=watch, check=check, leash=self.launched)
             if not (self.launched and result.exit_code and result.stopped is None and retry.not_started(log, begin)):
                 return result
             if time.monotonic() > deadline:

@@ -61,9 +61,7 @@ class Measuring:
             self.here.progress.say(f"warning: {warning}")
         ready, failure = self._live(ready_path)
         if ready is None or failure:
-            self.here.progress.say(
-                f"{name}: not measured: {failure.detail.splitlines()[0] if failure else 'the deployment is gone'}"
-            )
+            self.here.progress.say(f"{name}: not measured: {failure.detail.splitlines()[0] if failure else 'the deployment is gone'}")
             self.here.check()
             _write_no_results(raw_path)
             return self._lost(point, failure)
@@ -120,8 +118,7 @@ class Measuring:
         if left_s > expected_s:
             return None
         detail = (
-            f"The allocation has {max(0.0, left_s):.0f} s left and a load point takes about {expected_s:.0f} s: "
-            "stopped between points."
+            f"The allocation has {max(0.0, left_s):.0f} s left and a load point takes about {expected_s:.0f} s: stopped between points."
         )
         failure = Failure(stage=STAGE, reason="out_of_time", detail=detail, remedy=reasons.MORE_TIME)
         return attempts.fail(attempt, failure, self.here.timeouts.stop)
@@ -160,9 +157,7 @@ class Measuring:
 
         A server that died or hung ends the deployment: the failure is noted for the points that follow.
         """
-        assert ready.attempt and ready.url and ready.served_name and ready.key_file, (
-            "a live deployment's token is complete"
-        )
+        assert ready.attempt and ready.url and ready.served_name and ready.key_file, "a live deployment's token is complete"
         attempt = Path(ready.attempt)
         key = Path(ready.key_file).read_text().strip()
         # Of this attempt alone: a client that a lost node still runs writes elsewhere.
@@ -272,9 +267,7 @@ def _end_deployment(attempt: Path, point: LoadPoint, facts: ServerFacts, blamed:
     daemon = attempts.find_daemon(attempt, blamed)
     if facts.died:
         daemon = attempts.first_to_end(attempt, blamed)
-        failure = attempts.explain_end(
-            STAGE, attempt, daemon, f"The server died during {point.name}: {facts.died}", "server_died"
-        )
+        failure = attempts.explain_end(STAGE, attempt, daemon, f"The server died during {point.name}: {facts.died}", "server_died")
         return attempts.fail(attempt, failure.model_copy(update={"reason": "server_died"}), stop_s)
     if facts.hung:
         failure = Failure(

@@ -79,11 +79,7 @@ _AS_PROBED = f"set {process_request.VISIBLE} as it was when the machine was prob
 
 def _given(node: Node) -> str:
     """Return what a node's environment says of its devices, as half a sentence."""
-    return (
-        f" ({process_request.VISIBLE} is {node.cuda_visible_devices!r} there)"
-        if node.cuda_visible_devices is not None
-        else ""
-    )
+    return f" ({process_request.VISIBLE} is {node.cuda_visible_devices!r} there)" if node.cuda_visible_devices is not None else ""
 
 
 def _interface(config: Config, alloc: Allocation) -> str | None:

@@ -59,9 +59,7 @@ def poll(
             moved_at = clock()
         tell(answer)
         if clock() - begin > timeouts.start:
-            raise StageFailed(
-                f"The server was not ready after {timeouts.start:.0f} s (last: {answer}).", reason="startup_timeout"
-            )
+            raise StageFailed(f"The server was not ready after {timeouts.start:.0f} s (last: {answer}).", reason="startup_timeout")
         if clock() - moved_at > timeouts.stall:
             raise StageFailed(
                 f"The server's log has been silent for {timeouts.stall:.0f} s (last: {answer}).",

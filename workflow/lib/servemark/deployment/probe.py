@@ -15,9 +15,7 @@ class ServerProbe:
     """Asks one server; every answer that shows another program on our port is an error at once."""
 
     def __init__(self, url: str, served_name: str, key: str, health: str = "/health"):
-        self._client = httpx.Client(
-            base_url=url, timeout=10.0, headers={"Authorization": f"Bearer {key}"}, trust_env=False
-        )
+        self._client = httpx.Client(base_url=url, timeout=10.0, headers={"Authorization": f"Bearer {key}"}, trust_env=False)
         self._name, self._health = served_name, health
         self._healthy = False
 
@@ -32,9 +30,7 @@ class ServerProbe:
                 return "healthy"
             return self._ask()
         except httpx.HTTPError as error:
-            return (
-                "no connection yet" if isinstance(error, httpx.ConnectError) else f"no answer ({type(error).__name__})"
-            )
+            return "no connection yet" if isinstance(error, httpx.ConnectError) else f"no answer ({type(error).__name__})"
 
     def _ask(self) -> str:
         models = self._client.get("/v1/models")
@@ -61,9 +57,7 @@ class ServerProbe:
         )
         if answer.status_code != 200:
             return f"a completion answers {answer.status_code}: {answer.text[:200]}"
-        return (
-            "ready" if answer.json().get("usage", {}).get("completion_tokens", 0) >= 1 else "a completion has no token"
-        )
+        return "ready" if answer.json().get("usage", {}).get("completion_tokens", 0) >= 1 else "a completion has no token"
 
 
 def _model_names(answer: httpx.Response) -> list[str]:

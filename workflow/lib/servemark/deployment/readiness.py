@@ -165,9 +165,7 @@ class Waiting:
         self._poll(attempt, router, "the router", time.monotonic(), "/v1/models")
         require_closed(router.url + router_command_line.DOOR_TEST)
 
-    def _poll(
-        self, attempt: Path, server: ServerPlace, what: str, begin: float, health: str = "/health"
-    ) -> tuple[Waited, StartupLog]:
+    def _poll(self, attempt: Path, server: ServerPlace, what: str, begin: float, health: str = "/health") -> tuple[Waited, StartupLog]:
         """Wait for a server or the router, and read its log meanwhile.
 
         Args:

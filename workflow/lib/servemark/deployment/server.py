@@ -62,9 +62,7 @@ class Serving:
             executor = executors.of(self.here, Ground.of(attempt), token.nodes)
             key_file = attempts.secret(attempt, "api-key")
             found = self._look_into_caches()
-            servers = tuple(
-                self._replica(executor, index, replica, key_file) for index, replica in enumerate(token.replicas)
-            )
+            servers = tuple(self._replica(executor, index, replica, key_file) for index, replica in enumerate(token.replicas))
             router = self._router(servers) if self.here.plan.topology.routed else None
         except StageFailed as error:
             failed: Failure = attempts.fail(attempt, attempts.from_error(STAGE, error), self.here.timeouts.stop)
@@ -175,6 +173,4 @@ class Serving:
             self.here.plan.topology.routed_engines,
             self.here.plan.topology.routing,
         )
-        return ServerPlace(
-            replica="", daemon=ROUTER, node=head.name, url=f"http://{head.address}:{port}", argv=tuple(argv)
-        )
+        return ServerPlace(replica="", daemon=ROUTER, node=head.name, url=f"http://{head.address}:{port}", argv=tuple(argv))

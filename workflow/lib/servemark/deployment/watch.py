@@ -108,9 +108,7 @@ class ServerWatch:
                     fullest=tuple(load.fullest for load in loads) if engines > 1 else (),
                 )
             )
-        return Timeline(
-            deployment=deployment, point=point, started_at=started_at, interval_s=SCRAPE_S, servers=tuple(servers)
-        )
+        return Timeline(deployment=deployment, point=point, started_at=started_at, interval_s=SCRAPE_S, servers=tuple(servers))
 
     @property
     def generated(self) -> float:

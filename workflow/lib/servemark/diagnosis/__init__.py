@@ -194,9 +194,7 @@ def _offset_in_last_line(text: str, pattern: re.Pattern[str]) -> int | None:
 def _diagnosis(lines: Sequence[str], found: Row, index: int) -> Diagnosis:
     matching = tuple(lines[index : index + found.lines])
     quote = (*root_error_lines(lines), *matching) if found.generic else _with_its_error(lines, index, matching)
-    return Diagnosis(
-        id=found.id, reason=found.reason, cause=found.cause, remedy=found.remedy, quote=tuple(dict.fromkeys(quote))
-    )
+    return Diagnosis(id=found.id, reason=found.reason, cause=found.cause, remedy=found.remedy, quote=tuple(dict.fromkeys(quote)))
 
 
 def _with_its_error(lines: Sequence[str], index: int, matching: tuple[str, ...]) -> tuple[str, ...]:

@@ -24,9 +24,7 @@ _DEAD_ACTOR = re.compile(r"The actor died unexpectedly before finishing this tas
 _FIELD = re.compile(r"^\s+(pid|ip): (\S+)$")
 _FIELDS = 8
 # Ray's message about the same, when the driver does not ask for the actor's answer.
-_DEAD_WORKER = re.compile(
-    r"A worker died or was killed while executing a task.* Worker IP address: (\S+) .*Worker PID: (\d+) "
-)
+_DEAD_WORKER = re.compile(r"A worker died or was killed while executing a task.* Worker IP address: (\S+) .*Worker PID: (\d+) ")
 # Ray's head, when a raylet does not answer any more; the raylet's own last words, when an agent of it ended.
 _DEAD_NODE = re.compile(
     r"The node with node id: \w+ and address: (\S+) and node name: \S+ has been marked dead"

@@ -201,10 +201,7 @@ class StartupLog:
             total - done_at,
         )
         notes = {"compile": self._compiled()}
-        return tuple(
-            StartupPhase(name=name, seconds=round(s, 3), note=notes.get(name))
-            for name, s in zip(PHASES, seconds, strict=True)
-        )
+        return tuple(StartupPhase(name=name, seconds=round(s, 3), note=notes.get(name)) for name, s in zip(PHASES, seconds, strict=True))
 
     def _compiled(self) -> str | None:
         """Return whether the compiled model was made or found; ranks and parts of a model may differ. None where nothing was compiled."""

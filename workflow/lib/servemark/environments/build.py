@@ -41,9 +41,7 @@ print(json.dumps({"python": platform.python_version(), "packages": packages}))
 """
 
 
-def build(
-    name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, progress: Progress, watch: LifelineWatch
-) -> Environment:
+def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, progress: Progress, watch: LifelineWatch) -> Environment:
     """Build the locked environment for this interpreter and machine, or find the one that was built before.
 
     Args:
@@ -131,9 +129,7 @@ def _require_room(lock: Lock, place: Path) -> None:
         )
 
 
-def _install(
-    lock: Lock, prefix: Path, *, log: Path, timeout_s: float, progress: Progress, watch: LifelineWatch
-) -> None:
+def _install(lock: Lock, prefix: Path, *, log: Path, timeout_s: float, progress: Progress, watch: LifelineWatch) -> None:
     pip = [
         sys.executable,
         "-m",
@@ -164,9 +160,7 @@ def _install(
     for words, argv in steps:
         if words.startswith("repairing"):
             assert lock.shim is not None
-            shutil.copytree(
-                lock.shim, prefix / "shim", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
-            )
+            shutil.copytree(lock.shim, prefix / "shim", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
         progress.say(words)
 
         def tell(words: str = words) -> None:
@@ -189,9 +183,7 @@ def _pip_refusal(words: str, log: Path, stopped: str | None, lock: Lock, prefix:
     elif any("hash" in line.lower() for line in quoted):
         do = "A package is not the one that was locked: your index serves other files. Do not use them; ask its keeper."
     cause = stopped or "; ".join(line.strip() for line in quoted)
-    return EnvironmentRefused(
-        f"The environment could not be built: {words} failed: {cause}", look=str(log), do=do, reason="build_failed"
-    )
+    return EnvironmentRefused(f"The environment could not be built: {words} failed: {cause}", look=str(log), do=do, reason="build_failed")
 
 
 def use_prefix(name: str, prefix: Path) -> Environment:

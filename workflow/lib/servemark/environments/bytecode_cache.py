@@ -45,9 +45,7 @@ def place(python: Path, digest: str, cache: Path) -> Path | None:
     """
     asked = [str(python), "-c", _PROBE]
     try:
-        done = subprocess.run(
-            asked, capture_output=True, text=True, env=passed_on.clean_environment(), timeout=_PATIENCE_S
-        )
+        done = subprocess.run(asked, capture_output=True, text=True, env=passed_on.clean_environment(), timeout=_PATIENCE_S)
     except subprocess.TimeoutExpired:
         raise EnvironmentRefused(
             f"{python} did not say within {_PATIENCE_S} s where it keeps compiled modules.",
@@ -92,9 +90,7 @@ def placed(environment: Environment, cache: Path, progress: Progress) -> Environ
     folder = place(Path(environment.python), environment.digest, cache)
     if folder is None:
         return environment
-    progress.say(
-        f"Python cannot keep compiled modules beside the packages of {environment.prefix}: they go to {folder}"
-    )
+    progress.say(f"Python cannot keep compiled modules beside the packages of {environment.prefix}: they go to {folder}")
     return environment.model_copy(update={"bytecode": str(folder)})
 
 

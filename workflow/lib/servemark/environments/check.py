@@ -65,9 +65,7 @@ def check(
         target = log if "importing" in words else log.with_suffix(".help.txt")
         target.unlink(missing_ok=True)
         try:
-            result = run_tool(
-                process_request.with_modules(argv, modules), log=target, env=env, timeout_s=600, watch=watch
-            )
+            result = run_tool(process_request.with_modules(argv, modules), log=target, env=env, timeout_s=600, watch=watch)
         except OSError as error:
             target.write_text(f"{argv[0]}: {error.strerror}\n")
             raise _broken(environment, words, target) from None
@@ -89,9 +87,7 @@ def check(
             do="Install vllm-router there (envs/README.md names the version of the locks), or do without: replicas: 1, balancing: server.",
             reason="router_missing",
         )
-    options = tuple(
-        sorted(set(re.findall(r"--([a-z][a-z0-9-]+)", log.with_suffix(".help.txt").read_text(errors="replace"))))
-    )
+    options = tuple(sorted(set(re.findall(r"--([a-z][a-z0-9-]+)", log.with_suffix(".help.txt").read_text(errors="replace")))))
     found = EnvironmentCheck(name=environment.name, digest=environment.digest, serve_options=options, **facts)
     return found.model_copy(update={"warnings": (*found.warnings, *judge(found, hardware))})
 

@@ -141,24 +141,19 @@ def choose(key: str, asked: str, envs: Path, hardware: Hardware, python: Version
         why += [text for text in [misplaced(lock, hardware)] if text]
         rows.append(f"  - {name} {' and '.join(why) or 'fits'}")
     raise EnvironmentRefused(
-        "\n".join(
-            [f"{key}: {asked}: {'no list' if asked == AUTO else 'this list'} fits {_found(hardware, python)}:", *rows]
-        ),
+        "\n".join([f"{key}: {asked}: {'no list' if asked == AUTO else 'this list'} fits {_found(hardware, python)}:", *rows]),
         do=_ways_out(locks, needs, fitting, hardware, python),
         reason="no_lock_fits",
     )
 
 
-def _ways_out(
-    locks: dict[str, Lock], needs: dict[str, tuple[str, ...]], fitting: list[str], hardware: Hardware, python: Version
-) -> str:
+def _ways_out(locks: dict[str, Lock], needs: dict[str, tuple[str, ...]], fitting: list[str], hardware: Hardware, python: Version) -> str:
     ways = [f"write `lock: {name}`" for name in fitting[:1]]
     usable = [lock for lock in locks.values() if not misplaced(lock, hardware)]
     if not ways:
         helpful = sorted({v for lock in usable for v in lock.pythons if v != python and not lacks(lock, hardware, v)})
         ways += [
-            f"set the workflow up with another Python (rm -r .venv; make setup PYTHON=python{_dotted(version)})"
-            for version in helpful[:1]
+            f"set the workflow up with another Python (rm -r .venv; make setup PYTHON=python{_dotted(version)})" for version in helpful[:1]
         ]
     if any("driver" in need for lock in usable for need in needs[lock.name]):
         ways.append("ask the administrators for a newer NVIDIA driver")
@@ -167,11 +162,7 @@ def _ways_out(
 
 
 def _found(hardware: Hardware, python: Version) -> str:
-    driver = (
-        f"NVIDIA driver {hardware.driver} (CUDA {hardware.cuda or 'unknown'})"
-        if hardware.driver
-        else "no NVIDIA driver"
-    )
+    driver = f"NVIDIA driver {hardware.driver} (CUDA {hardware.cuda or 'unknown'})" if hardware.driver else "no NVIDIA driver"
     glibc = f"glibc {hardware.glibc}" if hardware.glibc else "no glibc"
     return f"{hardware.host} ({hardware.architecture}, {glibc}, {driver}) with CPython {_dotted(python)}"
 

@@ -32,9 +32,7 @@ def replaced(env: Mapping[str, str], private: Callable[[], Path]) -> dict[str, s
     """
     chosen = env.get(VARIABLE)
     kept = {
-        name: value
-        for name, value in env.items()
-        if name != VARIABLE and not (chosen and name in FOLDERS and value.startswith(chosen))
+        name: value for name, value in env.items() if name != VARIABLE and not (chosen and name in FOLDERS and value.startswith(chosen))
     }
     refusing = [name for name, below in FOLDERS.items() if _refuses(_place(kept, name, below))]
     if not refusing:

@@ -56,9 +56,7 @@ class CacheClosed(ServemarkError):
         )
 
 
-def refusal(
-    error: BaseException | None, places: Path | Sequence[Path] = (), *, needed: int | None = None
-) -> StorageRefused | None:
+def refusal(error: BaseException | None, places: Path | Sequence[Path] = (), *, needed: int | None = None) -> StorageRefused | None:
     """Return the error that tells a user what an OSError means; None where it is about something else.
 
     Args:

@@ -31,8 +31,7 @@ def main(path: str) -> int:
     # NCCL takes a plain name for a beginning of names.
     env.setdefault("NCCL_SOCKET_IFNAME", f"={node['interface']}")
     ranks = [
-        subprocess.Popen([sys.executable, __file__, path, str(first + local), str(local)], env=env)
-        for local in range(len(node["devices"]))
+        subprocess.Popen([sys.executable, __file__, path, str(first + local), str(local)], env=env) for local in range(len(node["devices"]))
     ]
     deadline = time.monotonic() + spec["deadline_s"] + 5
     while any(rank.poll() is None for rank in ranks):

@@ -71,9 +71,7 @@ def start(argv: list[str], barrier: Barrier | None) -> subprocess.Popen[bytes]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with barrier.place() if barrier else contextlib.nullcontext() as end:
-        given: dict[str, Any] = (
-            {} if end is None else {"pass_fds": [end.fileno()], "env": os.environ | {BARRIER: str(end.fileno())}}
-        )
+        given: dict[str, Any] = {} if end is None else {"pass_fds": [end.fileno()], "env": os.environ | {BARRIER: str(end.fileno())}}
         return subprocess.Popen(argv, start_new_session=True, preexec_fn=die_with_parent, **given)
 
 

@@ -57,9 +57,7 @@ def serve(
     return argv + option_arguments(options) + api_key.arguments()
 
 
-def server_environment(
-    plan: Plan, accelerator: str, node: Node, scratch: str, caches: str, executor: Mapping[str, str]
-) -> dict[str, str]:
+def server_environment(plan: Plan, accelerator: str, node: Node, scratch: str, caches: str, executor: Mapping[str, str]) -> dict[str, str]:
     """Return variables of the server and of every Ray process on one node (Ray's workers take theirs from the raylet).
 
     Sources: offline and usage switches from vLLM's documentation; gloo needs an exact interface name, NCCL takes ``=name`` for one. Idle
@@ -95,9 +93,7 @@ def ray_environment(token_file: str, scratch: str) -> dict[str, str]:
     }
 
 
-def ray_node(
-    python: str, node: Node, devices: int, scratch: str, ports: Sequence[int], head: str | None = None
-) -> list[str]:
+def ray_node(python: str, node: Node, devices: int, scratch: str, ports: Sequence[int], head: str | None = None) -> list[str]:
     """Return ``ray start`` in the foreground on one node: the head, or a worker that joins ``head`` (ADDRESS:PORT).
 
     One Ray "GPU" is one rank; the object store carries no tensors. Every port that can be pinned is, so that nothing is chosen inside

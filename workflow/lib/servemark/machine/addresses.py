@@ -32,9 +32,7 @@ def choose(node: str, interfaces: Sequence[Interface], wanted: str | None, known
     if fitting:
         return fitting[0]
     there = ", ".join(f"{i.name} ({i.address})" for i in ordered) or "none"
-    expected = (
-        f"an interface {wanted}" if wanted else f"an interface with the address {known_as}, by which Slurm knows it"
-    )
+    expected = f"an interface {wanted}" if wanted else f"an interface with the address {known_as}, by which Slurm knows it"
     raise StageFailed(
         f"Node {node}: expected {expected} with an IPv4 address; found {there}.",
         do="Name the right one by `interface` in the cluster file (config/clusters/): a name, a pattern such as hsn*, or a network such as "

@@ -66,11 +66,7 @@ def hand_over(run_folder: Path, attempt: Path) -> None:
 def words(states: Iterable[Sources]) -> str:
     """Return the commits, each with a mark when the tree differed from it; words where none was noted."""
     said = [
-        f"{state.commit[:12]}-dirty"
-        if state.commit and state.dirty
-        else state.commit[:12]
-        if state.commit
-        else state.why
+        f"{state.commit[:12]}-dirty" if state.commit and state.dirty else state.commit[:12] if state.commit else state.why
         for state in states
     ]
     return ", ".join(dict.fromkeys(filter(None, said))) or "not recorded"

@@ -124,7 +124,5 @@ def hiding(hardware: Hardware) -> str:
     return f"{VARIABLE} is {hardware.cuda_visible_devices!r} and hides {hardware.hidden_gpus} of {every} GPU(s)"
 
 
-PROBE_AGAIN = (
-    f"change or unset {VARIABLE} (where no scheduler sets it) and delete results/RUN/hardware.json: all is planned anew"
-)
+PROBE_AGAIN = f"change or unset {VARIABLE} (where no scheduler sets it) and delete results/RUN/hardware.json: all is planned anew"
 """What to do about :func:`hiding`, as part of a sentence."""

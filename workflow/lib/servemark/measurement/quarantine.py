@@ -55,9 +55,7 @@ class GateResult:
         return not self.moved
 
 
-def gate(
-    records: Mapping[Path, Measurement], rejected_dir: Path, accept_invalid: bool | Sequence[str] = False
-) -> GateResult:
+def gate(records: Mapping[Path, Measurement], rejected_dir: Path, accept_invalid: bool | Sequence[str] = False) -> GateResult:
     """Judge all records of a run and move the rejected ones, with their raw files, to ``rejected_dir``.
 
     Args:
@@ -94,11 +92,7 @@ def decide(
             decisions.append(Decision(path, record, "keep"))
         elif _accepted(name, accept_invalid):
             decisions.append(Decision(path, record, "hole", "accepted by accept_invalid"))
-        elif (
-            (name, record.key, reason_codes(record)) in seen
-            and not reason_codes(record) & OUTSIDE
-            and not _of_another(record)
-        ):
+        elif (name, record.key, reason_codes(record)) in seen and not reason_codes(record) & OUTSIDE and not _of_another(record):
             decisions.append(Decision(path, record, "hole", "INVALID again for the same reason"))
         else:
             decisions.append(Decision(path, record, "move"))
@@ -178,11 +172,9 @@ def _causes(record: Measurement) -> list[tuple[str, str, str, str]]:
         # RUN/deployments/NAME/attempts/NUMBER
         run_folder = record.attempt.partition("/deployments/")[0]
         log = f"{run_folder}/logs/measure/{record.deployment}/{record.load.name}.log"
-    return [
-        (reason.code, reason.detail, log, remedy(reason.code))
-        for reason in record.reasons
-        if reason.severity == "INVALID"
-    ] or [("unknown", "The record gives no reason.", log, DEFAULT_REMEDY)]
+    return [(reason.code, reason.detail, log, remedy(reason.code)) for reason in record.reasons if reason.severity == "INVALID"] or [
+        ("unknown", "The record gives no reason.", log, DEFAULT_REMEDY)
+    ]
 
 
 def _hole(decision: Decision) -> dict[str, str]:
@@ -206,9 +198,7 @@ def _table(decisions: Sequence[Decision], rejected_dir: Path) -> str:
         )
         parts.append(_rows(moved))
     if holes:
-        parts.append(
-            f"{len(holes)} hole(s): points without figures, named in the report; the next run does not measure them:"
-        )
+        parts.append(f"{len(holes)} hole(s): points without figures, named in the report; the next run does not measure them:")
         parts.append(_rows(holes))
         parts.append(
             f"To measure a hole again after mending its cause, delete {rejected_dir.parent}/deployments/DEPLOYMENT/points/"
@@ -219,9 +209,7 @@ def _table(decisions: Sequence[Decision], rejected_dir: Path) -> str:
 
 def _rows(decisions: Sequence[Decision]) -> str:
     """Return one line with point and reason a cause, then what a person needs to act on it."""
-    causes = [
-        (_name(decision.record), decision.why, *cause) for decision in decisions for cause in _causes(decision.record)
-    ]
+    causes = [(_name(decision.record), decision.why, *cause) for decision in decisions for cause in _causes(decision.record)]
     width = max(len(cause[0]) for cause in causes)
     lines = []
     for name, why, reason, detail, log, do in causes:

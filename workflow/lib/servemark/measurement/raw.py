@@ -174,9 +174,7 @@ def _result(data: dict[str, Any]) -> RawResult:
     if len(set(lengths.values())) > 1:
         text = ", ".join(f"{key} {length}" for key, length in lengths.items())
         raise _Bad("raw_lengths", f"The per-request lists have other lengths: {text}")
-    latencies = columns.get("latencies") or [
-        ttft + math.fsum(itls) for ttft, itls in zip(columns["ttfts"], columns["itls"], strict=True)
-    ]
+    latencies = columns.get("latencies") or [ttft + math.fsum(itls) for ttft, itls in zip(columns["ttfts"], columns["itls"], strict=True)]
     waits = columns.get("queue_times") or [None] * len(latencies)
     requests = tuple(
         Request(
@@ -226,9 +224,7 @@ def _clients(entries: Any, requests: tuple[Request, ...]) -> tuple[Client, ...]:
         samples = [_numbers("cpu", sample) for sample in _column(entry, "cpu", lambda _, sample: sample)]
         if any(len(sample) != 2 for sample in samples):
             raise _Bad("raw_types", "cpu holds a sample that is not a moment and seconds")
-        found.append(
-            Client(**said, requests=requests[begin:end], cpu=tuple((moment, used) for moment, used in samples))
-        )
+        found.append(Client(**said, requests=requests[begin:end], cpu=tuple((moment, used) for moment, used in samples)))
         begin = end
     if found and begin != len(requests):
         raise _Bad("raw_lengths", f"The client processes list {begin} requests, the file {len(requests)}")

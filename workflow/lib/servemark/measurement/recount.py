@@ -52,9 +52,7 @@ def disagreements(said: Results, figures: statistics.Figures) -> list[str]:
         "first_start": min((request.start for request in said.requests), default=0.0),
     }
     client = {"completed": said.completed, "failed": said.failed, **said.totals}
-    return [
-        f"{name} {theirs:g} (ours {ours[name]:g})" for name, theirs in client.items() if not same(ours[name], theirs)
-    ]
+    return [f"{name} {theirs:g} (ours {ours[name]:g})" for name, theirs in client.items() if not same(ours[name], theirs)]
 
 
 def same(ours: float, theirs: float) -> bool:

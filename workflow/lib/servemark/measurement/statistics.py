@@ -57,15 +57,9 @@ def summarise(values_ms: Sequence[float]) -> Summary | None:
     )
 
 
-def times_per_output_token(
-    latencies: Sequence[float], ttfts: Sequence[float], output_tokens: Sequence[int]
-) -> list[float]:
+def times_per_output_token(latencies: Sequence[float], ttfts: Sequence[float], output_tokens: Sequence[int]) -> list[float]:
     """Return TPOT in seconds: (latency - ttft) / (output tokens - 1), of the requests with more than one output token."""
-    return [
-        (latency - ttft) / (tokens - 1)
-        for latency, ttft, tokens in zip(latencies, ttfts, output_tokens, strict=True)
-        if tokens > 1
-    ]
+    return [(latency - ttft) / (tokens - 1) for latency, ttft, tokens in zip(latencies, ttfts, output_tokens, strict=True) if tokens > 1]
 
 
 def inter_token_latencies(itls: Sequence[Sequence[float]]) -> list[float]:

@@ -106,9 +106,7 @@ def judged(record: Measurement, judgement: Judgement) -> Measurement:
     """Return the record with this verdict and these figures in place of its own; everything else stays."""
     found = {f.name: getattr(judgement, f.name) for f in fields(judgement) if f.name != "figures"}
     found |= {"client_cpu": None} if judgement.figures is None else {}
-    return record.model_copy(
-        update=found | {f.name: getattr(judgement.figures, f.name, None) for f in fields(statistics.Figures)}
-    )
+    return record.model_copy(update=found | {f.name: getattr(judgement.figures, f.name, None) for f in fields(statistics.Figures)})
 
 
 def not_measured(record: Measurement, failure: Failure) -> Measurement:
@@ -154,9 +152,7 @@ def _request_reasons(raw: RawResult, good: list[Request], asked: LoadPoint, thre
     if failed:
         fraction = failed / accounted
         first = next((request.error for request in raw.requests if request.error.strip()), "no error text")
-        detail = (
-            f"{failed} of {accounted} requests failed ({fraction:.1%}); first: {first.strip().splitlines()[-1]:.200}"
-        )
+        detail = f"{failed} of {accounted} requests failed ({fraction:.1%}); first: {first.strip().splitlines()[-1]:.200}"
         allowed = fraction <= thresholds.max_failed_fraction
         yield reason("requests_failed", detail, "SUSPECT" if allowed else "INVALID")
     silent = sum(request.output_tokens == 0 for request in good)

@@ -129,9 +129,7 @@ def jobs_alive() -> tuple[str, ...]:
 
 def _components(text: str) -> list[str]:
     """Return the node list of each component of a job, by offset; of a usual job there is one. scontrol may print a component twice."""
-    found = {
-        _field(part, "HetJobOffset") or "0": _field(part, "NodeList") or "" for part in _JOB.split(text) if part.strip()
-    }
+    found = {_field(part, "HetJobOffset") or "0": _field(part, "NodeList") or "" for part in _JOB.split(text) if part.strip()}
     return [found[offset] for offset in sorted(found, key=int)]
 
 

@@ -198,9 +198,7 @@ def _versions(name: str, spec: Spec) -> dict[str, Any]:
     script = str(Path(__file__).parents[1] / "in_model_env" / "versions.py")
     argv = process_request.with_modules([spec.python, script], spec.modules)
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=60, env=passed_on.clean_environment(), check=True
-        )
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=passed_on.clean_environment(), check=True)
         return dict(json.loads(done.stdout.splitlines()[-1]))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         words = getattr(error, "stderr", None) or str(error)

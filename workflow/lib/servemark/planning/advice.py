@@ -160,9 +160,7 @@ CONDITIONS: dict[str, Callable[[Asked], Found]] = {
     "tensor_parallel_spans_nodes": lambda asked: asked.topology.tensor_parallel > asked.topology.devices_per_node,
     "pipeline_spans_nodes": lambda asked: asked.cuda and asked.spans_nodes and asked.topology.pipeline_parallel > 1,
     "data_parallel_instead": data_parallel_instead,
-    "replicas_in_turn": lambda asked: (
-        asked.topology.replicas > 1 and asked.topology.routing == "round_robin" and asked.shared
-    ),
+    "replicas_in_turn": lambda asked: asked.topology.replicas > 1 and asked.topology.routing == "round_robin" and asked.shared,
     "engines_uneven": lambda asked: asked.engines_together and asked.topology.balancing == "server" and asked.shared,
     "multicast": lambda asked: multicast(asked.all_reduce, {**asked.inherited, **asked.variables}),
     "queueing": queueing,

@@ -92,9 +92,7 @@ def sparse(topology: Topology, points: Sequence[LoadPoint], at_a_time: int) -> l
     (vllm/v1/cudagraph_dispatcher.py). Other steps are padded to a size of :func:`coarse`. Data parallel engines pad to the largest step
     among them (vllm/v1/worker/dp_utils.py), which is one of these sizes.
     """
-    needs = {
-        min(size, at_a_time) for point in points for size in named(topology.asked(point.ask), point.concurrency or 1)
-    }
+    needs = {min(size, at_a_time) for point in points for size in named(topology.asked(point.ask), point.concurrency or 1)}
     return sorted(needs | set(coarse(max(needs))))
 
 
@@ -128,9 +126,7 @@ def resolve(
         return rest, tuple(refused)
     at_a_time = max_num_seqs(rest, topology, hardware)
     if word == LARGEST:
-        size: int | list[int] = max(
-            needed(topology.asked(point.ask), point.concurrency or 1, at_a_time) for point in points
-        )
+        size: int | list[int] = max(needed(topology.asked(point.ask), point.concurrency or 1, at_a_time) for point in points)
     else:
         size = sparse(topology, points, at_a_time)
     # In its old place: a plan's options are shown in the order in which they were given.

@@ -86,9 +86,7 @@ class Asked:
     @property
     def shared(self) -> bool:
         """Whether a closed load is spread over several engines on GPUs, so that one may get more than others."""
-        return self.cuda and any(
-            point.ask == "endpoint" and (point.concurrency or 0) > self.engines(point) for point in self.closed
-        )
+        return self.cuda and any(point.ask == "endpoint" and (point.concurrency or 0) > self.engines(point) for point in self.closed)
 
     @property
     def all_reduce(self) -> tuple[str, ...]:

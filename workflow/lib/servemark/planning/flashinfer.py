@@ -46,9 +46,7 @@ def obstacle(tools: KernelTools, torch_cuda: str | None) -> str | None:
     return None
 
 
-def turned_off(
-    check: EnvironmentCheck, topology: Topology, variables: Mapping[str, str]
-) -> tuple[dict[str, str], tuple[str, ...]]:
+def turned_off(check: EnvironmentCheck, topology: Topology, variables: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the variables that turn off what FlashInfer cannot build on the nodes, and a sentence that says so.
 
     A variable that the deployment or the cluster file sets is left alone, and so is everything where they name a CUDA toolkit.
@@ -61,9 +59,7 @@ def turned_off(
         return {}, ()
     wanted = {SAMPLER: tools.sampler, ALL_REDUCE: topology.tensor_parallel > 1 and ALL_REDUCE in check.variables}
     off = {name: "0" for name, used in wanted.items() if used and name not in variables}
-    sentences = (
-        [f"{', '.join(off)} set to 0: FlashInfer cannot build kernels here, because {why}. {WAYS_OUT}"] if off else []
-    )
+    sentences = [f"{', '.join(off)} set to 0: FlashInfer cannot build kernels here, because {why}. {WAYS_OUT}"] if off else []
     if tools.sampler and variables.get(SAMPLER) == "1":
         sentences.append(
             f"variables.{SAMPLER}: 1 makes the server end at its start: FlashInfer cannot build its sampler here, because {why}. "

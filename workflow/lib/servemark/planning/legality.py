@@ -117,15 +117,11 @@ def legality(
     errors = []
     if fault := _tensor_fault(architecture, tp, topology.data_parallel, spread):
         accepted = [
-            str(size)
-            for size in range(1, architecture.heads + 1)
-            if not _tensor_fault(architecture, size, topology.data_parallel, spread)
+            str(size) for size in range(1, architecture.heads + 1) if not _tensor_fault(architecture, size, topology.data_parallel, spread)
         ]
         errors.append(f"tensor_parallel {tp} {fault}; legal here: {', '.join(accepted) or 'none'}.")
     if pp > architecture.layers:
-        errors.append(
-            f"pipeline_parallel {pp} exceeds {architecture.layers} layers; legal here: 1 to {architecture.layers}."
-        )
+        errors.append(f"pipeline_parallel {pp} exceeds {architecture.layers} layers; legal here: 1 to {architecture.layers}.")
     if topology.devices_per_node > devices_per_node:
         errors.append(
             f"tensor_parallel {tp} x pipeline_parallel {pp} x data_parallel {topology.data_parallel} x replicas {topology.replicas} = "

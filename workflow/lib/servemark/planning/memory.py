@@ -88,9 +88,7 @@ def kv_pool(architecture: Architecture, server: Server, max_model_len: int) -> P
     starts = [sum(server.stages[:stage]) for stage in range(len(server.stages))]
     groups = layer_groups(architecture.windows)
     largest_group = max(
-        sum(start <= layer < start + size for layer in group)
-        for start, size in zip(starts, server.stages, strict=True)
-        for group in groups
+        sum(start <= layer < start + size for layer in group) for start, size in zip(starts, server.stages, strict=True) for group in groups
     )
     blocks = 0
     for group in groups:
@@ -183,9 +181,7 @@ def longest_fitting(fits: Callable[[int], bool], shortest: int, longest: int) ->
     if longest <= shortest or fits(longest):
         return max(shortest, longest)
     # bisect finds the first that does not fit.
-    return max(
-        shortest, shortest - 1 + bisect.bisect_left(range(shortest, longest), True, key=lambda tokens: not fits(tokens))
-    )
+    return max(shortest, shortest - 1 + bisect.bisect_left(range(shortest, longest), True, key=lambda tokens: not fits(tokens)))
 
 
 def require(estimated: Estimate, server: Server) -> None:

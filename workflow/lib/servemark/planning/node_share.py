@@ -14,9 +14,7 @@ from pathlib import Path
 from servemark.errors import ServemarkError
 from servemark.records import Gpu, Hardware, Strict
 
-WHOLE_NODE = (
-    "Set `small_jobs.whole_node: true` in the cluster file: the probe then has all that a deployment's job has."
-)
+WHOLE_NODE = "Set `small_jobs.whole_node: true` in the cluster file: the probe then has all that a deployment's job has."
 
 
 class Share(Strict):
@@ -122,9 +120,7 @@ def _gpus(found: Hardware, share: Share, part: NodePart) -> tuple[tuple[Gpu, ...
             reason="gpu_kinds_open",
         )
     one = found.gpus[0]
-    source = (
-        f"Gres={part.node['Gres']} of this node in Slurm" if share.exclusive else "gpus_per_node of the cluster file"
-    )
+    source = f"Gres={part.node['Gres']} of this node in Slurm" if share.exclusive else "gpus_per_node of the cluster file"
     more = Gpu(name=one.name, memory_mib=one.memory_mib)
     gpus = (*found.gpus[:number], *[more] * (number - len(found.gpus)))
     return gpus, {"gpus": f"{number}, from {source}; the probe's job had {len(found.gpus)}, of which the kind is known"}
@@ -146,6 +142,4 @@ def _cpus(seen: int, share: Share, part: NodePart) -> tuple[int, dict[str, str]]
     number = min(given * seen // part.given, part.online)
     if number == seen:
         return seen, {}
-    return number, {
-        "cpu_count": f"{number}, from {source}; the probe's job had {part.given} and could use {seen} of {part.online}"
-    }
+    return number, {"cpu_count": f"{number}, from {source}; the probe's job had {part.given} and could use {seen} of {part.online}"}

@@ -26,9 +26,7 @@ def place(topology: Topology) -> tuple[Replica, ...]:
         raise ValueError(f"{topology.replicas} replicas cannot be placed evenly on {topology.nodes} nodes")
     devices = _devices(0, topology.replica_size // nodes)
     return tuple(
-        Replica(
-            name=f"r{index}", parts=tuple(Part(node=index * nodes + part, devices=devices) for part in range(nodes))
-        )
+        Replica(name=f"r{index}", parts=tuple(Part(node=index * nodes + part, devices=devices) for part in range(nodes)))
         for index in range(topology.replicas)
     )
 

@@ -64,9 +64,7 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
     errors += planning.first_request_fails(topology, deployment.options, variables, hardware.accelerator)
     errors += planning.not_on_cpu(architecture, topology, hardware.accelerator)
     options, no_size = planning.resolve_capture_size(deployment.options, topology, points, hardware)
-    too_long = planning.too_long(
-        {point.workload: point for point in points}, whole(deployment.options, "max-model-len")
-    )
+    too_long = planning.too_long({point.workload: point for point in points}, whole(deployment.options, "max-model-len"))
     if unknown or errors or too_long or no_size:
         reasons = (*unknown, *errors, *too_long, *no_size)
         raise PlanRefused(
@@ -127,7 +125,5 @@ def unknown_options(options: Iterable[str], known: Iterable[str], version: str) 
         if option not in names and plain not in names:
             allowed = [name for name in sorted(names) if not refusal(name, SERVE_OPTIONS)]
             near = difflib.get_close_matches(option, allowed, n=1)
-            found.append(
-                f"options.{option}: vLLM {version} has no such option{f'; did you mean {near[0]}' if near else ''}."
-            )
+            found.append(f"options.{option}: vLLM {version} has no such option{f'; did you mean {near[0]}' if near else ''}.")
     return found

@@ -99,9 +99,7 @@ def bound(
     attention = 4 * architecture.heads * architecture.head_dim
     made = 2 * (active + head) + attention * sum(seen)
     # A prompt's token sees on average half of the prompt.
-    read = 2 * active + attention * sum(
-        min(window or input_tokens, input_tokens / 2) for window in architecture.windows
-    )
+    read = 2 * active + attention * sum(min(window or input_tokens, input_tokens / 2) for window in architecture.windows)
     speed = device.operations_per_s * (device.float8_factor if architecture.float8_arithmetic else 1.0)
     memory_s = (weights + requests * cache) / device.bytes_per_s / topology.replica_size
     arithmetic_s = (requests * made + prompts * read) / speed / topology.replica_size

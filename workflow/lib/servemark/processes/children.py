@@ -17,9 +17,7 @@ from servemark.processes import identity
 from servemark.processes.identity import Identity, die_with_parent
 
 
-def start_child(
-    argv: Sequence[str], *, log: Path, env: Mapping[str, str], leash: bool = False
-) -> subprocess.Popen[bytes]:
+def start_child(argv: Sequence[str], *, log: Path, env: Mapping[str, str], leash: bool = False) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own that dies when this thread dies; output is appended to ``log``.
 
     Call from a thread that lives as long as the child is wanted: PR_SET_PDEATHSIG follows the creating thread (prctl(2)).
@@ -127,9 +125,7 @@ def run_tool(
                 child.wait(interval_s)
                 break
             except subprocess.TimeoutExpired:
-                stopped = check() or (
-                    f"timeout after {timeout_s:.0f} s" if time.monotonic() - begin > timeout_s else None
-                )
+                stopped = check() or (f"timeout after {timeout_s:.0f} s" if time.monotonic() - begin > timeout_s else None)
                 if stopped:
                     break
     finally:

@@ -40,9 +40,7 @@ from servemark.records.timeline import ServerTimeline, Timeline
 from servemark.records.topology import Topology
 from servemark.records.workload import AnyPrompts, Prompts, RandomPrompts
 
-ALL_RECORDS = tuple(
-    kind for kind in list(globals().values()) if isinstance(kind, type) and issubclass(kind, Record) and kind.KIND
-)
+ALL_RECORDS = tuple(kind for kind in list(globals().values()) if isinstance(kind, type) and issubclass(kind, Record) and kind.KIND)
 
 __all__ = [
     "ALL_RECORDS",

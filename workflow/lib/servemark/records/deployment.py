@@ -23,9 +23,7 @@ class DaemonState(Strict):
     ended_at: str | None = None
     exit_code: int | None = None
     signal: int | None = None
-    why: str | None = Field(
-        default=None, description="exited | stop_requested | lifeline_ended | sibling_ended | never_started"
-    )
+    why: str | None = Field(default=None, description="exited | stop_requested | lifeline_ended | sibling_ended | never_started")
 
 
 class Node(Strict):
@@ -36,9 +34,7 @@ class Node(Strict):
     address: str = Field(description="IPv4 address on the chosen interface")
     interface: str
     devices: int = Field(description="devices for ranks that the allocation has there")
-    cuda_visible_devices: str | None = Field(
-        default=None, description="CUDA_VISIBLE_DEVICES there; null: it was not set"
-    )
+    cuda_visible_devices: str | None = Field(default=None, description="CUDA_VISIBLE_DEVICES there; null: it was not set")
     cpu_count: int
     memory_gib: float
     shm_gib: float
@@ -85,15 +81,11 @@ class Cluster(Record):
     attempt: str | None = Field(default=None, description="folder of this attempt: keeper state and logs")
     job_id: str | None = Field(default=None, description="the scheduler's job; None without a scheduler")
     ends_at: str | None = Field(default=None, description="when the allocation's time is over")
-    nodes: tuple[Node, ...] = Field(
-        default=(), description="the servers' nodes in order, then the client's own if it has one"
-    )
+    nodes: tuple[Node, ...] = Field(default=(), description="the servers' nodes in order, then the client's own if it has one")
     replicas: tuple[Replica, ...] = ()
     model_path: str | None = Field(default=None, description="where the servers read the model, on every node")
     ray_nodes: tuple[RayNode, ...] = ()
-    seconds: float = Field(
-        default=0.0, description="from the beginning to the passed gate, waiting for the machine left out"
-    )
+    seconds: float = Field(default=0.0, description="from the beginning to the passed gate, waiting for the machine left out")
 
 
 class Fabric(Record):
@@ -134,18 +126,14 @@ class Endpoint(Record):
     replay: bool = False
     failure: Failure | None = None
     attempt: str | None = None
-    url: str | None = Field(
-        default=None, description="the one address: the server's, or the router's, where there is one"
-    )
+    url: str | None = Field(default=None, description="the one address: the server's, or the router's, where there is one")
     served_name: str | None = None
     key_file: str | None = None
     servers: tuple[ServerPlace, ...] = ()
     router: ServerPlace | None = None
     started_at: str | None = None
     compile_cache: CompileCache | None = Field(default=None, description="as in startup.json")
-    compile_cache_folder: str | None = Field(
-        default=None, description="where servers that came up are noted; None: they are not"
-    )
+    compile_cache_folder: str | None = Field(default=None, description="where servers that came up are noted; None: they are not")
 
 
 class Ready(Record):
@@ -196,9 +184,7 @@ class Startup(Record):
     seconds_to_health: float | None = None
     seconds_to_first_token: float | None = Field(default=None, description="process start to the first generated token")
     phases: tuple[StartupPhase, ...] = ()
-    observed: dict[str, float] = Field(
-        default={}, description="from the log: weights_gib, kv_cache_gib, kv_cache_tokens, max_concurrency"
-    )
+    observed: dict[str, float] = Field(default={}, description="from the log: weights_gib, kv_cache_gib, kv_cache_tokens, max_concurrency")
     differences: dict[str, float] = Field(default={}, description="observed over estimated, per figure")
     all_reduce: tuple[str, ...] = Field(
         default=(), description="all-reduces between tensor parallel ranks, as the log names them, in vLLM's order"
@@ -208,9 +194,7 @@ class Startup(Record):
         default=(),
         description="each server where there are several; the figures above are then those of the last to come up",
     )
-    nodes: tuple[Node, ...] = Field(
-        default=(), description="those of cluster.json, which does not outlive the deployment"
-    )
+    nodes: tuple[Node, ...] = Field(default=(), description="those of cluster.json, which does not outlive the deployment")
     placement: tuple[Replica, ...] = Field(default=(), description="which replica has which devices of which node")
     ray_nodes: tuple[RayNode, ...] = ()
     servers: tuple[ServerPlace, ...] = ()

@@ -15,9 +15,7 @@ class EndpointStatus(Record):
 
     KIND = "endpoint_status"
     deployment: str
-    state: Literal["held", "silent", "ended"] = Field(
-        description="silent: alive, but a server does not answer /metrics"
-    )
+    state: Literal["held", "silent", "ended"] = Field(description="silent: alive, but a server does not answer /metrics")
     at: str = Field(description="when this was written, UTC")
     since: str = Field(description="when it began to be held")
     ends_at: str | None = Field(
@@ -42,8 +40,6 @@ class Held(Record):
     why: Literal["stop_requested", "out_of_time"]
     since: str | None = Field(default=None, description="None: it was ended before it was ready")
     until: str
-    finished: int = Field(
-        default=0, description="requests that were finished while it was held, as of the last heartbeat"
-    )
+    finished: int = Field(default=0, description="requests that were finished while it was held, as of the last heartbeat")
     daemons: tuple[DaemonState, ...] = ()
     leftovers: tuple[str, ...] = Field(default=(), description="processes that were still there and had to be ended")

@@ -43,9 +43,7 @@ class Hardware(Record):
         description="those that may be used, in the order of CUDA_VISIBLE_DEVICES; without it all, in nvidia-smi's",
     )
     hidden_gpus: int = Field(default=0, description="how many more the machine has, which CUDA_VISIBLE_DEVICES hides")
-    cuda_visible_devices: str | None = Field(
-        default=None, description="CUDA_VISIBLE_DEVICES as the probe found it; null: it was not set"
-    )
+    cuda_visible_devices: str | None = Field(default=None, description="CUDA_VISIBLE_DEVICES as the probe found it; null: it was not set")
     driver: str | None = None
     cuda: str | None = Field(default=None, description="highest CUDA version the driver can do")
     gpu_topology: str | None = Field(
@@ -83,9 +81,7 @@ class Environment(Record):
         default=None,
         description="sha256 over its distributions, of one that was built here: nothing may be added unseen",
     )
-    bytecode: str | None = Field(
-        default=None, description="folder in which Python keeps its compiled modules; null: beside their sources"
-    )
+    bytecode: str | None = Field(default=None, description="folder in which Python keeps its compiled modules; null: beside their sources")
     seconds: float = Field(description="time this build took; 0 when an existing one was used")
     size_mib: float
 
@@ -120,12 +116,8 @@ class EnvironmentCheck(Record):
     tensor_on: Literal["cpu", "cuda"] | None = Field(
         default=None, description="the device on which torch added two numbers; cpu of a CUDA build: no GPU was there"
     )
-    serve_options: tuple[str, ...] = Field(
-        default=(), description="every option `vllm serve --help=all` knows, without dashes"
-    )
-    variables: tuple[str, ...] = Field(
-        default=(), description="every VLLM_ variable that vllm/envs.py lists; none: it was not asked"
-    )
+    serve_options: tuple[str, ...] = Field(default=(), description="every option `vllm serve --help=all` knows, without dashes")
+    variables: tuple[str, ...] = Field(default=(), description="every VLLM_ variable that vllm/envs.py lists; none: it was not asked")
     kernels: KernelTools | None = Field(default=None, description="null: no CUDA build, or not looked up")
     warnings: tuple[str, ...] = ()
 
@@ -149,12 +141,8 @@ class Manifest(Record):
     files: tuple[ModelFile, ...]
     bytes: int
     config: dict[str, Any] = Field(description="the model's config.json")
-    weight_bytes: int | None = Field(
-        description="sum of the safetensors files' tensor bytes; null: random weights, none are stored"
-    )
-    parameters: int = Field(
-        description="number of parameters: from the safetensors headers, or from the shape where there are none"
-    )
+    weight_bytes: int | None = Field(description="sum of the safetensors files' tensor bytes; null: random weights, none are stored")
+    parameters: int = Field(description="number of parameters: from the safetensors headers, or from the shape where there are none")
     load_format: Literal["auto", "dummy"] = Field(
         default="auto", description="dummy: served with random weights; the files are config and tokenizer alone"
     )

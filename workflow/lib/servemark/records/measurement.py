@@ -106,8 +106,7 @@ class Accounting(Record):
     )
     gpu_hours_used: float = Field(
         default=0.0,
-        description="devices of the topology x time from the last server's first token to the first server's end, hours, over "
-        "all attempts",
+        description="devices of the topology x time from the last server's first token to the first server's end, hours, over all attempts",
     )
 
 
@@ -118,6 +117,4 @@ class Check(Record):
     run: str
     valid: int
     suspect: int
-    holes: tuple[dict[str, str], ...] = Field(
-        default=(), description="accepted gaps: deployment, point, reason, detail"
-    )
+    holes: tuple[dict[str, str], ...] = Field(default=(), description="accepted gaps: deployment, point, reason, detail")

@@ -87,9 +87,7 @@ def record_files(run_folder: Path, deployments: Iterable[str]) -> list[Path]:
         ServemarkError: a plan is missing or cannot be read.
     """
     folders = [run_folder / "deployments" / name for name in deployments]
-    return [
-        folder / "points" / f"{load.name}.json" for folder in folders for load in Plan.read(folder / "plan.json").loads
-    ]
+    return [folder / "points" / f"{load.name}.json" for folder in folders for load in Plan.read(folder / "plan.json").loads]
 
 
 class Plans(Record):

@@ -23,10 +23,7 @@ def record_schema(record: type[Record]) -> dict[str, Any]:
 
 def texts() -> dict[str, str]:
     """Return file name -> text of every record's schema."""
-    return {
-        f"{record.KIND}.schema.json": json.dumps(record_schema(record), indent=2, ensure_ascii=False) + "\n"
-        for record in ALL_RECORDS
-    }
+    return {f"{record.KIND}.schema.json": json.dumps(record_schema(record), indent=2, ensure_ascii=False) + "\n" for record in ALL_RECORDS}
 
 
 def write(folder: Path) -> None:

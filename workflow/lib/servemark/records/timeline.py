@@ -14,14 +14,10 @@ class ServerTimeline(Strict):
     """One server's answers to /metrics in the order of time: entry i of every list is of the same answer."""
 
     replica: str
-    seconds: tuple[FiniteFloat, ...] = Field(
-        description="since the watch began, a moment before the client was started"
-    )
+    seconds: tuple[FiniteFloat, ...] = Field(description="since the watch began, a moment before the client was started")
     running: tuple[FiniteFloat, ...] = Field(description="requests in the batch; several engines added up")
     waiting: tuple[FiniteFloat, ...] = Field(description="requests in the queue; several engines added up")
-    kv_cache_usage: tuple[FiniteFloat | None, ...] = Field(
-        description="0 to 1, of the fullest engine; None where the server does not say"
-    )
+    kv_cache_usage: tuple[FiniteFloat | None, ...] = Field(description="0 to 1, of the fullest engine; None where the server does not say")
     engines: int = Field(default=1, description="data parallel engines that the server told of")
     fullest: tuple[FiniteFloat, ...] = Field(
         default=(), description="requests in the batch of the engine with the most; empty where there is one engine"

@@ -46,9 +46,7 @@ class ExecutorTraits:
 EXECUTORS: dict[ExecutorName, ExecutorTraits] = {
     "single": ExecutorTraits("one process", ports=0, one_rank=True),
     "mp": ExecutorTraits("multiprocessing executor", ports=1),
-    "ray": ExecutorTraits(
-        "Ray executor", ports=6, engines_span_nodes=True, needs_ray=True, copies_variables=True, open_store=True
-    ),
+    "ray": ExecutorTraits("Ray executor", ports=6, engines_span_nodes=True, needs_ray=True, copies_variables=True, open_store=True),
 }
 
 

@@ -123,8 +123,7 @@ def rejected_rows(rejected: Iterable[Measurement], failures: Iterable[Told]) -> 
     """Return one row a rejected measurement, and where the page tells of the failure that it carries."""
     anchors = _anchors(failures)
     return [
-        {"record": item, "anchor": anchors.get(_identity(item.deployment, item.failure)) if item.failure else None}
-        for item in rejected
+        {"record": item, "anchor": anchors.get(_identity(item.deployment, item.failure)) if item.failure else None} for item in rejected
     ]
 
 

@@ -77,9 +77,7 @@ def content(data: PageData, whole: bool | None = None) -> Content:
         "reasons": views.objections(items),
         "points": _table(shown.points, _POINT),
         "measurements": [
-            {name: row[name] for name in _MEASUREMENT} | {"reasons": formatting.reasons(item)}
-            for row, item, kept in listed
-            if kept
+            {name: row[name] for name in _MEASUREMENT} | {"reasons": formatting.reasons(item)} for row, item, kept in listed if kept
         ],
         "curves": {panel.id: {name: _values(spec) for name, spec in panel.specs.items()} for panel in panels},
         "distributions": histogram.loads(bins),

@@ -86,9 +86,7 @@ def series(names: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
-def panels(
-    rows: Sequence[Mapping[str, Any]], names: Sequence[str], throughputs: Sequence[str] = tuple(THROUGHPUTS)
-) -> list[Panel]:
+def panels(rows: Sequence[Mapping[str, Any]], names: Sequence[str], throughputs: Sequence[str] = tuple(THROUGHPUTS)) -> list[Panel]:
     """Group accepted measurements (rows of the tidy table) that can share an axis, and plot each group.
 
     ``names`` are the deployments of the legend, in the order that gives each its look; ``throughputs`` the columns that
@@ -127,9 +125,7 @@ def _label(workload: str, axis: str, cap: int | None) -> str:
     return f"{workload}, by request rate" + ("" if cap is None else f", at most {cap} at once")
 
 
-def _curves(
-    rows: Sequence[Mapping[str, Any]], names: Sequence[str], axis: str, throughput: Sequence[str]
-) -> dict[str, dict[str, Any]]:
+def _curves(rows: Sequence[Mapping[str, Any]], names: Sequence[str], axis: str, throughput: Sequence[str]) -> dict[str, dict[str, Any]]:
     specs = {"throughput": _curve([_per_device(row) for row in rows], names, axis, throughput, throughput)}
     for metric, title in formatting.METRICS.items():
         columns = [f"{metric}_{name}_ms" for name in PERCENTILES]

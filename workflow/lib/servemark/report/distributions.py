@@ -58,9 +58,7 @@ def distributions(results: Iterable[tuple[Measurement, Path]], most: int = MOST)
     loads: dict[_Load, list[tuple[Measurement, Path]]] = {}
     for record, path in results:
         if record.verdict != "INVALID":
-            loads.setdefault((record.load.workload, record.load.concurrency, record.load.request_rate), []).append(
-                (record, path)
-            )
+            loads.setdefault((record.load.workload, record.load.concurrency, record.load.request_rate), []).append((record, path))
     found = []
     for load in _kept(loads, most):
         if metrics := _metrics(loads[load]):
@@ -73,9 +71,7 @@ _Load = tuple[str, int | None, float | None]
 
 def _kept(loads: Mapping[_Load, Sequence[tuple[Measurement, Path]]], most: int) -> list[_Load]:
     """Return the loads to show, in the order of the table."""
-    ordered = sorted(
-        loads, key=lambda load: (load[0], load[1] is None, load[1] or 0, load[2] is not None, load[2] or 0)
-    )
+    ordered = sorted(loads, key=lambda load: (load[0], load[1] is None, load[1] or 0, load[2] is not None, load[2] or 0))
     by_workload: dict[str, list[_Load]] = {}
     for load in ordered:
         by_workload.setdefault(load[0], []).append(load)

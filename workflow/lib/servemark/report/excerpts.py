@@ -52,9 +52,7 @@ _GONE = "The log is not in the run's folder."
 def locate(log: str, run_folder: Path) -> Path | None:
     """Return the file of a run that a failure's ``log`` names, wherever the run's folder lies now; None where there is none."""
     parts = PurePosixPath(log).parts
-    after = [
-        index for index in range(1, len(parts)) if parts[index - 1] == "results" and parts[index] == run_folder.name
-    ]
+    after = [index for index in range(1, len(parts)) if parts[index - 1] == "results" and parts[index] == run_folder.name]
     if not after or ".." in parts:
         return None
     path = run_folder.joinpath(*parts[after[-1] + 1 :])

@@ -95,11 +95,7 @@ def _of(data: PageData, deployment: str, mine: Sequence[Measurement]) -> Iterato
     missing = [formatting.point(load) for load in plan.loads if load.name not in measured] if plan else []
     if missing or (plan is None and not mine and not found):
         if not found:
-            what = (
-                f"{formatting.plural(len(missing), 'planned point')} without a record"
-                if plan
-                else "no plan was recorded"
-            )
+            what = f"{formatting.plural(len(missing), 'planned point')} without a record" if plan else "no plan was recorded"
             failure = Failure(
                 stage="measure" if plan else "plan_deployment",
                 reason="not_measured" if plan else "not_planned",
@@ -112,9 +108,7 @@ def _of(data: PageData, deployment: str, mine: Sequence[Measurement]) -> Iterato
 
 
 def _remedy(run: str, item: Measurement) -> str:
-    known = (
-        TABLE[reason.code].remedy for reason in item.reasons if reason.severity == "INVALID" and reason.code in TABLE
-    )
+    known = (TABLE[reason.code].remedy for reason in item.reasons if reason.severity == "INVALID" and reason.code in TABLE)
     return " ".join(
         (
             *dict.fromkeys(filter(None, known)),

@@ -108,9 +108,7 @@ class RunRecords:
             rejected=self.rejected,
             timelines=self.timelines,
             measurements=measurements,
-            distributions=distributions.distributions(
-                [(item, files.raw) for item, files in zip(measurements, self.points, strict=True)]
-            ),
+            distributions=distributions.distributions([(item, files.raw) for item, files in zip(measurements, self.points, strict=True)]),
             version=__version__,
             commit="",
             commands=(),

@@ -13,10 +13,7 @@ from servemark.report.distributions import Distribution
 def loads(distributions: Sequence[Distribution]) -> list[dict[str, Any]]:
     """Return the bins of each latency, for every load."""
     return [
-        {
-            metric: {"edges": bins.edges, "logarithmic": bins.logarithmic, "counts": bins.counts}
-            for metric, bins in item.metrics.items()
-        }
+        {metric: {"edges": bins.edges, "logarithmic": bins.logarithmic, "counts": bins.counts} for metric, bins in item.metrics.items()}
         for item in distributions
     ]
 
@@ -33,11 +30,7 @@ def heaviest(distributions: Sequence[Distribution]) -> int:
 
 def left_out(distributions: Sequence[Distribution], points: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a load with accepted measurements (rows of ``views.medians``) is not shown."""
-    accepted = {
-        (point["workload"], point["concurrency"], point["request_rate_per_s"])
-        for point in points
-        if point["repetitions_accepted"]
-    }
+    accepted = {(point["workload"], point["concurrency"], point["request_rate_per_s"]) for point in points if point["repetitions_accepted"]}
     return len(distributions) < len(accepted)
 
 

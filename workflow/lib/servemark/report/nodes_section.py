@@ -110,9 +110,7 @@ def jobs(data: PageData) -> list[dict[str, Any]]:
                 "deployment": name,
                 "account": account,
                 "lines": [{"job": job, "place": _place(job), "hours": _hours(job)} for job in account.jobs],
-                "share": (
-                    account.gpu_hours_used / account.gpu_hours_allocated if account.gpu_hours_allocated else None
-                ),
+                "share": (account.gpu_hours_used / account.gpu_hours_allocated if account.gpu_hours_allocated else None),
             }
         )
     return result
@@ -151,9 +149,7 @@ def balance(data: PageData) -> list[dict[str, Any]]:
 def replica_startups(data: PageData) -> dict[str, Any]:
     """Return start-up seconds of each replica where a deployment has several: ``phases`` are the columns, ``lines`` the rows."""
     several = [startup for startup in data.startups.values() if startup.replicas]
-    phases = list(
-        dict.fromkeys(phase.name for startup in several for start in startup.replicas for phase in start.phases)
-    )
+    phases = list(dict.fromkeys(phase.name for startup in several for start in startup.replicas for phase in start.phases))
     lines = [
         {"deployment": startup.deployment, "start": start, "cells": _cells(start.phases, phases)}
         for startup in several

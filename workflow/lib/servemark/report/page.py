@@ -89,9 +89,7 @@ def render(data: PageData, *, bundle: str | None = None, whole: bool | None = No
         device=comparison.device(data),
         unit=lambda count: comparison.unit(data, count),
         router_pairs=[
-            pair
-            for pair in router_share.pairs(points, data)
-            if shown.shows(pair.deployment, pair.router.workload, pair.router.load)
+            pair for pair in router_share.pairs(points, data) if shown.shows(pair.deployment, pair.router.workload, pair.router.load)
         ],
         distributions=bins,
         loads_left_out=histogram.left_out(bins, points),
@@ -157,10 +155,7 @@ def _policy(scripts: list[str], styles: list[str]) -> str:
 
     https://www.w3.org/TR/CSP3/#match-element-to-source-list
     """
-    return (
-        f"default-src 'none'; script-src {_hashes(scripts)}; style-src {_hashes(styles)}; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    return f"default-src 'none'; script-src {_hashes(scripts)}; style-src {_hashes(styles)}; base-uri 'none'; form-action 'none'"
 
 
 def _hashes(texts: list[str]) -> str:

@@ -78,10 +78,7 @@ class Selection:
 
     def groups(self, groups: Sequence[Group]) -> list[Group]:
         """Return the comparison without the load points that the tables leave out."""
-        return [
-            replace(group, rows=tuple(r for r in group.rows if self.shows(r.deployment, group.workload, r.load)))
-            for group in groups
-        ]
+        return [replace(group, rows=tuple(r for r in group.rows if self.shows(r.deployment, group.workload, r.load))) for group in groups]
 
     def worst(self, balance: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Return of each load point in the tables the repetition with the highest imbalance (``places.balance``), in their order."""

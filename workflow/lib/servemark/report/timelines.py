@@ -67,9 +67,7 @@ def belongs(timeline: Timeline, record: Measurement) -> bool:
 def shown(measurements: Iterable[Measurement], timelines: Mapping[tuple[str, str], Timeline]) -> list[Shown]:
     """Return the timelines of the page, in the order of the table. ``timelines`` are keyed by deployment and point."""
     accepted = [item for item in ordered(list(measurements)) if item.verdict != "INVALID"]
-    found = [
-        (item, merged) for item in accepted if (merged := _merged(timelines.get((item.deployment, item.load.name))))
-    ]
+    found = [(item, merged) for item in accepted if (merged := _merged(timelines.get((item.deployment, item.load.name))))]
     if len(found) > MOST_POINTS:
         keep = _best_and_heaviest([item for item, _ in found])
         found = [(item, merged) for item, merged in found if (item.deployment, item.load.name) in keep]

@@ -94,9 +94,7 @@ def headlines(points: Sequence[Mapping[str, Any]], data: PageData) -> list[dict[
                 "share": best[name]["output_tokens_per_s_median"] / top if name in best and top > 0 else None,
                 "devices": devices.get(name),
                 "per_device": (
-                    best[name]["output_tokens_per_s_median"] / devices[name]
-                    if differ and name in best and name in devices
-                    else None
+                    best[name]["output_tokens_per_s_median"] / devices[name] if differ and name in best and name in devices else None
                 ),
             }
             for name in sorted({deployment for deployment, load in asked if load.workload == workload})
@@ -166,11 +164,7 @@ def hardware_facts(hardware: Hardware) -> list[tuple[str, str]]:
 def model_line(manifest: Manifest) -> str:
     """Return parameters, weight size and architecture of a model."""
     kind = ", ".join(str(item) for item in manifest.config.get("architectures") or ())
-    weights = (
-        "random weights (speed only)"
-        if manifest.weight_bytes is None
-        else f"{formatting.size(manifest.weight_bytes)} of weights"
-    )
+    weights = "random weights (speed only)" if manifest.weight_bytes is None else f"{formatting.size(manifest.weight_bytes)} of weights"
     parts = [f"{formatting.amount(manifest.parameters)} parameters", weights, kind]
     return ", ".join(part for part in parts if part)
 
@@ -199,9 +193,7 @@ def startup_table(data: PageData) -> dict[str, Any]:
     lines = []
     for startup in startups:
         segments = dict(starting.segments(startup))
-        lines.append(
-            {"startup": startup, "cells": [segments.get(phase) for phase in phases], "caches": starting.caches(startup)}
-        )
+        lines.append({"startup": startup, "cells": [segments.get(phase) for phase in phases], "caches": starting.caches(startup)})
     return {"phases": phases, "lines": lines}
 
 
@@ -217,7 +209,5 @@ def memory(data: PageData) -> list[dict[str, Any]]:
             if planned is None and observed is None:
                 continue
             ratio = startup.differences.get(figure) if startup else None
-            result.append(
-                {"deployment": name, "label": label, "planned": planned, "observed": observed, "ratio": ratio}
-            )
+            result.append({"deployment": name, "label": label, "planned": planned, "observed": observed, "ratio": ratio})
     return result

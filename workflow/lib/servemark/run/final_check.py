@@ -13,9 +13,7 @@ from servemark.records import Check, Measurement, write_atomically
 from servemark.report import table
 
 
-def gate(
-    run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_invalid: bool | Sequence[str], progress: Progress
-) -> Check:
+def gate(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_invalid: bool | Sequence[str], progress: Progress) -> Check:
     """Set INVALID measurements aside and fail, or pass and name the holes; writes summary.txt either way.
 
     Raises:

@@ -95,9 +95,7 @@ def executes(argv: Sequence[str], *, dry_run: bool) -> bool:
         argv: the command line without the program.
         dry_run: as Snakemake has read it from command line, profile and environment.
     """
-    return not dry_run and not any(
-        argument.split("=")[0] in LOOKING_ONLY or _LOOKING_WORD.match(argument) for argument in argv
-    )
+    return not dry_run and not any(argument.split("=")[0] in LOOKING_ONLY or _LOOKING_WORD.match(argument) for argument in argv)
 
 
 def claim(workdir: Path, argv: Sequence[str], *, dry_run: bool = False) -> list[str]:
@@ -125,8 +123,7 @@ def claim(workdir: Path, argv: Sequence[str], *, dry_run: bool = False) -> list[
         copied = noted is not None and noted.path != str(workdir.resolve()) and not noted.is_at(workdir)
         if owner and owner.lives and not copied:
             raise RunLocked(
-                f"Another run is at work in this directory: process {owner.pid} on {owner.host}, since {owner.since}\n"
-                f"  ({owner.command}).",
+                f"Another run is at work in this directory: process {owner.pid} on {owner.host}, since {owner.since}\n  ({owner.command}).",
                 do="Wait for it, or end it with Ctrl-C there; for a second run at the same time use a second checkout."
                 + (
                     ""

@@ -58,11 +58,7 @@ def refuse_several(run: str, deployments: list[str], words: Iterable[str]) -> No
         elif found := re.search(rf"(?:^|/){re.escape(run)}/{FOLDER}/([^/]+)/{re.escape(HELD)}$", name):
             asked.add(found[1])
     if len(asked) > 1:
-        each = "".join(
-            f"\n    .venv/bin/snakemake --profile profiles/local {target(run, name)}"
-            for name in deployments
-            if name in asked
-        )
+        each = "".join(f"\n    .venv/bin/snakemake --profile profiles/local {target(run, name)}" for name in deployments if name in asked)
         raise ConfigError(
             f"On one machine, one deployment is served at a time; these are {len(asked)}: "
             f"{', '.join(name for name in deployments if name in asked)}.",

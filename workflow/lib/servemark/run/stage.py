@@ -26,9 +26,7 @@ from servemark.supervisor import ownership
 
 
 @contextmanager
-def stage(
-    name: str, subject: str, log: str, deployment: Path | None = None, *, begins: bool = False
-) -> Iterator[Stage]:
+def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, begins: bool = False) -> Iterator[Stage]:
     """Run a rule's work. The run's folder is the one that holds ``logs/``.
 
     Everything printed goes to ``log``. A :class:`ServemarkError` ends the script with its message and no traceback. A script

@@ -68,9 +68,7 @@ class SecretPattern:
         return b"".join([*parts, data[end:]]), len(parts) // 2
 
 
-def _pattern(
-    name: str, needles: tuple[bytes, ...], regex: bytes, accept: Callable[[re.Match[bytes]], bool] = _always
-) -> SecretPattern:
+def _pattern(name: str, needles: tuple[bytes, ...], regex: bytes, accept: Callable[[re.Match[bytes]], bool] = _always) -> SecretPattern:
     return SecretPattern(name, needles, re.compile(regex), accept)
 
 

@@ -77,9 +77,7 @@ class Keeper:
     def say(self, state: str, **more: Any) -> None:
         """Write keeper.json."""
         spec = self.spec
-        text = KeeperState(
-            state=state, identity=str(processes.myself()), deployment=spec.deployment, owner=spec.owner, **more
-        )
+        text = KeeperState(state=state, identity=str(processes.myself()), deployment=spec.deployment, owner=spec.owner, **more)
         write_atomically(self.attempt / "keeper.json", text.model_dump_json(indent=2) + "\n")
 
     def run(self) -> None:
@@ -155,9 +153,7 @@ class Keeper:
             if why := self._reason_to_end():
                 return why
             time.sleep(TICK_S)
-        self._machine.sign(
-            f"deployment {self.spec.deployment} (keeper {os.getpid()}, since {utc_now()}, {self.attempt})"
-        )
+        self._machine.sign(f"deployment {self.spec.deployment} (keeper {os.getpid()}, since {utc_now()}, {self.attempt})")
         return None
 
     def _reason_to_end(self) -> str | None:
@@ -211,9 +207,7 @@ class Keeper:
             self._start(request)
 
     def _start(self, request: process_request.DaemonRequest) -> None:
-        state = DaemonState(
-            name=request.name, argv=request.argv, log=request.log, node=request.node, started_at=utc_now()
-        )
+        state = DaemonState(name=request.name, argv=request.argv, log=request.log, node=request.node, started_at=utc_now())
         try:
             if request.launcher:
                 path = self.attempt / "requests" / f"{request.name}.json"

@@ -61,9 +61,7 @@ def folders(env: dict[str, str], root: Path) -> dict[str, str]:
     # Here, because a far end that needs none of it starts sooner.
     from servemark.variables.table import COMPILE_CACHES
 
-    return {
-        name: str(_below(Path(env[name]), root)) for name in COMPILE_CACHES if name in env and not is_plain(env[name])
-    }
+    return {name: str(_below(Path(env[name]), root)) for name in COMPILE_CACHES if name in env and not is_plain(env[name])}
 
 
 def _below(folder: Path, root: Path) -> Path:

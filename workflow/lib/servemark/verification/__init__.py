@@ -102,12 +102,8 @@ def verify(path: Path) -> Verification:
             files=len(archive.digests),
             measurements=len(rows),
             figures=sum(value is not None for row in rows for name, value in row.items() if name in _COUNTED),
-            wrong=_printable(
-                *sealed.check_digest(path), *sealed.check_manifest(archive), *misdescribed, *wrong, *lines(differ)
-            ),
-            not_checked=_printable(
-                *sealed_by.not_checked, *(f"{item.where} (it states no {item.path[-1]})" for item in lacking)
-            ),
+            wrong=_printable(*sealed.check_digest(path), *sealed.check_manifest(archive), *misdescribed, *wrong, *lines(differ)),
+            not_checked=_printable(*sealed_by.not_checked, *(f"{item.where} (it states no {item.path[-1]})" for item in lacking)),
         )
 
 

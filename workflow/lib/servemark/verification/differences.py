@@ -78,9 +78,7 @@ def _name(entry: Any, number: int) -> str:
     return " ".join(map(str, known)) or str(number)
 
 
-def compare_rows(
-    where: str, stated: Sequence[Mapping[str, Any]], recomputed: Sequence[Mapping[str, Any]]
-) -> Iterator[Difference]:
+def compare_rows(where: str, stated: Sequence[Mapping[str, Any]], recomputed: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
     """Yield every cell of the tidy table that differs, and every row that only one side has."""
     ours, theirs = _by_point(recomputed), _by_point(stated)
     for key in [*ours, *(key for key in theirs if key not in ours)]:

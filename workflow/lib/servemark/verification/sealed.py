@@ -47,7 +47,5 @@ def check_manifest(archive: Unpacked) -> list[str]:
         elif name not in stated:
             wrong.append(f"{name}: extra; the manifest does not name it.")
         elif stated[name] != archive.digests[name]:
-            wrong.append(
-                f"{name}: changed; its sha256 is {archive.digests[name]}, and the manifest states {stated[name]}."
-            )
+            wrong.append(f"{name}: changed; its sha256 is {archive.digests[name]}, and the manifest states {stated[name]}.")
     return wrong

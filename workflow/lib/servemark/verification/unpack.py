@@ -125,9 +125,7 @@ class _Unpacking:
         except (tarfile.TarError, ValueError, OverflowError, RecursionError, EOFError) as error:
             raise self._unsafe("archive_damaged", f"holds no readable tar: {error}") from None
         except OSError as error:
-            raise self._unsafe(
-                "cannot_unpack", f"cannot be unpacked: {error}", "Give TMPDIR a folder with more room."
-            ) from None
+            raise self._unsafe("cannot_unpack", f"cannot be unpacked: {error}", "Give TMPDIR a folder with more room.") from None
         # tarfile takes a header that it cannot read for the end.
         if self._content.drain() > end:
             raise self._unsafe("archive_damaged", f"holds what is no file after its byte {end}")
@@ -255,14 +253,10 @@ class _Content:
         try:
             data = self._decoder.decompress(chunk)
         except zstandard.ZstdError as error:
-            raise self._unsafe(
-                "archive_damaged", f"is damaged: {error}", "Copy it again, and compare its sha256."
-            ) from None
+            raise self._unsafe("archive_damaged", f"is damaged: {error}", "Copy it again, and compare its sha256.") from None
         self._ready += data
         self._size += len(data)
         if self._size > MAX_BYTES:
             raise self._unsafe("too_large", f"unpacks to more than {MAX_BYTES >> 30} GiB")
         if self._size > RATIO_FROM and self._size > MAX_RATIO * self._packed:
-            raise self._unsafe(
-                "too_large", f"unpacks to more than {MAX_RATIO} times its size, as no archive of results does"
-            )
+            raise self._unsafe("too_large", f"unpacks to more than {MAX_RATIO} times its size, as no archive of results does")

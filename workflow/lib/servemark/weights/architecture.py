@@ -199,9 +199,7 @@ class Architecture:
         expert_bias = (2 * self.expert_intermediate + self.hidden) if self.expert_bias else 0
         embedding = self.vocab * self.hidden
         return Parameters(
-            dense=self.layers * self.attention_parameters
-            + dense_layers * mlp
-            + self.expert_layers * self.hidden * self.experts,
+            dense=self.layers * self.attention_parameters + dense_layers * mlp + self.expert_layers * self.hidden * self.experts,
             experts=self.expert_layers * self.experts * expert,
             expert_biases=self.expert_layers * self.experts * expert_bias,
             embedding=embedding,
@@ -291,8 +289,7 @@ def _windows(config: dict[str, Any], layers: int) -> tuple[int | None, ...]:
     other = sorted({kind for kind in kinds if kind not in ("full_attention", "sliding_attention")})
     if other:
         raise WeightsRefused(
-            f"config.json has layers of the types {', '.join(other)}; planning knows full_attention and "
-            "sliding_attention.",
+            f"config.json has layers of the types {', '.join(other)}; planning knows full_attention and sliding_attention.",
             do="This version cannot serve this model; choose one with full or sliding-window attention.",
             reason="architecture_unknown",
         )

@@ -62,9 +62,7 @@ def listing(source: HubSource, revision: str, progress: Progress) -> tuple[str, 
     return _ask(source, progress, work, lambda: None)
 
 
-def download(
-    source: HubSource, commit: str, folder: Path, paths: Collection[str], progress: Progress, wait: Callable[[], None]
-) -> None:
+def download(source: HubSource, commit: str, folder: Path, paths: Collection[str], progress: Progress, wait: Callable[[], None]) -> None:
     """Download files into ``folder`` unless they are there, and call ``wait`` every second meanwhile.
 
     Raises:
@@ -89,9 +87,7 @@ def download(
     _ask(source, progress, work, wait)
 
 
-def _ask(
-    source: HubSource, progress: Progress, work: Callable[[dict[str, Any]], Result], wait: Callable[[], None]
-) -> Result:
+def _ask(source: HubSource, progress: Progress, work: Callable[[dict[str, Any]], Result], wait: Callable[[], None]) -> Result:
     """Run ``work`` in a thread, with further tries if the hub does not respond as it should."""
     if not (token().isascii() and token().isprintable()):
         raise refused(source, "hub_unauthorised", "it has characters that no token has")

@@ -36,9 +36,7 @@ class RemoteFile:
         return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest() == self.digest
 
 
-def choose(
-    source: HubSource, listed: Collection[str], shards: Collection[str] | None, *, dummy: bool = False
-) -> list[str]:
+def choose(source: HubSource, listed: Collection[str], shards: Collection[str] | None, *, dummy: bool = False) -> list[str]:
     """Return the paths that a server needs, sorted: the weights once, as safetensors, and :data:`OTHERS`.
 
     The weights are the shards of the index; without an index ``model.safetensors``; else all safetensors files at the top, without

@@ -43,9 +43,7 @@ class Contents:
 def build(name: str, source: str, directory: Path, *, dummy: bool = False) -> Manifest:
     """Hash every file of ``directory``, after :func:`examine` has found nothing against it."""
     found = examine(directory, dummy=dummy)
-    files = tuple(
-        ModelFile(path=path, size=size, sha256=_sha256(directory / path)) for path, size in found.sizes.items()
-    )
+    files = tuple(ModelFile(path=path, size=size, sha256=_sha256(directory / path)) for path, size in found.sizes.items())
     return Manifest(
         name=name,
         source=source,
@@ -74,9 +72,7 @@ def examine(directory: Path, *, dummy: bool = False) -> Contents:
             message names it.
     """
     if not os.path.isdir(directory):
-        raise refused(
-            directory, "There is no such directory.", "weights_missing", "Check the model's source in the config."
-        )
+        raise refused(directory, "There is no such directory.", "weights_missing", "Check the model's source in the config.")
     sizes = _files(directory, dummy)
     names = set(sizes)
     if pickles := sorted(path for path in names if Path(path).suffix.lower() in PICKLE_SUFFIXES):
@@ -146,9 +142,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     """
     path = directory / "config.json"
     if not os.path.isfile(path):
-        raise refused(
-            path, "config.json is missing.", "config_missing", "Fetch the whole checkpoint, config.json included."
-        )
+        raise refused(path, "config.json is missing.", "config_missing", "Fetch the whole checkpoint, config.json included.")
     return _read_object(path)
 
 
@@ -220,9 +214,7 @@ def _walk(directory: Path, root: Path) -> Iterator[tuple[str, int]]:
                 else:
                     raise refused(entry, "It is neither file nor folder.", "weights_unreadable", "Remove it.")
         except OSError as error:
-            raise refused(
-                folder, f"unreadable: {error.strerror}.", "weights_unreadable", "Check its permissions."
-            ) from None
+            raise refused(folder, f"unreadable: {error.strerror}.", "weights_unreadable", "Check its permissions.") from None
 
 
 def _check_link(link: Path, root: Path) -> None:
@@ -231,9 +223,7 @@ def _check_link(link: Path, root: Path) -> None:
     except OSError as error:
         # Path.resolve() tells of a loop up to Python 3.12 only.
         if error.errno == errno.ELOOP:
-            raise refused(
-                link, "It is a link that leads back to itself.", "link_loop", "Remove it, or fetch the file again."
-            ) from None
+            raise refused(link, "It is a link that leads back to itself.", "link_loop", "Remove it, or fetch the file again.") from None
     target = link.resolve()
     if not target.is_relative_to(root):
         raise refused(
@@ -243,9 +233,7 @@ def _check_link(link: Path, root: Path) -> None:
             "Copy the file into the directory (cp -L), so that the manifest speaks of what will be served.",
         )
     if not target.exists():
-        raise refused(
-            link, f"It is a link to {target}, which is not there.", "weights_missing", "Fetch the file again."
-        )
+        raise refused(link, f"It is a link to {target}, which is not there.", "weights_missing", "Fetch the file again.")
     if target.is_dir():
         raise refused(link, "It is a link to a folder.", "link_to_folder", "Replace it by the folder itself.")
 

@@ -45,9 +45,7 @@ def read(config: Mapping[str, Any], unquantised: float) -> Quantised:
     if method == "compressed-tensors" and (group := _only_group(settings)):
         weights, inputs = group.get("weights") or {}, group.get("input_activations") or {}
         if isinstance(weights.get("num_bits"), int):
-            width = _with_scales(
-                weights["num_bits"], weights.get("group_size"), zero_points=not weights.get("symmetric", True)
-            )
+            width = _with_scales(weights["num_bits"], weights.get("group_size"), zero_points=not weights.get("symmetric", True))
             eight = (inputs.get("num_bits"), inputs.get("type")) == (8, "float")
             return Quantised(method, width, width, float8_arithmetic=eight and weights.get("type") == "float")
     if isinstance(settings.get("bits"), int):

@@ -138,9 +138,7 @@ def _ray_nodes(attempt: Path) -> Iterator[str]:
     for path in sorted(attempt.glob("*.nodes.json")):
         facts = _json(path)
         for node in facts.get("nodes") or ():
-            yield f"{path.name.removesuffix('.nodes.json')}: " + ", ".join(
-                f"{key} {value}" for key, value in node.items()
-            )
+            yield f"{path.name.removesuffix('.nodes.json')}: " + ", ".join(f"{key} {value}" for key, value in node.items())
         yield from (f"MISSING: {words}" for words in facts.get("missing") or ())
 
 

@@ -64,9 +64,7 @@ def compile_ticket(run_folder: Path, longest: int = LONGEST) -> Ticket:
     return Ticket(_head(run_folder, hits) + body, hits)
 
 
-def _sections(
-    run_folder: Path, config: dict[str, Any], quoting: Quoting
-) -> Iterator[tuple[str, Callable[[], list[str]]]]:
+def _sections(run_folder: Path, config: dict[str, Any], quoting: Quoting) -> Iterator[tuple[str, Callable[[], list[str]]]]:
     """Yield titles, and what makes their lines: reading logs takes time, and not all of them may be wanted."""
     folders = attempt_part.folders(run_folder)
     yield "Deployments and endpoints", lambda: list(map(attempt_part.overview, folders)) or ["none was started"]

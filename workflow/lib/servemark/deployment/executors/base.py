@@ -86,7 +86,5 @@ class Executor(ABC):
         """Return all variables of a process on ``node`` in which ranks run."""
         here, scratch = self.here, self.ground.scratch
         caches = str(here.caches or compile_cache.fresh(scratch))
-        env = command_lines.server_environment(
-            here.plan, here.hardware.accelerator, node, str(scratch), caches, self.variables(devices)
-        )
+        env = command_lines.server_environment(here.plan, here.hardware.accelerator, node, str(scratch), caches, self.variables(devices))
         return bytecode_cache.variables(here.environment) | env

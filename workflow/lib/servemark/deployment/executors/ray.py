@@ -73,8 +73,7 @@ class Ray(Executor):
         deadline = time.monotonic() + self.here.timeouts.cluster
         attempts.secret(self.ground.attempt, self._token.name)
         started = tuple(
-            replica.model_copy(update={"ray_address": self._start(index, replica, 0)})
-            for index, replica in enumerate(replicas)
+            replica.model_copy(update={"ray_address": self._start(index, replica, 0)}) for index, replica in enumerate(replicas)
         )
         for index, replica in enumerate(started):
             self._await_head(replica, self._name(replica, 0), deadline)
@@ -139,9 +138,7 @@ class Ray(Executor):
         ended = attempts.await_end(self.ground.attempt, name)
         first = attempts.first_to_end(self.ground.attempt, name) or ended
         words = attempts.how_it_ended(first) if first else "its keeper is gone"
-        return attempts.as_error(
-            attempts.explain_end(STAGE, self.ground.attempt, first, f"Ray did not come up, {words}", "ray_exited")
-        )
+        return attempts.as_error(attempts.explain_end(STAGE, self.ground.attempt, first, f"Ray did not come up, {words}", "ray_exited"))
 
     def _incomplete(self, said: list[str], name: str) -> StageFailed:
         return StageFailed(
@@ -170,9 +167,7 @@ class Ray(Executor):
         )
 
         def check() -> str | None:
-            self.here.progress.waiting(
-                f"waiting for the Ray cluster ({len(parts)} node(s), {sum(count for _, count in parts)} devices)"
-            )
+            self.here.progress.waiting(f"waiting for the Ray cluster ({len(parts)} node(s), {sum(count for _, count in parts)} devices)")
             return "Ray ended" if self._lost(name) else None
 
         # On the head's node: a driver needs a raylet of its cluster beside it.

@@ -25,9 +25,7 @@ VARIABLE = "SERVEMARK_API_KEY"
 # The answer is 200 or 503 with an empty body: that something is alive, which the open port says already.
 OPEN_HEALTH = "SERVEMARK_HEALTH_WITHOUT_KEY"
 MESSAGE = "This server asks for its API key on every route: Authorization: Bearer KEY."
-BODY = json.dumps(
-    {"error": {"message": MESSAGE, "type": "invalid_request_error", "param": None, "code": "invalid_api_key"}}
-).encode()
+BODY = json.dumps({"error": {"message": MESSAGE, "type": "invalid_request_error", "param": None, "code": "invalid_api_key"}}).encode()
 START: Scope = {
     "type": "http.response.start",
     "status": 401,
