@@ -4,10 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
-sys.path[:0] = [
-    str(Path(workflow.basedir, folder))
-    for folder in ("workflow/lib", "plugins/snakemake-executor-plugin-slurm-guarded/src")
-]
+sys.path[:0] = [str(Path(workflow.basedir, folder)) for folder in ("workflow/lib", "plugins/snakemake-executor-plugin-slurm-guarded/src")]
 
 from servemark.config import command_line, field_types
 from servemark.run import code_digest, main_process, scheduled

@@ -83,8 +83,7 @@ def deployment_parameters(wildcards):
         "deployment": deployment.model_dump(mode="json", exclude={"port", "compile_cache"}),
         "points": [point.model_dump(mode="json") for point in experiment.points[wildcards.deployment]],
         "trust_remote_code": experiment.config.models[deployment.model].trust_remote_code,
-        "cluster": cluster
-        and cluster.model_dump(mode="json", include={"scheduler", "variables", "modules", "interface"}),
+        "cluster": cluster and cluster.model_dump(mode="json", include={"scheduler", "variables", "modules", "interface"}),
         "inherited": inherited.deciding(os.environ, deployment.topology.record(), given),
     }
 
