@@ -156,7 +156,7 @@ def test_a_port_that_is_taken_is_named_with_the_way_out_and_nothing_is_started_o
         mine.listen()
         port = mine.getsockname()[1]
         checkout.config["deployments"]["a"]["port"] = port
-        done = checkout.run(seconds=40)
+        done = checkout.run()
         assert done.rc == 1, done.text
     assert "port_taken" in done.text and f"Port {port}" in done.text and "port: auto" in done.text
     assert_no_figure(checkout, "a", "chat-c1-r1")
@@ -235,7 +235,7 @@ def test_a_model_that_changed_after_staging_is_refused_by_file_before_a_server_s
         checkout.config["models"][name] = {"source": str(checkout.path / name)}
         checkout.config["deployments"][name] = one | {"model": name, "options": {"max-model-len": 300 + number}}
     checkout.config["workloads"]["chat"]["concurrency"] = [2]
-    staged = checkout.run("--until", "plan_deployment", seconds=40)
+    staged = checkout.run("--until", "plan_deployment")
     assert staged.rc == 0, staged.text
     for name, injure in injuries.items():
         injure(checkout.path / name / "model.safetensors")
