@@ -8,7 +8,7 @@ SLURM_TESTS := (core or not faults) and not real_slurm_full and not full
 # The locks are whole, and of wheels alone: pip looks for nothing that they do not name, and builds nothing.
 INSTALL := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --no-deps --only-binary :all:
 
-.PHONY: demo test test-unit test-integration test-real test-slurm test-slurm-standin test-full slurm-sandbox lint setup setup-test generate lock clean help
+.PHONY: demo test test-standin test-unit test-integration test-real test-slurm test-slurm-standin test-full slurm-sandbox lint setup setup-test generate lock clean help
 
 help:
 	@echo "make demo   set up, then measure a tiny model on real vLLM (CPU): results/demo/report.html"
@@ -25,10 +25,16 @@ help:
 demo: setup
 	$(VENV)/bin/snakemake --profile profiles/local
 
-# One run: unit tests use the cores while integration tests wait.
-test: setup-test
-	$(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) .tests/integration .tests/web -m "not real and not full" -n 2 --dist loadfile
-	$(MAKE) test-real
+test: test-standin test-real
+
+# All of them in one run: unit tests use the cores while integration tests wait.
+test-standin: setup-test
+	$(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) .tests/integration .tests/web -m "not real and not full" -n 3 --dist loadfile
+
+# With `make test`, one after the other; `make --jobs=2 test test-slurm` runs these two side by side.
+ifneq ($(filter test,$(MAKECMDGOALS)),)
+test-real test-slurm: test-standin
+endif
 
 test-unit: setup-test
 	$(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) -m "not full and not live" -n 2 --dist worksteal
@@ -38,7 +44,6 @@ test-integration: setup-test
 	$(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) -m "live and not full" -n 2 --dist worksteal
 	$(VENV)/bin/python -m pytest .tests/integration .tests/web -m "not real and not full" -n 2 --dist loadfile
 
-# Real vLLM has both cores to itself.
 test-real: setup-test
 	$(VENV)/bin/python -m pytest .tests/integration -m "real and not faults and not full"
 
