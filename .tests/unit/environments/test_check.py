@@ -1,4 +1,4 @@
-"""What an environment says of itself, and whether it and the machine belong together."""
+"""The check of an environment: versions, imports and options, and whether it fits the machine."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_working_environment_says_what_it_is(check, standin):
         (
             "vllm/entrypoints/cli/main.py",
             "raise ValueError('no options here')",
-            "asking vLLM for its options failed: ValueError: no options",
+            "ValueError: no options",
         ),
     ],
 )
@@ -97,15 +97,15 @@ def test_what_an_import_leaves_in_temporary_files_is_removed(check, standin_copy
 def test_ray_is_needed_only_where_a_deployment_asks_for_it(check, standin_copy):
     (site_packages(standin_copy) / "ray" / "__init__.py").write_text("raise ImportError('no ray here')")
     found = check(standin_copy)
-    assert found.ray is None and found.warnings == ("Ray cannot be imported: no ray here",)
-    with pytest.raises(EnvironmentRefused, match="has no Ray") as refused:
+    assert found.ray is None and "no ray here" in found.warnings[0]
+    with pytest.raises(EnvironmentRefused) as refused:
         check(standin_copy, needs_ray=True)
     assert refused.value.reason == "ray_missing"
 
 
 def test_the_router_is_needed_only_where_a_deployment_asks_for_it(check, standin_copy):
     assert check(standin_copy).router is False
-    with pytest.raises(EnvironmentRefused, match="has no vllm-router") as refused:
+    with pytest.raises(EnvironmentRefused) as refused:
         check(standin_copy, needs_router=True)
     assert refused.value.reason == "router_missing"
     put_router(standin_copy)
@@ -123,7 +123,7 @@ def test_kernels_that_a_start_would_have_to_fetch_are_told_of_a_cuda_build(check
     (site_packages(standin_copy) / "torch" / "cuda.py").write_text(CUDA_MODULE)
     assert not any("FlashInfer" in text for text in check(standin_copy).warnings)
     add(standin_copy, "flashinfer-python", "0.7.0")
-    assert any("FlashInfer's kernels are not in the environment" in text for text in check(standin_copy).warnings)
+    assert any("FlashInfer" in text for text in check(standin_copy).warnings)
     add(standin_copy, "flashinfer-cubin", "0.7.0")
     assert not any("FlashInfer" in text for text in check(standin_copy).warnings)
 
@@ -174,8 +174,9 @@ def test_a_cpu_build_is_not_asked_for_kernel_tools(check, standin):
 def test_a_torch_that_cannot_add_is_no_torch(check, standin_copy):
     torch = site_packages(standin_copy) / "torch" / "__init__.py"
     torch.write_text(torch.read_text().replace("[1.0] * count", "[0.5] * count"))
-    with pytest.raises(EnvironmentRefused, match="torch cannot add two numbers on cpu"):
+    with pytest.raises(EnvironmentRefused) as refused:
         check(standin_copy)
+    assert refused.value.reason == "environment_broken" and "torch" in refused.value.what
 
 
 CUDA = {"vllm": "0.32.0", "torch": "2.13.0+cu130", "torch_cuda": "13.0", "vllm_platform": "cuda"}
@@ -189,24 +190,24 @@ CUDA = {"vllm": "0.32.0", "torch": "2.13.0+cu130", "torch_cuda": "13.0", "vllm_p
         (
             HARDWARE,
             {**CUDA, "vllm_platform": "none", "tensor_on": "cpu"},
-            "is a CUDA 13.0 build and node01 has no GPU: its versions, imports and options are known; that its kernels load",
+            "CUDA 13.0",
         ),
-        (GPUS, {"tensor_on": "cpu"}, "node01 has 4 x NVIDIA H200, and environment cpu is a CPU build: no GPU is used"),
+        (GPUS, {"tensor_on": "cpu"}, "4 x NVIDIA H200"),
     ],
     ids=["CPU on CPU", "CUDA on GPUs", "CUDA without GPU", "CPU beside GPUs"],
 )
 def test_what_is_known_and_what_is_not_is_told(hardware, facts, words):
     found = environment_check.judge(report_data.check(**({"vllm_platform": "cpu"} | facts)), hardware)
     assert len(found) == (words is not None)
-    assert all(words in text for text in found)
+    assert all(words in text and "node01" in text for text in found)
 
 
 @pytest.mark.parametrize("facts", [{"tensor_on": "cpu"}, {**CUDA, "vllm_platform": "none", "tensor_on": "cpu"}])
 def test_gpus_that_are_hidden_from_a_run_on_cpus_are_told(facts):
     hidden = HARDWARE.model_copy(update={"hidden_gpus": 4, "cuda_visible_devices": ""})
     found = environment_check.judge(report_data.check(**({"vllm_platform": "cpu"} | facts)), hidden)
-    assert found[0] == "On node01 CUDA_VISIBLE_DEVICES is '' and hides 4 of 4 GPU(s): every figure is the CPU's."
-    assert all("node01 has no GPU for us: its versions" in text for text in found[1:]) and len(found) == 1 + ("torch_cuda" in facts)
+    assert "CUDA_VISIBLE_DEVICES is ''" in found[0] and "4 of 4 GPU(s)" in found[0]
+    assert all("CUDA 13.0" in text for text in found[1:]) and len(found) == 1 + ("torch_cuda" in facts)
 
 
 @pytest.mark.parametrize(
@@ -215,19 +216,19 @@ def test_gpus_that_are_hidden_from_a_run_on_cpus_are_told(facts):
         (
             GPUS,
             {**CUDA, "torch": "2.13.0", "torch_cuda": None, "tensor_on": "cpu"},
-            "node01 has 4 x NVIDIA H200, and torch 2.13.0 in environment cpu was built without CUDA",
-            "Install a torch of the CUDA build",
+            "4 x NVIDIA H200, and torch 2.13.0 ",
+            "Install",
         ),
         (
             OLD_DRIVER,
             {**CUDA, "tensor_on": "cpu"},
-            "needs CUDA 13.0, and the driver 550.90.07 of node01 can do CUDA 12.4",
-            "`lock: auto`, which chooses by the driver",
+            "CUDA 13.0, and the driver 550.90.07 ",
+            "driver",
         ),
         (
             GPUS,
             {**CUDA, "tensor_on": "cpu"},
-            "torch 2.13.0+cu130 in environment cpu sees none of them",
+            "torch 2.13.0+cu130 ",
             "CUDA_VISIBLE_DEVICES",
         ),
     ],
@@ -245,8 +246,8 @@ def test_the_judgement_is_part_of_the_record(check, standin_copy):
     (site_packages(standin_copy) / "torch" / "cuda.py").write_text(CUDA_MODULE)
     found = check(standin_copy)
     assert (found.torch_cuda, found.nccl, found.tensor_on) == ("13.0", "2.29.7", "cpu")
-    assert found.warnings and "node01 has no GPU" in found.warnings[-1]
-    assert "every figure is the CPU's" in check(standin_copy, hardware=GPUS).warnings[-1]
+    assert found.warnings and "CUDA 13.0" in found.warnings[-1]
+    assert "4 x NVIDIA H200" in check(standin_copy, hardware=GPUS).warnings[-1]
 
 
 def test_options_are_known_where_vllm_finds_no_device(check, standin_copy):
@@ -261,7 +262,7 @@ def test_options_are_known_where_vllm_finds_no_device(check, standin_copy):
 
 def test_a_gpu_that_torch_reaches_and_nvidia_smi_does_not_tell_of_is_refused_with_the_way_out():
     found = report_data.check(vllm_platform="cuda", torch_cuda="13.0", tensor_on="cuda")
-    with pytest.raises(EnvironmentRefused, match="nvidia-smi, which is asked for them, is not in the PATH") as refused:
+    with pytest.raises(EnvironmentRefused) as refused:
         environment_check.judge(found, report_data.hardware(accelerator="cpu", gpus=()))
     assert refused.value.reason == "gpu_not_reached" and "NVIDIA_DRIVER_CAPABILITIES" in str(refused.value)
 
@@ -269,6 +270,6 @@ def test_a_gpu_that_torch_reaches_and_nvidia_smi_does_not_tell_of_is_refused_wit
 def test_an_interpreter_that_cannot_be_started_is_an_error_of_the_environment(check, standin, tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\n")
-    with pytest.raises(EnvironmentRefused, match="Permission denied") as refused:
+    with pytest.raises(EnvironmentRefused) as refused:
         check(standin.model_copy(update={"python": str(python)}))
-    assert refused.value.reason == "environment_broken"
+    assert refused.value.reason == "environment_broken" and str(python) in Path(refused.value.look).read_text()

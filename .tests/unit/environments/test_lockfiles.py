@@ -1,4 +1,4 @@
-"""Which list fits which machine: the shipped table, every choice of it, and what is said when nothing fits."""
+"""Which lock file fits which machine: the shipped table, every choice of it, and the refusal when nothing fits."""
 
 from __future__ import annotations
 
@@ -73,21 +73,22 @@ def test_a_list_that_is_asked_for_by_name_is_taken_wherever_it_can_be_installed(
 @pytest.mark.parametrize(
     ("lock", "hardware", "words"),
     [
-        ("cuda13", CPU, "is for NVIDIA GPUs (driver 580 or newer)"),
-        ("cpu", NEW, "leaves the GPUs unused"),
+        ("cuda13", CPU, "580"),
+        ("cpu", NEW, "GPUs"),
         ("cuda13", NEW, None),
         ("cpu", CPU, None),
     ],
 )
 def test_a_list_in_the_wrong_place_is_told(lock, hardware, words):
-    assert lockfiles.misplaced(lockfiles.table(ENVS)[lock], hardware) == words
+    found = lockfiles.misplaced(lockfiles.table(ENVS)[lock], hardware)
+    assert words in found if words else found is None
 
 
 REFUSALS = [
     # asked, machine, Python, what is said of the asked list, a way out
-    ("cuda13", OLD, (3, 11), "cuda13 needs NVIDIA driver 580 or newer (CUDA 13)", "write `lock: cuda12`"),
+    ("cuda13", OLD, (3, 11), "cuda13 needs NVIDIA driver 580 or newer (CUDA 13)", "`lock: cuda12`"),
     ("cuda12", machine("580.1", "13.0", **ARM), (3, 11),
-     "cuda12 needs x86_64 (for aarch64 the package index has only a torch without CUDA at these versions)", "write `lock: cuda13`"),
+     f"cuda12 needs x86_64 ({lockfiles.FOR_AARCH64})", "`lock: cuda13`"),
     ("cuda12", machine("550.1", "12.4", **ARM), (3, 11), "cuda13 needs NVIDIA driver 580", "ask the administrators"),
     ("auto", machine("550.1", "12.4", **ARM), (3, 11), "cuda12 needs x86_64", "ask the administrators"),
     ("auto", ANCIENT, (3, 11), "cuda12 needs NVIDIA driver 525 or newer (CUDA 12)", "newer NVIDIA driver"),
@@ -123,9 +124,9 @@ def test_a_refused_list_names_no_way_out_that_does_not_help():
 
 
 def test_an_environment_is_built_on_a_machine_like_the_one_that_runs_it():
-    with pytest.raises(EnvironmentRefused, match="built on x86_64 and run on aarch64") as refused:
+    with pytest.raises(EnvironmentRefused) as refused:
         choose("cuda13", machine("580.1", "13.0", **ARM), here="x86_64")
-    assert "`build_on: job`" in refused.value.do
+    assert refused.value.reason == "no_lock_fits" and "`build_on: job`" in refused.value.do
 
 
 def test_every_list_that_we_ship_is_there_with_its_source():

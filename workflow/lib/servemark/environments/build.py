@@ -1,7 +1,6 @@
-"""Environments that run vLLM: built from a hash-locked list into a content-addressed prefix, or one that exists.
+"""Environments that run vLLM: built from a lock file into a content-addressed prefix, or one that exists.
 
-A prefix is built in place (its scripts hold its path) under a file lock that the kernel releases if we die, and is finished when
-its marker is there; a prefix without marker is a half-built one and is built anew.
+A prefix is built in place, because its scripts hold its path. It is finished when its marker is there; without one it is built again.
 """
 
 from __future__ import annotations
@@ -15,15 +14,13 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from servemark.environments.lockfiles import Lock
 from servemark.errors import EnvironmentRefused, ServemarkError
-from servemark.files import storage
-from servemark.files.storage import CacheClosed
+from servemark.files import cache_lock, storage
 from servemark.processes.children import LifelineWatch, run_tool
 from servemark.progress import Progress
 from servemark.records import Environment
@@ -31,7 +28,7 @@ from servemark.variables import passed_on
 
 MARKER = "servemark-environment.json"
 IN_MODEL_ENV = Path(__file__).parents[1] / "in_model_env"
-LISTED_S = 300
+ANSWER_S = 300
 """Long enough for an environment on a shared disk that is read for the first time."""
 
 _PACKAGES = """
@@ -53,48 +50,40 @@ def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, pr
     """
     digest = lock.digest(sys.version_info[:2], platform.machine())
     prefix = (cache / "environments" / f"{lock.name}-{digest[:12]}").absolute()
-    marker = prefix / MARKER
-    # Before the lock, which whoever shares another user's cache may not write.
-    if marker.exists():
+    if (prefix / MARKER).exists():
         return _built_before(name, lock, prefix, digest, progress)
-    try:
-        prefix.parent.mkdir(parents=True, exist_ok=True)
-        guard = FileLock(f"{prefix}.lock")
-        while True:
-            try:
-                guard.acquire(timeout=1)
-                break
-            except Timeout:
-                progress.waiting("waiting: another run builds this environment")
-    except OSError as error:
-        raise CacheClosed(prefix.parent, error) from None
-    try:
-        if marker.exists():
+    with cache_lock.held(Path(f"{prefix}.lock"), partial(progress.waiting, "waiting: another run builds this environment")):
+        if (prefix / MARKER).exists():
             return _built_before(name, lock, prefix, digest, progress)
         begin = time.monotonic()
         if prefix.exists():
             progress.say("removing a half-built environment")
             shutil.rmtree(prefix)
-        _require_room(lock, prefix.parent)
+        if shutil.disk_usage(prefix.parent).free < lock.gib * 2**30:
+            raise EnvironmentRefused(
+                f"Building the environment {lock.name} takes about {lock.gib:.0f} GiB in {prefix.parent}; "
+                f"{storage.free_words(prefix.parent)}.",
+                do="Make room there, or name a larger place by `cache` (the experiment's or the cluster file's).",
+                reason="no_room",
+            )
         _install(lock, prefix, log=log, timeout_s=timeout_s, progress=progress, watch=watch)
-        packages = list_packages(prefix / "bin" / "python")
+        python = prefix / "bin" / "python"
+        packages = list_packages(python)["packages"]
         size = sum(f.stat().st_size for f in prefix.rglob("*") if f.is_file() and not f.is_symlink()) / 2**20
         record = Environment(
             name=name,
             origin="lock",
             digest=digest,
             prefix=str(prefix),
-            python=str(prefix / "bin" / "python"),
+            python=str(python),
             lock=lock.name,
-            packages=len(packages["packages"]),
-            installed=_digest(packages["packages"]),
+            packages=len(packages),
+            installed=_digest(packages),
             seconds=round(time.monotonic() - begin, 2),
             size_mib=round(size, 1),
         )
-        record.write(marker)
+        record.write(prefix / MARKER)
         return record
-    finally:
-        guard.release()
 
 
 def _built_before(name: str, lock: Lock, prefix: Path, digest: str, progress: Progress) -> Environment:
@@ -103,13 +92,13 @@ def _built_before(name: str, lock: Lock, prefix: Path, digest: str, progress: Pr
     found = _as_it_is(Environment.read(prefix / MARKER).model_copy(update=place))
     progress.say(f"environment {lock.name} exists already ({found.packages} packages, {found.size_mib:.0f} MiB)")
     if found.digest != digest:
-        progress.say("its packages are not those of the list alone: its figures go by a name of their own")
+        progress.say("the environment holds packages beyond its lock file, so its results get a separate ledger key")
     return found
 
 
 def _as_it_is(built: Environment) -> Environment:
-    """Return a built environment with what was added to it afterwards, such as vLLM's kernels: then it is another one."""
-    if built.installed is None:  # built before this was noted
+    """Return a built environment with the digest of what was added to it since, such as vLLM's kernels."""
+    if built.installed is None:  # built by a version that did not record it
         return built
     packages = list_packages(Path(built.python))["packages"]
     installed = _digest(packages)
@@ -119,54 +108,25 @@ def _as_it_is(built: Environment) -> Environment:
     return built.model_copy(update={"digest": digest, "packages": len(packages), "installed": installed})
 
 
-def _require_room(lock: Lock, place: Path) -> None:
-    free = shutil.disk_usage(place).free / 2**30
-    if free < lock.gib:
-        raise EnvironmentRefused(
-            f"Building the environment {lock.name} takes about {lock.gib:.0f} GiB in {place}; {storage.free_words(place)}.",
-            do="Make room there, or name a larger place by `cache` (the experiment's or the cluster file's).",
-            reason="no_room",
-        )
-
-
 def _install(lock: Lock, prefix: Path, *, log: Path, timeout_s: float, progress: Progress, watch: LifelineWatch) -> None:
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(prefix / "bin" / "python"),
-        "install",
-        "--no-deps",
-        "--no-input",
-        "--no-compile",
-    ]
-    steps = [
-        ("making the environment", [sys.executable, "-m", "venv", "--without-pip", str(prefix)]),
-        (
-            f"installing {len(lock.packages())} locked packages",
-            [*pip, "--require-hashes", "--only-binary", ":all:", "-r", str(lock.requirements)],
-        ),
-    ]
-    if lock.shim:
-        # pip builds in the source folder: build a copy, so that the checkout stays clean and two builds never meet. The
-        # lock has setuptools, so that no build isolation, and thus no network, is needed.
-        copy = prefix / "shim"
-        steps.append(("repairing the CPU build", [*pip, "--no-build-isolation", "--no-index", str(copy)]))
+    pip = [sys.executable, "-m", "pip", "--python", str(prefix / "bin" / "python"), "install", "--no-deps", "--no-input", "--no-compile"]
+    hashed = ["--require-hashes", "--only-binary", ":all:", "-r", str(lock.requirements)]
+    steps = {
+        "making the environment": [sys.executable, "-m", "venv", "--without-pip", str(prefix)],
+        f"installing {len(lock.packages())} locked packages": [*pip, *hashed],
+    }
     # pip keeps every wheel that it downloads in its temporary folder until all are there: GiBs, too much for many a /tmp.
     scratch = prefix / "tmp"
-    env = passed_on.clean_environment({"PIP_DISABLE_PIP_VERSION_CHECK": "1", "TMPDIR": str(scratch)})
     scratch.mkdir(parents=True)
-    for words, argv in steps:
-        if words.startswith("repairing"):
-            assert lock.shim is not None
-            shutil.copytree(lock.shim, prefix / "shim", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    if lock.shim:
+        # pip builds in the source folder. A copy keeps the checkout clean and two builds apart. The lock file has setuptools,
+        # so the build needs no isolation, and thus no network.
+        shutil.copytree(lock.shim, prefix / "shim", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+        steps["repairing the CPU build"] = [*pip, "--no-build-isolation", "--no-index", str(prefix / "shim")]
+    env = passed_on.clean_environment({"PIP_DISABLE_PIP_VERSION_CHECK": "1", "TMPDIR": str(scratch)})
+    for words, argv in steps.items():
         progress.say(words)
-
-        def tell(words: str = words) -> None:
-            progress.waiting(words)
-
-        result = run_tool(argv, log=log, env=env, timeout_s=timeout_s, watch=watch, check=tell)
+        result = run_tool(argv, log=log, env=env, timeout_s=timeout_s, watch=watch, check=partial(progress.waiting, words))
         if result.exit_code != 0 or result.stopped:
             raise _pip_refusal(words, log, result.stopped, lock, prefix)
     shutil.rmtree(scratch)
@@ -176,13 +136,13 @@ def _pip_refusal(words: str, log: Path, stopped: str | None, lock: Lock, prefix:
     lines = log.read_text(errors="replace").splitlines()
     if refused := storage.refusal(storage.stated("\n".join(lines)), prefix, needed=int(lock.gib * 2**30)):
         return refused
-    quoted = [line for line in lines if re.match(r"\s*ERROR:|error:", line)][:3] or lines[-3:]
-    do = "Read the log; run again when the cause is mended: what was downloaded is kept by pip."
+    quoted = [line.strip() for line in lines if re.match(r"\s*ERROR:|error:", line)][:3] or lines[-3:]
+    do = "Read the log, fix the cause and rerun: pip keeps what it downloaded."
     if any("+cpu" in line for line in quoted):
         do = "Your pip does not know PyTorch's CPU index: envs/README.md says how to tell it."
     elif any("hash" in line.lower() for line in quoted):
-        do = "A package is not the one that was locked: your index serves other files. Do not use them; ask its keeper."
-    cause = stopped or "; ".join(line.strip() for line in quoted)
+        do = "A package is not the one that was locked: your index serves other files. Do not use them; ask its administrators."
+    cause = stopped or "; ".join(quoted)
     return EnvironmentRefused(f"The environment could not be built: {words} failed: {cause}", look=str(log), do=do, reason="build_failed")
 
 
@@ -213,10 +173,10 @@ def use_prefix(name: str, prefix: Path) -> Environment:
 
 
 def verify(environment: Environment) -> None:
-    """See that an environment still has the packages that it was described with.
+    """Check that an environment still has the packages of its record.
 
     Raises:
-        EnvironmentRefused: it has others: figures would go by the wrong name.
+        EnvironmentRefused: it has others, so results would get the wrong name.
     """
     if environment.origin == "prefix":
         changed = _digest(list_packages(Path(environment.python))) != environment.digest
@@ -225,8 +185,8 @@ def verify(environment: Environment) -> None:
     if changed:
         raise EnvironmentRefused(
             f"The packages of {environment.prefix} have changed since this run described it.",
-            do=f"Delete results/RUN/environments/{environment.name}/environment.json and run again: it is described anew, and what it "
-            "serves is measured anew.",
+            do=f"Delete results/RUN/environments/{environment.name}/environment.json and rerun: servemark describes it again and measures "
+            "again what it serves.",
             reason="environment_changed",
         )
 
@@ -236,32 +196,28 @@ def _digest(content: object) -> str:
 
 
 def list_packages(python: Path) -> dict[str, Any]:
-    """Return the interpreter's version and its installed distributions as ``name==version``.
+    """Return the interpreter's version (``python``) and its installed distributions (``packages``) as ``name==version``."""
+    listed: dict[str, Any] = ask(python, _PACKAGES)
+    return listed
+
+
+def ask(python: Path, code: str) -> Any:
+    """Run code in an environment's interpreter and return its last line, which is JSON. A .pth file may print lines before it.
 
     Raises:
-        EnvironmentRefused: it does not run, does not answer, or says something else.
+        EnvironmentRefused: the interpreter does not run or respond, or prints something else.
     """
+    clean = passed_on.clean_environment()
     try:
-        done = subprocess.run(
-            [str(python), "-c", _PACKAGES],
-            capture_output=True,
-            text=True,
-            env=passed_on.clean_environment(),
-            timeout=LISTED_S,
-        )
+        done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, env=clean, timeout=ANSWER_S)
         if done.returncode == 0:
-            # The last line: a .pth file of the environment may have words of its own.
-            listed: dict[str, Any] = json.loads((done.stdout.strip().splitlines() or [""])[-1])
-            return listed
+            return json.loads((done.stdout.strip().splitlines() or [""])[-1])
         what = f"does not run: {done.stderr.strip()[-300:]}"
     except subprocess.TimeoutExpired:
-        what = f"does not answer within {LISTED_S} s"
+        what = f"does not respond within {ANSWER_S} s"
     except OSError as error:
         what = f"cannot be started: {error.strerror}"
     except ValueError:
-        what = f"does not list its packages but says: {done.stdout.strip()[-300:]}"
-    raise EnvironmentRefused(
-        f"{python} {what}",
-        do="Run it by hand there and mend the environment, or name another one.",
-        reason="prefix_broken",
-    )
+        what = f"prints something unexpected: {done.stdout.strip()[-300:]}"
+    do = "Run it by hand there and repair the environment, or name another one."
+    raise EnvironmentRefused(f"{python} {what}", do=do, reason="prefix_broken")

@@ -1,4 +1,4 @@
-"""The hash-locked lists in ``envs/``: for which machines each was made, and which of them fits the machine that was probed."""
+"""The lock files in ``envs/``: the machines that each was made for, and the one that fits the probed machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOR_AARCH64 = "for aarch64 the package index has only a torch without CUDA at th
 
 @dataclass(frozen=True)
 class Lock:
-    """One hash-locked list, and what it needs of a machine.
+    """One lock file, and what it needs of a machine.
 
     Attributes:
         pythons: CPython versions that it was made for, as (major, minor).
@@ -28,8 +28,8 @@ class Lock:
         cuda: the major version of CUDA that its torch was built for; None for a CPU build.
         driver: the oldest NVIDIA driver of which such a build runs, its major version. Source: NVIDIA, CUDA Compatibility,
             "Minor Version Compatibility".
-        gib: room that building it takes, GiB: its files and the wheels that they come from.
-        shim: a local package that is installed beside it.
+        gib: space that building it takes, GiB: its files and the wheels that they come from.
+        shim: a local package that is installed with it.
         other_machines: why it is for no other machine.
     """
 
@@ -49,7 +49,7 @@ class Lock:
         return [self.requirements, *(sorted(p for p in self.shim.glob("*") if p.is_file()) if self.shim else ())]
 
     def packages(self) -> list[str]:
-        """Return ``name==version`` of what this interpreter installs on this machine: a lock holds alternatives for others as well."""
+        """Return ``name==version`` of what this interpreter installs on this machine; a lock file has alternatives for others too."""
         lines = re.findall(r"^[A-Za-z0-9].*==.*?(?=\s+(?:\\|--hash)|$)", self.requirements.read_text(), re.MULTILINE)
         found = [Requirement(line) for line in lines]
         return [f"{one.name}{one.specifier}" for one in found if one.marker is None or one.marker.evaluate()]
@@ -84,104 +84,79 @@ NAMES = tuple(sorted(table(Path())))
 
 
 def lacks(lock: Lock, hardware: Hardware, python: Version) -> tuple[str, ...]:
-    """Return what this lock needs and the machine or the interpreter has not: one phrase each; empty if it can be installed and run.
+    """Return what this lock file needs and the machine or the interpreter lacks: one phrase each.
 
     A machine without an NVIDIA driver has none that is too old: an environment may be built where it is of no use (:func:`misplaced`).
     """
     found = []
     if hardware.architecture not in lock.machines:
-        why = f" ({lock.other_machines})" if lock.other_machines else ""
-        found.append(f"{' or '.join(lock.machines)}{why}")
+        found.append(" or ".join(lock.machines) + (f" ({lock.other_machines})" if lock.other_machines else ""))
     if python not in lock.pythons:
-        found.append(f"CPython {_range(lock.pythons)}")
+        found.append(f"CPython {' to '.join(_dotted(version) for version in dict.fromkeys((lock.pythons[0], lock.pythons[-1])))}")
     if _version(hardware.glibc) < lock.glibc:
         found.append(f"glibc {_dotted(lock.glibc)} or newer")
-    if lock.cuda and hardware.driver and not _driver_can(hardware, lock):
-        found.append(f"NVIDIA driver {lock.driver} or newer (CUDA {lock.cuda})")
+    if lock.cuda and lock.driver and hardware.driver:
+        # The CUDA version of nvidia-smi goes first: with NVIDIA's cuda-compat an older driver supports a newer one.
+        has, least = (hardware.cuda, lock.cuda) if hardware.cuda else (hardware.driver, lock.driver)
+        if _version(has)[0] < least:
+            found.append(f"NVIDIA driver {lock.driver} or newer (CUDA {lock.cuda})")
     return tuple(found)
 
 
 def misplaced(lock: Lock, hardware: Hardware) -> str | None:
-    """Return why a lock that can be installed is not for this kind of machine."""
+    """Return why a lock file that can be installed is not for this kind of machine."""
     if lock.cuda and hardware.accelerator == "cpu":
         return f"is for NVIDIA GPUs (driver {lock.driver} or newer)"
-    if not lock.cuda and hardware.accelerator == "cuda":
-        return "leaves the GPUs unused"
-    return None
+    return "leaves the GPUs unused" if not lock.cuda and hardware.accelerator == "cuda" else None
 
 
 def choose(key: str, asked: str, envs: Path, hardware: Hardware, python: Version, machine: str) -> Lock:
-    """Return the lock of the name ``asked`` if it fits; with ``auto`` the first that fits and is for this kind of machine.
+    """Return the lock file of the name ``asked`` if it fits; with ``auto`` the first that fits and is for this kind of machine.
 
     Args:
-        key: what the configuration calls it, for messages.
+        key: of the configuration, for messages.
         hardware: of the machine that will run the model.
         python: of the interpreter that builds the environment, which becomes the environment's own.
         machine: where it is built, as ``uname -m`` spells it.
 
     Raises:
-        EnvironmentRefused: none fits; says what was found, what every lock needs, and the ways out.
+        EnvironmentRefused: none fits; names what was found, what every lock file needs, and what to do.
     """
     if machine != hardware.architecture:
         raise EnvironmentRefused(
             f"{key}: the environment would be built on {machine} and run on {hardware.architecture} ({hardware.host}).",
-            do="Write `build_on: job` in the cluster file: then it is built on a node of the right kind.",
+            do="Set `build_on: job` in the cluster file: then it is built on a node of the right kind.",
             reason="no_lock_fits",
         )
     locks = table(envs)
     needs = {name: lacks(lock, hardware, python) for name, lock in locks.items()}
-    fitting = [name for name, lock in locks.items() if not needs[name] and not misplaced(lock, hardware)]
+    usable = {name: lock for name, lock in locks.items() if not misplaced(lock, hardware)}
+    fitting = [name for name in usable if not needs[name]]
     if asked != AUTO and not needs[asked]:
         return locks[asked]
     if asked == AUTO and fitting:
         return locks[fitting[0]]
-    rows = []
-    for name, lock in locks.items():
-        why = [f"needs {', '.join(needs[name])}"] if needs[name] else []
-        why += [text for text in [misplaced(lock, hardware)] if text]
-        rows.append(f"  - {name} {' and '.join(why) or 'fits'}")
-    raise EnvironmentRefused(
-        "\n".join([f"{key}: {asked}: {'no list' if asked == AUTO else 'this list'} fits {_found(hardware, python)}:", *rows]),
-        do=_ways_out(locks, needs, fitting, hardware, python),
-        reason="no_lock_fits",
-    )
-
-
-def _ways_out(locks: dict[str, Lock], needs: dict[str, tuple[str, ...]], fitting: list[str], hardware: Hardware, python: Version) -> str:
-    ways = [f"write `lock: {name}`" for name in fitting[:1]]
-    usable = [lock for lock in locks.values() if not misplaced(lock, hardware)]
-    if not ways:
-        helpful = sorted({v for lock in usable for v in lock.pythons if v != python and not lacks(lock, hardware, v)})
-        ways += [
-            f"set the workflow up with another Python (rm -r .venv; make setup PYTHON=python{_dotted(version)})" for version in helpful[:1]
-        ]
-    if any("driver" in need for lock in usable for need in needs[lock.name]):
-        ways.append("ask the administrators for a newer NVIDIA driver")
-    ways.append("give environments.NAME.prefix, the folder of an environment that has vLLM and runs there")
-    return f"One of these: {'; '.join(ways)}."
-
-
-def _found(hardware: Hardware, python: Version) -> str:
     driver = f"NVIDIA driver {hardware.driver} (CUDA {hardware.cuda or 'unknown'})" if hardware.driver else "no NVIDIA driver"
     glibc = f"glibc {hardware.glibc}" if hardware.glibc else "no glibc"
-    return f"{hardware.host} ({hardware.architecture}, {glibc}, {driver}) with CPython {_dotted(python)}"
-
-
-def _driver_can(hardware: Hardware, lock: Lock) -> bool:
-    # What nvidia-smi says of CUDA goes first: with NVIDIA's cuda-compat an older driver can do a newer one.
-    if hardware.cuda:
-        return _version(hardware.cuda)[0] >= (lock.cuda or 0)
-    return _version(hardware.driver or "")[0] >= (lock.driver or 0)
+    found = f"{hardware.host} ({hardware.architecture}, {glibc}, {driver}) with CPython {_dotted(python)}"
+    rows = [f"{key}: {asked}: {'no lock file' if asked == AUTO else 'this lock file'} fits {found}:"]
+    for name, lock in locks.items():
+        why = [f"needs {', '.join(needs[name])}" if needs[name] else "", misplaced(lock, hardware) or ""]
+        rows.append(f"  - {name} {' and '.join(filter(None, why)) or 'fits'}")
+    ways = [f"set `lock: {name}`" for name in fitting[:1]]
+    helpful = {version for lock in usable.values() for version in lock.pythons if not lacks(lock, hardware, version)}
+    if not fitting and helpful:
+        ways.append(f"set the workflow up with another Python (rm -r .venv; make setup PYTHON=python{_dotted(min(helpful))})")
+    if any("driver" in need for name in usable for need in needs[name]):
+        ways.append("ask the administrators for a newer NVIDIA driver")
+    ways.append("give environments.NAME.prefix, the folder of an environment that has vLLM and runs there")
+    raise EnvironmentRefused("\n".join(rows), do=f"One of these: {'; '.join(ways)}.", reason="no_lock_fits")
 
 
 def _version(text: str) -> Version:
-    numbers = [int(number) for number in re.findall(r"\d+", text)[:2]]
-    return (numbers[0], numbers[1] if len(numbers) > 1 else 0) if numbers else (0, 0)
+    major, minor = ([int(number) for number in re.findall(r"\d+", text)] + [0, 0])[:2]
+    return major, minor
 
 
 def _dotted(version: Version) -> str:
     return ".".join(map(str, version))
-
-
-def _range(versions: tuple[Version, ...]) -> str:
-    return _dotted(versions[0]) if len(versions) == 1 else f"{_dotted(versions[0])} to {_dotted(versions[-1])}"
