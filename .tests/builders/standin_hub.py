@@ -17,6 +17,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
+REPOSITORY = "org/small-model"
+FIRST, SECOND = "1" * 40, "2" * 40
+"""Commits of the repository; its branch main is at the first."""
+
 
 @dataclass
 class Fault:

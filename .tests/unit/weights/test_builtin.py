@@ -98,14 +98,6 @@ def test_bfloat16_rounds_to_nearest_and_ties_to_even(value, bits):
     assert builtin._bfloat16(np.array([value], dtype=np.float32)) == bits.to_bytes(2, "little")
 
 
-def test_the_version_changes_with_the_tokenizers_release(monkeypatch):
-    now = builtin.version()
-    assert len(now) == 12
-    assert now == builtin.version()
-    monkeypatch.setattr(builtin.tokenizers, "__version__", "0.0.0")
-    assert builtin.version() != now
-
-
 def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path):
     with pytest.raises(WeightsRefused, match="tiny-dense, tiny-moe") as caught:
         builtin.make("tiny-dens", tmp_path)

@@ -52,12 +52,12 @@ def test_sources_of_the_hub(text, repository, revision):
 )
 def test_malformed_hub_sources_are_refused(text):
     assert hub_source.parse(text) is None
-    with pytest.raises(ValueError, match="a model of the hub is written hf:ORG/NAME or hf:ORG/NAME@REVISION"):
+    with pytest.raises(ValueError, match="hf:ORG/NAME@REVISION"):
         Model(source=text)
 
 
 def test_missing_directory_suggests_the_hub_source():
-    with pytest.raises(ValueError, match=r"there is no such directory; a model of the hub is written `hf:Qwen/Qwen3-0.6B`"):
+    with pytest.raises(ValueError, match=r"`hf:Qwen/Qwen3-0\.6B`"):
         Model(source="Qwen/Qwen3-0.6B")
 
 

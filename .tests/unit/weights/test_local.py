@@ -61,22 +61,22 @@ def test_a_copy_that_lost_a_file_is_made_anew(model, folder):
 def test_what_is_not_as_the_manifest_states_is_refused_and_nothing_is_left(model, folder, tmp_path, damage):
     changed = shutil.copytree(model.path, tmp_path / "changed")
     (changed / "tokenizer.json").write_bytes(damage)
-    with pytest.raises(WeightsRefused, match=r"tokenizer\.json of model tiny is not what its manifest states") as caught:
+    with pytest.raises(WeightsRefused) as caught:
         copy(model.model_copy(update={"path": str(changed)}), folder)
-    assert caught.value.reason == "weights_changed" and files(folder) == set()
+    assert caught.value.reason == "weights_changed" and "tokenizer.json" in caught.value.what and files(folder) == set()
 
 
 def test_a_file_that_is_gone_is_named(model, folder, tmp_path):
     changed = shutil.copytree(model.path, tmp_path / "changed")
     (changed / "config.json").unlink()
-    with pytest.raises(WeightsRefused, match=r"config\.json cannot be copied"):
+    with pytest.raises(WeightsRefused) as caught:
         copy(model.model_copy(update={"path": str(changed)}), folder)
-    assert files(folder) == set()
+    assert caught.value.reason == "copy_failed" and "config.json" in caught.value.what and files(folder) == set()
 
 
 def test_without_room_nothing_is_begun(model, folder, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(model.bytes))
-    with pytest.raises(WeightsRefused, match=r"expected \d.\d\d GiB free .*; found") as caught:
+    with pytest.raises(WeightsRefused) as caught:
         copy(model, folder)
     assert caught.value.reason == "no_space" and "local_models" in caught.value.do and files(folder) == set()
 
@@ -94,8 +94,9 @@ def test_two_servers_of_a_node_at_once_make_one_copy(model, folder):
 def test_a_folder_where_others_can_write_is_refused(model, folder):
     folder.mkdir(parents=True, mode=0o777)
     folder.chmod(0o777)
-    with pytest.raises(ServemarkError, match="not a private folder"):
+    with pytest.raises(ServemarkError) as caught:
         copy(model, folder)
+    assert caught.value.reason == "runtime_folder_refused" and str(folder) in caught.value.what
 
 
 def test_a_node_answers_with_the_time_or_with_its_name_and_what_is_wrong(model, folder, tmp_path, monkeypatch):

@@ -191,9 +191,9 @@ def test_an_unreadable_file_is_refused_by_name(model, name, monkeypatch):
 
     monkeypatch.setattr(type(model), "open", deny)
     monkeypatch.setattr(type(model), "read_bytes", lambda self: self.open("rb").read())
-    with pytest.raises(WeightsRefused, match=f"{name}.*Permission denied") as caught:
+    with pytest.raises(WeightsRefused) as caught:
         build(model)
-    assert caught.value.reason == "weights_unreadable"
+    assert caught.value.reason == "weights_unreadable" and name in caught.value.what
 
 
 def test_an_unreadable_folder_is_refused_by_name(model, monkeypatch):
@@ -211,8 +211,9 @@ def test_an_unreadable_folder_is_refused_by_name(model, monkeypatch):
 
 
 def test_a_missing_directory_is_refused(tmp_path):
-    with pytest.raises(WeightsRefused, match="no such directory"):
+    with pytest.raises(WeightsRefused) as caught:
         build(tmp_path / "nothing")
+    assert caught.value.reason == "weights_missing"
 
 
 def test_the_config_of_a_directory_without_weights_can_be_read(model):

@@ -1,4 +1,4 @@
-"""The shape of a transformer as its config.json states it, and what follows from it: windows and parameter counts."""
+"""The shape of a transformer as its config.json states it, with windows and parameter counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 MAX_LAYERS = 10_000  # the deepest published models have some 130
 UNREAD_PATTERNS = ("full_attention_interval", "hybrid_override_pattern")
-"""Keys that say which layers have attention at all, of models with layers of another kind (Qwen3-Next, Nemotron-H)."""
+"""Keys by which only some layers have attention (Qwen3-Next, Nemotron-H)."""
 
 
 @dataclass(frozen=True)
@@ -110,41 +110,23 @@ class Architecture:
         try:
             return cls._of(config)
         except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
-            raise WeightsRefused(
-                f"config.json holds a value of another kind than planning reads there: {error}.",
-                look="config.json of the model",
-                do="Compare it with the checkpoint's published one.",
-                reason="config_broken",
-            ) from None
+            raise _refused("config_broken", f"config.json holds a value of another kind than planning reads there: {error}.") from None
 
     @classmethod
     def _of(cls, config: dict[str, Any]) -> Architecture:
         text = {**config, **config["text_config"]} if isinstance(config.get("text_config"), dict) else config
         text = {**DEFAULTS.get(str(text.get("model_type")), {}), **text}
         if "kv_lora_rank" in text:
-            raise WeightsRefused(
-                f"Models of type {text.get('model_type')!r} have latent attention (MLA), which planning cannot size.",
-                do="This version cannot serve this model; choose one with full or sliding-window attention.",
-                reason="architecture_unknown",
-            )
-        layers, hidden, heads, vocab = (
-            _positive(text, *names)
-            for names in (
-                ("num_hidden_layers", "n_layer"),
-                ("hidden_size", "n_embd"),
-                ("num_attention_heads", "n_head"),
-                ("vocab_size",),
-            )
-        )
+            raise _unknown(f"Models of type {text.get('model_type')!r} have latent attention (MLA), which planning cannot size.")
+        layers = _positive(text, "num_hidden_layers", "n_layer")
+        hidden = _positive(text, "hidden_size", "n_embd")
+        heads = _positive(text, "num_attention_heads", "n_head")
         if layers > MAX_LAYERS or heads > hidden:
             raise ValueError(f"{layers:,} layers of width {hidden:,} with {heads:,} attention heads")
         model_type = str(text.get("model_type", ""))
         experts = _first(text, "num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts") or 0
-        dense_intermediate = _first(text, "intermediate_size_mlp", "intermediate_size", "n_inner")
-        expert_intermediate = _first(text, "moe_intermediate_size", "intermediate_size", "n_inner")
         stored_bytes = _stored_bytes(text)
-        dtype_bytes = min(stored_bytes, 2)
-        quantised = quantisation.read(text, 8.0 * dtype_bytes)
+        quantised = quantisation.read(text, 8.0 * min(stored_bytes, 2))
         return cls(
             model_type=model_type,
             layers=layers,
@@ -152,12 +134,12 @@ class Architecture:
             heads=heads,
             kv_heads=_first(text, "num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num") or heads,
             head_dim=_first(text, "head_dim") or hidden // heads,
-            vocab=vocab,
+            vocab=_positive(text, "vocab_size"),
             stored_bytes=stored_bytes,
-            dtype_bytes=dtype_bytes,
+            dtype_bytes=min(stored_bytes, 2),
             windows=_windows(text, layers),
-            dense_intermediate=dense_intermediate,
-            expert_intermediate=(expert_intermediate or 0) if experts else 0,
+            dense_intermediate=_first(text, "intermediate_size_mlp", "intermediate_size", "n_inner"),
+            expert_intermediate=(experts and _first(text, "moe_intermediate_size", "intermediate_size", "n_inner")) or 0,
             expert_layers=_expert_layers(text, layers) if experts else 0,
             experts=experts,
             experts_per_token=_first(text, "num_experts_per_tok", "num_experts_per_token", "moe_topk") or 0,
@@ -218,13 +200,18 @@ EMBEDDINGS_EVERYWHERE = frozenset({"gpt_oss", "qwen3_moe"})
 models/gpt_oss.py and qwen3_moe.py; llama.py and qwen2.py make each only where it is used)."""
 
 
+def _refused(reason: str, what: str, do: str = "Compare it with the checkpoint's published one.") -> WeightsRefused:
+    return WeightsRefused(what, look="config.json of the model", do=do, reason=reason)
+
+
+def _unknown(what: str) -> WeightsRefused:
+    do = "This version cannot serve this model; choose one with full or sliding-window attention in 16 or 32 bits."
+    return _refused("architecture_unknown", what, do)
+
+
 def _missing(*names: str) -> WeightsRefused:
-    return WeightsRefused(
-        f"config.json states no whole number above 0 for {' or '.join(repr(name) for name in names)}, which planning needs.",
-        look="config.json of the model",
-        do="Use a complete Hugging Face checkpoint of a decoder-only language model.",
-        reason="config_incomplete",
-    )
+    what = f"config.json states no whole number above 0 for {' or '.join(repr(name) for name in names)}, which planning needs."
+    return _refused("config_incomplete", what, "Use a complete Hugging Face checkpoint of a decoder-only language model.")
 
 
 def _first(config: dict[str, Any], *names: str) -> int | None:
@@ -233,8 +220,7 @@ def _first(config: dict[str, Any], *names: str) -> int | None:
 
 
 def _positive(config: dict[str, Any], *names: str) -> int:
-    value = _first(config, *names)
-    if value is None:
+    if (value := _first(config, *names)) is None:
         raise _missing(*names)
     return value
 
@@ -243,11 +229,7 @@ def _stored_bytes(config: dict[str, Any]) -> int:
     """Return bytes of one unquantised element as stored; without a statement float32, as Hugging Face and vLLM take it."""
     name = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
     if name not in DTYPE_BYTES:
-        raise WeightsRefused(
-            f"config.json states the dtype {name!r}; planning knows {', '.join(DTYPE_BYTES)}.",
-            look="config.json of the model",
-            reason="architecture_unknown",
-        )
+        raise _unknown(f"config.json states the dtype {name!r}; planning knows {', '.join(DTYPE_BYTES)}.")
     return DTYPE_BYTES[name]
 
 
@@ -269,30 +251,16 @@ def _windows(config: dict[str, Any], layers: int) -> tuple[int | None, ...]:
     kinds = config.get("layer_types")
     if kinds is None:
         if unread := [name for name in UNREAD_PATTERNS if config.get(name)]:
-            raise WeightsRefused(
-                f"config.json says by {unread[0]} that only some layers have attention; planning knows full_attention and "
-                "sliding_attention in layer_types.",
-                do="This version cannot serve this model; choose one with full or sliding-window attention.",
-                reason="architecture_unknown",
-            )
+            raise _unknown(f"By {unread[0]} of config.json only some layers have attention; planning reads layer_types alone.")
         pattern = config.get("sliding_window_pattern")
         if window and isinstance(pattern, int) and pattern > 1:
             # Gemma 3: every n-th layer is full.
             return tuple(None if (layer + 1) % pattern == 0 else window for layer in range(layers))
         return (window,) * layers
     if len(kinds) != layers:
-        raise WeightsRefused(
-            f"config.json names {len(kinds)} layer_types for {layers} layers.",
-            look="config.json of the model",
-            reason="config_incomplete",
-        )
-    other = sorted({kind for kind in kinds if kind not in ("full_attention", "sliding_attention")})
-    if other:
-        raise WeightsRefused(
-            f"config.json has layers of the types {', '.join(other)}; planning knows full_attention and sliding_attention.",
-            do="This version cannot serve this model; choose one with full or sliding-window attention.",
-            reason="architecture_unknown",
-        )
+        raise _refused("config_incomplete", f"config.json names {len(kinds)} layer_types for {layers} layers.")
+    if other := sorted({*kinds} - {"full_attention", "sliding_attention"}):
+        raise _unknown(f"config.json has layers of the types {', '.join(other)}.")
     if "sliding_attention" in kinds and not window and config.get("use_sliding_window") is not False:
         raise _missing("sliding_window")
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from servemark.errors import WeightsRefused
@@ -46,83 +44,50 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
+# Both head counts are even, so that tensor parallel 2 works; 64 is a head size that vLLM's CPU attention has.
 COMMON: dict[str, Any] = {
-    "torch_dtype": "bfloat16",
-    "vocab_size": VOCABULARY,
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    # Both head counts even, so that tensor parallel 2 works; 64 is a head size that vLLM's CPU attention has.
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "intermediate_size": 512,
-    "hidden_act": "silu",
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-06,
-    "rope_theta": 1000000.0,
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "use_sliding_window": False,
-    "tie_word_embeddings": False,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-    "use_cache": True,
-}
-
+    "torch_dtype": "bfloat16", "vocab_size": VOCABULARY, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 512, "hidden_act": "silu", "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "attention_bias": False, "attention_dropout": 0.0, "use_sliding_window": False,
+    "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 0, "use_cache": True,
+}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "tiny-dense": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **COMMON},
     "tiny-moe": {
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "model_type": "qwen3_moe",
-        **COMMON,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 128,
-        "norm_topk_prob": True,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", **COMMON, "num_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 128, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
     },
-}
+}  # fmt: skip
 
 
 def make(name: str, directory: Path) -> None:
     """Write the model ``name``, a key of CONFIGS, into ``directory``: config, bfloat16 safetensors, tokenizer.
 
-    The bytes are the same every time, on every machine, for one ``version()``.
+    The bytes are the same every time and on every machine, for one release of tokenizers.
 
     Raises:
         WeightsRefused: there is no builtin model of that name.
     """
     if name not in CONFIGS:
-        raise WeightsRefused(
-            f"There is no builtin model {name!r}.",
-            do=f"Use one of: {', '.join(CONFIGS)}.",
-            reason="unknown_builtin",
-        )
+        do = f"Use one of: {', '.join(CONFIGS)}."
+        raise WeightsRefused(f"There is no builtin model {name!r}.", do=do, reason="unknown_builtin")
     config = CONFIGS[name]
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": None,
+        "eos_token": SPECIAL_TOKENS[0],
+        "pad_token": SPECIAL_TOKENS[0],
+        "additional_special_tokens": list(SPECIAL_TOKENS[1:]),
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": config["max_position_embeddings"],
+        "chat_template": CHAT_TEMPLATE,
+    }
     directory.mkdir(parents=True, exist_ok=True)
     _tokenizer().save(str(directory / "tokenizer.json"))
     _write_json(directory / "config.json", config)
     _write_json(directory / "generation_config.json", {"bos_token_id": 0, "eos_token_id": [0, 2], "pad_token_id": 0})
-    _write_json(
-        directory / "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": None,
-            "eos_token": SPECIAL_TOKENS[0],
-            "pad_token": SPECIAL_TOKENS[0],
-            "additional_special_tokens": list(SPECIAL_TOKENS[1:]),
-            "clean_up_tokenization_spaces": False,
-            "model_max_length": config["max_position_embeddings"],
-            "chat_template": CHAT_TEMPLATE,
-        },
-    )
+    _write_json(directory / "tokenizer_config.json", tokenizer_config)
     (directory / "model.safetensors").write_bytes(_weights(config))
-
-
-def version() -> str:
-    """Return what the models' bytes depend on, as 12 hex digits: this file and the release that trains the tokenizer."""
-    return hashlib.sha256(Path(__file__).read_bytes() + tokenizers.__version__.encode()).hexdigest()[:12]
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:
@@ -151,10 +116,8 @@ def _weights(config: dict[str, Any]) -> bytes:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     blobs, offset = [], 0
     for name, shape in _shapes(config):
-        if len(shape) == 1:
-            values = np.ones(shape, dtype=np.float32)
-        else:
-            values = ((random.random_sample(shape) - 0.5) * 0.1).astype(np.float32)
+        norm = len(shape) == 1
+        values = np.ones(shape, dtype=np.float32) if norm else ((random.random_sample(shape) - 0.5) * 0.1).astype(np.float32)
         blobs.append(_bfloat16(values))
         header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + len(blobs[-1])]}
         offset += len(blobs[-1])
@@ -173,30 +136,18 @@ def _bfloat16(values: np.ndarray) -> bytes:
 
 def _shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield names and shapes as in Hugging Face's Qwen3 and Qwen3-MoE checkpoints; 1-d ones are norm weights."""
-    hidden, head_dim = config["hidden_size"], config["head_dim"]
-    query, key = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
+    hidden, size = config["hidden_size"], config["head_dim"]
+    query, key, experts = config["num_attention_heads"] * size, config["num_key_value_heads"] * size, config.get("num_experts", 0)
+    width = config["moe_intermediate_size"] if experts else config["intermediate_size"]
+    layer = {
+        "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,), "self_attn.q_norm": (size,), "self_attn.k_norm": (size,),
+        "self_attn.q_proj": (query, hidden), "self_attn.k_proj": (key, hidden), "self_attn.v_proj": (key, hidden),
+        "self_attn.o_proj": (hidden, query), **({"mlp.gate": (experts, hidden)} if experts else {}),
+    }  # fmt: skip
+    for mlp in [f"mlp.experts.{expert}" for expert in range(experts)] or ["mlp"]:
+        layer |= {f"{mlp}.gate_proj": (width, hidden), f"{mlp}.up_proj": (width, hidden), f"{mlp}.down_proj": (hidden, width)}
     yield "model.embed_tokens.weight", (config["vocab_size"], hidden)
-    for layer in range(config["num_hidden_layers"]):
-        prefix = f"model.layers.{layer}"
-        yield f"{prefix}.input_layernorm.weight", (hidden,)
-        yield f"{prefix}.post_attention_layernorm.weight", (hidden,)
-        yield f"{prefix}.self_attn.q_norm.weight", (head_dim,)
-        yield f"{prefix}.self_attn.k_norm.weight", (head_dim,)
-        yield f"{prefix}.self_attn.q_proj.weight", (query, hidden)
-        yield f"{prefix}.self_attn.k_proj.weight", (key, hidden)
-        yield f"{prefix}.self_attn.v_proj.weight", (key, hidden)
-        yield f"{prefix}.self_attn.o_proj.weight", (hidden, query)
-        if "num_experts" in config:
-            yield f"{prefix}.mlp.gate.weight", (config["num_experts"], hidden)
-            for expert in range(config["num_experts"]):
-                yield from _mlp(f"{prefix}.mlp.experts.{expert}", hidden, config["moe_intermediate_size"])
-        else:
-            yield from _mlp(f"{prefix}.mlp", hidden, config["intermediate_size"])
+    for number in range(config["num_hidden_layers"]):
+        yield from ((f"model.layers.{number}.{name}.weight", shape) for name, shape in layer.items())
     yield "model.norm.weight", (hidden,)
     yield "lm_head.weight", (config["vocab_size"], hidden)
-
-
-def _mlp(prefix: str, hidden: int, intermediate: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield f"{prefix}.gate_proj.weight", (intermediate, hidden)
-    yield f"{prefix}.up_proj.weight", (intermediate, hidden)
-    yield f"{prefix}.down_proj.weight", (hidden, intermediate)

@@ -1,4 +1,4 @@
-"""The header of a safetensors file: which tensors it holds and how many bytes they take."""
+"""The header of a safetensors file, and the errors of a model's files."""
 
 from __future__ import annotations
 
@@ -12,15 +12,24 @@ from servemark.errors import WeightsRefused
 
 HEADER_LIMIT = 100_000_000
 """Largest safetensors header in bytes, the limit of the reference implementation; also of a model's JSON files."""
+AGAIN = "Fetch the file again."
 
 
-def refused(path: Path, what: str, reason: str, do: str) -> WeightsRefused:
+def refused(path: Path, reason: str, what: str, do: str = AGAIN) -> WeightsRefused:
     """Return the error of one file of a model."""
     return WeightsRefused(f"The model file {path.name} cannot be used: {what}", look=str(path), do=do, reason=reason)
 
 
+def unreadable(path: Path, error: OSError) -> WeightsRefused:
+    """Return the error of a file or folder that the system does not let us read."""
+    return refused(path, "weights_unreadable", f"unreadable: {error.strerror}.", "Check its permissions.")
+
+
 def read_header(path: Path) -> tuple[int, int]:
-    """Return tensor bytes and parameter count of one safetensors file, after checking its header against its size."""
+    """Return tensor bytes and parameter count of one safetensors file, after checking its header against its size.
+
+    Packed 4-bit weights (mxfp4, AWQ, GPTQ) are stored as integers of 8 or 32 bits, and count as stored elements.
+    """
     try:
         with path.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -30,9 +39,9 @@ def read_header(path: Path) -> tuple[int, int]:
             header = json.loads(stream.read(length))
         tensors = [entry for key, entry in header.items() if key != "__metadata__"]
         end = max((_whole(entry["data_offsets"][1]) for entry in tensors), default=0)
-        parameters = sum(_elements(entry) for entry in tensors)
+        parameters = sum(math.prod(map(_whole, entry["shape"])) for entry in tensors)
     except OSError as error:
-        raise refused(path, f"unreadable: {error.strerror}.", "weights_unreadable", "Check its permissions.") from None
+        raise unreadable(path, error) from None
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         raise _truncated(path, "Its header is not that of a safetensors file") from None
     if size != 8 + length + end:
@@ -40,17 +49,12 @@ def read_header(path: Path) -> tuple[int, int]:
     return end, parameters
 
 
-def _elements(entry: dict[str, Any]) -> int:
-    # Packed 4-bit weights (mxfp4, AWQ, GPTQ) are stored as integers of 8 or 32 bits; they count as stored elements.
-    return math.prod(map(_whole, entry["shape"]))
-
-
 def _whole(value: Any) -> int:
-    """Return a size or position of a header; beyond 64 bits, as elsewhere, it is none (the format's own integers are unsigned 64-bit)."""
+    # The format's integers are unsigned and have 64 bits.
     if type(value) is not int or not 0 <= value < 2**64:
         raise ValueError("not a whole number")
     return value
 
 
 def _truncated(path: Path, what: str) -> WeightsRefused:
-    return refused(path, f"{what}; it is truncated or damaged.", "weights_truncated", "Fetch the file again.")
+    return refused(path, "weights_truncated", f"{what}; it is truncated or damaged.")

@@ -2,7 +2,7 @@
 
     CACHE/models/hf/ORG--NAME/COMMIT/           the model: appears when every file is the one that the hub lists
     CACHE/models/hf/ORG--NAME/COMMIT-shape/     config and tokenizer only, for models served with random weights
-    CACHE/models/hf/ORG--NAME/.COMMIT/          the same during the download
+    CACHE/models/hf/ORG--NAME/.COMMIT/          the draft during the download
     CACHE/models/hf/ORG--NAME/.refs/main.json   the commit that a branch or tag was at its first use
 
 The folder ORG--NAME can be copied to a machine that cannot reach the hub. Delete a file in .refs to follow its branch again.
@@ -16,16 +16,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from filelock import FileLock, Timeout
-
 from servemark.errors import WeightsRefused
-from servemark.files import storage
-from servemark.files.storage import CacheClosed
+from servemark.files import cache_lock, storage
 from servemark.progress import Progress
 from servemark.records import Manifest, utc_now, write_atomically
 from servemark.weights import hub_files, manifest
@@ -34,14 +31,10 @@ from servemark.weights.hub_source import HubSource, is_commit
 
 STATED = ".servemark-hub.json"
 SHAPE = "-shape"
-LOCK_POLL_S = 5.0
 
 
 def stage(name: str, source: HubSource, cache: Path, progress: Progress, *, dummy: bool = False) -> Manifest:
-    """Download the model unless the cache has it, and hash every file.
-
-    Args:
-        dummy: only config and tokenizer are needed.
+    """Download the model (with ``dummy`` only config and tokenizer) unless the cache has it, and hash every file.
 
     Raises:
         WeightsRefused: the hub refuses or cannot be reached, the disk is full, the repository is no model that can be served, or a
@@ -54,8 +47,8 @@ def stage(name: str, source: HubSource, cache: Path, progress: Progress, *, dumm
         offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
         if offline.upper() in ("1", "ON", "YES", "TRUE"):
             raise refused(source, "hub_offline", look=home)
-        with _locked(home, source, progress):
-            # Another run may have downloaded it meanwhile.
+        # Where locks do not work, as on some parallel file systems, the digests still decide.
+        with cache_lock.held(home / ".lock", lambda: progress.waiting(f"another run downloads {source.repository}")):
             if (found := _staged(source, home, dummy)) is None:
                 return _download(name, source, home, progress, dummy)
     progress.say(f"hashing {found}")
@@ -72,15 +65,15 @@ def stage(name: str, source: HubSource, cache: Path, progress: Progress, *, dumm
 
 
 def _staged(source: HubSource, home: Path, dummy: bool) -> Path | None:
-    """Return the model's folder if the cache has it under its commit, or under the commit that its branch was."""
+    """Return the model's folder if the cache has it under its commit, or under the remembered commit of its branch."""
     commit = _commit(source, home)
     folders = [home / commit, *([home / (commit + SHAPE)] if dummy else [])] if commit else []
     return next((folder for folder in folders if folder.is_dir()), None)
 
 
 def _commit(source: HubSource, home: Path) -> str | None:
-    remembered = _read(_reference(source, home)).get("commit")
-    return source.commit or (remembered if isinstance(remembered, str) and is_commit(remembered) else None)
+    remembered = str(_read(_reference(source, home)).get("commit"))
+    return source.commit or (remembered if is_commit(remembered) else None)
 
 
 def _reference(source: HubSource, home: Path) -> Path:
@@ -89,25 +82,10 @@ def _reference(source: HubSource, home: Path) -> Path:
 
 def _read(path: Path) -> dict[str, Any]:
     """Read a JSON file of ours; empty when it is missing or broken."""
-    try:
+    with suppress(OSError, ValueError):
         data = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
-def _locked(home: Path, source: HubSource, progress: Progress) -> AbstractContextManager[object]:
-    """Let one run download at a time. Where locks do not work, as on some parallel file systems, the digests still decide."""
-    lock = FileLock(home / ".lock")
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        while True:
-            try:
-                return lock.acquire(timeout=LOCK_POLL_S)
-            except Timeout:
-                progress.waiting(f"another run downloads {source.repository}")
-    except OSError as error:
-        raise CacheClosed(home, error) from None
+        return data if isinstance(data, dict) else {}
+    return {}
 
 
 def _download(name: str, source: HubSource, home: Path, progress: Progress, dummy: bool) -> Manifest:
@@ -157,7 +135,7 @@ def _download(name: str, source: HubSource, home: Path, progress: Progress, dumm
 
 
 def _tidy(draft: Path, sizes: dict[str, int]) -> int:
-    """Remove what another choice of files or a killed process has left; return the bytes of the chosen files that are there."""
+    """Remove files of another choice or a killed process; return the bytes of the chosen files that are there."""
     draft.mkdir(parents=True, exist_ok=True)
     present = 0
     for path in [path for path in draft.rglob("*") if path.is_file()]:

@@ -1,4 +1,4 @@
-"""The hub through public functions of huggingface_hub. Imported only when a model is downloaded: that takes a third of a second."""
+"""The hub through public functions of huggingface_hub. Imported only for a download: the import takes a third of a second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from servemark.weights.hub_source import HubSource, is_commit
 
 Result = TypeVar("Result")
 LARGEST = constants.MAX_HTTP_DOWNLOAD_SIZE
-"""Bytes above which the hub gives no file over plain HTTP."""
+"""The hub sends no larger file, in bytes, over plain HTTP."""
 PAUSES_S = (2.0, 8.0, 30.0, 60.0)
 """Seconds before each further try; huggingface_hub itself has tried most requests several times by then."""
 TIMEOUT_S = 60.0
@@ -88,7 +88,7 @@ def download(source: HubSource, commit: str, folder: Path, paths: Collection[str
 
 
 def _ask(source: HubSource, progress: Progress, work: Callable[[dict[str, Any]], Result], wait: Callable[[], None]) -> Result:
-    """Run ``work`` in a thread, with further tries if the hub does not respond as it should."""
+    """Run ``work`` in a thread, and again after a pause if another try may help."""
     if not (token().isascii() and token().isprintable()):
         raise refused(source, "hub_unauthorised", "it has characters that no token has")
     # False, because with None the library looks for a token in the home directory.

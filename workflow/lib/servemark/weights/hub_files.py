@@ -37,14 +37,12 @@ class RemoteFile:
 
 
 def choose(source: HubSource, listed: Collection[str], shards: Collection[str] | None, *, dummy: bool = False) -> list[str]:
-    """Return the paths that a server needs, sorted: the weights once, as safetensors, and :data:`OTHERS`.
+    """Return the paths that a server needs, sorted: the weights (not with ``dummy``) once, as safetensors, and :data:`OTHERS`.
 
-    The weights are the shards of the index; without an index ``model.safetensors``; else all safetensors files at the top, without
-    ``consolidated*`` if there are others (the same weights in Mistral's layout).
+    The weights are the shards of the index; without an index ``model.safetensors``; else those of :func:`loaded`.
 
     Args:
         shards: the paths that the index names; None without an index.
-        dummy: leave out the weights.
 
     Raises:
         WeightsRefused: config.json, tokenizer, safetensors or a shard is missing, or a path leaves the folder.

@@ -1,4 +1,4 @@
-"""Errors of the hub in words: what happened, where to look, what to do."""
+"""The errors of the hub: what happened, where to look, what to do."""
 
 from __future__ import annotations
 
@@ -22,23 +22,16 @@ TEXTS = {
     "hub_out_of_order": ("The hub failed to deliver {name}", "Wait some minutes."),
     "hub_refused": ("The hub refused to deliver {name}", "Open that page in a browser."),
     "hub_unreachable": ("The hub cannot be reached for {name}", "Check network, HTTPS_PROXY, NO_PROXY, HF_ENDPOINT."),
-    "hub_digest_differs": (
-        "A file of {name} is not the one that the hub lists, and was removed",
-        "If the error repeats, a proxy, a mirror (HF_ENDPOINT) or the disk changes the content.",
-    ),
-    "hub_file_too_large": (
-        "Over plain HTTP the hub delivers no file as large as one of {name}",
-        f"Instead, {_COMMAND}",
-    ),
-    "hub_offline": (
-        "The model {name}@{revision} is not in the cache, and HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set",
-        f"Unset it where the hub can be reached, copy that folder from another cache (cp -r), or elsewhere {_COMMAND}",
-    ),
+    "hub_digest_differs": ("A file of {name} is not the one that the hub lists, and was removed",
+        "If the error repeats, a proxy, a mirror (HF_ENDPOINT) or the disk changes the content."),
+    "hub_file_too_large": ("Over plain HTTP the hub delivers no file as large as one of {name}", f"Instead, {_COMMAND}"),
+    "hub_offline": ("The model {name}@{revision} is not in the cache, and HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set",
+        f"Unset it where the hub can be reached, copy that folder from another cache (cp -r), or elsewhere {_COMMAND}"),
     "disk_full": ("The disk has no space for {name}", "Free space, or set `cache` to a folder on another disk."),
     "weights_unwritable": ("{name} cannot be written", "Check quota and permissions, or set `cache` to another disk."),
     "link_leaves_directory": ("{name} lists a hidden file or one outside its folder", "Use another HF_ENDPOINT."),
     **dict.fromkeys(("config_missing", "tokenizer_missing", "weights_missing", "shard_missing"), _PARTIAL),
-}
+}  # fmt: skip
 """What happened and what to do, by reason."""
 ACCOUNT = ("hub_gated", "hub_unauthorised", "hub_forbidden", "hub_repository_missing")
 

@@ -32,7 +32,7 @@ class HubSource:
         return self.repository.replace("/", "--")
 
     def stated(self, commit: str) -> str:
-        """Return the source as a manifest states it: what was asked for and the commit that this was."""
+        """Return the source as a manifest states it: the configured revision and its commit."""
         asked = f"{PREFIX}{self.repository}@{self.revision}"
         return asked if self.revision == commit else f"{asked} (commit {commit})"
 

@@ -3,7 +3,7 @@
     FOLDER/DIGEST/      the model: appears whole, when every file had the size and sha256 of the manifest
     FOLDER/.DIGEST/     the same while it is copied
 
-FOLDER belongs to this user alone, so a whole copy is looked at by sizes and headers only when it is used again.
+FOLDER belongs to this user alone, so later uses check a whole copy by sizes and headers only.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock
@@ -26,59 +28,54 @@ from servemark.weights.manifest import verify
 AT_ONCE = 4
 """Files copied at the same time: one stream of a parallel file system is slower than the disk it goes to."""
 _BLOCK = 16 * 2**20
-# What a file system keeps for itself beside the files' bytes.
+# What a file system keeps for itself in addition to the files' bytes.
 _SPARE = 1.01
 
 
 def place(folder: Path, digest: str) -> Path:
-    """Return where the copy of the model with this digest lies below ``folder``."""
+    """Return the folder of the model with this digest below ``folder``."""
     return folder / digest[:16]
 
 
 def copy(model: Manifest, folder: Path, private: Callable[[Path], Path]) -> float:
-    """Copy the model below ``folder`` unless it is there; gives the seconds it took, 0 when it was there.
+    """Copy the model below ``folder`` unless it is there; return the seconds it took, 0 if it was there.
 
     Args:
         private: makes the folder this user's own, or refuses it.
 
     Raises:
-        WeightsRefused: no room, or a file is not what the manifest states.
+        WeightsRefused: no space, or a file is not what the manifest states.
     """
     begin = time.monotonic()
     target = place(private(folder), model.digest)
     draft = target.with_name(f".{target.name}")
     with FileLock(f"{draft}.lock"):
         if target.is_dir():
-            try:
+            with suppress(WeightsRefused):
                 verify(model.model_copy(update={"path": str(target)}), quick=True)
                 return 0.0
-            except WeightsRefused:
-                # A disk that was wiped in part, or a copy of an interrupted removal.
-                shutil.rmtree(target)
+            # The disk was wiped in part, or a removal was interrupted.
+            shutil.rmtree(target)
         shutil.rmtree(draft, ignore_errors=True)
-        _check_space(model, folder)
+        needed, free = int(model.bytes * _SPARE), shutil.disk_usage(folder).free
+        if needed > free:
+            raise WeightsRefused(
+                f"expected {needed / 2**30:.2f} GiB free in {folder} for a copy of the model {model.name}; found {free / 2**30:.2f} GiB.",
+                look=str(folder),
+                do="Remove copies of other models there, name another folder (`local_models` in the cluster file), or leave the key out: "
+                "servers then read the model from its source.",
+                reason="no_space",
+            )
         try:
             with ThreadPoolExecutor(AT_ONCE) as pool:
-                list(pool.map(lambda file: _copy(model, file, draft), model.files))
+                list(pool.map(partial(_copy, model, draft), model.files))
             draft.rename(target)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     return time.monotonic() - begin
 
 
-def _check_space(model: Manifest, folder: Path) -> None:
-    needed, free = int(model.bytes * _SPARE), shutil.disk_usage(folder).free
-    if needed > free:
-        raise WeightsRefused(
-            f"expected {needed / 2**30:.2f} GiB free in {folder} for a copy of the model {model.name}; found {free / 2**30:.2f} GiB.",
-            look=str(folder),
-            do="Remove copies of other models there, name another folder (`local_models` in the cluster file), or leave the key out: "
-            "the model is then read from where it is.",
-            reason="no_space",
-        )
-
-
-def _copy(model: Manifest, file: ModelFile, draft: Path) -> None:
+def _copy(model: Manifest, draft: Path, file: ModelFile) -> None:
     source, target = Path(model.path, file.path), draft / file.path
     target.parent.mkdir(parents=True, exist_ok=True)
     sha256, size = hashlib.sha256(), 0
@@ -92,12 +89,8 @@ def _copy(model: Manifest, file: ModelFile, draft: Path) -> None:
             os.fsync(writing.fileno())
     except OSError as error:
         why = storage.refusal(error, target)
-        raise WeightsRefused(
-            f"{source} cannot be copied to {target}: {why.what if why else error.strerror}",
-            look=str(source),
-            do=why.do if why else None,
-            reason=why.reason if why else "copy_failed",
-        ) from None
+        what = f"{source} cannot be copied to {target}: {why.what if why else error.strerror}"
+        raise WeightsRefused(what, look=str(source), do=why and why.do, reason=why.reason if why else "copy_failed") from None
     if (size, sha256.hexdigest()) != (file.size, file.sha256):
         raise WeightsRefused(
             f"{file.path} of model {model.name} is not what its manifest states: {size} bytes with sha256 {sha256.hexdigest()[:12]}..., "

@@ -14,17 +14,10 @@ from typing import Any
 from servemark.errors import WeightsRefused
 from servemark.records import Manifest, ModelFile
 from servemark.weights.architecture import Architecture
-from servemark.weights.headers import HEADER_LIMIT, read_header, refused
+from servemark.weights.headers import HEADER_LIMIT, read_header, refused, unreadable
 
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer.model.v3",
-    "tekken.json",
-    "vocab.json",
-    "tiktoken.model",
-)
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer.model.v3", "tekken.json", "vocab.json", "tiktoken.model")
 INDEX = "model.safetensors.index.json"
 MAX_FILES = 10_000
 """Files and folders of a model. The largest checkpoints have some 200 shards; more is a folder named by mistake."""
@@ -41,7 +34,7 @@ class Contents:
 
 
 def build(name: str, source: str, directory: Path, *, dummy: bool = False) -> Manifest:
-    """Hash every file of ``directory``, after :func:`examine` has found nothing against it."""
+    """Hash every file of ``directory``, after :func:`examine` has accepted it."""
     found = examine(directory, dummy=dummy)
     files = tuple(ModelFile(path=path, size=size, sha256=_sha256(directory / path)) for path, size in found.sizes.items())
     return Manifest(
@@ -59,40 +52,29 @@ def build(name: str, source: str, directory: Path, *, dummy: bool = False) -> Ma
 
 
 def examine(directory: Path, *, dummy: bool = False) -> Contents:
-    """List ``directory`` and count the weights from the safetensors headers; no tensor is loaded, nothing is hashed.
+    """List ``directory`` and count the weights from the safetensors headers; load no tensor, hash nothing, ignore hidden names.
 
     Args:
-        dummy: the model is served with random weights: those of the directory, if there are any, are no part of it, and
-            the parameters are counted from the shape.
-
-    Hidden files and folders (``.cache``, ``.git``) are ignored.
+        dummy: for random weights: leave out the directory's weights, and count the parameters from the shape.
 
     Raises:
-        WeightsRefused: a file is missing, unreadable, truncated, of a refused kind or outside the directory; the
-            message names it.
+        WeightsRefused: a file is missing, unreadable, truncated, of a refused kind or outside the directory; the message names it.
     """
     if not os.path.isdir(directory):
-        raise refused(directory, "There is no such directory.", "weights_missing", "Check the model's source in the config.")
+        raise refused(directory, "weights_missing", "There is no such directory.", "Check the model's source in the config.")
     sizes = _files(directory, dummy)
-    names = set(sizes)
-    if pickles := sorted(path for path in names if Path(path).suffix.lower() in PICKLE_SUFFIXES):
-        raise refused(
-            directory / pickles[0],
-            f"{len(pickles)} file(s) may hold Python pickles, which run code when loaded: {', '.join(pickles[:5])}.",
-            "pickle_weights",
-            "Use a checkpoint in safetensors form and remove these files.",
-        )
+    if pickles := sorted(path for path in sizes if Path(path).suffix.lower() in PICKLE_SUFFIXES):
+        what = f"{len(pickles)} file(s) may hold Python pickles, which run code when loaded: {', '.join(pickles[:5])}."
+        do = "Use a checkpoint in safetensors form and remove these files."
+        raise refused(directory / pickles[0], "pickle_weights", what, do)
     config = read_config(directory)
-    if not names.intersection(TOKENIZER_FILES):
-        raise refused(
-            directory / "tokenizer.json",
-            "The tokenizer is missing.",
-            "tokenizer_missing",
-            f"Put one of these beside config.json: {', '.join(TOKENIZER_FILES)}.",
-        )
+    if not sizes.keys() & set(TOKENIZER_FILES):
+        do = f"Put one of these next to config.json: {', '.join(TOKENIZER_FILES)}."
+        raise refused(directory / "tokenizer.json", "tokenizer_missing", "The tokenizer is missing.", do)
     if dummy:
         return Contents(sizes, config, None, Architecture.from_config(config).parameters().total)
-    return Contents(sizes, config, *_weights(directory, names))
+    headers = [read_header(directory / path) for path in _weights(directory, sizes)]
+    return Contents(sizes, config, sum(size for size, _ in headers), sum(count for _, count in headers))
 
 
 def is_weights(path: str) -> bool:
@@ -103,8 +85,8 @@ def is_weights(path: str) -> bool:
 def loaded(names: Collection[str], shards: Collection[str] | None) -> Collection[str]:
     """Return the weights that are loaded, where a folder has some twice: those of the index, else all at the top.
 
-    A second form of the same weights lies in ``consolidated*`` (Mistral) or in a folder such as ``original`` (gpt-oss). As vLLM takes them
-    (model_loader/default_loader.py; weight_utils.py, filter_duplicate_safetensors_files, 0.25.1 and 0.32.0).
+    A second form of the same weights lies in ``consolidated*`` (Mistral) or in a folder such as ``original`` (gpt-oss). The choice is
+    vLLM's (model_loader/default_loader.py; weight_utils.py, filter_duplicate_safetensors_files, 0.25.1 and 0.32.0).
     """
     if shards is not None:
         return shards
@@ -112,20 +94,19 @@ def loaded(names: Collection[str], shards: Collection[str] | None) -> Collection
     return [name for name in top if not name.startswith("consolidated")] or top
 
 
-def _weights(directory: Path, names: set[str]) -> tuple[int, int]:
-    """Return tensor bytes and parameter count of the checkpoint."""
-    _check_index(directory, names)
-    weights = sorted(loaded(names, set(shards(directory)) if INDEX in names else None))
-    if not weights:
-        raise refused(
-            directory / "model.safetensors",
-            "There are no safetensors weights.",
-            "weights_missing",
-            "Fetch the whole checkpoint, in safetensors form, or say `load_format: dummy` of the model to measure the speed of its "
-            "shape with random weights.",
+def _weights(directory: Path, names: Collection[str]) -> list[str]:
+    """Return the paths of the weights that are loaded, sorted; all of them exist."""
+    listed = shards(directory) if INDEX in names else None
+    if missing := sorted(set(listed or ()) - set(names)):
+        what = f"{INDEX} names {len(missing)} shard(s) that are not there: {', '.join(missing)}."
+        raise refused(directory / missing[0], "shard_missing", what, "Fetch the missing shards.")
+    if not (found := sorted(loaded(names, listed))):
+        do = (
+            "Fetch the whole checkpoint, in safetensors form, or set the model's `load_format: dummy` to measure the speed of its shape "
+            "with random weights."
         )
-    headers = [read_header(directory / path) for path in weights]
-    return sum(tensor_bytes for tensor_bytes, _ in headers), sum(parameters for _, parameters in headers)
+        raise refused(directory / "model.safetensors", "weights_missing", "There are no safetensors weights.", do)
+    return found
 
 
 def digest(files: tuple[ModelFile, ...]) -> str:
@@ -135,14 +116,14 @@ def digest(files: tuple[ModelFile, ...]) -> str:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Return the directory's config.json, whether there are weights or not.
+    """Return the directory's config.json.
 
     Raises:
         WeightsRefused: it is missing, unreadable or no JSON object.
     """
     path = directory / "config.json"
     if not os.path.isfile(path):
-        raise refused(path, "config.json is missing.", "config_missing", "Fetch the whole checkpoint, config.json included.")
+        raise refused(path, "config_missing", "config.json is missing.", "Fetch the whole checkpoint, config.json included.")
     return _read_object(path)
 
 
@@ -150,7 +131,7 @@ def verify(manifest: Manifest, quick: bool = False) -> None:
     """Compare the manifest's directory with the manifest; modification times play no part.
 
     Args:
-        quick: names and sizes only, and the safetensors headers against the sizes; no hashing.
+        quick: compare names, sizes and the safetensors headers; do not hash.
 
     Raises:
         WeightsRefused: files were changed, are missing, truncated or extra; the message names each.
@@ -172,7 +153,7 @@ def verify(manifest: Manifest, quick: bool = False) -> None:
             try:
                 read_header(directory / path)
             except WeightsRefused:
-                problems.append(f"changed: {path} (its header no longer fits the file)")
+                problems.append(f"changed: {path} (its header does not fit the file)")
     if problems:
         raise WeightsRefused(
             f"The files of model {manifest.name!r} differ from their manifest:\n    " + "\n    ".join(problems),
@@ -189,7 +170,7 @@ def _files(directory: Path, dummy: bool) -> dict[str, int]:
 
 
 def _walk(directory: Path, root: Path) -> Iterator[tuple[str, int]]:
-    """Yield (path, size) of every file, at most ``MAX_FILES``; a folder is entered once, because links to folders are refused."""
+    """Yield (path, size) of every file; enter each folder once, because links to folders are refused."""
     waiting, count = [directory], 0
     while waiting:
         folder = waiting.pop()
@@ -199,12 +180,8 @@ def _walk(directory: Path, root: Path) -> Iterator[tuple[str, int]]:
                     continue
                 count += 1
                 if count > MAX_FILES:
-                    raise refused(
-                        directory,
-                        f"It holds more than {MAX_FILES:,} files and folders.",
-                        "too_many_files",
-                        "Name the folder of the checkpoint alone.",
-                    )
+                    what = f"It holds more than {MAX_FILES:,} files and folders."
+                    raise refused(directory, "too_many_files", what, "Name the folder of the checkpoint alone.")
                 if entry.is_symlink():
                     _check_link(entry, root)
                 if entry.is_dir():
@@ -212,30 +189,26 @@ def _walk(directory: Path, root: Path) -> Iterator[tuple[str, int]]:
                 elif entry.is_file():
                     yield entry.relative_to(directory).as_posix(), entry.stat().st_size
                 else:
-                    raise refused(entry, "It is neither file nor folder.", "weights_unreadable", "Remove it.")
+                    raise refused(entry, "weights_unreadable", "It is neither file nor folder.", "Remove it.")
         except OSError as error:
-            raise refused(folder, f"unreadable: {error.strerror}.", "weights_unreadable", "Check its permissions.") from None
+            raise unreadable(folder, error) from None
 
 
 def _check_link(link: Path, root: Path) -> None:
     try:
         link.stat()
     except OSError as error:
-        # Path.resolve() tells of a loop up to Python 3.12 only.
+        # Path.resolve() reports a loop up to Python 3.12 only.
         if error.errno == errno.ELOOP:
-            raise refused(link, "It is a link that leads back to itself.", "link_loop", "Remove it, or fetch the file again.") from None
+            raise refused(link, "link_loop", "It is a link that leads back to itself.", "Remove it, or fetch the file again.") from None
     target = link.resolve()
     if not target.is_relative_to(root):
-        raise refused(
-            link,
-            f"It is a link that leaves the model's directory, to {target}.",
-            "link_leaves_directory",
-            "Copy the file into the directory (cp -L), so that the manifest speaks of what will be served.",
-        )
+        what = f"It is a link that leaves the model's directory, to {target}."
+        raise refused(link, "link_leaves_directory", what, "Copy the file into the directory (cp -L), so that the manifest covers it.")
     if not target.exists():
-        raise refused(link, f"It is a link to {target}, which is not there.", "weights_missing", "Fetch the file again.")
+        raise refused(link, "weights_missing", f"It is a link to {target}, which is not there.")
     if target.is_dir():
-        raise refused(link, "It is a link to a folder.", "link_to_folder", "Replace it by the folder itself.")
+        raise refused(link, "link_to_folder", "It is a link to a folder.", "Replace it by the folder itself.")
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -244,11 +217,11 @@ def _read_object(path: Path) -> dict[str, Any]:
             raise ValueError(f"it has more than {HEADER_LIMIT:,} bytes")
         data = json.loads(path.read_bytes())
     except OSError as error:
-        raise refused(path, f"unreadable: {error.strerror}.", "weights_unreadable", "Check its permissions.") from None
+        raise unreadable(path, error) from None
     except (ValueError, RecursionError) as error:
-        raise refused(path, f"It is not JSON: {error}.", "weights_broken", "Fetch the file again.") from None
+        raise refused(path, "weights_broken", f"It is not JSON: {error}.") from None
     if not isinstance(data, dict):
-        raise refused(path, "It is not a JSON object.", "weights_broken", "Fetch the file again.")
+        raise refused(path, "weights_broken", "It is not a JSON object.")
     return data
 
 
@@ -260,20 +233,8 @@ def shards(directory: Path) -> list[str]:
     """
     weight_map = _read_object(directory / INDEX).get("weight_map")
     if not isinstance(weight_map, dict):
-        raise refused(directory / INDEX, "It has no weight_map.", "weights_broken", "Fetch the file again.")
+        raise refused(directory / INDEX, "weights_broken", "It has no weight_map.")
     return sorted({str(shard) for shard in weight_map.values()})
-
-
-def _check_index(directory: Path, names: set[str]) -> None:
-    if INDEX not in names:
-        return
-    if missing := sorted(set(shards(directory)) - names):
-        raise refused(
-            directory / missing[0],
-            f"{INDEX} names {len(missing)} shard(s) that are not there: {', '.join(missing)}.",
-            "shard_missing",
-            "Fetch the missing shards.",
-        )
 
 
 def _sha256(path: Path) -> str:
@@ -281,4 +242,4 @@ def _sha256(path: Path) -> str:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise refused(path, f"unreadable: {error.strerror}.", "weights_unreadable", "Check its permissions.") from None
+        raise unreadable(path, error) from None

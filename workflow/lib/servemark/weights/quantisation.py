@@ -1,4 +1,4 @@
-"""How many bits a quantised checkpoint's weights have, as its config.json states it."""
+"""The bits of a quantised checkpoint's weights, as its config.json states them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 MXFP4_BITS = 4.25
 """4-bit values and one 8-bit scale for each block of 32 (OCP Microscaling Formats 1.0, section 5.2)."""
 
-NVFP4_BITS = 4.5
-"""4-bit values and one 8-bit scale for each block of 16 (NVIDIA ModelOpt's NVFP4)."""
+MODELOPT_BITS = {"FP8": 8.0, "NVFP4": 4.5}
+"""NVFP4: 4-bit values and one 8-bit scale for each block of 16."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Quantised:
 
 
 def read(config: Mapping[str, Any], unquantised: float) -> Quantised:
-    """Return what ``quantization_config`` says.
+    """Read ``quantization_config``.
 
     Sources: the formats of GPTQ and AWQ (``bits``, ``group_size``), compressed-tensors (``config_groups``) and ModelOpt (``quant_algo``).
 
     Args:
-        unquantised: bits of a weight that is left alone; also of a method that is not known.
+        unquantised: bits of an unquantised weight; also of a method that is not known.
     """
     settings = config.get("quantization_config") or {}
     method = settings.get("quant_method")
@@ -40,7 +40,7 @@ def read(config: Mapping[str, Any], unquantised: float) -> Quantised:
         return Quantised(method, unquantised, MXFP4_BITS)
     if method == "fp8":
         return Quantised(method, 8.0, 8.0, float8_arithmetic=True)
-    if method == "modelopt" and (found := _modelopt(str(settings.get("quant_algo", "")))):
+    if method == "modelopt" and (found := MODELOPT_BITS.get(str(settings.get("quant_algo", "")).upper())):
         return Quantised(method, found, found, float8_arithmetic=found == 8.0)
     if method == "compressed-tensors" and (group := _only_group(settings)):
         weights, inputs = group.get("weights") or {}, group.get("input_activations") or {}
@@ -54,19 +54,15 @@ def read(config: Mapping[str, Any], unquantised: float) -> Quantised:
     return Quantised(method, unquantised, unquantised, known=False)
 
 
-def _modelopt(algorithm: str) -> float | None:
-    return {"FP8": 8.0, "NVFP4": NVFP4_BITS}.get(algorithm.upper())
-
-
 def _only_group(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the one group of layers; None where there are several, of which it is not known how many weights each has."""
+    """Return the one group of layers; None for several, because config.json does not state the share of each."""
     groups = settings.get("config_groups")
     found = list(groups.values()) if isinstance(groups, Mapping) else []
     return found[0] if len(found) == 1 and isinstance(found[0], Mapping) else None
 
 
 def _with_scales(bits: int, group: object, *, zero_points: bool) -> float:
-    """Return bits of a weight with its share of a 16-bit scale, and of a zero point, for each group of that many."""
+    """Return bits of a weight with its share of its group's 16-bit scale and zero point."""
     if not isinstance(group, int) or group <= 0:
         return float(bits)
     return bits + (16 + (bits if zero_points else 0)) / group
