@@ -17,7 +17,6 @@ from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 import snakemake_executor_plugin_slurm_guarded as plugin
 from snakemake_executor_plugin_slurm_guarded import guard, journal, queries, submit
-from snakemake_executor_plugin_slurm_guarded.tracking import Pace
 
 
 class Job:
@@ -155,16 +154,6 @@ def test_success(executor: plugin.Executor, tool: MakeTool) -> None:
     assert [entry["event"] for entry in journal.read(Path("jobs.jsonl"))] == ["run", "submitted", "state", "ended"]
 
 
-def test_the_jobs_own_word_that_it_ends_is_reason_to_look(executor: plugin.Executor, tool: MakeTool) -> None:
-    executor._tracker.pace = Pace(first=0.1, shortest=60, longest=60)
-    tool("sbatch", "cat > script; SLURM_JOB_ID=7 sh ./script >/dev/null 2>&1 & echo 7")
-    tool("squeue", f"[ $N -gt 1 ] && {row('COMPLETED')} || {row('RUNNING')}")
-    job = Job()
-    executor.run_jobs([job])
-    until(lambda: executor.workflow.scheduler.done == [job])
-    assert list(Path().rglob("*.ends")) == []
-
-
 @pytest.mark.parametrize(
     ("squeue", "scontrol", "state"),
     [
@@ -195,8 +184,9 @@ def test_every_end_is_told(
     executor.run_jobs([job])
     until(lambda: executor.workflow.scheduler.failed == [job], 10)
     assert [entry["state"] for entry in ended(executor)] == [state]
-    assert "single (name=a) (job 7): " in caplog.text and "look at: " in caplog.text
-    assert caplog.text.count("does not answer") == caplog.text.count("answers again") <= 1
+    assert "single (name=a) (job 7): " in caplog.text and "7.log" in caplog.text
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) in (0, 2), "an outage is reported once, and its end"
 
 
 def test_a_lost_job_whose_outputs_are_there(executor: plugin.Executor, tool: MakeTool) -> None:
@@ -226,7 +216,7 @@ def test_a_fault_in_a_look_ends_neither_the_thread_nor_the_job(
 ) -> None:
     tool("sbatch", "cat > /dev/null; echo 7")
     tool("squeue", row("COMPLETED"))
-    real, faults = queries.squeue, iter([RuntimeError("odd"), OSError("too many files")])
+    real, faults = queries.squeue, iter([RuntimeError("odd"), OSError("full")])
 
     def squeue(*args: Any, **rest: Any) -> list[queries.Job]:
         if fault := next(faults, None):
@@ -237,7 +227,7 @@ def test_a_fault_in_a_look_ends_neither_the_thread_nor_the_job(
     job = Job()
     executor.run_jobs([job])
     until(lambda: executor.workflow.scheduler.done == [job], 10)
-    assert "odd" in caplog.text and "too many files" in caplog.text
+    assert "odd" in caplog.text and "full" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -271,7 +261,7 @@ def test_cancel_with_a_controller_that_is_away(executor: plugin.Executor, tool: 
     until(lambda: executor._tracker.jobs)
     begin = time.monotonic()
     executor.cancel()
-    assert time.monotonic() - begin < 4 and "guard goes on" in caplog.text
+    assert time.monotonic() - begin < 4 and "guard" in caplog.text
 
 
 def test_cancel_without_a_job_asks_nothing(executor: plugin.Executor, tool: MakeTool) -> None:

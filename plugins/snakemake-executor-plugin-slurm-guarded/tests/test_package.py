@@ -11,7 +11,7 @@ import pytest
 import snakemake_executor_plugin_slurm_guarded as plugin
 
 MODULES = sorted(path.stem for path in Path(plugin.__path__[0]).glob("*.py"))
-OF_SNAKEMAKE = {"executor", "naming", "quoting", "settings"}
+OF_SNAKEMAKE = {"executor", "quoting", "settings"}
 
 
 def python(code: str, folder: Path) -> str:

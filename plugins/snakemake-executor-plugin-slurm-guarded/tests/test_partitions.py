@@ -17,7 +17,7 @@ def test_of_several_partitions_the_shortest_limit_counts(
 
 
 @pytest.mark.parametrize(("partition", "minutes"), [("short", 2), (None, 60), ("long", 2880), ("free", None), ("none", None)])
-def test_partition_limit(partition: str | None, minutes: float | None) -> None:
+def test_partition_limit(monkeypatch: pytest.MonkeyPatch, partition: str | None, minutes: float | None) -> None:
     text = "\n".join(
         f"PartitionName={name} AllowGroups=ALL Default={default} MaxTime={limit} State=UP"
         for name, default, limit in (
@@ -27,4 +27,5 @@ def test_partition_limit(partition: str | None, minutes: float | None) -> None:
             ("free", "NO", "UNLIMITED"),
         )
     )
-    assert partitions.limit_of(text, partition) == minutes
+    monkeypatch.setattr(partitions.commands, "run", lambda argv: text)
+    assert partitions.partition_limit(partition) == minutes

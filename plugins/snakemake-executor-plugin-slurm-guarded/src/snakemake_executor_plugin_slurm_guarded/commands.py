@@ -1,4 +1,4 @@
-"""Run Slurm's commands with a time limit, and tell why one gave no answer."""
+"""Run Slurm's commands within a time limit, and tell why one failed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _libc = ctypes.CDLL(None)
 
 
 class Trouble(Enum):
-    """Why a command gave no answer."""
+    """Why a command failed."""
 
     MISSING = "missing"  # the program does not exist
     UNREACHABLE = "unreachable"  # slurmctld, slurmdbd or munged does not respond; the request may have arrived all the same
@@ -33,7 +33,7 @@ class Trouble(Enum):
 
 
 class CommandFailed(Exception):
-    """A Slurm command gave no answer. ``said`` is what it printed, in Slurm's own words."""
+    """A Slurm command failed. ``said`` is what it printed, in Slurm's own words."""
 
     def __init__(self, trouble: Trouble, argv: Sequence[str], said: str):
         self.trouble, self.tool, self.said = trouble, argv[0], said.strip()
@@ -57,7 +57,7 @@ _UNREACHABLE = re.compile(
 
 
 def trouble_of(said: str) -> Trouble:
-    """Return whether the output of a failed command means that a daemon did not respond, or that it refused."""
+    """Return UNREACHABLE or REFUSED for the output of a failed command."""
     return Trouble.UNREACHABLE if _UNREACHABLE.search(said) else Trouble.REFUSED
 
 
@@ -72,11 +72,8 @@ def run(
     """Run a command and return its output. It dies with the calling thread, so that a killed run submits nothing more.
 
     Args:
-        argv: the command line.
-        timeout_s: the time limit, seconds.
-        stdin: text for its standard input.
         stop: when set, the command is ended.
-        env: the command's environment; by default ours without the variables that change the output of a query.
+        env: the command's environment; by default :func:`query_environment`.
 
     Raises:
         CommandFailed: it did not start, did not end in time, or did not succeed.
@@ -95,19 +92,17 @@ def run(
         )
     except OSError as error:
         raise CommandFailed(Trouble.MISSING, argv, str(error)) from error
-    deadline = time.monotonic() + timeout_s
+    deadline, ended = time.monotonic() + timeout_s, False
     try:
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise CommandFailed(Trouble.UNREACHABLE, argv, f"gave no answer within {timeout_s:.0f} s")
+        while not ended:
             if stop is not None and stop.is_set():
                 raise CommandFailed(Trouble.STOPPED, argv, "stopped")
-            try:
-                out, err = child.communicate(stdin, timeout=min(left, 0.2 if stop is not None else left))
-                break
-            except subprocess.TimeoutExpired:
-                stdin = None  # handed over already
+            if (left := deadline - time.monotonic()) <= 0:
+                raise CommandFailed(Trouble.UNREACHABLE, argv, f"gave no answer within {timeout_s:.0f} s")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                out, err = child.communicate(stdin, timeout=min(left, 0.2))
+                ended = True
+            stdin = None  # handed over already
     finally:
         if child.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -120,7 +115,7 @@ def run(
 
 
 def _die_with_parent_alone() -> None:
-    # An interrupted run sends SIGINT to its children; nobody would know what a command did that was cut off half-way.
+    # An interrupted run sends SIGINT to its children. Nobody would know what an interrupted command did.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
@@ -128,15 +123,10 @@ def _die_with_parent_alone() -> None:
 def query_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return an environment, by default ours, without the variables by which users change what Slurm's commands list."""
     leave_out = ("SQUEUE_", "SACCT_", "SCANCEL_", "SLURM_TIME_FORMAT")
-    env = os.environ if env is None else env
-    return {name: value for name, value in env.items() if not name.startswith(leave_out)}
+    return {name: value for name, value in (os.environ if env is None else env).items() if not name.startswith(leave_out)}
 
 
 def scancel(*, name: str | None = None, ids: Sequence[str] = (), timeout_s: float = QUERY_S) -> None:
-    """Cancel our jobs of a name, or these jobs. Jobs that have ended already are no error.
-
-    Raises:
-        CommandFailed: no answer.
-    """
+    """Cancel our jobs of a name, or these jobs. Jobs that have ended already are no error."""
     which = [f"--user={os.getuid()}", f"--name={name}"] if name else list(ids)
     run(["scancel", "--quiet", *which], timeout_s=timeout_s)

@@ -2,12 +2,13 @@
 
 import asyncio
 import os
+import re
 import shlex
 import socket
 import threading
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,14 +24,13 @@ from snakemake_executor_plugin_slurm_guarded import commands, guard, journal, le
 from snakemake_executor_plugin_slurm_guarded.commands import CONF_VARIABLE, CommandFailed, Trouble
 from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
 from snakemake_executor_plugin_slurm_guarded.job_end import LOST, End, explain
-from snakemake_executor_plugin_slurm_guarded.naming import file_name, label_of, wildcards
 from snakemake_executor_plugin_slurm_guarded.records import Checkout
 from snakemake_executor_plugin_slurm_guarded.request import Request
 from snakemake_executor_plugin_slurm_guarded.terms import TERMS
 from snakemake_executor_plugin_slurm_guarded.tracking import Bounds, Pace, Tracked, Tracker
 from snakemake_executor_plugin_slurm_guarded.watching import Watch
 
-# slurm-jobstep takes SLURM_CONF from the environment of what it starts; the rules' own srun needs it where Slurm's configuration
+# slurm-jobstep removes SLURM_CONF from the environment of the job's Snakemake; the rules' own srun needs it where Slurm's configuration
 # is at no standard place.
 # A job that is cancelled, preempted or out of time has KillWait seconds to end well, but Slurm sends SIGTERM to the steps and to this
 # shell alone, and kills all the rest together with the shell. So the shell hands the signal on and stays until its child has ended.
@@ -45,11 +45,8 @@ while kill -0 $child 2>/dev/null; do
   wait $child
   code=$?
 done
-: > %s/$SLURM_JOB_ID%s
 exit $code
 """
-# The job's own note that it ends, next to its log: reason to ask Slurm now and not a tenth of the job's time later.
-_ENDS = ".ends"
 
 
 class Executor(RemoteExecutor):
@@ -72,9 +69,7 @@ class Executor(RemoteExecutor):
         self._submitting = 0
         self._count = 0
         self._outage = submit.Outage(self._warn)
-        self._watch = Watch(
-            self._run, self._journal, self._tracker, self._lock, self._outage, self._stop, lambda text: logger.info(_said(text))
-        )  # fmt: skip
+        self._watch = Watch(self._run, self._journal, self._tracker, self._lock, self._outage, self._stop, self._say)
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="sbatch")
         super().__init__(workflow, logger)
 
@@ -89,6 +84,9 @@ class Executor(RemoteExecutor):
         journal.append(self._journal, "run", run=self._run, main=me, host=socket.gethostname(), checkout=checkout)
         self._logs = folder / (self.workflow.executor_settings.logdir or self._journal.parent)
         guard.launch(self._run, me, log=self._journal.with_name("guard.log"), jobs_file=self._journal)
+
+    def _say(self, text: str) -> None:
+        self.logger.info(_said(text))
 
     def _warn(self, text: str) -> None:
         self.logger.warning(_said(text))
@@ -127,17 +125,15 @@ class Executor(RemoteExecutor):
             self._count += 1
             token = f"{label.replace('|', ' ')} #{self._count}"
         request = Request.of(job.resources, name=label, threads=job.threads)
-        folder = self._logs / file_name(label)
+        folder = self._logs / re.sub(r"[^\w.=-]", "_", label)
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(f"*{_ENDS}"):
-            left.unlink(missing_ok=True)
         flags = request.flags(
             "--export=ALL",
             "--requeue" if self.workflow.executor_settings.requeue else "--no-requeue",
             f"--chdir={self.workflow.workdir_init}",
             f"--output={str(folder).replace('%', '%%')}/%j.log",
         )
-        script = _SCRIPT % (self.format_job_exec(job), shlex.quote(str(folder)), _ENDS)
+        script = _SCRIPT % self.format_job_exec(job)
         self.logger.debug(f"sbatch {shlex.join(flags)} <<EOF\n{script}EOF")
         if self._stop.is_set():
             raise CommandFailed(Trouble.STOPPED, ["sbatch"], "")
@@ -177,26 +173,20 @@ class Executor(RemoteExecutor):
                 self._report_end(info, end)
 
     async def sleep(self) -> None:
-        """Sleep until the next look is due: a new job and a job that notes its end make it due earlier. Return at the run's end."""
+        """Sleep until the next look is due, which a new job makes earlier. Return at the run's end."""
         while not self._stop.is_set():
             with self._lock:
-                self._hear()
                 left = self._tracker.next_look() - time.monotonic()
             if left <= 0:
                 return
             await asyncio.sleep(min(left, 0.25))
 
-    def _hear(self) -> None:
-        now = time.monotonic()
-        for job in list(self._tracker.jobs.values()):
-            if job.said_end is None and Path(job.log).with_suffix(_ENDS).exists():
-                self._tracker.says_it_ends(job.id, now)
-
     def _report_end(self, info: SubmittedJobInfo, end: End) -> None:
-        Path(end.log).with_suffix(_ENDS).unlink(missing_ok=True)
         if end.state == LOST:
             end = replace(end, success=all(os.path.exists(str(path)) for path in info.job.output))
-        facts = {name: value for name, value in vars(end).items() if name not in ("log", "limit_min")}
+        facts = {name: getattr(end, name) for name in ("job", "label", "state", "success", "by")}
+        facts |= {name: getattr(end.view, name) for name in ("reason", "nodes", "elapsed_s", "queue_wait_s", "exit_code", "signal")}
+        facts |= {"exit_code": 0} if end.state == "COMPLETED" else {}
         journal.append(self._journal, "ended", run=self._run, **facts)
         if end.success:
             self.report_job_success(info)
@@ -224,14 +214,12 @@ class Executor(RemoteExecutor):
         """Do nothing: part of the interface, and :meth:`cancel` does not need it."""
 
     def _cancel_all(self) -> None:
-        if self._cancelled:
-            return
-        self._cancelled = True
-        deadline = time.monotonic() + self.workflow.executor_settings.cancel_within
         with self._lock:
             ids, submitting = list(self._tracker.jobs), self._submitting
-        if not ids and not submitting and not self._count:
+        first, self._cancelled = not self._cancelled, True
+        if not first or (not self._count and not submitting):
             return
+        deadline = time.monotonic() + self.workflow.executor_settings.cancel_within
         done = self._try_cancel(deadline=deadline)
         while self._submitting and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -242,10 +230,10 @@ class Executor(RemoteExecutor):
             self._warn("Slurm did not take the cancellation in time; the guard goes on trying for 10 min.")
         journal.append(self._journal, "cancelled", run=self._run, jobs=ids, taken=done)
 
-    def _try_cancel(self, *, ids: list[str] | None = None, deadline: float | None = None) -> bool:
+    def _try_cancel(self, *, ids: Sequence[str] = (), deadline: float | None = None) -> bool:
         left = (deadline - time.monotonic()) if deadline else commands.QUERY_S
         try:
-            commands.scancel(name=None if ids else self._run, ids=ids or (), timeout_s=max(0.5, left))
+            commands.scancel(name=None if ids else self._run, ids=ids, timeout_s=max(0.5, left))
         except CommandFailed as error:
             self.logger.debug(f"{error}")
             return False
@@ -266,6 +254,22 @@ def _said(text: str) -> str:
     return f"{TERMS['speaker']}: {text}"
 
 
+def label_of(job: JobExecutorInterface) -> str:
+    """Return ``RULE (WILDCARD=VALUE, ...)``; for a group, the wildcards that all of its jobs share: ``sample A``."""
+    shared = sorted(wildcards(job).items())
+    if job.is_group() and shared:
+        return ", ".join(f"{name} {value}" for name, value in shared)
+    values = ", ".join(f"{name}={value}" for name, value in shared)
+    return f"{job.name} ({values})" if values else str(job.name)
+
+
+def wildcards(job: JobExecutorInterface) -> dict[str, str]:
+    """Return the wildcards of a job; for a group, those that have the same value in all of its jobs."""
+    members = list(job.jobs) if job.is_group() else [job]
+    every = [dict(member.wildcards.items()) for member in members]
+    return {name: value for name, value in every[0].items() if all(other.get(name) == value for other in every)}
+
+
 def _leave_job_environment() -> None:
     """In a Slurm job, remove its SLURM_* variables: they would shape what is submitted. SLURM_CONF names the cluster, and stays."""
     if "SLURM_JOB_ID" in os.environ:
@@ -275,12 +279,10 @@ def _leave_job_environment() -> None:
 
 
 def _refused(label: str, error: CommandFailed) -> GuardedError:
-    what, do, reason = {
-        Trouble.UNREACHABLE: (
-            f"could not be submitted, because Slurm did not answer: {error.said}",
-            "Run the same command again when `squeue` answers.",
-            "slurm_unreachable",
-        ),
-        Trouble.MISSING: (str(error), "Run on a machine with Slurm's commands.", "slurm_missing"),
-    }.get(error.trouble, (f"Slurm refused it: {error.said}", preflight.remedy(error.said), "slurm_refused"))
+    what, do, reason = f"Slurm refused it: {error.said}", preflight.remedy(error.said), "slurm_refused"
+    if error.trouble is Trouble.UNREACHABLE:
+        what = f"could not be submitted, because Slurm did not answer: {error.said}"
+        do, reason = "Run the same command again when `squeue` answers.", "slurm_unreachable"
+    elif error.trouble is Trouble.MISSING:
+        what, do, reason = str(error), "Run on a machine with Slurm's commands.", "slurm_missing"
     return GuardedError(f"{label}: {what}", do=do, reason=reason)

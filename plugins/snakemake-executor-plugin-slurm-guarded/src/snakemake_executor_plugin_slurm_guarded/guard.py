@@ -7,7 +7,6 @@ run submits anything.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import socket
@@ -56,7 +55,6 @@ def launch(run: str, main: str, *, log: Path, jobs_file: Path) -> None:
     Args:
         run: the name of all the run's jobs.
         main: :func:`identity` of the process whose end it waits for.
-        log: where it reports.
         jobs_file: the journal.
     """
     argv = [sys.executable, "-m", __name__, run, main, str(log), str(jobs_file)]
@@ -72,31 +70,6 @@ def launch(run: str, main: str, *, log: Path, jobs_file: Path) -> None:
     )
 
 
-def clear(look: Callable[[], list[queries.Job]], cancel: Callable[[list[queries.Job]], None], deadline: float) -> list[queries.Job]:
-    """Cancel until ``look`` finds no job or the time is up.
-
-    Args:
-        look: returns the jobs in the queue.
-        cancel: cancels jobs.
-        deadline: ``time.monotonic()`` at which to give up.
-
-    Returns:
-        The jobs that are left.
-
-    Raises:
-        CommandFailed: Slurm did not respond.
-    """
-    cancelled: set[str] = set()
-    while True:
-        left = look()
-        if not left or time.monotonic() >= deadline:
-            return left
-        if any(job.id not in cancelled for job in left):
-            cancel(left)
-        cancelled |= {job.id for job in left}
-        time.sleep(_POLL_S)
-
-
 def sweep(
     run: str,
     say: Callable[[str], None],
@@ -105,78 +78,55 @@ def sweep(
     patience_s: float = PATIENCE_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Clear the queue of a run's jobs.
-
-    Args:
-        run: the name of all the run's jobs.
-        say: gets what happens.
-        jobs_file: the journal, which gets the ids of the jobs that are cancelled.
-        patience_s: how long to go on when the controller does not respond, seconds.
-        sleep: as ``time.sleep``.
-
-    Returns:
-        Whether nothing is left.
-    """
-    give_up, pause, silent, clean_looks = time.monotonic() + patience_s, 1.0, False, 0
+    """Cancel a run's jobs until two looks in a row find none; return whether nothing is left after ``patience_s``."""
+    give_up, silences, clean_looks = time.monotonic() + patience_s, 0, 0
+    cancelled, again = set[str](), 0.0
     while True:
         try:
             left = queries.squeue([run], finished=False)
-            if silent:
+            if silences:
                 say("Slurm answers again")
-                silent, pause = False, 1.0
-            if left:
-                clean_looks = 0
+            silences, clean_looks = 0, 0 if left else clean_looks + 1
+            ids = [job.id for job in left]
+            if clean_looks == 2:
+                say("nothing of the run is in the queue")
+                return True
+            if {*ids} - cancelled or (ids and time.monotonic() > again):
                 say(f"cancelling {', '.join(f'{job.id} ({job.state.word})' for job in left)}")
-                journal.append(jobs_file, "cancelled", run=run, jobs=[job.id for job in left], taken=False)
-                left = clear(
-                    lambda: queries.squeue([run], finished=False),
-                    lambda _: commands.scancel(name=run),
-                    time.monotonic() + GONE_S,
-                )
-            if left:
-                say(f"still in the queue: {', '.join(f'{job.id} ({job.state.word})' for job in left)}")
-            else:
-                clean_looks += 1
-                if clean_looks == 2:
-                    say("nothing of the run is in the queue")
-                    return True
-            pause = _SECOND_LOOK_S
+                journal.append(jobs_file, "cancelled", run=run, jobs=ids, taken=False)
+                commands.scancel(name=run)
+                cancelled, again = {*ids}, time.monotonic() + GONE_S
+            pause = _POLL_S if left else _SECOND_LOOK_S
         except CommandFailed as error:
-            if not silent:
+            silences += 1
+            if silences == 1:
                 say(f"Slurm does not answer ({error}); trying again for {patience_s / 60:.0f} min")
-            silent, pause = True, min(2 * pause, _LONGEST_PAUSE_S)
+            pause = min(2.0**silences, _LONGEST_PAUSE_S)
         if time.monotonic() + pause >= give_up:
             say(f"giving up; cancel by hand what is left: scancel --name {run}")
             return False
         sleep(pause)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Wait for the main process, then clear its queue."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("run")
-    parser.add_argument("main")
-    parser.add_argument("log", type=Path)
-    parser.add_argument("jobs_file", type=Path)
-    asked = parser.parse_args(argv)
+def main(run: str, watched: str, log: str, journal_path: str) -> int:
+    """Wait for the end of the process ``watched``, then clear the queue of the run; the arguments are as of :func:`launch`."""
+    jobs_file = Path(journal_path)
 
     def say(text: str) -> None:
         # On a full disk the queue has to be cleared all the same.
-        with contextlib.suppress(OSError):
-            asked.log.parent.mkdir(parents=True, exist_ok=True)
-            with open(asked.log, "a", encoding="utf-8") as stream:
-                stream.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')}  {text}\n")
+        with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as stream:
+            stream.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')}  {text}\n")
 
-    while lives(asked.main):
+    while lives(watched):
         time.sleep(0.5)
-    if journal.closed(asked.jobs_file, asked.run):
-        return 0  # the executor noted that nothing is left
-    say(f"the run {asked.run} (process {asked.main}) has ended without noting that its queue is clear")
-    if sweep(asked.run, say, asked.jobs_file):
-        journal.append(asked.jobs_file, "run_ended", run=asked.run)
+    if journal.closed(jobs_file, run):
         return 0
-    return 1
+    say(f"the run {run} (process {watched}) has ended without noting that its queue is clear")
+    if not sweep(run, say, jobs_file):
+        return 1
+    journal.append(jobs_file, "run_ended", run=run)
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

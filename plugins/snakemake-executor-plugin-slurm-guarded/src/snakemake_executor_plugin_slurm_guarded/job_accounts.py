@@ -1,6 +1,6 @@
-"""Read Slurm's record of jobs that have ended, from sacct, the controller and the executor's own journal. Pure functions.
+"""Read the account of jobs that have ended, from sacct, the controller and the executor's journal. Pure functions.
 
-sacct and scontrol print local time without a zone; run both with :data:`ENVIRONMENT`, so that the times read here are UTC.
+sacct and scontrol print local time without a zone. Run both with :data:`ENVIRONMENT`, so that the times are UTC.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ ENVIRONMENT = {"TZ": "UTC"}
 
 
 def parse_sacct(text: str) -> dict[str, list[JobAccount]]:
-    """Read the output of :func:`queries.sacct_argv`: the starts of each job, oldest first.
+    """Read the output of :func:`queries.sacct_argv`: the starts of each job, oldest first, which Slurm 22.05 does not number.
 
-    Slurm 22.05 does not print which start a row is of; the rows are counted. The components ``ID+0``, ``ID+1`` of a heterogeneous job are
-    one start, with the nodes, CPUs and GPUs of all.
+    The components ``ID+0``, ``ID+1`` of a heterogeneous job are one start, with the nodes, CPUs and GPUs of all.
     """
     found: dict[str, list[JobAccount]] = {}
     for one in queries.parse_sacct(text):
@@ -77,7 +76,7 @@ def from_journal(entries: Iterable[Mapping[str, Any]], job: str) -> JobAccount:
     """Return a job as the executor saw it. Its source is ``none`` if the journal has no state of it.
 
     The end is when the executor noticed it, seconds late; it does not see GPUs, nor starts before the last. A run that is interrupted does
-    not wait for the ends of its jobs; those that it cancelled are CANCELLED once Slurm has accepted that, or no job of the run is left.
+    not wait for the ends of its jobs. Those that it cancelled are CANCELLED once Slurm has accepted that, or no job of the run is left.
     """
     every = list(entries)
     mine = [entry for entry in every if str(entry.get("job")) == job]
@@ -85,41 +84,29 @@ def from_journal(entries: Iterable[Mapping[str, Any]], job: str) -> JobAccount:
     for entry in mine:
         # Why a job waited is no reason for its end.
         last |= {name: value for name, value in entry.items() if value not in (None, "")} | {"reason": entry.get("reason")}
-    submitted = next((float(entry["time"]) for entry in mine if entry.get("event") == "submitted"), None)
-    ended = next((float(entry["time"]) for entry in mine if entry.get("event") == "ended"), None)
-    if ended is None and mine:
-        last |= _without_end(every, job, last)
-        ended = last.get("ended")
-    wait, elapsed = last.get("queue_wait_s"), last.get("elapsed_s")
-    code, number = last.get("exit_code"), last.get("signal")
+    times = {entry.get("event"): float(entry["time"]) for entry in mine}
+    submitted, ended = times.get("submitted"), times.get("ended")
+    if mine and ended is None:
+        run = [entry for entry in every if entry.get("run") == last.get("run")]
+        asked = [entry for entry in run if entry.get("event") == "cancelled" and job in map(str, entry.get("jobs") or ())]
+        if any(entry.get("taken") for entry in asked) or any(entry.get("event") == "run_ended" for entry in run):
+            last |= {"reason": None, "state": "CANCELLED" if asked else "UNKNOWN"}
+            ended = float(asked[0]["time"]) if asked else None
+    wait, code, number = last.get("queue_wait_s"), last.get("exit_code"), last.get("signal")
     return JobAccount(
         job_id=job,
         source="journal" if last.get("state") else "none",
         state=str(last.get("state") or "UNKNOWN"),
-        exit_code=f"{code or 0}:{number or 0}" if code is not None or number is not None else None,
+        exit_code=None if code is None and number is None else f"{code or 0}:{number or 0}",
         reason=queries.stated(str(last.get("reason") or "")) or None,
         nodes=node_names(str(last.get("nodes") or "")),
         gpus=None,
         submitted_at=_stamp(submitted),
-        started_at=_stamp(submitted + wait if submitted is not None and wait is not None else None),
+        started_at=_stamp(None if submitted is None or wait is None else submitted + wait),
         ended_at=_stamp(ended),
         queue_wait_s=wait,
-        elapsed_s=elapsed,
+        elapsed_s=last.get("elapsed_s"),
     )
-
-
-def _without_end(entries: Iterable[Mapping[str, Any]], job: str, last: Mapping[str, Any]) -> dict[str, Any]:
-    """Return state and end of a job whose end the run did not wait for; empty when it may still live."""
-    run, cancelled, over = last.get("run"), None, False
-    for entry in entries:
-        if entry.get("run") != run:
-            continue
-        if entry.get("event") == "cancelled" and job in map(str, entry.get("jobs") or ()):
-            cancelled, over = cancelled or float(entry["time"]), over or bool(entry.get("taken"))
-        over = over or entry.get("event") == "run_ended"
-    if not over:
-        return {}
-    return {"reason": None, **({"state": "CANCELLED", "ended": cancelled} if cancelled else {"state": "UNKNOWN"})}
 
 
 def when_forgotten(starts: Sequence[JobAccount], journal: JobAccount, *, forgotten: bool) -> list[JobAccount]:
@@ -127,16 +114,13 @@ def when_forgotten(starts: Sequence[JobAccount], journal: JobAccount, *, forgott
 
     Args:
         starts: as Slurm stated them earlier.
-        journal: what the run saw of the job.
-        forgotten: the controller does not know the job: it has ended, whatever was written down before.
+        journal: the job as the run saw it.
+        forgotten: the controller has no such job: it has ended, whatever its state was before.
     """
-    if final(starts) or not starts:
-        return list(starts)
+    end: dict[str, Any] = {"state": "UNKNOWN"} if forgotten else {}
     if final([journal]):
         end = {"state": journal.state, "exit_code": journal.exit_code, "ended_at": journal.ended_at}
-    elif forgotten:
-        end = {"state": "UNKNOWN"}
-    else:
+    if not starts or final(starts):
         return list(starts)
     return [*starts[:-1], starts[-1].model_copy(update=end)]
 
@@ -151,8 +135,8 @@ def merge(accounted: Sequence[JobAccount], controller: JobAccount | None) -> lis
 
     Args:
         accounted: from accounting, which is preferred.
-        controller: the last start from the controller. It adds a start, or the end of one, that accounting has not heard of yet, and the
-            GPUs on a site that does not account for them.
+        controller: the last start from the controller. It adds a start, or the end of one, that accounting lacks, and the GPUs on a site
+            that does not account for them.
     """
     starts = list(accounted)
     if controller is None:
@@ -161,10 +145,8 @@ def merge(accounted: Sequence[JobAccount], controller: JobAccount | None) -> lis
         starts.append(controller)
     elif not final(starts):
         starts[-1] = controller
-    if controller.gpus:
-        update = {"gpus": controller.gpus}
-        starts = [start if start.gpus or not start.nodes else start.model_copy(update=update) for start in starts]
-    return starts
+    gpus = {"gpus": controller.gpus}
+    return [start.model_copy(update=gpus) if controller.gpus and start.nodes and not start.gpus else start for start in starts]
 
 
 def _gpus(tres: str) -> int:
@@ -177,12 +159,9 @@ def _gpus(tres: str) -> int:
     return kinds.get("gpu") or sum(kinds.values())
 
 
-_PARTS = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
-
-
 def node_names(text: str) -> tuple[str, ...]:
     """Return the names in Slurm's node list: ``node[08-10],login`` is node08, node09, node10, login."""
-    return tuple(name for part in _PARTS.findall(queries.stated(text)) for name in _expand(part))
+    return tuple(name for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", queries.stated(text)) for name in _expand(part))
 
 
 def _expand(part: str) -> Iterator[str]:

@@ -35,11 +35,8 @@ def append(path: Path, event: str, **facts: Any) -> None:
     """Add one whole line. If the file cannot be written, the line is lost, and no job."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(handle, _line(event, facts).encode())
-        finally:
-            os.close(handle)
+        with open(path, "ab", buffering=0) as stream:
+            stream.write(_line(event, facts).encode())
 
 
 def _line(event: str, facts: Mapping[str, Any]) -> str:
@@ -67,11 +64,10 @@ def open_runs(path: Path) -> dict[str, dict[str, Any]]:
     """Return the runs that may have jobs in the queue, oldest first: the name, and the event ``run``."""
     found: dict[str, dict[str, Any]] = {}
     for entry in read(path):
-        name = str(entry.get("run", ""))
-        if entry.get("event") == "run" and name:
-            found[name] = entry
+        if entry.get("event") == "run" and entry.get("run"):
+            found[str(entry["run"])] = entry
         elif entry.get("event") in ("run_ended", "set_aside"):
-            found.pop(name, None)
+            found.pop(str(entry.get("run")), None)
     return found
 
 

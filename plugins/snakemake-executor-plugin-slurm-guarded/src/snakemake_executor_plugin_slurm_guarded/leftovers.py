@@ -16,35 +16,22 @@ from snakemake_executor_plugin_slurm_guarded.records import Checkout
 
 @dataclass(frozen=True)
 class Earlier:
-    """An earlier run that may have jobs in the queue.
-
-    Attributes:
-        name: of the run and of all its jobs.
-        journal: the file that lists it.
-        checkout: where it ran; None in a journal that does not state it.
-        may_live: its main process lives, or ran on another host.
-    """
+    """An earlier run that may have jobs in the queue: its name and journal, and the checkout in which it ran, if the journal states it."""
 
     name: str
     journal: Path
     checkout: Checkout | None
-    may_live: bool
 
     def is_of(self, folder: Path, live: Iterable[queries.Job]) -> bool:
-        """Return whether both the journal and Slurm's working directories place this run in ``folder``.
-
-        The folder that a job was submitted from is in Slurm, where no copy of a checkout can change it.
-        """
+        """Return whether the journal and Slurm's working directories, which no copy of a checkout changes, place this run in ``folder``."""
         path = self.checkout.path if self.checkout else str(folder.resolve())
         noted = self.checkout is None or self.checkout.is_at(folder)
         return noted and all(job.workdir == path for job in live if job.name == self.name)
 
     def shares(self, folder: Path) -> bool:
         """Return whether the journal is, by a link, also that of another checkout, in which this run was started."""
-        if self.checkout is None or self.checkout.is_at(folder):
-            return False
-        # The path leads to ``folder`` itself: the other checkout has this path on another machine.
-        if self.checkout.path == str(folder.resolve()):
+        # With the path of ``folder`` itself, the other checkout is on another machine.
+        if self.checkout is None or self.checkout.is_at(folder) or self.checkout.path == str(folder.resolve()):
             return False
         with contextlib.suppress(OSError, ValueError):
             # Not the file: a copy made of hard links has the same one.
@@ -56,8 +43,8 @@ class Earlier:
 def cancel(journals: Iterable[Path], folder: Path, say: Callable[[str], None], *, ended_alone: bool = False) -> None:
     """Cancel jobs of earlier runs of this checkout that still are in the queue. Call it before a new run submits anything.
 
-    Asks Slurm only when a journal names a run that may have jobs left. Returns when the queue is clear, so that no old job writes next to
-    a new one; bounded by guard.GONE_S. A journal that was copied from another checkout is set aside.
+    It asks Slurm only when a journal names a run that may have jobs left. It returns when the queue is clear, so that no old job writes
+    next to a new one; bounded by guard.GONE_S. It sets aside a journal that was copied from another checkout.
 
     Args:
         journals: of earlier runs.
@@ -70,11 +57,11 @@ def cancel(journals: Iterable[Path], folder: Path, say: Callable[[str], None], *
             that one has jobs in the queue.
     """
     found = [
-        Earlier(name, file, journal.checkout_of(entry), guard.may_live(entry))
+        Earlier(name, file, journal.checkout_of(entry))
         for file in journals
         for name, entry in journal.open_runs(file).items()
+        if not (ended_alone and guard.may_live(entry))
     ]
-    found = [run for run in found if not (ended_alone and run.may_live)]
     if not found:
         return
     try:
@@ -85,15 +72,16 @@ def cancel(journals: Iterable[Path], folder: Path, say: Callable[[str], None], *
         if left:
             ids = ", ".join(job.id for job in left)
             say(f"Jobs of an earlier run are still in Slurm's queue ({ids}); cancelling them before anything new is submitted.")
-            for run in ours:
-                jobs = [job.id for job in left if job.name == run.name]
-                journal.append(run.journal, "cancelled", run=run.name, jobs=jobs, taken=False)
-            names = [run.name for run in ours]
-            left = guard.clear(
-                lambda: _of(ours, queries.squeue(names, finished=False)),
-                lambda jobs: commands.scancel(ids=[job.id for job in jobs]),
-                time.monotonic() + guard.GONE_S,
-            )
+        for run in ours if left else []:
+            jobs = [job.id for job in left if job.name == run.name]
+            journal.append(run.journal, "cancelled", run=run.name, jobs=jobs, taken=False)
+        cancelled, deadline = set[str](), time.monotonic() + guard.GONE_S
+        while left and time.monotonic() < deadline:
+            if new := {job.id for job in left} - cancelled:
+                commands.scancel(ids=sorted(new))
+                cancelled |= new
+            time.sleep(guard._POLL_S)
+            left = _of(ours, queries.squeue([run.name for run in ours], finished=False))
     except CommandFailed as error:
         missing = error.trouble is Trouble.MISSING
         raise GuardedError(
@@ -116,36 +104,25 @@ def _of(runs: Iterable[Earlier], live: Iterable[queries.Job]) -> list[queries.Jo
     return [job for job in live if job.name in names]
 
 
-def _places(runs: Iterable[Earlier], jobs: Iterable[queries.Job], folder: Path) -> set[str]:
-    """Return the paths of other checkouts, with the host of one that has the path of the checkout in ``folder``."""
-    noted = [run.checkout for run in runs if run.checkout]
-    hosts = {
-        checkout.path: f"{checkout.path} on {checkout.host}"
-        for checkout in noted
-        if checkout.path == str(folder.resolve()) and not checkout.is_at(folder)
-    }
-    return {hosts.get(path, path) for path in [*(checkout.path for checkout in noted), *(job.workdir for job in jobs)]}
-
-
 def _leave_alone(foreign: Sequence[Earlier], live: Iterable[queries.Job], folder: Path, say: Callable[[str], None]) -> None:
     """Set aside the runs of other checkouts and report their jobs in the queue."""
     for file in dict.fromkeys(run.journal for run in foreign):
         runs = [run for run in foreign if run.journal == file]
         jobs = _of(runs, live)
         ids = " ".join(job.id for job in jobs)
-        where = ", ".join(sorted(_places(runs, jobs, folder)))
-        if any(run.shares(folder) for run in runs):
-            if jobs:
-                raise GuardedError(
-                    f"{file} is also the journal of the checkout {where}, which has jobs in Slurm's queue: {ids}.",
-                    do="Wait for that run, or end it with Ctrl-C there. Give each checkout a results folder of its own.",
-                    reason="run_locked",
-                )
-            continue
-        journal.set_aside(file, [run.name for run in runs])
-        left = (
-            f"Its jobs {ids} are in Slurm's queue and stay there; if no run uses them, cancel them: scancel {ids}"
-            if jobs
-            else "None of its jobs is in Slurm's queue."
-        )
-        say(f"{file} was copied from the checkout {where}. The runs in it are ignored. {left}")
+        places = {job.workdir: job.workdir for job in jobs}
+        for noted in (run.checkout for run in runs if run.checkout):
+            same_path = noted.path == str(folder.resolve()) and not noted.is_at(folder)
+            places[noted.path] = f"{noted.path} on {noted.host}" if same_path else noted.path
+        where = ", ".join(sorted(places.values()))
+        if not any(run.shares(folder) for run in runs):
+            journal.set_aside(file, [run.name for run in runs])
+            stay = f"Its jobs {ids} are in Slurm's queue and stay there; if no run uses them, cancel them: scancel {ids}"
+            left = stay if jobs else "None of its jobs is in Slurm's queue."
+            say(f"{file} was copied from the checkout {where}. The runs in it are ignored. {left}")
+        elif jobs:
+            raise GuardedError(
+                f"{file} is also the journal of the checkout {where}, which has jobs in Slurm's queue: {ids}.",
+                do="Wait for that run, or end it with Ctrl-C there. Give each checkout a results folder of its own.",
+                reason="run_locked",
+            )

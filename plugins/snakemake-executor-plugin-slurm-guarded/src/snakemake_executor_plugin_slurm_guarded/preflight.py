@@ -26,8 +26,7 @@ PATIENCE_S = 60.0
 _PAUSE_S = 3.0
 
 _SAID = re.compile(r"^(sbatch: )?((error|fatal): )?((Batch job submission failed|allocation failure): )?")
-# What Slurm prints (slurm/src/common/slurm_errno.c), and the parts of the request (keys of TERMS) that it is about; the first row that
-# fits counts.
+# Slurm's words (slurm/src/common/slurm_errno.c), and the parts of the request (keys of TERMS) that they are about; the first match counts.
 _ABOUT = (
     (r"violates accounting/qos policy", "qos account time nodes"),
     (r"invalid account|account/partition combination|user'?s? .*account", "account partition"),
@@ -42,16 +41,12 @@ _ABOUT = (
 )
 # Refusals that end without a change of the request: Slurm's words, and what to do. For all others the request is wrong.
 _PASSING = (
-    (
-        r"inactive or drain",
-        "The partition takes no jobs now (`scontrol show partition`). Run the same command again when it is UP, or name another one.",
-    ),
-    (
-        r"submit\w*limit",
-        "The limit on jobs in the queue is reached. Run the same command again when other jobs have ended (`squeue --me`), or add --jobs "
-        "NUMBER for fewer jobs at a time. `sacctmgr show qos` and `sacctmgr show assoc user=$USER` show the limits.",
-    ),
-)
+    (r"inactive or drain",
+     "The partition takes no jobs now (`scontrol show partition`). Run the same command again when it is UP, or name another one."),
+    (r"submit\w*limit",
+     "The limit on jobs in the queue is reached. Run the same command again when other jobs have ended (`squeue --me`), or add --jobs "
+     "NUMBER for fewer jobs at a time. `sacctmgr show qos` and `sacctmgr show assoc user=$USER` show the limits."),
+)  # fmt: skip
 # `sbatch --test-only` prints this for nodes that are out as well as for nodes that do not exist (slurmctld, job_start_data).
 _NO_NODES = r"node configuration is not available|down, drained or reserved"
 # Longer than a submission and its cancellation take; an empty job that stays runs for no time.
@@ -59,7 +54,7 @@ _LATER = "--begin=now+120"
 
 
 def keys_for(said: str) -> tuple[str, ...]:
-    """Return the keys of :data:`TERMS` that a refusal in Slurm's words is about; empty when that cannot be told."""
+    """Return the keys of :data:`TERMS` that a refusal in Slurm's words is about; empty for unlisted words."""
     return next((tuple(keys.split()) for pattern, keys in _ABOUT if re.search(pattern, said, re.IGNORECASE)), ())
 
 
@@ -80,7 +75,7 @@ def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s
         patience_s: how long to wait for the controller, seconds.
 
     Raises:
-        GuardedError: Slurm's commands are missing, its controller does not respond, or it refuses requests (all are named).
+        GuardedError: Slurm's commands are missing, its controller does not respond, or it refuses requests (the error names all).
     """
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
         raise GuardedError(
@@ -89,8 +84,8 @@ def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s
             reason="slurm_missing",
         )
     _await_controller(say, patience_s)
-    refused: dict[tuple[str, ...], str] = {}
     names: dict[tuple[str, ...], list[str]] = {}
+    refused: dict[tuple[str, ...], str] = {}
     for request in requests:
         flags = _flags(request)
         names.setdefault(flags, []).append(request.name)
@@ -105,12 +100,13 @@ def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s
             continue
         nodes = f" Nodes out of service: {out}; `sinfo -R` shows why." if out else ""
         say(f"{request.name}: Slurm accepts this job but cannot start it now. It reports: {said}.{nodes} The job will wait in the queue.")
+    lines = []
+    for flags, said in refused.items():
+        keys = ", ".join(TERMS[key] for key in keys_for(said))
+        about = f" (see {keys})" if keys else ""
+        lines.append(f"{', '.join(names[flags])}: Slurm refuses the request{about}: {said}\n  sbatch {' '.join(flags)}")
     if refused:
-        raise GuardedError(
-            "\n".join(_told(", ".join(names[flags]), flags, said) for flags, said in refused.items()),
-            do="\n".join(dict.fromkeys(map(remedy, refused.values()))),
-            reason="slurm_refused",
-        )
+        raise GuardedError("\n".join(lines), do="\n".join(dict.fromkeys(map(remedy, refused.values()))), reason="slurm_refused")
 
 
 def _flags(request: Request, *common: str) -> tuple[str, ...]:
@@ -124,20 +120,13 @@ def _flags(request: Request, *common: str) -> tuple[str, ...]:
         ) from error
 
 
-def _told(name: str, flags: tuple[str, ...], said: str) -> str:
-    keys = ", ".join(TERMS[key] for key in keys_for(said))
-    about = f" (see {keys})" if keys else ""
-    return f"{name}: Slurm refuses the request{about}: {said}\n  sbatch {' '.join(flags)}"
-
-
 def _await_controller(say: Callable[[str], None], patience_s: float) -> None:
     deadline, outage = time.monotonic() + patience_s, submit.Outage(say)
     while True:
         try:
-            # Not `scontrol ping`: it reports the controller as up before that responds to questions about jobs.
+            # Not `scontrol ping`: it reports the controller as up before that responds to queries about jobs.
             commands.run(["squeue", "--noheader", f"--user={os.getuid()}"])
-            outage.ends()
-            return
+            return outage.ends()
         except CommandFailed as error:
             # A refusal is a response: the requests will tell.
             if error.trouble is Trouble.REFUSED:

@@ -25,12 +25,11 @@ class Job:
     """One start of a job as Slurm lists it. What Slurm does not state is None, 0 or empty; times are Slurm's own text.
 
     Attributes:
-        id: with ``+N`` behind it for a component of a heterogeneous job in accounting.
-        elapsed_s: seconds that it has run.
+        id: in accounting with ``+N`` at its end for a component of a heterogeneous job.
         limit_min: time limit, minutes.
         exit: ``CODE:SIGNAL``.
         requeue: whether Slurm may start it again.
-        tres: what it was given: ``cpu=32,gres/gpu=8``.
+        tres: its resources: ``cpu=32,gres/gpu=8``.
         restarts: earlier starts.
     """
 
@@ -72,8 +71,7 @@ class Job:
     @property
     def signal(self) -> int | None:
         """The signal that ended the script; None without one."""
-        number = self.exit.partition(":")[2]
-        return (int(number) or None) if number.isdigit() else None
+        return _count(self.exit.partition(":")[2]) or None
 
 
 _JOB_ID = re.compile(r"\d+([_+][\d\[\]%,-]+)?")
@@ -83,23 +81,14 @@ def squeue(names: Iterable[str], *, finished: bool, timeout_s: float = QUERY_S, 
     """Return our own jobs with one of these names.
 
     Args:
-        names: of jobs.
         finished: also those that have ended within MinJobAge (300 s by default).
-        timeout_s: the time limit, seconds.
-        stop: when set, the question is given up.
+        stop: when set, the query is ended.
 
     Raises:
-        CommandFailed: no answer. Text that is no answer counts as none: an empty list means that there is no such job.
+        CommandFailed: also for output that is not readable: an empty list means that there is no such job.
     """
-    # --all: without it jobs of hidden partitions are left out, our own too.
-    argv = [
-        "squeue",
-        "--all",
-        "--noheader",
-        f"--user={os.getuid()}",
-        f"--name={','.join(names)}",
-        f"--format={SQUEUE_FORMAT}",
-    ]
+    # --all: without it squeue leaves out jobs of hidden partitions, our own too.
+    argv = ["squeue", "--all", "--noheader", f"--user={os.getuid()}", f"--name={','.join(names)}", f"--format={SQUEUE_FORMAT}"]
     text = commands.run([*argv, "--states=all"] if finished else argv, timeout_s=timeout_s, stop=stop)
     jobs = parse_squeue(text)
     if text.strip() and not jobs:
@@ -108,7 +97,7 @@ def squeue(names: Iterable[str], *, finished: bool, timeout_s: float = QUERY_S, 
 
 
 def parse_squeue(text: str) -> list[Job]:
-    """Read ``squeue --format=SQUEUE_FORMAT``; lines of another shape are passed over.
+    """Read ``squeue --format=SQUEUE_FORMAT``; skip lines of another shape.
 
     The components ``ID+0``, ``ID+1`` of a heterogeneous job are one job, which ends with its first component: that has the script.
     """
@@ -141,11 +130,7 @@ def parse_squeue(text: str) -> list[Job]:
 
 
 def scontrol_job(job: str, *, timeout_s: float = QUERY_S, stop: threading.Event | None = None) -> Job | None:
-    """Return a job as slurmctld knows it; None when it does not know it (any more).
-
-    Raises:
-        CommandFailed: no answer.
-    """
+    """Return a job as slurmctld records it; None when it has no such job (any more)."""
     argv = ["scontrol", "--oneliner", "show", "job", "-d", job]
     try:
         return next(iter(parse_scontrol(commands.run(argv, timeout_s=timeout_s, stop=stop))), None)
@@ -155,23 +140,17 @@ def scontrol_job(job: str, *, timeout_s: float = QUERY_S, stop: threading.Event 
         raise
 
 
-_FIELD = re.compile(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)")
-_COMPONENT = re.compile(r"^(?=JobId=)", re.MULTILINE)
-
-
 def parse_scontrol(text: str) -> list[Job]:
     """Read ``scontrol show job -d``, on one line or many.
 
     A heterogeneous job has an entry for each of its components, and two for all but the first. The first one has the script.
     """
     found = []
-    for part in _COMPONENT.split(text):
-        fields: dict[str, str] = {}
-        for name, value in _FIELD.findall(part):
-            # Free text further on (Comment, Command) may hold NAME=VALUE too.
-            fields.setdefault(name, value)
-        if _JOB_ID.fullmatch(fields.get("JobId", "")) and fields.get("JobState"):
-            found.append(_of_controller({name: stated(value) for name, value in fields.items()}))
+    for part in re.split(r"^(?=JobId=)", text, flags=re.MULTILINE):
+        # The first value of a name counts: free text further on (Comment, Command) may hold NAME=VALUE too.
+        values = dict(reversed(re.findall(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)", part)))
+        if _JOB_ID.fullmatch(values.get("JobId", "")) and values.get("JobState"):
+            found.append(_of_controller({name: stated(value) for name, value in values.items()}))
     return found
 
 
@@ -197,7 +176,7 @@ def _of_controller(fields: dict[str, str]) -> Job:
         partition=get("Partition"),
         account=get("Account"),
         qos=get("QOS"),
-        # Where gres/gpu is not among what the site accounts for, only JOB_GRES, over all nodes, has it.
+        # Where the site does not account for gres/gpu, only JOB_GRES, over all nodes, has it.
         tres=tres if "gres/gpu" in tres else get("JOB_GRES").replace(":", "="),
         cpus=_count(get("NumCPUs").partition("-")[0]),
         restarts=_count(get("Restarts")),
@@ -205,12 +184,11 @@ def _of_controller(fields: dict[str, str]) -> Job:
 
 
 def sacct_argv(job_ids: Iterable[str], since: datetime | None = None) -> list[str]:
-    """Return the question to accounting about these jobs.
+    """Return the query to accounting about these jobs.
 
     Args:
-        job_ids: of jobs.
-        since: for every start of these jobs, requeues included: none of them ended before. A cluster that has begun to count its jobs
-            again has older ones of the same number. None: for the last start only.
+        since: for every start of these jobs, requeues included: none of them ended before. It leaves out older jobs of the same number,
+            on a cluster that has begun to count its jobs again. None: for the last start only.
     """
     every = ["--duplicates", f"--starttime={since.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"] if since else []
     fields = ["--allocations", "--noheader", "--parsable2", f"--format={','.join(SACCT_FIELDS)}"]
@@ -218,11 +196,7 @@ def sacct_argv(job_ids: Iterable[str], since: datetime | None = None) -> list[st
 
 
 def sacct_job(job: str, *, timeout_s: float = QUERY_S, stop: threading.Event | None = None) -> Job | None:
-    """Return the last start of a job as accounting knows it; None when accounting does not know it.
-
-    Raises:
-        CommandFailed: no answer, also where there is no accounting.
-    """
+    """Return the last start of a job in accounting; None when accounting has no such job."""
     starts = parse_sacct(commands.run(sacct_argv([job]), timeout_s=timeout_s, stop=stop))
     return next((start for start in reversed(starts) if start.id in (job, f"{job}+0")), None)
 
@@ -230,39 +204,37 @@ def sacct_job(job: str, *, timeout_s: float = QUERY_S, stop: threading.Event | N
 def parse_sacct(text: str) -> list[Job]:
     """Read the output of :func:`sacct_argv`: a job for each start and component, in the order of submission."""
     lines = [fields for line in text.splitlines() if len(fields := line.split("|")) == len(SACCT_FIELDS)]
-    rows = [
-        dict(zip(SACCT_FIELDS, map(stated, fields), strict=True))
-        for fields in lines
-        if fields[0].replace("+", "", 1).isdigit() and fields[1]
-    ]
-    return [
-        Job(
-            id=row["JobID"],
-            state=State.parse(row["State"]),
-            reason=row["Reason"],
-            nodes=row["NodeList"],
-            submitted=row["Submit"],
-            started=row["Start"],
-            ended=row["End"],
-            elapsed_s=float(row["ElapsedRaw"]) if row["ElapsedRaw"].isdigit() else None,
-            limit_min=float(row["TimelimitRaw"]) if row["TimelimitRaw"].isdigit() else None,
-            exit=row["ExitCode"],
-            partition=row["Partition"],
-            account=row["Account"],
-            qos=row["QOS"],
-            tres=row["AllocTRES"],
-            cpus=_count(row["AllocCPUS"]),
+    jobs = []
+    for fields in lines:
+        job, state, code, reason, partition, account, qos, nodes, tres, cpus, submitted, started, ended, elapsed, limit = map(
+            stated, fields
         )
-        for row in sorted(rows, key=lambda row: (row["Submit"], row["JobID"]))
-    ]
-
-
-_DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+        if job.replace("+", "", 1).isdigit() and state:
+            jobs.append(
+                Job(
+                    id=job,
+                    state=State.parse(state),
+                    reason=reason,
+                    nodes=nodes,
+                    submitted=submitted,
+                    started=started,
+                    ended=ended,
+                    elapsed_s=float(elapsed) if elapsed.isdigit() else None,
+                    limit_min=float(limit) if limit.isdigit() else None,
+                    exit=code,
+                    partition=partition,
+                    account=account,
+                    qos=qos,
+                    tres=tres,
+                    cpus=_count(cpus),
+                )
+            )
+    return sorted(jobs, key=lambda job: (job.submitted, job.id))
 
 
 def duration_s(text: str) -> float | None:
     """Return the seconds of Slurm's ``D-HH:MM:SS``, ``HH:MM:SS`` or ``MM:SS``; None for ``UNLIMITED`` and other words."""
-    found = _DURATION.fullmatch(text.strip())
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
     if not found:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
@@ -276,7 +248,7 @@ def minutes(text: str) -> float | None:
 
 
 def stated(text: str) -> str:
-    """Return a field's text without blanks around it; empty for Slurm's words that there is none."""
+    """Return a field's text without blanks around it; empty for Slurm's words for a missing value."""
     text = text.strip()
     return "" if text in ("None", "(null)", "Unknown", "None assigned") else text
 

@@ -30,10 +30,7 @@ def quote(workdir: Path) -> None:
 
 
 def interpreter(workdir: Path, python: Path) -> Path:
-    """Return a name of the interpreter without special characters: relative to ``workdir``, through a link to its environment.
-
-    The link is to the folder because Python looks for its environment next to the name that started it.
-    """
+    """Return a name of the interpreter without special characters: relative to ``workdir``, through a link to its environment's folder."""
     link, target = workdir / LINK, python.parent.parent
     # In a job, ``python`` is named by this link already.
     if not (link.exists() and link.samefile(target)):

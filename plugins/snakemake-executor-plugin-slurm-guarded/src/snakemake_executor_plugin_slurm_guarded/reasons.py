@@ -1,4 +1,4 @@
-"""Slurm's reasons for a job that waits, in words: a table, and the message for one job. Pure functions.
+"""Why a job waits: the meaning of Slurm's reasons, and the message for one job. Pure functions.
 
 The codes are those of squeue(1), "JOB REASON CODES", and of Slurm's page job_reason_codes, up to Slurm 25.05.
 """
@@ -89,14 +89,12 @@ TABLE = tuple(
         (r"JobLaunchFailure\b|SystemFailure\b", "Slurm could not start it", _ASK),
     )
 )  # fmt: skip
-# Slurm has not looked at the job yet.
-_UNDECIDED = ("", "None", "WaitingForScheduling", "(null)")
 
 
 def code(said: str) -> str:
     """Return Slurm's reason without its changing parts, such as node names and counts. Empty while there is none."""
-    said = said.strip()
-    return "" if said in _UNDECIDED else re.split(r"[:(]", said, maxsplit=1)[0].strip()
+    found = re.split(r"[:(]", said, maxsplit=1)[0].strip()
+    return "" if found in ("None", "WaitingForScheduling") else found
 
 
 def find(said: str) -> Reason | None:
@@ -105,7 +103,7 @@ def find(said: str) -> Reason | None:
 
 
 def in_words(said: str) -> str:
-    """Return the meaning of a reason with Slurm's own text behind it."""
+    """Return the meaning of a reason, followed by Slurm's own text."""
     row = find(said)
     if row is None:
         return f"Slurm's reason is {said}"
@@ -114,13 +112,7 @@ def in_words(said: str) -> str:
 
 
 def sentence(label: str, job: str, said: str) -> str:
-    """Return the message for a job that waits: why, whether that can clear, what to do.
-
-    Args:
-        label: of the job, for messages.
-        job: its id.
-        said: Slurm's reason.
-    """
+    """Return the message for the waiting job ``label`` with the id ``job``: why, whether that can clear, what to do."""
     row = find(said)
     message = f"{label} (job {job}) waits in the queue: {in_words(said)}."
     if row is None:

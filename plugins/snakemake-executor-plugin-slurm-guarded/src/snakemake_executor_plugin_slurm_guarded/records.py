@@ -1,4 +1,4 @@
-"""Parts of files: the checkout in which a note was written, and the account of a job."""
+"""Parts of files: the checkout that wrote a note, and the account of a job."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ class Checkout(BaseModel):
     def is_at(self, folder: Path) -> bool:
         """Return whether ``folder`` is this checkout, and not a copy of it.
 
-        The same path is the same checkout if the host or the inode is the same too. A backup restored on the same host has another inode.
-        Another login node of a shared disk has another name and finds the same inode. If both differ, ``folder`` is a copy on another
-        machine's own disk. Another path with the same inode is the same checkout: it was moved, or is mounted elsewhere. It is a copy if
-        the old path leads to another folder with that inode, on another disk.
+        The same path is the same checkout if the host (a restored backup has another inode) or the inode (another login node of a shared
+        disk has another name) is the same too. Another path with the same inode was moved or is mounted elsewhere, unless the old path
+        leads to another folder with that inode, on another disk.
         """
         here = Checkout.of(folder)
         if self.path == here.path:

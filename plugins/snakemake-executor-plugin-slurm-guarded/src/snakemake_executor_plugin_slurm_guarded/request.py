@@ -14,13 +14,11 @@ class Request:
 
     Attributes:
         name: of the job, for messages.
-        nodes: number of nodes; one task is started on each.
+        nodes: number of nodes, with one task on each.
         gres: per node, e.g. ``gpu:4``.
         minutes: time limit.
-        exclusive: whole nodes: every core, all memory.
+        exclusive: whole nodes: every core, all memory. ``cpus`` (per task) and ``memory_mb`` (MiB per node) do not count then.
         extra: further flags of sbatch, as one would type them.
-        cpus: cores per task, without ``exclusive``.
-        memory_mb: MiB per node, without ``exclusive``.
         second: flags of a second component with one node and no gres (a heterogeneous job). Account, partition, QOS and time are the
             first component's where these flags name no others. None: no such node.
     """
@@ -40,10 +38,7 @@ class Request:
     second: str | None = None
 
     def flags(self, *common: str) -> list[str]:
-        """Return the flags for sbatch, each one word; none goes through a shell.
-
-        Args:
-            common: further flags, which every component needs.
+        """Return the flags for sbatch, with ``common`` ones for every component, each one word; none goes through a shell.
 
         Raises:
             ValueError: ``extra`` or ``second`` is no list of words (a quote is not closed).
@@ -75,13 +70,7 @@ class Request:
 
     @classmethod
     def of(cls, resources: Mapping[str, Any], *, name: str = "", threads: int = 1) -> Request:
-        """Read the request from a job's resources.
-
-        Args:
-            resources: by name, as in :data:`RESOURCES`; others are ignored.
-            name: of the job, for messages.
-            threads: the job's cores if ``cpus_per_task`` does not state them.
-        """
+        """Read the request from a job's resources; ``threads`` are its cores if ``cpus_per_task`` does not state them."""
         given: dict[str, Any] = {}
         for resource, (attribute, nothing) in _RESOURCES.items():
             if (value := resources.get(resource)) not in (None, "", 0, "0"):
@@ -93,18 +82,9 @@ class Request:
 
 
 _RESOURCES: dict[str, tuple[str, str | int]] = {
-    "slurm_account": ("account", ""),
-    "slurm_partition": ("partition", ""),
-    "qos": ("qos", ""),
-    "constraint": ("constraint", ""),
-    "nodes": ("nodes", 1),
-    "gres": ("gres", ""),
-    "runtime": ("minutes", 0),
-    "slurm_exclusive": ("exclusive", 0),
-    "slurm_extra": ("extra", ""),
-    "cpus_per_task": ("cpus", 0),
-    "mem_mb": ("memory_mb", 0),
-    "slurm_second": ("second", ""),
-}
+    "slurm_account": ("account", ""), "slurm_partition": ("partition", ""), "qos": ("qos", ""), "constraint": ("constraint", ""),
+    "nodes": ("nodes", 1), "gres": ("gres", ""), "runtime": ("minutes", 0), "slurm_exclusive": ("exclusive", 0),
+    "slurm_extra": ("extra", ""), "cpus_per_task": ("cpus", 0), "mem_mb": ("memory_mb", 0), "slurm_second": ("second", ""),
+}  # fmt: skip
 RESOURCES = {resource: nothing for resource, (_, nothing) in _RESOURCES.items()}
 """The resources that a request may hold, with the value that asks for nothing."""

@@ -1,4 +1,4 @@
-"""Wait, inside a job, for a controller that does not respond: running steps go on, and new questions and steps are tried again."""
+"""Inside a job, wait for a controller that does not respond: running steps go on; queries and new steps are tried again."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ def ask(argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> str
     """Run one of Slurm's commands, again while the controller does not respond, and return its output.
 
     Args:
-        argv: the command line.
-        env: its environment.
         timeout_s: the time limit of one try, seconds.
 
     Raises:
@@ -39,12 +37,7 @@ def ask(argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> str
 
 
 def not_started(log: Path, since: int) -> bool:
-    """Return whether an srun started nothing because the controller did not respond.
-
-    Args:
-        log: where srun wrote its messages.
-        since: the byte of ``log`` at which this srun's messages begin.
-    """
+    """Return whether an srun, which writes to ``log`` from the byte ``since`` on, started nothing for want of the controller."""
     try:
         with open(log, "rb") as stream:
             stream.seek(since)

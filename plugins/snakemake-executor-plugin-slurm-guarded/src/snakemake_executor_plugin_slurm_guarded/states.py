@@ -8,29 +8,20 @@ from enum import Enum
 
 
 class Meaning(Enum):
-    """What a state word means for a program that waits for the job's end."""
+    """The meaning of state words. No word means UNKNOWN: a word that is not listed is neither a success nor an end."""
 
-    WAITING = "waiting"
-    RUNNING = "running"
-    ENDING = "ending"
-    SUCCESS = "success"
-    FAILURE = "failure"
-    UNKNOWN = "unknown"
+    WAITING = "PENDING CONFIGURING POWER_UP_NODE REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT"
+    RUNNING = "RUNNING SUSPENDED STOPPED SIGNALING RESIZING EXPEDITING"
+    ENDING = "COMPLETING STAGE_OUT UPDATE_DB"
+    SUCCESS = "COMPLETED"
+    FAILURE = "CANCELLED FAILED TIMEOUT DEADLINE OUT_OF_MEMORY NODE_FAIL BOOT_FAIL PREEMPTED REVOKED LAUNCH_FAILED RECONFIG_FAIL"
+    UNKNOWN = ""
 
 
-_MEANINGS = {
-    Meaning.WAITING: "PENDING CONFIGURING POWER_UP_NODE REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT",
-    Meaning.RUNNING: "RUNNING SUSPENDED STOPPED SIGNALING RESIZING EXPEDITING",
-    Meaning.ENDING: "COMPLETING STAGE_OUT UPDATE_DB",
-    Meaning.SUCCESS: "COMPLETED",
-    Meaning.FAILURE: "CANCELLED FAILED TIMEOUT DEADLINE OUT_OF_MEMORY NODE_FAIL BOOT_FAIL PREEMPTED REVOKED LAUNCH_FAILED RECONFIG_FAIL",
-}
-_BY_WORD = {word: meaning for meaning, words in _MEANINGS.items() for word in words.split()}
+_BY_WORD = {word: meaning for meaning in Meaning for word in meaning.value.split()}
 
 # Ends after which Slurm itself may start the job again under the same id, when the job allows it.
 REQUEUED_BY_SLURM = frozenset(["PREEMPTED", "NODE_FAIL", "BOOT_FAIL"])
-
-_CANCELLED_BY = re.compile(r"CANCELLED by (\d+)")
 
 
 @dataclass(frozen=True)
@@ -43,15 +34,13 @@ class State:
     @classmethod
     def parse(cls, text: str) -> State:
         """Read one state field. A ``+`` at the end is sacct's mark for a cut word."""
-        text = text.strip()
-        if cancelled := _CANCELLED_BY.match(text):
+        if cancelled := re.match(r"\s*CANCELLED by (\d+)", text):
             return cls("CANCELLED", int(cancelled[1]))
-        first = text.split(maxsplit=1)[0] if text else ""
-        return cls(first.rstrip("+").upper())
+        return cls("".join(text.split()[:1]).rstrip("+").upper())
 
     @property
     def meaning(self) -> Meaning:
-        """UNKNOWN for every word that is not in the tables above: never a success, never an end."""
+        """The meaning of the word."""
         return _BY_WORD.get(self.word, Meaning.UNKNOWN)
 
     @property

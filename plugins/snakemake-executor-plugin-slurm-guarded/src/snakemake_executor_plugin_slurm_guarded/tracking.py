@@ -1,7 +1,7 @@
 """Track the jobs of one run: a state machine over Slurm's output. It asks nothing and waits for nothing itself.
 
 Sources of a job's state, in this order: ``squeue`` (live jobs, and ended ones for MinJobAge), ``scontrol show job`` (slurmctld's own
-record), ``sacct`` (accounting, where there is any). A job that none of them knows is asked for again a few times, then given up as LOST.
+record), ``sacct`` (accounting, where there is any). A job that none of them lists is looked up a few times more, then given up as LOST.
 """
 
 from __future__ import annotations
@@ -10,15 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from snakemake_executor_plugin_slurm_guarded import reasons
-from snakemake_executor_plugin_slurm_guarded.job_end import LOST, STUCK
+from snakemake_executor_plugin_slurm_guarded.job_end import LOST, STUCK, End
 from snakemake_executor_plugin_slurm_guarded.queries import Job
-from snakemake_executor_plugin_slurm_guarded.states import REQUEUED_BY_SLURM, Meaning
+from snakemake_executor_plugin_slurm_guarded.states import REQUEUED_BY_SLURM, Meaning, State
 
 _LONGEST_BACKOFF_S = 30.0
-# After a job notes that it ends, Slurm needs a moment for its epilogue. After so long without an end the note is ignored.
-_EPILOGUE_S, _BELIEVED_S = 0.3, 15.0
-# A busy cluster's reasons change to and fro (Priority, Resources): the same one is printed again after so long.
-_REPEAT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -38,17 +34,13 @@ class Pace:
         """Return the seconds between any two looks: 5 s for 50 jobs, so that many short jobs cost 12 looks a minute."""
         return min(max(self.shortest, 0.1 * jobs), max(self.shortest, 5.0))
 
-    def floor_at_end(self, jobs: int) -> float:
-        """Return the same while a job notes that it ends: 1 s, and no less than :meth:`floor` from 20 jobs on."""
-        return min(self.floor(jobs), max(1.0, 0.1 * jobs))
-
 
 @dataclass(frozen=True)
 class Bounds:
     """Limits, in seconds and looks.
 
     Attributes:
-        lost_s, lost_looks: a job that nobody knows for so long and so many looks, with the controller answering, is LOST.
+        lost_s, lost_looks: a job that nobody knows for so long and so many looks, with the controller responding, is LOST.
         stuck_s: a job that stays COMPLETING for so long is STUCK; Slurm's UnkillableStepTimeout is 60 s by default.
         waits_s: a job that is in the queue for so long waits; its reason is printed then.
         requeue_s: an end after which Slurm may requeue the job must last this long.
@@ -63,7 +55,7 @@ class Bounds:
 
 @dataclass
 class Tracked:
-    """One job that we wait for. Times are ``time.monotonic()``."""
+    """One job that we wait for. Times are ``time.monotonic()``; ``told`` has the reasons of its waiting that the user has read."""
 
     id: str
     label: str
@@ -76,22 +68,11 @@ class Tracked:
     missing_looks: int = 0
     ending_since: float | None = None
     ended_since: float | None = None
-    said_end: float | None = None
-    reason: str = ""
-    told: dict[str, float] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
 
     def age(self, now: float) -> float:
         """Return the seconds that it has run, or waited when it does not run yet."""
         return now - (self.running_since if self.running_since is not None else self.submitted)
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A job that has ended. ``word`` is Slurm's, or LOST or STUCK; ``view`` is what was seen last."""
-
-    job: Tracked
-    word: str
-    view: Job | None
 
 
 @dataclass
@@ -102,11 +83,11 @@ class Look:
         ended: jobs that have ended; they are tracked no longer.
         missing: jobs that squeue does not list; call :meth:`Tracker.found` or :meth:`Tracker.nobody_knows` for each.
         changed: jobs whose state is another than at the look before.
-        waiting: jobs in the queue for a reason that is new, or was printed long ago.
+        waiting: jobs in the queue for a reason that the user has not read yet.
         doubles: ids of jobs that were submitted twice (an sbatch that seemed to fail); they are to be cancelled.
     """
 
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[End] = field(default_factory=list)
     missing: list[Tracked] = field(default_factory=list)
     changed: list[Tracked] = field(default_factory=list)
     waiting: list[Tracked] = field(default_factory=list)
@@ -134,30 +115,16 @@ class Tracker:
             return float("inf")
         if self._silent_looks:
             return self._last_look + min(_LONGEST_BACKOFF_S, self.pace.shortest * 2.0**self._silent_looks)
-        jobs = list(self.jobs.values())
-        ending = [job.said_end + _EPILOGUE_S for job in jobs if job.said_end is not None and self._last_look < job.said_end + _BELIEVED_S]
-        if ending:
-            return max(min(ending), self._last_look + self.pace.floor_at_end(len(jobs)))
         due = min(
             job.submitted + self.pace.first
             if job.now is None and job.missing_since is None
             else self._last_look + self.pace.interval(job.age(self._last_look))
-            for job in jobs
+            for job in self.jobs.values()
         )
-        return max(due, self._last_look + self.pace.floor(len(jobs)))
-
-    def says_it_ends(self, job: str, now: float) -> None:
-        """Note that the job itself reports its end: reason to look, and nothing more, since only Slurm knows how it ended."""
-        self.jobs[job].said_end = now
+        return max(due, self._last_look + self.pace.floor(len(self.jobs)))
 
     def see(self, now: float, listed: Iterable[Job], *, asked: float | None = None) -> Look:
-        """Take in squeue's list of this run's jobs.
-
-        Args:
-            now: the time, ``time.monotonic()``.
-            listed: the jobs.
-            asked: when the question was put; a job submitted later cannot be missing.
-        """
+        """Take in squeue's list of this run's jobs at ``now``; a job submitted after ``asked``, the query's start, cannot be missing."""
         self._last_look, self._silent_looks = now, 0
         views = {view.id: view for view in listed}
         look = Look()
@@ -167,11 +134,7 @@ class Tracker:
                 self.found(now, job, view, look)
             elif job.submitted <= (now if asked is None else asked):
                 look.missing.append(job)
-        look.doubles = [
-            view.id
-            for view in views.values()
-            if view.comment in self._tokens and self._tokens[view.comment] != view.id and not view.state.ended
-        ]
+        look.doubles = [view.id for view in views.values() if self._tokens.get(view.comment, view.id) != view.id and not view.state.ended]
         return look
 
     def no_answer(self, now: float) -> None:
@@ -185,7 +148,7 @@ class Tracker:
             job.missing_since = now
         job.missing_looks += 1
         if now - job.missing_since >= self.bounds.lost_s and job.missing_looks >= self.bounds.lost_looks:
-            self._end(job, LOST, job.now, look)
+            self._end(job, LOST, look)
 
     def found(self, now: float, job: Tracked, view: Job, look: Look) -> None:
         """Take in a job as squeue or the controller lists it, or its end from accounting.
@@ -194,30 +157,20 @@ class Tracker:
         """
         if job.now is None or job.now.state != view.state:
             look.changed.append(job)
-        job.now = view
-        job.missing_since, job.missing_looks = None, 0
-        meaning = view.state.meaning
-        if self._new_reason(now, job, reasons.code(view.reason) if meaning is Meaning.WAITING else ""):
+        job.now, job.missing_since, job.missing_looks = view, None, 0
+        meaning, reason = view.state.meaning, reasons.code(view.reason)
+        if meaning is Meaning.WAITING and reason and reason not in job.told and now - job.submitted >= self.bounds.waits_s:
+            job.told.add(reason)
             look.waiting.append(job)
         job.running_since = self._since(job.running_since, now, meaning is Meaning.RUNNING, view.elapsed_s or 0.0)
         job.ending_since = self._since(job.ending_since, now, meaning is Meaning.ENDING)
         job.ended_since = self._since(job.ended_since, now, view.state.ended)
-        if view.state.ended:
+        if job.ended_since is not None:
             may_come_back = (self._requeue or view.requeue) and view.state.word in REQUEUED_BY_SLURM
-            if not may_come_back or now - (job.ended_since or now) >= self.bounds.requeue_s:
-                self._end(job, view.state.word, view, look)
+            if not may_come_back or now - job.ended_since >= self.bounds.requeue_s:
+                self._end(job, view.state.word, look)
         elif job.ending_since is not None and now - job.ending_since >= self.bounds.stuck_s:
-            self._end(job, STUCK, view, look)
-
-    def _new_reason(self, now: float, job: Tracked, reason: str) -> bool:
-        """Note why a job waits; return whether to tell the user. A look without a reason changes nothing."""
-        if not reason or now - job.submitted < self.bounds.waits_s or reason == job.reason:
-            return False
-        job.reason = reason
-        if now - job.told.get(reason, float("-inf")) < _REPEAT_S:
-            return False
-        job.told[reason] = now
-        return True
+            self._end(job, STUCK, look)
 
     @staticmethod
     def _since(before: float | None, now: float, holds: bool, already: float = 0.0) -> float | None:
@@ -225,6 +178,6 @@ class Tracker:
             return None
         return before if before is not None else now - already
 
-    def _end(self, job: Tracked, word: str, view: Job | None, look: Look) -> None:
+    def _end(self, job: Tracked, word: str, look: Look) -> None:
         del self.jobs[job.id]
-        look.ended.append(Ended(job, word, view))
+        look.ended.append(End(job.id, job.label, job.log, word, word == "COMPLETED", job.now or Job(job.id, State(""))))
