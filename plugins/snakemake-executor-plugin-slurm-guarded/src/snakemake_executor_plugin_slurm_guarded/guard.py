@@ -71,12 +71,7 @@ def launch(run: str, main: str, *, log: Path, jobs_file: Path) -> None:
 
 
 def sweep(
-    run: str,
-    say: Callable[[str], None],
-    jobs_file: Path,
-    *,
-    patience_s: float = PATIENCE_S,
-    sleep: Callable[[float], None] = time.sleep,
+    run: str, say: Callable[[str], None], jobs_file: Path, *, patience_s: float = PATIENCE_S, sleep: Callable[[float], None] = time.sleep
 ) -> bool:
     """Cancel a run's jobs until two looks in a row find none; return whether nothing is left after ``patience_s``."""
     give_up, silences, clean_looks = time.monotonic() + patience_s, 0, 0

@@ -5,19 +5,27 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from snakemake_executor_plugin_slurm_guarded import commands
 from snakemake_executor_plugin_slurm_guarded.commands import QUERY_S, CommandFailed, Trouble
 from snakemake_executor_plugin_slurm_guarded.states import State
 
-SQUEUE_FORMAT = "%i|%T|%M|%l|%V|%S|%N|%r|%j|%k|%Z"
-SACCT_FIELDS = (
-    "JobID", "State", "ExitCode", "Reason", "Partition", "Account", "QOS", "NodeList", "AllocTRES", "AllocCPUS", "Submit", "Start",
-    "End", "ElapsedRaw", "TimelimitRaw",
-)  # fmt: skip
+# The fields of Job by the names of each source. squeue prints comment and folder behind them.
+_SQUEUE = {"id": "%i", "state": "%T", "elapsed_s": "%M", "limit_min": "%l", "submitted": "%V", "started": "%S", "nodes": "%N",
+           "reason": "%r", "name": "%j"}  # fmt: skip
+_SCONTROL = {"id": "JobId", "state": "JobState", "reason": "Reason", "nodes": "NodeList", "name": "JobName", "submitted": "SubmitTime",
+             "started": "StartTime", "ended": "EndTime", "elapsed_s": "RunTime", "limit_min": "TimeLimit", "exit": "ExitCode",
+             "requeue": "Requeue", "partition": "Partition", "account": "Account", "qos": "QOS", "cpus": "NumCPUs",
+             "restarts": "Restarts"}  # fmt: skip
+_SACCT = {"id": "JobID", "state": "State", "exit": "ExitCode", "reason": "Reason", "partition": "Partition", "account": "Account",
+          "qos": "QOS", "nodes": "NodeList", "tres": "AllocTRES", "cpus": "AllocCPUS", "submitted": "Submit", "started": "Start",
+          "ended": "End", "elapsed_s": "ElapsedRaw", "limit_min": "TimelimitRaw"}  # fmt: skip
+SQUEUE_FORMAT = "|".join([*_SQUEUE.values(), "%k", "%Z"])
+SACCT_FIELDS = tuple(_SACCT.values())
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,19 @@ class Job:
 _JOB_ID = re.compile(r"\d+([_+][\d\[\]%,-]+)?")
 
 
+def _job(texts: Mapping[str, str]) -> Job:
+    """Return the job whose fields a source states as text. sacct states raw seconds and minutes, the others ``D-HH:MM:SS``."""
+    read: dict[str, Callable[[str], Any]] = {
+        "state": State.parse,
+        "elapsed_s": lambda text: float(text) if text.isdigit() else duration_s(text),
+        "limit_min": lambda text: float(text) if text.isdigit() else minutes(text),
+        "requeue": "1".__eq__,
+        "cpus": _count,
+        "restarts": _count,
+    }
+    return Job(**{name: read.get(name, str)(stated(text)) for name, text in texts.items()})
+
+
 def squeue(names: Iterable[str], *, finished: bool, timeout_s: float = QUERY_S, stop: threading.Event | None = None) -> list[Job]:
     """Return our own jobs with one of these names.
 
@@ -103,29 +124,15 @@ def parse_squeue(text: str) -> list[Job]:
     """
     jobs: dict[str, Job] = {}
     for line in text.splitlines():
-        *columns, rest = line.split("|", 9)
-        fields = [field.strip() for field in columns]
-        if len(fields) != 9 or not _JOB_ID.fullmatch(fields[0]) or not fields[1]:
+        *columns, rest = line.split("|", len(_SQUEUE))
+        if len(columns) < len(_SQUEUE) or not _JOB_ID.fullmatch(columns[0].strip()) or not columns[1].strip():
             continue
-        job, state, used, limit, submitted, started, nodes, reason, name = fields
         # The comment and the folder may contain "|", and the folder may end with a space. The folder begins with a slash.
         comment, bar, below = rest.partition("|/")
-        job, _, component = job.partition("+")
-        if job in jobs and component not in ("", "0"):
-            continue
-        jobs[job] = Job(
-            id=job,
-            state=State.parse(state),
-            reason=stated(reason),
-            nodes=nodes,
-            comment=stated(comment),
-            name=name,
-            workdir=f"/{below}" if bar else "",
-            submitted=submitted,
-            started=started,
-            elapsed_s=duration_s(used),
-            limit_min=minutes(limit),
-        )
+        job, _, component = columns[0].strip().partition("+")
+        if job not in jobs or component in ("", "0"):
+            texts = dict(zip(_SQUEUE, columns, strict=True)) | {"id": job, "comment": comment}
+            jobs[job] = replace(_job(texts), workdir=f"/{below}" if bar else "")
     return list(jobs.values())
 
 
@@ -150,37 +157,14 @@ def parse_scontrol(text: str) -> list[Job]:
         # The first value of a name counts: free text further on (Comment, Command) may hold NAME=VALUE too.
         values = dict(reversed(re.findall(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)", part)))
         if _JOB_ID.fullmatch(values.get("JobId", "")) and values.get("JobState"):
-            found.append(_of_controller({name: stated(value) for name, value in values.items()}))
+            job = _job({name: values.get(field, "") for name, field in _SCONTROL.items()})
+            # Where the site does not account for gres/gpu, only JOB_GRES, over all nodes, has it.
+            tres = stated(values.get("AllocTRES", "")) or stated(values.get("TRES", ""))
+            tres = tres if "gres/gpu" in tres else stated(values.get("JOB_GRES", "")).replace(":", "=")
+            # A job that never had a node has the time of its cancellation for a start; one that runs, the end of its limit for an end.
+            started, ended = job.started if job.nodes else "", job.ended if job.state.ended else ""
+            found.append(replace(job, tres=tres, started=started, ended=ended))
     return found
-
-
-def _of_controller(fields: dict[str, str]) -> Job:
-    def get(name: str) -> str:
-        return fields.get(name, "")
-
-    state, tres = State.parse(get("JobState")), get("AllocTRES") or get("TRES")
-    return Job(
-        id=get("JobId"),
-        state=state,
-        reason=get("Reason"),
-        nodes=get("NodeList"),
-        name=get("JobName"),
-        submitted=get("SubmitTime"),
-        # A job that never had a node has the time of its cancellation for a start; one that still runs, the end of its limit for an end.
-        started=get("StartTime") if get("NodeList") else "",
-        ended=get("EndTime") if state.ended else "",
-        elapsed_s=duration_s(get("RunTime")),
-        limit_min=minutes(get("TimeLimit")),
-        exit=get("ExitCode"),
-        requeue=get("Requeue") == "1",
-        partition=get("Partition"),
-        account=get("Account"),
-        qos=get("QOS"),
-        # Where the site does not account for gres/gpu, only JOB_GRES, over all nodes, has it.
-        tres=tres if "gres/gpu" in tres else get("JOB_GRES").replace(":", "="),
-        cpus=_count(get("NumCPUs").partition("-")[0]),
-        restarts=_count(get("Restarts")),
-    )
 
 
 def sacct_argv(job_ids: Iterable[str], since: datetime | None = None) -> list[str]:
@@ -203,32 +187,8 @@ def sacct_job(job: str, *, timeout_s: float = QUERY_S, stop: threading.Event | N
 
 def parse_sacct(text: str) -> list[Job]:
     """Read the output of :func:`sacct_argv`: a job for each start and component, in the order of submission."""
-    lines = [fields for line in text.splitlines() if len(fields := line.split("|")) == len(SACCT_FIELDS)]
-    jobs = []
-    for fields in lines:
-        job, state, code, reason, partition, account, qos, nodes, tres, cpus, submitted, started, ended, elapsed, limit = map(
-            stated, fields
-        )
-        if job.replace("+", "", 1).isdigit() and state:
-            jobs.append(
-                Job(
-                    id=job,
-                    state=State.parse(state),
-                    reason=reason,
-                    nodes=nodes,
-                    submitted=submitted,
-                    started=started,
-                    ended=ended,
-                    elapsed_s=float(elapsed) if elapsed.isdigit() else None,
-                    limit_min=float(limit) if limit.isdigit() else None,
-                    exit=code,
-                    partition=partition,
-                    account=account,
-                    qos=qos,
-                    tres=tres,
-                    cpus=_count(cpus),
-                )
-            )
+    lines = [fields for line in text.splitlines() if len(fields := line.split("|")) == len(_SACCT)]
+    jobs = [_job(dict(zip(_SACCT, fields, strict=True))) for fields in lines if fields[0].replace("+", "", 1).isdigit() and fields[1]]
     return sorted(jobs, key=lambda job: (job.submitted, job.id))
 
 
@@ -254,4 +214,6 @@ def stated(text: str) -> str:
 
 
 def _count(text: str) -> int:
-    return int(text) if text.isdigit() else 0
+    """Return the number at the beginning of a text, 32 of ``32-64``; 0 without one."""
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else 0

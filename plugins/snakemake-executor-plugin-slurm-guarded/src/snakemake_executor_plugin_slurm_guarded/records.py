@@ -56,8 +56,7 @@ class JobAccount(BaseModel):
 
     job_id: str
     source: Literal["sacct", "scontrol", "journal", "none"] = Field(
-        default="none",
-        description="who told: accounting, the controller, or only what the run itself saw; none: nobody knows the job",
+        default="none", description="who told: accounting, the controller, or only what the run itself saw; none: nobody knows the job"
     )
     state: str = Field(description="the scheduler's word, e.g. COMPLETED, TIMEOUT; UNKNOWN when nobody knows the job or its end")
     exit_code: str | None = Field(default=None, description="CODE:SIGNAL")

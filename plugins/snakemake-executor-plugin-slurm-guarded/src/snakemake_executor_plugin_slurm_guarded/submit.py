@@ -56,16 +56,7 @@ def exported(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if not looks_secret(name)}
 
 
-def submit(
-    flags: Sequence[str],
-    script: str,
-    *,
-    name: str,
-    token: str,
-    patience_s: float,
-    stop: threading.Event,
-    outage: Outage,
-) -> str:
+def submit(flags: Sequence[str], script: str, *, name: str, token: str, patience_s: float, stop: threading.Event, outage: Outage) -> str:
     """Submit one job and return its id.
 
     Args:
