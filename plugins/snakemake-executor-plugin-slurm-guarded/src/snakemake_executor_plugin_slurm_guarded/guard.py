@@ -50,13 +50,7 @@ def may_live(entry: Mapping[str, Any]) -> bool:
 
 
 def launch(run: str, main: str, *, log: Path, jobs_file: Path) -> None:
-    """Start the guard of a run. It leaves our process tree, so that what ends the tree does not end it.
-
-    Args:
-        run: the name of all the run's jobs.
-        main: :func:`identity` of the process whose end it waits for.
-        jobs_file: the journal.
-    """
+    """Start the guard of the run whose jobs have the name ``run``; it waits for the end of the process with the identity ``main``."""
     argv = [sys.executable, "-m", __name__, run, main, str(log), str(jobs_file)]
     # The shell ends at once, so that the guard is nobody's child before anything can be interrupted.
     subprocess.run(

@@ -44,25 +44,22 @@ def parse_scontrol(text: str) -> JobAccount | None:
 
 def _account(job: queries.Job, source: Literal["sacct", "scontrol"]) -> JobAccount:
     nodes = node_names(job.nodes)
+    texts = {name: getattr(job, name) or None for name in ("reason", "partition", "account", "qos")}
+    times = {f"{name}_at": _utc(getattr(job, name)) for name in ("submitted", "started", "ended")}
     return JobAccount(
         job_id=job.id,
         source=source,
         state=job.state.word,
         exit_code=job.exit or None,
-        reason=job.reason or None,
-        partition=job.partition or None,
-        account=job.account or None,
-        qos=job.qos or None,
         nodes=nodes,
         gpus=_gpus(job.tres) if nodes else 0,
         cpus=job.cpus if nodes else 0,
-        submitted_at=_utc(job.submitted),
-        started_at=_utc(job.started),
-        ended_at=_utc(job.ended),
         queue_wait_s=job.queue_wait_s,
         elapsed_s=job.elapsed_s,
         limit_s=None if job.limit_min is None else 60 * job.limit_min,
         restarts=job.restarts,
+        **texts,
+        **times,
     )
 
 

@@ -47,9 +47,7 @@ def cancel(journals: Iterable[Path], folder: Path, say: Callable[[str], None], *
     next to a new one; bounded by guard.GONE_S. It sets aside a journal that was copied from another checkout.
 
     Args:
-        journals: of earlier runs.
-        folder: the checkout's.
-        say: gets the messages for the user.
+        journals: of earlier runs of the checkout in ``folder``.
         ended_alone: leave out runs whose main process may live. False where a lock excludes them.
 
     Raises:

@@ -70,9 +70,8 @@ def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s
     ``sbatch --test-only`` also refuses jobs that cannot start at this moment. So an empty job, cancelled at once, decides.
 
     Args:
-        requests: the jobs of a run; Slurm is asked once about equal ones.
+        requests: the jobs of a run; equal ones are checked once.
         say: gets a message while the controller does not respond, and for a job that will wait in the queue.
-        patience_s: how long to wait for the controller, seconds.
 
     Raises:
         GuardedError: Slurm's commands are missing, its controller does not respond, or it refuses requests (the error names all).

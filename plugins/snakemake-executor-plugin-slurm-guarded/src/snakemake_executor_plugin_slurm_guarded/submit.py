@@ -60,8 +60,6 @@ def submit(flags: Sequence[str], script: str, *, name: str, token: str, patience
     """Submit one job and return its id.
 
     Args:
-        flags: of sbatch.
-        script: the batch script.
         name: of the job: the name of the run.
         token: the job's comment, unique in the run, by which a submission without a response is found again.
         patience_s: how long to wait for a controller that does not respond, seconds.

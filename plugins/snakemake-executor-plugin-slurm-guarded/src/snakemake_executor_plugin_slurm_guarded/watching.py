@@ -22,14 +22,9 @@ _LOOKUPS = 8
 
 @dataclass
 class Watch:
-    """Look at the jobs of one run. One thread looks; ``ended`` has the jobs that have ended, by id, until the caller takes them out.
+    """Look at the jobs of one run. One thread looks, while others add to the tracker; ``say`` gets why a job waits.
 
-    Args:
-        run: the name of all jobs of the run.
-        jobs_file: the journal, which notes states.
-        tracker, lock: the jobs, to which other threads add, and its lock.
-        stop: when set, a query is given up.
-        say: gets why a job waits.
+    ``ended`` has the jobs that have ended, by id, until the caller takes them out.
     """
 
     run: str

@@ -84,10 +84,7 @@ NAMES = tuple(sorted(table(Path())))
 
 
 def lacks(lock: Lock, hardware: Hardware, python: Version) -> tuple[str, ...]:
-    """Return what this lock file needs and the machine or the interpreter lacks: one phrase each.
-
-    A machine without an NVIDIA driver has none that is too old: an environment may be built where it is of no use (:func:`misplaced`).
-    """
+    """Return what this lock file needs and the machine or the interpreter lacks, without :func:`misplaced`: one phrase each."""
     found = []
     if hardware.architecture not in lock.machines:
         found.append(" or ".join(lock.machines) + (f" ({lock.other_machines})" if lock.other_machines else ""))

@@ -12,16 +12,10 @@ DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "gemma3_text": {
-        "vocab_size": 262208,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "max_position_embeddings": 131072,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 6,
-        "tie_word_embeddings": True,
+        "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072,
+        "sliding_window": 4096, "sliding_window_pattern": 6, "tie_word_embeddings": True,
     }
-}
+}  # fmt: skip
 """Types whose published checkpoints leave out what equals their class's defaults (transformers 5.19, Gemma3TextConfig)."""
 
 MAX_LAYERS = 10_000  # the deepest published models have some 130
@@ -36,9 +30,7 @@ class Parameters:
     Attributes:
         dense: attention, MLPs of dense layers, routers and norms of all layers.
         experts: weights of all routed experts, without their biases.
-        expert_biases: biases of all routed experts.
-        embedding: the input embedding; the output head is one more of it unless the two are tied.
-        head: the output head, 0 where tied.
+        head: the output head, 0 where tied to the input embedding.
     """
 
     dense: int
@@ -59,16 +51,15 @@ class Architecture:
 
     Attributes:
         windows: per layer, the attention window in tokens; None attends to everything.
-        dense_intermediate: MLP width of the layers without experts; None when config.json does not say.
+        dense_intermediate: MLP width of the layers without experts; None when config.json does not state it.
         expert_intermediate: width of one expert; 0 without experts.
-        expert_layers: number of layers that have experts.
         stored_bytes: bytes of one unquantised weight in the checkpoint.
         dtype_bytes: bytes of one unquantised weight, activation and (by default) KV cache element as served: vLLM's
             ``dtype=auto`` halves float32 checkpoints (vllm/config/model.py, _resolve_auto_dtype).
         weight_bits, expert_bits: bits of one dense and one expert weight after quantisation; those of an unquantised one where the
             method's are not known (``bits_known``).
         float8_arithmetic: activations are 8-bit floats too, so products are calculated in these.
-        max_positions: longest sequence the model is made for; None when config.json does not say.
+        max_positions: longest sequence the model is made for; None when config.json does not state it.
         embeddings_everywhere: every pipeline stage holds embedding and head, used or not (see EMBEDDINGS_EVERYWHERE).
     """
 

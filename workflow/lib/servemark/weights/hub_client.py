@@ -27,12 +27,8 @@ LARGEST = constants.MAX_HTTP_DOWNLOAD_SIZE
 PAUSES_S = (2.0, 8.0, 30.0, 60.0)
 """Seconds before each further try; huggingface_hub itself has tried most requests several times by then."""
 TIMEOUT_S = 60.0
-CODES = {
-    "GatedRepo": "hub_gated",
-    "RepoNotFound": "hub_repository_missing",
-    "RevisionNotFound": "hub_revision_missing",
-    "EntryNotFound": "hub_file_missing",
-}
+CODES = {"GatedRepo": "hub_gated", "RepoNotFound": "hub_repository_missing", "RevisionNotFound": "hub_revision_missing",
+         "EntryNotFound": "hub_file_missing"}  # fmt: skip
 """Reason by the hub's own error code (header X-Error-Code)."""
 STATUSES = {401: "hub_repository_missing", 403: "hub_forbidden", 404: "hub_repository_missing", 429: "hub_busy"}
 
@@ -46,11 +42,7 @@ set_client_factory(lambda: httpx2.Client(follow_redirects=True, timeout=TIMEOUT_
 
 
 def listing(source: HubSource, revision: str, progress: Progress) -> tuple[str, dict[str, RemoteFile]]:
-    """Return the commit that a revision is now, and its files by path.
-
-    Raises:
-        WeightsRefused: the hub refuses or cannot be reached.
-    """
+    """Return the commit that a revision is now, and its files by path."""
 
     def work(access: dict[str, Any]) -> tuple[str, dict[str, RemoteFile]]:
         info: Any = HfApi(**access).model_info(source.repository, revision=revision, files_metadata=True)
@@ -63,12 +55,7 @@ def listing(source: HubSource, revision: str, progress: Progress) -> tuple[str, 
 
 
 def download(source: HubSource, commit: str, folder: Path, paths: Collection[str], progress: Progress, wait: Callable[[], None]) -> None:
-    """Download files into ``folder`` unless they are there, and call ``wait`` every second meanwhile.
-
-    Raises:
-        WeightsRefused: the hub refuses or cannot be reached.
-        StorageRefused: the disk takes no files.
-    """
+    """Download files into ``folder`` unless they are there, and call ``wait`` every second meanwhile."""
 
     def work(access: dict[str, Any]) -> None:
         # A cache of its own: from the one in the home directory it would copy a damaged file at each run.
@@ -88,7 +75,11 @@ def download(source: HubSource, commit: str, folder: Path, paths: Collection[str
 
 
 def _ask(source: HubSource, progress: Progress, work: Callable[[dict[str, Any]], Result], wait: Callable[[], None]) -> Result:
-    """Run ``work`` in a thread, and again after a pause if another try may help."""
+    """Run ``work`` in a thread, and again after a pause if another try may help.
+
+    Raises:
+        WeightsRefused: the hub refuses or cannot be reached.
+    """
     if not (token().isascii() and token().isprintable()):
         raise refused(source, "hub_unauthorised", "it has characters that no token has")
     # False, because with None the library looks for a token in the home directory.

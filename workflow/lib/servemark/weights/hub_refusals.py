@@ -37,12 +37,7 @@ ACCOUNT = ("hub_gated", "hub_unauthorised", "hub_forbidden", "hub_repository_mis
 
 
 def refused(source: HubSource, reason: str, said: str = "", look: Path | None = None) -> WeightsRefused:
-    """Return the error for a reason of :data:`TEXTS`.
-
-    Args:
-        said: the hub's or the system's words, a file or numbers.
-        look: a folder; without one: the model's page.
-    """
+    """Return the error for a reason of :data:`TEXTS`, with the hub's or the system's words; without ``look`` it names the model's page."""
     what, do = (text.format(name=source.repository, revision=source.revision) for text in TEXTS[reason])
     if reason in ACCOUNT:
         state = "set" if token() else "not set"
