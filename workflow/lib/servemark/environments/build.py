@@ -178,11 +178,8 @@ def verify(environment: Environment) -> None:
     Raises:
         EnvironmentRefused: it has others, so results would get the wrong name.
     """
-    if environment.origin == "prefix":
-        changed = _digest(list_packages(Path(environment.python))) != environment.digest
-    else:
-        changed = _as_it_is(environment) != environment
-    if changed:
+    now = use_prefix(environment.name, Path(environment.prefix)) if environment.origin == "prefix" else _as_it_is(environment)
+    if now.digest != environment.digest:
         raise EnvironmentRefused(
             f"The packages of {environment.prefix} have changed since this run described it.",
             do=f"Delete results/RUN/environments/{environment.name}/environment.json and rerun: servemark describes it again and measures "
