@@ -88,7 +88,7 @@ REFUSALS = [
     # asked, machine, Python, what is said of the asked list, a way out
     ("cuda13", OLD, (3, 11), "cuda13 needs NVIDIA driver 580 or newer (CUDA 13)", "`lock: cuda12`"),
     ("cuda12", machine("580.1", "13.0", **ARM), (3, 11),
-     f"cuda12 needs x86_64 ({lockfiles.FOR_AARCH64})", "`lock: cuda13`"),
+     "cuda12 needs x86_64", "`lock: cuda13`"),
     ("cuda12", machine("550.1", "12.4", **ARM), (3, 11), "cuda13 needs NVIDIA driver 580", "ask the administrators"),
     ("auto", machine("550.1", "12.4", **ARM), (3, 11), "cuda12 needs x86_64", "ask the administrators"),
     ("auto", ANCIENT, (3, 11), "cuda12 needs NVIDIA driver 525 or newer (CUDA 12)", "newer NVIDIA driver"),

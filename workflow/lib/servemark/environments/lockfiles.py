@@ -14,7 +14,6 @@ from servemark.records import Hardware
 
 AUTO = "auto"
 Version = tuple[int, int]
-FOR_AARCH64 = "for aarch64 the package index has only a torch without CUDA at these versions"
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,6 @@ class Lock:
             "Minor Version Compatibility".
         gib: space that building it takes, GiB: its files and the wheels that they come from.
         shim: a local package that is installed with it.
-        other_machines: why it is for no other machine.
     """
 
     name: str
@@ -42,7 +40,6 @@ class Lock:
     driver: int | None = None
     gib: float = 0.0
     shim: Path | None = None
-    other_machines: str = ""
 
     def sources(self) -> list[Path]:
         """Return the files that decide what is installed."""
@@ -74,7 +71,8 @@ def table(envs: Path) -> dict[str, Lock]:
         lock.name: lock
         for lock in (
             Lock("cuda13", envs / "cuda13.lock", PYTHONS, ("x86_64", "aarch64"), cuda=13, driver=580, gib=12),
-            Lock("cuda12", envs / "cuda12.lock", PYTHONS, cuda=12, driver=525, gib=16, other_machines=FOR_AARCH64),
+            # For aarch64 the package index has only a torch without CUDA at these versions.
+            Lock("cuda12", envs / "cuda12.lock", PYTHONS, cuda=12, driver=525, gib=16),
             Lock("cpu", envs / "cpu.lock", ((3, 11),), gib=3, shim=envs / "cpu-shim"),
         )
     }
@@ -87,7 +85,7 @@ def lacks(lock: Lock, hardware: Hardware, python: Version) -> tuple[str, ...]:
     """Return what this lock file needs and the machine or the interpreter lacks, without :func:`misplaced`: one phrase each."""
     found = []
     if hardware.architecture not in lock.machines:
-        found.append(" or ".join(lock.machines) + (f" ({lock.other_machines})" if lock.other_machines else ""))
+        found.append(" or ".join(lock.machines))
     if python not in lock.pythons:
         found.append(f"CPython {' to '.join(_dotted(version) for version in dict.fromkeys((lock.pythons[0], lock.pythons[-1])))}")
     if _version(hardware.glibc) < lock.glibc:

@@ -196,7 +196,7 @@ def _refused(reason: str, what: str, do: str = "Compare it with the checkpoint's
 
 
 def _unknown(what: str) -> WeightsRefused:
-    do = "This version cannot serve this model; choose one with full or sliding-window attention in 16 or 32 bits."
+    do = "This version cannot serve this model. Choose one with full or sliding-window attention, in float32, float16 or bfloat16."
     return _refused("architecture_unknown", what, do)
 
 
