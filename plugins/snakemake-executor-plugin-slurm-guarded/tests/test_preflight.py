@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from slurm_tools import AWAY, MakeTool
 
-from snakemake_executor_plugin_slurm_guarded import journal, preflight
+from snakemake_executor_plugin_slurm_guarded import journal, preflight, retry
 from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
 from snakemake_executor_plugin_slurm_guarded.request import Request
 from snakemake_executor_plugin_slurm_guarded.terms import TERMS
@@ -18,7 +18,7 @@ from snakemake_executor_plugin_slurm_guarded.terms import TERMS
 @pytest.fixture(autouse=True)
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(preflight, "_PAUSE_S", 0.02)
+    monkeypatch.setattr(retry, "PAUSE_S", 0.02)
 
 
 def calls(path: Path) -> list[str]:

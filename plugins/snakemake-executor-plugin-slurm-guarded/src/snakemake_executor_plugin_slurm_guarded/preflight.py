@@ -6,12 +6,11 @@ import contextlib
 import os
 import re
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from snakemake_executor_plugin_slurm_guarded import commands, journal, submit
+from snakemake_executor_plugin_slurm_guarded import commands, journal, retry, submit
 from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, Trouble
 from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
 from snakemake_executor_plugin_slurm_guarded.partitions import nodes_out
@@ -23,7 +22,6 @@ TOOLS = ("sbatch", "squeue", "scancel", "scontrol", "srun", "sinfo")
 NAME = "slurm-guarded-preflight-"
 # Restarting slurmctld takes seconds to a minute, and happens on every change of a cluster's configuration.
 PATIENCE_S = 60.0
-_PAUSE_S = 3.0
 
 _SAID = re.compile(r"^(sbatch: )?((error|fatal): )?((Batch job submission failed|allocation failure): )?")
 # Slurm's words (slurm/src/common/slurm_errno.c), and the parts of the request (keys of TERMS) that they are about; the first match counts.
@@ -82,7 +80,15 @@ def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s
             do="Run on the cluster's login node. Load its Slurm module if it has one.",
             reason="slurm_missing",
         )
-    _await_controller(say, patience_s)
+    outage = submit.Outage(say)
+    try:
+        # Not `scontrol ping`: it reports the controller as up before that responds to queries about jobs.
+        retry.ask(["squeue", "--noheader", f"--user={os.getuid()}"], patience_s=patience_s, waiting=outage.begins)
+        outage.ends()
+    except CommandFailed as error:
+        # A refusal is a response: the requests will tell.
+        if error.trouble is not Trouble.REFUSED:
+            raise _unreachable(f"Slurm's controller did not answer for {patience_s:.0f} s: {error}") from error
     names: dict[tuple[str, ...], list[str]] = {}
     refused: dict[tuple[str, ...], str] = {}
     for request in requests:
@@ -117,23 +123,6 @@ def _flags(request: Request, *common: str) -> tuple[str, ...]:
             do=f"Fix {TERMS['extra']} in {TERMS['place']}.",
             reason="slurm_refused",
         ) from error
-
-
-def _await_controller(say: Callable[[str], None], patience_s: float) -> None:
-    deadline, outage = time.monotonic() + patience_s, submit.Outage(say)
-    while True:
-        try:
-            # Not `scontrol ping`: it reports the controller as up before that responds to queries about jobs.
-            commands.run(["squeue", "--noheader", f"--user={os.getuid()}"])
-            return outage.ends()
-        except CommandFailed as error:
-            # A refusal is a response: the requests will tell.
-            if error.trouble is Trouble.REFUSED:
-                return
-            if time.monotonic() >= deadline:
-                raise _unreachable(f"Slurm's controller did not answer for {patience_s:.0f} s: {error}") from error
-            outage.begins(error)
-        time.sleep(_PAUSE_S)
 
 
 def _unreachable(what: str) -> GuardedError:

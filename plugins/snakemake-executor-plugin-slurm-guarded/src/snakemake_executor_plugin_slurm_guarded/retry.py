@@ -1,10 +1,10 @@
-"""Inside a job, wait for a controller that does not respond: running steps go on; queries and new steps are tried again."""
+"""Wait for a controller that does not respond: running steps go on; queries and new steps are tried again."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from snakemake_executor_plugin_slurm_guarded import commands
@@ -17,22 +17,30 @@ PAUSE_S = 2.0
 _NOT_STARTED = re.compile(r"^srun: error: Unable to (?:confirm allocation|create step) for job .*$", re.MULTILINE)
 
 
-def ask(argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> str:
+def ask(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = commands.QUERY_S,
+    patience_s: float | None = None,
+    waiting: Callable[[CommandFailed], object] | None = None,
+) -> str:
     """Run one of Slurm's commands, again while the controller does not respond, and return its output.
 
-    Args:
-        timeout_s: the time limit of one try, seconds.
+    One try takes at most ``timeout_s``. ``waiting`` is called after each that had no response.
 
     Raises:
-        CommandFailed: it refused, or the controller did not respond for :data:`PATIENCE_S`.
+        CommandFailed: it refused, or the controller did not respond for ``patience_s`` seconds, by default :data:`PATIENCE_S`.
     """
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
     while True:
         try:
             return commands.run(argv, timeout_s=timeout_s, env=env)
         except CommandFailed as error:
             if error.trouble is not Trouble.UNREACHABLE or time.monotonic() > deadline:
                 raise
+            if waiting:
+                waiting(error)
         time.sleep(PAUSE_S)
 
 
