@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -281,6 +282,18 @@ def test_a_double_is_cancelled(executor: plugin.Executor, tool: MakeTool) -> Non
     executor.run_jobs([Job()])
     until(lambda: cancelled.exists() and cancelled.read_text())
     assert cancelled.read_text().splitlines()[0] == "--quiet 8"
+
+
+def test_batch_script_passes_on_configuration_signal_and_exit_code() -> None:
+    """Slurm sends SIGTERM to the script's shell alone."""
+    command = """sh -c 'trap "exit 7" TERM; echo $SNAKEMAKE_SLURM_GUARDED_CONF; while :; do sleep 0.05; done'"""
+    script = plugin.executor._SCRIPT % command
+    env = {"PATH": os.environ["PATH"], "SLURM_CONF": "/etc/slurm.conf"}
+    shell = subprocess.Popen(["sh", "-c", script], env=env, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert shell.stdout and shell.stdout.readline() == "/etc/slurm.conf\n"
+    shell.terminate()
+    assert shell.wait(5) == 7
+    shell.stdout.close()
 
 
 def test_own_slurm_job_is_forgotten_but_not_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
