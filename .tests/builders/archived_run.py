@@ -19,11 +19,11 @@ from builders.loads import load
 from servemark import verification
 from servemark.archive import contents
 from servemark.archive import seal as archive
-from servemark.config.model import Verdict
 from servemark.errors import ServemarkError
 from servemark.measurement import verdict
 from servemark.measurement.ledger import file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
+from servemark.measurement.thresholds import Verdict
 from servemark.nodes.survey import Answer
 from servemark.records import (
     Accounting,

@@ -15,7 +15,7 @@ from typing import Any
 from builders.loads import load
 from servemark import supervisor
 from servemark.config.cluster import Site
-from servemark.config.model import Config, Timeouts, Verdict
+from servemark.config.model import Config, Timeouts
 from servemark.deployment import attempts, cluster, fabric
 from servemark.deployment.context import StageContext
 from servemark.deployment.measure import Measuring
@@ -25,6 +25,7 @@ from servemark.deployment.stop import stop
 from servemark.machine import hardware
 from servemark.measurement import key
 from servemark.measurement.ledger import Ledger
+from servemark.measurement.thresholds import Verdict
 from servemark.processes import identity as processes
 from servemark.processes.children import LifelineWatch
 from servemark.progress import Progress

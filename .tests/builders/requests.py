@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from builders.loads import load
 from servemark.measurement.raw import Client, RawResult, Request
+from servemark.measurement.thresholds import Verdict
 from servemark.measurement.verdict import ServerFacts
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    max_failed_fraction: float = 0.0
-    min_duration_s: float = 1.0
-    min_requests_per_slot: float = 2.0
-    output_tokens_tolerance: float = 0.0
-    input_tokens_tolerance: float = 0.01
-    max_burst_fraction: float = 0.2
-    max_client_cpu: float = 0.85
-    min_client_overlap: float = 0.9
-    max_rate_deviation: float = 0.05
+def thresholds(**changes):
+    return Verdict(**{"min_requests_per_slot": 2.0, "input_tokens_tolerance": 0.01, **changes})
 
 
 FINE = ServerFacts(same_process=True, client_exit_code=0)

@@ -22,7 +22,7 @@ from servemark.environments.build import IN_MODEL_ENV
 from servemark.launch import command_lines
 from servemark.measurement.merge import merge
 from servemark.measurement.raw import read_data
-from servemark.measurement.recount import recount, span_of
+from servemark.measurement.statistics import recount, span_of
 from servemark.records import PlannedPoint
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]

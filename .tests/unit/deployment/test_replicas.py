@@ -11,9 +11,9 @@ import pytest
 from builders.deployed import assert_all_gone, assert_no_figure, planned_point, reasons
 from builders.standin_router import put_router
 from builders.standin_running import free_port
-from servemark.config.model import Verdict
 from servemark.deployment import attempts
 from servemark.measurement.raw import read_raw
+from servemark.measurement.thresholds import Verdict
 from servemark.records import Topology
 
 

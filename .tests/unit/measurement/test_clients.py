@@ -10,7 +10,7 @@ import pytest
 
 from builders import measured
 from builders.paths import FIXTURES
-from builders.requests import FINE, Thresholds, codes, point
+from builders.requests import FINE, codes, point, thresholds
 from servemark.measurement import clients
 from servemark.measurement.merge import merge
 from servemark.measurement.raw import Client, RawError, Request, read_data, read_raw
@@ -29,7 +29,7 @@ LISTS = (
     "errors",
     "generated_texts",
 )
-EASY = Thresholds(min_duration_s=0.1, max_client_cpu=1.0, min_client_overlap=0.0)
+EASY = thresholds(min_duration_s=0.1, max_client_cpu=1.0, min_client_overlap=0.0)
 
 
 def part_of(data: dict, first: int, last: int, late_s: float = 0.0) -> dict:
@@ -244,13 +244,13 @@ def test_a_busy_client_and_one_out_of_step_are_suspect_with_their_numbers(cores,
 
     two = [client(100.0, 20.0, cpu(100.0, 0.1)), client(100.0 + late_s, 20.0 - late_s, cpu(100.0 + late_s, cores))]
     duration_s = clients.span_s(two)
-    found = {reason.code: reason for reason in clients.reasons(two, duration_s, Thresholds(min_client_overlap=0.95))}
+    found = {reason.code: reason for reason in clients.reasons(two, duration_s, thresholds(min_client_overlap=0.95))}
     assert found.keys() == expected and {reason.severity for reason in found.values()} <= {"SUSPECT"}
     if "client_saturated" in found:
         assert "process 2 of 2 used 86% of a core" in found["client_saturated"].detail
     if "clients_out_of_step" in found:
         assert "during 18.90 s of 20.00 s" in found["clients_out_of_step"].detail
-    assert list(clients.reasons(two[:1], 20.0, Thresholds(min_client_overlap=1.0))) == [], "one is in step with itself"
+    assert list(clients.reasons(two[:1], 20.0, thresholds(min_client_overlap=1.0))) == [], "one is in step with itself"
 
 
 def test_the_record_says_how_many_asked_whom_and_how_busy_they_were(tmp_path, pair):

@@ -10,7 +10,7 @@ from itertools import accumulate
 import pytest
 
 from builders.paths import FIXTURES
-from builders.requests import FINE, Thresholds, as_client, codes, point, raw_of, request
+from builders.requests import FINE, as_client, codes, point, raw_of, request, thresholds
 from servemark.measurement.raw import read_raw
 from servemark.measurement.verdict import judge
 
@@ -42,7 +42,7 @@ def result(requests: list, begin: float = 50.0):
 
 def judged(raw, rate: float | None = RATE, concurrency: int | None = None, limits=None, **asked):
     wanted = point(requests=len(raw.requests), concurrency=concurrency, request_rate=rate, **asked)
-    return judge(raw, wanted, limits or Thresholds(min_requests_per_slot=0), FINE)
+    return judge(raw, wanted, limits or thresholds(min_requests_per_slot=0), FINE)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_an_unhindered_client_keeps_its_rate_however_random_its_arrivals_and_few
         assert judged(result(load(arrivals(count, RATE, burstiness, seed))), limits=EASY).reasons == ()
 
 
-EASY = Thresholds(min_requests_per_slot=0, min_duration_s=0)
+EASY = thresholds(min_requests_per_slot=0, min_duration_s=0)
 
 
 @pytest.mark.parametrize(("places", "suspect"), [(7, True), (8, False)])
@@ -104,7 +104,7 @@ def test_without_a_limit_the_way_out_is_another_one():
 @pytest.mark.parametrize(("deviation", "suspect"), [(0.04, True), (0.06, False), (1.0, False)])
 def test_how_much_may_be_lacking_is_configured(deviation, suspect):
     slow = result(load([number / 19 for number in range(1, 61)], told=False))
-    limits = replace(EASY, max_rate_deviation=deviation)
+    limits = EASY.model_copy(update={"max_rate_deviation": deviation})
     assert ("rate_not_kept" in codes(judged(slow, limits=limits))) is suspect
 
 
@@ -128,7 +128,7 @@ def test_each_of_several_processes_keeps_its_share_of_the_rate():
         parts = [load(arrivals(50, RATE / 2, seed=1)), load(arrivals(50, second_rate, seed=2), begin=50.3)]
         halves = tuple(as_client(result(part, begin)) for part, begin in zip(parts, (50.0, 50.3), strict=True))
         raw = result([one for part in parts for one in part])
-        return codes(judged(replace(raw, clients=halves), clients=2, limits=replace(EASY, min_client_overlap=0.0)))
+        return codes(judged(replace(raw, clients=halves), clients=2, limits=EASY.model_copy(update={"min_client_overlap": 0.0})))
 
     assert both(RATE / 2) == set()
     assert both(RATE / 2 * 0.85) == {"rate_not_kept"}, "three quarters of a tenth of the whole"
@@ -137,7 +137,7 @@ def test_each_of_several_processes_keeps_its_share_of_the_rate():
 def test_a_failed_request_hides_the_beginning_and_makes_nothing_slower():
     sent = load(arrivals(40, RATE))
     lost = replace(sent[-1], ok=False, output_tokens=0, ttft=0.0, itls=(), latency=0.0, error="Boom")
-    judgement = judged(result([*sent[:-1], lost]), limits=replace(EASY, max_failed_fraction=0.1))
+    judgement = judged(result([*sent[:-1], lost]), limits=EASY.model_copy(update={"max_failed_fraction": 0.1}))
     assert codes(judgement) == {"requests_failed"}
     half = load(arrivals(40, RATE / 2))
     shares = (as_client(result(half)), as_client(raw_of([lost], duration=2.0)))

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from builders.paths import FIXTURES
-from builders.requests import FINE, Thresholds, as_client, codes, point, raw_of, request
+from builders.requests import FINE, as_client, codes, point, raw_of, request, thresholds
 from servemark.measurement import silence
 from servemark.measurement.raw import RawResult, read_raw
 from servemark.measurement.verdict import judge
@@ -106,7 +106,7 @@ def test_an_interrupted_point_keeps_its_figures_and_is_suspect():
     asked = point(requests=16, concurrency=4, input_tokens=24, output_tokens=8)
     still = stood_still(raw, (0.5, 20.0))
     totals = raw_of(still.requests, still.duration_s).totals
-    judgement = judge(replace(still, totals=totals), asked, Thresholds(), FINE)
+    judgement = judge(replace(still, totals=totals), asked, thresholds(), FINE)
     assert (judgement.verdict, codes(judgement)) == ("SUSPECT", {"interrupted"})
     assert judgement.figures is not None
 

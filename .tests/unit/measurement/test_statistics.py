@@ -7,25 +7,14 @@ import numpy as np
 import pytest
 
 from builders.paths import FIXTURES
+from builders.requests import request
 from servemark.measurement import statistics
+from servemark.measurement.raw import read_raw
 
 
 def recount(name):
-    data = json.loads((FIXTURES / name).read_text())
-    good = [number for number, error in enumerate(data["errors"]) if not error]
-
-    def column(key):
-        return [data[key][number] for number in good]
-
-    figures = statistics.figures(
-        duration_s=data["duration"],
-        input_tokens=column("input_lens"),
-        output_tokens=column("output_lens"),
-        ttfts=column("ttfts"),
-        itls=column("itls"),
-        latencies=column("latencies"),
-    )
-    return data, figures
+    raw = read_raw(FIXTURES / name)
+    return json.loads((FIXTURES / name).read_text()), statistics.recount(raw.duration_s, raw.good)
 
 
 @pytest.mark.parametrize("name", ["bench-0.32.0-cpu-detailed.json", "bench-0.32.0-cpu-server-killed.json"])
@@ -57,16 +46,16 @@ def test_every_throughput_equals_the_clients_own(name):
 @pytest.mark.parametrize(
     ("values", "p50", "p95", "std"),
     [
-        ([7.0], 7.0, 7.0, 0.0),
-        ([1.0, 3.0], 2.0, 2.9, 1.0),
-        ([4.0, 1.0, 3.0, 2.0], 2.5, 3.85, math.sqrt(1.25)),
+        ([7.0], 7000.0, 7000.0, 0.0),
+        ([1.0, 3.0], 2000.0, 2900.0, 1000.0),
+        ([4.0, 1.0, 3.0, 2.0], 2500.0, 3850.0, 1000 * math.sqrt(1.25)),
     ],
 )
 def test_percentiles_interpolate_linearly_and_std_is_the_populations(values, p50, p95, std):
     summary = statistics.summarise(values)
     assert (summary.p50, summary.p95, summary.std) == pytest.approx((p50, p95, std))
-    assert (summary.count, summary.max) == (len(values), max(values))
-    assert summary.p99 == pytest.approx(np.percentile(values, 99))
+    assert (summary.count, summary.max) == (len(values), 1000 * max(values))
+    assert summary.p99 == pytest.approx(1000 * np.percentile(values, 99))
 
 
 def test_no_values_have_no_summary():
@@ -81,23 +70,18 @@ def test_a_value_that_is_not_finite_is_refused(value):
 
 def test_requests_with_one_output_token_have_no_time_per_output_token():
     assert statistics.times_per_output_token([2.0, 1.0, 5.0], [1.0, 1.0, 2.0], [3, 1, 2]) == [0.5, 3.0]
-    figures = statistics.figures(duration_s=1.0, input_tokens=[4], output_tokens=[1], ttfts=[0.5], itls=[[]], latencies=[0.5])
+    figures = statistics.recount(1.0, [request(output_tokens=1, ttft=0.5, itls=(), latency=0.5)])
     assert figures.tpot_ms is None
     assert figures.itl_ms is None
     assert figures.e2el_ms.mean == 500.0
 
 
 def test_no_completed_request_gives_zero_throughput_and_no_latency():
-    figures = statistics.figures(duration_s=2.0, input_tokens=[], output_tokens=[], ttfts=[], itls=[], latencies=[])
+    figures = statistics.recount(2.0, [])
     assert (figures.request_throughput, figures.total_throughput, figures.ttft_ms) == (0.0, 0.0, None)
 
 
 @pytest.mark.parametrize("duration", [0.0, -1.0, math.nan])
 def test_a_duration_that_is_not_positive_is_refused(duration):
     with pytest.raises(ValueError, match="duration"):
-        statistics.figures(duration_s=duration, input_tokens=[], output_tokens=[], ttfts=[], itls=[], latencies=[])
-
-
-def test_lists_of_other_lengths_are_refused():
-    with pytest.raises(ValueError, match="lengths"):
-        statistics.figures(duration_s=1.0, input_tokens=[1], output_tokens=[], ttfts=[], itls=[], latencies=[])
+        statistics.recount(duration, [])

@@ -6,7 +6,7 @@ import pytest
 
 from builders.loads import UnevenPrompts
 from builders.paths import FIXTURES
-from builders.requests import FINE, Thresholds, codes, point, raw_of, request
+from builders.requests import FINE, codes, point, raw_of, request, thresholds
 from servemark.measurement.raw import RawError, read_raw
 from servemark.measurement.verdict import ServerFacts, judge, judged, not_measured
 from servemark.records import Failure, Measurement
@@ -26,7 +26,7 @@ def four(**first):
 
 
 def test_a_good_point_is_valid_with_all_figures():
-    judgement = judge(raw_of(four()), point(), Thresholds(), FINE)
+    judgement = judge(raw_of(four()), point(), thresholds(), FINE)
     assert (judgement.verdict, judgement.reasons, judgement.completed, judgement.failed) == ("VALID", (), 4, 0)
     assert judgement.figures.output_throughput == pytest.approx(12 / 5)
     assert judgement.figures.ttft_ms.mean == pytest.approx(200)
@@ -35,7 +35,7 @@ def test_a_good_point_is_valid_with_all_figures():
 def test_a_real_result_is_valid():
     asked = point(requests=16, concurrency=4, input_tokens=24, output_tokens=8)
     raw = read_raw(FIXTURES / "bench-0.32.0-cpu-detailed.json")
-    judgement = judge(raw, asked, Thresholds(min_duration_s=0.1), FINE)
+    judgement = judge(raw, asked, thresholds(min_duration_s=0.1), FINE)
     assert (judgement.verdict, judgement.reasons) == ("VALID", ())
     assert judgement.figures.request_throughput == pytest.approx(raw.totals["request_throughput"])
 
@@ -43,7 +43,7 @@ def test_a_real_result_is_valid():
 def test_a_real_result_of_a_killed_server_is_invalid_although_the_client_exited_with_0():
     asked = point(requests=12, concurrency=3, input_tokens=24, output_tokens=200)
     raw = read_raw(FIXTURES / "bench-0.32.0-cpu-server-killed.json")
-    judgement = judge(raw, asked, Thresholds(), ServerFacts(same_process=True, client_exit_code=0))
+    judgement = judge(raw, asked, thresholds(), ServerFacts(same_process=True, client_exit_code=0))
     assert (judgement.verdict, judgement.figures, judgement.failed) == ("INVALID", None, 4)
     assert codes(judgement, "INVALID") == {"requests_failed"}
     assert codes(judgement, "SUSPECT") == {"tokens_in_bursts"}, "it was recorded on a machine with other work"
@@ -82,7 +82,7 @@ def test_a_real_result_of_a_killed_server_is_invalid_although_the_client_exited_
     ],
 )  # fmt: skip
 def test_a_fault_in_the_results_makes_the_point_invalid(raw, asked, limits, code):
-    judgement = judge(raw, point(**asked), Thresholds(**limits), FINE)
+    judgement = judge(raw, point(**asked), thresholds(**limits), FINE)
     assert judgement.verdict == "INVALID"
     assert code in codes(judgement, "INVALID")
     assert judgement.figures is None
@@ -98,7 +98,7 @@ def test_a_fault_in_the_results_makes_the_point_invalid(raw, asked, limits, code
 def test_a_total_of_the_client_that_differs_from_its_requests_makes_the_point_invalid(total):
     raw = raw_of(four())
     raw = replace(raw, totals={**raw.totals, total: raw.totals[total] * 1.001})
-    judgement = judge(raw, point(), Thresholds(), FINE)
+    judgement = judge(raw, point(), thresholds(), FINE)
     assert (judgement.verdict, codes(judgement)) == ("INVALID", {"client_disagrees"})
     assert total in judgement.reasons[0].detail
 
@@ -110,14 +110,14 @@ def test_a_total_of_the_client_that_differs_from_its_requests_makes_the_point_in
 def test_each_output_is_compared_with_the_length_that_its_prompts_kind_expects(longer, found):
     prompts = UnevenPrompts(dataset="random", input_tokens=9999, output_tokens=3)
     requests = [request(n, output_tokens=3 + more) for n, more in enumerate(longer)]
-    judgement = judge(raw_of(requests), point(prompts=prompts), Thresholds(), FINE)
+    judgement = judge(raw_of(requests), point(prompts=prompts), thresholds(), FINE)
     assert codes(judgement) == found, "prompts of unknown length are not compared"
 
 
 def test_a_failed_request_shifts_no_expected_length():
     prompts = UnevenPrompts(dataset="random", input_tokens=10, output_tokens=3)
     requests = [request(0, **FAILED), *(request(n, output_tokens=3 + n) for n in (1, 2, 3))]
-    limits = Thresholds(max_failed_fraction=0.25, min_requests_per_slot=1)
+    limits = thresholds(max_failed_fraction=0.25, min_requests_per_slot=1)
     assert codes(judge(raw_of(requests), point(prompts=prompts), limits, FINE)) == {"requests_failed"}
 
 
@@ -133,7 +133,7 @@ def test_a_failed_request_shifts_no_expected_length():
     ],
 )
 def test_a_fault_of_server_or_client_makes_perfect_results_invalid(server, code):
-    judgement = judge(raw_of(four()), point(), Thresholds(), server)
+    judgement = judge(raw_of(four()), point(), thresholds(), server)
     assert (judgement.verdict, codes(judgement), judgement.figures) == ("INVALID", {code}, None)
 
 
@@ -149,7 +149,7 @@ def test_a_fault_of_server_or_client_makes_perfect_results_invalid(server, code)
     ],
 )  # fmt: skip
 def test_a_weakness_makes_the_point_suspect_and_keeps_its_figures(raw, asked, limits, code):
-    judgement = judge(raw, point(**asked), Thresholds(**limits), FINE)
+    judgement = judge(raw, point(**asked), thresholds(**limits), FINE)
     assert (judgement.verdict, codes(judgement)) == ("SUSPECT", {code})
     assert judgement.figures is not None
 
@@ -168,12 +168,12 @@ def test_a_weakness_makes_the_point_suspect_and_keeps_its_figures(raw, asked, li
     ],
 )
 def test_what_is_within_its_limit_is_valid(raw, asked, limits):
-    assert judge(raw, point(**asked), Thresholds(**limits), FINE).reasons == ()
+    assert judge(raw, point(**asked), thresholds(**limits), FINE).reasons == ()
 
 
 def test_all_reasons_are_given_not_only_the_first():
     server = ServerFacts(same_process=False, died="killed", client_exit_code=1)
-    judgement = judge(raw_of(four(**FAILED)), point(), Thresholds(min_duration_s=9), server)
+    judgement = judge(raw_of(four(**FAILED)), point(), thresholds(min_duration_s=9), server)
     assert codes(judgement) >= {"server_died", "server_changed", "client_failed", "requests_failed", "too_short"}
 
 
@@ -186,7 +186,7 @@ def record(judgement, **changes):
 
 
 def test_a_valid_record_carries_the_recounted_figures():
-    judgement = judge(raw_of(four()), point(), Thresholds(), FINE)
+    judgement = judge(raw_of(four()), point(), thresholds(), FINE)
     made = record(judgement, raw="chat-c2-r1.raw.json", raw_sha256="ab", attempt="attempts/1")
     assert all(getattr(made, name) == getattr(judgement.figures, name) for name in FIGURES)
     assert (made.load.requests, made.completed, made.failed, made.key) == (4, 4, 0, "0" * 64)
@@ -199,10 +199,10 @@ def test_a_valid_record_carries_the_recounted_figures():
 
 
 def test_a_verdict_replaces_every_figure_of_an_earlier_one():
-    earlier = record(judge(raw_of(four()), point(), Thresholds(), FINE), raw="raw.json", attempt="attempts/1")
+    earlier = record(judge(raw_of(four()), point(), thresholds(), FINE), raw="raw.json", attempt="attempts/1")
     lost = judged(
         earlier.model_copy(update={"client_cpu": 0.5}),
-        judge(RawError("", reason="raw_empty"), point(), Thresholds(), FINE),
+        judge(RawError("", reason="raw_empty"), point(), thresholds(), FINE),
     )
     kept = {"deployment", "load", "key", "key_parts", "failure", "attempt", "started_at", "client_node", "client_argv", "client_exit_code",
             "replica_requests", "raw", "raw_sha256"}  # fmt: skip
@@ -212,14 +212,14 @@ def test_a_verdict_replaces_every_figure_of_an_earlier_one():
 
 
 def test_an_invalid_record_has_no_figure_but_its_counts():
-    made = record(judge(raw_of(four(**FAILED)), point(), Thresholds(), FINE))
+    made = record(judge(raw_of(four(**FAILED)), point(), thresholds(), FINE))
     assert made.verdict == "INVALID"
     assert [getattr(made, name) for name in FIGURES] == [None] * len(FIGURES)
     assert (made.load.requests, made.completed, made.failed) == (4, 3, 1)
 
 
 def test_a_record_survives_writing_and_reading(tmp_path):
-    made = record(judge(raw_of(four()), point(), Thresholds(), FINE))
+    made = record(judge(raw_of(four()), point(), thresholds(), FINE))
     made.write(tmp_path / "m.json")
     assert type(made).read(tmp_path / "m.json") == made
 
@@ -242,6 +242,6 @@ def test_a_point_of_a_failed_deployment_is_invalid_by_its_failures_reason():
 )
 def test_tokens_that_arrive_together_make_the_point_suspect(gaps, suspect):
     burst = [request(n, output_tokens=6, itls=gaps, latency=0.2 + sum(gaps)) for n in range(4)]
-    judgement = judge(raw_of(burst), point(output_tokens=6), Thresholds(max_burst_fraction=0.2), FINE)
+    judgement = judge(raw_of(burst), point(output_tokens=6), thresholds(max_burst_fraction=0.2), FINE)
     assert ("tokens_in_bursts" in codes(judgement, "SUSPECT")) is suspect, judgement.reasons
     assert judgement.figures is not None

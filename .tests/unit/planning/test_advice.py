@@ -14,8 +14,9 @@ from builders.paths import ROOT
 from servemark import planning
 from servemark.config.expand import points
 from servemark.config.load import load
-from servemark.config.model import Deployment, Verdict
+from servemark.config.model import Deployment
 from servemark.errors import PlanRefused
+from servemark.measurement.thresholds import Verdict
 from servemark.planning import advise
 from servemark.planning.advice import CONDITIONS, REQUESTS_PER_SLOT, ROUNDING
 from servemark.planning.advice_data import NUMBERS, SENTENCES, Data

@@ -9,24 +9,12 @@ request failed, because not every vLLM writes down when that ended.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from servemark.measurement.raw import Client, RawResult, Results
 from servemark.measurement.reasons import reason
-from servemark.measurement.recount import disagreements, recount, same
+from servemark.measurement.statistics import disagreements, recount, same
+from servemark.measurement.thresholds import Verdict
 from servemark.records import Reason
-
-
-class Limits(Protocol):
-    """What the configuration accepts of the client; any object with these attributes fits."""
-
-    @property
-    def max_client_cpu(self) -> float:
-        """Cores that one process may use while it measures; more is SUSPECT."""
-
-    @property
-    def min_client_overlap(self) -> float:
-        """Share of the measurement during which all processes are at work; less is SUSPECT."""
 
 
 def window(client: Results) -> tuple[float, float] | None:
@@ -85,7 +73,7 @@ def own_disagreements(raw: RawResult) -> list[str]:
     return found
 
 
-def reasons(clients: Sequence[Client], duration_s: float, limits: Limits) -> Iterator[Reason]:
+def reasons(clients: Sequence[Client], duration_s: float, limits: Verdict) -> Iterator[Reason]:
     """Yield why the client itself may have made the figures what they are.
 
     Args:

@@ -62,10 +62,7 @@ def deployment_parts(
     modules: Sequence[str] = (),
     interface: str | None = None,
 ) -> dict[str, Any]:
-    """Return the deployment's share of the key: a JSON-able dict, stable in content and order.
-
-    Args:
-        hardware: one node's; all nodes are of one kind.
+    """Return the deployment's share of the key, stable in content and order. ``hardware``: one node's; all nodes are of one kind.
 
     Raises:
         ValueError: one option is given in two spellings with different values.
@@ -104,22 +101,15 @@ def hardware_part(hardware: Hardware) -> dict[str, Any]:
 
 def point_parts(load: LoadPoint) -> dict[str, Any]:
     """Return the load point's share of the ledger key."""
-    workload = {
-        **load.prompts.key_part(),
-        "requests": load.requests,
-        "warmups": load.warmups,
-        "options": load.client_options,
-    }
+    own = {"requests": load.requests, "warmups": load.warmups, "options": load.client_options}
+    workload = load.prompts.key_part() | own
     # Left out where they are the default, so that what was measured before there was a choice keeps its key.
     workload |= {} if load.warmup_tokens is None else {"warmup_tokens": load.warmup_tokens}
     workload |= {"clients": load.clients} if load.clients > 1 else {}
     workload |= {"ask": load.ask} if load.ask != "endpoint" else {}
     return {
         "workload": dict(sorted(workload.items())),
-        "load": {
-            "concurrency": load.concurrency,
-            "request_rate": None if load.request_rate is None else str(float(load.request_rate)),
-        },
+        "load": {"concurrency": load.concurrency, "request_rate": load.request_rate and str(float(load.request_rate))},
         "repetition": load.repetition,
         "seed": load.seed,
     }

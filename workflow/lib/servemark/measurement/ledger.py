@@ -73,22 +73,17 @@ class Ledger:
         if not entry.exists():
             return None
         try:
-            (entry / RECORD).read_bytes()
-            found = file_sha256(entry / RAW)
-            record = self._checked_record(key)
-            if found != record.raw_sha256:
-                raise ServemarkError(f"{entry / RAW} is not the file that was stored.")
+            return self._checked(key)
         except (ServemarkError, FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             self._set_aside(entry, error)
             return None
         except OSError as error:
-            # A shared disk that does not answer now says nothing of what lies on it.
+            # A shared disk that does not respond now proves nothing about its files.
             raise ServemarkError(
                 f"The stored measurement {entry} cannot be read: {error.strerror or error}.",
-                do="Run the same command again when the disk answers. A file that belongs to somebody else has to be readable for you.",
+                do="Run the same command again when the disk responds. Files of other users must be readable for you.",
                 reason="ledger_unreadable",
             ) from None
-        return StoredMeasurement(record, entry / RAW)
 
     def store(self, key: str, record: Measurement, raw_path: Path) -> StoredMeasurement:
         """Keep one measurement; with a good entry there already, that one stays and is returned.
@@ -109,9 +104,14 @@ class Ledger:
             draft.chmod(0o755)
             link_or_copy(raw_path, draft / RAW)
             record.write(draft / RECORD)
-            while not self._rename(draft, entry):
-                stored = self.find(key)
-                if stored is not None:
+            while True:
+                try:
+                    os.rename(draft, entry)
+                    break
+                except OSError:
+                    if not entry.exists():
+                        raise
+                if stored := self.find(key):
                     return stored
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -132,10 +132,7 @@ class Ledger:
         return all((self._entry(key) / name).exists() for name in (RECORD, RAW))
 
     def missing(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """Return the keys with no usable entry, in the given order. Hash raw files: a point with a damaged entry is measured again.
-
-        Nothing is moved; ``find`` does that.
-        """
+        """Return the keys with no usable entry, in the given order. Hash raw files, and move nothing: ``find`` does that."""
         return tuple(key for key in keys if not self._looks_good(key))
 
     def _entry(self, key: str) -> Path:
@@ -143,18 +140,18 @@ class Ledger:
             raise ValueError(f"{key!r} is not a ledger key (64 hexadecimal digits)")
         return self.root / key[:2] / key
 
-    def _checked_record(self, key: str) -> Measurement:
-        path = self._entry(key) / RECORD
-        record = Measurement.read(path)
-        if record.key != key:
-            raise ServemarkError(f"{path} has the key {record.key}.")
-        if record.verdict not in KEEPABLE:
-            raise ServemarkError(f"{path} has the verdict {record.verdict}.")
-        return record
+    def _checked(self, key: str) -> StoredMeasurement:
+        """Read an entry; a file that cannot be read raises OSError, anything else that is wrong with it ServemarkError."""
+        entry = self._entry(key)
+        (entry / RECORD).read_bytes()  # Record.read has one error for all of an unreadable file's causes
+        sha256, record = file_sha256(entry / RAW), Measurement.read(entry / RECORD)
+        if (record.key, record.raw_sha256) != (key, sha256) or record.verdict not in KEEPABLE:
+            raise ServemarkError(f"{entry} holds a {record.verdict} measurement with the key {record.key} and results {sha256}.")
+        return StoredMeasurement(record, entry / RAW)
 
     def _looks_good(self, key: str) -> bool:
         try:
-            return file_sha256(self._entry(key) / RAW) == self._checked_record(key).raw_sha256
+            return bool(self._checked(key))
         except (ServemarkError, OSError):
             return False
 
@@ -170,17 +167,6 @@ class Ledger:
             return
         what = str(error).splitlines()[0]
         self.warnings.append(f"A stored measurement was damaged and will be measured again: {what} Kept as {place}.")
-
-    @staticmethod
-    def _rename(draft: Path, entry: Path) -> bool:
-        """Return whether the draft took its place; False when something is there already."""
-        try:
-            os.rename(draft, entry)
-        except OSError:
-            if entry.exists():
-                return False
-            raise
-        return True
 
 
 def link_or_copy(source: Path, destination: Path) -> None:

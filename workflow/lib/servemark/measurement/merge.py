@@ -10,7 +10,7 @@ from typing import Any
 
 from servemark.measurement import clients
 from servemark.measurement.raw import COUNTS, MEANS, TOTALS, Client, RawResult
-from servemark.measurement.recount import span_of
+from servemark.measurement.statistics import span_of
 
 _SUMS = (*COUNTS, "request_rate", "max_concurrency")
 # Of distributions and of single seconds; those of the whole load follow from the requests, not from those of the parts.
@@ -58,10 +58,9 @@ def _throughputs(data: Mapping[str, Any], duration_s: float) -> dict[str, float]
 
 
 def _share(raw: RawResult, samples: Samples) -> Client:
+    begin, end = clients.window(raw) or (0.0, 0.0)
     said = {name: value for name, value in vars(raw).items() if name != "clients"}
-    begin, end = clients.window(Client(**said)) or (0.0, 0.0)
-    inside = tuple((moment, used) for moment, used in samples if begin <= moment <= end)
-    return Client(**said, cpu=inside)
+    return Client(**said, cpu=tuple((moment, used) for moment, used in samples if begin <= moment <= end))
 
 
 def _entry(data: Mapping[str, Any], share: Client) -> dict[str, Any]:
@@ -88,10 +87,6 @@ def _joined(parts: Sequence[Mapping[str, Any]], shares: Sequence[Client]) -> dic
     weights = {"mean_ttft_ms": [share.completed for share in shares], "mean_itl_ms": gaps}
     for key in MEANS:
         if all(key in part for part in parts):
-            merged[key] = _mean([share.totals[key] for share in shares], weights[key])
+            weighted = math.fsum(share.totals[key] * weight for share, weight in zip(shares, weights[key], strict=True))
+            merged[key] = weighted / max(1, sum(weights[key]))
     return merged
-
-
-def _mean(values: Sequence[float], weights: Sequence[int]) -> float:
-    total = sum(weights)
-    return math.fsum(value * weight for value, weight in zip(values, weights, strict=True)) / total if total else 0.0

@@ -7,9 +7,10 @@ allocation's time, never makes one. ``decide`` is pure; ``gate`` reads and moves
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -79,20 +80,17 @@ def gate(records: Mapping[Path, Measurement], rejected_dir: Path, accept_invalid
 def decide(
     records: Mapping[Path, Measurement], rejected: Iterable[Measurement], accept_invalid: bool | Sequence[str]
 ) -> tuple[Decision, ...]:
-    """Return what happens to each record, sorted by deployment and point. Pure.
-
-    Args:
-        rejected: the records of earlier rejections.
-    """
+    """Return what happens to each record, sorted by deployment and point. ``rejected``: the records of earlier rejections."""
+    patterns = accept_invalid if not isinstance(accept_invalid, bool) else ["*"] if accept_invalid else []
     seen = {(_name(record), record.key, reason_codes(record)) for record in rejected if not _of_another(record)}
     decisions = []
     for path, record in sorted(records.items(), key=lambda item: (item[1].deployment, item[1].load.name)):
-        name = _name(record)
+        name, codes = _name(record), reason_codes(record)
         if record.verdict != "INVALID":
             decisions.append(Decision(path, record, "keep"))
-        elif _accepted(name, accept_invalid):
+        elif any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             decisions.append(Decision(path, record, "hole", "accepted by accept_invalid"))
-        elif (name, record.key, reason_codes(record)) in seen and not reason_codes(record) & OUTSIDE and not _of_another(record):
+        elif (name, record.key, codes) in seen and not codes & OUTSIDE and not _of_another(record):
             decisions.append(Decision(path, record, "hole", "INVALID again for the same reason"))
         else:
             decisions.append(Decision(path, record, "move"))
@@ -112,14 +110,11 @@ def reason_codes(record: Measurement) -> frozenset[str]:
 
 
 def read_rejected(rejected_dir: Path, deployments: Iterable[str]) -> tuple[Measurement, ...]:
-    """Return the records of earlier rejections of these deployments; what cannot be read does not count."""
+    """Return the records of earlier rejections of these deployments; records that cannot be read do not count."""
     records = []
-    for deployment in sorted(deployments):
-        for path in sorted((rejected_dir / _plain(deployment)).glob("*.json")):
-            try:
-                records.append(Measurement.read(path))
-            except ServemarkError:
-                continue
+    for path in sorted(path for name in deployments for path in (rejected_dir / _plain(name)).glob("*.json")):
+        with contextlib.suppress(ServemarkError):
+            records.append(Measurement.read(path))
     return tuple(records)
 
 
@@ -154,13 +149,6 @@ def _name(record: Measurement) -> str:
     return f"{record.deployment}/{record.load.name}"
 
 
-def _accepted(name: str, accept_invalid: bool | Sequence[str]) -> bool:
-    if isinstance(accept_invalid, bool):
-        return accept_invalid
-    patterns = [accept_invalid] if isinstance(accept_invalid, str) else accept_invalid
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
 def _causes(record: Measurement) -> list[tuple[str, str, str, str]]:
     """Return (reason, detail with the log's own words, log, remedy) of each cause of an INVALID record."""
     if record.failure:
@@ -188,35 +176,28 @@ def _hole(decision: Decision) -> dict[str, str]:
 
 
 def _table(decisions: Sequence[Decision], rejected_dir: Path) -> str:
-    moved = [decision for decision in decisions if decision.action == "move"]
-    holes = [decision for decision in decisions if decision.action == "hole"]
     parts = []
-    if moved:
-        parts.append(
+    if moved := [decision for decision in decisions if decision.action == "move"]:
+        parts += [
             f"{len(moved)} INVALID measurement(s), moved to {rejected_dir}. The next `snakemake` measures exactly "
-            "these again; a second failure for the same reason is then reported as a hole instead:"
-        )
-        parts.append(_rows(moved))
-    if holes:
-        parts.append(f"{len(holes)} hole(s): points without figures, named in the report; the next run does not measure them:")
-        parts.append(_rows(holes))
-        parts.append(
-            f"To measure a hole again after mending its cause, delete {rejected_dir.parent}/deployments/DEPLOYMENT/points/"
-            f"POINT.json and {rejected_dir}/DEPLOYMENT/POINT.*"
-        )
+            "these again; a second failure for the same reason is then reported as a hole instead:",
+            *_rows(moved),
+        ]
+    if holes := [decision for decision in decisions if decision.action == "hole"]:
+        parts += [
+            f"{len(holes)} hole(s): points without figures, named in the report; the next run does not measure them:",
+            *_rows(holes),
+            f"To measure a hole again after fixing its cause, delete {rejected_dir.parent}/deployments/DEPLOYMENT/points/"
+            f"POINT.json and {rejected_dir}/DEPLOYMENT/POINT.*",
+        ]
     return "\n".join(parts)
 
 
-def _rows(decisions: Sequence[Decision]) -> str:
-    """Return one line with point and reason a cause, then what a person needs to act on it."""
-    causes = [(_name(decision.record), decision.why, *cause) for decision in decisions for cause in _causes(decision.record)]
-    width = max(len(cause[0]) for cause in causes)
-    lines = []
-    for name, why, reason, detail, log, do in causes:
-        lines.append(f"  {name:<{width}}  {reason}{f' ({why})' if why else ''}")
-        first, *said = detail.splitlines()
-        lines.append(f"  {'':<{width}}    detail: {first}")
-        lines += [f"  {'':<{width}}      | {line}" for line in said]
-        lines.append(f"  {'':<{width}}    log: {log}")
-        lines.append(f"  {'':<{width}}    remedy: {do}")
-    return "\n".join(lines)
+def _rows(decisions: Sequence[Decision]) -> Iterator[str]:
+    """Yield a line with point and reason for each cause, then detail, log and remedy."""
+    width = max(len(_name(decision.record)) for decision in decisions)
+    for decision in decisions:
+        for reason, detail, log, do in _causes(decision.record):
+            yield f"  {_name(decision.record):<{width}}  {reason}{f' ({decision.why})' if decision.why else ''}"
+            detail = detail.replace("\n", f"\n  {'':<{width}}      | ")
+            yield from (f"  {'':<{width}}    {label}: {text}" for label, text in (("detail", detail), ("log", log), ("remedy", do)))

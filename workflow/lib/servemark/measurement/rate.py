@@ -14,23 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from servemark.measurement.clients import window
 from servemark.measurement.raw import RawResult, Results
 from servemark.measurement.reasons import reason
+from servemark.measurement.thresholds import Verdict
 from servemark.records import LoadPoint, Reason
 
 FREE_WAIT_S = 0.005
 """Mean wait up to which nothing held requests up (``client_free_wait`` in planning/advice.yaml)."""
-
-
-class Limits(Protocol):
-    """What the configuration accepts; any object with this attribute fits."""
-
-    @property
-    def max_rate_deviation(self) -> float:
-        """Share of the asked rate that may be lacking, and of the mean TTFT that requests may have waited before it; more is SUSPECT."""
 
 
 def sent_per_s(clients: Sequence[Results]) -> float:
@@ -50,7 +42,7 @@ def waited_s(raw: Results) -> float | None:
     return math.fsum(waits) / len(waits) if waits else None
 
 
-def reasons(raw: RawResult, asked: LoadPoint, limits: Limits) -> Iterator[Reason]:
+def reasons(raw: RawResult, asked: LoadPoint, limits: Verdict) -> Iterator[Reason]:
     """Yield why the figures are those of another load than the rate that was asked for."""
     rate = asked.request_rate
     if rate is None or not math.isfinite(rate) or not raw.good:

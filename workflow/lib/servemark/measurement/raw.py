@@ -39,17 +39,62 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from servemark.errors import ServemarkError
 
 COUNTS = ("num_prompts", "completed", "failed", "total_input_tokens", "total_output_tokens")
 TOTALS = ("request_throughput", "output_throughput", "total_token_throughput")
-LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "errors")
 MEANS = ("mean_ttft_ms", "mean_itl_ms")
+_LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "errors", "latencies", "queue_times")
+
+_Count = Annotated[int, Field(strict=True, ge=0)]
+_Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+
+class _Said(BaseModel):
+    """What the client, or one of its processes, says of its requests."""
+
+    num_prompts: _Count
+    completed: _Count
+    failed: _Count
+    total_input_tokens: _Count
+    total_output_tokens: _Count
+    duration: _Number
+    request_throughput: _Number
+    output_throughput: _Number
+    total_token_throughput: _Number
+    mean_ttft_ms: _Number = math.nan
+    mean_itl_ms: _Number = math.nan
+
+    def results(self) -> dict[str, Any]:
+        """Return the values under the names of ``Results``; a mean that is absent is left out."""
+        sums = ("total_input_tokens", "total_output_tokens", *TOTALS, *MEANS, "first_start")
+        totals = {key: float(getattr(self, key)) for key in sums if key in self.model_fields_set}
+        return {key: getattr(self, key) for key in COUNTS[:3]} | {"duration_s": self.duration, "totals": totals}
+
+
+class _Entry(_Said):
+    listed: _Count
+    first_start: _Number
+    cpu: list[tuple[_Number, _Number]]
+
+
+class _File(_Said):
+    input_lens: list[_Count]
+    output_lens: list[_Count]
+    ttfts: list[_Number]
+    itls: list[tuple[_Number, ...]]
+    start_times: list[_Number]
+    errors: list[str]
+    latencies: list[_Number] = []
+    queue_times: list[_Number] = []
+    clients: list[_Entry] = []
 
 
 class RawError(ServemarkError):
@@ -113,10 +158,7 @@ def read_data(path: Path) -> tuple[dict[str, Any], RawResult]:
     """Return one result file's JSON, and its checked content.
 
     Raises:
-        RawError: with one of the reasons ``raw_missing``, ``raw_empty``, ``raw_truncated``, ``raw_broken`` (not JSON,
-            not an object), ``raw_extra`` (more follows the first document), ``raw_incomplete`` (keys missing),
-            ``raw_lengths`` (lists of other lengths), ``raw_types`` (a value of the wrong type or a negative count),
-            ``non_finite`` (NaN or infinity).
+        RawError: with one of the reasons ``raw_*`` and ``non_finite`` of the table in ``reasons.py``.
     """
     try:
         data = _parse(path.read_text(encoding="utf-8"))
@@ -125,25 +167,23 @@ def read_data(path: Path) -> tuple[dict[str, Any], RawResult]:
         what, reason = "The client wrote no result file", "raw_missing"
     except (OSError, UnicodeDecodeError) as error:
         what, reason = f"The result file cannot be read: {error}", "raw_broken"
-    except _Bad as bad:
-        what, reason = bad.what, bad.reason
+    except (ValidationError, _Bad) as error:
+        reason, what = (_fault(error) if isinstance(error, ValidationError) else error).args
     raise RawError(f"{what} ({path.name}).", look=str(path), do="Read the client's log of this point.", reason=reason)
 
 
 class _Bad(Exception):
-    def __init__(self, reason: str, what: str):
-        self.reason, self.what = reason, what
-        super().__init__(what)
+    """Why a file cannot be used: (reason, what happened)."""
 
 
 def _parse(text: str) -> dict[str, Any]:
-    if not text.strip():
+    body = text.strip()
+    if not body:
         raise _Bad("raw_empty", "The result file is empty")
 
     def refuse(constant: str) -> None:
         raise _Bad("non_finite", f"The result file holds {constant}, which is no number")
 
-    body = text.strip()
     try:
         data, end = json.JSONDecoder(parse_constant=refuse).raw_decode(body)
     except (ValueError, RecursionError) as error:
@@ -157,112 +197,37 @@ def _parse(text: str) -> dict[str, Any]:
     return data
 
 
+def _fault(error: ValidationError) -> _Bad:
+    errors = error.errors(include_url=False)
+    if missing := [one["loc"][-1] for one in errors if one["type"] == "missing" and isinstance(one["loc"][-1], str)]:
+        return _Bad("raw_incomplete", f"The result file lacks {', '.join(map(str, missing))}; was --save-detailed given?")
+    first = errors[0]
+    place, huge = ".".join(map(str, first["loc"])), type(first["input"]) is int and first["type"].startswith("float")
+    if first["type"] == "finite_number" or huge:
+        return _Bad("non_finite", f"{place} holds a number that is not finite")
+    return _Bad("raw_types", f"{place} holds {first['input']!r:.40}: {first['msg']}")
+
+
 def _result(data: dict[str, Any]) -> RawResult:
-    missing = [key for key in (*COUNTS, "duration", *TOTALS, *LISTS) if key not in data]
-    if missing:
-        raise _Bad("raw_incomplete", f"The result file lacks {', '.join(missing)}; was --save-detailed given?")
-    columns: dict[str, list[Any]] = {
-        "input_lens": _column(data, "input_lens", _count),
-        "output_lens": _column(data, "output_lens", _count),
-        "ttfts": _column(data, "ttfts", _number),
-        "itls": _column(data, "itls", _numbers),
-        "start_times": _column(data, "start_times", _number),
-        "errors": _column(data, "errors", _text),
-    }
-    columns |= {key: _column(data, key, _number) for key in ("latencies", "queue_times") if key in data}
-    lengths = {key: len(column) for key, column in columns.items()}
+    file = _File.model_validate(data)
+    lengths = {key: len(getattr(file, key)) for key in _LISTS if key in file.model_fields_set}
     if len(set(lengths.values())) > 1:
         text = ", ".join(f"{key} {length}" for key, length in lengths.items())
         raise _Bad("raw_lengths", f"The per-request lists have other lengths: {text}")
-    latencies = columns.get("latencies") or [ttft + math.fsum(itls) for ttft, itls in zip(columns["ttfts"], columns["itls"], strict=True)]
-    waits = columns.get("queue_times") or [None] * len(latencies)
-    requests = tuple(
-        Request(
-            ok=not error and ttft != 0.0,
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-            ttft=ttft,
-            itls=itls,
-            latency=latency,
-            start=start,
-            error=error,
-            waited=waited,
-        )
-        for input_tokens, output_tokens, ttft, itls, latency, start, error, waited in zip(
-            columns["input_lens"],
-            columns["output_lens"],
-            columns["ttfts"],
-            columns["itls"],
-            latencies,
-            columns["start_times"],
-            columns["errors"],
-            waits,
-            strict=True,
-        )
-    )
-    return RawResult(**_said(data), requests=requests, clients=_clients(data.get("clients", []), requests))
+    latencies = file.latencies or [ttft + math.fsum(itls) for ttft, itls in zip(file.ttfts, file.itls, strict=True)]
+    waits: Sequence[float | None] = file.queue_times or [None] * len(latencies)
+    columns = (file.input_lens, file.output_lens, file.ttfts, file.itls, latencies, file.start_times, file.errors, waits)
+    # In the order of Request's fields, of which the first follows from two others.
+    requests = tuple(Request(not row[6] and row[2] != 0.0, *row) for row in zip(*columns, strict=True))
+    return RawResult(**file.results(), requests=requests, clients=_clients(file.clients, requests))
 
 
-def _said(data: dict[str, Any]) -> dict[str, Any]:
-    """Return what the client, or one of its processes, says of its requests."""
-    counts = {key: _count(key, data[key]) for key in COUNTS}
-    totals = {key: float(counts.pop(key)) for key in ("total_input_tokens", "total_output_tokens")}
-    totals |= {key: _number(key, data[key]) for key in (*TOTALS, *(key for key in MEANS if key in data))}
-    return {**counts, "duration_s": _number("duration", data["duration"]), "totals": totals}
-
-
-def _clients(entries: Any, requests: tuple[Request, ...]) -> tuple[Client, ...]:
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise _Bad("raw_types", "clients is not a list of objects")
+def _clients(entries: list[_Entry], requests: tuple[Request, ...]) -> tuple[Client, ...]:
     found, begin = [], 0
     for entry in entries:
-        missing = [key for key in (*COUNTS, "duration", *TOTALS, "listed", "first_start", "cpu") if key not in entry]
-        if missing:
-            raise _Bad("raw_incomplete", f"An entry of clients lacks {', '.join(missing)}")
-        said, end = _said(entry), begin + _count("listed", entry["listed"])
-        said["totals"]["first_start"] = _number("first_start", entry["first_start"])
-        samples = [_numbers("cpu", sample) for sample in _column(entry, "cpu", lambda _, sample: sample)]
-        if any(len(sample) != 2 for sample in samples):
-            raise _Bad("raw_types", "cpu holds a sample that is not a moment and seconds")
-        found.append(Client(**said, requests=requests[begin:end], cpu=tuple((moment, used) for moment, used in samples)))
+        end = begin + entry.listed
+        found.append(Client(**entry.results(), requests=requests[begin:end], cpu=tuple(entry.cpu)))
         begin = end
     if found and begin != len(requests):
         raise _Bad("raw_lengths", f"The client processes list {begin} requests, the file {len(requests)}")
     return tuple(found)
-
-
-def _column(data: dict[str, Any], key: str, check: Callable[[str, Any], Any]) -> list[Any]:
-    values = data[key]
-    if not isinstance(values, list):
-        raise _Bad("raw_types", f"{key} is a {type(values).__name__}, not a list")
-    return [check(key, value) for value in values]
-
-
-def _count(key: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise _Bad("raw_types", f"{key} holds {value!r:.40}, not a count")
-    return value
-
-
-def _number(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _Bad("raw_types", f"{key} holds {value!r:.40}, not a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise _Bad("non_finite", f"{key} holds a number that is not finite")
-    return number
-
-
-def _numbers(key: str, value: Any) -> tuple[float, ...]:
-    if not isinstance(value, list):
-        raise _Bad("raw_types", f"{key} holds a {type(value).__name__} where a list of numbers belongs")
-    return tuple(_number(key, item) for item in value)
-
-
-def _text(key: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise _Bad("raw_types", f"{key} holds {value!r:.40}, not text")
-    return value

@@ -39,20 +39,14 @@ class Row:
     outside: bool = False
 
 
-def _verdicts(*severities: Severity, **rows: tuple[str, str]) -> tuple[Row, ...]:
-    return tuple(Row(code, severities, meaning, remedy) for code, (meaning, remedy) in rows.items())
-
-
-def _outside(**rows: tuple[str, str | None]) -> tuple[Row, ...]:
-    return tuple(Row(code, (), meaning, remedy, outside=True) for code, (meaning, remedy) in rows.items())
-
-
-def _failures(**rows: str) -> tuple[Row, ...]:
-    return tuple(Row(code, (), meaning) for code, meaning in rows.items())
+def _rows(*severities: Severity, outside: bool = False, **rows: str | tuple[str, str | None]) -> tuple[Row, ...]:
+    """Return rows from their meaning, or meaning and remedy, by code."""
+    pairs = {code: (row, None) if isinstance(row, str) else row for code, row in rows.items()}
+    return tuple(Row(code, severities, meaning, remedy, outside) for code, (meaning, remedy) in pairs.items())
 
 
 TABLE: dict[str, Row] = {row.code: row for row in (
-    *_verdicts("INVALID",
+    *_rows("INVALID",
         client_disagrees=("The client's totals differ from its own requests.",
             "Compare the result file with the client's log; another vLLM may write another format."),
         client_failed=("The benchmark client exited with an error.", "Read the client's log of this point."),
@@ -82,11 +76,11 @@ TABLE: dict[str, Row] = {row.code: row for row in (
         server_hung=("The server stopped responding during the point.",
             "Read the server's log; lower the load if it ran out of memory."),
     ),
-    *_verdicts("INVALID", "SUSPECT",
+    *_rows("INVALID", "SUSPECT",
         requests_failed=("Requests failed. SUSPECT if `verdict.max_failed_fraction` allows that many.",
             "Read the errors in the raw result file and the server's log."),
     ),
-    *_verdicts("SUSPECT",
+    *_rows("SUSPECT",
         client_saturated=("A client process used nearly a whole core, so its times include its own delays.",
             "Have more `clients` share the load."),
         clients_out_of_step=("The client processes did not send requests at the same time.",
@@ -103,20 +97,20 @@ TABLE: dict[str, Row] = {row.code: row for row in (
             "Free the machine of other work, or have more `clients` share the load."),
         too_short=("The load took less time than `verdict.min_duration_s`.", "Raise `requests`, so that the point takes longer."),
     ),
-    *_outside(
-        disk_full=("A file system is full.", None),
-        no_space_left=("A file system of the node is full.", None),
-        not_permitted=("A file system does not let this user write.", None),
+    *_rows(outside=True,
+        disk_full="A file system is full.",
+        no_space_left="A file system of the node is full.",
+        not_permitted="A file system does not let this user write.",
         out_of_time=("The allocation's time was over.", MORE_TIME),
-        quota_exceeded=("Your disk quota is used up.", None),
-        read_only=("A file system is read-only.", None),
-        slurm_unreachable=("Slurm's controller did not respond.", None),
+        quota_exceeded="Your disk quota is used up.",
+        read_only="A file system is read-only.",
+        slurm_unreachable="Slurm's controller did not respond.",
         stage_killed=("The stage that worked on the deployment was killed (kill -9, or out of memory).",
             "See `dmesg` or the scheduler's record for the cause; run the same command again to go on."),
         stop_requested=("The deployment was stopped on request.", "Run the same command again to go on."),
         taken_over=("A newer allocation works on this deployment.", "No action needed: the newer one goes on."),
     ),
-    *_failures(
+    *_rows(
         ambiguous="Several deployments have this name.",
         architecture_unknown="servemark does not know the architecture of the model.",
         archive_refused="A file cannot be part of the archive.",
@@ -235,10 +229,7 @@ OUTSIDE = frozenset(row.code for row in TABLE.values() if row.outside)
 
 
 def reason(code: str, detail: str, severity: Severity | None = None) -> Reason:
-    """Return a reason for a verdict.
-
-    Args:
-        severity: if the table allows several; the first one without it.
+    """Return a reason for a verdict. ``severity``: if the table allows several; the first one without it.
 
     Raises:
         KeyError: the table has no such reason.

@@ -23,7 +23,7 @@ import numpy as np
 from servemark.measurement.clients import window
 from servemark.measurement.raw import Client, RawResult, Request, Results
 from servemark.measurement.reasons import reason
-from servemark.measurement.recount import span_of
+from servemark.measurement.statistics import span_of
 from servemark.records import LoadPoint, Reason
 
 LONG_S = 2.0
@@ -58,22 +58,21 @@ class Silence:
 
 @dataclass(frozen=True)
 class Found:
-    """The silences of one client process that the workload does not explain.
+    """The silences of one client process that the workload does not explain, the longest first.
 
     Attributes:
-        stopped: those during which its CPU time was not sampled either.
-        odd: those that are longer than all others.
+        stopped: during some of them its CPU time was not sampled either.
         longest_other_s: the longest wait for a token outside of them.
     """
 
-    stopped: tuple[Silence, ...] = ()
-    odd: tuple[Silence, ...] = ()
+    silences: tuple[Silence, ...] = ()
+    stopped: bool = False
     longest_other_s: float = 0.0
 
     @property
     def seconds(self) -> float:
         """Length of all silences together."""
-        return sum(silence.seconds for silence in (*self.stopped, *self.odd))
+        return sum(silence.seconds for silence in self.silences)
 
 
 def reasons(raw: RawResult, asked: LoadPoint) -> Iterator[Reason]:
@@ -89,8 +88,8 @@ def reasons(raw: RawResult, asked: LoadPoint) -> Iterator[Reason]:
     if most.seconds < SHARE * raw.duration_s:
         return
     whose = f" of client process {found.index(most) + 1} of {len(found)}" if len(found) > 1 else ""
-    silences = sorted((*most.stopped, *most.odd), key=lambda silence: -silence.seconds)
-    several = f" in {len(silences)} silences, the longest one {silences[0].seconds:.1f} s" if len(silences) > 1 else ""
+    longest, *others = most.silences
+    several = f" in {1 + len(others)} silences, the longest one {longest.seconds:.1f} s" if others else ""
     why = (
         "The client's CPU time was not sampled in that time either, so its node or the whole job stood still."
         if most.stopped
@@ -121,8 +120,8 @@ def find(process: Results, closed_loop: bool) -> Found:
     with_prompts = [silence for silence in rest if silence.reading]
     plain = _outstanding([s for s in rest if not s.reading], good, (begins, ends), (*stopped, *with_prompts), limit)
     odd = plain + _outstanding(with_prompts, good, (begins, ends), (*stopped, *plain), limit)
-    odd = [silence for silence in odd if silence.seconds >= LONG_S]
-    return Found(stopped, tuple(odd), _longest(begins, ends, (*stopped, *odd)))
+    silences = sorted((*stopped, *(s for s in odd if s.seconds >= LONG_S)), key=lambda s: -s.seconds)
+    return Found(tuple(silences), bool(stopped), _longest(begins, ends, silences))
 
 
 def _stopped(process: Results) -> tuple[Silence, ...]:
@@ -176,10 +175,7 @@ def _silences(good: Sequence[Request], closed_loop: bool) -> list[Silence]:
 
 
 def _recurring(good: Sequence[Request]) -> int:
-    """Return the largest number of silences that may count as interruptions: if each request of a slot causes one, it is the workload.
-
-    A slot serves requests one after another: as many as all requests over those in flight at a time (Little's law).
-    """
+    """Return the largest number of silences that may count as interruptions: fewer than the requests of a slot (Little's law)."""
     span_s = span_of(good)
     in_flight = sum(request.latency for request in good) / span_s if span_s > 0 else 1.0
     return max(1, int(len(good) / max(1.0, in_flight)) - 2)

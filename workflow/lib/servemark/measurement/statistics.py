@@ -1,26 +1,29 @@
-"""Latency distributions and throughputs of one load point, from its per-request times.
+"""The results of one load point, recounted from its requests, and where the client's own totals differ.
 
-Every definition is that of ``vllm bench serve`` (``calculate_metrics`` in vllm/benchmarks/serve.py, vLLM 0.32), so that
-our recount can be compared with the client's own totals: only completed requests count; percentiles are numpy's
-default (linear interpolation); the standard deviation is the population's (numpy's default, ddof=0).
+Every definition is that of ``vllm bench serve`` (``calculate_metrics`` in vllm/benchmarks/serve.py, vLLM 0.32): only completed requests
+count; percentiles are numpy's default (linear interpolation); the standard deviation is the population's (numpy's default, ddof=0).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
+from servemark.measurement.raw import Request, Results
 from servemark.records import Summary
 
 MS = 1000.0
+# Sums of thousands of float64 differ by far less when only the order of adding differs.
+SAME_FIGURE = 1e-6
 
 
 @dataclass(frozen=True)
 class Figures:
-    """The recounted figures of one load point; the names are those of ``records.Measurement``."""
+    """The recounted results of one load point; the names are those of ``records.Measurement``."""
 
     duration_s: float
     total_input_tokens: int
@@ -34,27 +37,20 @@ class Figures:
     e2el_ms: Summary | None
 
 
-def summarise(values_ms: Sequence[float]) -> Summary | None:
+def summarise(seconds: Sequence[float]) -> Summary | None:
     """Return the distribution of latencies in milliseconds; None when there are none.
 
     Raises:
         ValueError: a value is NaN or infinite.
     """
-    if len(values_ms) == 0:
+    if len(seconds) == 0:
         return None
-    values = np.asarray(values_ms, dtype=np.float64)
+    values = np.asarray([second * MS for second in seconds], dtype=np.float64)
     if not np.isfinite(values).all():
         raise ValueError("a latency is not a finite number")
-    p50, p95, p99 = np.percentile(values, [50, 95, 99])
-    return Summary(
-        count=len(values),
-        mean=float(values.mean()),
-        std=float(values.std()),
-        p50=float(p50),
-        p95=float(p95),
-        p99=float(p99),
-        max=float(values.max()),
-    )
+    p50, p95, p99 = (float(value) for value in np.percentile(values, [50, 95, 99]))
+    mean, std, largest = float(values.mean()), float(values.std()), float(values.max())
+    return Summary(count=len(values), mean=mean, std=std, p50=p50, p95=p95, p99=p99, max=largest)
 
 
 def times_per_output_token(latencies: Sequence[float], ttfts: Sequence[float], output_tokens: Sequence[int]) -> list[float]:
@@ -67,42 +63,54 @@ def inter_token_latencies(itls: Sequence[Sequence[float]]) -> list[float]:
     return list(chain.from_iterable(itls))
 
 
-def figures(
-    *,
-    duration_s: float,
-    input_tokens: Sequence[int],
-    output_tokens: Sequence[int],
-    ttfts: Sequence[float],
-    itls: Sequence[Sequence[float]],
-    latencies: Sequence[float],
-) -> Figures:
-    """Return all figures of one load point.
-
-    Args:
-        duration_s: wall time of the whole load in seconds, greater than 0.
-        input_tokens, output_tokens, ttfts, itls, latencies: one entry per completed request; times in seconds.
+def recount(duration_s: float, good: Sequence[Request]) -> Figures:
+    """Return the results of the completed requests of one load point.
 
     Raises:
-        ValueError: lists of other lengths, a duration that is not positive, or a time that is not finite.
+        ValueError: a duration that is not positive, or a time that is not finite.
     """
     if not duration_s > 0:
         raise ValueError(f"duration must be greater than 0 s, got {duration_s}")
-    if len({len(values) for values in (input_tokens, output_tokens, ttfts, itls, latencies)}) != 1:
-        raise ValueError("the per-request lists have other lengths")
-    total_input, total_output = sum(input_tokens), sum(output_tokens)
+    total_input, output_tokens = sum(request.input_tokens for request in good), [request.output_tokens for request in good]
+    latencies, ttfts = [request.latency for request in good], [request.ttft for request in good]
+    total_output = sum(output_tokens)
     return Figures(
         duration_s=duration_s,
         total_input_tokens=total_input,
         total_output_tokens=total_output,
-        request_throughput=len(latencies) / duration_s,
+        request_throughput=len(good) / duration_s,
         output_throughput=total_output / duration_s,
         total_throughput=(total_input + total_output) / duration_s,
-        ttft_ms=_summarise_seconds(ttfts),
-        tpot_ms=_summarise_seconds(times_per_output_token(latencies, ttfts, output_tokens)),
-        itl_ms=_summarise_seconds(inter_token_latencies(itls)),
-        e2el_ms=_summarise_seconds(latencies),
+        ttft_ms=summarise(ttfts),
+        tpot_ms=summarise(times_per_output_token(latencies, ttfts, output_tokens)),
+        itl_ms=summarise(inter_token_latencies([request.itls for request in good])),
+        e2el_ms=summarise(latencies),
     )
 
 
-def _summarise_seconds(seconds: Sequence[float]) -> Summary | None:
-    return summarise([value * MS for value in seconds])
+def span_of(requests: Sequence[Request]) -> float:
+    """Return the seconds from the first start of one or more requests to the last end."""
+    return max(request.start + request.latency for request in requests) - min(request.start for request in requests)
+
+
+def disagreements(said: Results, figures: Figures) -> list[str]:
+    """Return every total of the client that differs from ``figures``, recounted from its completed requests, with both numbers."""
+    ours = {
+        "completed": len(said.good),
+        "failed": len(said.requests) - len(said.good),
+        "total_input_tokens": figures.total_input_tokens,
+        "total_output_tokens": figures.total_output_tokens,
+        "request_throughput": figures.request_throughput,
+        "output_throughput": figures.output_throughput,
+        "total_token_throughput": figures.total_throughput,
+        "mean_ttft_ms": figures.ttft_ms.mean if figures.ttft_ms else 0.0,
+        "mean_itl_ms": figures.itl_ms.mean if figures.itl_ms else 0.0,
+        "first_start": min((request.start for request in said.requests), default=0.0),
+    }
+    client = {"completed": said.completed, "failed": said.failed, **said.totals}
+    return [f"{name} {theirs:g} (ours {ours[name]:g})" for name, theirs in client.items() if not same(ours[name], theirs)]
+
+
+def same(ours: float, theirs: float) -> bool:
+    """Return whether two sums are one number."""
+    return math.isclose(ours, theirs, rel_tol=SAME_FIGURE, abs_tol=1e-9)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Literal, Protocol
+from typing import Literal
 
 from servemark.measurement import clients, rate, silence, statistics
 from servemark.measurement.facts import ServerFacts
 from servemark.measurement.raw import RawError, RawResult, Request
 from servemark.measurement.reasons import reason
-from servemark.measurement.recount import disagreements, recount, span_of
+from servemark.measurement.statistics import disagreements, recount, span_of
+from servemark.measurement.thresholds import Verdict as Thresholds
 from servemark.records import Failure, LoadPoint, Measurement, Reason
 
 Verdict = Literal["VALID", "SUSPECT", "INVALID"]
@@ -24,34 +25,6 @@ Verdict = Literal["VALID", "SUSPECT", "INVALID"]
 BURST_GAP_S = 1e-4
 # perf_counter resolves nanoseconds; this only forgives the rounding of sums.
 CLOCK_SLACK_S = 1e-6
-
-
-class Thresholds(clients.Limits, rate.Limits, Protocol):
-    """What the configuration accepts; any object with these attributes fits."""
-
-    @property
-    def max_failed_fraction(self) -> float:
-        """Failed over asked requests; more is INVALID, fewer but some is SUSPECT."""
-
-    @property
-    def min_duration_s(self) -> float:
-        """A shorter load is SUSPECT."""
-
-    @property
-    def min_requests_per_slot(self) -> float:
-        """Completed requests over concurrency; fewer is SUSPECT."""
-
-    @property
-    def output_tokens_tolerance(self) -> float:
-        """Relative difference of the generated tokens from those asked; more is INVALID. 0 asks it of each request."""
-
-    @property
-    def input_tokens_tolerance(self) -> float:
-        """Relative difference of the prompt tokens from those asked; more is SUSPECT."""
-
-    @property
-    def max_burst_fraction(self) -> float:
-        """Share of the gaps between tokens that are shorter than BURST_GAP_S; more is SUSPECT."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +63,8 @@ def judge(raw: RawResult | RawError, asked: LoadPoint, thresholds: Thresholds, s
         reasons += rate.reasons(raw, asked, thresholds)
         if server.interrupted is None:
             reasons += silence.reasons(raw, asked)
-    verdict = _verdict(reasons)
+    severities = {one.severity for one in reasons}
+    verdict: Verdict = "INVALID" if "INVALID" in severities else "SUSPECT" if severities else "VALID"
     busiest = clients.busiest(raw.clients)
     return Judgement(
         verdict,
@@ -116,11 +90,6 @@ def not_measured(record: Measurement, failure: Failure) -> Measurement:
     return judged(record.model_copy(update={"failure": failure}), judgement)
 
 
-def _verdict(reasons: list[Reason]) -> Verdict:
-    severities = {one.severity for one in reasons}
-    return "INVALID" if "INVALID" in severities else "SUSPECT" if severities else "VALID"
-
-
 def _server_reasons(server: ServerFacts) -> Iterator[Reason]:
     if server.died:
         yield reason("server_died", server.died)
@@ -140,15 +109,11 @@ def _server_reasons(server: ServerFacts) -> Iterator[Reason]:
 def _request_reasons(raw: RawResult, good: list[Request], asked: LoadPoint, thresholds: Thresholds) -> Iterator[Reason]:
     accounted, failed = len(raw.requests), len(raw.requests) - len(good)
     if {accounted, raw.num_prompts} != {asked.requests}:
-        yield reason(
-            "requests_unaccounted",
-            f"{asked.requests} requests were asked for; the client says {raw.num_prompts} and lists {accounted}.",
-        )
+        detail = f"{asked.requests} requests were asked for; the client reports {raw.num_prompts} and lists {accounted}."
+        yield reason("requests_unaccounted", detail)
     if len(raw.clients) != asked.clients and (raw.clients or asked.clients > 1):
-        yield reason(
-            "clients_unaccounted",
-            f"{asked.clients} client processes were asked for; the result file holds {len(raw.clients)}.",
-        )
+        detail = f"{asked.clients} client processes were asked for; the result file holds {len(raw.clients)}."
+        yield reason("clients_unaccounted", detail)
     if failed:
         fraction = failed / accounted
         first = next((request.error for request in raw.requests if request.error.strip()), "no error text")
@@ -163,7 +128,14 @@ def _request_reasons(raw: RawResult, good: list[Request], asked: LoadPoint, thre
     # Failed requests are judged by requests_failed; here the completed ones must have been answered in full.
     numbers = [number for number, request in enumerate(raw.requests) if request.ok]
     outputs = [asked.prompts.expected_output_tokens(number) for number in numbers]
-    yield from _output_reasons(good, outputs, thresholds.output_tokens_tolerance)
+    wanted, got, tolerance = sum(outputs), sum(request.output_tokens for request in good), thresholds.output_tokens_tolerance
+    over = [request.output_tokens - each for request, each in zip(good, outputs, strict=True)]
+    short, long = sum(tokens < 0 for tokens in over), sum(tokens > 0 for tokens in over)
+    text = f"{len(good)} completed requests gave {got} output tokens; {wanted} were asked for"
+    if got < wanted * (1 - tolerance) or (tolerance == 0 and short):
+        yield reason("output_tokens_short", f"{text} ({short} requests too short).")
+    if got > wanted * (1 + tolerance) or (tolerance == 0 and long):
+        yield reason("output_tokens_long", f"{text} ({long} requests too long).")
     prompts = [
         (request.input_tokens, own + asked.prefix_tokens)
         for request, number in zip(good, numbers, strict=True)
@@ -172,17 +144,6 @@ def _request_reasons(raw: RawResult, good: list[Request], asked: LoadPoint, thre
     got, wanted = sum(found for found, _ in prompts), sum(expected for _, expected in prompts)
     if abs(got - wanted) > thresholds.input_tokens_tolerance * wanted:
         yield reason("input_tokens_differ", f"Prompts hold {got} tokens; {wanted} were asked for.")
-
-
-def _output_reasons(good: list[Request], expected: list[int], tolerance: float) -> Iterator[Reason]:
-    wanted, got = sum(expected), sum(request.output_tokens for request in good)
-    short = sum(request.output_tokens < each for request, each in zip(good, expected, strict=True))
-    long = sum(request.output_tokens > each for request, each in zip(good, expected, strict=True))
-    text = f"{len(good)} completed requests gave {got} output tokens; {wanted} were asked for"
-    if got < wanted * (1 - tolerance) or (tolerance == 0 and short):
-        yield reason("output_tokens_short", f"{text} ({short} requests too short).")
-    if got > wanted * (1 + tolerance) or (tolerance == 0 and long):
-        yield reason("output_tokens_long", f"{text} ({long} requests too long).")
 
 
 def _odd_clock(duration_s: float, good: list[Request]) -> str | None:
@@ -202,17 +163,13 @@ def _odd_clock(duration_s: float, good: list[Request]) -> str | None:
 def _figure_reasons(
     raw: RawResult, good: list[Request], figures: statistics.Figures, asked: LoadPoint, thresholds: Thresholds
 ) -> Iterator[Reason]:
-    differ = [*disagreements(raw, figures), *clients.own_disagreements(raw)]
-    if differ:
+    if differ := [*disagreements(raw, figures), *clients.own_disagreements(raw)]:
         yield reason("client_disagrees", f"The client's totals differ from its own requests: {', '.join(differ)}.")
     if figures.duration_s < thresholds.min_duration_s:
         yield reason("too_short", f"The load took {figures.duration_s:.2f} s; {thresholds.min_duration_s:g} s asked.")
     if asked.concurrency and len(good) / asked.concurrency < thresholds.min_requests_per_slot:
-        yield reason(
-            "few_requests_per_slot",
-            f"{len(good)} requests over concurrency {asked.concurrency}: fewer than "
-            f"{thresholds.min_requests_per_slot:g} per slot, so ramp-up and tail weigh much.",
-        )
+        least = f"fewer than {thresholds.min_requests_per_slot:g} per slot, so ramp-up and tail weigh much."
+        yield reason("few_requests_per_slot", f"{len(good)} requests over concurrency {asked.concurrency}: {least}")
     gaps = [gap for request in good for gap in request.itls]
     burst = sum(gap < BURST_GAP_S for gap in gaps) / len(gaps) if gaps else 0.0
     if burst > thresholds.max_burst_fraction:

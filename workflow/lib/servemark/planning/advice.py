@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 
-from servemark.config.model import Verdict
+from servemark.measurement.thresholds import Verdict
 from servemark.planning import cuda_graphs, lengths
 from servemark.planning.advice_data import NUMBERS, SENTENCES, measured
 from servemark.planning.all_reduce import multicast

@@ -7,13 +7,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from servemark.config.model import Verdict
 from servemark.errors import ServemarkError
 from servemark.measurement import statistics, verdict
 from servemark.measurement.facts import ServerFacts
 from servemark.measurement.ledger import file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
-from servemark.measurement.recount import recount as figures_of
+from servemark.measurement.statistics import recount as figures_of
+from servemark.measurement.thresholds import Verdict
 from servemark.records import Failure, Measurement
 from servemark.report.gather import PointFiles, RunRecords
 from servemark.verification.differences import Difference
