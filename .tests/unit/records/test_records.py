@@ -40,35 +40,32 @@ def test_every_record_has_a_kind_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("text", "reason", "words"),
+    ("text", "reason"),
     [
-        (None, "record_missing", "is missing"),
-        ("", "record_broken", "cannot be read"),
-        ('{"kind": "cluster", "vers', "record_broken", "cannot be read"),
-        ("[1]", "record_broken", "kind None version None"),
-        ('{"kind": "endpoint", "version": 1, "deployment": "a"}', "record_broken", "expected 'cluster' version 1"),
-        (
-            '{"kind": "cluster", "version": 2, "deployment": "a"}',
-            "record_broken",
-            "version 2; expected 'cluster' version 1",
-        ),
-        ('{"kind": "cluster", "version": 1}', "record_broken", "does not fit"),
-        ('{"kind": "cluster", "version": 1, "deployment": "a", "extra": 1}', "record_broken", "does not fit"),
+        (None, "record_missing"),
+        ("", "record_broken"),
+        ('{"kind": "cluster", "vers', "record_broken"),
+        ("[1]", "record_broken"),
+        ('{"kind": "endpoint", "version": 1, "deployment": "a"}', "record_broken"),
+        ('{"kind": "cluster", "version": 2, "deployment": "a"}', "record_broken"),
+        ('{"kind": "cluster", "version": 1}', "record_broken"),
+        ('{"kind": "cluster", "version": 1, "deployment": "a", "extra": 1}', "record_broken"),
     ],
 )
-def test_what_is_not_the_record_is_refused_with_the_way_out(tmp_path, text, reason, words):
+def test_what_is_not_the_record_is_refused_with_the_way_out(tmp_path, text, reason):
     path = tmp_path / "cluster.json"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(ServemarkError, match=words) as refused:
+    with pytest.raises(ServemarkError) as refused:
         Cluster.read(path)
     assert refused.value.reason == reason
     assert str(path) in refused.value.what and "snakemake again" in refused.value.do
 
 
 def test_a_folder_in_the_place_of_a_record_is_refused(tmp_path):
-    with pytest.raises(ServemarkError, match="cannot be read"):
+    with pytest.raises(ServemarkError) as refused:
         Cluster.read(tmp_path)
+    assert refused.value.reason == "record_broken"
 
 
 def test_a_reader_sees_the_old_record_or_the_new_one_and_never_a_part(tmp_path):
@@ -96,9 +93,10 @@ def test_a_reader_sees_the_old_record_or_the_new_one_and_never_a_part(tmp_path):
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "check.json"
     write_atomically(path, "old", mode=0o600)
-    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(OSError, match="No space left"):
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
+    with pytest.raises(OSError) as full:
         write_atomically(path, "new")
+    assert full.value.errno == 28
     assert path.read_text() == "old" and path.stat().st_mode & 0o777 == 0o600
     assert [p.name for p in tmp_path.iterdir()] == ["check.json"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from servemark import __version__
 from servemark.records import Sources, write_atomically
-from servemark.records.run import GivenFile
+from servemark.records.inputs import GivenFile
 
 NAME = "sources.json"
 # Untracked files elsewhere, such as a configuration, are no part of the workflow.

@@ -31,11 +31,11 @@ from servemark.records.inputs import (
     KernelTools,
     Manifest,
     ModelFile,
+    Sources,
 )
 from servemark.records.load_point import LoadPoint
 from servemark.records.measurement import Accounting, Check, JobAccount, Measurement, Reason, Summary
 from servemark.records.plan import Estimate, Plan, PlannedPoint, Plans, record_files
-from servemark.records.run import Sources
 from servemark.records.timeline import ServerTimeline, Timeline
 from servemark.records.topology import Topology
 from servemark.records.workload import AnyPrompts, Prompts, RandomPrompts
@@ -43,54 +43,10 @@ from servemark.records.workload import AnyPrompts, Prompts, RandomPrompts
 ALL_RECORDS = tuple(kind for kind in list(globals().values()) if isinstance(kind, type) and issubclass(kind, Record) and kind.KIND)
 
 __all__ = [
-    "ALL_RECORDS",
-    "Accounting",
-    "AnyPrompts",
-    "Check",
-    "Cluster",
-    "DaemonState",
-    "Endpoint",
-    "EndpointStatus",
-    "Environment",
-    "EnvironmentCheck",
-    "Estimate",
-    "Fabric",
-    "Failure",
-    "Gpu",
-    "Hardware",
-    "Held",
-    "Interface",
-    "JobAccount",
-    "KernelTools",
-    "LoadPoint",
-    "Manifest",
-    "Measurement",
-    "ModelFile",
-    "Node",
-    "Part",
-    "Plan",
-    "PlannedPoint",
-    "Plans",
-    "Prompts",
-    "RandomPrompts",
-    "RayNode",
-    "Ready",
-    "Reason",
-    "Record",
-    "RecordT",
-    "Replica",
-    "ReplicaStartup",
-    "ServerPlace",
-    "ServerTimeline",
-    "Sources",
-    "Startup",
-    "StartupPhase",
-    "Stopped",
-    "Strict",
-    "Summary",
-    "Timeline",
-    "Topology",
-    "record_files",
-    "utc_now",
-    "write_atomically",
-]
+    "ALL_RECORDS", "Accounting", "AnyPrompts", "Check", "Cluster", "DaemonState", "Endpoint", "EndpointStatus", "Environment",
+    "EnvironmentCheck", "Estimate", "Fabric", "Failure", "Gpu", "Hardware", "Held", "Interface", "JobAccount", "KernelTools",
+    "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node", "Part", "Plan", "PlannedPoint", "Plans", "Prompts",
+    "RandomPrompts", "RayNode", "Ready", "Reason", "Record", "RecordT", "Replica", "ReplicaStartup", "ServerPlace",
+    "ServerTimeline", "Sources", "Startup", "StartupPhase", "Stopped", "Strict", "Summary", "Timeline", "Topology", "record_files",
+    "utc_now", "write_atomically",
+]  # fmt: skip

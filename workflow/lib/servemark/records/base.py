@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from servemark.errors import ServemarkError
 from servemark.files import storage
@@ -49,42 +49,27 @@ class Record(Strict):
         Raises:
             ServemarkError: the file is missing, not JSON, of another kind or version, or does not fit the type.
         """
+        again = "Delete it and run snakemake again."
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ServemarkError(
-                f"The record {path} is missing.",
-                do="Run snakemake again: it makes what is missing.",
-                reason="record_missing",
-            ) from None
-        except (OSError, ValueError) as error:
-            raise ServemarkError(
-                f"The record {path} cannot be read: {error}",
-                do="Delete it and run snakemake again.",
-                reason="record_broken",
-            ) from None
-        kind, version = (data.pop("kind", None), data.pop("version", None)) if isinstance(data, dict) else (None, None)
-        try:
+            kind, version = data.pop("kind", None), data.pop("version", None)
             known = data if version == cls.VERSION else cls.upgraded(data, version)
             if kind == cls.KIND and known is not None:
                 return cls.model_validate(known)
-        except (ValidationError, KeyError, TypeError, AttributeError) as error:
-            raise ServemarkError(
-                f"{path} does not fit the record type {cls.KIND!r}: {error}",
-                do="Delete it and run snakemake again.",
-                reason="record_broken",
-            ) from None
-        raise ServemarkError(
-            f"{path} is a record of kind {kind!r} version {version!r}; expected {cls.KIND!r} version {cls.VERSION}.",
-            do="Delete it and run snakemake again.",
-            reason="record_broken",
-        )
+            fault = f"kind {kind!r} version {version!r}; expected {cls.KIND!r} version {cls.VERSION}."
+        except FileNotFoundError:
+            again = "Run snakemake again: it makes missing files."
+            raise ServemarkError(f"The record {path} is missing.", do=again, reason="record_missing") from None
+        # ValueError: not JSON, or a value that does not fit its type.
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            fault = str(error)
+        raise ServemarkError(f"The record {path} cannot be read: {fault}", do=again, reason="record_broken")
 
     @classmethod
     def upgraded(cls, data: Any, version: Any) -> dict[str, Any] | None:  # noqa: ARG003 - for the subclasses
         """Return the content of a record of an older version in the form of this one; None for a version that cannot be read.
 
-        The one place where an older form is read. ``data`` may be anything: its errors of key and type are those of a broken record.
+        ``data`` may be anything: its errors of key and type are those of a broken record.
         """
         return None
 

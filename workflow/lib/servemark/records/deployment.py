@@ -71,14 +71,17 @@ class RayNode(Strict):
     python: str
 
 
-class Cluster(Record):
-    """Token: the deployment holds its nodes, and its Ray clusters, if it has any, are up. Written by start_cluster."""
-
-    KIND = "cluster"
+class _Stage(Strict):
     deployment: str
     replay: bool = Field(default=False, description="the ledger lacks no point: nothing is started")
     failure: Failure | None = None
-    attempt: str | None = Field(default=None, description="folder of this attempt: keeper state and logs")
+    attempt: str | None = Field(default=None, description="folder of this attempt: supervisor's state and logs")
+
+
+class Cluster(_Stage, Record):
+    """Live record: the deployment holds its nodes, and its Ray clusters, if it has any, are up. Written by start_cluster."""
+
+    KIND = "cluster"
     job_id: str | None = Field(default=None, description="the scheduler's job; None without a scheduler")
     ends_at: str | None = Field(default=None, description="when the allocation's time is over")
     nodes: tuple[Node, ...] = Field(default=(), description="the servers' nodes in order, then the client's own if it has one")
@@ -118,37 +121,27 @@ class ServerPlace(Strict):
     argv: tuple[str, ...] = ()
 
 
-class Endpoint(Record):
-    """Token: the server's process is running. Written by serve_model."""
-
-    KIND = "endpoint"
-    deployment: str
-    replay: bool = False
-    failure: Failure | None = None
-    attempt: str | None = None
+class _Served(_Stage):
     url: str | None = Field(default=None, description="the one address: the server's, or the router's, where there is one")
     served_name: str | None = None
     key_file: str | None = None
     servers: tuple[ServerPlace, ...] = ()
     router: ServerPlace | None = None
+
+
+class Endpoint(_Served, Record):
+    """Live record: the server's process is running. Written by serve_model."""
+
+    KIND = "endpoint"
     started_at: str | None = None
     compile_cache: CompileCache | None = Field(default=None, description="as in startup.json")
     compile_cache_folder: str | None = Field(default=None, description="where servers that came up are noted; None: they are not")
 
 
-class Ready(Record):
-    """Token: the server answered a real completion. Written by await_ready."""
+class Ready(_Served, Record):
+    """Live record: the server returned a real completion. Written by await_ready."""
 
     KIND = "ready"
-    deployment: str
-    replay: bool = False
-    failure: Failure | None = None
-    attempt: str | None = None
-    url: str | None = None
-    served_name: str | None = None
-    key_file: str | None = None
-    servers: tuple[ServerPlace, ...] = ()
-    router: ServerPlace | None = None
     client_node: str | None = None
     ends_at: str | None = None
 
@@ -208,14 +201,10 @@ class Startup(Record):
     )
 
 
-class Stopped(Record):
+class Stopped(_Stage, Record):
     """How the deployment ended. Written by stop_deployment."""
 
     KIND = "stopped"
-    deployment: str
-    replay: bool = False
-    failure: Failure | None = None
-    attempt: str | None = None
     daemons: tuple[DaemonState, ...] = ()
     leftovers: tuple[str, ...] = Field(default=(), description="processes that were still there and had to be ended")
     seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""What a run finds or makes before it starts anything: hardware, environments, models."""
+"""What a run finds or makes before it starts anything: sources, hardware, environments, models."""
 
 from __future__ import annotations
 
@@ -145,4 +145,34 @@ class Manifest(Record):
     parameters: int = Field(description="number of parameters: from the safetensors headers, or from the shape where there are none")
     load_format: Literal["auto", "dummy"] = Field(
         default="auto", description="dummy: served with random weights; the files are config and tokenizer alone"
+    )
+
+
+class GivenFile(Strict):
+    """A configuration file as the user wrote it."""
+
+    path: str
+    sha256: str
+    text: str
+
+
+class Sources(Record):
+    """What a run's main process was started from. Written at its start, copied into the folder of every attempt that it makes."""
+
+    KIND = "sources"
+    servemark: str = Field(description="version")
+    commit: str | None = Field(default=None, description="of the checkout, 40 hexadecimal digits")
+    why: str | None = Field(default=None, description="why there is no commit")
+    dirty: bool | None = Field(
+        default=None,
+        description="tracked files differ from the commit, or what runs holds untracked ones; None without a commit",
+    )
+    changes: int = Field(default=0, description="number of such files")
+    changed: tuple[str, ...] = Field(default=(), description="their names, at most 100")
+    changes_sha256: str | None = Field(
+        default=None,
+        description="sha256 of a line `SHA256  NAME` for each of them in the order of names, `deleted  NAME` for one that is gone",
+    )
+    configuration: tuple[GivenFile, ...] = Field(
+        default=(), description="the files that were given, later ones over earlier ones; --config is in none of them"
     )
