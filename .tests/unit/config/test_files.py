@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import yaml
 
@@ -15,20 +17,20 @@ from servemark.errors import ConfigError
     ("text", "expected"),
     [
         ("run: [", "my.yaml:2"),
-        ("run: a\n\tmodels: b", "my.yaml:2:1: this is not valid YAML"),
-        ("run: *nowhere", "undefined alias"),
-        ("run: !!python/object:os.system x", "this is not valid YAML"),
+        ("run: a\n\tmodels: b", "my.yaml:2:1: "),
+        ("run: *nowhere", "my.yaml:1:6: "),
+        ("run: !!python/object:os.system x", "my.yaml:1:6: "),
         ("run: a\n---\nrun: b", "my.yaml:2"),
-        ("run: 2026-13-45", "this is not valid YAML"),
-        ("run: a\0b", "this is not valid YAML"),
-        ("", "the configuration: is empty"),
-        ("# nothing but a comment", "the configuration: is empty"),
-        ("- a\n- b", "must be a mapping of keys"),
-        ("just text", "must be a mapping of keys"),
-        ("run: &a [*a]", "contains itself"),
-        ("[" * 100_000, "nested deeper than 50 levels"),
-        ("- " * 100_000, "nested deeper than 50 levels"),
-        ("? [a]\n: 1", "this is not valid YAML"),
+        ("run: 2026-13-45", "my.yaml:1:6: "),
+        ("run: a\0b", "my.yaml: "),
+        ("", "the configuration: "),
+        ("# nothing but a comment", "the configuration: "),
+        ("- a\n- b", "the configuration: "),
+        ("just text", "the configuration: "),
+        ("run: &a [*a]", "my.yaml:1:10: "),
+        ("[" * 100_000, "my.yaml:1:51: "),
+        ("- " * 100_000, "my.yaml:1:101: "),
+        ("? [a]\n: 1", "my.yaml:1:3: "),
     ],
 )
 def test_a_file_that_is_no_configuration_is_refused_without_a_traceback(tmp_path, text, expected):
@@ -36,16 +38,16 @@ def test_a_file_that_is_no_configuration_is_refused_without_a_traceback(tmp_path
 
 
 def test_a_missing_or_unreadable_file_is_told(tmp_path):
-    assert "nowhere.yaml is missing" in failure(tmp_path / "nowhere.yaml")
-    assert f"{tmp_path} is a folder" in failure(tmp_path)
+    assert str(tmp_path / "nowhere.yaml") in failure(tmp_path / "nowhere.yaml")
+    assert str(tmp_path) in failure(tmp_path)
     (tmp_path / "latin.yaml").write_bytes(b"run: a\ncache: \xe9")
     assert "latin.yaml:2: byte 15" in failure(tmp_path / "latin.yaml")
 
 
 def test_a_key_that_stands_twice_is_told_with_both_lines(tmp_path):
     path = write(tmp_path, BASE.replace("    requests: 32", "    requests: 32\n    requests: 64"))
-    assert f"{path}:24: requests: this key is already in line 23 of the same mapping" in failure(path)
-    with pytest.raises(ConfigError, match="already in line 23"):
+    assert re.search(rf"{path}:24: requests: .*\b23\b", failure(path))
+    with pytest.raises(ConfigError, match=r":24: requests: .*\b23\b"):
         validate(yaml.safe_load(path.read_text()), [path])
 
 
@@ -64,11 +66,11 @@ def test_a_fault_behind_a_merge_key_is_told_at_the_line_where_it_was_written(tmp
 def test_a_key_that_overrides_a_merged_one_is_told_at_its_own_line(tmp_path):
     text = "run: demo\nmodels:\n  a: &m\n    source: ./a\n  b:\n    <<: *m\n    source: builtin:nope\n"
     message = failure(write(tmp_path, text + BASE.split("\n", 4)[4].replace("model: tiny", "model: a")))
-    assert "has a problem" in message and "my.yaml:7: models.b.source" in message
+    assert re.findall(r"my\.yaml:\d+: [\w.]+", message) == ["my.yaml:7: models.b.source"]
 
 
 def test_a_name_that_yaml_reads_as_false_is_told_at_its_section(tmp_path):
-    assert "my.yaml:18: workloads[False]: must be text: put it in quotes" in failure(write(tmp_path, BASE.replace("  chat:", "  no:")))
+    assert "my.yaml:18: workloads[False]: " in failure(write(tmp_path, BASE.replace("  chat:", "  no:")))
 
 
 def test_a_value_is_told_at_the_file_that_set_it_and_the_command_line_otherwise(tmp_path):

@@ -32,11 +32,7 @@ def _sbatch_option(text: str) -> str:
     found = re.fullmatch(r"--([a-z][a-z-]*)(=.+)?", text, re.DOTALL)
     if found is None:
         raise refuse("must be one option of sbatch, `--name` or `--name=value`")
-    name = found[1]
-    # sbatch takes any beginning of an option that fits no other.
-    owned = [option for option in SBATCH_OPTIONS if option.rstrip("*").startswith(name)]
-    why = refusal(name, SBATCH_OPTIONS) or (SBATCH_OPTIONS[owned[0]] if owned else None)
-    if why:
+    if why := refusal(found[1], SBATCH_OPTIONS):
         raise refuse(f"is set by servemark: {why}")
     return text
 
@@ -60,10 +56,8 @@ def _folder(text: str) -> str:
 
 def _scratch(text: str) -> str:
     if "$" not in text and len(text) > SCRATCH_LENGTH:
-        raise refuse(
-            f"has more than {SCRATCH_LENGTH} characters: Ray makes sockets below it, and a socket's name has at most 107 "
-            "bytes; name a shorter folder, or link one"
-        )
+        why = "Ray makes sockets below it, and a socket's name has at most 107 bytes; name a shorter folder, or link one"
+        raise refuse(f"has more than {SCRATCH_LENGTH} characters: {why}")
     return text
 
 

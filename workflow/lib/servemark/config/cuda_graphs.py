@@ -19,10 +19,7 @@ def numbers(value: object) -> list[int]:
 
 
 def refusal(options: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the option at fault and what is wrong with it; None when nothing is.
-
-    A number beside a list is not looked at here: vLLM takes them together where they agree.
-    """
+    """Return the option at fault and what is wrong with it, or None. A number next to a list is legal where both agree."""
     for name, allowed in _ALLOWED.items():
         value = options.get(name)
         found = numbers(value)

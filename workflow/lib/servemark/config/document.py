@@ -25,7 +25,7 @@ DOCUMENTS: dict[type[BaseModel], tuple[str, str]] = {
 
 def marks(model: type[BaseModel]) -> tuple[str, str]:
     """Return the lines around a type's table in README.md."""
-    word, _ = DOCUMENTS[model]
+    word = DOCUMENTS[model][0]
     return f"<!-- {word}: generated from the types -->", f"<!-- {word}: end -->"
 
 
@@ -38,18 +38,12 @@ def json_schema(model: type[BaseModel] = Config) -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}
 
 
-def schema_text(model: type[BaseModel] = Config) -> str:
-    """Return the text of a schema's file."""
-    return json.dumps(json_schema(model), indent=2, ensure_ascii=False) + "\n"
-
-
 def _tidy(node: Any) -> None:
     """Drop pydantic's made-up titles, and close mappings whose names have a pattern."""
     if isinstance(node, dict):
         if isinstance(node.get("title"), str):
             del node["title"]
-        if "patternProperties" in node:
-            node["additionalProperties"] = False
+        node |= {"additionalProperties": False} if "patternProperties" in node else {}
     for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
         _tidy(inner)
 
@@ -81,6 +75,10 @@ def _keys(model: type[BaseModel], schema: dict[str, Any], defs: dict[str, Any], 
     return found
 
 
+_WORDS = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false", "null": "nothing"}
+_PLURALS = {"mapping": "mappings", "any value": "values"}
+
+
 def _type(part: dict[str, Any], defs: dict[str, Any]) -> str:
     """Return a schema in a few words: "whole number >= 1", "list of text", "`mp` or `ray`"."""
     if "$ref" in part:
@@ -97,26 +95,14 @@ def _type(part: dict[str, Any], defs: dict[str, Any]) -> str:
         return f"list of {_PLURALS.get(item, item)}"
     if kind == "object":
         inner = next(iter(part.get("patternProperties", {}).values()), part.get("additionalProperties"))
-        value = inner if isinstance(inner, dict) and "properties" not in part else None
-        return f"mapping of names to {_type(value, defs)}" if value and not {"$ref", "oneOf"} & value.keys() else "mapping"
-    low, high = part.get("minimum"), part.get("maximum")
+        named = isinstance(inner, dict) and "properties" not in part and not {"$ref", "oneOf"} & inner.keys()
+        return f"mapping of names to {_type(inner, defs)}" if named and inner else "mapping"
+    words, low, high = _WORDS.get(kind or "", "any value"), part.get("minimum"), part.get("maximum")
     # The common upper bound stands above the table, once.
-    high = None if high == MOST else high
-    bounds = [f"from {low:g} to {high:g}"] if low is not None and high is not None else []
-    if not bounds:
-        signs = (("minimum", ">="), ("exclusiveMinimum", ">"))
-        bounds = [f"{sign} {part[name]:g}" for name, sign in signs if name in part]
-    return " ".join([_WORDS.get(kind or "", "any value"), *bounds])
-
-
-_WORDS = {
-    "string": "text",
-    "integer": "whole number",
-    "number": "number",
-    "boolean": "true or false",
-    "null": "nothing",
-}
-_PLURALS = {"mapping": "mappings", "any value": "values"}
+    if low is not None and high not in (None, MOST):
+        return f"{words} from {low:g} to {high:g}"
+    signs = {"minimum": ">=", "exclusiveMinimum": ">"}
+    return " ".join([words, *(f"{sign} {part[name]:g}" for name, sign in signs.items() if name in part)])
 
 
 def _default(field: FieldInfo) -> str:
@@ -150,6 +136,6 @@ def readme_text(current: str) -> str:
 def write(folder: Path) -> None:
     """Renew the schemas and the tables of ``README.md`` in ``folder``."""
     for model, (_, name) in DOCUMENTS.items():
-        write_atomically(folder / name, schema_text(model))
+        write_atomically(folder / name, json.dumps(json_schema(model), indent=2, ensure_ascii=False) + "\n")
     readme = folder / "README.md"
     write_atomically(readme, readme_text(readme.read_text(encoding="utf-8")))

@@ -7,12 +7,11 @@ import itertools
 import json
 import math
 import re
-from collections import Counter
 from typing import Any
 
 from pydantic import ValidationError
 
-from servemark.config.field_types import MAX_CLIENTS, NAME_LENGTH
+from servemark.config.field_types import MAX_CLIENTS, NAME_LENGTH, label
 from servemark.config.limits import too_many
 from servemark.config.model import Config, Deployment, Sweep
 from servemark.config.problems import Loc, Problem, config_error, from_pydantic
@@ -53,13 +52,9 @@ def try_expand(config: Config) -> tuple[Config, list[Problem]]:
     found = too_many(config)
     if found or not config.sweeps:
         return config, found
-    found = [
-        Problem(("sweeps", index, "over"), f"{sweep.over} is swept already; put all its keys into one sweep")
-        for index, sweep in enumerate(config.sweeps)
-        if sweep.over in [other.over for other in config.sweeps[:index]]
-    ]
-    if found:
-        return config, found
+    swept = [sweep.over for sweep in config.sweeps]
+    if twice := [index for index, over in enumerate(swept) if over in swept[:index]]:
+        return config, [Problem(("sweeps", i, "over"), f"{swept[i]} is swept already; put all its keys into one sweep") for i in twice]
     # Deployments first: their references are checked against the workloads as written, then follow the variants.
     order = sorted(enumerate(config.sweeps), key=lambda item: item[1].over.split(".", 1)[0])
     for index, sweep in order:
@@ -92,8 +87,7 @@ def _apply(config: Config, sweep: Sweep, loc: Loc) -> tuple[Config, list[Problem
         try:
             entry = kind.model_validate(_variant(entries[name], picked), context=context)
         except ValidationError as error:
-            for problem in from_pydantic(error, {}):
-                found.append(_at_sweep(problem, (*loc, way), axes, picked, f"{room}.{variant}"))
+            found += [_at_sweep(problem, (*loc, way), axes, picked, f"{room}.{variant}") for problem in from_pydantic(error, {})]
             continue
         if variant in variants or (variant in entries and variant != name):
             found.append(Problem((*loc, way), f"two entries would have the same name, {room}.{variant}"))
@@ -115,13 +109,11 @@ def _bad_key(kind: type[Deployment] | type[Load], key: str, loc: Loc) -> Problem
     head, _, tail = key.partition(".")
     if head == "variables" and looks_secret(tail):  # before its values become part of a name
         return Problem(loc, "looks like a secret, and secrets never live in the configuration")
-    nested = ("topology", "options", "variables", "client_options")
+    nested = head in ("topology", "options", "variables", "client_options")
     if head not in kind.model_fields:
         return Problem(loc, "is not a key of it", tuple(kind.model_fields), given=head)
-    if (head in nested) != bool(tail):
-        text = f"takes a key inside it, `{head}.KEY`" if head in nested else f"`{head}` has no keys inside it"
-        return Problem(loc, text)
-    return None
+    text = f"takes a key inside it, `{head}.KEY`" if nested else f"`{head}` has no keys inside it"
+    return Problem(loc, text) if nested != bool(tail) else None
 
 
 def _path(key: str) -> tuple[str, ...]:
@@ -166,11 +158,7 @@ def _follow(deployment: Deployment, name: str, variants: tuple[str, ...]) -> Dep
 
 
 def points(config: Config, deployment_name: str) -> tuple[LoadPoint, ...]:
-    """Return the load points of one deployment in the order they run: workload, then load, then repetition.
-
-    Args:
-        config: an expanded configuration.
-    """
+    """Return the load points of one deployment of an expanded configuration in the order they run: workload, load, repetition."""
     deployment = config.deployments[deployment_name]
     cpus = _client_cpus(config, deployment)
     names = deployment.workloads or tuple(config.workloads)
@@ -186,12 +174,7 @@ def _client_cpus(config: Config, deployment: Deployment) -> int | None:
 
 
 def client_processes(workload: Workload, requests: int, concurrency: int | None, cpus: int | None) -> int:
-    """Return how many processes share the load of one point.
-
-    Args:
-        requests: of the point.
-        cpus: of the client's node; None: not known.
-    """
+    """Return how many processes share the load of one point. ``cpus``: of the client's node; None: not known."""
     if workload.clients != "auto":
         return workload.clients
     wanted = min(math.ceil((concurrency or 1) / STREAMS_A_CLIENT), requests, MAX_CLIENTS)
@@ -206,18 +189,14 @@ def warmups(workload: Workload, requests: int, concurrency: int | None) -> int:
 
 
 def _workload_points(name: str, workload: Workload, cpus: int | None) -> list[LoadPoint]:
-    loads: list[tuple[str, int | None, float | None]]
-    if workload.request_rate:
-        limit = workload.concurrency[0] if workload.concurrency else None
-        loads = [(f"q{_rate(rate)}", limit, rate) for rate in workload.request_rate]
-    else:
-        loads = [(f"c{concurrency}", concurrency, None) for concurrency in workload.concurrency or ()]
+    rates, limits = workload.request_rate or (None,), workload.concurrency or (None,)
+    loads = [(f"q{label(rate)}" if rate else f"c{limit}", limit, rate) for rate in rates for limit in limits]
     counts = workload.requests if len(workload.requests) > 1 else workload.requests * len(loads)
     prompts = workload.prompts
     return [
         _seeded(
             LoadPoint(
-                name=f"{name}-{label}-r{repetition}",
+                name=f"{name}-{load}-r{repetition}",
                 workload=name,
                 prompts=prompts,
                 concurrency=concurrency,
@@ -231,20 +210,15 @@ def _workload_points(name: str, workload: Workload, cpus: int | None) -> list[Lo
                 clients=client_processes(workload, count, concurrency, cpus),
                 ask=workload.ask,
             ),
-            label,
+            load,
             workload,
         )
-        for (label, concurrency, rate), count in zip(loads, counts, strict=True)
+        for (load, concurrency, rate), count in zip(loads, counts, strict=True)
         for repetition in range(1, workload.repetitions + 1)
     ]
 
 
-def _rate(rate: float) -> str:
-    """0.5 -> "0.5", 2.0 -> "2": six decimals at most."""
-    return f"{rate:.6f}".rstrip("0").rstrip(".")
-
-
-def _seeded(point: LoadPoint, label: str, workload: Workload) -> LoadPoint:
+def _seeded(point: LoadPoint, load: str, workload: Workload) -> LoadPoint:
     """Return a seed of 31 bits that only this point has.
 
     Two points with one seed would send the same prompts, or prompts that begin the same, and the second would find them
@@ -252,7 +226,7 @@ def _seeded(point: LoadPoint, label: str, workload: Workload) -> LoadPoint:
     workload changes nothing that is measured.
     """
     client = [point.warmups, point.client_options, workload.concurrency if workload.request_rate else None]
-    parts = [workload.seed, *point.prompts.key_part().values(), point.requests, client, label, point.repetition]
+    parts = [workload.seed, *point.prompts.key_part().values(), point.requests, client, load, point.repetition]
     # Left out where they are the default: points that were measured before there was a choice keep their seed, and so their ledger key.
     parts += [{"clients": point.clients}] if point.clients > 1 else []
     parts += [{"ask": point.ask}] if point.ask != "endpoint" else []
@@ -260,24 +234,8 @@ def _seeded(point: LoadPoint, label: str, workload: Workload) -> LoadPoint:
     return point.model_copy(update={"seed": int.from_bytes(digest[:4], "big") >> 1})
 
 
-def same_names(config: Config) -> list[Problem]:
-    """Return points of one workload that would have the same name: rates that differ only after the sixth decimal."""
-    found = []
-    for name, workload in config.workloads.items():
-        labels = [_rate(rate) for rate in workload.request_rate or ()]
-        twice = sorted(label for label, count in Counter(labels).items() if count > 1)
-        if twice:
-            text = f"holds {', '.join(twice)} twice, so two points of one deployment would have the same name"
-            found.append(Problem(("workloads", name, "request_rate"), text))
-    return found
-
-
 def nobody_to_ask(config: Config) -> list[Problem]:
-    """Return workloads that ask one replica of a deployment that has no router.
-
-    Args:
-        config: an expanded configuration.
-    """
+    """Return workloads of an expanded configuration that ask one replica of a deployment that has no router."""
     found = []
     for name, deployment in config.deployments.items():
         for workload in deployment.workloads or config.workloads if not deployment.topology.routed else ():

@@ -8,13 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeGuard
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from servemark.config import cuda_graphs
-from servemark.config.reserved import CLIENT_OPTIONS, SERVE_OPTIONS, kebab, owned, refusal, shortened
+from servemark.config.reserved import CLIENT_OPTIONS, SERVE_OPTIONS, kebab, refusal, shortened
 from servemark.environments import lockfiles
 from servemark.files import folder_name
 from servemark.records.base import MOST, Count
@@ -37,13 +37,7 @@ LOCKS = (lockfiles.AUTO, *lockfiles.NAMES)
 
 
 def refuse(text: str, *, allowed: Collection[str] = (), hide: bool = False, at: tuple[str, ...] = ()) -> PydanticCustomError:
-    """Return the error of one value.
-
-    Args:
-        allowed: what could stand there.
-        hide: keep the value out of the message.
-        at: the key inside the value that is at fault, when a whole mapping is checked.
-    """
+    """Return the error of one value. ``hide``: keep it out of the message; ``at``: the key at fault when a whole mapping is checked."""
     # The text travels as context: pydantic would take braces in it for placeholders.
     context = {"text": text, "allowed": sorted(allowed), "hide": hide, "at": at}
     return PydanticCustomError("refused", "{text}", context)
@@ -65,8 +59,6 @@ def _option_name(table: dict[str, str]) -> Callable[[str], str]:
             raise refuse("is not the name of an option: letters, digits and dashes")
         if why := refusal(kebab(name), table):
             raise refuse(f"is set by servemark: {why}", hide=True)
-        if table is SERVE_OPTIONS and (owner := owned(kebab(name))):
-            raise refuse(f"is set by servemark: {owner}", hide=True)
         if table is CLIENT_OPTIONS and (whole := shortened(kebab(name))):
             raise refuse(f"is a beginning of `{whole}`, for which vLLM would take it; write options out", hide=True)
         return kebab(name)
@@ -86,10 +78,9 @@ def _option_value(value: Any) -> Any:
 def _once(options: Any) -> Any:
     """Refuse ``max_model_len`` beside ``max-model-len``: one of them would be lost."""
     if isinstance(options, dict):
-        names = [kebab(name) for name in options if isinstance(name, str)]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise refuse(f"the same option is written twice, with dashes and with underscores: {', '.join(twice)}")
+        names = Counter(kebab(name) for name in options if isinstance(name, str))
+        if twice := ", ".join(sorted(name for name, count in names.items() if count > 1)):
+            raise refuse(f"the same option is written twice, with dashes and with underscores: {twice}")
     return options
 
 
@@ -135,8 +126,7 @@ def _variable_value(value: Any) -> str:
 
 
 def _allowed(variables: dict[str, str]) -> dict[str, str]:
-    refused = {name: why for name, value in variables.items() if (why := table.refusal(name, value))}
-    if refused:
+    if refused := {name: why for name, value in variables.items() if (why := table.refusal(name, value))}:
         # A mapping that is checked as a whole has one error: it names all of them.
         first, *others = refused
         more = "".join(f". {name} is refused too: {refused[name]}" for name in others)
@@ -144,27 +134,16 @@ def _allowed(variables: dict[str, str]) -> dict[str, str]:
     return variables
 
 
-def _is_auto_or_within(value: object, least: int, most: int) -> TypeGuard[int | str]:
-    """Return whether ``value`` is ``auto`` or a whole number from ``least`` to ``most``."""
-    return value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and least <= value <= most)
+def _auto_or(least: int, most: int) -> tuple[Any, ...]:
+    """Return the validator and the schema of ``auto`` or a whole number within bounds."""
 
+    def check(value: Any) -> Any:
+        if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and least <= value <= most):
+            return value
+        raise refuse(f"must be `auto` or a whole number from {least} to {most}")
 
-def _port(value: Any) -> int | str:
-    if _is_auto_or_within(value, 1024, 65535):
-        return value
-    raise refuse("must be `auto` or a port from 1024 to 65535")
-
-
-def _clients(value: Any) -> int | str:
-    if _is_auto_or_within(value, 1, MAX_CLIENTS):
-        return value
-    raise refuse(f"must be `auto` or a whole number from 1 to {MAX_CLIENTS}")
-
-
-def _warmups(value: Any) -> int | str:
-    if _is_auto_or_within(value, 0, MOST):
-        return value
-    raise refuse(f"must be `auto` or a whole number from 0 to {MOST:,}")
+    schema = {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": least, "maximum": most}]}
+    return PlainValidator(check), WithJsonSchema(schema)
 
 
 def _path(value: Any) -> Path:
@@ -188,12 +167,10 @@ def _path(value: Any) -> Path:
 def _source(value: str) -> str:
     builtins = ("builtin:tiny-dense", "builtin:tiny-moe")
     allowed = (*builtins, "hf:ORG/NAME@REVISION", "a local directory such as ./models/NAME")
-    if value in builtins:
+    if value in builtins or hub_source.parse(value):
         return value
     if value.startswith(hub_source.PREFIX):
-        if hub_source.parse(value) is None:
-            raise refuse("a model of the hub is written hf:ORG/NAME or hf:ORG/NAME@REVISION (a branch, a tag or a commit)")
-        return value
+        raise refuse("a model of the hub is written hf:ORG/NAME or hf:ORG/NAME@REVISION (a branch, a tag or a commit)")
     if re.match(r"[a-z]+:", value) or "/" not in value:
         raise refuse("is no known source; a directory is written with a slash, ./NAME", allowed=allowed)
     path = _path(value)
@@ -202,15 +179,15 @@ def _source(value: str) -> str:
     return str(path)
 
 
-def _lock(value: str) -> str:
-    if value not in LOCKS:
-        raise refuse("is no known lock", allowed=LOCKS)
-    return value
-
-
 def _not_there_yet(value: Any) -> None:
     if value is not None:
         raise refuse("containers are not there yet; use `lock: auto` or `prefix: DIR`")
+
+
+def _lock(value: str) -> str:
+    if value not in LOCKS:
+        raise refuse("is no known lock file", allowed=LOCKS)
+    return value
 
 
 def reference(room: str) -> AfterValidator:
@@ -225,12 +202,16 @@ def reference(room: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def label(value: Any) -> str:
+    """Return a value as the name of a load point has it: 0.5 -> "0.5", 2.0 -> "2", six decimals at most."""
+    return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
 def distinct(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
     """Refuse a value that stands twice: two points of one deployment would have the same name."""
-    twice = sorted(value for value, count in Counter(values or ()).items() if count > 1)
-    if twice:
-        shown = ", ".join(map(str, twice))
-        raise refuse(f"holds {shown} twice, so two points of one deployment would have the same name")
+    counts = Counter(map(label, values or ()))
+    if twice := ", ".join(sorted(name for name, count in counts.items() if count > 1)):
+        raise refuse(f"holds {twice} twice, so two points of one deployment would have the same name")
     return values
 
 
@@ -239,9 +220,12 @@ def _listed(value: Any) -> Any:
 
 
 def one_or_more(item: dict[str, Any]) -> tuple[Any, ...]:
-    """Return validators of a field that takes one value or a list of them; the list's order is kept."""
-    schema = {"anyOf": [item, {"type": "array", "items": item, "minItems": 1}, {"type": "null"}]}
-    return BeforeValidator(_listed), AfterValidator(distinct), WithJsonSchema(schema)
+    """Return validators of a field that takes one value, a list of distinct ones, or nothing; the list's order is kept."""
+    return BeforeValidator(_listed), AfterValidator(distinct), _one_or_list(item, {"type": "null"})
+
+
+def _one_or_list(item: dict[str, Any], *others: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}, *others]})
 
 
 def _accepted(value: Any) -> Any:
@@ -269,16 +253,8 @@ Counts = Annotated[tuple[Count, ...], Field(min_length=1)]
 RequestCounts = Annotated[
     tuple[Count, ...],
     Field(min_length=1),
-    # Nothing is no list either: the message then asks for a number.
-    BeforeValidator(lambda value: [None] if value is None else _listed(value)),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 1, "maximum": MOST},
-                {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": MOST}, "minItems": 1},
-            ]
-        }
-    ),
+    BeforeValidator(_listed),
+    _one_or_list({"type": "integer", "minimum": 1, "maximum": MOST}),
 ]
 Rates = Annotated[tuple[Rate, ...], Field(min_length=1)]
 OptionValue = Annotated[Any, PlainValidator(_option_value), WithJsonSchema(_VALUE_SCHEMA)]
@@ -289,21 +265,9 @@ ClientOptions = Annotated[dict[ClientOption, OptionValue], BeforeValidator(_pref
 Variable = Annotated[str, Field(pattern=VARIABLE_PATTERN), AfterValidator(_variable_name)]
 VariableValue = Annotated[str, PlainValidator(_variable_value), WithJsonSchema({"type": ["string", "number"]})]
 Variables = Annotated[dict[Variable, VariableValue], AfterValidator(_allowed)]
-Port = Annotated[
-    int | Literal["auto"],
-    PlainValidator(_port),
-    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1024, "maximum": 65535}]}),
-]
-Clients = Annotated[
-    int | Literal["auto"],
-    PlainValidator(_clients),
-    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1, "maximum": MAX_CLIENTS}]}),
-]
-Warmups = Annotated[
-    int | Literal["auto"],
-    PlainValidator(_warmups),
-    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 0, "maximum": MOST}]}),
-]
+Port = Annotated[int | Literal["auto"], *_auto_or(1024, 65535)]
+Clients = Annotated[int | Literal["auto"], *_auto_or(1, MAX_CLIENTS)]
+Warmups = Annotated[int | Literal["auto"], *_auto_or(0, MOST)]
 Location = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Source = Annotated[str, AfterValidator(_source)]
 Lock = Annotated[str, AfterValidator(_lock), WithJsonSchema({"enum": list(LOCKS)})]

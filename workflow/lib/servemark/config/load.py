@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from servemark.config.cluster import FOLDER, Site
-from servemark.config.expand import nobody_to_ask, same_names, try_expand
+from servemark.config.expand import nobody_to_ask, try_expand
 from servemark.config.limits import faults
 from servemark.config.model import Config
 from servemark.config.positions import Source, read
@@ -22,22 +22,17 @@ from servemark.errors import ConfigError
 Look = Callable[[Config], list[Problem]]
 
 
-def _look_at_nothing(_: Config) -> list[Problem]:
-    return []
-
-
 def validate(
     data: Mapping[str, Any],
     sources: Sequence[Path] = (),
     default_cluster: str | None = None,
-    look: Look = _look_at_nothing,
+    look: Look = lambda _: [],
 ) -> Config:
     """Check a configuration; the result is not expanded (see :func:`servemark.config.expand.expand`).
 
     Args:
         data: the merged configuration, as Snakemake holds it.
-        sources: the YAML files it was merged from, in that order; they give messages their file and line. What is in
-            none of them is taken to come from ``--config``.
+        sources: the YAML files it was merged from, in that order. A value that none of them holds comes from ``--config``.
         default_cluster: name or path of the cluster's file when the configuration has no key ``cluster``.
         look: finds further problems of the expanded configuration, such as folders that are missing.
 
@@ -49,25 +44,14 @@ def validate(
     return _checked(data, [read(Path(path)) for path in sources], look)
 
 
-def load(path: Path, cluster: str | None = None, look: Look = _look_at_nothing) -> Config:
-    """Read and check one YAML file; see :func:`validate`.
-
-    Args:
-        cluster: name or path of the cluster's file, in place of the one that the file names.
-
-    Raises:
-        ConfigError: also when a file is missing or not YAML.
-    """
+def load(path: Path, cluster: str | None = None, look: Look = lambda _: []) -> Config:
+    """Read and check one YAML file as :func:`validate` does. ``cluster`` takes the place of the cluster file that it names."""
     source = read_mapping(Path(path))
     return _checked({**source.data, "cluster": cluster} if cluster else source.data, [source], look)
 
 
 def read_mapping(path: Path) -> Source:
-    """Read a YAML file that holds keys.
-
-    Raises:
-        ConfigError: it cannot be read, is not YAML, or holds something else.
-    """
+    """Read a YAML file that holds keys; everything else is a ConfigError."""
     source = read(path)
     if not isinstance(source.data, dict):
         raise _no_mapping(source.data, [source])
@@ -118,10 +102,9 @@ def _checked(data: Any, sources: Sequence[Source], look: Look) -> Config:
         config = Config.model_validate(checked, context=context)
     except ValidationError as error:
         raise config_error([*found, *from_pydantic(error, data)], data, sources) from None
-    found = found or same_names(config)
     if not found:
         expanded, found = try_expand(config)
-        found = found or same_names(expanded) or nobody_to_ask(expanded) or look(expanded)
+        found = found or nobody_to_ask(expanded) or look(expanded)
     if found or any(source.duplicates for source in sources):
         raise config_error(found, data, sources)
     return config

@@ -18,32 +18,23 @@ def problems(config: Config, run: Path | None = None) -> list[Problem]:
 
     Args:
         config: an expanded configuration.
-        run: the results of the run; what was staged or described there is not looked at again.
+        run: the results of the run; models and environments that it has a record of are left out.
     """
     found = []
-    if _on_this_machine(config, "stage_on"):
-        for name, folder in _models(config):
-            if run and (run / "models" / name / "manifest.json").exists():
-                continue
-            if fault := _model_fault(folder, dummy=config.models[name].load_format == "dummy"):
-                found.append(Problem(("models", name, "source"), fault))
-    if _on_this_machine(config, "build_on"):
-        for name, prefix in _prefixes(config):
-            if run and (run / "environments" / name / "environment.json").exists():
-                continue
-            python = prefix / "bin" / "python"
-            if not os.access(python, os.X_OK):
-                what = "you may not run" if os.path.lexists(python) else "there is no"
-                found.append(Problem(("environments", name, "prefix"), f"{what} {shortened(str(python), 200)}"))
+    for name, folder in _models(config) if _on_this_machine(config, "stage_on") else ():
+        staged = run and (run / "models" / name / "manifest.json").exists()
+        if not staged and (fault := _model_fault(folder, dummy=config.models[name].load_format == "dummy")):
+            found.append(Problem(("models", name, "source"), fault))
+    for name, prefix in _prefixes(config) if _on_this_machine(config, "build_on") else ():
+        python, described = prefix / "bin" / "python", run and (run / "environments" / name / "environment.json").exists()
+        if not described and not os.access(python, os.X_OK):
+            what = "you may not run" if os.path.lexists(python) else "there is no"
+            found.append(Problem(("environments", name, "prefix"), f"{what} {shortened(str(python), 200)}"))
     return found
 
 
 def warnings(config: Config) -> list[str]:
-    """Name the folders that only jobs read and this machine lacks, one sentence each.
-
-    Args:
-        config: an expanded configuration.
-    """
+    """Name the folders of an expanded configuration that only jobs read and this machine lacks, one sentence each."""
     folders = [("stage_on", f"models.{name}.source", folder) for name, folder in _models(config)]
     folders += [("build_on", f"environments.{name}.prefix", folder) for name, folder in _prefixes(config)]
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +45,18 @@ class _Refused(yaml.MarkedYAMLError):
 
 @dataclass(frozen=True)
 class Source:
-    """One YAML file: its text as data, and as nodes that know their lines."""
+    """One YAML file: its text as data, and as nodes that know their lines.
+
+    Attributes:
+        duplicates: (line of the second, line of the first, key) of every key that a mapping holds twice; lines from 1.
+        at: where the file's content stands in the configuration; () for a file that is merged into it as a whole.
+    """
 
     path: Path
     data: Any
     root: yaml.Node | None
     duplicates: tuple[tuple[int, int, str], ...]
-    """(line of the second, line of the first, key) of every key that a mapping holds twice; lines from 1"""
     at: tuple[Any, ...] = ()
-    """where the file's content stands in the configuration; () for a file that is merged into it as a whole"""
 
 
 def read(path: Path, at: tuple[Any, ...] = ()) -> Source:
@@ -62,30 +65,26 @@ def read(path: Path, at: tuple[Any, ...] = ()) -> Source:
     Raises:
         ConfigError: the file is missing, unreadable, no YAML, too large, or holds several documents.
     """
+    text, where = _text(path), str(path)
     advice = f"Correct {path}; mind the indentation and the space after each colon."
-    text = _text(path)
     try:
-        _refuse_depth(text)
         loader = _Loader(text)
         try:
+            duplicates = _walk(text, loader)
             root = loader.get_single_node()
-            if root is not None:
-                _measure(root, 1, {})
-            duplicates = tuple(_duplicates(root)) if root is not None else ()
             data = loader.construct_document(root) if root is not None else None
         finally:
             loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        # The text of the line is left out: it could hold a secret.
-        mark = error.problem_mark or error.context_mark
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        text = ", ".join(part for part in (error.context, error.problem) if part)
-        if isinstance(error, _Refused):
-            raise ConfigError(f"{where}: this cannot be a configuration: it {text}.", do="Compare it with config/config.yaml.") from None
-        raise ConfigError(f"{where}: this is not valid YAML: {text}.", do=advice) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        text = " ".join(str(error).split())
-        raise ConfigError(f"{path}: this is not valid YAML: {text}.", do=advice) from None
+        fault = " ".join(str(error).split())
+        if isinstance(error, yaml.MarkedYAMLError):
+            # The text of the line is left out: it could hold a secret.
+            mark = error.problem_mark or error.context_mark
+            where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else where
+            fault = ", ".join(part for part in (error.context, error.problem) if part)
+        if isinstance(error, _Refused):
+            raise ConfigError(f"{where}: this cannot be a configuration: it {fault}.", do="Compare it with config/config.yaml.") from None
+        raise ConfigError(f"{where}: this is not valid YAML: {fault}.", do=advice) from None
     return Source(path, data, root, duplicates, at)
 
 
@@ -118,79 +117,58 @@ def _text(path: Path) -> str:
         ) from None
 
 
-def _refuse_depth(text: str) -> None:
-    """Refuse nesting that no configuration has: composing it recurses in C and would crash the interpreter."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Parser):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > MAX_DEPTH:
-            raise _Refused(f"is nested deeper than {MAX_DEPTH} levels", event)
+@dataclass
+class _Open:
+    """A mapping or list whose end is still to come: how many nodes stand in it, and its keys with their lines."""
+
+    start: Any
+    values: int = 1
+    levels: int = 0
+    children: int = 0
+    keys: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
-def _measure(node: yaml.Node, depth: int, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
-    """Return (values, levels) below and with ``node``, aliases written out.
+def _walk(text: str, resolver: Any) -> tuple[tuple[int, int, str], ...]:
+    """Return the keys that stand twice in one mapping, as ``Source.duplicates``; YAML would silently drop the first.
+
+    The parser's events come one by one, before anything is composed: deep nesting would crash the interpreter in C, and a few aliases can
+    stand for more values than memory holds.
 
     Raises:
-        yaml.MarkedYAMLError: more of either than a configuration has, or a node contains itself.
+        yaml.MarkedYAMLError: deeper, or with aliases written out larger, than a configuration is, or a node contains itself.
     """
-    if isinstance(node, yaml.ScalarNode):
-        return 1, 1
-    if id(node) in known:
-        found = known[id(node)]
-        if found is None:
-            raise _Refused("contains itself through an alias (*name)", node)
-    else:
-        known[id(node)] = None
-        inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
-        sizes = [_measure(part, depth + 1, known) for part in inner]
-        found = known[id(node)] = 1 + sum(size for size, _ in sizes), 1 + max((high for _, high in sizes), default=0)
-    values, levels = found
-    if values > MAX_VALUES:
-        raise _Refused(f"holds more than {MAX_VALUES:,} keys and values, those behind aliases (*name) counted each time", node)
-    if depth - 1 + levels > MAX_DEPTH:
-        raise _Refused(f"is nested deeper than {MAX_DEPTH} levels, aliases (*name) counted", node)
-    return found
-
-
-def _duplicates(root: yaml.Node) -> list[tuple[int, int, str]]:
-    """Return keys that stand twice in one mapping; YAML would silently drop the first."""
-    found: list[tuple[int, int, str]] = []
-    seen: set[int] = set()
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen:  # an alias shares its anchor's node, and may even contain itself
+    sizes: dict[str | None, tuple[int, int] | None] = {}  # values and levels by anchor; None: not ended
+    found, opened = [], [_Open(None)]
+    event: Any
+    for event in yaml.parse(text, Loader=_Parser):
+        here = opened[-1]
+        size: tuple[int, int] | None = (1, 0)
+        if isinstance(event, yaml.CollectionStartEvent):
+            opened.append(_Open(event))
+            size = None
+        elif isinstance(event, yaml.CollectionEndEvent):
+            opened.pop()
+            size, event, here = (here.values, 1 + here.levels), here.start, opened[-1]
+        elif isinstance(event, yaml.AliasEvent):
+            if (size := sizes.get(event.anchor, (1, 0))) is None:
+                raise _Refused("contains itself through an alias (*name)", event)
+        elif not isinstance(event, yaml.ScalarEvent):
             continue
-        seen.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            waiting.extend(node.value)
-        elif isinstance(node, yaml.MappingNode):
-            lines: dict[tuple[str, str], int] = {}
-            for key, value in node.value:
-                waiting.append(value)
-                if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
-                    continue
-                line, identity = key.start_mark.line + 1, (key.tag, key.value)
-                if identity in lines:
-                    found.append((line, lines[identity], key.value))
-                lines.setdefault(identity, line)
-    return sorted(found)
-
-
-def _child(node: yaml.Node | None, part: Any) -> tuple[int, yaml.Node] | None:
-    """Return (line from 1, node) of one key or list index; None for keys whose text differs from their value, such as `no`."""
-    if isinstance(node, yaml.SequenceNode):
-        return node.value[part].start_mark.line + 1, node.value[part]
-    return _entries(node).get(str(part)) if isinstance(node, yaml.MappingNode) else None
-
-
-@functools.lru_cache(maxsize=64)
-def _entries(node: yaml.MappingNode) -> dict[str, tuple[int, yaml.Node]]:
-    """Return (line from 1, node) by key. What `<<` brings stands in front of the mapping's own keys by now: the last one counts."""
-    return {key.value: (key.start_mark.line + 1, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)}
+        elif isinstance(here.start, yaml.MappingStartEvent) and here.children % 2 == 0:
+            tag, line = event.tag or resolver.resolve(yaml.ScalarNode, event.value, event.implicit), event.start_mark.line + 1
+            if (tag, event.value) in here.keys and tag != "tag:yaml.org,2002:merge":
+                found.append((line, here.keys[tag, event.value], event.value))
+            here.keys.setdefault((tag, event.value), line)
+        if event.anchor and not isinstance(event, yaml.AliasEvent):
+            sizes[event.anchor] = size
+        if size:
+            here.children += 1
+            here.values, here.levels = here.values + size[0], max(here.levels, size[1])
+        if here.values > MAX_VALUES:
+            raise _Refused(f"holds more than {MAX_VALUES:,} keys and values, those behind aliases (*name) counted each time", event)
+        if len(opened) - 1 + (size or (0, 0))[1] > MAX_DEPTH:
+            raise _Refused(f"is nested deeper than {MAX_DEPTH} levels, aliases (*name) counted", event)
+    return tuple(sorted(found))
 
 
 def value_at(data: Any, loc: Sequence[Any]) -> Any:
@@ -225,21 +203,31 @@ def find(sources: Sequence[Source], data: Any, loc: Sequence[Any]) -> tuple[int,
     while loc and is_missing(value_at(data, loc)):
         loc.pop()
     wanted = value_at(data, loc)
-    for index in reversed(range(len(sources))):
-        source = sources[index]
+    for index, source in reversed(list(enumerate(sources))):
         inside = loc[len(source.at) :]
-        if [*source.at, *inside] != loc:
-            continue
         here = value_at(source.data, inside)
         # Mappings are merged key by key, so they differ from the file when one key inside was overridden.
         same = _same(here, wanted) or (isinstance(here, dict) and isinstance(wanted, dict))
-        if is_missing(here) or not same:
-            continue
-        line, node = 1, source.root
-        for part in inside:
-            step = _child(node, part)
-            if step is None:
-                break
-            line, node = step[0], step[1]
-        return index, line
+        if [*source.at, *inside] == loc and same and not is_missing(here):
+            return index, _line(source.root, inside)
     return None
+
+
+def _line(node: yaml.Node | None, loc: Sequence[Any]) -> int:
+    """Return the line of what stands at ``loc``; of the entry around a key whose text differs from its value, such as `no`."""
+    line = 1
+    for part in loc:
+        if isinstance(node, yaml.SequenceNode):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+        elif found := _entries(node).get(str(part)) if isinstance(node, yaml.MappingNode) else None:
+            line, node = found
+        else:
+            break
+    return line
+
+
+@functools.lru_cache(maxsize=64)
+def _entries(node: yaml.MappingNode) -> dict[str, tuple[int, yaml.Node]]:
+    """Return (line from 1, node) by key. What `<<` brings stands in front of the mapping's own keys by now: the last one counts."""
+    return {key.value: (key.start_mark.line + 1, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)}

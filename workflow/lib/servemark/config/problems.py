@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,18 +10,15 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from servemark.config import aliases
-from servemark.config.cluster import (
-    CONSTRAINT_PATTERN,
-    MODULE_PATTERN,
-    WORD_PATTERN,
-    Site,
-)
+from servemark.config.cluster import CONSTRAINT_PATTERN, MODULE_PATTERN, WORD_PATTERN, Site, SmallJobs
 from servemark.config.field_types import NAME_PATTERN, OPTION_PATTERN, RUN_PATTERN, VARIABLE_PATTERN, nearest
-from servemark.config.model import Config, Deployment
+from servemark.config.model import Config, Deployment, Environment, Model, Sweep, Timeouts
 from servemark.config.positions import Source, find, is_missing, value_at
 from servemark.config.reserved import SERVE_OPTIONS, kebab, refusal
-from servemark.config.workload import KINDS, Load, Workload
+from servemark.config.topology import AskedTopology
+from servemark.config.workload import KINDS, Load
 from servemark.errors import ConfigError
+from servemark.measurement.thresholds import Verdict
 from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 Loc = tuple[Any, ...]
@@ -67,26 +63,23 @@ def from_pydantic(error: ValidationError, data: Any) -> list[Problem]:
 
 
 def _translate(item: Any, data: Any, rooted: bool) -> Problem:
-    kind, context = item["type"], item.get("ctx", {})
+    kind, context, found = item["type"], item.get("ctx", {}), item["input"]
     loc: Loc = tuple(item["loc"])
-    home = model_at(loc[:-1])
+    home = _HOMES.get(_pattern(loc[:-1]))
     if rooted and loc[:1] == ("workloads",) and len(loc) > 2 and loc[2] in KINDS:
         # pydantic puts the dataset between a workload's name and its key
         loc, home = loc[:2] + loc[3:], KINDS[loc[2]]
     if loc and loc[-1] == "[key]":  # pydantic gives the key `no`, false to YAML, as 0
-        loc = (*loc[:-2], item["input"])
+        loc = (*loc[:-2], found)
     if isinstance(loc[-1] if loc else None, int) and not isinstance(value_at(data, loc[:-1]), list | tuple | dict):
         loc = loc[:-1]  # a single value where a list may stand
-    found = item["input"]
     if kind == "refused":
         given = found if isinstance(found, str) else None
-        loc = (*loc, *context["at"])
-        return Problem(loc, context["text"], tuple(context["allowed"]), context["hide"], given)
+        return Problem((*loc, *context["at"]), context["text"], tuple(context["allowed"]), context["hide"], given)
     if kind == "extra_forbidden":
         return _unknown_key(loc, home)
     if kind == "union_tag_not_found":
-        close = nearest("dataset", [key for key in found if isinstance(key, str)])
-        if close:
+        if close := nearest("dataset", [key for key in found if isinstance(key, str)]):
             return Problem((*loc, close), "is an unknown key", ("dataset",), given=close)
         return Problem((*loc, "dataset"), "is missing", tuple(KINDS))
     if kind == "union_tag_invalid":
@@ -95,29 +88,18 @@ def _translate(item: Any, data: Any, rooted: bool) -> Problem:
         allowed = tuple(re.findall(r"'([^']+)'", context["expected"]))
         return Problem(loc, "is not one of the choices", allowed, given=str(found))
     if kind == "string_pattern_mismatch":
-        pattern = context["pattern"]
-        return Problem(loc, f"must match {pattern} ({_PATTERNS[pattern]})")
-    if kind in _WORDS:
-        return Problem(loc, _WORDS[kind].format_map(context) + _hint(kind, found))
-    return Problem(loc, item["msg"])
+        return Problem(loc, f"must match {context['pattern']} ({_PATTERNS[context['pattern']]})")
+    # pydantic's own words for all else: "Input should be a valid integer"
+    text = _WORDS.get(kind, item["msg"].replace("Input should", "must"))
+    return Problem(loc, text + _hint(kind, found))
 
 
 _WORDS = {
     "missing": "is missing",
-    "string_type": "must be text",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
-    "bool_type": "must be true or false",
-    "greater_than": "must be greater than {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than_equal": "must be at most {le}",
-    "string_too_long": "must have at most {max_length} characters",
-    "too_short": "must not be empty",
-    **dict.fromkeys(("model_type", "model_attributes_type"), "must be a mapping of keys, indented below it"),
-    "dict_type": "must be a mapping of names, indented below it",
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "must be a mapping, indented below it"),
     "tuple_type": "must be a list",
+    "too_short": "must not be empty",
+    "bool_type": "must be true or false",
     "invalid_key": "must be text",
 }
 
@@ -129,44 +111,33 @@ def _hint(kind: str, found: Any) -> str:
         return ": put it in quotes"
     if kind in ("int_type", "float_type") and isinstance(found, str) and re.fullmatch(r"[\d.]+e[+-]?\d+", found.lower()):
         return "; YAML takes 1e3 and 1e-3 for text, write 1000 or 0.001"
-    if kind in ("int_type", "float_type", "bool_type") and isinstance(found, str):
-        return ", without quotes"
-    return ""
+    return ", without quotes" if kind in ("int_type", "float_type", "bool_type") and isinstance(found, str) else ""
 
 
-def model_at(loc: Sequence[Any]) -> type[BaseModel] | None:
-    """Return the type that stands at ``loc`` of a configuration, or None where there is no mapping of fixed keys."""
-    here: Any = Config
-    for part in loc:
-        if isinstance(here, type) and issubclass(here, BaseModel):
-            field = here.model_fields.get(part)
-            here = field.annotation if field else None
-            if here == Site | None:
-                here = Site
-        elif typing.get_origin(here) in (dict, tuple):
-            here = typing.get_args(here)[1 if typing.get_origin(here) is dict else 0]
-        if here == Workload:
-            here = next(iter(KINDS.values()))  # of any kind, for hints
-    return here if isinstance(here, type) and issubclass(here, BaseModel) else None
-
-
-# In words, the way to each mapping of fixed keys.
-_HOMES = {
-    "at the top level": Config,
-    **{
-        f"under {'.'.join(loc)}": model_at(loc)
-        for loc in (
-            ("models", "NAME"),
-            ("environments", "NAME"),
-            ("deployments", "NAME"),
-            ("deployments", "NAME", "topology"),
-            ("workloads", "NAME"),
-            ("verdict",),
-            ("timeouts",),
-        )
-    },
-    "in the cluster's file, config/clusters/NAME.yaml": Site,
+_HOMES: dict[Loc, type[BaseModel]] = {
+    (): Config,
+    ("models", "NAME"): Model,
+    ("environments", "NAME"): Environment,
+    ("deployments", "NAME"): Deployment,
+    ("deployments", "NAME", "topology"): AskedTopology,
+    ("workloads", "NAME"): KINDS["random"],
+    ("verdict",): Verdict,
+    ("timeouts",): Timeouts,
+    ("cluster",): Site,
+    ("cluster", "small_jobs"): SmallJobs,
+    ("sweeps", "NAME"): Sweep,
 }
+"""Each mapping of fixed keys by the way to it; of workloads, any kind."""
+
+
+def _pattern(loc: Loc) -> Loc:
+    return (loc[0], "NAME", *loc[2:]) if len(loc) > 1 and loc[0] != "cluster" else loc
+
+
+def _place(way: Loc) -> str:
+    if way[:1] == ("cluster",):
+        return "in the cluster's file, config/clusters/NAME.yaml"
+    return f"under {'.'.join(way)}" if way else "at the top level"
 
 
 def _unknown_key(loc: Loc, home: type[BaseModel] | None) -> Problem:
@@ -176,16 +147,15 @@ def _unknown_key(loc: Loc, home: type[BaseModel] | None) -> Problem:
     if known := next((one for one in (*keys, key) if nearest(one, allowed)), None):
         return Problem(loc, "is an unknown key", allowed, given=known)
     text = "is an unknown key"
-    elsewhere = [(one, place) for one in keys for place, model in _HOMES.items() if model and one in model.model_fields]
+    elsewhere = [(one, way) for one in keys for way, model in _HOMES.items() if one in model.model_fields]
+    why = refusal(kebab(key), SERVE_OPTIONS)
     if elsewhere:
-        one, place = elsewhere[0]
-        text += f"; it belongs {place}" if one == key else f"; it is `{one}` {place}"
+        one, way = elsewhere[0]
+        text += f"; it belongs {_place(way)}" if one == key else f"; it is `{one}` {_place(way)}"
     elif keys[0].startswith("options."):
         text += f"; it is `{keys[0].removeprefix('options.')}` under deployments.NAME.options"
-    elif home is Deployment and not refusal(kebab(key), SERVE_OPTIONS):
-        text += "; options of `vllm serve` stand under `options`"
     elif home is Deployment:
-        text += f"; {refusal(kebab(key), SERVE_OPTIONS)}"
+        text += f"; {why or 'options of `vllm serve` stand under `options`'}"
     elif home and issubclass(home, Load):
         text += "; options of `vllm bench serve` stand under `client_options`"
     return Problem(loc, text, allowed)
@@ -213,14 +183,9 @@ def shortened(text: str, length: int = 60) -> str:
 
 def dotted(loc: Iterable[Any]) -> str:
     """``('workloads', 'chat', 'concurrency', 1)`` -> ``workloads.chat.concurrency[1]``."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(str(part))}" for part in loc)
+    names = (part if isinstance(part, int) else shortened(str(part), 100) for part in loc)
+    text = "".join(f"[{name}]" if isinstance(name, int) else f".{name if name.isprintable() else repr(name)}" for name in names)
     return text.removeprefix(".") or "the configuration"
-
-
-def _key(name: str) -> str:
-    # Names have up to 80 characters.
-    name = shortened(name, 100)
-    return name if name.isprintable() else repr(name)
 
 
 def describe(problem: Problem, data: Any, at: Loc = ()) -> str:
@@ -230,8 +195,7 @@ def describe(problem: Problem, data: Any, at: Loc = ()) -> str:
         at: the part of the place that goes without saying.
     """
     text = f"{dotted(problem.loc[len(at) :])}: {problem.text}"
-    close = nearest(problem.given, problem.allowed) if problem.given else None
-    if close:
+    if close := nearest(problem.given, problem.allowed) if problem.given else None:
         text += f"; did you mean `{close}`?"
     value = value_at(data, problem.loc)
     if not is_missing(value):
@@ -252,9 +216,8 @@ def config_error(problems: Sequence[Problem], data: Any, sources: Sequence[Sourc
         at = sources[place[0]].at if place else ()
         entries.append((place or (len(sources), 0), f"  {where}: {describe(problem, data, at)}"))
     for index, source in enumerate(sources):
-        for line, first, key in source.duplicates:
-            text = f"  {source.path}:{line}: {key}: this key is already in line {first} of the same mapping; remove one"
-            entries.append(((index, line), text))
+        twice = "this key is already in line {} of the same mapping; remove one"
+        entries += [((index, line), f"  {source.path}:{line}: {key}: {twice.format(first)}") for line, first, key in source.duplicates]
     lines = list(dict.fromkeys(text for _, text in sorted(entries, key=lambda entry: entry[0])))
     head = "The configuration has a problem" if len(lines) == 1 else f"The configuration has {len(lines)} problems"
     if len(lines) > _SHOWN_PROBLEMS:

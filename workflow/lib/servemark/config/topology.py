@@ -24,72 +24,49 @@ class AskedTopology(Shape):
         """Return the topology as records and planning have it, with the devices that it takes of each node."""
         return Topology(**self.model_dump(), devices_per_node=self.devices_per_node)
 
+    # The first fault alone: the numbers of nodes below are sought among as many ranks.
     @model_validator(mode="after")
-    def _ranks_fit(self) -> AskedTopology:
+    def _possible(self, info: ValidationInfo) -> AskedTopology:
+        context = info.context or {}
+        cluster: Site | None = context.get("cluster")
+        gpus = cluster.gpus_per_node if cluster else 0
         if self.traits.one_rank and self.replica_size > 1:
-            allowed = [name for name, traits in EXECUTORS.items() if not traits.one_rank]
             raise refuse(
                 f"`{self.executor}` is {self.traits.label}, and tensor_parallel x pipeline_parallel x data_parallel is "
                 f"{self.replica_size}; write `mp` or nothing",
                 at=("executor",),
-                allowed=allowed,
+                allowed=[name for name, traits in EXECUTORS.items() if not traits.one_rank],
             )
-        return self
-
-    # Before those below, which look for the numbers of nodes that the ranks divide over.
-    @model_validator(mode="after")
-    def _of_this_world(self) -> AskedTopology:
         if (ranks := self.world_size) > MAX_RANKS:
-            raise refuse(
-                f"tensor_parallel x pipeline_parallel x data_parallel x replicas is {ranks:,} ranks; at most {MAX_RANKS:,} are possible"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _something_to_balance(self) -> AskedTopology:
+            product = "tensor_parallel x pipeline_parallel x data_parallel x replicas"
+            raise refuse(f"{product} is {ranks:,} ranks; at most {MAX_RANKS:,} are possible")
         if self.balancing == "router" and self.data_parallel == 1:
             raise refuse(
                 "`router` spreads requests over data parallel engines, and data_parallel is 1; leave it out, or raise data_parallel",
                 at=("balancing",),
             )
-        return self
-
-    @model_validator(mode="after")
-    def _something_to_route(self) -> AskedTopology:
         if self.routing != "round_robin" and not self.routed:
             raise refuse(
-                f"`{self.routing}` is what a router does, and there is none before one server; leave it out, raise replicas, or give "
+                f"`{self.routing}` is a policy of the router, and one server has none; leave it out, raise replicas, or give "
                 "data parallel engines `balancing: router`",
                 at=("routing",),
             )
-        return self
-
-    @model_validator(mode="after")
-    def _within_reach(self, info: ValidationInfo) -> AskedTopology:
-        """With a cluster, or None, as validation context: whether it has such nodes."""
-        context = info.context or {}
-        if "cluster" not in context:
-            return self
-        cluster: Site | None = context["cluster"]
-        if cluster is None:
-            way_out = "needs a scheduler: run with --profile profiles/slurm, or write `cluster: NAME`"
-            if self.nodes > 1:
-                raise refuse(f"more than one node {way_out}", at=("nodes",))
-            if self.client == "own":
-                raise refuse(f"a node of its own for the client {way_out}", at=("client",))
-        elif 0 < cluster.gpus_per_node < self.devices_per_node:
+        # Without a cluster, or None, as validation context it is not known whether there are such nodes.
+        if "cluster" in context and cluster is None and (self.nodes > 1 or self.client == "own"):
+            what, key = ("more than one node", "nodes") if self.nodes > 1 else ("a node of its own for the client", "client")
+            raise refuse(f"{what} needs a scheduler: run with --profile profiles/slurm, or write `cluster: NAME`", at=(key,))
+        if 0 < gpus < self.devices_per_node:
             raise refuse(
-                f"{self.world_size} ranks on {self.nodes} node(s) take {self.devices_per_node} devices of each, and the "
-                f"cluster's nodes have {cluster.gpus_per_node} (gpus_per_node); {self._legal_nodes(cluster.gpus_per_node)}",
+                f"{ranks} ranks on {self.nodes} node(s) take {self.devices_per_node} devices of each, and the "
+                f"cluster's nodes have {gpus} (gpus_per_node); {self._legal_nodes(gpus)}",
                 at=("nodes",),
             )
+        if self.replicas % self.nodes:
+            self._divides_over_nodes(gpus)
         return self
 
-    @model_validator(mode="after")
-    def _divides_over_nodes(self, info: ValidationInfo) -> AskedTopology:
-        """Check that each node has whole replicas, or each replica whole nodes with as many ranks on each."""
-        if self.replicas % self.nodes == 0:
-            return self
+    def _divides_over_nodes(self, gpus_per_node: int) -> None:
+        """Check that each replica has whole nodes, with as many ranks on each."""
         if self.nodes % self.replicas:
             legal = [n for n in range(1, 2 * self.nodes + 1) if n % self.nodes == 0 or self.nodes % n == 0]
             raise refuse(
@@ -97,12 +74,11 @@ class AskedTopology(Shape):
                 f"{self.nodes} nodes legal: {', '.join(map(str, legal))} and further multiples of {self.nodes}",
                 at=("replicas",),
             )
-        nodes = self.nodes // self.replicas
-        ranks = self.replica_size
+        nodes, ranks, legal_nodes = self.nodes_of_a_replica, self.replica_size, self._legal_nodes(gpus_per_node)
         if ranks % nodes:
             raise refuse(
                 f"tensor_parallel x pipeline_parallel x data_parallel = {ranks} ranks of a replica do not divide over its "
-                f"{nodes} nodes; {self._legal_nodes(_gpus_per_node(info))}",
+                f"{nodes} nodes; {legal_nodes}",
                 at=("nodes",),
             )
         if not self._divides(self.nodes):
@@ -113,11 +89,10 @@ class AskedTopology(Shape):
             )
             others = [name for name in EXECUTORS if self.model_copy(update={"executor": name})._divides(self.nodes)]
             raise refuse(
-                f"{placed}, so {self.data_parallel} engines do not divide over {nodes} nodes; {self._legal_nodes(_gpus_per_node(info))}"
+                f"{placed}, so {self.data_parallel} engines do not divide over {nodes} nodes; {legal_nodes}"
                 + (f"; or write `executor: {others[0]}`, which has engines across nodes" if others else ""),
                 at=("data_parallel",),
             )
-        return self
 
     def _divides(self, nodes: int) -> bool:
         """Return whether vLLM can spread the ranks over so many nodes.
@@ -138,8 +113,3 @@ class AskedTopology(Shape):
         ranks = self.world_size
         found = [n for n in range(1, ranks + 1) if self._divides(n) and ranks <= n * (gpus_per_node or ranks)]
         return f"legal for `nodes` here: {', '.join(map(str, found))}" if found else "no number of nodes has them so: change the sizes"
-
-
-def _gpus_per_node(info: ValidationInfo) -> int:
-    cluster: Site | None = (info.context or {}).get("cluster")
-    return cluster.gpus_per_node if cluster else 0
