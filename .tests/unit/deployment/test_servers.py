@@ -18,7 +18,7 @@ from servemark.launch import api_key
 from servemark.launch import compile_cache as compiled
 from servemark.nodes import allocation, port_plan
 from servemark.nodes.allocation import Allocation
-from servemark.planning import place
+from servemark.planning.placement import place
 from servemark.processes import identity
 from servemark.records import Cluster, DaemonState, Fabric, Failure, Node, Topology
 

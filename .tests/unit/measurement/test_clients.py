@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -247,9 +248,9 @@ def test_a_busy_client_and_one_out_of_step_are_suspect_with_their_numbers(cores,
     found = {reason.code: reason for reason in clients.reasons(two, duration_s, thresholds(min_client_overlap=0.95))}
     assert found.keys() == expected and {reason.severity for reason in found.values()} <= {"SUSPECT"}
     if "client_saturated" in found:
-        assert "process 2 of 2 used 86% of a core" in found["client_saturated"].detail
+        assert re.findall(r"[\d.]+%?", found["client_saturated"].detail)[:4] == ["2", "2", "86%", "85%"]
     if "clients_out_of_step" in found:
-        assert "during 18.90 s of 20.00 s" in found["clients_out_of_step"].detail
+        assert re.findall(r"\d+\.\d+", found["clients_out_of_step"].detail) == ["18.90", "20.00"]
     assert list(clients.reasons(two[:1], 20.0, thresholds(min_client_overlap=1.0))) == [], "one is in step with itself"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from dataclasses import replace
 from itertools import accumulate
 
@@ -60,17 +61,20 @@ def test_real_results_of_a_rate_with_and_without_a_limit(file, concurrency, foun
     assert judgement.figures is not None
 
 
-def test_the_sentence_says_what_was_asked_and_sent_and_what_to_do():
+def numbers(detail: str) -> list[str]:
+    return re.findall(r"\d[\d.]*%?", detail)
+
+
+def test_the_detail_has_the_rates_the_waits_and_the_limit():
     (reason,) = judged(read_raw(FIXTURES / "bench-0.32.0-rate-not-kept.json"), concurrency=4, input_tokens=64, output_tokens=4).reasons
-    assert "20 requests/s were asked for and 8.728 were sent (56% fewer)" in reason.detail
-    assert "waited 1936 ms in the client (mean TTFT: 23 ms)" in reason.detail
-    assert "raise `concurrency`, the upper limit, which is 4; give the workload more `clients`; ask for a lower" in reason.detail
+    assert numbers(reason.detail) == ["20", "8.728", "56%", "1936", "23", "4"]
+    assert all(key in reason.detail for key in ("`concurrency`", "`clients`", "`request_rate`"))
 
 
 def test_where_the_limit_is_reached_now_and_then_the_mean_rate_is_kept_and_the_waits_tell():
     raw = read_raw(FIXTURES / "bench-0.32.0-rate-near-limit.json")
     (reason,) = judged(raw, concurrency=11, input_tokens=64, output_tokens=4).reasons
-    assert "20 requests/s were asked for and 19.99 were sent; before it was sent a request waited 67 ms" in reason.detail
+    assert numbers(reason.detail)[:3] == ["20", "19.99", "67"]
     untold = replace(raw, requests=tuple(replace(one, waited=None) for one in raw.requests), clients=())
     assert judged(untold, concurrency=11, input_tokens=64, output_tokens=4).reasons == ()
 
@@ -97,8 +101,8 @@ def test_without_waits_the_starts_alone_tell_of_a_limit_that_is_always_reached(p
 def test_without_a_limit_the_way_out_is_another_one():
     late = [number / 15 for number in range(1, 61)]
     (reason,) = judged(result(load(late, told=False))).reasons
-    assert "20 requests/s were asked for and 15 were sent (25% fewer)" in reason.detail
-    assert "upper limit" not in reason.detail and "more `clients`" in reason.detail
+    assert numbers(reason.detail) == ["20", "15", "25%"]
+    assert "`concurrency`" not in reason.detail and "`clients`" in reason.detail
 
 
 @pytest.mark.parametrize(("deviation", "suspect"), [(0.04, True), (0.06, False), (1.0, False)])

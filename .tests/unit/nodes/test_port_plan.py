@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from servemark.nodes import port_plan
-from servemark.planning import place
+from servemark.planning.placement import place
 from servemark.records import Node, Topology
 
 

@@ -11,14 +11,13 @@ from pydantic import ValidationError
 from builders import loads, report_data
 from builders.deployed import HARDWARE
 from builders.paths import ROOT
-from servemark import planning
 from servemark.config.expand import points
 from servemark.config.load import load
 from servemark.config.model import Deployment
 from servemark.errors import PlanRefused
 from servemark.measurement.thresholds import Verdict
-from servemark.planning import advise
-from servemark.planning.advice import CONDITIONS, REQUESTS_PER_SLOT, ROUNDING
+from servemark.planning import plan_deployment
+from servemark.planning.advice import CONDITIONS, REQUESTS_PER_SLOT, ROUNDING, advise
 from servemark.planning.advice_data import NUMBERS, SENTENCES, Data
 from servemark.planning.cuda_graphs import dense
 from servemark.planning.plan_deployment import DeploymentSpec, plan
@@ -110,7 +109,7 @@ def told(**changes) -> dict[str, str]:
     """The advice for such a plan, by code. The plan has it as its warnings."""
     given = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "advise", lambda asked: given.update(advise(asked)) or given)
+        patch.setattr(plan_deployment, "advise", lambda asked: given.update(advise(asked)) or given)
         assert planned(**changes).warnings == tuple(given.values())
     return given
 
@@ -321,7 +320,7 @@ def test_a_length_below_what_a_workload_asks_for_is_refused(length, fits):
     if fits:
         assert planned(options={"max-model-len": length}).estimate.max_model_len == 2048
         return
-    with pytest.raises(PlanRefused, match=r"workloads\.chat asks for 1024 \+ 1024 = 2048 tokens, and options\.max-model-len") as refused:
+    with pytest.raises(PlanRefused, match=r"workloads\.chat .* 2048 tokens, .*max-model-len") as refused:
         planned(options={"max-model-len": length})
     assert refused.value.reason == "bad_option"
 

@@ -7,9 +7,11 @@ import pytest
 
 from builders.paths import FIXTURES
 from servemark.errors import PlanRefused
-from servemark.planning import Server, compare, memory, observe, require
+from servemark.planning import memory
+from servemark.planning.compare_log import compare, observe
 from servemark.planning.legality import stage_layers
-from servemark.planning.server import GIB
+from servemark.planning.memory import require
+from servemark.planning.server import GIB, Server
 from servemark.records import Topology
 from servemark.weights import builtin, manifest
 from servemark.weights.architecture import Architecture
@@ -176,7 +178,7 @@ def test_decimal_gigabytes_fail_against_both():
 
 CONSTANTS = {
     "driver reserve": ("DRIVER_RESERVE_GIB", 10.0),
-    "activations": ("ACTIVATION_GIB", {"gpt_oss": 12.0}),
+    "activations": ("ACTIVATION_GIB", {"gpt_oss": 12.0, "other": 2.2}),
     "non-torch": ("NON_TORCH_GIB", (10.0, 10.0)),
     "CUDA graphs": ("CUDA_GRAPH_GIB", 10.0),
 }

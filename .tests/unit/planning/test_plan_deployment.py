@@ -3,72 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from builders import report_data
 from builders.deployed import HARDWARE
-from builders.loads import load
-from servemark.config.cluster import Site
-from servemark.config.model import Deployment
+from builders.planning import CHECK, CLUSTER, GPUS, KNOWN, point
 from servemark.errors import PlanRefused
 from servemark.launch.random_weights import LOAD_FORMAT
 from servemark.measurement import key
 from servemark.planning.advice_data import SENTENCES
-from servemark.planning.plan_deployment import DeploymentSpec, plan, unknown_options
-from servemark.records import Gpu, LoadPoint, Plan
-from servemark.weights import builtin, manifest
-
-KNOWN = (
-    "max-model-len",
-    "dtype",
-    "enforce-eager",
-    "gpu-memory-utilization",
-    "kv-cache-memory-bytes",
-    "kv-cache-dtype",
-    "block-size",
-    "max-num-batched-tokens",
-    "compilation-config",
-    "enable-prefix-caching",
-    "max-cudagraph-capture-size",
-    "trust-remote-code",
-)
-CHECK = report_data.check(serve_options=KNOWN, warnings=("Ray cannot be imported: no ray",))
-GPUS = HARDWARE.model_copy(update={"accelerator": "cuda", "gpus": tuple(Gpu(name="NVIDIA H200", memory_mib=m) for m in (143771, 100000))})
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("tiny")
-    builtin.make("tiny-dense", directory)
-    return manifest.build("tiny", "builtin:tiny-dense", directory)
-
-
-def point(repetition=1, **changes) -> LoadPoint:
-    values = {"name": f"chat-c4-r{repetition}", "repetition": repetition, "seed": repetition, "requests": 32}
-    values |= {"input_tokens": 64, "output_tokens": 32, "warmups": 3, "warmup_tokens": 32}
-    return load(**(values | changes))
-
-
-@pytest.fixture
-def planned(tiny):
-    def run(hardware=HARDWARE, trust=False, points=None, check=CHECK, cluster=None, model=tiny, inherited=None, **changes) -> Plan:
-        values = {
-            "model": "tiny",
-            "environment": "cpu",
-            "options": {"max-model-len": 512},
-            "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"},
-        }
-        spec = DeploymentSpec(
-            deployment=Deployment.model_validate(values | changes),
-            points=points or [point(1), point(2)],
-            trust_remote_code=trust,
-            cluster=cluster,
-            inherited=inherited or {},
-        )
-        return plan("plain", spec, hardware, check, model)
-
-    return run
+from servemark.planning.plan_deployment import unknown_options
+from servemark.records import Gpu, Plan
+from servemark.weights import builtin
 
 
 def test_random_weights_are_stamped_in_options_warnings_and_ledger_key(planned, tiny):
@@ -175,46 +123,30 @@ def test_trusted_code_is_stamped(planned):
 @pytest.mark.parametrize(
     ("changes", "reason", "words"),
     [
-        (
-            {"options": {"max-modle-len": 512}},
-            "unknown_option",
-            "options.max-modle-len: vLLM 0.32.0+cpu has no such option; did you mean max-model-len.",
-        ),
-        (
-            {"topology": {"tensor_parallel": 3}},
-            "illegal_topology",
-            "tensor_parallel 3 does not divide 4 attention heads",
-        ),
-        (
-            {"topology": {"pipeline_parallel": 2, "tensor_parallel": 2}},
-            "illegal_topology",
-            "on 1 node(s) these are 4 devices a node, and a node has 2",
-        ),
+        ({"options": {"max-modle-len": 512}}, "unknown_option", "max-model-len"),
+        ({"topology": {"tensor_parallel": 3}}, "illegal_topology", "tensor_parallel 3"),
+        ({"topology": {"pipeline_parallel": 2, "tensor_parallel": 2}}, "illegal_topology", "4 devices"),
         (
             {"topology": {"pipeline_parallel": 2}, "options": {"max-model-len": 512, "enforce-eager": True}},
             "illegal_topology",
-            "pipeline_parallel 2 on CPU dies at the first request; legal here: `enforce-eager: false`",
+            "`enforce-eager: false`",
         ),
-        (
-            {"variables": {"TIKTOKEN_ENCODINGS_BASE": "/encodings"}},
-            "bad_option",
-            "variables.TIKTOKEN_ENCODINGS_BASE is set, and vLLM 0.32.0+cpu carries the vocabulary itself",
-        ),
+        ({"variables": {"TIKTOKEN_ENCODINGS_BASE": "/encodings"}}, "bad_option", "variables.TIKTOKEN_ENCODINGS_BASE"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_its_key(planned, changes, reason, words):
     with pytest.raises(PlanRefused) as refused:
         planned(**changes)
     assert refused.value.reason == reason
-    assert words in refused.value.what and refused.value.what.startswith("deployments.plain cannot be served:")
+    assert words in refused.value.what and refused.value.what.startswith("deployments.plain ")
 
 
 @pytest.mark.parametrize(
     ("lengths", "options", "words"),
     [
-        ((480, 33), {}, "workloads.chat asks for 480 + 33 = 513 tokens, and options.max-model-len is 512"),
-        ((64, 32), {"random-prefix-len": 417}, "asks for 417 (random-prefix-len) + 64 + 32 = 513 tokens, and options"),
-        ((64, 32), {"random-prefix-len": "417"}, "legal here: 513 and more, or name other `workloads`"),
+        ((480, 33), {}, "480 + 33 = 513 "),
+        ((64, 32), {"random-prefix-len": 417}, "417 (random-prefix-len) + 64 + 32 = 513 "),
+        ((64, 32), {"random-prefix-len": "417"}, "513"),
         ((480, 32), {}, None),
         ((64, 32), {"random-prefix-len": 416}, None),
     ],
@@ -242,7 +174,7 @@ def test_graphs_for_the_workload_are_a_number_in_plan_and_ledger_key(planned):
 
 
 def test_graphs_for_a_workload_without_a_limit_are_refused(planned):
-    with pytest.raises(PlanRefused, match="chat-q2-r1 has a request rate and no concurrency") as refused:
+    with pytest.raises(PlanRefused, match="chat-q2-r1") as refused:
         planned(hardware=GPUS, points=[point(name="chat-q2-r1", concurrency=None, request_rate=2.0)], options=GRAPHS)
     assert refused.value.reason == "bad_option"
 
@@ -252,7 +184,6 @@ def test_where_compiled_code_is_kept_decides_no_key(planned, kept):
     assert planned(compile_cache=kept) == planned()
 
 
-CLUSTER = Site(scheduler="slurm", variables={"NCCL_NET": "IB", "OMP_NUM_THREADS": 4}, modules="brics/nccl", interface="hsn*")
 TWO_NODES = {"nodes": 2, "tensor_parallel": 2, "pipeline_parallel": 2, "executor": "ray"}
 
 
@@ -277,21 +208,22 @@ def test_the_shells_variables_decide_the_key_as_if_they_were_given(planned, monk
 
 def test_a_clusters_variables_are_looked_at_as_well(planned):
     harmful = CLUSTER.model_copy(update={"variables": {"TIKTOKEN_ENCODINGS_BASE": "/encodings"}})
-    with pytest.raises(PlanRefused, match="from the deployment's variables and from the cluster file's"):
+    with pytest.raises(PlanRefused, match=r"variables\.TIKTOKEN_ENCODINGS_BASE") as refused:
         planned(cluster=harmful)
+    assert refused.value.reason == "bad_option"
 
 
 def test_a_refusal_names_the_variable_that_hides_gpus(planned):
     gpus = (Gpu(name="NVIDIA H200", memory_mib=143771),)
     hidden = HARDWARE.model_copy(update={"accelerator": "cuda", "gpus": gpus, "hidden_gpus": 3, "cuda_visible_devices": "1"})
-    with pytest.raises(PlanRefused, match=r"a node has 1 \(CUDA_VISIBLE_DEVICES is '1' and hides 3 of 4 GPU\(s\)\)"):
+    with pytest.raises(PlanRefused, match=r"has 1 \(CUDA_VISIBLE_DEVICES .*\b3 .*\b4 "):
         planned(hardware=hidden, topology={"tensor_parallel": 2})
 
 
 def test_devices_are_those_of_every_node(planned):
     found = planned(cluster=CLUSTER, topology=TWO_NODES)
     assert (found.topology.nodes, found.topology.devices_per_node, found.topology.world_size) == (2, 2, 4)
-    with pytest.raises(PlanRefused, match="on 1 node"):
+    with pytest.raises(PlanRefused, match="4 devices"):
         planned(cluster=CLUSTER, topology={**TWO_NODES, "nodes": 1})
 
 
@@ -343,132 +275,15 @@ def test_all_reasons_are_told_at_once(planned):
     ("options", "unknown"),
     [
         (["max-model-len", "no-enable-prefix-caching", "compilation-config.level"], []),
-        (["no-such-thing"], ["options.no-such-thing: vLLM 1 has no such option."]),
-        (["dtpe"], ["options.dtpe: vLLM 1 has no such option; did you mean dtype."]),
+        (["no-such-thing"], [("no-such-thing", None)]),
+        (["dtpe"], [("dtpe", "dtype")]),
     ],
 )
 def test_options_are_known_with_their_negation_and_their_parts(options, unknown):
-    assert unknown_options(options, KNOWN, "1") == unknown
+    found = [re.match(r"options\.(\S+): [^;]*(?:; .* (\S+)\.)?$", text) for text in unknown_options(options, KNOWN, "1")]
+    assert [(one[1], one[2]) for one in found] == unknown
 
 
 def test_no_option_is_proposed_that_would_be_refused():
     (words,) = unknown_options(["tensor-paralel-size"], [*KNOWN, "tensor-parallel-size"], "1")
     assert "tensor-parallel-size" not in words.replace("tensor-paralel-size", "")
-
-
-def test_too_little_memory_is_refused(planned):
-    with pytest.raises(PlanRefused, match="max-model-len"):
-        planned(variables={"VLLM_CPU_KVCACHE_SPACE": "0.00001"})
-
-
-@pytest.mark.parametrize(
-    ("topology", "space", "fits"),
-    [
-        ({"replicas": 2}, "7", True),
-        ({"replicas": 2}, "9", False),
-        ({"tensor_parallel": 2}, "9", False),
-        ({}, "9", True),
-        ({"nodes": 2, "replicas": 2}, "9", True),
-    ],
-)
-def test_ranks_of_one_node_share_its_memory_on_cpu(planned, topology, space, fits):
-    changes = {"topology": topology, "variables": {"VLLM_CPU_KVCACHE_SPACE": space}, "cluster": CLUSTER}
-    if fits:
-        assert planned(**changes).estimate.kv_cache_gib == float(space)
-    else:
-        with pytest.raises(PlanRefused, match=r"of 16.0 GiB that 2 ranks of a node share"):
-            planned(**changes)
-
-
-def test_the_smallest_gpu_counts(planned):
-    large = GPUS.model_copy(update={"gpus": GPUS.gpus[:1] * 2})
-    assert planned(hardware=GPUS).estimate.kv_cache_gib < planned(hardware=large).estimate.kv_cache_gib
-
-
-@pytest.mark.parametrize(
-    ("options", "length"),
-    [
-        ({}, 4096),
-        ({"max-model-len": None}, 4096),
-        ({"max-model-len": "auto"}, 4096),
-        ({"max-model-len": -1}, 4096),
-        ({"max-model-len": 2048}, 2048),
-        ({"max-model-len": "2048"}, 2048),
-        ({"max-model-len": "2k"}, 2000),
-        ({"max-model-len": "2K"}, 2048),
-        ({"max-model-len": "1.5k"}, 1500),
-    ],
-)
-def test_lengths_are_read_as_vllm_reads_them(planned, options, length):
-    assert planned(options=options).estimate.max_model_len == length
-
-
-@pytest.mark.parametrize("auto", ["auto", -1])
-def test_a_length_that_vllm_is_to_choose_is_the_longest_that_fits(planned, auto):
-    small = {"VLLM_CPU_KVCACHE_SPACE": "0.003"}
-    with pytest.raises(PlanRefused, match="One request of 4096 tokens does not fit"):
-        planned(options={}, variables=small)
-    found = planned(options={"max-model-len": auto}, variables=small).estimate
-    assert 512 <= found.max_model_len < 4096 and 1 <= found.max_concurrency < 1.2
-    longer = found.max_model_len + 1
-    with pytest.raises(PlanRefused, match=f"One request of {longer} tokens does not fit"):
-        planned(
-            options={"max-model-len": auto},
-            variables=small,
-            points=[point(1, input_tokens=longer - 32, output_tokens=32)],
-        )
-    with pytest.raises(PlanRefused, match=f"One request of {longer} tokens does not fit"):
-        planned(
-            options={"max-model-len": auto},
-            variables=small,
-            points=[point(1, input_tokens=8, output_tokens=32, client_options={"random-prefix-len": longer - 40})],
-        )
-
-
-@pytest.mark.parametrize(
-    ("options", "variables", "gib"),
-    [
-        ({"kv-cache-memory-bytes": "2G"}, {}, 2.0),
-        ({"kv-cache-memory-bytes": 2**29}, {}, 0.5),
-        ({}, {"VLLM_CPU_KVCACHE_SPACE": "0.5"}, 0.5),
-        ({"block-size": "32", "max-num-batched-tokens": "2K"}, {"VLLM_CPU_KVCACHE_SPACE": "1"}, 1.0),
-    ],
-)
-def test_a_cache_of_fixed_size_is_planned_with_that_size(planned, options, variables, gib):
-    found = planned(options={"max-model-len": 512, **options}, variables=variables)
-    assert found.estimate.kv_cache_gib == pytest.approx(gib)
-
-
-def test_an_8_bit_cache_holds_twice_the_tokens(planned):
-    plain, small = planned(), planned(options={"max-model-len": 512, "kv-cache-dtype": "fp8_e5m2"})
-    assert small.estimate.kv_bytes_per_token * 2 == plain.estimate.kv_bytes_per_token
-
-
-@pytest.mark.parametrize(
-    ("options", "variables", "named"),
-    [
-        ({"max-model-len": "lots"}, {}, "max-model-len"),
-        ({"max-model-len": "1.5K"}, {}, "max-model-len"),
-        ({"max-model-len": "1.5"}, {}, "max-model-len"),
-        ({"max-model-len": True}, {}, "max-model-len"),
-        ({"block-size": -16}, {}, "block-size"),
-        ({"gpu-memory-utilization": "high"}, {}, "gpu-memory-utilization"),
-        ({}, {"VLLM_CPU_KVCACHE_SPACE": "1 GiB"}, "VLLM_CPU_KVCACHE_SPACE"),
-    ],
-)
-def test_what_is_no_number_is_refused_by_its_name(planned, options, variables, named):
-    with pytest.raises(PlanRefused, match=named) as refused:
-        planned(options=options, variables=variables)
-    assert refused.value.reason == "bad_option"
-
-
-def test_servers_of_one_node_that_each_take_most_of_its_memory_are_refused_and_with_less_are_not(planned):
-    two = {"topology": {"replicas": 2}, "variables": {}}
-    with pytest.raises(
-        PlanRefused,
-        match=r"(?s)Weights and KV cache do not fit: .* GiB that 2 ranks of a node share\.\s.*VLLM_CPU_KVCACHE_SPACE",
-    ):
-        planned(**two)
-    assert planned(**two, options={"max-model-len": 512, "gpu-memory-utilization": 0.3}).points
-    assert planned(topology={"replicas": 2}, variables={"VLLM_CPU_KVCACHE_SPACE": "1"}).points
-    assert planned(variables={}).points

@@ -92,8 +92,9 @@ def test_a_smaller_cache_and_8_bit_weights_raise_the_bound():
 
 def test_without_the_bits_of_a_weight_there_is_no_bound():
     odd = Architecture.from_config(DENSE | {"quantization_config": {"quant_method": "unheard-of"}})
-    with pytest.raises(WeightsRefused, match="'unheard-of' is not read"):
+    with pytest.raises(WeightsRefused, match="unheard-of") as refused:
         of(odd)
+    assert refused.value.reason == "architecture_unknown"
 
 
 def shares(data):
@@ -147,8 +148,9 @@ def test_loads_by_rate_missing_manifests_and_unknown_models_are_said():
     data = report_data_cluster.two_nodes()
     rate = report_data.measurement("plain", None, workload="burst", request_rate=2.0)
     found, missing = shares(replace(data, measurements=[*data.measurements, rate]))
-    assert len(found) == 9 and missing == ["Workload burst: its load is a rate of requests, for which no bound is worked out."]
-    assert "its model's manifest is not there" in shares(replace(data, manifests={}))[1][0]
+    assert len(found) == 9 and len(missing) == 1 and "burst" in missing[0]
+    none, why = shares(replace(data, manifests={}))
+    assert none == [] and "manifest" in why[0]
     odd = {"tiny": report_data.manifest().model_copy(update={"config": {"kv_lora_rank": 512}})}
     assert "latent attention" in shares(replace(data, manifests=odd))[1][0]
 

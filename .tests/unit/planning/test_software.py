@@ -10,8 +10,7 @@ from builders import report_data
 from builders.deployed import HARDWARE
 from builders.paths import FIXTURES
 from servemark.errors import PlanRefused
-from servemark.planning import require_software
-from servemark.planning.software import uuids_unread, vocabulary_missing
+from servemark.planning.software import require_software, uuids_unread, vocabulary_missing
 from servemark.records import Gpu
 from servemark.weights import builtin
 from servemark.weights.architecture import Architecture

@@ -141,7 +141,7 @@ def _walk(text: str, resolver: Any) -> tuple[tuple[int, int, str], ...]:
     found, opened = [], [_Open(None)]
     event: Any
     for event in yaml.parse(text, Loader=_Parser):
-        here = opened[-1]
+        here, mark = opened[-1], event.start_mark
         size: tuple[int, int] | None = (1, 0)
         if isinstance(event, yaml.CollectionStartEvent):
             opened.append(_Open(event))
@@ -155,7 +155,7 @@ def _walk(text: str, resolver: Any) -> tuple[tuple[int, int, str], ...]:
         elif not isinstance(event, yaml.ScalarEvent):
             continue
         elif isinstance(here.start, yaml.MappingStartEvent) and here.children % 2 == 0:
-            tag, line = event.tag or resolver.resolve(yaml.ScalarNode, event.value, event.implicit), event.start_mark.line + 1
+            tag, line = event.tag or resolver.resolve(yaml.ScalarNode, event.value, event.implicit), mark.line + 1
             if (tag, event.value) in here.keys and tag != "tag:yaml.org,2002:merge":
                 found.append((line, here.keys[tag, event.value], event.value))
             here.keys.setdefault((tag, event.value), line)

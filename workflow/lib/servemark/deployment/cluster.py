@@ -19,7 +19,7 @@ from servemark.files import private, storage
 from servemark.measurement.ledger import Ledger
 from servemark.nodes import allocation
 from servemark.nodes.survey import Spec, end
-from servemark.planning import place
+from servemark.planning.placement import place
 from servemark.processes import shared_memory
 from servemark.progress import Progress
 from servemark.records import Cluster

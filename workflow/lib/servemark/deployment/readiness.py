@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from servemark import diagnosis, planning, supervisor
+from servemark import diagnosis, supervisor
 from servemark.deployment import attempts
 from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Ground
@@ -21,6 +21,7 @@ from servemark.diagnosis.startup_log import CONNECTING, StartupLog
 from servemark.errors import StageFailed
 from servemark.launch import compile_cache as compiled
 from servemark.launch import router_command_line
+from servemark.planning import all_reduce, compare_log
 from servemark.records import Cluster, Endpoint, Failure, Ready, ReplicaStartup, ServerPlace, Startup
 from servemark.supervisor.process_request import DaemonRequest
 
@@ -87,7 +88,7 @@ class Waiting:
 
     def _startup(self, last: ReplicaStartup, to_health: float, every: tuple[ReplicaStartup, ...]) -> Startup:
         log = Path(last.log).read_text(errors="replace")
-        observed = planning.observe(log)
+        observed = compare_log.observe(log)
         return Startup(
             deployment=self.here.plan.deployment,
             attempt=self.token.attempt,
@@ -96,8 +97,8 @@ class Waiting:
             seconds_to_first_token=last.seconds_to_first_token,
             phases=last.phases,
             observed=observed,
-            all_reduce=planning.observed_all_reduce(log),
-            differences=planning.compare(self.here.plan.estimate, observed) if self.here.plan.estimate else {},
+            all_reduce=all_reduce.observed(log),
+            differences=compare_log.compare(self.here.plan.estimate, observed) if self.here.plan.estimate else {},
             log=last.log,
             replicas=every,
             **self._places(),

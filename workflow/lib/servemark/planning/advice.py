@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 
+from servemark.launch.random_weights import LOAD_FORMAT
 from servemark.measurement.thresholds import Verdict
 from servemark.planning import cuda_graphs, lengths
 from servemark.planning.advice_data import NUMBERS, SENTENCES, measured
@@ -105,7 +106,8 @@ def graphs_too_large(asked: Asked) -> Found:
     name, sizes = cuda_graphs.given(asked.options)
     if not sizes or not asked.graphs or asked.speculation or len(asked.closed) < len(asked.points):
         return False
-    most = max((asked.captured(point) for point in asked.points), default=sizes[-1])
+    needs = [cuda_graphs.needed(asked.topology.asked(p.ask), p.concurrency or 0, asked.max_num_seqs) for p in asked.points]
+    most = max(needs, default=sizes[-1])
     beyond = sum(size > most for size in sizes)
     few = len(cuda_graphs.sparse(asked.topology, asked.points, asked.max_num_seqs)) if beyond else 0
     values = {"name": name, "largest": sizes[-1], "count": len(sizes), "most": most, "beyond": beyond, "few": few}
@@ -155,13 +157,17 @@ def unknown_variables(asked: Asked) -> Found:
 
 
 CONDITIONS: dict[str, Callable[[Asked], Found]] = {
-    "random_weights": lambda asked: asked.random_weights,
-    "even_experts": lambda asked: asked.random_weights and asked.architecture.moe,
+    "random_weights": lambda asked: asked.options.get("load-format") == LOAD_FORMAT,
+    "even_experts": lambda asked: asked.options.get("load-format") == LOAD_FORMAT and asked.architecture.moe,
     "tensor_parallel_spans_nodes": lambda asked: asked.topology.tensor_parallel > asked.topology.devices_per_node,
-    "pipeline_spans_nodes": lambda asked: asked.cuda and asked.spans_nodes and asked.topology.pipeline_parallel > 1,
+    "pipeline_spans_nodes": lambda asked: (
+        asked.cuda and asked.topology.nodes > asked.topology.replicas and asked.topology.pipeline_parallel > 1
+    ),
     "data_parallel_instead": data_parallel_instead,
     "replicas_in_turn": lambda asked: asked.topology.replicas > 1 and asked.topology.routing == "round_robin" and asked.shared,
-    "engines_uneven": lambda asked: asked.engines_together and asked.topology.balancing == "server" and asked.shared,
+    "engines_uneven": lambda asked: (
+        asked.architecture.moe and asked.topology.data_parallel > 1 and asked.topology.balancing == "server" and asked.shared
+    ),
     "multicast": lambda asked: multicast(asked.all_reduce, {**asked.inherited, **asked.variables}),
     "queueing": queueing,
     "cache_too_small": cache_too_small,

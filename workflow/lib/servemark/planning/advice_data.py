@@ -44,9 +44,5 @@ NUMBERS, SENTENCES = _data.numbers, _data.sentences
 
 
 def measured(name: str) -> float:
-    """Return the value of a measured number.
-
-    Raises:
-        KeyError: ``advice.yaml`` has no number of that name.
-    """
+    """Return the value of a measured number of ``advice.yaml``."""
     return NUMBERS[name].value

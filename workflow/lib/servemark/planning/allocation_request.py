@@ -12,24 +12,16 @@ from servemark.records.topology import Shape
 from snakemake_executor_plugin_slurm_guarded.request import Request
 
 
-def request(
-    name: str,
-    topology: Shape,
-    cluster: Site,
-    points_lacking: int,
-    limit_min: float | None = None,
-) -> Request:
+def request(name: str, topology: Shape, cluster: Site, points_lacking: int, limit_min: float | None = None) -> Request:
     """Return the allocation of one deployment.
 
     Time: ``minutes_to_start`` + ``points_lacking`` x ``minutes_per_point``, at most ``max_minutes`` or, without that, ``limit_min``. A
     job that ends before its points loses none: the next run goes on.
 
-    Where the client has a node of its own of another kind, that node is a second component of a heterogeneous job: asked for in one
-    component, GPUs have to be on every node (Slurm 22.05 refuses even ``--gpus``, which counts over the job), and which node has which
-    role would have to be guessed. Further options of sbatch are the servers'.
+    A client's own node of another kind is a second component of a heterogeneous job: in one component, GPUs have to be on every node
+    (Slurm 22.05 refuses even ``--gpus``, which counts over the job). Further options of sbatch are the servers'.
     """
     minutes = cluster.minutes_to_start + points_lacking * cluster.minutes_per_point
-    kind = f"{cluster.gpu_type}:" if cluster.gpu_type else ""
     reservation = [f"--reservation={cluster.reservation}"] if cluster.reservation else []
     second = None
     if topology.client == "own" and cluster.other_clients:
@@ -38,7 +30,7 @@ def request(
     return Request(
         name=name,
         nodes=topology.nodes if second else topology.all_nodes,
-        gres=f"gpu:{kind}{cluster.gpus_per_node}" if cluster.gpus_per_node else None,
+        gres=_gres(cluster, cluster.gpus_per_node),
         cpus=cluster.cpus_per_node,
         memory_mb=cluster.memory * 1024 if cluster.memory else None,
         minutes=int(min(minutes, cluster.max_minutes or limit_min or minutes)),
@@ -52,18 +44,16 @@ def request(
     )
 
 
+def _gres(cluster: Site, gpus: int) -> str | None:
+    return f"gpu:{f'{cluster.gpu_type}:' if cluster.gpu_type else ''}{gpus}" if cluster.gpus_per_node and gpus else None
+
+
 PROBE = "probe_hardware"
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a short job needs of its node.
-
-    Attributes:
-        gpu: it has to see a GPU, where deployments use them.
-        cpus: cores.
-        memory: GiB.
-    """
+    """What a short job needs of its node: whether it has to see a GPU, where deployments use them; cores; memory in GiB."""
 
     gpu: bool
     cpus: int
@@ -80,7 +70,10 @@ NEEDS = {
 
 
 def small_job(rule: str, cluster: Site, limit_min: float | None = None, *, gpus_there: bool = True) -> Request:
-    """Return the job of a rule that looks at a node or an environment: a small part of one node of the deployments' kind, briefly.
+    """Return the job of a rule that examines a node or an environment: a small part of one node of the deployments' kind, briefly.
+
+    It asks for as much of a node as a deployment does where the cluster file says so, and where nothing else states what a deployment's
+    job gets: Slurm gives an exclusive job all GPUs of its nodes, also when it asks for none. See also :func:`_cores_by_slurm`.
 
     Args:
         gpus_there: whether the partition has nodes with GPUs.
@@ -94,26 +87,16 @@ def small_job(rule: str, cluster: Site, limit_min: float | None = None, *, gpus_
         partition=small.partition or asked.partition,
         qos=small.qos or asked.qos,
     )
-    if as_a_deployment(rule, cluster, gpus_there=gpus_there):
+    unasked_gpus = need.gpu and cluster.exclusive and not cluster.gpus_per_node and gpus_there
+    if small.whole_node or unasked_gpus or (rule == PROBE and _cores_by_slurm(cluster)):
         return asked
-    kind = f"{cluster.gpu_type}:" if cluster.gpu_type else ""
     return replace(
         asked,
-        gres=f"gpu:{kind}1" if need.gpu and cluster.gpus_per_node else None,
+        gres=_gres(cluster, int(need.gpu)),
         exclusive=False,
         cpus=min(need.cpus, cluster.cpus_per_node or need.cpus),
         memory_mb=min(need.memory, cluster.memory or need.memory) * 1024,
     )
-
-
-def as_a_deployment(rule: str, cluster: Site, *, gpus_there: bool) -> bool:
-    """Return whether a short job has to ask for as much of a node as a deployment does.
-
-    It does where the cluster file says so, and where nothing else tells what a deployment's job gets. Slurm gives an exclusive job all
-    GPUs of its nodes, also when it asks for none; see also :func:`_cores_by_slurm`.
-    """
-    unasked_gpus = NEEDS[rule].gpu and cluster.exclusive and not cluster.gpus_per_node and gpus_there
-    return cluster.small_jobs.whole_node or unasked_gpus or (rule == PROBE and _cores_by_slurm(cluster))
 
 
 def _cores_by_slurm(cluster: Site) -> bool:
@@ -122,10 +105,7 @@ def _cores_by_slurm(cluster: Site) -> bool:
 
 
 def share(cluster: Site) -> Share | None:
-    """Return what a deployment's job has of each node, for a probe with less; None where the probe is to record what it finds.
-
-    From the cluster file alone, so that it is the same in the main process and in the probe's job.
-    """
+    """Return what a deployment's job has of each node, for a probe with less; None where the probe is to record what it finds."""
     if cluster.small_jobs.whole_node or _cores_by_slurm(cluster):
         return None
     return Share(exclusive=cluster.exclusive, gpus=cluster.gpus_per_node, cpus=cluster.cpus_per_node)

@@ -48,11 +48,11 @@ def coarse(largest: int) -> tuple[int, ...]:
     vLLM pads a step to the next size, so padding stays below 32 requests, or below an eighth of the step from 256 on. workflow/README.md,
     CUDA graphs, has what padding costs. To 512 these are 21 sizes where vLLM's own are 51; all of them are in its own list too.
     """
-    sizes = [1]
-    while sizes[-1] < largest:
-        size = sizes[-1]
-        sizes.append(size + (size if size < 32 else max(32, 2 ** (size.bit_length() - 1) // 8)))
-    return tuple(size for size in sizes if size <= largest)
+    sizes, size = [], 1
+    while size <= largest:
+        sizes.append(size)
+        size += size if size < 32 else max(32, 2 ** (size.bit_length() - 1) // 8)
+    return tuple(sizes)
 
 
 def shares(topology: Topology, concurrency: int) -> tuple[int, int]:
@@ -63,24 +63,14 @@ def shares(topology: Topology, concurrency: int) -> tuple[int, int]:
 
 
 def needed(topology: Topology, concurrency: int, at_a_time: int) -> int:
-    """Return the largest graph that one engine needs while ``concurrency`` requests are in flight over all that the topology has.
-
-    Args:
-        at_a_time: requests that an engine runs at once; the others wait.
-    """
+    """Return the largest graph that one engine needs: ``concurrency`` requests are in flight over all, and it runs ``at_a_time``."""
     return captured(min(shares(topology, concurrency)[1], at_a_time))
 
 
 def named(topology: Topology, concurrency: int) -> tuple[int, ...]:
-    """Return the sizes that the steps of one engine need while ``concurrency`` requests are in flight over all that the topology has.
-
-    The equal share, and where there are several engines, which are balanced nearly but not quite: `UNEVEN` more, and the most.
-    """
-    equal, most = shares(topology, concurrency)
-    if equal == most:
-        return (captured(equal),)
-    above = [size for size in dense(most + 16) if size > captured(equal)][:UNEVEN]
-    return (captured(equal), *(size for size in above if size < captured(most)), captured(most))
+    """Return the sizes that one engine's steps need: the equal share, and of several engines `UNEVEN` sizes more, and the most."""
+    equal, most = map(captured, shares(topology, concurrency))
+    return (equal, *[size for size in dense(most) if equal < size < most][:UNEVEN], most)
 
 
 def sparse(topology: Topology, points: Sequence[LoadPoint], at_a_time: int) -> list[int]:
@@ -109,17 +99,15 @@ def resolve(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the options with numbers in the place of ``workload``, and what speaks against them: (options, one sentence a reason).
 
-    Where nothing is captured (CPU, eager mode) the word's option is left out. Numbers that are given stay as they are. What the
-    configuration alone shows to be wrong is refused there (``config/graphs.py``).
+    Where nothing is captured (CPU, eager mode) the word's option is left out. ``config/cuda_graphs.py`` refuses two words.
     """
     words = [name for name in (LARGEST, SIZES) if options.get(name) == WORKLOAD]
     rest = {name: value for name, value in options.items() if name not in words}
     if hardware.accelerator != "cuda" or flag(rest, "enforce-eager"):
         return rest, ()
-    if conflict := _conflict(options):
+    conflict = _conflict(options)
+    if conflict or not words:
         return rest, conflict
-    if not words:
-        return rest, ()
     (word,) = words
     instead = "a number" if word == LARGEST else "a list of numbers"
     if refused := [f"options.{word}: {WORKLOAD}, but {why}; give {instead} instead." for why in _unknown(rest, points)]:

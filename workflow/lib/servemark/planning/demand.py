@@ -7,11 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from servemark.launch.random_weights import LOAD_FORMAT
-from servemark.planning import cuda_graphs
 from servemark.planning.all_reduce import all_reduce
 from servemark.planning.lengths import own_tokens, shared_tokens
-from servemark.planning.memory import Pool, kv_pool
+from servemark.planning.memory import kv_pool
 from servemark.planning.options import count, flag, max_num_seqs
 from servemark.planning.roofline import DEVICES, bound
 from servemark.planning.server import GIB, Server
@@ -24,11 +22,10 @@ SPECULATION = ("speculative-", "spec-")
 
 @dataclass(frozen=True)
 class Asked:
-    """Everything that advice looks at. An engine is the tp x pp ranks that share one scheduler; requests are spread evenly.
+    """Everything that advice depends on. An engine is the tp x pp ranks that share one scheduler; requests are spread evenly.
 
     Attributes:
         variables: the server's, the cluster's included.
-        hardware: one node's.
         inherited: the shell's variables that reach the server and decide.
     """
 
@@ -69,21 +66,6 @@ class Asked:
         return tuple(name for name in self.options if name.startswith(SPECULATION))
 
     @property
-    def random_weights(self) -> bool:
-        """Whether the weights are drawn at random."""
-        return self.options.get("load-format") == LOAD_FORMAT
-
-    @property
-    def spans_nodes(self) -> bool:
-        """Whether a replica has several nodes."""
-        return self.topology.nodes > self.topology.replicas
-
-    @property
-    def engines_together(self) -> bool:
-        """Whether data parallel engines step together, padded to the one with the most requests."""
-        return self.architecture.moe and self.topology.data_parallel > 1
-
-    @property
     def shared(self) -> bool:
         """Whether a closed load is spread over several engines on GPUs, so that one may get more than others."""
         return self.cuda and any(point.ask == "endpoint" and (point.concurrency or 0) > self.engines(point) for point in self.closed)
@@ -111,15 +93,12 @@ class Asked:
         """Return the most requests that one engine runs at a time in a point."""
         return min(self.share(point) or self.max_num_seqs, self.max_num_seqs)
 
-    def captured(self, point: LoadPoint) -> int:
-        """Return the largest CUDA graph that an engine needs in a point of known concurrency."""
-        return cuda_graphs.needed(self.topology.asked(point.ask), point.concurrency or 0, self.max_num_seqs)
-
     def held(self, point: LoadPoint) -> float:
         """Return requests of a point that the KV cache of one engine is expected to hold at once."""
-        each = self._pool(own_tokens(point, self.options) + point.prompts.output_tokens)
-        shared = shared_tokens(point, self.options)
-        once = self._pool(shared).request_blocks if shared else 0
+        # Decoding: a layer with a window has let go of what was in flight while the prompt was read.
+        shared, server = shared_tokens(point, self.options), replace(self.server, batched=1)
+        each = kv_pool(self.architecture, server, own_tokens(point, self.options) + point.prompts.output_tokens)
+        once = kv_pool(self.architecture, server, shared).request_blocks if shared else 0
         return max(0, int(self.estimate.kv_cache_gib * GIB) // each.block_bytes - once) / each.request_blocks
 
     def chunks_per_s(self, point: LoadPoint, part: float) -> float:
@@ -138,7 +117,3 @@ class Asked:
             kv_element_bytes=self.server.element_bytes,
         )
         return most.output_tokens_per_s * part / (count(self.options, "stream-interval") or 1) / point.clients
-
-    def _pool(self, tokens: int) -> Pool:
-        # Decoding: a layer with a window has let go of what was in flight while the prompt was read.
-        return kv_pool(self.architecture, replace(self.server, batched=1), tokens)

@@ -50,40 +50,36 @@ def stages(architecture: Architecture, topology: Topology, variables: Mapping[st
     return sizes
 
 
-def first_request_fails(
-    topology: Topology, options: Mapping[str, object], variables: Mapping[str, str], accelerator: str
+def not_on_cpu(
+    architecture: Architecture, topology: Topology, options: Mapping[str, object], variables: Mapping[str, str], accelerator: str
 ) -> tuple[str, ...]:
-    """Return why a server would come up and die at its first request: (sentence, ...).
-
-    Pipeline stages on CPU get the buffers that they hand on only in the warm-up, which vLLM leaves out in eager mode and with
-    VLLM_CPU_CI_ENV (vllm/v1/worker/cpu_worker.py, 0.32.0); then `assert self.intermediate_tensors is not None` fails.
-    """
-    if accelerator != "cpu" or topology.pipeline_parallel == 1:
-        return ()
-    found = []
-    if options.get("enforce-eager") or options.get("no-enforce-eager") is False:
-        found.append("options.enforce-eager: true makes no warm-up")
-    if variables.get("VLLM_CPU_CI_ENV", "0") not in ("", "0"):
-        found.append("variables.VLLM_CPU_CI_ENV makes no warm-up")
-    return tuple(
-        f"{what}, and without one pipeline_parallel {topology.pipeline_parallel} on CPU dies at the first request; "
-        "legal here: `enforce-eager: false` and no VLLM_CPU_CI_ENV."
-        for what in found
-    )
-
-
-def not_on_cpu(architecture: Architecture, topology: Topology, accelerator: str) -> tuple[str, ...]:
-    """Return what vLLM does not have for CPUs, and finds out when it loads: (sentence, ...).
+    """Return what vLLM does not have for CPUs, and detects only when it loads or at the first request: (sentence, ...).
 
     Data parallel engines of a mixture of experts gather each other's tokens, and all_gatherv of vLLM's communicator for CPUs raises
-    NotImplementedError (vllm/distributed/device_communicators/base_device_communicator.py, 0.32.0).
+    NotImplementedError (vllm/distributed/device_communicators/base_device_communicator.py, 0.32.0). Pipeline stages get the buffers that
+    they hand on only in the warm-up, which vLLM leaves out in eager mode and with VLLM_CPU_CI_ENV (vllm/v1/worker/cpu_worker.py, 0.32.0);
+    then `assert self.intermediate_tensors is not None` fails.
     """
-    if accelerator != "cpu" or not architecture.moe or topology.data_parallel == 1:
+    if accelerator != "cpu":
         return ()
-    return (
-        f"data_parallel {topology.data_parallel} of a mixture of experts is not possible on CPU (vLLM 0.32.0: engines cannot gather each "
-        "other's tokens there); legal here: data_parallel 1, with topology.replicas in its place.",
-    )
+    found = []
+    if topology.pipeline_parallel > 1:
+        what = {
+            "options.enforce-eager: true": options.get("enforce-eager") or options.get("no-enforce-eager") is False,
+            "variables.VLLM_CPU_CI_ENV": variables.get("VLLM_CPU_CI_ENV", "0") not in ("", "0"),
+        }
+        found += [
+            f"{name} makes no warm-up, and without one pipeline_parallel {topology.pipeline_parallel} on CPU dies at the first request; "
+            "legal here: `enforce-eager: false` and no VLLM_CPU_CI_ENV."
+            for name, given in what.items()
+            if given
+        ]
+    if architecture.moe and topology.data_parallel > 1:
+        found.append(
+            f"data_parallel {topology.data_parallel} of a mixture of experts is not possible on CPU: engines of vLLM 0.32.0 cannot gather "
+            "each other's tokens there; legal here: data_parallel 1, with topology.replicas in its place."
+        )
+    return tuple(found)
 
 
 def too_long(workloads: Mapping[str, LoadPoint], max_model_len: int | None) -> tuple[str, ...]:
@@ -92,8 +88,8 @@ def too_long(workloads: Mapping[str, LoadPoint], max_model_len: int | None) -> t
     vLLM answers 400 when a prompt is longer than max-model-len less the tokens to be made (vllm/renderers/params.py, 0.32.0).
 
     Args:
-        workloads: by name, one load point of each.
-        max_model_len: as the options set it; None when vLLM derives it, and nothing is certain.
+        workloads: one load point of each, by name.
+        max_model_len: as the options set it; None: vLLM derives it.
     """
     return tuple(
         f"workloads.{name} asks for {lengths.in_words(load)}, and options.max-model-len is {max_model_len}: vLLM answers 400 to all of it; "
@@ -113,18 +109,16 @@ def legality(
         hiding: what CUDA_VISIBLE_DEVICES hides of the node, if anything.
         spread: ranks have whole experts (enable-expert-parallel), so nothing has to divide their width.
     """
-    tp, pp = topology.tensor_parallel, topology.pipeline_parallel
+    tp, pp, dp = topology.tensor_parallel, topology.pipeline_parallel, topology.data_parallel
     errors = []
-    if fault := _tensor_fault(architecture, tp, topology.data_parallel, spread):
-        accepted = [
-            str(size) for size in range(1, architecture.heads + 1) if not _tensor_fault(architecture, size, topology.data_parallel, spread)
-        ]
+    if fault := _tensor_fault(architecture, tp, dp, spread):
+        accepted = [str(size) for size in range(1, architecture.heads + 1) if not _tensor_fault(architecture, size, dp, spread)]
         errors.append(f"tensor_parallel {tp} {fault}; legal here: {', '.join(accepted) or 'none'}.")
     if pp > architecture.layers:
         errors.append(f"pipeline_parallel {pp} exceeds {architecture.layers} layers; legal here: 1 to {architecture.layers}.")
     if topology.devices_per_node > devices_per_node:
         errors.append(
-            f"tensor_parallel {tp} x pipeline_parallel {pp} x data_parallel {topology.data_parallel} x replicas {topology.replicas} = "
+            f"tensor_parallel {tp} x pipeline_parallel {pp} x data_parallel {dp} x replicas {topology.replicas} = "
             f"{topology.world_size} ranks; on {topology.nodes} node(s) these are {topology.devices_per_node} devices a node, and a node "
             f"has {devices_per_node}{f' ({hiding})' if hiding else ''}: lower one of the sizes, "
             f"{f'take more nodes, or {visible_gpus.PROBE_AGAIN}' if hiding else 'or take more nodes'}."

@@ -15,17 +15,12 @@ def in_words(load: LoadPoint) -> str:
     return f"{first}{load.prompts.input_tokens} + {load.prompts.output_tokens} = {load.request_tokens} tokens"
 
 
-def prefixes_cached(options: Mapping[str, Any]) -> bool:
-    """Return whether prompts that begin alike share what is computed of that.
-
-    On by default: vllm/engine/arg_utils.py, _set_default_chunked_prefill_and_prefix_caching_args (0.32.0).
-    """
-    return flag(options, "enable-prefix-caching") is not False
-
-
 def shared_tokens(load: LoadPoint, options: Mapping[str, Any]) -> int:
-    """Return tokens of the prompts that the server reads and keeps once for all of a point."""
-    return load.prefix_tokens if prefixes_cached(options) else 0
+    """Return tokens of the prompts that the server reads and keeps once for all of a point.
+
+    Prefix caching is on by default: vllm/engine/arg_utils.py, _set_default_chunked_prefill_and_prefix_caching_args (0.32.0).
+    """
+    return 0 if flag(options, "enable-prefix-caching") is False else load.prefix_tokens
 
 
 def own_tokens(load: LoadPoint, options: Mapping[str, Any]) -> int:

@@ -28,9 +28,8 @@ mxfp4_round_up_hidden_size_and_intermediate_size, the Triton kernels that Hopper
 DRIVER_RESERVE_GIB = measured("driver_reserve")
 """What nvidia-smi counts as memory and CUDA never hands out."""
 
-ACTIVATION_GIB = {kind: measured(f"activations_{kind}") for kind in ("llama", "gpt_oss")}
-DEFAULT_ACTIVATION_GIB = measured("activations_other")
-"""Peak activations of vLLM's profiling run, whatever the tensor parallel size."""
+ACTIVATION_GIB = {kind: measured(f"activations_{kind}") for kind in ("llama", "gpt_oss", "other")}
+"""Peak activations of vLLM's profiling run by kind of model, whatever the tensor parallel size."""
 
 NON_TORCH_GIB = (measured("non_torch_one_rank"), measured("non_torch_more_ranks"))
 """CUDA context and, with tp * pp >= 2, NCCL buffers."""
@@ -91,12 +90,9 @@ def kv_pool(architecture: Architecture, server: Server, max_model_len: int) -> P
         sum(start <= layer < start + size for layer in group) for start, size in zip(starts, server.stages, strict=True) for group in groups
     )
     blocks = 0
-    for group in groups:
-        window = architecture.windows[group[0]]
-        if window is None:
-            blocks += math.ceil(max_model_len / block_tokens)
-        else:
-            blocks += math.ceil(min(window - 1 + server.batched_tokens, max_model_len) / block_tokens) + 1
+    for window in (architecture.windows[group[0]] for group in groups):
+        tokens = max_model_len if window is None else min(window - 1 + server.batched_tokens, max_model_len)
+        blocks += math.ceil(tokens / block_tokens) + (window is not None)
     return Pool(
         block_bytes=largest_group * layer_token * block_tokens,
         request_blocks=blocks,
@@ -113,17 +109,13 @@ def rank_weight_bytes(architecture: Architecture, server: Server) -> float:
     """
     parts = architecture.parameters()
     tp, shards = server.topology.tensor_parallel, server.topology.tensor_parallel * server.topology.data_parallel
-    dense = architecture.weight_bits / 8
-    expert = architecture.expert_bits / 8
-    plain = architecture.dtype_bytes
+    dense, expert, plain = architecture.weight_bits / 8, architecture.expert_bits / 8, architecture.dtype_bytes
     routers = architecture.expert_layers * architecture.hidden * architecture.experts
     share = max(server.stages) / architecture.layers
     layers = (parts.dense - routers) * dense / tp + routers * plain
-    if server.spread and architecture.moe:
-        held = math.ceil(architecture.experts / shards) / architecture.experts
-        padding = _padding(architecture, 1)
-    else:
-        held, padding = 1 / shards, _padding(architecture, shards)
+    whole = server.spread and architecture.moe
+    held = math.ceil(architecture.experts / shards) / architecture.experts if whole else 1 / shards
+    padding = _padding(architecture, 1 if whole else shards)
     layers += (parts.experts * expert * padding + parts.expert_biases * plain) * held
     one_copy = server.topology.pipeline_parallel == 1 or architecture.embeddings_everywhere
     embeddings = parts.embedding + (parts.head if one_copy else 0)
@@ -159,7 +151,7 @@ def estimate(architecture: Architecture, server: Server, max_model_len: int) -> 
     elif server.accelerator == "cpu":
         available = server.utilisation * server.memory_gib - weights - CPU_PROCESS_GIB
     else:
-        activation = ACTIVATION_GIB.get(architecture.model_type, DEFAULT_ACTIVATION_GIB)
+        activation = ACTIVATION_GIB.get(architecture.model_type, ACTIVATION_GIB["other"])
         overhead = activation + NON_TORCH_GIB[server.topology.engine_size > 1] + CUDA_GRAPH_GIB
         available = server.utilisation * (server.memory_gib - DRIVER_RESERVE_GIB) - weights - overhead
     concurrency = max(0, int(available * GIB) // pool.block_bytes) / pool.request_blocks
@@ -206,11 +198,8 @@ def require(estimated: Estimate, server: Server) -> None:
         what = f"Weights and KV cache do not fit: {weights:.1f} + {cache:.1f} GiB a rank at {shape}, of {gib:.1f} GiB {where}."
         do = f"a smaller kv-cache-memory-bytes (on CPU: {CPU_SPACE}), {sizes}"
     elif estimated.max_concurrency < 1:
-        tokens = estimated.kv_cache_tokens
-        if estimated.max_concurrency > 0:
-            need = f"{cache / estimated.max_concurrency:.2f} GiB"
-        else:
-            need = f"up to {estimated.kv_bytes_per_token * estimated.max_model_len / GIB:.2f} GiB"
+        tokens, most = estimated.kv_cache_tokens, estimated.kv_bytes_per_token * estimated.max_model_len / GIB
+        need = f"{cache / estimated.max_concurrency:.2f} GiB" if estimated.max_concurrency > 0 else f"up to {most:.2f} GiB"
         what = (
             f"One request of {estimated.max_model_len} tokens does not fit: beside {weights:.1f} GiB of weights a rank at {shape}, "
             f"{cache:.2f} GiB of {had} are left for the KV cache and {need} are needed; it holds {tokens} tokens."

@@ -18,13 +18,7 @@ WHOLE_NODE = "Set `small_jobs.whole_node: true` in the cluster file: the probe t
 
 
 class Share(Strict):
-    """What a deployment's job asks of each node.
-
-    Attributes:
-        exclusive: the whole node.
-        gpus: on each node.
-        cpus: on each node, where it does not ask for the whole node.
-    """
+    """What a deployment's job asks of each node. ``cpus``: where it does not ask for the whole node (``exclusive``)."""
 
     exclusive: bool
     gpus: int
@@ -36,11 +30,13 @@ class NodePart(Strict):
 
     Attributes:
         node: fields of ``scontrol show node -o`` by name.
+        cpus: CPUs of the node that jobs may have, as Slurm counts them.
         given: CPUs that Slurm gave to the job here.
         online: logical CPUs of the machine.
     """
 
     node: dict[str, str]
+    cpus: int
     given: int
     online: int
 
@@ -53,19 +49,14 @@ class NodePart(Strict):
         """
         node = dict(re.findall(r"(?:^|\s)([A-Z]\w*)=(\S*)", described))
         cpus = node.get("CPUEfctv") or node.get("CPUTot", "")
-        if not (cpus.isdigit() and given):
+        if not cpus.isdigit() or not given:
             raise ServemarkError(
                 f"Slurm does not state the CPUs of this node (CPUEfctv or CPUTot: {cpus!r}) or of this job on it (CPU_IDs: {given}).",
                 look="`scontrol show node` and `scontrol show job -d` on the node",
                 do=WHOLE_NODE,
                 reason="node_not_described",
             )
-        return cls(node=node, given=given, online=count(Path("/sys/devices/system/cpu/online").read_text()))
-
-    @property
-    def cpus(self) -> int:
-        """CPUs of the node that jobs may have, as Slurm counts them."""
-        return int(self.node.get("CPUEfctv") or self.node["CPUTot"])
+        return cls(node=node, cpus=int(cpus), given=given, online=count(Path("/sys/devices/system/cpu/online").read_text()))
 
     @property
     def gpus(self) -> dict[str, int]:

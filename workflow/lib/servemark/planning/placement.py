@@ -14,22 +14,13 @@ def place(topology: Topology) -> tuple[Replica, ...]:
     Raises:
         ValueError: replicas and nodes do not divide, or a replica's ranks over its nodes; the configuration refuses that.
     """
-    per_node, left = divmod(topology.replicas, topology.nodes)
-    if not left:
-        size = topology.replica_size
-        return tuple(
-            Replica(name=f"r{index}", parts=(Part(node=index // per_node, devices=_devices(index % per_node, size)),))
-            for index in range(topology.replicas)
-        )
-    nodes, left = divmod(topology.nodes, topology.replicas)
-    if left or topology.replica_size % nodes:
+    nodes, sharing = topology.nodes_of_a_replica, max(1, topology.replicas // topology.nodes)
+    if nodes * topology.replicas != topology.nodes * sharing or topology.replica_size % nodes:
         raise ValueError(f"{topology.replicas} replicas cannot be placed evenly on {topology.nodes} nodes")
-    devices = _devices(0, topology.replica_size // nodes)
-    return tuple(
-        Replica(name=f"r{index}", parts=tuple(Part(node=index * nodes + part, devices=devices) for part in range(nodes)))
-        for index in range(topology.replicas)
-    )
-
-
-def _devices(position: int, size: int) -> tuple[int, ...]:
-    return tuple(range(position * size, (position + 1) * size))
+    size = topology.replica_size // nodes
+    replicas = []
+    for index in range(topology.replicas):
+        first, position = index * nodes // sharing, index % sharing * size
+        parts = [Part(node=first + part, devices=tuple(range(position, position + size))) for part in range(nodes)]
+        replicas.append(Replica(name=f"r{index}", parts=tuple(parts)))
+    return tuple(replicas)

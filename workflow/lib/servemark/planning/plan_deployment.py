@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from servemark import planning
 from servemark.config.cluster import Site
 from servemark.config.model import Deployment
 from servemark.config.reserved import SERVE_OPTIONS, refusal
@@ -13,7 +12,12 @@ from servemark.errors import PlanRefused
 from servemark.launch import random_weights
 from servemark.machine import visible_gpus
 from servemark.measurement import key
+from servemark.planning import cuda_graphs, flashinfer, legality, memory
+from servemark.planning.advice import advise
+from servemark.planning.demand import Asked
 from servemark.planning.options import fits_itself, flag, whole
+from servemark.planning.server import EXPERT_PARALLEL, Server
+from servemark.planning.software import require_software
 from servemark.records import EnvironmentCheck, Hardware, LoadPoint, Manifest, Plan, PlannedPoint, Strict
 from servemark.weights.architecture import Architecture
 
@@ -22,7 +26,7 @@ class DeploymentSpec(Strict):
     """Everything of the configuration, and of the inherited environment variables, that decides a deployment's plan.
 
     Attributes:
-        cluster: whose variables and modules hold for everything on the nodes; None: this machine alone.
+        cluster: None: this machine alone.
         inherited: the shell's variables that reach the server and decide (``variables/inherited.py``), none of them given by ``cluster`` or
             ``deployment``. In the key they stand as if they were: the server gets the same either way.
     """
@@ -35,10 +39,7 @@ class DeploymentSpec(Strict):
 
 
 def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: EnvironmentCheck, manifest: Manifest) -> Plan:
-    """Decide whether the deployment can serve, and what it is expected to hold.
-
-    Args:
-        hardware: one node's; on a cluster all nodes are of one kind.
+    """Decide whether the deployment can serve, and what it is expected to hold. ``hardware``: one node's; all nodes are of one kind.
 
     Raises:
         PlanRefused: an environment that cannot serve this here; an option vLLM does not know, an illegal topology, or not enough
@@ -49,22 +50,16 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
     topology = deployment.topology.record()
     variables = (dict(cluster.variables) if cluster else {}) | deployment.variables
     modules = cluster.modules if cluster else ()
-    off, turned_off = planning.turned_off(check, topology, variables) if hardware.accelerator == "cuda" else ({}, ())
+    off, turned_off = flashinfer.turned_off(check, topology, variables) if hardware.accelerator == "cuda" else ({}, ())
     variables |= off
-    layers = planning.stages(architecture, topology, variables)
-    planning.require_software(name, check, variables, hardware)
+    layers = legality.stages(architecture, topology, variables)
+    require_software(name, check, variables, hardware)
     unknown = unknown_options(deployment.options, check.serve_options, check.vllm)
-    errors = planning.legality(
-        architecture,
-        topology,
-        hardware.devices,
-        visible_gpus.hiding(hardware),
-        spread=bool(flag(deployment.options, planning.EXPERT_PARALLEL)),
-    )
-    errors += planning.first_request_fails(topology, deployment.options, variables, hardware.accelerator)
-    errors += planning.not_on_cpu(architecture, topology, hardware.accelerator)
-    options, no_size = planning.resolve_capture_size(deployment.options, topology, points, hardware)
-    too_long = planning.too_long({point.workload: point for point in points}, whole(deployment.options, "max-model-len"))
+    spread = bool(flag(deployment.options, EXPERT_PARALLEL))
+    errors = legality.legality(architecture, topology, hardware.devices, visible_gpus.hiding(hardware), spread=spread)
+    errors += legality.not_on_cpu(architecture, topology, deployment.options, variables, hardware.accelerator)
+    options, no_size = cuda_graphs.resolve(deployment.options, topology, points, hardware)
+    too_long = legality.too_long({point.workload: point for point in points}, whole(deployment.options, "max-model-len"))
     if unknown or errors or too_long or no_size:
         reasons = (*unknown, *errors, *too_long, *no_size)
         raise PlanRefused(
@@ -75,15 +70,13 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
     options |= {"trust-remote-code": True} if spec.trust_remote_code else {}
     if manifest.load_format == "dummy":
         options["load-format"] = random_weights.LOAD_FORMAT
-    server = planning.Server.read(topology, layers, manifest.weight_bytes, options, variables, hardware)
+    server = Server.read(topology, layers, manifest.weight_bytes, options, variables, hardware)
     length = whole(options, "max-model-len") or architecture.max_positions or 4096
     if fits_itself(options):
         shortest = max((point.request_tokens for point in points), default=1)
-        length = planning.longest_fitting(
-            lambda tokens: planning.estimate(architecture, server, tokens).max_concurrency >= 1, shortest, length
-        )
-    estimate = planning.estimate(architecture, server, length)
-    planning.require(estimate, server)
+        length = memory.longest_fitting(lambda n: memory.estimate(architecture, server, n).max_concurrency >= 1, shortest, length)
+    estimate = memory.estimate(architecture, server, length)
+    memory.require(estimate, server)
     share = key.deployment_parts(
         model_digest=manifest.digest,
         environment_digest=check.digest,
@@ -95,7 +88,7 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
         interface=cluster.interface if cluster else None,
     )
     planned = tuple(PlannedPoint(load=load, key=key.digest(share, key.point_parts(load))) for load in points)
-    asked = planning.Asked(architecture, server, options, variables, points, estimate, hardware, check, inherited)
+    asked = Asked(architecture, server, options, variables, points, estimate, hardware, check, inherited)
     return Plan(
         deployment=name,
         model=deployment.model,
@@ -110,7 +103,7 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
         inherited=inherited,
         modules=modules,
         estimate=estimate,
-        warnings=(*turned_off, *planning.advise(asked).values(), *check.warnings),
+        warnings=(*turned_off, *advise(asked).values(), *check.warnings),
         points=planned,
         key_parts=share,
     )
@@ -119,11 +112,10 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
 def unknown_options(options: Iterable[str], known: Iterable[str], version: str) -> list[str]:
     """Return one sentence for each option that this vLLM's ``serve`` does not know, with the nearest that it does."""
     names = set(known)
-    found = []
-    for option in options:
-        plain = option.removeprefix("no-").split(".")[0]
-        if option not in names and plain not in names:
-            allowed = [name for name in sorted(names) if not refusal(name, SERVE_OPTIONS)]
-            near = difflib.get_close_matches(option, allowed, n=1)
-            found.append(f"options.{option}: vLLM {version} has no such option{f'; did you mean {near[0]}' if near else ''}.")
-    return found
+    unknown = [option for option in options if not {option, option.removeprefix("no-").split(".")[0]} & names]
+    allowed = [name for name in sorted(names) if unknown and not refusal(name, SERVE_OPTIONS)]
+    near = {option: difflib.get_close_matches(option, allowed, n=1) for option in unknown}
+    return [
+        f"options.{option}: vLLM {version} has no such option{f'; did you mean {found[0]}' if found else ''}."
+        for option, found in near.items()
+    ]

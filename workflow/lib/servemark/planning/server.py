@@ -19,13 +19,11 @@ EXPERT_PARALLEL = "enable-expert-parallel"
 
 @dataclass(frozen=True)
 class Server:
-    """What decides the memory of a server's ranks beside the shape of the model.
+    """What decides the memory of a server's ranks next to the shape of the model.
 
     Attributes:
-        topology: of the deployment.
         stages: layers of each pipeline stage.
         weight_bytes: the checkpoint's tensor bytes (Manifest.weight_bytes); None without a checkpoint (dummy weights).
-        accelerator: where the ranks run.
         memory_gib: GiB of one device as nvidia-smi states it; on CPU of the node.
         utilisation: gpu-memory-utilization, a share of ``memory_gib``.
         cache_bytes: KV cache of one rank where an option or variable fixes it.

@@ -11,6 +11,8 @@ from servemark.records import EnvironmentCheck, Hardware
 from servemark.weights.architecture import Architecture
 
 VOCABULARY = "TIKTOKEN_ENCODINGS_BASE"
+EMBEDDED = (0, 31)
+"""The first vLLM whose package contains the vocabulary."""
 
 
 def require_software(name: str, check: EnvironmentCheck, variables: Mapping[str, str], hardware: Hardware) -> None:
@@ -32,7 +34,7 @@ def require_software(name: str, check: EnvironmentCheck, variables: Mapping[str,
             "`gpus_per_node` in the cluster file), or use `lock: cpu`.",
             reason="no_gpu",
         )
-    if _embeds_vocabulary(check.vllm) and VOCABULARY in variables:
+    if _version(check.vllm) >= EMBEDDED and VOCABULARY in variables:
         raise PlanRefused(
             f"deployments.{name} cannot be served: variables.{VOCABULARY} is set, and vLLM {check.vllm} carries the vocabulary itself; "
             "a folder without it would make the server fail.",
@@ -43,7 +45,7 @@ def require_software(name: str, check: EnvironmentCheck, variables: Mapping[str,
 
 def vocabulary_missing(vllm: str, architecture: Architecture, variables: Mapping[str, str]) -> bool:
     """Return whether the server fetches its vocabulary from the internet when it starts."""
-    return architecture.model_type == "gpt_oss" and not _embeds_vocabulary(vllm) and VOCABULARY not in variables
+    return architecture.model_type == "gpt_oss" and _version(vllm) < EMBEDDED and VOCABULARY not in variables
 
 
 def uuids_unread(vllm: str, hardware: Hardware) -> bool:
@@ -51,11 +53,7 @@ def uuids_unread(vllm: str, hardware: Hardware) -> bool:
     return (hardware.cuda_visible_devices or "").startswith(visible_gpus.UUID) and _version(vllm) < (0, 25)
 
 
-def _embeds_vocabulary(vllm: str) -> bool:
-    return _version(vllm) >= (0, 31)
-
-
 def _version(text: str) -> tuple[int, int]:
-    """Return major and minor version; of a build that does not say (``dev``), the oldest."""
+    """Return major and minor version; of a build that does not state them (``dev``), the oldest."""
     found = re.match(r"(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)
