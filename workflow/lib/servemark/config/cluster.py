@@ -83,9 +83,7 @@ class SmallJobs(Strict):
     qos: Word | None = Field(default=None, description="quality of service; as the deployments' when left out")
     minutes: Count = Field(default=15, description="minutes asked for each")
     whole_node: Flag = Field(
-        default=False,
-        description="request a whole node for short jobs. Set this if Slurm refuses a part of a node, or if the GPUs of a node differ. "
-        "Default: one GPU and a few cores",
+        default=False, description="request a whole node for short jobs, for Slurm that refuses a part or nodes whose GPUs differ"
     )
 
 
@@ -98,44 +96,32 @@ class Site(Strict):
     qos: Word | None = Field(default=None, description="sbatch --qos")
     constraint: Constraint | None = Field(default=None, description="sbatch --constraint: features of the nodes")
     client_constraint: Constraint | None = Field(
-        default=None,
-        description="features of the client's own node (`topology.client: own`), which then is asked for apart, without "
-        "GPUs, as a second component of the job. When this and `client_partition` are left out, all nodes are alike",
+        default=None, description="features of the client's own node (`topology.client: own`), a second component of the job without GPUs"
     )
-    client_partition: Word | None = Field(
-        default=None, description="partition of the client's own node, asked for apart; as the servers' when left out"
-    )
+    client_partition: Word | None = Field(default=None, description="partition of the client's own node; as the servers' when left out")
     reservation: Word | None = Field(default=None, description="sbatch --reservation")
     exclusive: Flag = Field(default=True, description="share nodes with no other job; figures from a shared node are worth little")
     extra: tuple[SbatchOption, ...] = Field(default=(), description="further options of sbatch, each `--name` or `--name=value`")
     gpus_per_node: Annotated[int, Field(strict=True, ge=0)] = Field(
-        default=0, description="GPUs asked on each node, and the most that a topology may use there; 0: none are asked"
+        default=0, description="GPUs asked on each node, and the most that a topology may use there; 0: none"
     )
     gpu_type: Word | None = Field(default=None, description="type of the GPUs as Slurm names it, `--gres=gpu:TYPE:N`")
     cpus_per_node: Count | None = Field(
         default=None,
-        description="CPUs asked on each node when `exclusive` is false, Slurm's choice when left out; an exclusive job has all. Also what "
-        "`clients: auto` may take up",
+        description="CPUs asked on each node if not `exclusive` (Slurm's choice when left out), and the basis of `clients: auto`",
     )
-    memory: Count | None = Field(
-        default=None,
-        description="GiB asked on each node when `exclusive` is false, Slurm's choice when left out; an exclusive job has all",
-    )
+    memory: Count | None = Field(default=None, description="GiB asked on each node if not `exclusive`; Slurm's choice when left out")
     max_minutes: Count | None = Field(default=None, description="longest job to ask for, minutes; the partition's limit when left out")
     minutes_to_start: Count = Field(default=20, description="minutes reckoned from a job's start to a server that answers, and for its end")
     minutes_per_point: Count = Field(default=10, description="minutes reckoned for each load point that is still lacking")
-    modules: Annotated[tuple[Module, ...], BeforeValidator(_listed)] = Field(
-        default=(), description="names for `module load`, before anything is started on a node"
-    )
+    modules: Annotated[tuple[Module, ...], BeforeValidator(_listed)] = Field(default=(), description="names for `module load` on each node")
     variables: Variables = Field(
         default={},
-        description="environment variables of everything that is started on the nodes, such as NCCL_* and FI_*; a "
-        "deployment's own variable wins; no secrets",
+        description="environment variables of everything on the nodes, such as NCCL_* and FI_*; a deployment's own win; no secrets",
     )
     interface: Interface | None = Field(
         default=None,
-        description="the network between nodes: an interface `hsn0`, a pattern `hsn*` or a network `10.0.0.0/8`; when "
-        "left out, the address by which the scheduler knows the node",
+        description="network between nodes: interface `hsn0`, pattern `hsn*` or network `10.0.0.0/8`; Slurm's address when left out",
     )
     scratch: Scratch = Field(
         default="/tmp",
@@ -144,28 +130,21 @@ class Site(Strict):
     )
     local_models: NodeFolder | None = Field(
         default=None,
-        description="folder on each node, on a fast disk of its own, into which a model is copied before it is served: once per "
-        "node, checked against the manifest, kept for later jobs; `$VARIABLES` are expanded in the job. When left out, servers read "
-        "the model where it was staged",
+        description="folder on each node's own disk into which models are copied once and checked; `$VARIABLES` are expanded in the job. When "
+        "left out, servers read the model where it was staged",
     )
     cache: Location | None = Field(
-        default=None,
-        description="what runs share, on a file system that every node sees: environments, models, compiled code, ledger; in place of "
-        "the experiment's `cache`",
+        default=None, description="what runs share, on a file system that every node sees; in place of the experiment's `cache`"
     )
     build_on: Place = Field(
         default="login",
-        description="where environments are built: `login`, where snakemake runs, or `job`, on a node (which then needs the package index)",
+        description="where environments are built: `login` (where snakemake runs) or `job` (on a node with the package index)",
     )
     stage_on: Place = Field(
         default="login",
-        description="where weights are fetched, read and checked: `login` or `job`; jobs do not get `HF_TOKEN`, so gated models need "
-        "`login`",
+        description="where weights are fetched and checked: `login` or `job`; jobs do not get `HF_TOKEN`, so gated models need `login`",
     )
-    small_jobs: SmallJobs = Field(
-        default_factory=SmallJobs,
-        description="the short jobs that look at the hardware and the environment; on nodes of the deployments' kind",
-    )
+    small_jobs: SmallJobs = Field(default_factory=SmallJobs, description="the short jobs that examine hardware and environment")
 
     @property
     def other_clients(self) -> bool:

@@ -41,13 +41,11 @@ class Model(Strict):
         "when left out), fetched once into the cache. A gated or private model needs `HF_TOKEN` exported where snakemake "
         "starts, and to be staged there (a cluster file's `stage_on: login`)"
     )
-    trust_remote_code: Flag = Field(
-        default=False, description="let vLLM run Python code that lies beside the weights; stamped in every record"
-    )
+    trust_remote_code: Flag = Field(default=False, description="let vLLM run Python code from the model's folder; stamped in every record")
     load_format: Literal["auto", "dummy"] = Field(
         default="auto",
-        description="`auto`: the checkpoint's weights. `dummy`: random weights of the model's shape, whose experts are chosen "
-        "evenly, for figures of speed alone; only config and tokenizer are needed and fetched, and record and report say so",
+        description="`auto`: the checkpoint's weights. `dummy`: random weights of the model's shape with evenly chosen experts, for results of "
+        "speed alone; only config and tokenizer are fetched, and record and report state it",
     )
 
 
@@ -56,8 +54,8 @@ class Environment(Strict):
 
     lock: Lock | None = Field(
         default=None,
-        description="build it from the hash-locked list envs/NAME.lock: `cpu`, `cuda12` (NVIDIA driver 525 or newer, x86_64), `cuda13` "
-        "(driver 580 or newer, x86_64 and aarch64), or `auto`, the one that fits the probed machine. What each holds: envs/README.md",
+        description="build it from the lock file envs/NAME.lock: `cpu`, `cuda12` (NVIDIA driver 525 or newer, x86_64), `cuda13` (driver 580 or "
+        "newer, x86_64 and aarch64), or `auto`, the one that fits the probed machine (envs/README.md)",
     )
     prefix: Location | None = Field(default=None, description="use an existing environment: the directory that holds bin/python")
     container: NotThereYet = Field(default=None, description="a container image; not there yet")
@@ -80,23 +78,20 @@ class Deployment(Strict):
     topology: AskedTopology = Field(default_factory=AskedTopology, description="ranks and what starts them; one process when left out")
     options: ServeOptions = Field(
         default={},
-        description="options of `vllm serve` under their own names, without dashes in front; `true` is the bare flag. "
-        "`max-cudagraph-capture-size: workload` captures CUDA graphs for as many requests as the load points bring to one engine; "
-        "`cudagraph-capture-sizes: workload` instead captures a sparse list up to there, with a size for each point's number (about 20 "
-        "sizes for 512 where vLLM has 51), so that less is captured at each start. "
-        "vLLM's own choice stays the default, because number and list are part of what a result belongs to: a larger concurrency added "
-        "later measures all points again, and with the list any concurrency that needs a size which it lacks",
+        description="options of `vllm serve` without dashes in front; `true` is the bare flag. `max-cudagraph-capture-size: workload` captures "
+        "CUDA graphs for as many requests as the load points bring to one engine. `cudagraph-capture-sizes: workload` captures a "
+        "sparse list up to there (about 20 sizes for 512 where vLLM has 51), so starts are shorter. Both are part of the ledger "
+        "key: a larger concurrency added later measures all points again",
     )
     variables: Variables = Field(default={}, description="environment variables of the server; no secrets")
     workloads: Annotated[tuple[Annotated[str, reference("workloads")], ...], Field(min_length=1), AfterValidator(distinct)] | None = Field(
-        default=None, description="names under `workloads`, in the order they run; all of them when left out"
+        default=None, description="names under `workloads`, in the order they run; all when left out"
     )
     port: Port = Field(default="auto", description="the server's port; `auto` finds a free one")
     compile_cache: Literal["keep", "none"] = Field(
         default="keep",
-        description="`keep`: what servers compile lies in the cache, by environment, kind of node and engine, because a later start "
-        "then takes about half as long. `none`: a fresh folder for each start, to measure "
-        "first starts. It decides no figure but start-up times; variables such as `VLLM_CACHE_ROOT` win",
+        description="`keep`: compiled code stays in the cache, so a later start takes about half as long. `none`: a fresh folder for each "
+        "start, to measure first starts. Affects start-up time only; variables such as `VLLM_CACHE_ROOT` win",
     )
 
     @field_validator("options")
@@ -113,12 +108,9 @@ class Sweep(Strict):
 
     over: str = Field(pattern=r"^(deployments|workloads)\.[a-z0-9][a-z0-9.-]*$", description="`deployments.NAME` or `workloads.NAME`")
     grid: dict[str, tuple[Any, ...]] | None = Field(
-        default=None,
-        description="`key: [values]`, with dots into the entry (`options.max-num-seqs`): every combination",
+        default=None, description="every combination of `key: [values]`, with dots into the entry (`options.max-num-seqs`)"
     )
-    zip: dict[str, tuple[Any, ...]] | None = Field(
-        default=None, description="`key: [values]`: the first values together, the second together, and so on"
-    )
+    zip: dict[str, tuple[Any, ...]] | None = Field(default=None, description="`key: [values]`: the first values together, then the second")
 
     @field_validator("over")
     @classmethod
@@ -174,26 +166,21 @@ class Config(Strict):
     workloads: dict[Name, Workload] = Field(min_length=1, description="workloads by name")
     sweeps: tuple[Sweep, ...] = Field(default=(), description="variants of deployments and workloads")
     cluster: Annotated[Site | None, WithJsonSchema({"type": ["string", "null"], "minLength": 1})] = Field(
-        default=None,
-        description="where deployments run: NAME of config/clusters/NAME.yaml, or the path of such a file; this machine, "
-        "without a scheduler, when left out. Its keys stand in the second table",
+        default=None, description="NAME of config/clusters/NAME.yaml or the path of such a file (second table); this machine when left out"
     )
     # After the cluster, which may name another one.
     cache: Location = Field(
         default=Path("results/cache"),
         validate_default=True,
-        description="what runs share: environments, models, compiled code, ledger; a cluster's own `cache` takes its place",
+        description="what runs share: environments, models, compiled code, ledger; a cluster's own `cache` wins",
     )
-    share_ledger: Flag = Field(
-        default=False,
-        description="true: finished measurements serve every run (kept in the cache); false: this run only",
-    )
+    share_ledger: Flag = Field(default=False, description="true: finished measurements serve every run (kept in the cache)")
     verdict: Verdict = Field(default_factory=Verdict, description="thresholds of a measurement's verdict")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="waits, in seconds")
     accept_invalid: Accepted = Field(
         default=(),
-        description="INVALID points that become reported holes instead of a failed check: `false` (none), `true` (all) "
-        "or a list of `deployment/point` patterns such as `plain/chat-c8-*`",
+        description="INVALID points that become reported holes instead of a failed check: `false` (none), `true` (all) or patterns such as "
+        "`plain/chat-c8-*`",
     )
 
     @property

@@ -28,37 +28,34 @@ class Load(Strict):
     """How much is sent at once, and how often. Every concurrency or rate, times the repetitions, is one load point."""
 
     request_rate: Annotated[Rates | None, *one_or_more({"type": "number", "minimum": 0.001, "maximum": 100_000})] = Field(
-        default=None, description="requests/s sent (Poisson arrivals): a number, or a list for one load point each"
+        default=None, description="requests/s sent (Poisson arrivals), or a list, one load point each"
     )
     # After request_rate, because the check looks at it, and required unless a rate is given.
     concurrency: Annotated[Counts | None, *one_or_more({"type": "integer", "minimum": 1, "maximum": MOST})] = Field(
         default=None,
         validate_default=True,
-        description="requests in flight: a number, or a list for one load point each. Required unless `request_rate` "
-        "is given; with it, at most one number, the upper limit",
+        description="requests in flight, or a list, one load point each. Required unless `request_rate` is given; with it, the upper limit",
     )
     # After the two that say how many load points there are.
-    requests: RequestCounts = Field(
-        description="prompts of one load point: a number, or a list with one for each of `concurrency`, or of `request_rate`"
-    )
+    requests: RequestCounts = Field(description="prompts of one load point, or a list with one for each `concurrency` or `request_rate`")
     repetitions: Count = Field(default=1, description="how often each load is measured; each sends other prompts")
     seed: Amount = Field(default=1, description="where the prompts' seeds derive from")
     warmups: Warmups = Field(
         default="auto",
-        description="requests before the measured ones, not counted: other prompts, as long, with answers of 32 tokens at most; "
-        "`auto`: two for every place of the concurrency (32 where there is only a request rate), and no more than `requests`",
+        description="requests before the measured ones, with other prompts and outputs of 32 tokens at most; `auto`: two for each slot (32 with "
+        "a request rate alone), at most `requests`",
     )
     client_options: ClientOptions = Field(default={}, description="further options of `vllm bench serve` under their own names")
     ask: Literal["endpoint", "replica"] = Field(
         default="endpoint",
-        description="whom the client asks: `endpoint`, the deployment's one address, or `replica`, the first replica's server past "
-        "the router, which needs `topology.replicas` above 1 or `topology.balancing: router`",
+        description="`endpoint`: requests go to the deployment's one address; `replica`: to the first replica past the router, which needs "
+        "`topology.replicas` above 1 or `topology.balancing: router`",
     )
     # After the fields that its check looks at.
     clients: Clients = Field(
         default=1,
-        description="processes of the benchmark client that share the load of each point; `auto`: one for every 128 of its "
-        "concurrency, at most half of the cluster file's cpus_per_node, and one where there is only a request rate",
+        description="processes that share the load of each point; `auto`: one for every 128 of its concurrency, at most half of the cluster "
+        "file's cpus_per_node; one with a request rate alone",
     )
 
     @field_validator("concurrency")

@@ -17,36 +17,24 @@ class Verdict(Strict):
 
     max_failed_fraction: _Fraction = Field(default=0.0, description="failed requests / asked requests; above it: INVALID")
     min_duration_s: _NotNegative = Field(default=1.0, description="seconds; a shorter measurement is SUSPECT")
-    min_requests_per_slot: _NotNegative = Field(
-        default=3.0, description="requests / concurrency; fewer: SUSPECT, because ramps weigh too much"
-    )
-    output_tokens_tolerance: _Fraction = Field(
-        default=0.0, description="fraction by which all output tokens may differ from what was asked; above it: INVALID"
-    )
-    input_tokens_tolerance: _Fraction = Field(
-        default=0.05, description="fraction by which all input tokens may differ from what was asked; above it: SUSPECT"
-    )
+    min_requests_per_slot: _NotNegative = Field(default=3.0, description="requests / concurrency; fewer: SUSPECT, ramps weigh too much")
+    output_tokens_tolerance: _Fraction = Field(default=0.0, description="fraction by which output tokens may differ; above it: INVALID")
+    input_tokens_tolerance: _Fraction = Field(default=0.05, description="fraction by which input tokens may differ; above it: SUSPECT")
     max_burst_fraction: _Fraction = Field(
-        default=0.2,
-        description="fraction of the tokens that may arrive with no time after the one before; above it: SUSPECT, because "
-        "a busy machine or client held them up",
+        default=0.2, description="fraction of tokens that may arrive with no time after the one before; above it: SUSPECT"
     )
     # 0.85: what arrives waits rho / (2 (1 - rho)) steps for a loop of equal steps (M/D/1), 2.8 at 0.85 and 9.5 at 0.95.
     # Measured: `client_cpu` and `client_cpu_saturated` in planning/advice.yaml.
     max_client_cpu: _Fraction = Field(
-        default=0.85,
-        description="fraction of a core that a process of the client may use while it measures; above it: SUSPECT, because a "
-        "saturated client sends and reads late",
+        default=0.85, description="fraction of a core that a client process may use; above it: SUSPECT, it sends and reads late"
     )
     # 0.05: whatever the randomness of the arrivals, the last of n is due n / rate after the beginning (see measurement/rate.py).
     # Measured: `client_rate_lack` in planning/advice.yaml.
     max_rate_deviation: _Fraction = Field(
         default=0.05,
-        description="fraction of `request_rate` that may be lacking from what was sent, and of the mean TTFT that requests may have "
-        "waited in the client before it (which vLLM 0.25 does not tell); above it: SUSPECT, because no latency holds that wait",
+        description="fraction of `request_rate` that may be lacking from what was sent, and of the mean TTFT that requests may have waited in "
+        "the client before it (vLLM 0.25 does not record it); above it: SUSPECT",
     )
     min_client_overlap: _Fraction = Field(
-        default=0.9,
-        description="fraction of the measurement during which all processes of the client must have been at work; below it: "
-        "SUSPECT, because the load asked for was there only then",
+        default=0.9, description="fraction of the measurement during which all client processes must be at work; below it: SUSPECT"
     )

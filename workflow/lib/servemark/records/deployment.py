@@ -106,9 +106,7 @@ class Fabric(Record):
     interfaces: tuple[str, ...] = ()
     bytes: int = Field(default=0, description="size of the reduced tensor")
     seconds: float | None = Field(default=None, description="median of one all-reduce")
-    bus_gib_per_s: float | None = Field(
-        default=None, description="2 (n-1)/n bytes / seconds, as nccl-tests define the bus bandwidth; GiB/s"
-    )
+    bus_gib_per_s: float | None = Field(default=None, description="2 (n-1)/n bytes / seconds, as nccl-tests; GiB/s")
 
 
 class ServerPlace(Strict):
@@ -151,9 +149,7 @@ class StartupPhase(Strict):
 
     name: str
     seconds: float
-    note: str | None = Field(
-        default=None, description="of compile: `made`, `loaded` (from a cache) or `made and loaded`, as the log says it"
-    )
+    note: str | None = Field(default=None, description="of compile: `made`, `loaded` (from a cache) or `made and loaded`")
 
 
 class ReplicaStartup(Strict):
@@ -179,14 +175,9 @@ class Startup(Record):
     phases: tuple[StartupPhase, ...] = ()
     observed: dict[str, float] = Field(default={}, description="from the log: weights_gib, kv_cache_gib, kv_cache_tokens, max_concurrency")
     differences: dict[str, float] = Field(default={}, description="observed over estimated, per figure")
-    all_reduce: tuple[str, ...] = Field(
-        default=(), description="all-reduces between tensor parallel ranks, as the log names them, in vLLM's order"
-    )
+    all_reduce: tuple[str, ...] = Field(default=(), description="of tensor parallel ranks, in the log's words and order")
     log: str | None = None
-    replicas: tuple[ReplicaStartup, ...] = Field(
-        default=(),
-        description="each server where there are several; the figures above are then those of the last to come up",
-    )
+    replicas: tuple[ReplicaStartup, ...] = Field(default=(), description="each server, if several; the values above are the last one's")
     nodes: tuple[Node, ...] = Field(default=(), description="those of cluster.json, which does not outlive the deployment")
     placement: tuple[Replica, ...] = Field(default=(), description="which replica has which devices of which node")
     ray_nodes: tuple[RayNode, ...] = ()
@@ -195,9 +186,8 @@ class Startup(Record):
     client_node: str | None = None
     compile_cache: CompileCache | None = Field(
         default=None,
-        description="what the servers found of compiled code, as seen before they began: `none` (a fresh folder was asked for), "
-        "`empty`, `other` (of other models or options), `filled` (the same model and options came up with it before); null: not known, "
-        "the deployment's own variables name the places",
+        description="compiled code before the start: `none` (a fresh folder was asked for), `empty`, `other` (of other models or options), "
+        "`filled` (by the same model and options); null: not known, the deployment's variables name the places",
     )
 
 

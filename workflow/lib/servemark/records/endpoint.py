@@ -18,9 +18,7 @@ class EndpointStatus(Record):
     state: Literal["held", "silent", "ended"] = Field(description="silent: alive, but a server does not answer /metrics")
     at: str = Field(description="when this was written, UTC")
     since: str = Field(description="when it began to be held")
-    ends_at: str | None = Field(
-        default=None, description="when it is ended because the allocation's time is over; None without an allocation"
-    )
+    ends_at: str | None = Field(default=None, description="when the allocation's time ends it; None without an allocation")
     url: str | None = None
     served_name: str | None = None
     nodes: tuple[str, ...] = ()

@@ -38,23 +38,15 @@ class Hardware(Record):
     kernel: str
     os: str
     glibc: str
-    gpus: tuple[Gpu, ...] = Field(
-        default=(),
-        description="those that may be used, in the order of CUDA_VISIBLE_DEVICES; without it all, in nvidia-smi's",
-    )
+    gpus: tuple[Gpu, ...] = Field(default=(), description="usable ones, in the order of CUDA_VISIBLE_DEVICES, else of nvidia-smi")
     hidden_gpus: int = Field(default=0, description="how many more the machine has, which CUDA_VISIBLE_DEVICES hides")
     cuda_visible_devices: str | None = Field(default=None, description="CUDA_VISIBLE_DEVICES as the probe found it; null: it was not set")
     driver: str | None = None
     cuda: str | None = Field(default=None, description="highest CUDA version the driver can do")
     gpu_topology: str | None = Field(
-        default=None,
-        description="nvidia-smi topo -m: the whole machine, hidden GPUs too; without its codes for underlines; null: none, or "
-        "the probe's job was shown a part of the GPUs",
+        default=None, description="nvidia-smi topo -m, hidden GPUs too; null: none, or the probe had a part of the GPUs"
     )
-    worked_out: dict[str, str] = Field(
-        default={},
-        description="numbers that the probe could not see, because its job had a part of the node, and where each comes from",
-    )
+    worked_out: dict[str, str] = Field(default={}, description="source of each number that a probe with a part of the node derived")
     interfaces: tuple[Interface, ...] = ()
     nofile: int
     nproc: int
@@ -77,10 +69,7 @@ class Environment(Record):
     python: str = Field(description="path of the interpreter")
     lock: str | None = None
     packages: int
-    installed: str | None = Field(
-        default=None,
-        description="sha256 over its distributions, of one that was built here: nothing may be added unseen",
-    )
+    installed: str | None = Field(default=None, description="sha256 over the distributions of one built here")
     bytecode: str | None = Field(default=None, description="folder in which Python keeps its compiled modules; null: beside their sources")
     seconds: float = Field(description="time this build took; 0 when an existing one was used")
     size_mib: float
@@ -113,9 +102,7 @@ class EnvironmentCheck(Record):
     router: bool | None = Field(default=None, description="whether vllm-router is there; null: it was not asked")
     nccl: str | None = None
     vllm_platform: str
-    tensor_on: Literal["cpu", "cuda"] | None = Field(
-        default=None, description="the device on which torch added two numbers; cpu of a CUDA build: no GPU was there"
-    )
+    tensor_on: Literal["cpu", "cuda"] | None = Field(default=None, description="where torch added two numbers; cpu of a CUDA build: no GPU")
     serve_options: tuple[str, ...] = Field(default=(), description="every option `vllm serve --help=all` knows, without dashes")
     variables: tuple[str, ...] = Field(default=(), description="every VLLM_ variable that vllm/envs.py lists; none: it was not asked")
     kernels: KernelTools | None = Field(default=None, description="null: no CUDA build, or not looked up")
@@ -143,9 +130,7 @@ class Manifest(Record):
     config: dict[str, Any] = Field(description="the model's config.json")
     weight_bytes: int | None = Field(description="sum of the safetensors files' tensor bytes; null: random weights, none are stored")
     parameters: int = Field(description="number of parameters: from the safetensors headers, or from the shape where there are none")
-    load_format: Literal["auto", "dummy"] = Field(
-        default="auto", description="dummy: served with random weights; the files are config and tokenizer alone"
-    )
+    load_format: Literal["auto", "dummy"] = Field(default="auto", description="dummy: random weights; config and tokenizer alone")
 
 
 class GivenFile(Strict):
@@ -163,16 +148,10 @@ class Sources(Record):
     servemark: str = Field(description="version")
     commit: str | None = Field(default=None, description="of the checkout, 40 hexadecimal digits")
     why: str | None = Field(default=None, description="why there is no commit")
-    dirty: bool | None = Field(
-        default=None,
-        description="tracked files differ from the commit, or what runs holds untracked ones; None without a commit",
-    )
+    dirty: bool | None = Field(default=None, description="tracked files differ from the commit, or code is untracked; None: no commit")
     changes: int = Field(default=0, description="number of such files")
     changed: tuple[str, ...] = Field(default=(), description="their names, at most 100")
     changes_sha256: str | None = Field(
-        default=None,
-        description="sha256 of a line `SHA256  NAME` for each of them in the order of names, `deleted  NAME` for one that is gone",
+        default=None, description="sha256 of a line `SHA256  NAME` for each by name, `deleted  NAME` for a deleted one"
     )
-    configuration: tuple[GivenFile, ...] = Field(
-        default=(), description="the files that were given, later ones over earlier ones; --config is in none of them"
-    )
+    configuration: tuple[GivenFile, ...] = Field(default=(), description="the given files, later ones win; without --config")

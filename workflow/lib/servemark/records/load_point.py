@@ -24,14 +24,11 @@ class LoadPoint(Strict):
     requests: int
     warmups: int
     warmup_tokens: int | None = Field(
-        default=None,
-        description="tokens of a warm-up's answer, at most; none: vLLM's own warm-ups, the first prompt with its full answer",
+        default=None, description="output tokens of a warm-up, at most; none: vLLM's own warm-ups with full outputs"
     )
     client_options: dict[str, Any] = {}
     clients: int = Field(default=1, description="processes of the client that share the load")
-    ask: Literal["endpoint", "replica"] = Field(
-        default="endpoint", description="the deployment's one address, or the first replica's server past the router"
-    )
+    ask: Literal["endpoint", "replica"] = Field(default="endpoint", description="one address, or the first replica past the router")
 
     @property
     def prefix_tokens(self) -> int:

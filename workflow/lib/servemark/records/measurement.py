@@ -58,18 +58,13 @@ class Measurement(Record):
     itl_ms: Summary | None = None
     e2el_ms: Summary | None = None
     replica_requests: dict[str, int] = Field(
-        default={},
-        description="requests that each replica finished during this point, by its own count, warm-ups included",
+        default={}, description="requests that each replica finished, by its own count, warm-ups included"
     )
     client_cpu: float | None = Field(
-        default=None,
-        description="cores that the client's busiest process used while it measured; None: not known (less than two samples, 1 s apart)",
+        default=None, description="cores of the client's busiest process; None: less than two samples, 1 s apart"
     )
     client_node: str | None = None
-    client_argv: tuple[str, ...] = Field(
-        default=(),
-        description="of the first process; the others have their own share of the load, seed and result file",
-    )
+    client_argv: tuple[str, ...] = Field(default=(), description="of the first process; others differ in load, seed and result file")
     client_exit_code: int | None = None
     raw: str | None = Field(default=None, description="file name of the per-request results beside the record")
     raw_sha256: str | None = None
@@ -93,20 +88,13 @@ class Accounting(Record):
     deployment: str
     scheduler: Literal["none", "slurm"]
     source: Literal["none", "sacct", "scontrol", "journal"] = Field(
-        default="none", description="the poorest source of any of the jobs; with slurm, none: nobody knows one of them"
+        default="none", description="the poorest of any job's; with slurm, none: one job is unknown"
     )
     trouble: str | None = Field(default=None, description="why a better source gave no answer, in its own words")
-    jobs: tuple[JobAccount, ...] = Field(
-        default=(),
-        description="one per start of a job in which the deployment was started, requeues included, oldest first",
-    )
-    gpu_hours_allocated: float | None = Field(
-        default=None,
-        description="elapsed x GPUs of all jobs, hours; None when not known of every job, or without a scheduler",
-    )
+    jobs: tuple[JobAccount, ...] = Field(default=(), description="one per start of a job, requeues included, oldest first")
+    gpu_hours_allocated: float | None = Field(default=None, description="elapsed x GPUs of all jobs, hours; None: not known of every job")
     gpu_hours_used: float = Field(
-        default=0.0,
-        description="devices of the topology x time from the last server's first token to the first server's end, hours, over all attempts",
+        default=0.0, description="devices x time from the last server's first token to the first server's end, hours, over all attempts"
     )
 
 

@@ -44,16 +44,9 @@ class Plan(Record):
     served_name: str
     topology: Topology
     options: dict[str, Any]
-    variables: dict[str, str] = Field(
-        description="the cluster's variables under the deployment's own, and those that turn off what the nodes cannot build"
-    )
-    all_reduce: tuple[str, ...] = Field(
-        default=(), description="expected all-reduces between tensor parallel ranks, in vLLM's names and order"
-    )
-    inherited: dict[str, str] = Field(
-        default={},
-        description="variables of the shell that reach the server and decide; part of the key as if they were given",
-    )
+    variables: dict[str, str] = Field(description="the cluster's under the deployment's own, and those that turn FlashInfer off")
+    all_reduce: tuple[str, ...] = Field(default=(), description="expected between tensor parallel ranks, in vLLM's names and order")
+    inherited: dict[str, str] = Field(default={}, description="inherited ones that reach the server and decide; in the key as if given")
     modules: tuple[str, ...] = Field(default=(), description="loaded on every node before anything is started")
     estimate: Estimate | None = None
     warnings: tuple[str, ...] = ()

@@ -19,9 +19,7 @@ class ServerTimeline(Strict):
     waiting: tuple[FiniteFloat, ...] = Field(description="requests in the queue; several engines added up")
     kv_cache_usage: tuple[FiniteFloat | None, ...] = Field(description="0 to 1, of the fullest engine; None where the server does not say")
     engines: int = Field(default=1, description="data parallel engines that the server told of")
-    fullest: tuple[FiniteFloat, ...] = Field(
-        default=(), description="requests in the batch of the engine with the most; empty where there is one engine"
-    )
+    fullest: tuple[FiniteFloat, ...] = Field(default=(), description="requests of the fullest engine; empty: one engine")
 
     @model_validator(mode="after")
     def _same_length(self) -> Self:

@@ -88,39 +88,33 @@ class Shape(Strict):
 
     nodes: Size = Field(
         default=1,
-        description="nodes of the servers; more than 1 needs a `cluster`. Ranks are divided over them evenly: several "
-        "whole replicas a node, or several whole nodes a replica",
+        description="nodes of the servers; more than 1 needs a `cluster`: whole replicas on each node, or whole nodes for each replica",
     )
     tensor_parallel: Size = Field(default=1, description="tensor parallel size: ranks that share every layer")
     pipeline_parallel: Size = Field(default=1, description="pipeline parallel size: ranks that each hold some layers")
     data_parallel: Size = Field(
-        default=1,
-        description="data parallel size: engines of tensor_parallel x pipeline_parallel ranks behind one server; with "
-        "`mp`, a replica of several nodes has whole engines on each",
+        default=1, description="data parallel size: engines behind one server; with `mp`, each node of a replica has whole engines"
     )
     replicas: Size = Field(default=1, description="servers of the same kind behind one address")
     balancing: Literal["server", "router"] = Field(
         default="server",
-        description="who spreads requests over the data parallel engines of a server: `server`, vLLM itself, by what it last heard of "
-        "their queues, which leaves some engines with more than others; or `router`, the router in front, one request to each engine "
-        "in turn, which keeps them equal where requests are alike",
+        description="what spreads requests over data parallel engines: `server` (vLLM, by queues it last heard of, which leaves some with more) "
+        "or `router` (one to each in turn, equal if requests are alike)",
     )
     routing: PolicyName = Field(
         default="round_robin",
-        description="whom the router gives the next request: `round_robin`, each replica (or engine, with `balancing: router`) in turn; "
-        "or `least_requests`, the one with the fewest in flight, which keeps them equal when a wave of requests ends in one before the "
-        "other",
+        description="`round_robin`: the router sends each replica (or engine, with `balancing: router`) the next request in turn; "
+        "`least_requests`: to the one with the fewest in flight, equal also when a wave of requests ends",
     )
     client: Literal["head", "own"] = Field(
         default="head",
-        description="where the benchmark client runs: `head`, beside the first server, or `own`, a further node of the "
-        "same allocation, where it takes no CPU time from a server; `own` needs a `cluster`",
+        description="place of the benchmark client: `head`, on the first server's node, or `own`, one more node (needs a `cluster`)",
     )
     # Last: its default looks at the sizes above.
     executor: ExecutorName = Field(
         default_factory=_executor,
-        description="what starts a replica's ranks: `single` (one process), `mp` (vLLM's own processes, on every node) or "
-        "`ray`; when left out, `single` for a replica of one rank and `mp` for several",
+        description="what starts a replica's ranks: `single` (one process), `mp` (vLLM's processes, on every node) or `ray`; when left out, "
+        "`single` for one rank and `mp` for several",
     )
 
     @property

@@ -57,9 +57,7 @@ class RandomPrompts(Prompts):
     """Random tokens of fixed length."""
 
     dataset: Literal["random"] = Field(description="where prompts come from: `random` (random tokens of fixed length)")
-    input_tokens: Count = Field(
-        description="prompt length, tokens; `client_options.random-prefix-len: N` puts N more before it, the same for all prompts"
-    )
+    input_tokens: Count = Field(description="prompt length, tokens; `client_options.random-prefix-len: N` adds N shared ones")
     output_tokens: Count = Field(description="answer length, tokens; the end-of-text token is ignored")
 
     def client_arguments(self) -> list[str]:
