@@ -108,7 +108,7 @@ class Site(Strict):
     gpu_type: Word | None = Field(default=None, description="type of the GPUs as Slurm names it, `--gres=gpu:TYPE:N`")
     cpus_per_node: Count | None = Field(
         default=None,
-        description="CPUs asked on each node if not `exclusive` (Slurm's choice when left out), and the basis of `clients: auto`",
+        description="CPUs asked on each node if not `exclusive` (Slurm chooses when left out); also the basis of `clients: auto`",
     )
     memory: Count | None = Field(default=None, description="GiB asked on each node if not `exclusive`; Slurm's choice when left out")
     max_minutes: Count | None = Field(default=None, description="longest job to ask for, minutes; the partition's limit when left out")
@@ -130,8 +130,8 @@ class Site(Strict):
     )
     local_models: NodeFolder | None = Field(
         default=None,
-        description="folder on each node's own disk into which models are copied once and checked; `$VARIABLES` are expanded in the job. When "
-        "left out, servers read the model where it was staged",
+        description="folder on each node's own disk into which models are copied once and checked; `$VARIABLES` are expanded in the job. "
+        "When left out, servers read the model where it was staged",
     )
     cache: Location | None = Field(
         default=None, description="what runs share, on a file system that every node sees; in place of the experiment's `cache`"

@@ -44,8 +44,8 @@ class Model(Strict):
     trust_remote_code: Flag = Field(default=False, description="let vLLM run Python code from the model's folder; stamped in every record")
     load_format: Literal["auto", "dummy"] = Field(
         default="auto",
-        description="`auto`: the checkpoint's weights. `dummy`: random weights of the model's shape with evenly chosen experts, for results of "
-        "speed alone; only config and tokenizer are fetched, and record and report state it",
+        description="`auto`: the checkpoint's weights. `dummy`: random weights of the model's shape with evenly chosen experts, for "
+        "results of speed alone; only config and tokenizer are fetched, and record and report state it",
     )
 
 
@@ -54,8 +54,8 @@ class Environment(Strict):
 
     lock: Lock | None = Field(
         default=None,
-        description="build it from the lock file envs/NAME.lock: `cpu`, `cuda12` (NVIDIA driver 525 or newer, x86_64), `cuda13` (driver 580 or "
-        "newer, x86_64 and aarch64), or `auto`, the one that fits the probed machine (envs/README.md)",
+        description="build it from the lock file envs/NAME.lock: `cpu`, `cuda12` (NVIDIA driver 525 or newer, x86_64), `cuda13` (driver "
+        "580 or newer, x86_64 and aarch64), or `auto`, the one that fits the probed machine (envs/README.md)",
     )
     prefix: Location | None = Field(default=None, description="use an existing environment: the directory that holds bin/python")
     container: NotThereYet = Field(default=None, description="a container image; not there yet")
@@ -78,8 +78,8 @@ class Deployment(Strict):
     topology: AskedTopology = Field(default_factory=AskedTopology, description="ranks and what starts them; one process when left out")
     options: ServeOptions = Field(
         default={},
-        description="options of `vllm serve` without dashes in front; `true` is the bare flag. `max-cudagraph-capture-size: workload` captures "
-        "CUDA graphs for as many requests as the load points bring to one engine. `cudagraph-capture-sizes: workload` captures a "
+        description="options of `vllm serve` without dashes in front; `true` is the bare flag. `max-cudagraph-capture-size: workload` "
+        "captures CUDA graphs for as many requests as the load points bring to one engine. `cudagraph-capture-sizes: workload` captures a "
         "sparse list up to there (about 20 sizes for 512 where vLLM has 51), so starts are shorter. Both are part of the ledger "
         "key: a larger concurrency added later measures all points again",
     )

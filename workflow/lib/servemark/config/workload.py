@@ -42,8 +42,8 @@ class Load(Strict):
     seed: Amount = Field(default=1, description="where the prompts' seeds derive from")
     warmups: Warmups = Field(
         default="auto",
-        description="requests before the measured ones, with other prompts and outputs of 32 tokens at most; `auto`: two for each slot (32 with "
-        "a request rate alone), at most `requests`",
+        description="requests before the measured ones, with other prompts and outputs of 32 tokens at most; `auto`: two for each slot (32 "
+        "with a request rate alone), at most `requests`",
     )
     client_options: ClientOptions = Field(default={}, description="further options of `vllm bench serve` under their own names")
     ask: Literal["endpoint", "replica"] = Field(
@@ -54,8 +54,8 @@ class Load(Strict):
     # After the fields that its check looks at.
     clients: Clients = Field(
         default=1,
-        description="processes that share the load of each point; `auto`: one for every 128 of its concurrency, at most half of the cluster "
-        "file's cpus_per_node; one with a request rate alone",
+        description="processes that share the load of each point; `auto`: one for every 128 of its concurrency, at most half of the "
+        "cluster file's cpus_per_node; one with a request rate alone",
     )
 
     @field_validator("concurrency")

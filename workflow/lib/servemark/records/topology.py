@@ -98,8 +98,8 @@ class Shape(Strict):
     replicas: Size = Field(default=1, description="servers of the same kind behind one address")
     balancing: Literal["server", "router"] = Field(
         default="server",
-        description="what spreads requests over data parallel engines: `server` (vLLM, by queues it last heard of, which leaves some with more) "
-        "or `router` (one to each in turn, equal if requests are alike)",
+        description="what spreads requests over data parallel engines: `server` (vLLM, by queues it last heard of, which leaves some with "
+        "more) or `router` (one to each in turn, equal if requests are alike)",
     )
     routing: PolicyName = Field(
         default="round_robin",
@@ -113,8 +113,8 @@ class Shape(Strict):
     # Last: its default looks at the sizes above.
     executor: ExecutorName = Field(
         default_factory=_executor,
-        description="what starts a replica's ranks: `single` (one process), `mp` (vLLM's processes, on every node) or `ray`; when left out, "
-        "`single` for one rank and `mp` for several",
+        description="what starts a replica's ranks: `single` (one process), `mp` (vLLM's processes, on every node) or `ray`; when left "
+        "out, `single` for one rank and `mp` for several",
     )
 
     @property
