@@ -18,11 +18,7 @@ from servemark.errors import ConfigError
 
 
 def check(argv: Sequence[str] | None = None) -> None:
-    """Refuse the files of ``--configfile`` that cannot be a configuration.
-
-    Args:
-        argv: the command line, by default the process's own; nothing happens unless it is Snakemake's.
-    """
+    """Refuse the files of ``--configfile`` that cannot be a configuration. ``argv``: the process's own; only Snakemake's is examined."""
     argv = sys.argv if argv is None else argv
     program = Path(argv[0]) if argv else Path()
     if program.name == "snakemake" or program.parts[-2:] == ("snakemake", "__main__.py"):

@@ -118,11 +118,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def readme_text(current: str) -> str:
-    """Return ``current`` with the tables of keys between their marks renewed.
-
-    Raises:
-        ValueError: a mark is missing.
-    """
+    """Return ``current`` with the tables of keys between their marks renewed; raise ValueError if a mark is missing."""
     for model in DOCUMENTS:
         first, last = marks(model)
         head, begin, rest = current.partition(first)

@@ -35,11 +35,8 @@ WARMUP_TOKENS = 32
 def expand(config: Config) -> Config:
     """Return the configuration with every sweep replaced by its variants; itself when there is none.
 
-    Variants are named NAME-KEY-VALUE with the last part of the key, take the place of the original in order, and
-    deployments that name a swept workload get all its variants.
-
-    Raises:
-        ConfigError: a variant is not valid, or two entries would have the same name.
+    Variants are named NAME-KEY-VALUE with the last part of the key, take the place of the original in order, and deployments that name a
+    swept workload get all its variants. A variant that is not valid, or a name that stands twice, is a ConfigError.
     """
     expanded, found = try_expand(config)
     if found:
@@ -219,11 +216,10 @@ def _workload_points(name: str, workload: Workload, cpus: int | None) -> list[Lo
 
 
 def _seeded(point: LoadPoint, load: str, workload: Workload) -> LoadPoint:
-    """Return a seed of 31 bits that only this point has.
+    """Return the point with a seed of 31 bits of its own.
 
-    Two points with one seed would send the same prompts, or prompts that begin the same, and the second would find them
-    in the server's prefix cache. So everything that makes a point another one goes in; names do not, for renaming a
-    workload changes nothing that is measured.
+    Two points with one seed would send the same prompts, and the second would find them in the server's prefix cache. So everything that
+    makes a point another one is hashed. Names are not: renaming a workload changes nothing that is measured.
     """
     client = [point.warmups, point.client_options, workload.concurrency if workload.request_rate else None]
     parts = [workload.seed, *point.prompts.key_part().values(), point.requests, client, load, point.repetition]

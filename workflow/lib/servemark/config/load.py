@@ -59,11 +59,7 @@ def read_mapping(path: Path) -> Source:
 
 
 def read_resolved(path: str | os.PathLike[str]) -> Config:
-    """Read a configuration that was validated and expanded before, from ``Config.model_dump(mode="json")``.
-
-    Raises:
-        ConfigError: the file is missing, not JSON, or was written by another version.
-    """
+    """Read a configuration written by ``Config.model_dump(mode="json")``; raise ConfigError if it is missing or does not fit."""
     try:
         return Config.model_validate(json.loads(Path(path).read_text(encoding="utf-8")))
     except ValidationError as error:

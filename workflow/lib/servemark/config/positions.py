@@ -60,11 +60,7 @@ class Source:
 
 
 def read(path: Path, at: tuple[Any, ...] = ()) -> Source:
-    """Read one YAML file.
-
-    Raises:
-        ConfigError: the file is missing, unreadable, no YAML, too large, or holds several documents.
-    """
+    """Read one YAML file; raise ConfigError if it is missing, unreadable, no YAML, too large, or holds several documents."""
     text, where = _text(path), str(path)
     advice = f"Correct {path}; mind the indentation and the space after each colon."
     try:
@@ -132,10 +128,7 @@ def _walk(text: str, resolver: Any) -> tuple[tuple[int, int, str], ...]:
     """Return the keys that stand twice in one mapping, as ``Source.duplicates``; YAML would silently drop the first.
 
     The parser's events come one by one, before anything is composed: deep nesting would crash the interpreter in C, and a few aliases can
-    stand for more values than memory holds.
-
-    Raises:
-        yaml.MarkedYAMLError: deeper, or with aliases written out larger, than a configuration is, or a node contains itself.
+    stand for more values than memory holds. More of either than a configuration has is refused, and so is a node that contains itself.
     """
     sizes: dict[str | None, tuple[int, int] | None] = {}  # values and levels by anchor; None: not ended
     found, opened = [], [_Open(None)]

@@ -189,11 +189,7 @@ def dotted(loc: Iterable[Any]) -> str:
 
 
 def describe(problem: Problem, data: Any, at: Loc = ()) -> str:
-    """Return one problem as text without its place: key, fault, closest spelling, what was found, what is allowed.
-
-    Args:
-        at: the part of the place that goes without saying.
-    """
+    """Return one problem as text: key without the part ``at``, fault, closest spelling, value found, allowed values."""
     text = f"{dotted(problem.loc[len(at) :])}: {problem.text}"
     if close := nearest(problem.given, problem.allowed) if problem.given else None:
         text += f"; did you mean `{close}`?"

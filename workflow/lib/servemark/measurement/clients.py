@@ -58,11 +58,7 @@ def busiest(clients: Sequence[Client]) -> tuple[int, float] | None:
 
 
 def own_disagreements(raw: RawResult) -> list[str]:
-    """Return what the processes say that is not so by their own requests, or not what the whole file says.
-
-    Raises:
-        ValueError: a duration that is not positive, or a time that is not finite.
-    """
+    """Return which totals of the processes differ from their own requests or from the whole file; ValueError: impossible times."""
     found = [
         f"{text} in client process {number}"
         for number, client in enumerate(raw.clients, 1)
@@ -74,11 +70,7 @@ def own_disagreements(raw: RawResult) -> list[str]:
 
 
 def reasons(clients: Sequence[Client], duration_s: float, limits: Verdict) -> Iterator[Reason]:
-    """Yield why the client itself may have made the figures what they are.
-
-    Args:
-        duration_s: of the whole measurement, more than 0.
-    """
+    """Yield why the client itself may have shaped the results. ``duration_s``: of the whole measurement, more than 0."""
     most = busiest(clients)
     if most and most[1] > limits.max_client_cpu:
         detail = (

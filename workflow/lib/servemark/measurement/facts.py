@@ -12,11 +12,8 @@ from servemark.records import Measurement
 class ServerFacts:
     """Observations during one load point.
 
-    Attributes:
-        same_process: the server's process (pid and start time) is the same before and after.
-        died, hung: what was seen, when the server died or hung.
-        client_exit_code: None when the client did not exit by itself.
-        interrupted: what stopped all of them for a time, by Slurm's record or by an earlier verdict.
+    ``same_process``: pid and start time of the server are the same before and after. ``client_exit_code``: None if it did not exit by
+    itself. ``interrupted``: what stopped all of them for a time, by Slurm's record or by an earlier verdict.
     """
 
     same_process: bool

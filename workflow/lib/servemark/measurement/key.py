@@ -62,11 +62,7 @@ def deployment_parts(
     modules: Sequence[str] = (),
     interface: str | None = None,
 ) -> dict[str, Any]:
-    """Return the deployment's share of the key, stable in content and order. ``hardware``: one node's; all nodes are of one kind.
-
-    Raises:
-        ValueError: one option is given in two spellings with different values.
-    """
+    """Return the deployment's share of the key, stable in content and order. ``hardware``: one node's; ValueError: see options."""
     return {
         "model": model_digest,
         "environment": environment_digest,
@@ -116,22 +112,14 @@ def point_parts(load: LoadPoint) -> dict[str, Any]:
 
 
 def digest(deployment: Mapping[str, Any], point: Mapping[str, Any]) -> str:
-    """Return the key: sha256 (hex) of both parts as canonical JSON.
-
-    Raises:
-        ValueError, TypeError: a part is not JSON (NaN included).
-    """
+    """Return the key: sha256 (hex) of both parts as canonical JSON; ValueError or TypeError if a part is not JSON (NaN included)."""
     parts = {"format": FORMAT, "deployment": deployment, "point": point}
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def normalise_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options under their kebab-case names, sorted, without those that only name a place.
-
-    Raises:
-        ValueError: one option is given in two spellings with different values.
-    """
+    """Return options in kebab case, sorted, without those that only name a place; ValueError: two spellings with different values."""
     result: dict[str, Any] = {}
     for spelling, value in options.items():
         name = spelling.lstrip("-").replace("_", "-")

@@ -51,11 +51,7 @@ class StoredMeasurement:
 
 
 class Ledger:
-    """The store under ``root``; made when the first measurement is stored.
-
-    Attributes:
-        warnings: what was found damaged and moved to ``<root>/damaged/``, for the caller to show.
-    """
+    """The store under ``root``, made by the first ``store``; ``warnings`` name damaged entries, moved to ``<root>/damaged/``."""
 
     def __init__(self, root: Path):
         self.root = Path(root)
@@ -64,10 +60,7 @@ class Ledger:
     def find(self, key: str) -> StoredMeasurement | None:
         """Return the entry of ``key`` after checking it, the raw file's sha256 included; None when there is none.
 
-        A damaged entry is moved aside, adds to ``warnings`` and counts as none.
-
-        Raises:
-            ServemarkError: an entry is there that cannot be read just now; it stays.
+        A damaged entry is moved aside, adds to ``warnings`` and counts as none. One that cannot be read just now stays: ServemarkError.
         """
         entry = self._entry(key)
         if not entry.exists():
@@ -86,10 +79,9 @@ class Ledger:
             ) from None
 
     def store(self, key: str, record: Measurement, raw_path: Path) -> StoredMeasurement:
-        """Keep one measurement; with a good entry there already, that one stays and is returned.
+        """Keep one measurement, unless a good entry exists; return the entry.
 
-        Raises:
-            ValueError: the record is INVALID or interrupted, has another key, or is not about ``raw_path``.
+        ValueError: the record is INVALID or interrupted, has another key, or is not about ``raw_path``.
         """
         if not is_keepable(record):
             raise ValueError(f"this {record.verdict} measurement does not belong in the ledger")
@@ -118,11 +110,7 @@ class Ledger:
         return StoredMeasurement(record, entry / RAW)
 
     def forget(self, key: str, raw_sha256: str | None) -> None:
-        """Set an entry aside that today's thresholds refuse, so that its point is measured again.
-
-        Args:
-            raw_sha256: of the results that were refused. Another's, made under the same key, are left alone.
-        """
+        """Set an entry aside that today's thresholds refuse, so that its point is measured again; only if its results have this sha256."""
         entry = self._entry(key)
         if raw_sha256 and (entry / RAW).exists() and file_sha256(entry / RAW) == raw_sha256:
             self._set_aside(entry, ServemarkError("INVALID by today's thresholds."))

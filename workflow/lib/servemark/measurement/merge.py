@@ -24,14 +24,12 @@ def merge(parts: Sequence[Part], cpu: Sequence[Samples]) -> dict[str, Any]:
     """Return one result in the format of :mod:`servemark.measurement.raw`: lists joined, sums added, throughputs and means from the parts.
 
     The duration of a closed loop is that of its requests, from the first start to the last end: vLLM's own includes the time that a process
-    waited for the others (inside/bench_client.py). At a request rate it is vLLM's own, which the wait for the first arrival belongs to.
-
-    The result of a single process keeps all else that it says; of several, what is no list and no sum stays where all say the same.
+    waited for the others. At a request rate it is vLLM's own, which the wait for the first arrival belongs to. Other values of several
+    processes stay where all are equal.
 
     Args:
         parts: of each process, its result file's JSON and content.
-        cpu: of each process, moments on the clock of its requests and the CPU seconds that it had used since it was started; only
-            what lies within its measurement is kept.
+        cpu: of each process, moments on the clock of its requests and CPU seconds since its start; kept within its measurement.
     """
     parts = [_timed(data, raw) for data, raw in parts]
     shares = [_share(raw, samples) for (_, raw), samples in zip(parts, cpu, strict=True)]

@@ -36,13 +36,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class GateResult:
-    """The gate's answer.
-
-    Attributes:
-        moved: where each rejected record is now, by deployment/point.
-        holes: accepted gaps, as ``records.Check.holes`` takes them.
-        table: text for the user: point, reason, detail, log, remedy, and what the next run does. Empty when good.
-    """
+    """The gate's answer: where each rejected record is now, by deployment/point; accepted gaps; a text for the user, empty when good."""
 
     valid: int
     suspect: int
@@ -57,12 +51,10 @@ class GateResult:
 
 
 def gate(records: Mapping[Path, Measurement], rejected_dir: Path, accept_invalid: bool | Sequence[str] = False) -> GateResult:
-    """Judge all records of a run and move the rejected ones, with their raw files, to ``rejected_dir``.
+    """Judge all records of a run, by the path of each, and move the rejected ones, with their raw files, to ``rejected_dir``.
 
-    Args:
-        records: every measurement by the path of its record.
-        rejected_dir: gets ``<deployment>/<point>.<n>.json``, n counting a point's rejections from 1.
-        accept_invalid: True, or glob patterns on ``deployment/point``: INVALID points that stay, as holes.
+    There they are ``<deployment>/<point>.<n>.json``, n counting a point's rejections from 1. ``accept_invalid``: True, or glob patterns on
+    ``deployment/point``: INVALID points that stay, as holes.
     """
     deployments = {record.deployment for record in records.values()}
     decisions = decide(records, read_rejected(rejected_dir, deployments), accept_invalid)

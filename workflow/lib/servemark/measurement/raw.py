@@ -155,11 +155,7 @@ def read_raw(path: Path) -> RawResult:
 
 
 def read_data(path: Path) -> tuple[dict[str, Any], RawResult]:
-    """Return one result file's JSON, and its checked content.
-
-    Raises:
-        RawError: with one of the reasons ``raw_*`` and ``non_finite`` of the table in ``reasons.py``.
-    """
+    """Return one result file's JSON, and its checked content; raise RawError with a reason ``raw_*`` or ``non_finite``."""
     try:
         data = _parse(path.read_text(encoding="utf-8"))
         return data, _result(data)

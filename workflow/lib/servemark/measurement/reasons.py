@@ -25,9 +25,7 @@ class Row:
     """One reason.
 
     Attributes:
-        code: as in records, tables and reports.
         severities: which a verdict can give it; the first one is the usual one. Empty for failures and refusals.
-        meaning: what happened, in one sentence.
         remedy: what to do; None if the message that comes with it states that.
         outside: it comes from outside and has no bearing on the load point, which is measured again however often that happens.
     """
@@ -67,14 +65,12 @@ TABLE: dict[str, Row] = {row.code: row for row in (
         raw_incomplete=("The client's result file lacks a key.", "Another version of vLLM may write another format."),
         raw_lengths=("The lists of the client's result file have different lengths.", "Read the client's log of this point."),
         raw_missing=("The client wrote no result file.", "Read the client's log of this point."),
-        raw_types=("A value of the client's result file is of another type.",
-            "Another version of vLLM may write another format."),
+        raw_types=("A value of the client's result file is of another type.", "Another version of vLLM may write another format."),
         raw_truncated=("The client's result file ends in the middle.", "Read the client's log of this point."),
         requests_unaccounted=("The client sent another number of requests than configured.", "Read the client's log."),
         server_changed=("The server was restarted during the point.", "Read its log, then run again."),
         server_died=("The server ended during the point.", "Read the server's log; after fixing the cause run again."),
-        server_hung=("The server stopped responding during the point.",
-            "Read the server's log; lower the load if it ran out of memory."),
+        server_hung=("The server stopped responding during the point.", "Read the server's log; lower the load if it ran out of memory."),
     ),
     *_rows("INVALID", "SUSPECT",
         requests_failed=("Requests failed. SUSPECT if `verdict.max_failed_fraction` allows that many.",
@@ -229,12 +225,7 @@ OUTSIDE = frozenset(row.code for row in TABLE.values() if row.outside)
 
 
 def reason(code: str, detail: str, severity: Severity | None = None) -> Reason:
-    """Return a reason for a verdict. ``severity``: if the table allows several; the first one without it.
-
-    Raises:
-        KeyError: the table has no such reason.
-        ValueError: the table does not allow this severity.
-    """
+    """Return a reason for a verdict, with the usual severity or another that the table allows; else KeyError or ValueError."""
     allowed = TABLE[code].severities
     chosen = severity or allowed[0]
     if chosen not in allowed:

@@ -40,9 +40,7 @@ AGAIN = "To measure the point again, delete its record and run again."
 class Silence:
     """Seconds on the client's clock between two tokens, of any stream, while a request was in flight.
 
-    Attributes:
-        reading: a request had no token yet: the server may have read its prompt.
-        writing: a request had tokens already, and more were due.
+    ``reading``: a request had no token yet, so the server may have read its prompt. ``writing``: one had tokens, and more were due.
     """
 
     begin: float
@@ -60,9 +58,7 @@ class Silence:
 class Found:
     """The silences of one client process that the workload does not explain, the longest first.
 
-    Attributes:
-        stopped: during some of them its CPU time was not sampled either.
-        longest_other_s: the longest wait for a token outside of them.
+    ``stopped``: during some its CPU time was not sampled either. ``longest_other_s``: the longest wait for a token outside of them.
     """
 
     silences: tuple[Silence, ...] = ()
@@ -76,11 +72,7 @@ class Found:
 
 
 def reasons(raw: RawResult, asked: LoadPoint) -> Iterator[Reason]:
-    """Yield the reason ``interrupted`` when unexplained silences take a share of the measurement that its results show.
-
-    Args:
-        raw: a result whose times are sound and whose duration is more than 0.
-    """
+    """Yield ``interrupted`` when unexplained silences of a result with sound times take a share of it that its results show."""
     closed_loop = asked.request_rate is None and len(raw.good) == len(raw.requests)
     processes: Sequence[Results] = raw.clients or (raw,)
     found = [find(process, closed_loop) for process in processes]
@@ -104,11 +96,7 @@ def reasons(raw: RawResult, asked: LoadPoint) -> Iterator[Reason]:
 
 
 def find(process: Results, closed_loop: bool) -> Found:
-    """Return the unexplained silences of one client process.
-
-    Args:
-        closed_loop: a request was due all the time, also when none was in flight.
-    """
+    """Return the unexplained silences of one client process. ``closed_loop``: a request was due at any time."""
     good = process.good
     if not good:
         return Found()
@@ -188,12 +176,9 @@ def _outstanding(
     others: Sequence[Silence],
     limit: int,
 ) -> list[Silence]:
-    """Return the longest silences, as many as possible, that all exceed ``FACTOR`` times the longest other wait.
+    """Return the longest ``silences``, as many as possible, that all exceed ``FACTOR`` times the longest other wait.
 
-    Args:
-        silences: the longest first.
-        waits: as :func:`_waits` gives them.
-        others: silences of another cause; waits during them explain nothing.
+    ``silences`` come the longest first, ``waits`` from :func:`_waits`. Waits during ``others``, of another cause, explain nothing.
     """
     for count in range(min(limit, len(silences)), 0, -1):
         taken, rest = silences[:count], silences[count:]

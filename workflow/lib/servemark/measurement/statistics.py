@@ -38,11 +38,7 @@ class Figures:
 
 
 def summarise(seconds: Sequence[float]) -> Summary | None:
-    """Return the distribution of latencies in milliseconds; None when there are none.
-
-    Raises:
-        ValueError: a value is NaN or infinite.
-    """
+    """Return the distribution of latencies in milliseconds; None when there are none; ValueError if one is not finite."""
     if len(seconds) == 0:
         return None
     values = np.asarray([second * MS for second in seconds], dtype=np.float64)
@@ -66,8 +62,7 @@ def inter_token_latencies(itls: Sequence[Sequence[float]]) -> list[float]:
 def recount(duration_s: float, good: Sequence[Request]) -> Figures:
     """Return the results of the completed requests of one load point.
 
-    Raises:
-        ValueError: a duration that is not positive, or a time that is not finite.
+    ValueError: a duration that is not positive, or a time that is not finite.
     """
     if not duration_s > 0:
         raise ValueError(f"duration must be greater than 0 s, got {duration_s}")

@@ -40,11 +40,7 @@ class Judgement:
 
 
 def judge(raw: RawResult | RawError, asked: LoadPoint, thresholds: Thresholds, server: ServerFacts) -> Judgement:
-    """Decide whether the figures of one load point may be shown.
-
-    Args:
-        raw: what ``read_raw`` gave, or the error it raised.
-    """
+    """Decide whether the results of one load point may be shown. ``raw``: from ``read_raw``, or the error it raised."""
     reasons = list(_server_reasons(server))
     if isinstance(raw, RawError):
         reasons.append(reason(raw.reason, raw.what))

@@ -73,10 +73,7 @@ def small_job(rule: str, cluster: Site, limit_min: float | None = None, *, gpus_
     """Return the job of a rule that examines a node or an environment: a small part of one node of the deployments' kind, briefly.
 
     It asks for as much of a node as a deployment does where the cluster file says so, and where nothing else states what a deployment's
-    job gets: Slurm gives an exclusive job all GPUs of its nodes, also when it asks for none. See also :func:`_cores_by_slurm`.
-
-    Args:
-        gpus_there: whether the partition has nodes with GPUs.
+    job gets: Slurm gives an exclusive job all GPUs of its nodes, also when it asks for none. ``gpus_there``: the partition has GPUs.
     """
     small, need = cluster.small_jobs, NEEDS[rule]
     asked = request(rule, AskedTopology(), cluster, 0)

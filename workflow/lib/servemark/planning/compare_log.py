@@ -17,12 +17,10 @@ CONCURRENCY = re.compile(rf"Maximum concurrency for {NUMBER} tokens per request:
 
 
 def observe(log_text: str) -> dict[str, float]:
-    """Return the memory figures of one server's log; a figure that the log lacks is left out.
+    """Return the memory values of one server's log; a value that the log lacks is left out.
 
-    Keys: ``weights_gib`` (the largest rank's), ``kv_cache_gib`` (the smallest rank's: vLLM gives every rank as many
-    blocks as that one has), ``kv_cache_tokens`` and ``max_concurrency`` of the engine (of several data parallel engines
-    the smallest). Knows vLLM 0.25.1 on GPUs and 0.32.0 on CPU, which logs no size of the weights; colour codes and
-    worker prefixes do not matter.
+    ``weights_gib`` is the largest rank's, ``kv_cache_gib`` the smallest's: vLLM gives every rank as many blocks as that one has.
+    ``kv_cache_tokens`` and ``max_concurrency`` are the smallest engine's. Knows vLLM 0.25.1 on GPUs and 0.32.0 on CPU (no size of weights).
     """
     text = ANSI.sub("", log_text)
     found: dict[str, float] = {}

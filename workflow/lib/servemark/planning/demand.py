@@ -24,9 +24,7 @@ SPECULATION = ("speculative-", "spec-")
 class Asked:
     """Everything that advice depends on. An engine is the tp x pp ranks that share one scheduler; requests are spread evenly.
 
-    Attributes:
-        variables: the server's, the cluster's included.
-        inherited: the shell's variables that reach the server and decide.
+    ``variables`` are the server's, the cluster's included; ``inherited`` those of the shell that reach the server and decide.
     """
 
     architecture: Architecture

@@ -8,12 +8,7 @@ PAGE = "docs/security.md"
 
 
 def notes(topology: Topology, *, exclusive: bool = True) -> tuple[str, ...]:
-    """Return one sentence or more for each thing that a key does not protect.
-
-    Args:
-        topology: of the deployment.
-        exclusive: whether its nodes run no other job.
-    """
+    """Return one sentence or more for each thing that a key does not protect. ``exclusive``: the nodes run no other job."""
     found = []
     if (nodes := topology.nodes_of_a_replica) > 1:
         found.append(

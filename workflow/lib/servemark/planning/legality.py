@@ -28,11 +28,9 @@ PARTITION = "VLLM_PP_LAYER_PARTITION"
 
 
 def stages(architecture: Architecture, topology: Topology, variables: Mapping[str, str]) -> tuple[int, ...]:
-    """Return layers of each pipeline stage: as ``VLLM_PP_LAYER_PARTITION`` says it, else as vLLM splits them.
+    """Return layers of each pipeline stage: as ``VLLM_PP_LAYER_PARTITION`` states them, else as vLLM splits them.
 
-    Raises:
-        PlanRefused: the variable is not one number of layers for each stage that add up to all layers
-            (vllm/distributed/utils.py, get_pp_indices).
+    PlanRefused: it is not one number for each stage that add up to all layers (vllm/distributed/utils.py, get_pp_indices).
     """
     pp, given = topology.pipeline_parallel, variables.get(PARTITION)
     if not given or pp == 1 or pp > architecture.layers:
@@ -83,13 +81,10 @@ def not_on_cpu(
 
 
 def too_long(workloads: Mapping[str, LoadPoint], max_model_len: int | None) -> tuple[str, ...]:
-    """Return why every request of a workload would be refused by the server: (sentence, ...).
+    """Return why the server would refuse every request of a workload: (sentence, ...).
 
     vLLM answers 400 when a prompt is longer than max-model-len less the tokens to be made (vllm/renderers/params.py, 0.32.0).
-
-    Args:
-        workloads: one load point of each, by name.
-        max_model_len: as the options set it; None: vLLM derives it.
+    ``workloads``: one load point of each, by name; ``max_model_len``: as the options set it, None if vLLM derives it.
     """
     return tuple(
         f"workloads.{name} asks for {lengths.in_words(load)}, and options.max-model-len is {max_model_len}: vLLM answers 400 to all of it; "

@@ -177,11 +177,7 @@ def longest_fitting(fits: Callable[[int], bool], shortest: int, longest: int) ->
 
 
 def require(estimated: Estimate, server: Server) -> None:
-    """Refuse a deployment that does not fit. vLLM needs room for one request of max_model_len (check_enough_kv_cache_memory).
-
-    Raises:
-        PlanRefused: it does not fit; with GiB needed and had.
-    """
+    """Raise PlanRefused, with GiB needed and had, unless one request of max_model_len fits (vLLM: check_enough_kv_cache_memory)."""
     topology, gib = server.topology, server.memory_gib
     shape = f"tp {topology.tensor_parallel} x pp {topology.pipeline_parallel}"
     had = f"{gib:.1f} GiB a device (utilisation {server.utilisation:g})"

@@ -42,11 +42,7 @@ class NodePart(Strict):
 
     @classmethod
     def read(cls, described: str, given: int) -> NodePart:
-        """Read the text of ``scontrol show node -o NODE``.
-
-        Raises:
-            ServemarkError: Slurm does not state the node's CPUs or the job's.
-        """
+        """Read the text of ``scontrol show node -o NODE``; raise ServemarkError if it lacks the node's CPUs or the job has none."""
         node = dict(re.findall(r"(?:^|\s)([A-Z]\w*)=(\S*)", described))
         cpus = node.get("CPUEfctv") or node.get("CPUTot", "")
         if not cpus.isdigit() or not given:
@@ -75,8 +71,7 @@ def count(numbers: str) -> int:
 def complete(found: Hardware, share: Share, part: NodePart) -> Hardware:
     """Return the hardware of a deployment's job from what the probe's job found on the same node.
 
-    Raises:
-        ServemarkError: the node has GPUs of several kinds, so that one does not tell the others.
+    ServemarkError: the node has GPUs of several kinds, so that one does not describe the others.
     """
     gpus, of_gpus = _gpus(found, share, part)
     cpus, of_cpus = _cpus(found.cpu_count, share, part)

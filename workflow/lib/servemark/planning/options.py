@@ -11,12 +11,9 @@ from servemark.records import Hardware, Topology
 
 
 def whole(options: Mapping[str, Any], name: str) -> int | None:
-    """Return an option's whole number: "16k" is 16,000 and "16K" is 16,384; None when vLLM is to choose.
+    """Return an option's whole number: "16k" is 16,000 and "16K" is 16,384; None when vLLM is to choose; else raise PlanRefused.
 
     Source: vllm/utils/argparse_utils.py, human_readable_int and human_readable_int_or_auto (0.32.0).
-
-    Raises:
-        PlanRefused: the value is no such number.
     """
     text = str(options.get(name)).strip()
     if text in ("None", "auto", "-1"):
@@ -34,11 +31,7 @@ def fits_itself(options: Mapping[str, Any]) -> bool:
 
 
 def number(name: str, value: object) -> float:
-    """Return the number that an option or variable states.
-
-    Raises:
-        PlanRefused: the value is none.
-    """
+    """Return the number that an option or variable states; raise PlanRefused if it is none."""
     try:
         return float(str(value))
     except ValueError:

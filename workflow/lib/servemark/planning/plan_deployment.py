@@ -41,9 +41,7 @@ class DeploymentSpec(Strict):
 def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: EnvironmentCheck, manifest: Manifest) -> Plan:
     """Decide whether the deployment can serve, and what it is expected to hold. ``hardware``: one node's; all nodes are of one kind.
 
-    Raises:
-        PlanRefused: an environment that cannot serve this here; an option vLLM does not know, an illegal topology, or not enough
-            memory, with all reasons together.
+    PlanRefused: the environment cannot serve this here; or an unknown option, an illegal topology, too little memory, all reasons together.
     """
     deployment, points, cluster, inherited = spec.deployment, spec.points, spec.cluster, spec.inherited
     architecture = Architecture.from_config(manifest.config)

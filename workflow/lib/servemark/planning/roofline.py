@@ -62,16 +62,11 @@ def bound(
     output_tokens: int,
     kv_element_bytes: int | None = None,
 ) -> Bound:
-    """Return the bound for a number of requests that are always in flight, spread evenly over the replicas.
+    """Return the bound for ``concurrency`` requests that are always in flight, spread evenly over the replicas of the deployment.
 
-    Args:
-        concurrency: requests in flight over the whole deployment.
-        input_tokens, output_tokens: of each request; at least one of each. A beginning that all prompts share and the server keeps is left
-            out: read once, it costs next to nothing, and steps may read its cache once for all requests.
-        kv_element_bytes: 1 for an fp8 KV cache; default as the model's dtype.
-
-    Raises:
-        WeightsRefused: the width of the MLPs is not known, or how many bits its quantised weights have.
+    Tokens are those of each request, at least one of each. A beginning that all prompts share and the server keeps is left out: read once,
+    it costs next to nothing. ``kv_element_bytes``: 1 for an fp8 KV cache; default as the model's dtype. WeightsRefused: the width of the
+    MLPs or the bits of the quantised weights are not known.
     """
     if not architecture.bits_known:
         raise WeightsRefused(

@@ -27,8 +27,7 @@ class Server:
         memory_gib: GiB of one device as nvidia-smi states it; on CPU of the node.
         utilisation: gpu-memory-utilization, a share of ``memory_gib``.
         cache_bytes: KV cache of one rank where an option or variable fixes it.
-        block_tokens: block-size, where it is set.
-        batched: max-num-batched-tokens, where it is set.
+        block_tokens, batched: block-size and max-num-batched-tokens, where set.
         element_bytes: bytes of one element of the KV cache; None: as the model's dtype.
         spread: ranks have whole experts (enable-expert-parallel), none is cut.
         sharing: ranks whose weights and caches lie in the same memory; 1 for devices with their own.
@@ -68,13 +67,10 @@ class Server:
         variables: Mapping[str, str],
         hardware: Hardware,
     ) -> Server:
-        """Read vLLM's options and variables.
+        """Read vLLM's options and variables; raise PlanRefused if one is not a number.
 
         On CPU each rank of a node takes the GiB that ``VLLM_CPU_KVCACHE_SPACE`` states. Without it each server of a node takes its share of
         the whole memory, and the second of two servers ends (vllm/v1/worker/cpu_worker.py, 0.32.0).
-
-        Raises:
-            PlanRefused: an option or variable is not a number.
         """
         cpu = hardware.accelerator == "cpu"
         space = variables.get(CPU_SPACE) if cpu else None

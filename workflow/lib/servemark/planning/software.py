@@ -16,14 +16,10 @@ EMBEDDED = (0, 31)
 
 
 def require_software(name: str, check: EnvironmentCheck, variables: Mapping[str, str], hardware: Hardware) -> None:
-    """Refuse an environment that cannot serve on this hardware, or with these variables.
+    """Raise PlanRefused for an environment that cannot serve on this hardware, or with these variables.
 
     gpt-oss needs the tokenizer library's vocabulary o200k_base. Up to vLLM 0.30 the server fetches it when it starts, or reads it from the
-    folder ``TIKTOKEN_ENCODINGS_BASE``. From 0.31 on (oss-harmony) it is in the package, and the variable makes the server fail if it names
-    a folder without that file.
-
-    Raises:
-        PlanRefused: a CUDA build without a GPU, or the variable where it does harm.
+    folder ``TIKTOKEN_ENCODINGS_BASE``. From 0.31 on it is in the package, and the variable makes the server fail if the file is not there.
     """
     if check.torch_cuda and hardware.accelerator == "cpu" and check.vllm_platform != "cpu":
         hiding = visible_gpus.hiding(hardware)

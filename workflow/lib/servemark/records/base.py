@@ -44,11 +44,7 @@ class Record(Strict):
 
     @classmethod
     def read(cls: type[RecordT], path: str | os.PathLike[str]) -> RecordT:
-        """Read and check one record.
-
-        Raises:
-            ServemarkError: the file is missing, not JSON, of another kind or version, or does not fit the type.
-        """
+        """Read and check one record; raise ServemarkError if it is missing, of another kind or version, or does not fit the type."""
         again = "Delete it and run snakemake again."
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))

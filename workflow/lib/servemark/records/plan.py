@@ -74,11 +74,7 @@ class Plan(Record):
 
 
 def record_files(run_folder: Path, deployments: Iterable[str]) -> list[Path]:
-    """Return the paths of the records of all planned points, deployment by deployment.
-
-    Raises:
-        ServemarkError: a plan is missing or cannot be read.
-    """
+    """Return the paths of the records of all planned points; raise ServemarkError if a plan is missing or cannot be read."""
     folders = [run_folder / "deployments" / name for name in deployments]
     return [folder / "points" / f"{load.name}.json" for folder in folders for load in Plan.read(folder / "plan.json").loads]
 

@@ -30,10 +30,7 @@ class ServerTimeline(Strict):
 
 
 class Timeline(Record):
-    """A load point second by second. Written by measure beside the attempt's logs; a missing one costs no figure.
-
-    It belongs to the measurement with the same deployment, point and ``started_at``.
-    """
+    """A load point second by second, of the measurement with the same deployment, point and ``started_at``. No result depends on it."""
 
     KIND = "timeline"
     deployment: str

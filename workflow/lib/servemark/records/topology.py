@@ -52,12 +52,7 @@ EXECUTORS: dict[ExecutorName, ExecutorTraits] = {
 
 @dataclass(frozen=True)
 class RouterPolicy:
-    """Which replica, or which engine with ``balancing: router``, gets the next request.
-
-    Attributes:
-        label: in reports; None for the default.
-        arguments: of vllm-router.
-    """
+    """Which replica, or which engine with ``balancing: router``, gets the next request; ``label`` in reports, None for the default."""
 
     label: str | None
     arguments: tuple[str, ...]

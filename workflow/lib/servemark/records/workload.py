@@ -37,11 +37,7 @@ class Prompts(Strict):
         return self.model_dump()
 
     def expected_input_tokens(self, request: int) -> int | None:
-        """Return the expected length of a prompt without a shared prefix, tokens; None: not known, and not checked.
-
-        Args:
-            request: number of the request in the client's results, from 0.
-        """
+        """Return the expected length of prompt number ``request`` (from 0) without a shared prefix, tokens; None: not checked."""
         return self.input_tokens
 
     def expected_output_tokens(self, request: int) -> int:
