@@ -75,32 +75,19 @@ def _option_value(value: Any) -> Any:
     return list(value) if isinstance(value, list) else value
 
 
-def _once(options: Any) -> Any:
-    """Refuse ``max_model_len`` beside ``max-model-len``: one of them would be lost."""
-    if isinstance(options, dict):
-        names = Counter(kebab(name) for name in options if isinstance(name, str))
-        if twice := ", ".join(sorted(name for name, count in names.items() if count > 1)):
-            raise refuse(f"the same option is written twice, with dashes and with underscores: {twice}")
-    return options
-
-
-def _prefix(options: Any) -> Any:
-    """Check the length of prompts as it is written, so that the message names the option's own line."""
-    for name, value in options.items() if isinstance(options, dict) else ():
-        if not isinstance(name, str) or kebab(name) != PREFIX or value is None:
-            continue
-        if isinstance(value, bool) or not re.fullmatch(r"[0-9]+", str(value)):
-            raise refuse("must be a whole number of at least 0: tokens", at=(name,))
-    return options
-
-
-def _graphs(options: Any) -> Any:
-    """Check the value as it is written, so that the message names the option's own line."""
-    if isinstance(options, dict):
-        written = {kebab(name): name for name in options if isinstance(name, str)}
-        if found := cuda_graphs.refusal({name: options[spelling] for name, spelling in written.items()}):
-            name, why = found
-            raise refuse(why, at=(written[name],))
+def _as_written(options: Any) -> Any:
+    """Check options under the names as written, so that messages name their lines: spellings, length of prompts, CUDA graphs."""
+    if not isinstance(options, dict):
+        return options
+    names = [name for name in options if isinstance(name, str)]
+    written = {kebab(name): name for name in names}
+    if twice := sorted({kebab(name) for name in names if written[kebab(name)] != name}):
+        raise refuse(f"the same option is written twice, with dashes and with underscores: {', '.join(twice)}")
+    prefix = options.get(written.get(PREFIX))
+    if prefix is not None and (isinstance(prefix, bool) or not re.fullmatch(r"[0-9]+", str(prefix))):
+        raise refuse("must be a whole number of at least 0: tokens", at=(written[PREFIX],))
+    if found := cuda_graphs.refusal({name: options[spelling] for name, spelling in written.items()}):
+        raise refuse(found[1], at=(written[found[0]],))
     return options
 
 
@@ -260,8 +247,8 @@ Rates = Annotated[tuple[Rate, ...], Field(min_length=1)]
 OptionValue = Annotated[Any, PlainValidator(_option_value), WithJsonSchema(_VALUE_SCHEMA)]
 ServeOption = Annotated[str, AfterValidator(_option_name(SERVE_OPTIONS))]
 ClientOption = Annotated[str, AfterValidator(_option_name(CLIENT_OPTIONS))]
-ServeOptions = Annotated[dict[ServeOption, OptionValue], BeforeValidator(_graphs), BeforeValidator(_once)]
-ClientOptions = Annotated[dict[ClientOption, OptionValue], BeforeValidator(_prefix), BeforeValidator(_once)]
+ServeOptions = Annotated[dict[ServeOption, OptionValue], BeforeValidator(_as_written)]
+ClientOptions = Annotated[dict[ClientOption, OptionValue], BeforeValidator(_as_written)]
 Variable = Annotated[str, Field(pattern=VARIABLE_PATTERN), AfterValidator(_variable_name)]
 VariableValue = Annotated[str, PlainValidator(_variable_value), WithJsonSchema({"type": ["string", "number"]})]
 Variables = Annotated[dict[Variable, VariableValue], AfterValidator(_allowed)]

@@ -121,24 +121,20 @@ class Sweep(Strict):
             raise refuse(f"there is no such name under `{room}`", allowed=[f"{room}.{other}" for other in known])
         return over
 
-    @field_validator("grid", "zip")
-    @classmethod
-    def _values(cls, values: dict[str, tuple[Any, ...]] | None) -> dict[str, tuple[Any, ...]] | None:
-        for key, choices in (values or {}).items():
-            if not choices:
-                raise refuse(f"`{key}` has no values")
-            if any(isinstance(choice, dict) for choice in choices):
-                raise refuse(f"`{key}` takes plain values or lists; sweep the keys inside it instead")
-        if values == {}:
-            raise refuse("holds no key")
-        return values
-
     @model_validator(mode="after")
     def _one_way(self) -> Sweep:
         if (self.grid is None) == (self.zip is None):
             raise refuse("takes exactly one of `grid` and `zip`")
-        if self.zip and len({len(values) for values in self.zip.values()}) > 1:
-            lengths = ", ".join(f"{key} {len(values)}" for key, values in self.zip.items())
+        way, axes = ("zip", self.zip) if self.grid is None else ("grid", self.grid)
+        if not axes:
+            raise refuse("holds no key", at=(way,))
+        for key, values in axes.items():
+            if not values:
+                raise refuse(f"`{key}` has no values", at=(way,))
+            if any(isinstance(value, dict) for value in values):
+                raise refuse(f"`{key}` takes plain values or lists; sweep the keys inside it instead", at=(way,))
+        if way == "zip" and len({len(values) for values in axes.values()}) > 1:
+            lengths = ", ".join(f"{key} {len(values)}" for key, values in axes.items())
             raise refuse(f"the lists of a `zip` have the same length; these have: {lengths}")
         return self
 
