@@ -107,9 +107,8 @@ def _checked(data: Any, sources: Sequence[Source], look: Look) -> Config:
 
 
 def _no_mapping(data: Any, sources: Sequence[Source]) -> ConfigError:
-    text = "must be a mapping of keys such as `run` and `models`"
-    if data is None or data == {}:
-        text = "is empty; config/config.yaml is a complete example"
+    empty = data is None or data == {}
+    text = "is empty; config/config.yaml is a complete example" if empty else "must be a mapping of keys such as `run` and `models`"
     return config_error([Problem((), text)], data, sources)
 
 
@@ -125,9 +124,9 @@ def _cluster_file(given: Any) -> tuple[Source | None, list[Problem]]:
     if not os.path.exists(path):
         return None, [Problem(("cluster",), f"there is no file {shortened(str(path))}", known, given=given)]
     source = read(path, ("cluster",))
-    if not isinstance(source.data, dict):
-        return None, [Problem(("cluster",), f"{path} must be a mapping of keys such as `scheduler`")]
-    return source, []
+    if isinstance(source.data, dict):
+        return source, []
+    return None, [Problem(("cluster",), f"{path} must be a mapping of keys such as `scheduler`")]
 
 
 def _plain(value: Any) -> Any:

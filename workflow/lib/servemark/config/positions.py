@@ -86,31 +86,24 @@ def read(path: Path, at: tuple[Any, ...] = ()) -> Source:
 
 def _text(path: Path) -> str:
     """Return the content of a regular file. A pipe or device is refused: each job of a run reads the file again."""
+    place, do = f"The configuration file {path}", "Check its path and its permissions, and the name given to --configfile."
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            what = "a folder" if path.is_dir() else "a pipe or a device"
-            raise ConfigError(f"The configuration file {path} is {what}, not a regular file.", do="Name a YAML file on a disk.")
-        with path.open("rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise ConfigError(
-                f"The configuration file {path} has more than {MAX_BYTES // 2**20} MiB.",
-                do="Check that it is the configuration. Use `sweeps` in place of many similar entries.",
-            )
-        return content.decode()
-    except FileNotFoundError:
-        raise ConfigError(f"The configuration file {path} is missing.", do="Check the name given to --configfile.") from None
+            fault, do = "is a folder, a pipe or a device, not a regular file", "Name a YAML file on a disk."
+        else:
+            with path.open("rb") as stream:
+                content = stream.read(MAX_BYTES + 1)
+            if len(content) <= MAX_BYTES:
+                return content.decode()
+            fault = f"has more than {MAX_BYTES // 2**20} MiB"
+            do = "Check that it is the configuration. Use `sweeps` in place of many similar entries."
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigError(
-            f"{path}:{line}: byte {error.start + 1} is not valid UTF-8: 0x{content[error.start]:02x}.",
-            do="Save the file with the encoding UTF-8.",
-        ) from None
+        place, do = f"{path}:{line}:", "Save the file with the encoding UTF-8."
+        fault = f"byte {error.start + 1} is not valid UTF-8: 0x{content[error.start]:02x}"
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"The configuration file {path} cannot be read: {getattr(error, 'strerror', None) or error}.",
-            do="Check its path and its permissions.",
-        ) from None
+        fault = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    raise ConfigError(f"{place} {fault}.", do=do)
 
 
 @dataclass

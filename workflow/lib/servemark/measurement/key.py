@@ -1,24 +1,18 @@
 """The ledger's key: a normalised list of everything that decides a load point's figures, and nothing else.
 
-==============  ====================================================================================================
-part            content
-==============  ====================================================================================================
-model           the model's digest (every file's sha256)
-environment     the environment's digest (every installed package)
-topology        nodes, devices per node, tensor/pipeline/data parallel size, replicas, executor, place of the client; who
-                balances data parallel engines when it is not the server
-options         the server's options, as ``--name`` would spell them (kebab case, no dashes in front), in any order
-variables       the server's environment variables: the deployment's own over the cluster's over those of the shell that decide
-                (``servemark.variables.inherited``), wherever a value comes from
-modules         what ``module load`` brings (the fabric's NCCL plugin, a compiler), in the order it is loaded
-interface       the network between nodes as configured, when there is more than one node; else None
-hardware        accelerator; GPU names and memory, sorted; driver; CPU model and logical count; architecture
-workload        what the prompts' kind states (``Prompts.key_part``: dataset, lengths), requests, warm-ups, client options; the
-                number of client processes when there are several, and whom they ask when it is not the endpoint
-load            concurrency, request rate
-repetition      which repetition
-seed            the seed
-==============  ====================================================================================================
+* model: the model's digest (every file's sha256)
+* environment: the environment's digest (every installed package)
+* topology: nodes, devices per node, tensor/pipeline/data parallel size, replicas, executor, place of the client; balancing and routing
+  when they are not the first choice
+* options: the server's options, as ``--name`` would spell them (kebab case, no dashes in front), in any order
+* variables: the server's environment variables: the deployment's own over the cluster's over those of the shell that decide
+  (``servemark.variables.inherited``), wherever a value comes from
+* modules: what ``module load`` brings (the fabric's NCCL plugin, a compiler), in the order it is loaded
+* interface: the network between nodes as configured, when there is more than one node; else None
+* hardware: accelerator; GPU names and memory, sorted; driver; CPU model and logical count; architecture
+* workload: what the prompts' kind states (``Prompts.key_part``: dataset, lengths), requests, warm-ups, client options; the number of client
+  processes when there are several, and ``ask`` when it is not the endpoint
+* load (concurrency, request rate), repetition, seed
 
 Never in the key: what is asked of a scheduler, ports, addresses, places, job ids, host names, secrets, names of run,
 deployment and workload, times.

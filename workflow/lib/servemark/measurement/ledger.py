@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servemark.errors import ServemarkError
-from servemark.records import Measurement
+from servemark.records import Measurement, write_atomically
 
 RECORD, RAW = "measurement.json", "raw.json"
 KEEPABLE = ("VALID", "SUSPECT")
@@ -38,16 +38,7 @@ class StoredMeasurement:
 
     def copy_raw(self, destination: Path) -> None:
         """Put the per-request results at ``destination``, atomically. A copy, so that the file's time is new."""
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
-        os.close(handle)
-        try:
-            shutil.copyfile(self.raw, name)
-            os.chmod(name, 0o644)
-            os.replace(name, destination)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_atomically(destination, self.raw.read_bytes())
 
 
 class Ledger:
@@ -149,12 +140,11 @@ class Ledger:
         place = Path(tempfile.mkdtemp(dir=damaged, prefix=f"{entry.name[:16]}-"))
         try:
             os.replace(entry, place / entry.name)
-        except FileNotFoundError:
-            # Another process moved it first.
+        except FileNotFoundError:  # another process moved it first
             place.rmdir()
-            return
-        what = str(error).splitlines()[0]
-        self.warnings.append(f"A stored measurement was damaged and will be measured again: {what} Kept as {place}.")
+        else:
+            what = str(error).splitlines()[0]
+            self.warnings.append(f"A stored measurement was damaged and will be measured again: {what} Kept as {place}.")
 
 
 def link_or_copy(source: Path, destination: Path) -> None:

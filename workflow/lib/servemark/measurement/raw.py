@@ -1,35 +1,17 @@
 """The benchmark client's per-request results, read from its ``--save-detailed`` JSON and checked.
 
-Format (vllm/benchmarks/serve.py, ``benchmark`` and ``main_async``): one JSON object with the client's totals and one
-list entry per request, failed requests included:
+Format (vllm/benchmarks/serve.py, ``benchmark`` and ``main_async``): one JSON object with the client's totals and a list entry per request,
+failed requests included. ``input_lens`` and ``output_lens`` are tokens (0 output tokens for a failed request), ``errors`` texts (empty when
+it went well); ``ttfts`` (0.0 when no chunk came), ``itls`` (a list each) and ``start_times`` (monotonic clock) are seconds. vLLM 0.32 adds
 
-=================  ============================================================================================
-key                per request
-=================  ============================================================================================
-``input_lens``     prompt tokens
-``output_lens``    generated tokens; 0 for a failed request
-``ttfts``          seconds to the first streamed chunk; 0.0 when none came
-``itls``           list of seconds between chunks
-``start_times``    seconds on the client's monotonic clock
-``errors``         text, empty when it went well
-``latencies``      seconds to the last chunk, or to the failure (vLLM's own functions: 0.0). vLLM 0.32 writes it; in 0.25 it is
-                   ``ttft + sum(itls)``, which is the same sum by construction
-``queue_times``    seconds between a request's arrival and its start, in the client. vLLM 0.32 writes it; 0.25 does not.
-                   Without a request rate all arrive at once, before several processes wait for each other
-=================  ============================================================================================
+* ``latencies``: seconds to the last chunk, or to the failure (vLLM's own functions: 0.0). For 0.25 it is ``ttft + sum(itls)``, the same.
+* ``queue_times``: seconds between a request's arrival and its start, in the client. Without a request rate all arrive at once, before
+  several processes wait for each other.
 
-Several client processes share the load of one point; their files are merged into one (:mod:`servemark.measurement.merge`), which has a
-key more, ``clients``: for each process, in the order of its requests in the lists,
-
-==================  ===========================================================================================
-key                 per process
-==================  ===========================================================================================
-``listed``          how many entries of the lists are its own
-``first_start``     start of its first request, on the same clock
-``cpu``             ``[moment, seconds]`` about once a second while it measured: the same clock, and the CPU time
-                    that it had used since it was started
-its own totals      ``num_prompts`` to ``mean_itl_ms``, as above
-==================  ===========================================================================================
+Several client processes share the load of one point; their files are merged into one (:mod:`servemark.measurement.merge`), with a further
+key ``clients``. It has an entry for each process, in the order of its requests in the lists: its own totals (``num_prompts`` to
+``mean_itl_ms``), ``listed`` (entries of the lists that are its own), ``first_start`` (start of its first request, on the same clock), and
+``cpu``: ``[moment, seconds]`` about once a second, the same clock and the CPU time that it had used since it was started.
 
 The file has no success flag. A request that failed has an error text, or, when the server answered with a status line
 without a reason phrase (``output.error = response.reason or ""``), an empty one and a TTFT of 0.0.
