@@ -36,7 +36,8 @@ def _fault(value: Any) -> str | None:
     if isinstance(value, str):
         if len(value) > LONGEST:
             return f"has {len(value):,} characters; at most {LONGEST:,} are possible"
-        found = next((char for char in value if not char.isprintable() and not _harmless(char)), None)
+        # Line ends, tabs, and spaces and marks of any script may stand in a text.
+        found = next((c for c in value if not c.isprintable() and c not in "\n\t" and (ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000)), None)
         return f"holds the control character U+{ord(found):04X}" if found else None
     if isinstance(value, int):
         return None if abs(value) <= LARGEST else "is a number of more than 64 bits"
@@ -44,11 +45,6 @@ def _fault(value: Any) -> str | None:
         return None if math.isfinite(value) else "must be a finite number"
     # Dates are left to the keys' own types, which know whether quotes help.
     return "is neither text nor a number nor a list" if isinstance(value, bytes | set) else None
-
-
-def _harmless(char: str) -> bool:
-    """Return whether a character that cannot be printed may stand in a text: line ends, tabs, spaces and marks of any script."""
-    return char in "\n\t" or not (ord(char) < 0xA0 or 0xD800 <= ord(char) < 0xE000)
 
 
 def too_many(config: Config) -> list[Problem]:

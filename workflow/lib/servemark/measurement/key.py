@@ -57,24 +57,18 @@ def deployment_parts(
     interface: str | None = None,
 ) -> dict[str, Any]:
     """Return the deployment's share of the key, stable in content and order. ``hardware``: one node's; ValueError: see options."""
+    # Left out, so that keys from before there was a choice stay.
+    first = {("balancing", "server"), ("routing", "round_robin")}
     return {
         "model": model_digest,
         "environment": environment_digest,
-        "topology": topology_part(topology),
+        "topology": {name: value for name, value in topology.model_dump().items() if (name, value) not in first},
         "options": normalise_options(options),
         "variables": {name: str(value) for name, value in sorted(variables.items()) if in_key(name)},
         "modules": list(modules),
         "interface": interface if topology.all_nodes > 1 else None,
         "hardware": hardware_part(hardware),
     }
-
-
-def topology_part(topology: Topology) -> dict[str, Any]:
-    """Return the topology; who balances and how the router routes only if not the first choice, so that keys from before there was one
-    stay.
-    """
-    first = {("balancing", "server"), ("routing", "round_robin")}
-    return {name: value for name, value in topology.model_dump().items() if (name, value) not in first}
 
 
 def hardware_part(hardware: Hardware) -> dict[str, Any]:

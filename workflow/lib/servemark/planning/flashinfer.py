@@ -17,12 +17,6 @@ TOOLKIT = ("CUDA_HOME", "CUDA_PATH", "FLASHINFER_NVCC", "CXX", "PATH")
 """Variables that name other tools than those that the environment check found."""
 
 
-WAYS_OUT = (
-    "vLLM's own kernels are used instead. To use FlashInfer's, load a CUDA toolkit of torch's release (`modules` in the cluster file), or "
-    "add the precompiled kernels (envs/README.md)."
-)
-
-
 def obstacle(tools: KernelTools, torch_cuda: str | None) -> str | None:
     """Return why FlashInfer cannot build kernels, as a clause; None if it can.
 
@@ -54,15 +48,17 @@ def turned_off(check: EnvironmentCheck, topology: Topology, variables: Mapping[s
     tools = check.kernels
     if tools is None or tools.flashinfer is None or any(name in variables for name in TOOLKIT):
         return {}, ()
-    why = obstacle(tools, check.torch_cuda)
-    if why is None:
+    if (why := obstacle(tools, check.torch_cuda)) is None:
         return {}, ()
+    cannot = f"FlashInfer cannot build kernels here, because {why}"
     wanted = {SAMPLER: tools.sampler, ALL_REDUCE: topology.tensor_parallel > 1 and ALL_REDUCE in check.variables}
     off = {name: "0" for name, used in wanted.items() if used and name not in variables}
-    sentences = [f"{', '.join(off)} set to 0: FlashInfer cannot build kernels here, because {why}. {WAYS_OUT}"] if off else []
-    if tools.sampler and variables.get(SAMPLER) == "1":
+    sentences = []
+    if off:
         sentences.append(
-            f"variables.{SAMPLER}: 1 makes the server end at its start: FlashInfer cannot build its sampler here, because {why}. "
-            "Remove the variable."
+            f"{', '.join(off)} set to 0: {cannot}. vLLM's own kernels are used instead. To use FlashInfer's, load a CUDA toolkit of "
+            "torch's release (`modules` in the cluster file), or add the precompiled kernels (envs/README.md)."
         )
+    if tools.sampler and variables.get(SAMPLER) == "1":
+        sentences.append(f"variables.{SAMPLER}: 1 makes the server end at its start: {cannot}. Remove the variable.")
     return off, tuple(sentences)

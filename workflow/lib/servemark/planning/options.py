@@ -25,11 +25,6 @@ def whole(options: Mapping[str, Any], name: str) -> int | None:
     return int(float(found[1]) * base**power)
 
 
-def fits_itself(options: Mapping[str, Any]) -> bool:
-    """Return whether vLLM is to take the longest max-model-len that the KV cache holds (config/model.py, max_model_len, 0.32.0)."""
-    return str(options.get("max-model-len")).strip() in ("auto", "-1")
-
-
 def number(name: str, value: object) -> float:
     """Return the number that an option or variable states; raise PlanRefused if it is none."""
     try:
@@ -52,14 +47,11 @@ def max_num_seqs(options: Mapping[str, Any], topology: Topology, hardware: Hardw
     """
     if given := count(options, "max-num-seqs"):
         return given
+    default = 128 * topology.engine_size
     if hardware.accelerator == "cuda":
-        memory_gib = min(gpu.memory_mib for gpu in hardware.gpus) / 1024
-        a100 = any("A100" in gpu.name for gpu in hardware.gpus)
+        memory_gib, a100 = min(gpu.memory_mib for gpu in hardware.gpus) / 1024, any("A100" in gpu.name for gpu in hardware.gpus)
         default = 1024 if memory_gib >= 160 or (memory_gib >= 70 and not a100) else 256
-    else:
-        default = 128 * topology.engine_size
-    if options.get("performance-mode") == "throughput":
-        default *= 2
+    default *= 2 if options.get("performance-mode") == "throughput" else 1
     return min(default, whole(options, "max-num-batched-tokens") or default)
 
 
@@ -69,11 +61,6 @@ def flag(options: Mapping[str, Any], name: str) -> bool | None:
         return bool(options[name])
     negated = options.get(f"no-{name}")
     return None if negated is None else not negated
-
-
-def element_bytes(options: Mapping[str, Any]) -> int | None:
-    """Return bytes of one element of the KV cache where kv-cache-dtype fixes it; None: as the model's dtype."""
-    return 1 if str(options.get("kv-cache-dtype", "")).startswith("fp8") else None
 
 
 def _no_number(name: str, value: object) -> PlanRefused:

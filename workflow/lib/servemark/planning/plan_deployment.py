@@ -15,7 +15,7 @@ from servemark.measurement import key
 from servemark.planning import cuda_graphs, flashinfer, legality, memory
 from servemark.planning.advice import advise
 from servemark.planning.demand import Asked
-from servemark.planning.options import fits_itself, flag, whole
+from servemark.planning.options import flag, whole
 from servemark.planning.server import EXPERT_PARALLEL, Server
 from servemark.planning.software import require_software
 from servemark.records import EnvironmentCheck, Hardware, LoadPoint, Manifest, Plan, PlannedPoint, Strict
@@ -70,7 +70,8 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
         options["load-format"] = random_weights.LOAD_FORMAT
     server = Server.read(topology, layers, manifest.weight_bytes, options, variables, hardware)
     length = whole(options, "max-model-len") or architecture.max_positions or 4096
-    if fits_itself(options):
+    # The longest that the KV cache holds (config/model.py, max_model_len, 0.32.0).
+    if str(options.get("max-model-len")).strip() in ("auto", "-1"):
         shortest = max((point.request_tokens for point in points), default=1)
         length = memory.longest_fitting(lambda n: memory.estimate(architecture, server, n).max_concurrency >= 1, shortest, length)
     estimate = memory.estimate(architecture, server, length)

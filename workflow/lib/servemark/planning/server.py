@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from servemark.planning.options import element_bytes, flag, number, whole
+from servemark.planning.options import flag, number, whole
 from servemark.records import Hardware, Topology
 
 DEFAULT_UTILISATION = 0.92
@@ -85,7 +85,7 @@ class Server:
             cache_bytes=int(number(CPU_SPACE, space) * GIB) if space else whole(options, "kv-cache-memory-bytes"),
             block_tokens=whole(options, "block-size"),
             batched=whole(options, "max-num-batched-tokens"),
-            element_bytes=element_bytes(options),
+            element_bytes=1 if str(options.get("kv-cache-dtype", "")).startswith("fp8") else None,
             spread=bool(flag(options, EXPERT_PARALLEL)),
             sharing=sharing if cpu else 1,
         )
