@@ -51,7 +51,7 @@ def test_a_key_that_was_never_stored_is_a_miss(store):
     ("bad", "text"),
     [
         (record(verdict="INVALID"), "INVALID"),
-        (record(key=OTHER), "has the key"),
+        (record(key=OTHER), OTHER),
         (record(raw=b"other"), "raw file"),
         (record(raw_sha256=None), "raw file"),
     ],

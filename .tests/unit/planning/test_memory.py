@@ -298,16 +298,17 @@ def test_a_model_that_fits_is_not_refused():
 @pytest.mark.parametrize(
     ("gib", "cache", "words"),
     [
-        (40, None, ("weights do not fit", "60.8 GiB a rank at tp 1 x pp 1", "40.0 GiB a device", "tensor_parallel")),
-        (H200_GIB, 100 * GIB, ("Weights and KV cache do not fit: 60.8 + 100.0 GiB", "140.4 GiB a device")),
-        (H200_GIB, GIB, ("One request of 131072 tokens does not fit", "1.00 GiB of 140.4 GiB", "4.79 GiB")),
-        (H200_GIB, 1000, ("One request of 131072 tokens does not fit", "up to 9.00 GiB", "max-model-len")),
+        (40, None, ("60.8 GiB", "tp 1 x pp 1", "40.0 GiB", "tensor_parallel")),
+        (H200_GIB, 100 * GIB, ("60.8 + 100.0 GiB", "140.4 GiB", "kv-cache-memory-bytes")),
+        (H200_GIB, GIB, ("131072 tokens", "1.00 GiB", "140.4 GiB", "4.79 GiB")),
+        (H200_GIB, 1000, ("131072 tokens", "9.00 GiB", "max-model-len")),
     ],
 )
 def test_what_does_not_fit_is_refused_with_gib_and_ways_out(gib, cache, words):
     small = server(GPT_OSS, TP1, memory_gib=gib, cache_bytes=cache)
     with pytest.raises(PlanRefused) as caught:
         require(memory.estimate(GPT_OSS, small, 131072), small)
+    assert caught.value.reason == "does_not_fit"
     assert [word for word in words if word not in str(caught.value)] == []
 
 

@@ -132,10 +132,10 @@ def gpus(*names):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"accelerator": "cpu"}, "ran on a CPU"),
-        ({"gpus": gpus("NVIDIA H200", "NVIDIA A100-SXM4-80GB")}, "not of one kind: NVIDIA A100-SXM4-80GB, NVIDIA H200"),
-        ({"gpus": gpus("NVIDIA Tomorrow")}, "The peaks of NVIDIA Tomorrow are not in servemark's list."),
-        ({"gpus": ()}, "none was found"),
+        ({"accelerator": "cpu"}, "CPU"),
+        ({"gpus": gpus("NVIDIA H200", "NVIDIA A100-SXM4-80GB")}, "NVIDIA A100-SXM4-80GB, NVIDIA H200"),
+        ({"gpus": gpus("NVIDIA Tomorrow")}, "NVIDIA Tomorrow"),
+        ({"gpus": ()}, "none"),
     ],
 )
 def test_an_unknown_machine_is_said(changes, said):

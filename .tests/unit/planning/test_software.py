@@ -44,7 +44,7 @@ def test_up_to_vllm_0_30_gpt_oss_needs_it_and_other_models_do_not(vllm):
 
 @pytest.mark.parametrize(
     ("hidden", "named"),
-    [({}, "Run where the GPUs are"), ({"hidden_gpus": 4, "cuda_visible_devices": ""}, "CUDA_VISIBLE_DEVICES")],
+    [({}, "`lock: cpu`"), ({"hidden_gpus": 4, "cuda_visible_devices": ""}, "CUDA_VISIBLE_DEVICES")],
 )
 def test_a_cuda_build_without_a_gpu_is_refused(hidden, named):
     without = report_data.check("gpu", vllm="0.32.0", torch_cuda="13.0", vllm_platform="none")

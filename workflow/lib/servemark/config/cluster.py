@@ -48,12 +48,6 @@ def _interface(text: Any) -> str:
     return text
 
 
-def _folder(text: str) -> str:
-    if not re.fullmatch(SCRATCH_PATTERN, text):
-        raise refuse("must be a folder of the node, `/tmp` or `$VARIABLE/...`: letters, digits and _ . / $ { } -")
-    return text
-
-
 def _scratch(text: str) -> str:
     if "$" not in text and len(text) > SCRATCH_LENGTH:
         why = "Ray makes sockets below it, and a socket's name has at most 107 bytes; name a shorter folder, or link one"
@@ -70,7 +64,7 @@ Constraint = Annotated[str, Field(pattern=CONSTRAINT_PATTERN)]
 Module = Annotated[str, Field(pattern=MODULE_PATTERN)]
 SbatchOption = Annotated[str, AfterValidator(_sbatch_option), WithJsonSchema({"type": "string", "pattern": "^--[a-z]"})]
 Interface = Annotated[str, PlainValidator(_interface), WithJsonSchema({"type": "string", "minLength": 1})]
-NodeFolder = Annotated[str, AfterValidator(_folder), WithJsonSchema({"type": "string", "pattern": SCRATCH_PATTERN})]
+NodeFolder = Annotated[str, Field(pattern=SCRATCH_PATTERN)]
 Scratch = Annotated[NodeFolder, AfterValidator(_scratch)]
 Place = Literal["login", "job"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from servemark.config import aliases
-from servemark.config.cluster import CONSTRAINT_PATTERN, MODULE_PATTERN, WORD_PATTERN, Site, SmallJobs
+from servemark.config.cluster import CONSTRAINT_PATTERN, MODULE_PATTERN, SCRATCH_PATTERN, WORD_PATTERN, Site, SmallJobs
 from servemark.config.field_types import NAME_PATTERN, OPTION_PATTERN, RUN_PATTERN, VARIABLE_PATTERN, nearest
 from servemark.config.model import Config, Deployment, Environment, Model, Sweep, Timeouts
 from servemark.config.positions import Source, find, is_missing, value_at
@@ -30,6 +30,7 @@ _PATTERNS = {
     OPTION_PATTERN: "letters, digits and dashes",
     WORD_PATTERN: "one word",
     CONSTRAINT_PATTERN: "features of nodes, joined by & or |, without spaces",
+    SCRATCH_PATTERN: "a folder of the node, `/tmp` or `$VARIABLE/...`",
     MODULE_PATTERN: "the name of a module, such as brics/nccl or cuda/12.6",
     r"^(deployments|workloads)\.[a-z0-9][a-z0-9.-]*$": "`deployments.NAME` or `workloads.NAME`",
     r"^[^/\s]+/[^/\s]+$": "`deployment/point`, each half may hold * and ?",
