@@ -8,6 +8,8 @@ import pytest
 import yaml
 
 from builders.config_text import BASE, failure, write
+from servemark.config import document, problems
+from servemark.config.cluster import Site
 from servemark.config.load import load, validate
 from servemark.config.model import Config
 from servemark.errors import ConfigError
@@ -293,6 +295,13 @@ def test_a_wrong_load_is_not_told_again_at_its_numbers_of_requests(tmp_path):
     config = BASE.replace("    requests: 32", "    requests: [10, 20]").replace(LOAD, "    concurrency: 4\n    request_rate: [1, 0]")
     message = failure(write(tmp_path, config))
     assert "workloads.chat.request_rate[1]: " in message and "workloads.chat.requests" not in message
+
+
+@pytest.mark.parametrize(("model", "way"), [(Config, ()), (Site, ("cluster",))])
+def test_every_mapping_of_fixed_keys_is_known_to_the_hints(model, way):
+    keys = re.findall(r"^\| `([^`]+)`", document.key_table(model), re.MULTILINE)
+    parents = {tuple(key.replace("[]", ".NAME").split(".")[:-1]) for key in keys}
+    assert {(*way, *parent) for parent in parents} <= problems._HOMES.keys()
 
 
 def test_the_base_of_these_cases_is_valid(tmp_path):
