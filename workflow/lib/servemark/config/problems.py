@@ -90,6 +90,8 @@ def _translate(item: Any, data: Any, rooted: bool) -> Problem:
         return Problem(loc, "is not one of the choices", allowed, given=str(found))
     if kind == "string_pattern_mismatch":
         return Problem(loc, f"must match {context['pattern']} ({_PATTERNS[context['pattern']]})")
+    if found is None and kind != "missing":
+        return Problem(loc, "is empty: fill it in or remove the key")
     # pydantic's own words for all else: "Input should be a valid integer"
     text = _WORDS.get(kind, item["msg"].replace("Input should", "must"))
     return Problem(loc, text + _hint(kind, found))
@@ -106,8 +108,6 @@ _WORDS = {
 
 
 def _hint(kind: str, found: Any) -> str:
-    if found is None and kind != "missing":
-        return "; it is empty: fill it in or remove the key"
     if kind in ("string_type", "invalid_key") and not isinstance(found, dict | list):
         return ": put it in quotes"
     if kind in ("int_type", "float_type") and isinstance(found, str) and re.fullmatch(r"[\d.]+e[+-]?\d+", found.lower()):
