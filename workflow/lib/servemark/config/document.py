@@ -16,10 +16,7 @@ from servemark.config.model import Config
 from servemark.config.workload import KINDS, Workload
 from servemark.records.base import MOST, write_atomically
 
-DOCUMENTS: dict[type[BaseModel], tuple[str, str]] = {
-    Config: ("keys", "schema.json"),
-    Site: ("cluster keys", "cluster.schema.json"),
-}
+DOCUMENTS: dict[type[BaseModel], tuple[str, str]] = {Config: ("keys", "schema.json"), Site: ("cluster keys", "cluster.schema.json")}
 """Word in the marks around the table of README.md, and name of the schema's file."""
 
 

@@ -238,10 +238,7 @@ Seconds = Annotated[float, Field(strict=True, gt=0, le=MOST, allow_inf_nan=False
 Rate = Annotated[float, Field(strict=True, ge=0.001, le=100_000, allow_inf_nan=False)]
 Counts = Annotated[tuple[Count, ...], Field(min_length=1)]
 RequestCounts = Annotated[
-    tuple[Count, ...],
-    Field(min_length=1),
-    BeforeValidator(_listed),
-    _one_or_list({"type": "integer", "minimum": 1, "maximum": MOST}),
+    tuple[Count, ...], Field(min_length=1), BeforeValidator(_listed), _one_or_list({"type": "integer", "minimum": 1, "maximum": MOST})
 ]
 Rates = Annotated[tuple[Rate, ...], Field(min_length=1)]
 OptionValue = Annotated[Any, PlainValidator(_option_value), WithJsonSchema(_VALUE_SCHEMA)]

@@ -23,10 +23,7 @@ Look = Callable[[Config], list[Problem]]
 
 
 def validate(
-    data: Mapping[str, Any],
-    sources: Sequence[Path] = (),
-    default_cluster: str | None = None,
-    look: Look = lambda _: [],
+    data: Mapping[str, Any], sources: Sequence[Path] = (), default_cluster: str | None = None, look: Look = lambda _: []
 ) -> Config:
     """Check a configuration; the result is not expanded (see :func:`servemark.config.expand.expand`).
 

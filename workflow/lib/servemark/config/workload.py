@@ -6,17 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from servemark.config.field_types import (
-    Amount,
-    ClientOptions,
-    Clients,
-    Counts,
-    Rates,
-    RequestCounts,
-    Warmups,
-    one_or_more,
-    refuse,
-)
+from servemark.config.field_types import Amount, ClientOptions, Clients, Counts, Rates, RequestCounts, Warmups, one_or_more, refuse
 from servemark.config.reserved import WHOLE_LOAD_OPTIONS
 from servemark.records import AnyPrompts, RandomPrompts, Strict
 from servemark.records.base import MOST, Count

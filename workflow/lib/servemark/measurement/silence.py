@@ -170,11 +170,7 @@ def _recurring(good: Sequence[Request]) -> int:
 
 
 def _outstanding(
-    silences: Sequence[Silence],
-    good: Sequence[Request],
-    waits: tuple[np.ndarray, np.ndarray],
-    others: Sequence[Silence],
-    limit: int,
+    silences: Sequence[Silence], good: Sequence[Request], waits: tuple[np.ndarray, np.ndarray], others: Sequence[Silence], limit: int
 ) -> list[Silence]:
     """Return the longest ``silences``, as many as possible, that all exceed ``FACTOR`` times the longest other wait.
 

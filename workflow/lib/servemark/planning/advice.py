@@ -26,12 +26,7 @@ REQUESTS_PER_SLOT: float = Verdict.model_fields["min_requests_per_slot"].default
 """The default, not the configured value: verdict thresholds are no input of a plan, so changing one replans nothing."""
 
 UNROUNDED = ("float16", "bfloat16", "float32")
-ROUNDING = (
-    "VLLM_HUMMING_INPUT_QUANT_CONFIG",
-    "VLLM_HUMMING_ONLINE_QUANT_CONFIG",
-    "VLLM_HUMMING_USE_F16_ACCUM",
-    "VLLM_MARLIN_INPUT_DTYPE",
-)
+ROUNDING = ("VLLM_HUMMING_INPUT_QUANT_CONFIG", "VLLM_HUMMING_ONLINE_QUANT_CONFIG", "VLLM_HUMMING_USE_F16_ACCUM", "VLLM_MARLIN_INPUT_DTYPE")
 """Variables of vLLM's kernels that make them calculate in fewer bits (vllm/envs.py, 0.25.1 and 0.32.0)."""
 
 

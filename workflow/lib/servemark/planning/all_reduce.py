@@ -34,11 +34,7 @@ _FUSED_ON = re.compile(r"'fuse_allreduce_rms': True")
 
 
 def all_reduce(
-    topology: Topology,
-    check: EnvironmentCheck,
-    options: Mapping[str, Any],
-    variables: Mapping[str, str],
-    accelerator: str,
+    topology: Topology, check: EnvironmentCheck, options: Mapping[str, Any], variables: Mapping[str, str], accelerator: str
 ) -> tuple[str, ...]:
     """Return the all-reduces that are expected, in vLLM's order; none for one rank or on CPU.
 

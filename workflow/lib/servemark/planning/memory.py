@@ -93,11 +93,7 @@ def kv_pool(architecture: Architecture, server: Server, max_model_len: int) -> P
     for window in (architecture.windows[group[0]] for group in groups):
         tokens = max_model_len if window is None else min(window - 1 + server.batched_tokens, max_model_len)
         blocks += math.ceil(tokens / block_tokens) + (window is not None)
-    return Pool(
-        block_bytes=largest_group * layer_token * block_tokens,
-        request_blocks=blocks,
-        token_bytes=max(server.stages) * layer_token,
-    )
+    return Pool(block_bytes=largest_group * layer_token * block_tokens, request_blocks=blocks, token_bytes=max(server.stages) * layer_token)
 
 
 def rank_weight_bytes(architecture: Architecture, server: Server) -> float:

@@ -22,17 +22,7 @@ from servemark.records.deployment import (
     Stopped,
 )
 from servemark.records.endpoint import EndpointStatus, Held
-from servemark.records.inputs import (
-    Environment,
-    EnvironmentCheck,
-    Gpu,
-    Hardware,
-    Interface,
-    KernelTools,
-    Manifest,
-    ModelFile,
-    Sources,
-)
+from servemark.records.inputs import Environment, EnvironmentCheck, Gpu, Hardware, Interface, KernelTools, Manifest, ModelFile, Sources
 from servemark.records.load_point import LoadPoint
 from servemark.records.measurement import Accounting, Check, JobAccount, Measurement, Reason, Summary
 from servemark.records.plan import Estimate, Plan, PlannedPoint, Plans, record_files
