@@ -13,8 +13,10 @@ from servemark.cli import reference
 from servemark.errors import ServemarkError
 from servemark.files import storage
 from servemark.measurement import reasons, silence
-from servemark.measurement.reasons import TABLE, reason
+from servemark.measurement.reasons import TABLE
 from servemark.weights import hub_refusals
+from snakemake_executor_plugin_slurm_guarded import job_end
+from snakemake_executor_plugin_slurm_guarded.states import Meaning
 
 OF_LOGS = {row.reason for row in diagnosis.catalogue()}
 VERDICTS = {code for code, row in TABLE.items() if row.severities}
@@ -32,6 +34,8 @@ def emitted() -> dict[str, str]:
     for path in sorted(path for root in ROOTS for path in root.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             given: list[ast.expr] = []
+            if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "ROWS":
+                given.append(node.slice)
             if isinstance(node, ast.Call):
                 given += [word.value for word in node.keywords if word.arg in ("reason", "code")]
                 if getattr(node.func, "attr", getattr(node.func, "id", "")) in TAKE_A_CODE:
@@ -48,6 +52,11 @@ def test_each_emitted_code_has_a_row():
     found = emitted()
     assert {"server_died", "too_short", "port_taken", "bad_config"} <= found.keys()
     assert {code: place for code, place in found.items() if code not in TABLE and code not in OF_LOGS} == {}
+
+
+def test_each_end_of_a_slurm_job_has_a_row():
+    words = [*Meaning.FAILURE.value.split(), job_end.LOST, job_end.STUCK]
+    assert len(words) > 10 and {f"slurm_{word.lower()}" for word in words} <= TABLE.keys()
 
 
 def errors() -> list[type[ServemarkError]]:
@@ -71,18 +80,16 @@ def test_each_verdict_reason_is_emitted_and_has_a_remedy():
 @pytest.mark.parametrize("code", sorted(VERDICTS))
 def test_severity_is_the_tables(code: str):
     usual, *others = TABLE[code].severities
-    assert reason(code, "x").severity == usual
+    assert TABLE[code].found("x").severity == usual
     for severity in ("SUSPECT", "INVALID"):
         if severity in (usual, *others):
-            assert reason(code, "x", severity).severity == severity
+            assert TABLE[code].found("x", severity).severity == severity
         else:
             with pytest.raises(ValueError, match=code):
-                reason(code, "x", severity)
+                TABLE[code].found("x", severity)
 
 
-def test_unknown_code_is_an_error():
-    with pytest.raises(KeyError):
-        reason("no_such_reason", "x")
+def test_an_unknown_code_has_the_general_remedy():
     assert reasons.remedy("no_such_reason") == reasons.DEFAULT_REMEDY
 
 

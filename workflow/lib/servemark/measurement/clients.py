@@ -11,10 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from servemark.measurement.raw import Client, RawResult, Results
-from servemark.measurement.reasons import reason
+from servemark.measurement.reason_row import rows
 from servemark.measurement.statistics import disagreements, recount, same
 from servemark.measurement.thresholds import Verdict
 from servemark.records import Reason
+
+ROWS = rows("SUSPECT",
+    client_saturated=("A client process used nearly a whole core, so its times include its own delays.",
+        "Have more `clients` share the load."),
+    clients_out_of_step=("The client processes did not send requests at the same time.",
+        "Raise `requests`, so that the point takes longer than the start of the clients."),
+)  # fmt: skip
 
 
 def window(client: Results) -> tuple[float, float] | None:
@@ -77,11 +84,11 @@ def reasons(clients: Sequence[Client], duration_s: float, limits: Verdict) -> It
             f"Client process {most[0]} of {len(clients)} used {most[1]:.0%} of a core while it measured, more than "
             f"{limits.max_client_cpu:.0%}: it sent and read late, so the figures are partly its own. Give the workload more `clients`."
         )
-        yield reason("client_saturated", detail)
+        yield ROWS["client_saturated"].found(detail)
     if len(clients) > 1 and (together := overlap_s(clients)) < limits.min_client_overlap * duration_s:
         detail = (
             f"All {len(clients)} client processes were at work during {together:.2f} s of {duration_s:.2f} s "
             f"({together / duration_s:.0%}; {limits.min_client_overlap:.0%} asked): otherwise the load was a smaller one. "
             "More `requests` make what lies outside weigh less."
         )
-        yield reason("clients_out_of_step", detail)
+        yield ROWS["clients_out_of_step"].found(detail)

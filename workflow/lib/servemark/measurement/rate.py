@@ -17,12 +17,18 @@ from collections.abc import Iterator, Sequence
 
 from servemark.measurement.clients import window
 from servemark.measurement.raw import RawResult, Results
-from servemark.measurement.reasons import reason
+from servemark.measurement.reason_row import rows
 from servemark.measurement.thresholds import Verdict
 from servemark.records import LoadPoint, Reason
 
 FREE_WAIT_S = 0.005
 """Mean wait up to which nothing held requests up (``client_free_wait`` in planning/advice.yaml)."""
+
+
+ROWS = rows("SUSPECT",
+    rate_not_kept=("The client sent requests more slowly than `request_rate`.",
+        "Raise `concurrency`, the upper limit of the rate, have more `clients` share the load, or lower `request_rate`."),
+)  # fmt: skip
 
 
 def sent_per_s(clients: Sequence[Results]) -> float:
@@ -61,4 +67,4 @@ def reasons(raw: RawResult, asked: LoadPoint, limits: Verdict) -> Iterator[Reaso
         ". No latency holds such a wait, so the figures are those of another load. Ways out: "
         f"{limit}give the workload more `clients`; ask for a lower `request_rate`."
     )
-    yield reason("rate_not_kept", detail)
+    yield ROWS["rate_not_kept"].found(detail)

@@ -29,6 +29,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from servemark.errors import ServemarkError
+from servemark.measurement.reason_row import rows
 
 COUNTS = ("num_prompts", "completed", "failed", "total_input_tokens", "total_output_tokens")
 TOTALS = ("request_throughput", "output_throughput", "total_token_throughput")
@@ -37,6 +38,19 @@ _LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "errors",
 
 _Count = Annotated[int, Field(strict=True, ge=0)]
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+
+ROWS = rows("INVALID",
+    non_finite=("The result file holds a number that is not finite.", "Read the client's log of this point, then run again."),
+    raw_broken=("The client's result file cannot be read.", "Read the client's log of this point."),
+    raw_empty=("The client's result file is empty.", "Read the client's log of this point."),
+    raw_extra=("The client's result file holds text after its end.", "Read the client's log of this point."),
+    raw_incomplete=("The client's result file lacks a key.", "Another version of vLLM may write another format."),
+    raw_lengths=("The lists of the client's result file have different lengths.", "Read the client's log of this point."),
+    raw_missing=("The client wrote no result file.", "Read the client's log of this point."),
+    raw_types=("A value of the client's result file is of another type.", "Another version of vLLM may write another format."),
+    raw_truncated=("The client's result file ends in the middle.", "Read the client's log of this point."),
+)  # fmt: skip
 
 
 class _Said(BaseModel):

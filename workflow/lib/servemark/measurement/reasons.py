@@ -1,17 +1,16 @@
 """The one table of reasons: why a load point is SUSPECT or INVALID, why a stage failed, why something was refused.
 
-To add a reason, add a row here; ``make generate`` writes docs/reference/reasons.md from it. Failures that a log explains have rows of their
-own in ``diagnosis/catalogue.yaml`` (reason, cause, remedy), because these belong to a pattern of the log.
+To add a reason of a verdict, add a row to ``ROWS`` of the module whose check finds it. To add another one, add a row here.
+``make generate`` writes docs/reference/reasons.md from the table. Failures that a log explains have rows of their own in
+``diagnosis/catalogue.yaml`` (reason, cause, remedy), because these belong to a pattern of the log.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from servemark.measurement import clients, rate, raw, silence, verdict
+from servemark.measurement.reason_row import Row as Row
+from servemark.measurement.reason_row import rows
 
-from servemark.records import Reason
-
-Severity = Literal["SUSPECT", "INVALID"]
 AGAIN = "Run snakemake again: it goes on where it ended, and keeps finished measurements."
 DEFAULT_REMEDY = "Read the logs of this attempt, then run snakemake again."
 MORE_TIME = (
@@ -19,81 +18,9 @@ MORE_TIME = (
     "minutes_per_point or max_minutes in the cluster file."
 )
 
-
-@dataclass(frozen=True)
-class Row:
-    """One reason.
-
-    Attributes:
-        severities: which a verdict can give it; the first one is the usual one. Empty for failures and refusals.
-        remedy: what to do; None if the message that comes with it states that.
-        outside: it comes from outside and has no bearing on the load point, which is measured again however often that happens.
-    """
-
-    code: str
-    severities: tuple[Severity, ...]
-    meaning: str
-    remedy: str | None = None
-    outside: bool = False
-
-
-def _rows(*severities: Severity, outside: bool = False, **rows: str | tuple[str, str | None]) -> tuple[Row, ...]:
-    """Return rows from their meaning, or meaning and remedy, by code."""
-    pairs = {code: (row, None) if isinstance(row, str) else row for code, row in rows.items()}
-    return tuple(Row(code, severities, meaning, remedy, outside) for code, (meaning, remedy) in pairs.items())
-
-
-TABLE: dict[str, Row] = {row.code: row for row in (
-    *_rows("INVALID",
-        client_disagrees=("The client's totals differ from its own requests.",
-            "Compare the result file with the client's log; another vLLM may write another format."),
-        client_failed=("The benchmark client exited with an error.", "Read the client's log of this point."),
-        client_timeout=("The benchmark client did not end in time.",
-            "Allow the point more time, or ask for fewer requests or a lower load."),
-        clients_unaccounted=("The result file holds another number of client processes than configured.", "Run again."),
-        clock_odd=("The recorded times contradict each other.",
-            "Look for a clock or virtualisation problem on the client's node, then run again."),
-        no_output=("Completed requests have no output token.", "Send one request by hand and read the server's log."),
-        non_finite=("The result file holds a number that is not finite.", "Read the client's log of this point, then run again."),
-        output_tokens_long=("Requests got more output tokens than configured.",
-            "Check that the client's options do not ask for other lengths."),
-        output_tokens_short=("Requests got fewer output tokens than configured.",
-            "Check `ignore-eos` and that input and output fit in `max-model-len`."),
-        raw_broken=("The client's result file cannot be read.", "Read the client's log of this point."),
-        raw_empty=("The client's result file is empty.", "Read the client's log of this point."),
-        raw_extra=("The client's result file holds text after its end.", "Read the client's log of this point."),
-        raw_incomplete=("The client's result file lacks a key.", "Another version of vLLM may write another format."),
-        raw_lengths=("The lists of the client's result file have different lengths.", "Read the client's log of this point."),
-        raw_missing=("The client wrote no result file.", "Read the client's log of this point."),
-        raw_types=("A value of the client's result file is of another type.", "Another version of vLLM may write another format."),
-        raw_truncated=("The client's result file ends in the middle.", "Read the client's log of this point."),
-        requests_unaccounted=("The client sent another number of requests than configured.", "Read the client's log."),
-        server_changed=("The server was restarted during the point.", "Read its log, then run again."),
-        server_died=("The server ended during the point.", "Read the server's log; after fixing the cause run again."),
-        server_hung=("The server stopped responding during the point.", "Read the server's log; lower the load if it ran out of memory."),
-    ),
-    *_rows("INVALID", "SUSPECT",
-        requests_failed=("Requests failed. SUSPECT if `verdict.max_failed_fraction` allows that many.",
-            "Read the errors in the raw result file and the server's log."),
-    ),
-    *_rows("SUSPECT",
-        client_saturated=("A client process used nearly a whole core, so its times include its own delays.",
-            "Have more `clients` share the load."),
-        clients_out_of_step=("The client processes did not send requests at the same time.",
-            "Raise `requests`, so that the point takes longer than the start of the clients."),
-        few_requests_per_slot=("Each slot of the concurrency served few requests, so ramp-up and tail weigh much.",
-            "Raise `requests`, so that each slot of the concurrency serves several."),
-        input_tokens_differ=("The prompts have another number of tokens than configured.",
-            "Check that client and server use the same tokenizer."),
-        interrupted=("The job, the client or the server stood still during the point.",
-            "Find out what stopped it (suspension, SIGSTOP, a frozen machine, compilation), and measure again."),
-        rate_not_kept=("The client sent requests more slowly than `request_rate`.",
-            "Raise `concurrency`, the upper limit of the rate, have more `clients` share the load, or lower `request_rate`."),
-        tokens_in_bursts=("Many tokens arrived with no time after the one before, so latencies between tokens describe a delay elsewhere.",
-            "Free the machine of other work, or have more `clients` share the load."),
-        too_short=("The load took less time than `verdict.min_duration_s`.", "Raise `requests`, so that the point takes longer."),
-    ),
-    *_rows(outside=True,
+TABLE: dict[str, Row] = {
+    **verdict.ROWS, **clients.ROWS, **rate.ROWS, **silence.ROWS, **raw.ROWS,
+    **rows(outside=True,
         disk_full="A file system is full.",
         no_space_left="A file system of the node is full.",
         not_permitted="A file system does not let this user write.",
@@ -106,7 +33,7 @@ TABLE: dict[str, Row] = {row.code: row for row in (
         stop_requested=("The deployment was stopped on request.", "Run the same command again to go on."),
         taken_over=("A newer allocation works on this deployment.", "No action needed: the newer one goes on."),
     ),
-    *_rows(
+    **rows(
         ambiguous="Several deployments have this name.",
         architecture_unknown="servemark does not know the architecture of the model.",
         archive_refused="A file cannot be part of the archive.",
@@ -196,11 +123,24 @@ TABLE: dict[str, Row] = {row.code: row for row in (
         secret_found="A file of the archive holds a secret.",  # noqa: S106
         server_exited="The server ended while it started.",
         shard_missing="A file of the model's index does not exist.",
-        slurm_leftovers="Jobs of an earlier run do not end.",
+        slurm_boot_fail="Slurm could not start a job: a node did not boot.",
+        slurm_cancelled="A job was cancelled.",
+        slurm_deadline="A job could not have ended before its deadline.",
         slurm_error="A call of Slurm failed.",
+        slurm_failed="A job ended with an exit code other than 0, or by a signal.",
+        slurm_launch_failed="Slurm could not start a job.",
+        slurm_leftovers="Jobs of an earlier run do not end.",
+        slurm_lost="Slurm does not know a job any more, and not all of its outputs exist.",
         slurm_missing="Slurm's commands are not on this machine.",
+        slurm_node_fail="A node of a job failed.",
         slurm_not_submitted="Slurm did not accept a job.",
+        slurm_out_of_memory="A job used more memory than it had asked for.",
+        slurm_preempted="A job of higher priority took the place of a job.",
+        slurm_reconfig_fail="Slurm could not start a job: the node could not be set up for it.",
         slurm_refused="Slurm would refuse a job of this run.",
+        slurm_revoked="Another cluster of Slurm's federation started a job.",
+        slurm_stuck="A job ended, but Slurm does not remove it from its node.",
+        slurm_timeout="A job reached its time limit.",
         stage_failed="A stage failed.",
         startup_stalled="The server made no progress while it started.",
         startup_timeout="The server was not ready in time.",
@@ -219,18 +159,9 @@ TABLE: dict[str, Row] = {row.code: row for row in (
         weights_unwritable="The folder for the model cannot be written.",
         wrong_interface="The network interface does not connect the nodes.",
     ),
-)}  # fmt: skip
+}  # fmt: skip
 
 OUTSIDE = frozenset(row.code for row in TABLE.values() if row.outside)
-
-
-def reason(code: str, detail: str, severity: Severity | None = None) -> Reason:
-    """Return a reason for a verdict, with the usual severity or another that the table allows; else KeyError or ValueError."""
-    allowed = TABLE[code].severities
-    chosen = severity or allowed[0]
-    if chosen not in allowed:
-        raise ValueError(f"{code} is never {chosen}")
-    return Reason(code=code, severity=chosen, detail=detail)
 
 
 def remedy(code: str) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 
 from servemark.measurement.clients import window
 from servemark.measurement.raw import Client, RawResult, Request, Results
-from servemark.measurement.reasons import reason
+from servemark.measurement.reason_row import rows
 from servemark.measurement.statistics import span_of
 from servemark.records import LoadPoint, Reason
 
@@ -34,6 +34,12 @@ SHARE = 0.01
 """Share of the measurement that silences must take. It is the share that p99, the finest percentile in a record, leaves out."""
 INTERRUPTED = "interrupted"
 AGAIN = "To measure the point again, delete its record and run again."
+
+
+ROWS = rows("SUSPECT",
+    interrupted=("The job, the client or the server stood still during the point.",
+        "Find out what stopped it (suspension, SIGSTOP, a frozen machine, compilation), and measure again."),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ def reasons(raw: RawResult, asked: LoadPoint) -> Iterator[Reason]:
         f"No stream{whose} got a token for {most.seconds:.1f} s of {raw.duration_s:.1f} s "
         f"({most.seconds / raw.duration_s:.0%}){several}. {why} {AGAIN}"
     )
-    yield reason(INTERRUPTED, detail)
+    yield ROWS[INTERRUPTED].found(detail)
 
 
 def find(process: Results, closed_loop: bool) -> Found:
