@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import tarfile
 
 from scheduled_checkout import GONE_S, ScheduledCheckout
 
@@ -111,10 +112,11 @@ def test_a_job_that_slurm_has_ended_is_not_alive_whatever_the_files_say(checkout
     assert living(checkout) == {}
     assert running.wait(60).rc == 1
     checkout.assert_nothing_left()
-    ticket = servemark(checkout, "ticket", RUN, "-o", "ticket.txt")
+    ticket = servemark(checkout, "ticket", RUN, "-o", "ticket.tar.gz")
     assert ticket.returncode == 0, ticket.stderr
-    text = (checkout.path / "ticket.txt").read_text()
-    for fact in ("sinfo", f'"job": "{job["job_id"]}"', "CANCELLED", "interface", "endpoint a, attempt 001"):
+    with tarfile.open(checkout.path / "ticket.tar.gz") as tar:
+        text = "\n".join(tar.extractfile(entry).read().decode() for entry in tar)
+    for fact in ("sinfo", f'"job": "{job["job_id"]}"', "CANCELLED", "interface", "serving/a, attempt 001"):
         assert fact in text, fact
 
     assert_nothing_left(checkout)

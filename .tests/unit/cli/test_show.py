@@ -65,7 +65,8 @@ def test_software_that_was_not_recorded_is_not_invented(run):
 def test_points_that_are_not_measured_yet_are_counted(run):
     for number in (1, 2):
         (run.folder / run.record("plain", f"chat-c1-r{number}")).unlink()
-    assert show(run.folder).endswith("2 planned points without a record: plain/chat-c1-r1, plain/chat-c1-r2\n")
+    last = show(run.folder).splitlines()[-1]
+    assert last.startswith("2 ") and last.endswith(": plain/chat-c1-r1, plain/chat-c1-r2")
 
 
 def test_a_run_that_has_only_begun_shows_what_there_is(run):
@@ -77,12 +78,14 @@ def test_a_run_that_has_only_begun_shows_what_there_is(run):
         (run.folder / name).unlink()
     text = show(run.folder)
     assert "hardware    not recorded" in text
-    assert "4 planned points without a record: plain/chat-c1-r1, plain/chat-c1-r2, plain/chat-c2-r1 and 1 more" in text
+    last = text.splitlines()[-1]
+    assert last.startswith("4 ") and ": plain/chat-c1-r1, plain/chat-c1-r2, plain/chat-c2-r1 and 1 " in last
 
 
 def test_a_damaged_record_is_a_warning_below_the_table(run):
     run.write(run.record("plain", "chat-c1-r1"), "{")
-    assert "\nwarning: The record deployments/plain/points/chat-c1-r1.json cannot be read" in show(run.folder)
+    (warning,) = [line for line in show(run.folder).splitlines() if line.startswith("warning:")]
+    assert "deployments/plain/points/chat-c1-r1.json" in warning
 
 
 def test_nothing_that_a_record_says_steers_the_terminal(run):
@@ -94,11 +97,11 @@ def test_nothing_that_a_record_says_steers_the_terminal(run):
 
 
 def test_what_cannot_be_shown_is_told_with_the_exit_code(run, tmp_path, capsys):
-    with pytest.raises(NoSuchFile, match=r"holds no config\.json"):
+    with pytest.raises(NoSuchFile, match=r"config\.json"):
         show(tmp_path)
     assert cli.main(["show", str(tmp_path / "nothing")]) == 2
     run.write("config.json", json.dumps({"run": "demo", "deployments": {"other": {}}}))
-    with pytest.raises(ServemarkError, match=r"deployments/other/plan\.json is missing") as caught:
+    with pytest.raises(ServemarkError, match=r"deployments/other/plan\.json") as caught:
         show(run.folder)
     assert caught.value.exit_code == 1
     capsys.readouterr()

@@ -8,10 +8,7 @@ from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
 
 
 class ServemarkError(GuardedError):
-    """A condition the user can understand and change; shown without a traceback.
-
-    What it says and its ``reason``, e.g. ``port_taken``, are as in the error of the Slurm executor.
-    """
+    """A condition that the user can understand and change; shown without a traceback. Arguments as of GuardedError."""
 
     exit_code = 1
     default_reason = "error"
@@ -50,11 +47,7 @@ class PlanRefused(ServemarkError):
 
 
 class StageFailed(ServemarkError):
-    """A stage of a deployment failed; recorded as a gap, the rest of the run goes on.
-
-    Args:
-        quote: the log lines that state the cause, verbatim.
-    """
+    """A stage of a deployment failed: the rest of the run goes on. ``quote``: log lines that state the cause, verbatim."""
 
     default_reason = "stage_failed"
 

@@ -1,13 +1,12 @@
-"""Progress in the user's words. Stages append one line each to ``progress.jsonl``; the main process shows them.
+"""Progress for users. Stages append lines to ``progress.jsonl``; the main process prints them.
 
-The file is the channel because stages run in other processes and, on a cluster, on other machines.
+A file, because stages run in other processes and, on a cluster, on other machines.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ POLL_S = 0.3
 
 
 class Progress:
-    """Appends what one stage does; lines are written whole (O_APPEND), so several writers never mix."""
+    """Appends one stage's lines, each with one write (O_APPEND), so that several writers never mix."""
 
     def __init__(self, path: Path | None, stage: str, subject: str = "", log: str = ""):
         self._path, self._stage, self._subject, self._log = path, stage, subject, log
@@ -28,7 +27,7 @@ class Progress:
         self._last = (0.0, "")
 
     def say(self, text: str, **more: Any) -> None:
-        """Tell one thing now, or set ``lost``: a full disk must not end a stage that still has servers to stop.
+        """Write one line now, or set ``lost``: a full disk must not end a stage that still has servers to stop.
 
         Args:
             more: JSON values for the main process.
@@ -40,19 +39,16 @@ class Progress:
         line = (json.dumps(fields | more, ensure_ascii=False) + "\n").encode()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                self.lost = os.write(handle, line) < len(line)
-            finally:
-                os.close(handle)
+            with open(self._path, "ab", buffering=0) as stream:
+                self.lost = stream.write(line) < len(line)
         except OSError:
             self.lost = True
 
     def waiting(self, text: str, every_s: float = 5.0, about: str | None = None) -> None:
-        """Tell what is waited for, with the time so far; at once when it is another thing than before, else each ``every_s`` seconds.
+        """Write what is waited for, with the time so far: at once when it changes, else every ``every_s`` seconds.
 
         Args:
-            about: what is waited for, where the text has numbers that change; the text itself when left out.
+            about: what is waited for, if the text has numbers that change; by default the text.
         """
         when, last = self._last
         key = about or text
@@ -61,41 +57,41 @@ class Progress:
             self._last = (time.monotonic(), key)
 
 
-def format_line(line: dict[str, object], begin: float) -> str:
-    """Return one line for the terminal: time since the run's start, subject, stage, text, and the log when something is waited for."""
-    seconds = max(0, int(float(str(line["time"])) - begin))
-    clock = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-    text = str(line["text"])
-    log = f"  [log: {line['log']}]" if line.get("log") and "so far" in text else ""
-    return f"{clock}  {line['subject']!s:<12} {line['stage']!s:<20} {text}{log}"
+def clock(seconds: float) -> str:
+    """Return ``H:MM:SS``."""
+    whole = max(0, int(seconds))
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def format_line(line: Mapping[str, Any], begin: float) -> str:
+    """Return one line for the terminal: time since the run's start, subject, stage, text, and the log if something is waited for."""
+    log = f"  [log: {line['log']}]" if line.get("log") and "so far" in line["text"] else ""
+    return f"{clock(float(line['time']) - begin)}  {line['subject']!s:<12} {line['stage']!s:<20} {line['text']}{log}"
 
 
 class Display(threading.Thread):
-    """Shows what is appended to the file from now on.
+    """Prints lines that are appended to the file from now on.
 
     Args:
-        check: gives texts of the main process's own to show after a line.
+        check: returns texts of the main process to print after a line.
     """
 
     def __init__(
-        self,
-        path: Path,
-        stream: TextIO = sys.stderr,
-        check: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: (),
-    ):
+        self, path: Path, stream: TextIO = sys.stderr, check: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: ()
+    ):  # fmt: skip
         super().__init__(name="progress", daemon=True)
         self._path, self._stream, self._check, self._begin = path, stream, check, time.time()
         self._offset = path.stat().st_size if path.exists() else 0
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Show new lines until the thread is told to end."""
+        """Print new lines until :meth:`end`."""
         while not self._ended.wait(POLL_S):
             self._show()
         self._show()
 
     def end(self) -> None:
-        """Show what is left and stop."""
+        """Print the last lines and stop."""
         self._ended.set()
         self.join(timeout=2)
 
@@ -105,14 +101,11 @@ class Display(threading.Thread):
         with open(self._path, "rb") as stream:
             stream.seek(self._offset)
             block = stream.read()
-        whole, _, _ = block.rpartition(b"\n")  # the last line may still be on its way
-        if not whole:
-            return
-        self._offset += len(whole) + 1
+        whole = block[: block.rfind(b"\n") + 1]  # the last line may be incomplete
+        self._offset += len(whole)
         for line in whole.splitlines():
-            # A file system that does not append whole lines for several machines must not end the display.
+            # A file system may mix the lines of several machines; that must not end the display.
             with contextlib.suppress(ValueError, TypeError, KeyError):
-                told = json.loads(line)
-                print(format_line(told, self._begin), file=self._stream, flush=True)
-                for text in self._check(told):
-                    print(format_line(told | {"text": text}, self._begin), file=self._stream, flush=True)
+                found = json.loads(line)
+                for text in (found["text"], *self._check(found)):
+                    print(format_line(found | {"text": text}, self._begin), file=self._stream, flush=True)

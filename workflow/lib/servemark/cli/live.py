@@ -1,7 +1,7 @@
-"""What lives in a checkout's results: deployments that are measured, endpoints that are held, and jobs that wait in the queue.
+"""List what lives in a checkout's results: measured deployments, served endpoints, and jobs in the queue.
 
-Read from files on the shared disk, so that it works on every machine that sees them. What they say is checked against the machine
-(processes of this host), against Slurm (jobs), or, for another host without a job, against how fresh the files are.
+The records lie on the shared disk, so this works on every machine that sees it. They are compared with this host's processes, with
+Slurm's jobs, or, for another host without a job, with the age of the newest file.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed
 from snakemake_executor_plugin_slurm_guarded.queries import Job
 from snakemake_executor_plugin_slurm_guarded.states import Meaning
 
-MEASURED = "deployments"
-# Stages tell their progress every few seconds and a held endpoint beats every five; clocks of two hosts may differ a little.
+# Stages write progress every few seconds, endpoints a heartbeat every five; clocks of two hosts may differ a little.
 FRESH_S = 60.0
 # Of a long run's progress, the end is enough.
 TAIL_BYTES = 1 << 18
-Lookup = Callable[[str], Job | None]
 
 
 @dataclass(frozen=True)
@@ -42,12 +40,12 @@ class Living:
     """One deployment that lives, or may live.
 
     Args:
-        purpose: measured; held for people; or queued: its job waits, and what for is not known yet.
-        sure: False when nothing can be said from here: its host is another one, it has no job, and its files are old.
-        attempt: its folder; None while it waits in the queue.
+        purpose: queued: its job waits, or has just begun.
+        sure: False for a deployment on another host, without a job and with old files.
+        attempt: its folder; None for a queued one.
         since: seconds since 1970.
         left_s: until it is ended because the allocation's time is over; None: no end is set.
-        finished: requests that a held endpoint has answered.
+        finished: requests that a served endpoint has completed.
     """
 
     run: str
@@ -64,29 +62,24 @@ class Living:
     running: int | None = None
     url: str | None = None
 
-    @property
-    def kind(self) -> str:
-        """Words for messages."""
-        return {"measured": "deployment", "held": "endpoint", "queued": "job of deployment"}[self.purpose]
-
 
 @dataclass
 class Jobs:
-    """What Slurm says of jobs; each is asked for once, and after one failure nothing more is asked."""
+    """Slurm's jobs. Each is looked up once; after one failure (``trouble``) no more are."""
 
-    ask: Lookup = queries.scontrol_job
+    ask: Callable[[str], Job | None] = queries.scontrol_job
     trouble: str | None = None
     _known: dict[str, Job | None] = field(default_factory=dict)
 
     def lives(self, job_id: str) -> bool | None:
-        """Return whether Slurm has this job and it is not over; None when Slurm gives no answer."""
+        """Return whether Slurm has this job and it is not over; None when Slurm does not respond."""
         found = self.find(job_id)
         if self.trouble and job_id not in self._known:
             return None
         return found is not None and not found.state.ended
 
     def find(self, job_id: str) -> Job | None:
-        """Return the job, if Slurm knows it."""
+        """Return the job, if Slurm has it."""
         if job_id not in self._known and self.trouble is None:
             try:
                 self._known[job_id] = self.ask(job_id)
@@ -100,18 +93,14 @@ def living(results: Path, jobs: Jobs | None = None, now: float | None = None) ->
     jobs, now = jobs or Jobs(), time.time() if now is None else now
     found: list[Living] = []
     for run_folder in sorted(path.parent for path in results.glob("*/config.json")):
-        told = _last_words(run_folder / "progress.jsonl")
-        mine = [
-            one
-            for part in (MEASURED, SERVING)
-            for folder in sorted((run_folder / part).glob("*"))
-            if (one := _one(run_folder, folder, part == SERVING, told.get(folder.name), jobs, now))
-        ]
+        last = _last_progress(run_folder / "progress.jsonl")
+        folders = [folder for part in ("deployments", SERVING) for folder in sorted((run_folder / part).glob("*"))]
+        mine = [one for folder in folders if (one := _one(folder, last.get(folder.name), jobs, now))]
         found += mine + _queued(run_folder, {one.job_id for one in mine}, jobs)
     return found
 
 
-def _one(run_folder: Path, folder: Path, is_held: bool, told: dict[str, Any] | None, jobs: Jobs, now: float) -> Living | None:
+def _one(folder: Path, last: dict[str, Any] | None, jobs: Jobs, now: float) -> Living | None:
     """Return a deployment by its latest attempt; None when nothing of it lives."""
     attempt = attempts.latest(folder)
     if attempt is None:
@@ -124,21 +113,20 @@ def _one(run_folder: Path, folder: Path, is_held: bool, told: dict[str, Any] | N
         return None
     status = _status(folder, attempt)
     job_id = job_of(state.owner or spec.owner)
-    heard = [float(told["time"])] if told else []
-    heard += [datetime.fromisoformat(status.at).timestamp()] if status else []
-    alive = _alive(state, job_id, jobs, max(heard, default=0.0), now)
+    heard = max(float(last["time"]) if last else 0.0, _seconds(status.at) if status else 0.0)
+    alive = _alive(state, job_id, jobs, now - heard < FRESH_S)
     if alive is False:
         return None
     return Living(
-        run=run_folder.name,
+        run=folder.parents[1].name,
         deployment=folder.name,
-        purpose="held" if is_held else "measured",
-        state=_state(state, status, told),
+        purpose="held" if folder.parent.name == SERVING else "measured",
+        state=_state(state, status, last),
         sure=alive is True,
         attempt=attempt,
         nodes=_nodes(folder, state),
         job_id=job_id,
-        since=datetime.fromisoformat(status.since).timestamp() if status else _begin(attempt),
+        since=_seconds(status.since) if status else (attempt / "keeper-spec.json").stat().st_mtime,
         left_s=max(0.0, spec.ends_at - spec.end_margin_s - now) if spec.ends_at else None,
         finished=status.finished if status else None,
         running=status.running if status else None,
@@ -146,39 +134,37 @@ def _one(run_folder: Path, folder: Path, is_held: bool, told: dict[str, Any] | N
     )
 
 
-def _alive(state: KeeperState, job_id: str | None, jobs: Jobs, heard: float, now: float) -> bool | None:
-    """Return whether the keeper lives. A job that Slurm does not know any more is gone, whatever the files say.
+def _seconds(moment: str) -> float:
+    return datetime.fromisoformat(moment).timestamp()
 
-    Without Slurm's word: a process of this host is looked at; of another host's nothing can be seen but how fresh its files are.
-    """
-    if job_id and jobs.lives(job_id) is False:
-        return False
+
+def _alive(state: KeeperState, job_id: str | None, jobs: Jobs, fresh: bool) -> bool | None:
+    """Return whether the supervisor lives; None if that cannot be found out from here."""
+    job = jobs.lives(job_id) if job_id else None
     identity = Identity.parse(state.identity)
-    if identity.here:
-        return identity.alive
-    if job_id and jobs.lives(job_id):
-        return True
-    return True if now - heard < FRESH_S else None
+    if job is False or identity.here:
+        return job is not False and identity.alive
+    return True if job or fresh else None
 
 
 def job_of(owner: str | None) -> str | None:
-    """Return the job's id in the name of who works on a deployment (see fence.py)."""
+    """Return the job's id in an owner's name (see supervisor/ownership.py)."""
     found = re.match(r"job (\d+)", owner or "")
     return found[1] if found else None
 
 
-def _state(state: KeeperState, status: EndpointStatus | None, told: dict[str, Any] | None) -> str:
+def _state(state: KeeperState, status: EndpointStatus | None, last: dict[str, Any] | None) -> str:
     if state.state == "waiting":
         return f"waits for the machine, in use by {(state.waiting_for or 'another').split(' (')[0]}"
     if state.state == "ending":
         return f"ending: {state.why}"
     if status:
         return "ready" if status.state == "held" else "does not answer /metrics"
-    return f"{told['stage']}: {told['text']}" if told else "starting"
+    return f"{last['stage']}: {last['text']}" if last else "starting"
 
 
 def _status(folder: Path, attempt: Path) -> EndpointStatus | None:
-    """Return the heartbeat of this very attempt, while it is held."""
+    """Return the heartbeat of this very attempt, while it serves."""
     try:
         status = EndpointStatus.read(folder / STATUS)
     except ServemarkError:
@@ -193,15 +179,8 @@ def _nodes(folder: Path, state: KeeperState) -> tuple[str, ...]:
         return (Identity.parse(state.identity).host,)
 
 
-def _begin(attempt: Path) -> float | None:
-    try:
-        return (attempt / "keeper-spec.json").stat().st_mtime
-    except OSError:
-        return None
-
-
-def _last_words(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the last thing that was told of each deployment."""
+def _last_progress(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the last line of progress of each deployment."""
     found: dict[str, dict[str, Any]] = {}
     try:
         with open(path, "rb") as stream:
@@ -211,8 +190,8 @@ def _last_words(path: Path) -> dict[str, dict[str, Any]]:
         return found
     for line in lines:
         try:
-            told = json.loads(line)
-            found[told["subject"]] = {"time": float(told["time"]), "stage": told["stage"], "text": told["text"]}
+            last = json.loads(line)
+            found[last["subject"]] = {"time": float(last["time"]), "stage": last["stage"], "text": last["text"]}
         except (ValueError, KeyError, TypeError):
             continue
     return found
@@ -221,9 +200,8 @@ def _last_words(path: Path) -> dict[str, dict[str, Any]]:
 def _queued(run_folder: Path, known: set[str | None], jobs: Jobs) -> list[Living]:
     """Return deployments whose job was submitted and of which nothing lives yet: it waits, or has just begun."""
     file = run_folder / "slurm" / "jobs.jsonl"
-    here = run_folder.parents[1]
     noted = {run: journal.checkout_of(entry) for run, entry in journal.open_runs(file).items()}
-    runs = {run for run, checkout in noted.items() if checkout is None or checkout.is_at(here)}
+    runs = {run for run, checkout in noted.items() if checkout is None or checkout.is_at(run_folder.parents[1])}
     waiting: dict[str, dict[str, Any]] = {}
     for entry in journal.read(file):
         if entry.get("event") == "submitted" and entry.get("run") in runs:
@@ -234,20 +212,12 @@ def _queued(run_folder: Path, known: set[str | None], jobs: Jobs) -> list[Living
     for job_id, entry in waiting.items():
         deployment = (entry.get("wildcards") or {}).get("deployment")
         job = jobs.find(job_id) if deployment and job_id not in known else None
-        # A job of another name has the number by chance: of another cluster, or given out again.
-        job = job if job and job.name in ("", entry["run"]) else None
-        if job and job.state.meaning in (Meaning.WAITING, Meaning.RUNNING):
-            begun = job.state.meaning is Meaning.RUNNING
-            found.append(
-                Living(
-                    run=run_folder.name,
-                    deployment=str(deployment),
-                    purpose="queued",
-                    state=f"its job is {job.state.word}, and no server of it lives"
-                    if begun
-                    else f"in the queue, {job.state.word}{f': {reasons.in_words(job.reason)}' if job.reason else ''}",
-                    job_id=job_id,
-                    since=float(entry["time"]),
-                )
-            )
+        # Another cluster's job, or a later one, can have the same number by chance: then its name differs.
+        if job is None or job.name not in ("", entry["run"]) or job.state.meaning not in (Meaning.WAITING, Meaning.RUNNING):
+            continue
+        why = f": {reasons.in_words(job.reason)}" if job.reason else ""
+        state = f"in the queue, {job.state.word}{why}"
+        if job.state.meaning is Meaning.RUNNING:
+            state = f"its job is {job.state.word}, and no server of it lives"
+        found.append(Living(run_folder.name, str(deployment), "queued", state, job_id=job_id, since=float(entry["time"])))
     return found

@@ -1,4 +1,4 @@
-"""The ``servemark`` command: looks at a configuration, at what lives, stops it, tells support of a run, and checks its archive."""
+"""The ``servemark`` command: check a configuration, list and stop what lives, pack a support ticket, verify and show an archive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from servemark.config.load import load
 from servemark.errors import ServemarkError
 from servemark.files import storage
 from servemark.planning import exposure
-from servemark.records import schemas, write_atomically
+from servemark.records import schemas
 
 RESULTS = Path("results")
 
@@ -57,43 +57,42 @@ def status(as_json: bool) -> None:
     found = living(RESULTS, jobs, now)
     print(status_table.as_json(found) if as_json else status_table.table(found, now), end="")
     if jobs.trouble and any(one.job_id for one in found):
-        print(f"servemark: Slurm was not asked ({jobs.trouble}); this is what the files say.", file=sys.stderr)
+        print(f"servemark: Slurm did not respond ({jobs.trouble}); this is from files alone.", file=sys.stderr)
+
+
+def stop(name: str, run: str | None) -> None:
+    """End one deployment or endpoint."""
+    stopping.stop(RESULTS, name, run, lambda text: print(text, flush=True))
 
 
 def write_ticket(run: str, output: Path | None) -> None:
-    """Write the support ticket of a run and say where it is."""
-    made = ticket.compile_ticket(RESULTS / run)
-    path = output or Path(f"servemark-ticket-{run}.txt")
-    # For its user alone until they hand it on.
-    write_atomically(path, made.text, mode=0o600)
-    print(f"wrote {path} ({len(made.text.encode()) / 1024:.0f} KiB); look it over, then attach or paste it")
-    for kind, count in made.redacted.items():
-        print(
-            f"servemark: {count} x {kind} was replaced in it; renew that secret, since a log or record has it",
-            file=sys.stderr,
-        )
+    """Write the support ticket of a run and print where it is."""
+    path = output or Path(f"servemark-ticket-{run}.tar.gz")
+    redacted = ticket.write(RESULTS / run, path)
+    print(f"wrote {path} ({path.stat().st_size / 1024:.0f} KiB); check its files before you attach it")
+    for kind, count in redacted.items():
+        print(f"servemark: {count} x {kind} was replaced in it. Renew that secret: a log or record holds it.", file=sys.stderr)
 
 
 def verify(path: Path) -> None:
-    """Check an archive and print what was looked at.
+    """Check an archive and print what was checked.
 
     Raises:
         ServemarkError: something is wrong with it; the message names everything.
     """
-    # Here, because pandas takes longer to load than the other commands take to answer.
+    # Here, because pandas takes longer to load than the other commands take in all.
     from servemark import verification
 
     answer = verification.verify(path)
     print(f"{path}: {'wrong' if answer.wrong else 'all well'}")
     print(answer.summary(), flush=True)
-    if not answer.wrong:
-        return
-    raise ServemarkError(
-        f"{path.name}: {len(answer.wrong)} found that should not be so:\n" + "\n".join(f"  {text}" for text in answer.wrong),
-        look=f"{path}, unpacked with tar --zstd -xf into an empty folder",
-        do="Rely on no figure that is named. Ask who sealed it for another copy, and for its identity.",
-        reason="archive_wrong",
-    )
+    if answer.wrong:
+        raise ServemarkError(
+            f"{path.name}: {len(answer.wrong)} problem(s) found:\n" + "\n".join(f"  {text}" for text in answer.wrong),
+            look=f"{path}, unpacked with tar --zstd -xf into an empty folder",
+            do="Do not use the results named. Ask the sender for a new copy and for the sha256 of its manifest.",
+            reason="archive_wrong",
+        )
 
 
 def show(path: Path) -> None:
@@ -107,45 +106,38 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="servemark", description=__doc__)
     parser.add_argument("--version", action="version", version=f"servemark {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    checking = commands.add_parser("check", help="validate a configuration; starts nothing")
-    checking.add_argument("config", type=Path, nargs="?", default=Path("config/config.yaml"))
-    checking.add_argument("--cluster", help="NAME of config/clusters/NAME.yaml, or a path, in place of the file's own")
-    looking = commands.add_parser("status", help="what lives in this checkout: measured deployments and held endpoints")
-    looking.add_argument("--json", action="store_true", help="as JSON")
-    ending = commands.add_parser("stop", help="end one deployment or endpoint, from any machine that sees its files")
-    ending.add_argument("name", help="of the deployment, as `servemark status` shows it")
-    ending.add_argument("--run", help="which run's, where several have that name")
-    telling = commands.add_parser("ticket", help="one text file about a run for the cluster's support")
-    telling.add_argument("run", help="name of the run")
-    telling.add_argument("-o", "--output", type=Path, help="where to write it; default servemark-ticket-RUN.txt")
-    verifying = commands.add_parser("verify", help="recompute an archive's digests and figures from what is in it; needs no network")
-    verifying.add_argument("archive", type=Path, metavar="FILE", help="results/RUN/archive/RUN.tar.zst")
-    showing = commands.add_parser("show", help="the main table of an archive, or of a run's folder")
-    showing.add_argument("run", type=Path, metavar="FILE", help="a .tar.zst, or results/RUN")
-    generating = commands.add_parser("generate", help="write the schemas and the table of keys anew (for developers)")
-    generating.add_argument("root", type=Path, nargs="?", default=Path())
+    one = commands.add_parser("check", help="validate a configuration; starts nothing")
+    one.add_argument("config", type=Path, nargs="?", default=Path("config/config.yaml"))
+    one.add_argument("--cluster", help="NAME of config/clusters/NAME.yaml, or a path, in place of the file's own")
+    one.set_defaults(do=lambda given: check(given.config, given.cluster))
+    one = commands.add_parser("status", help="list what lives in this checkout: measured deployments and served endpoints")
+    one.add_argument("--json", action="store_true", help="as JSON")
+    one.set_defaults(do=lambda given: status(given.json))
+    one = commands.add_parser("stop", help="end one deployment or endpoint, from any machine that sees its files")
+    one.add_argument("name", help="of the deployment, as `servemark status` shows it")
+    one.add_argument("--run", help="which run's, where several have that name")
+    one.set_defaults(do=lambda given: stop(given.name, given.run))
+    one = commands.add_parser("ticket", help="pack one tar file about a run for the cluster's support")
+    one.add_argument("run", help="name of the run")
+    one.add_argument("-o", "--output", type=Path, help="where to write it; default servemark-ticket-RUN.tar.gz")
+    one.set_defaults(do=lambda given: write_ticket(given.run, given.output))
+    one = commands.add_parser("verify", help="recompute an archive's digests and numbers from its content; needs no network")
+    one.add_argument("archive", type=Path, metavar="FILE", help="results/RUN/archive/RUN.tar.zst")
+    one.set_defaults(do=lambda given: verify(given.archive))
+    one = commands.add_parser("show", help="print the main table of an archive, or of a run's folder")
+    one.add_argument("run", type=Path, metavar="FILE", help="a .tar.zst, or results/RUN")
+    one.set_defaults(do=lambda given: show(given.run))
+    one = commands.add_parser("generate", help="write the schemas and the reference tables again (for developers)")
+    one.add_argument("root", type=Path, nargs="?", default=Path())
+    one.set_defaults(do=lambda given: generate(given.root))
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code: 0, 1 when it could not be done, 2 for a bad configuration or an unknown name."""
-    arguments = _parser().parse_args(argv)
+    """Run the command; return the exit code: 0, 1 if it failed, 2 for a bad configuration or an unknown name."""
     try:
-        match arguments.command:
-            case "check":
-                check(arguments.config, arguments.cluster)
-            case "status":
-                status(arguments.json)
-            case "stop":
-                stopping.stop(RESULTS, arguments.name, arguments.run, lambda text: print(text, flush=True))
-            case "ticket":
-                write_ticket(arguments.run, arguments.output)
-            case "verify":
-                verify(arguments.archive)
-            case "show":
-                show(arguments.run)
-            case _:
-                generate(arguments.root)
+        arguments = _parser().parse_args(argv)
+        arguments.do(arguments)
     except ServemarkError as error:
         print(f"servemark: {error.message()}", file=sys.stderr)
         return error.exit_code
@@ -153,9 +145,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("servemark: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # Who read us, such as `head`, has enough; what is still to be written at the end has nowhere to go either.
+        # The reader, such as `head`, has ended; the flush at our end would fail too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except OSError as error:
         refused = storage.refusal(error)
         if refused is None:

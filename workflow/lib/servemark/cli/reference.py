@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from servemark import diagnosis
@@ -21,42 +21,40 @@ def write(root: Path) -> None:
 def text() -> str:
     """Return the page as Markdown."""
     rows = reasons.TABLE.values()
-    verdicts = [(row.code, " or ".join(row.severities), row.meaning, row.remedy or "") for row in rows if row.severities]
-    outside = [(row.code, row.meaning, row.remedy or "The message states it.") for row in rows if row.outside]
-    failures = [(row.code, row.meaning) for row in rows if not row.severities and not row.outside]
-    logs = [(row.reason, row.cause, row.remedy) for row in diagnosis.catalogue()]
-    return "\n".join((
-        "# Reasons",
-        "",
-        "<!-- Written by `make generate` from measurement/reasons.py and diagnosis/catalogue.yaml. -->",
-        "",
-        "Records, tables, reports and messages name these codes.",
-        "",
-        "## Verdicts on a load point",
-        "",
-        *_table(("code", "verdict", "meaning", "what to do"), verdicts),
-        "",
-        "## From outside",
-        "",
-        "These have no bearing on the load point. It is measured again however often they happen.",
-        "",
-        *_table(("code", "meaning", "what to do"), outside),
-        "",
-        "## Failures that a log explains",
-        "",
-        *_table(("code", "cause", "what to do"), logs),
-        "",
-        "## Other failures and refusals",
-        "",
-        "The message states what to do.",
-        "",
-        *_table(("code", "meaning"), failures),
-        "",
-    ))  # fmt: skip
+    verdicts = ((row.code, " or ".join(row.severities), row.meaning, row.remedy or "") for row in rows if row.severities)
+    outside = ((row.code, row.meaning, row.remedy or "The message states it.") for row in rows if row.outside)
+    failures = ((row.code, row.meaning) for row in rows if not row.severities and not row.outside)
+    logs = ((row.reason, row.cause, row.remedy) for row in diagnosis.catalogue())
+    return f"""# Reasons
+
+<!-- Written by `make generate` from measurement/reasons.py and diagnosis/catalogue.yaml. -->
+
+Records, tables, reports and messages name these codes.
+
+## Verdicts on a load point
+
+{_table(("code", "verdict", "meaning", "what to do"), verdicts)}
+
+## From outside
+
+These have no bearing on the load point. It is measured again however often they happen.
+
+{_table(("code", "meaning", "what to do"), outside)}
+
+## Failures that a log explains
+
+{_table(("code", "cause", "what to do"), logs)}
+
+## Other failures and refusals
+
+The message states what to do.
+
+{_table(("code", "meaning"), failures)}
+"""
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    def line(cells: tuple[str, ...]) -> str:
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    def line(cells: Iterable[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
-    return [line(head), line(("---",) * len(head)), *(line((f"`{code}`", *cells)) for code, *cells in rows)]
+    return "\n".join([line(head), line(["---"] * len(head)), *(line((f"`{code}`", *cells)) for code, *cells in rows)])

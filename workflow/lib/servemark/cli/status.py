@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 
 from servemark.cli.live import Living
+from servemark.progress import clock
 
 COLUMNS = ("RUN", "DEPLOYMENT", "FOR", "NODES", "JOB", "SINCE", "LEFT", "REQUESTS", "STATE")
 # The state is the last column and may be a whole sentence.
@@ -16,61 +16,42 @@ LONGEST_STATE = 70
 
 
 def table(found: Sequence[Living], now: float) -> str:
-    """Return the table; an endpoint's address stands in a line of its own, to be copied."""
+    """Return the table; an endpoint's address has a line of its own, to be copied."""
     if not found:
         return "Nothing lives in this checkout.\n"
     rows = [COLUMNS, *(_row(one, now) for one in found)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(COLUMNS))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     below = [
-        f"{one.run} {one.deployment}: {one.url}/v1, {how}"
+        f"{one.run} {one.deployment}: {one.url}/v1, how to use it: {one.attempt.parents[1] / 'how-to-use.txt'}"
         for one in found
-        if one.url and one.attempt and (how := f"how to use it: {one.attempt.parents[1] / 'how-to-use.txt'}")
+        if one.url and one.attempt
     ]
     if not all(one.sure for one in found):
-        below.append("? = on another host and silent for a while: whether it lives cannot be said from here.")
+        below.append("? = on another host without news for a while: servemark cannot find out from here whether it lives.")
     return "\n".join([*lines, *([""] if below else []), *below]) + "\n"
 
 
 def _row(one: Living, now: float) -> tuple[str, ...]:
+    state = " ".join(one.state.split())
+    state = state if len(state) <= LONGEST_STATE else state[: LONGEST_STATE - 3] + "..."
     return (
         one.run,
         one.deployment,
         {"measured": "measuring", "held": "use", "queued": "-"}[one.purpose],
-        _nodes(one.nodes),
+        ",".join(one.nodes) if len(one.nodes) <= 2 else f"{one.nodes[0]} +{len(one.nodes) - 1}",
         one.job_id or "-",
         "-" if one.since is None else clock(now - one.since),
         "-" if one.left_s is None else clock(one.left_s),
         "-" if one.finished is None else f"{one.finished} (+{one.running} now)",
-        _cut(one.state) + ("" if one.sure else " ?"),
+        state + ("" if one.sure else " ?"),
     )
 
 
-def _nodes(names: Sequence[str]) -> str:
-    return ",".join(names) if len(names) <= 2 else f"{names[0]} +{len(names) - 1}"
-
-
-def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST_STATE else line[: LONGEST_STATE - 3] + "..."
-
-
-def clock(seconds: float) -> str:
-    """Return ``H:MM:SS``."""
-    whole = max(0, int(seconds))
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-
-
 def as_json(found: Sequence[Living]) -> str:
-    """Return a list with every field; times in UTC, ``left_s`` in seconds, ``sure`` false where nothing can be said from here."""
-
-    def plain(value: object) -> object:
-        return str(value) if isinstance(value, Path) else value
-
-    items = []
-    for one in found:
-        item = {name: plain(value) for name, value in asdict(one).items()}
-        if one.since is not None:
-            item["since"] = datetime.fromtimestamp(one.since, UTC).isoformat(timespec="seconds")
-        items.append(item)
-    return json.dumps(items, indent=2) + "\n"
+    """Return a list with every field; ``since`` is in UTC, ``left_s`` in seconds."""
+    items = [asdict(one) for one in found]
+    for item in items:
+        if item["since"] is not None:
+            item["since"] = datetime.fromtimestamp(item["since"], UTC).isoformat(timespec="seconds")
+    return json.dumps(items, indent=2, default=str) + "\n"

@@ -1,4 +1,4 @@
-"""``servemark stop``: ask one deployment to end, from any machine that sees its files, and wait until it has."""
+"""``servemark stop``: ask one deployment to end, from any machine that sees its files, and wait for its end."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from servemark.processes.identity import Identity
 from snakemake_executor_plugin_slurm_guarded import commands
 from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed
 
-# Beyond the grace that a server has: killing what is left, sweeping nodes.
+# Beyond the servers' own grace: killing what is left, cleaning nodes.
 MARGIN_S = 15.0
-# The keeper's host may see the stop file, and we its answer, as late as a network file system's cache allows (NFS: acdirmax, 60 s).
+# Network file systems show the stop file there, and the state here, with this delay at most (NFS: acdirmax, 60 s).
 CACHE_S = 60.0
 # Cancelled jobs leave the queue after KillWait, 30 s by default.
 CANCEL_S = 90.0
@@ -32,27 +32,24 @@ class NothingToStop(ServemarkError):
 
 
 def choose(found: Sequence[Living], name: str, run: str | None) -> Living:
-    """Return the one that is meant.
+    """Return the deployment of this name.
 
     Raises:
-        NothingToStop: none, or several; says what there is.
+        NothingToStop: none or several have it; the message lists what lives.
     """
     fitting = [one for one in found if one.deployment == name and run in (None, one.run)]
     if len(fitting) == 1:
         return fitting[0]
-    there = "\n".join(f"  {one.deployment} (run {one.run}, {one.purpose}): {one.state}" for one in found)
-    if not fitting:
-        of = f" of run {run!r}" if run else ""
-        raise NothingToStop(
-            f"No deployment {name!r}{of} lives in this checkout." + (f" What lives:\n{there}" if there else " Nothing lives here."),
-            do="See `servemark status`.",
-        )
-    raise NothingToStop(f"{name!r} fits {len(fitting)}:\n{there}", do="Say which with --run RUN.", reason="ambiguous")
+    there = "\n".join(f"  {one.deployment} (run {one.run}, {one.purpose}): {one.state}" for one in found) or "  nothing"
+    if fitting:
+        raise NothingToStop(f"{name!r} fits {len(fitting)}:\n{there}", do="Name the run: --run RUN.", reason="ambiguous")
+    of = f" of run {run!r}" if run else ""
+    raise NothingToStop(f"No deployment {name!r}{of} lives in this checkout. What lives:\n{there}", do="See `servemark status`.")
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """Ends one deployment; tells what happens by ``say``."""
+    """Ends one deployment; ``say`` prints what happens."""
 
     say: Callable[[str], None]
     jobs: Jobs
@@ -60,11 +57,8 @@ class Stopping:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
-    def run(self, one: Living, wait_s: float | None = None) -> None:
-        """Ask, wait, and cancel its job when that does not help.
-
-        Args:
-            wait_s: how long to wait before its job is cancelled; by default as long as its servers may take, and some more.
+    def run(self, one: Living) -> None:
+        """Ask, wait, and cancel its job if it does not end.
 
         Raises:
             ServemarkError: it did not end.
@@ -80,42 +74,37 @@ class Stopping:
                 raise
             self._cancel(one, f"servemark cannot write the stop file ({error}); it cancels job {one.job_id}.")
             return
-        bound = self._bound(one.attempt) if wait_s is None else wait_s
-        self.say(f"asked the {one.kind} {one.deployment} of run {one.run} to end; waiting up to {bound:.0f} s")
+        state = supervisor.read_state(one.attempt)
+        elsewhere = state is not None and not Identity.parse(state.identity).here
+        bound = attempts.spec(one.attempt).stop_grace_s + MARGIN_S + (CACHE_S if elsewhere else 0.0)
+        self.say(f"asked {one.deployment} of run {one.run} to end; waiting up to {bound:.0f} s")
         while self.clock() - begin < bound:
-            if self._told(one, one.attempt, begin):
+            if words := self._ended(one.attempt, begin):
+                self.say(f"{one.deployment} {words}")
                 return
             self.sleep(POLL_S)
         if one.job_id is None:
             raise ServemarkError(
-                f"The {one.kind} {one.deployment} did not end within {bound:.0f} s.",
+                f"{one.deployment} did not end within {bound:.0f} s.",
                 look=str(one.attempt / "keeper.log"),
                 do=f"Look at its processes on {', '.join(one.nodes)}; one in state D waits for a device or a file system.",
                 reason="cannot_stop",
             )
         self._cancel(one, f"It did not end within {bound:.0f} s; cancelling its job {one.job_id}.")
 
-    def _bound(self, attempt: Path) -> float:
-        state = supervisor.read_state(attempt)
-        elsewhere = state is not None and not Identity.parse(state.identity).here
-        return attempts.spec(attempt).stop_grace_s + MARGIN_S + (CACHE_S if elsewhere else 0.0)
-
-    def _told(self, one: Living, attempt: Path, begin: float) -> bool:
-        """Return whether it has ended; says how."""
+    def _ended(self, attempt: Path, begin: float) -> str | None:
+        """Return how it ended; None while it lives."""
         state = supervisor.read_state(attempt)
         if state is None:
-            return False
-        identity = Identity.parse(state.identity)
-        seconds = self.clock() - begin
+            return None
         if state.state == "ended":
-            killed = f"; these had to be killed: {', '.join(state.leftovers)}" if state.leftovers else ""
             how = "" if state.why == "stop_requested" else f" ({state.why})"
-            self.say(f"{one.deployment} ended after {seconds:.1f} s{how}{killed}")
-            return True
+            killed = f"; these had to be killed: {', '.join(state.leftovers)}" if state.leftovers else ""
+            return f"ended after {self.clock() - begin:.1f} s{how}{killed}"
+        identity = Identity.parse(state.identity)
         if identity.here and not identity.alive:
-            self.say(f"{one.deployment}: its keeper is gone without a word; what it left is ended at the next start")
-            return True
-        return False
+            return "has lost its supervisor, which wrote no reason; the next start ends what it left"
+        return None
 
     def _cancel(self, one: Living, words: str) -> None:
         assert one.job_id is not None, "only a job can be cancelled"
@@ -131,12 +120,12 @@ class Stopping:
         begin = self.clock()
         while self.clock() - begin < CANCEL_S:
             if Jobs(self.jobs.ask).lives(one.job_id) is False:
-                self.say(f"job {one.job_id} is out of the queue; the main snakemake goes on without {one.deployment}")
+                self.say(f"job {one.job_id} is out of the queue; the main snakemake continues without {one.deployment}")
                 return
             self.sleep(5 * POLL_S)
         raise ServemarkError(
             f"The job {one.job_id} of {one.deployment} is still in the queue {CANCEL_S:.0f} s after it was cancelled.",
-            do=f"See `squeue --jobs={one.job_id}`; tell the cluster's support when it stays COMPLETING.",
+            do=f"See `squeue --jobs={one.job_id}`. If it stays COMPLETING, report it to the cluster's support.",
             reason="cannot_stop",
         )
 
@@ -145,7 +134,7 @@ def stop(results: Path, name: str, run: str | None, say: Callable[[str], None]) 
     """Stop the deployment of this name.
 
     Raises:
-        NothingToStop: the name fits none, or several.
+        NothingToStop: none or several have this name.
         ServemarkError: it did not end.
     """
     jobs = Jobs()
