@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,7 +67,7 @@ def test_link_that_leads_elsewhere_is_replaced(tmp_path, root):
 
 def test_root_that_others_can_write_to_is_refused(tmp_path, root):
     root.chmod(0o777)
-    with pytest.raises(PermissionError, match="not a private folder"):
+    with pytest.raises(PermissionError, match=re.escape(str(root))):
         plain_names.plain(tmp_path / "my cache", root)
     assert list(root.iterdir()) == []
 

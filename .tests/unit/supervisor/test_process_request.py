@@ -120,7 +120,7 @@ def test_modules_are_loaded_in_order_by_a_login_shell_that_becomes_the_command(m
 def test_a_module_that_does_not_load_ends_the_start(module):
     argv = process_request.with_modules(["echo", "started"], ["gcc/12", "cuda/0"])
     done = subprocess.run(argv, capture_output=True, text=True, timeout=20, env=dict(os.environ))
-    assert done.returncode == 97 and "servemark: module load cuda/0 failed" in done.stderr
+    assert done.returncode == 97 and "cuda/0" in done.stderr
     assert "started" not in done.stdout
 
 

@@ -1,4 +1,4 @@
-"""Children that cannot outlive us: started in sessions of their own, ended with all that they started. Linux only."""
+"""Children that cannot outlive us: started in their own sessions, ended with all that they started. Linux only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +18,10 @@ from servemark.processes.identity import Identity, die_with_parent
 
 
 def start_child(argv: Sequence[str], *, log: Path, env: Mapping[str, str], leash: bool = False) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own that dies when this thread dies; output is appended to ``log``.
-
-    Call from a thread that lives as long as the child is wanted: PR_SET_PDEATHSIG follows the creating thread (prctl(2)).
+    """Start a process in its own session that dies when this *thread* dies (PR_SET_PDEATHSIG, prctl(2)); ``log`` gets its output.
 
     Args:
-        leash: give it a pipe as standard input that nothing is written to; its end tells the child that we are gone or want its end.
+        leash: give it a pipe as standard input; when the pipe ends, we are gone or want the child's end.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab", buffering=0) as stream, open(os.devnull, "rb") as nothing:
@@ -52,10 +50,7 @@ def end_group(child: subprocess.Popen[bytes], grace_s: float = 3.0) -> None:
 
 
 class LifelineWatch:
-    """Ends this process, and the children it registered, as soon as the lifeline ends. For rule scripts and their tools.
-
-    A script's own parent is a shell, so PR_SET_PDEATHSIG on the script would watch the wrong process.
-    """
+    """Ends a rule's script and its tools as soon as the lifeline ends. PR_SET_PDEATHSIG would watch the script's parent, a shell."""
 
     def __init__(self, watched: Identity | None = None):
         self._watched = watched or identity.lifeline()
@@ -70,7 +65,7 @@ class LifelineWatch:
             self._children.add(child.pid)
 
     def remove(self, child: subprocess.Popen[bytes]) -> None:
-        """Forget a child that has ended. Do not return once the lifeline has: what we did to the child is not its own end."""
+        """Forget a child that has ended. Never return after the lifeline's end: the caller would take our kill for the child's own end."""
         with self._lock:
             self._children.discard(child.pid)
         while self._ending:
@@ -90,7 +85,7 @@ class LifelineWatch:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """How a short-lived tool ended. ``exit_code`` is negative for a signal; ``stopped`` says why we ended it, if we did."""
+    """How a short-lived tool ended. ``exit_code`` is negative for a signal; ``stopped``: why we ended it, if we did."""
 
     exit_code: int
     seconds: float
@@ -111,8 +106,7 @@ def run_tool(
     """Run a short-lived tool to its end. It dies with us and with the lifeline.
 
     Args:
-        check: called every ``interval_s``; a text ends the tool, and is returned as ``stopped``.
-        leash: see :func:`start_child`.
+        check: called every ``interval_s``; if it returns a text, the tool is ended with this text as ``stopped``.
     """
     begin = time.monotonic()
     child = start_child(argv, log=log, env=env, leash=leash)
@@ -120,14 +114,11 @@ def run_tool(
         watch.add(child)
     stopped = None
     try:
-        while True:
-            try:
+        while child.poll() is None and not stopped:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(interval_s)
                 break
-            except subprocess.TimeoutExpired:
-                stopped = check() or (f"timeout after {timeout_s:.0f} s" if time.monotonic() - begin > timeout_s else None)
-                if stopped:
-                    break
+            stopped = check() or (f"timeout after {timeout_s:.0f} s" if time.monotonic() - begin > timeout_s else None)
     finally:
         if child.stdin:
             child.stdin.close()
@@ -140,9 +131,16 @@ def run_tool(
     return ToolResult(child.returncode, time.monotonic() - begin, stopped)
 
 
+def reaped() -> Iterator[tuple[int, int]]:
+    """Collect ended children, adopted ones included; yield id and wait status of each."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended
+
+
 def python_path() -> dict[str, str]:
     """Return the variable by which a child of our interpreter finds servemark and the Slurm executor.
 
-    ``servemark.pth`` is not enough: its relative lines lead nowhere where the interpreter is named by the link ``.snakemake/interpreter``.
+    ``servemark.pth`` is not enough: its relative lines lead nowhere if the interpreter is named by the link ``.snakemake/interpreter``.
     """
     return {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), str(Path(plugin.__path__[0]).parent)])}

@@ -1,15 +1,14 @@
-"""Processes: who is alive, a lifeline to the process we work for, what belongs to an attempt. Linux only.
+"""Processes: which are alive, which one we work for (the lifeline), which belong to an attempt. Linux only.
 
-A process is named by its id *and* its start time, so that a reused id is never mistaken for the old process, and only
-processes that we started are ever signalled.
+A process is named by its id *and* its start time, so that a reused id is never mistaken for the old process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
-import select
 import signal
 import socket
 import time
@@ -39,7 +38,7 @@ def here() -> str:
 
 @dataclass(frozen=True)
 class Identity:
-    """A process: id and start time in clock ticks since boot (field 22 of /proc/PID/stat, see proc(5)), and whose /proc that is."""
+    """A process: id, start time in clock ticks since boot (field 22 of /proc/PID/stat, see proc(5)), and host."""
 
     pid: int
     start: int
@@ -47,16 +46,15 @@ class Identity:
 
     @classmethod
     def of(cls, pid: int) -> Identity | None:
-        """Return the identity of a process that exists now, zombies excluded; None if there is none.
+        """Return the identity of a living process; None if there is none.
 
-        A zombie with threads is none yet: its first thread has ended and the others still hold its memory, also a GPU's.
+        A zombie with threads lives: its first thread has ended and the others still hold its memory, also a GPU's.
         """
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except (OSError, ValueError):
             return None
-        ended, threads = fields[0] in "ZX", int(fields[17])
-        return None if ended and threads <= 1 else cls(pid, int(fields[19]))
+        return None if fields[0] in "ZX" and int(fields[17]) <= 1 else cls(pid, int(fields[19]))
 
     @classmethod
     def parse(cls, text: str) -> Identity:
@@ -70,7 +68,7 @@ class Identity:
 
     @property
     def here(self) -> bool:
-        """Whether it is, or was, a process of this machine: of another one nothing can be seen from here."""
+        """Whether it is, or was, a process of this machine. Those of another one are not visible here."""
         return self.host == host()
 
     @property
@@ -103,7 +101,7 @@ def lifeline() -> Identity:
 
 
 def ensure_lifeline() -> None:
-    """Make this process the lifeline unless one of this machine is set: a job inherits the variable of the machine that submitted it."""
+    """Make this process the lifeline unless one of this machine is: a job inherits the variable of the machine that submitted it."""
     if _exported_lifeline() is None:
         export_lifeline()
 
@@ -138,74 +136,55 @@ def _running(process: psutil.Process) -> bool:
 
 
 def signal_all(processes: Iterable[psutil.Process], number: int) -> None:
-    """Signal each process that still is the one it was."""
+    """Signal each process unless another one has its id by now."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             process.send_signal(number)
 
 
 def mark(attempt: Path) -> dict[str, str]:
-    """Return the variable that everything an attempt starts carries. An absolute path: other checkouts have attempts of the same names."""
+    """Return the variable of all processes of an attempt: an absolute path, because attempts of other checkouts have the same names."""
     return {MARK_VARIABLE: str(attempt.absolute())}
 
 
 def marked(*folders: Path, but: Path | None = None) -> list[psutil.Process]:
-    """Return our processes on this machine that belong to an attempt in, or that write below, one of ``folders``, wherever they hide.
+    """Return our processes on this machine that belong to an attempt in one of ``folders``, except those of the attempt ``but``.
 
     They carry the attempt's mark in their environment, or write their output below its folder: vLLM and Ray rename their processes,
     which overwrites the environment that the kernel shows.
-
-    Args:
-        but: an attempt to be left alone.
     """
     roots = tuple(f"{folder.absolute()}/" for folder in folders)
-    spared = f"{but.absolute()}/" if but else None
+    spared = (f"{but.absolute()}/",) if but else ()
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
-        try:
+        with contextlib.suppress(OSError, psutil.NoSuchProcess):
             places = [*_mark_of(entry), *(os.readlink(entry / "fd" / number) for number in ("1", "2"))]
-            if any(place.startswith(roots) for place in places):
-                if spared and any(place.startswith(spared) for place in places):
-                    continue
+            if any(place.startswith(roots) for place in places) and not any(place.startswith(spared) for place in places):
                 found.append(psutil.Process(int(entry.name)))
-        except (OSError, psutil.NoSuchProcess):
-            continue
     return [p for p in found if _running(p)]
 
 
 def _mark_of(entry: Path) -> list[str]:
     name = f"{MARK_VARIABLE}=".encode()
     words = (entry / "environ").read_bytes().split(b"\0")
-    return [os.fsdecode(word[len(name) :]) + "/" for word in words if word.startswith(name)]
+    return [os.fsdecode(word.removeprefix(name)) + "/" for word in words if word.startswith(name)]
 
 
 def describe(process: psutil.Process) -> str:
-    """Return one line for messages: id and the start of the command, arguments cut because they may be long."""
+    """Return one line for messages: id and the first 80 characters of the command."""
     try:
         return f"{process.pid} {' '.join(process.cmdline())[:80] or process.name()}"
     except psutil.Error:
         return str(process.pid)
 
 
-def wait_for_end(watched: Identity, timeout_s: float | None = None) -> bool:
+def wait_for_end(watched: Identity, timeout_s: float = math.inf) -> bool:
     """Block until the process has ended (True) or the time is up (False)."""
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    try:
-        handle = os.pidfd_open(watched.pid)
-    except (OSError, AttributeError):
-        handle = None  # gone already, or a kernel without pidfd: poll
-    try:
-        while watched.alive:
-            left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
-            if left <= 0:
-                return False
-            if handle is None:
-                time.sleep(min(left, 0.2))
-            else:
-                select.select([handle], [], [], left)
-        return True
-    finally:
-        if handle is not None:
-            os.close(handle)
+    deadline = time.monotonic() + timeout_s
+    while watched.alive:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

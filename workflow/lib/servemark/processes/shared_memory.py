@@ -1,8 +1,8 @@
-"""POSIX shared memory that servers leave behind when they are killed: found while they live, removed after their end.
+"""POSIX shared memory that killed servers leave behind: noted while they live, removed after their end.
 
-A killed vLLM, NCCL or Python leaves its segments in /dev/shm: memory of the node that nobody gives back, and a name that can keep a
-later server from starting (vLLM's CPU ranks name theirs by a port and refuse one that exists). Nothing about such a file says whose it
-is, so the segments that a tree of processes has mapped are noted while it lives.
+Killed processes of vLLM, NCCL and Python leave segments in /dev/shm: memory that nobody frees, and names that can keep a later server
+from starting (vLLM's CPU ranks name theirs by a port). Such a file does not name its owner, so what a tree of processes has mapped is
+noted while it lives.
 """
 
 from __future__ import annotations
@@ -17,16 +17,12 @@ from servemark.processes import identity
 FOLDER = "/dev/shm"
 # Reading the mappings of a server's processes takes some 10 ms. Segments are made while servers start: young trees are read more often.
 SOONEST_S, EVERY_S = 1.0, 10.0
-# In a scratch folder, for who comes after a tree whose watch was killed with it.
+# In a scratch folder, for the next attempt, if the process that noted the segments was killed too.
 NOTE = ".shared-memory"
 
 
 class Segments:
-    """The segments that the descendants of this process have mapped; see :meth:`look` and :meth:`remove`.
-
-    Args:
-        scratch: the attempt's folder on this node, where they are noted as well; None: nowhere.
-    """
+    """Inode by name of the segments that descendants of this process have mapped; noted below the folder ``scratch`` as well."""
 
     def __init__(self, scratch: Path | None):
         self._scratch = scratch
@@ -44,13 +40,13 @@ class Segments:
         for process in identity.descendants(os.getpid()):
             self.found |= mapped(process.pid)
         if self._scratch and len(self.found) > known:
-            # Not write_atomically: that would make the folder again which another of its users has just removed.
+            # Not write_atomically: it would make a folder again that another process has just removed.
             with contextlib.suppress(OSError):
                 text = "".join(f"{inode} {name}\n" for name, inode in sorted(self.found.items()))
                 (self._scratch / f"{NOTE}.{os.getpid()}").write_text(text, errors="surrogateescape")
 
     def remove(self) -> tuple[str, ...]:
-        """Remove those that are still there, after the tree's end; gives their names."""
+        """Remove those that are left after the tree's end; return their names."""
         return _remove(self.found)
 
 
@@ -78,11 +74,11 @@ def mapped(pid: int) -> dict[str, int]:
 
 
 def remove_noted(scratch: Path) -> tuple[str, ...]:
-    """Remove what the watches of a scratch folder have noted; its processes have ended. Gives the names."""
+    """Remove the segments noted in a scratch folder whose processes have ended; return their names."""
     found: dict[str, int] = {}
     for note in scratch.glob(f"{NOTE}.*"):
         with contextlib.suppress(OSError, ValueError):
-            for line in note.read_text().splitlines():
+            for line in note.read_text(errors="surrogateescape").splitlines():
                 inode, name = line.split(" ", 1)
                 found[name] = int(inode)
     return _remove(found)

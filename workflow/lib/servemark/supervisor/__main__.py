@@ -1,21 +1,22 @@
-"""The keeper: one small process per deployment that owns everything long-lived in it.
+"""The supervisor: one small process per deployment that owns everything long-lived in it.
 
 ``python -m servemark.supervisor ATTEMPT`` reads ``ATTEMPT/keeper-spec.json``, takes the machine lock, then starts the
 daemons that appear as ``ATTEMPT/requests/NAME.json`` and records each in ``ATTEMPT/daemons/NAME.json``. It ends its whole
 tree (TERM, grace, KILL) when
 
 * the stop file ``ATTEMPT/stop`` appears,
-* the lifeline ends: the Snakemake that works on this deployment, whatever ended it (success, Ctrl-C, kill -9, wall time),
-* one of the daemons ends without having been asked: a server that died, a Ray node that was lost,
-* the allocation's time is nearly over, or another allocation has taken the deployment over.
+* the lifeline ends: the Snakemake that works on this deployment, for whatever reason (success, Ctrl-C, kill -9, wall time),
+* the script of a stage is killed,
+* a daemon ends by itself: a server that died, a Ray node that was lost,
+* the allocation's time is nearly over, or another allocation has taken over the deployment.
 
-A daemon on another node of the allocation, or in a step of its own on this one, is started through a launcher (srun) and
-``servemark.supervisor.remote`` there, on a leash: a pipe whose end, or whose silence, tells the other side to end its tree. A launcher
-that could start nothing, because Slurm's controller was away, is started again.
+A daemon on another node, or in its own step on this one, is started through a launcher (srun) and ``servemark.supervisor.remote``
+there; the end of the heartbeat pipe, or its silence, ends it. A launcher that could start nothing, because slurmctld did not respond,
+is started again.
 
-Then it removes its scratch folder and the shared memory that the tree has left, says in ``ATTEMPT/keeper.json`` why, and, when the
-lifeline has ended, removes the deployment's tokens. While the run goes on they stay: its later stages read them and learn from
-keeper.json that the deployment has ended.
+Then it removes its scratch folder and the shared memory that the tree has left, writes the reason to ``ATTEMPT/keeper.json`` and, if the
+lifeline has ended, removes the deployment's live records. While the run goes on they stay: its later stages read them and find
+in keeper.json that the deployment has ended.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +53,14 @@ from servemark.supervisor.machine_lock import MachineLock
 from snakemake_executor_plugin_slurm_guarded import retry
 
 TICK_S = 0.1
-# The owner's file lies on a shared disk: not to be read at every tick.
+# The owner's file lies on a shared disk, so not every tick reads it.
 OWNER_S = 1.0
-# For a far end that has used its whole grace: it kills what is left, removes its files, and srun ends. On two busy cores 1 s was too short.
+# After its grace a far end kills what is left and removes its files, and srun ends. On two busy cores 1 s was too short.
 FAR_END_S = 5.0
 
 
 class Keeper:
-    """State of one running keeper; :meth:`run` is its whole life."""
+    """One running supervisor; :meth:`run` is its whole life."""
 
     def __init__(self, attempt: Path):
         self.attempt = attempt
@@ -68,7 +70,7 @@ class Keeper:
         self.identities: dict[str, Identity] = {}
         self.leashes: dict[str, subprocess.Popen[bytes]] = {}
         self.leash_lock = threading.Lock()
-        # Where each launcher's log began, until when it may be started again, and when those whose turn it is are.
+        # Of each launcher: where its log began, and until when it may be started again; then, when it will be.
         self.launches: dict[str, tuple[int, float]] = {}
         self.again: dict[str, float] = {}
         self.terminated = False
@@ -81,11 +83,11 @@ class Keeper:
         write_atomically(self.attempt / "keeper.json", text.model_dump_json(indent=2) + "\n")
 
     def run(self) -> None:
-        """Take the lock, keep the daemons until there is a reason to end, end them, tell why."""
+        """Take the lock, keep the daemons until there is a reason to end, end them, record the reason."""
         processes.become_subreaper()
         signal.signal(signal.SIGTERM, self._on_term)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for ignored in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(ignored, signal.SIG_IGN)
         segments = Segments(Path(self.spec.scratch))
         try:
             why = self._take_machine()
@@ -99,21 +101,20 @@ class Keeper:
         if why is None:
             threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
             while (why := self._reason_to_end()) is None:
-                # A shared disk that fails for a moment is asked again.
+                # A shared disk may fail for a moment.
                 with contextlib.suppress(OSError):
                     self._start_requested()
                 segments.look()
                 time.sleep(TICK_S)
-        # A full disk must not keep the tree alive: what cannot be written is left unsaid.
+        # A full disk must not keep the tree alive.
         with contextlib.suppress(OSError):
             self.say("ending", why=why)
         segments.look(now=True)
         leftovers = self._end_tree(why)
         segments.remove()
-        # Those of far ends on this machine that were killed before they could tidy up.
+        # Segments of far ends on this machine that were killed before they could remove them.
         remove_noted(Path(self.spec.scratch))
         shutil.rmtree(self.spec.scratch, ignore_errors=True)
-        # Where the disk has become read-only, the next run removes them.
         with contextlib.suppress(OSError):
             self._remove_files(why)
         with contextlib.suppress(OSError):
@@ -121,10 +122,9 @@ class Keeper:
 
     def _remove_files(self, why: str) -> None:
         if not why.startswith("daemon_ended"):
-            # After a daemon's own end, a stage that is just beginning may still read them; stop_deployment removes them then.
+            # After a daemon's own end a stage that is just beginning may read them; stop_deployment removes them.
             remove_secrets(self.attempt)
         if why == "lifeline_ended":
-            # Otherwise the run goes on, and its later stages take the tokens as input to say that the deployment is gone.
             for token in self.spec.tokens:
                 Path(token).unlink(missing_ok=True)
 
@@ -132,12 +132,12 @@ class Keeper:
         self.terminated = True
 
     def _beat(self) -> None:
-        """Tell the far ends that we live. In a thread of its own: a shared disk that hangs holds the rest of us up, and is no end."""
+        """Send the heartbeat to the far ends. A thread of its own, because a shared disk that hangs may block the main one."""
         while True:
             time.sleep(process_request.BEAT_S)
             with self.leash_lock:
                 for child in self.leashes.values():
-                    # One that is full or broken is not ours to mend: the far end, or _reap, sees it.
+                    # The far end, or _reap, handles a pipe that is full or broken.
                     with contextlib.suppress(OSError):
                         if child.stdin and not child.stdin.closed and select.select([], [child.stdin], [], 0)[1]:
                             os.write(child.stdin.fileno(), b".")
@@ -158,73 +158,43 @@ class Keeper:
 
     def _reason_to_end(self) -> str | None:
         self._reap()
-        if self.terminated or self._asked_to_stop():
+        if self.terminated or self._finds(lambda: (self.attempt / "stop").exists()):
             return "stop_requested"
         if not self.lifeline.alive:
             return "lifeline_ended"
-        if self._stage_was_killed():
+        # The script that works on this deployment was killed (kill -9, out of memory): nobody would stop us.
+        worker = worker_file(self.attempt.parents[1])
+        if self._finds(lambda: not Identity.parse(worker.read_text()).alive and worker.exists()):
             return "stage_killed"
         if self.spec.ends_at and time.time() > self.spec.ends_at - self.spec.end_margin_s:
             return "out_of_time"
-        if self._taken_over():
-            return "taken_over"
+        if self.spec.owner and time.monotonic() > self._look_at_owner:
+            self._look_at_owner = time.monotonic() + OWNER_S
+            if self._finds(lambda: ownership.owner(self.attempt.parents[1]) not in (None, self.spec.owner)):
+                return "taken_over"
         ended = [name for name, state in self.daemons.items() if state.ended_at]
         return f"daemon_ended:{ended[0]}" if ended else None
 
-    def _taken_over(self) -> bool:
-        if self.spec.owner is None or time.monotonic() < self._look_at_owner:
-            return False
-        self._look_at_owner = time.monotonic() + OWNER_S
+    def _finds(self, look: Callable[[], bool]) -> bool:
+        """Return what a look at a shared disk finds; False after an error: that is no reason to end."""
         try:
-            return ownership.owner(self.attempt.parents[1]) not in (None, self.spec.owner)
-        except OSError:
-            return False
-
-    def _asked_to_stop(self) -> bool:
-        try:
-            return (self.attempt / "stop").exists()
-        except OSError:
-            # An error of a shared disk is no request; the next look may tell.
-            return False
-
-    def _stage_was_killed(self) -> bool:
-        """Return whether the script that works on this deployment died without a word (kill -9, out of memory): nobody would stop us."""
-        worker = worker_file(self.attempt.parents[1])
-        try:
-            return not Identity.parse(worker.read_text()).alive and worker.exists()
+            return look()
         except (OSError, ValueError):
             return False
 
     def _start_requested(self) -> None:
-        for path in sorted((self.attempt / "requests").glob("*.json")):
-            if path.stem not in self.daemons and not path.name.endswith(".place.json"):
-                self._start(process_request.DaemonRequest.model_validate_json(path.read_text()))
-        for name in [name for name, due in self.again.items() if time.monotonic() > due]:
-            path = self.attempt / "requests" / f"{name}.json"
-            # Read first: what fails is asked again.
-            request = process_request.DaemonRequest.model_validate_json(path.read_text())
-            del self.again[name]
+        folder = self.attempt / "requests"
+        asked = [path.stem for path in sorted(folder.glob("*.json")) if not path.name.endswith(".place.json")]
+        again = [name for name, due in self.again.items() if time.monotonic() > due]
+        for name in [*(name for name in asked if name not in self.daemons), *again]:
+            request = process_request.DaemonRequest.model_validate_json((folder / f"{name}.json").read_text())
+            self.again.pop(name, None)
             self._start(request)
 
     def _start(self, request: process_request.DaemonRequest) -> None:
         state = DaemonState(name=request.name, argv=request.argv, log=request.log, node=request.node, started_at=utc_now())
         try:
-            if request.launcher:
-                path = self.attempt / "requests" / f"{request.name}.json"
-                argv, env = process_request.through_launcher(request, path)
-                env |= processes.mark(self.attempt)
-                # A log of its own: the process's is written on its node, and a shared disk does not append for two machines.
-                # The process's exists from now on all the same: who reads it need not know how far its node has come.
-                Path(request.log).touch()
-                said = launcher_log(self.attempt, request.name)
-                _, until = self.launches.get(request.name, (0, time.monotonic() + retry.PATIENCE_S))
-                self.launches[request.name] = (retry.size(said), until)
-                child = children.start_child(argv, log=said, env=env, leash=True)
-                with self.leash_lock:
-                    self.leashes[request.name] = child
-            else:
-                env = process_request.environment(request) | processes.mark(self.attempt)
-                child = children.start_child(process_request.command(request), log=Path(request.log), env=env)
+            child = self._launched(request) if request.launcher else self._started(request)
         except OSError as error:
             with contextlib.suppress(OSError), open(request.log, "a") as log:
                 log.write(f"servemark: cannot start {request.argv[0]}: {error}\n")
@@ -234,19 +204,29 @@ class Keeper:
         child.returncode = 0  # _reap collects every child itself; the destructor of Popen must not try again
         self._record(state.model_copy(update={"pid": child.pid}))
 
+    def _started(self, request: process_request.DaemonRequest) -> subprocess.Popen[bytes]:
+        env = process_request.environment(request) | processes.mark(self.attempt)
+        return children.start_child(process_request.command(request), log=Path(request.log), env=env)
+
+    def _launched(self, request: process_request.DaemonRequest) -> subprocess.Popen[bytes]:
+        argv, env = process_request.through_launcher(request, self.attempt / "requests" / f"{request.name}.json")
+        # The node writes the process's log, and a shared disk does not append for two machines: the launcher has its own.
+        Path(request.log).touch()
+        log = launcher_log(self.attempt, request.name)
+        _, until = self.launches.get(request.name, (0, time.monotonic() + retry.PATIENCE_S))
+        self.launches[request.name] = (retry.size(log), until)
+        child = children.start_child(argv, log=log, env=env | processes.mark(self.attempt), leash=True)
+        with self.leash_lock:
+            self.leashes[request.name] = child
+        return child
+
     def _record(self, state: DaemonState) -> None:
         self.daemons[state.name] = state
         with contextlib.suppress(OSError):
             write_atomically(self.attempt / "daemons" / f"{state.name}.json", state.model_dump_json(indent=2) + "\n")
 
     def _reap(self, why: str = "exited") -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in children.reaped():
             for state in self.daemons.values():
                 if state.pid == pid and not state.ended_at:
                     code = os.waitstatus_to_exitcode(status)
@@ -254,7 +234,7 @@ class Keeper:
                         self.again[state.name] = time.monotonic() + retry.PAUSE_S
                         continue
                     if state.name in self.leashes and code > 128:
-                        code = 128 - code  # servemark.supervisor.remote's way to hand on a signal
+                        code = 128 - code  # how servemark.supervisor.remote hands on a signal
                     ending = {"exit_code": code} if code >= 0 else {"signal": -code}
                     self._record(state.model_copy(update={"ended_at": utc_now(), "why": why, **ending}))
 
@@ -263,7 +243,7 @@ class Keeper:
         return time.monotonic() < until and retry.not_started(launcher_log(self.attempt, name), begin)
 
     def _end_tree(self, why: str) -> list[str]:
-        """End the daemons, the last started first, then whatever descendant is left; returns what had to be killed."""
+        """End the daemons, the last started first, then every other descendant; return what had to be killed."""
         orphaned = why == "lifeline_ended"
         grace_s = self.spec.orphan_grace_s if orphaned else self.spec.stop_grace_s
         # A far end has the same grace, and kills what is left when it is over. Its launcher ends after that.
@@ -273,16 +253,20 @@ class Keeper:
         for name in self.again:
             self._record(self.daemons[name].model_copy(update={"ended_at": utc_now(), "why": "never_started"}))
         for name in reversed(self.daemons):
+            identity = self.identities.get(name)
             if name in self.leashes:
                 self._let_go(name)
-            elif name in self.identities:
-                self.identities[name].signal(signal.SIGTERM)
+            elif identity:
+                identity.signal(signal.SIGTERM)
             until = deadline + (far_s if name in self.leashes else 0.0)
-            while time.monotonic() < until and self.identities.get(name) and self.identities[name].alive:
+            while time.monotonic() < until and identity and identity.alive:
                 self._reap(label)
                 time.sleep(0.02)
         self._reap(label)
-        self._wait_until_gone(min(1.0, grace_s))
+        until = time.monotonic() + min(1.0, grace_s)
+        while time.monotonic() < until and processes.descendants(os.getpid()):
+            self._reap()
+            time.sleep(0.02)
         leftovers = processes.descendants(os.getpid())
         named = [processes.describe(p) for p in leftovers]
         while leftovers:
@@ -298,12 +282,6 @@ class Keeper:
             leash = self.leashes[name].stdin
             if leash and not leash.closed:
                 leash.close()
-
-    def _wait_until_gone(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and processes.descendants(os.getpid()):
-            self._reap()
-            time.sleep(0.02)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The machine's lock: without a scheduler, one deployment has the machine at a time."""
+"""The machine lock: without a scheduler, one deployment uses the machine at a time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 class MachineLock:
-    """Held from :meth:`take` until this process ends, which is what releases it."""
+    """Held from :meth:`take` until this process ends."""
 
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._file = open(path, "a+")  # noqa: SIM115 - see above
+        self._file = open(path, "a+")  # noqa: SIM115 - stays open
 
     def take(self) -> str | None:
-        """Take the lock. Returns the words of its holder if another process has it."""
+        """Take the lock; return the holder's name if another process has it."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -24,7 +24,7 @@ class MachineLock:
         return None
 
     def sign(self, words: str) -> None:
-        """Write who holds it, for those that wait. The lock holds without these words, also on a full disk."""
+        """Write the holder's name for waiting processes. On a full disk the lock works without it."""
         with contextlib.suppress(OSError):
             self._file.truncate(0)
             self._file.seek(0)

@@ -1,7 +1,8 @@
-"""Who works on a deployment: the newest allocation, and nobody else.
+"""Ownership of a deployment: only the newest allocation works on it.
 
-A scheduler that gives a node up for lost starts the deployment again elsewhere, while processes on the lost node may live on and go on
-writing. The newest one names itself in ``owner`` in the deployment's folder; whoever finds another name there ends, and writes no record.
+A scheduler that declares a node lost starts the deployment again elsewhere, while processes on the lost node may still run and write.
+The newest allocation writes its name to ``owner`` in the deployment's folder; a process that finds another name there ends and writes
+no record.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class TakenOver(ServemarkError):
 
 
 def export_name() -> None:
-    """Name the job that this process runs in, and which of its starts, for all that descends from here.
+    """Export the name of this process's job and start number.
 
-    The first Snakemake of a job does it: it still has Slurm's count of restarts, which the executor takes from those below it.
+    The first Snakemake of a job does it: it still has Slurm's count of restarts, which the executor removes for those below it.
     """
     job = os.environ.get("SLURM_JOB_ID")
     known = os.environ.get(VARIABLE, "")
@@ -45,18 +46,18 @@ def export_name() -> None:
 
 
 def mine() -> str:
-    """Return our name: the job's, or the run's process where there is no job."""
+    """Return our name: the job's, or the run's process outside of a job."""
     return os.environ.get(VARIABLE) or f"process {identity.lifeline()}"
 
 
 def take(deployment: Path) -> str:
-    """Become the one who works on this deployment; returns our name."""
+    """Become the owner of this deployment; return our name."""
     write_atomically(deployment / FILE, mine() + "\n")
     return mine()
 
 
 def owner(deployment: Path) -> str | None:
-    """Who works on it."""
+    """Return the owner; None before the first."""
     try:
         return (deployment / FILE).read_text().strip()
     except FileNotFoundError:
@@ -64,24 +65,23 @@ def owner(deployment: Path) -> str | None:
 
 
 def taken_over(deployment: Path) -> bool:
-    """Return whether somebody else works on the deployment."""
+    """Return whether another allocation owns the deployment."""
     return owner(deployment) not in (None, mine())
 
 
 def check(deployment: Path) -> None:
-    """Raise :class:`TakenOver` if somebody else works on the deployment."""
+    """Raise :class:`TakenOver` if another allocation owns the deployment."""
     if taken_over(deployment):
         raise TakenOver(
-            f"{deployment.name} is worked on by {owner(deployment)}; this is {mine()}, which was given up for lost. Nothing was written.",
-            do="Nothing: the newer one goes on.",
+            f"Deployment {deployment.name} belongs to {owner(deployment)}; this is {mine()}, which was superseded and wrote nothing.",
+            do="No action needed: the newer one goes on.",
         )
 
 
 def end_those_above() -> None:
-    """Kill the Snakemakes of this job that we run under, the outermost first.
+    """Kill the Snakemakes of this job above this process, the outermost first. Outside of a job do nothing.
 
-    They would remove the outputs of the rule that failed, and those are the newer one's. Outside of a job nothing is done: a second
-    Snakemake on one machine waits at the lock.
+    They would remove the outputs of the rule that failed, which are the newer allocation's.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
@@ -98,19 +98,17 @@ def end_those_above() -> None:
 
 
 def snakemakes_of_jobs_over(alive: Collection[str], listed_at: float) -> list[psutil.Process]:
-    """Return our Snakemakes on this machine, at work in this checkout, whose job is over: Slurm has lost sight of them.
-
-    What they begin next would remove and write the newer one's outputs.
+    """Return this user's Snakemakes on this machine and in this checkout whose job is over: they would overwrite the newer one's outputs.
 
     Args:
         alive: ids of this user's jobs that are not over.
-        listed_at: when they were listed, seconds since 1970; who has begun since then is not among them, and no concern of ours.
+        listed_at: when they were listed, seconds since 1970; processes that began later are ignored.
     """
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             words = process.cmdline()
-            # A job's own names its targets so. A run's main process may carry the number of an old job, of the shell it was started in.
+            # Only a job's own has this option. A run's main process may have the number of an old job from its shell.
             if process.uids().real != os.getuid() or not _is_snakemake(words) or "--target-jobs" not in words:
                 continue
             job = process.environ().get("SLURM_JOB_ID")

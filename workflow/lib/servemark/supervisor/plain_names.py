@@ -2,7 +2,7 @@
 
 torch's Inductor, and ninja behind FlashInfer, join command lines without quoting: a space in the name of an environment or of a folder
 for compiled code ends a server that compiles (torch 2.13, _inductor/cpp_builder.py). The name is a link in this user's private folder on
-the node. It is the same at every start, because vLLM and Python find what they compiled by the names of its sources; so it stays there.
+the node. It is the same at every start, because vLLM and Python find what they compiled by the names of its sources.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def is_plain(path: str | Path) -> bool:
 
 
 def plain(folder: Path, root: Path) -> Path:
-    """Return ``folder``, or a link to it below the private folder ``root`` where its name has special characters.
+    """Return ``folder``, or a link to it below the private folder ``root`` if its name has special characters.
 
     Raises:
         OSError: the link cannot be made, or other users can write to ``root``.
@@ -55,19 +55,18 @@ def interpreter(python: str, root: Path) -> str:
 
 
 def folders(env: dict[str, str], root: Path) -> dict[str, str]:
-    """Return the variables among ``env`` that name folders for compiled code, those that have special characters, with plain names."""
+    """Return the variables among ``env`` that name folders for compiled code with special characters, with plain names."""
     if all(map(is_plain, env.values())):
         return {}
     # Here, because a far end that needs none of it starts sooner.
     from servemark.variables.table import COMPILE_CACHES
 
-    return {name: str(_below(Path(env[name]), root)) for name in COMPILE_CACHES if name in env and not is_plain(env[name])}
-
-
-def _below(folder: Path, root: Path) -> Path:
-    if not is_plain(folder.name):
-        # Its own name needs a link. Programs cannot create a folder through a link that leads nowhere.
-        folder.mkdir(parents=True, exist_ok=True)
-        return plain(folder, root)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return plain(folder.parent, root) / folder.name
+    found = {}
+    for name in COMPILE_CACHES:
+        if name in env and not is_plain(env[name]):
+            folder = Path(env[name])
+            # Programs cannot create a folder through a link that leads nowhere.
+            linked = folder.parent if is_plain(folder.name) else folder
+            linked.mkdir(parents=True, exist_ok=True)
+            found[name] = str(plain(linked, root) / folder.relative_to(linked))
+    return found

@@ -1,4 +1,4 @@
-"""What a daemon or a tool is started with, on this machine or through a launcher on a node of the allocation."""
+"""Command line and environment of a daemon or tool, on this machine or through a launcher on a node."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from servemark.variables import passed_on
 _STEP_VARIABLES = ("SLURM_", "SRUN_", "SBATCH_", "PMI")
 _KEPT = ("SLURM_CONF", "SLURM_JOB_ID")
 VISIBLE = visible_gpus.VARIABLE
-# What programs read for the place of temporary files; Snakemake sets all four to the machine's own.
+# The folder of temporary files; Snakemake sets all four.
 TEMPORARY = ("TMPDIR", "TEMPDIR", "TMP", "TEMP")
-# A keeper says on each leash, this often, that it lives; a far end that has heard nothing for SILENCE_S takes it, or the way to it, for
-# lost. Slurm itself gives a silent node up after 300 s (SlurmdTimeout).
+# Time between heartbeats, and the silence after which a far end takes the supervisor, or the network, for lost. Slurm itself waits
+# 300 s for a silent node (SlurmdTimeout).
 BEAT_S, SILENCE_S = 5.0, 60.0
 
 
 class DaemonRequest(Strict):
     """One process to start.
 
-    ``secret_env`` maps a variable to the 0600 file that holds its value. ``devices`` are places in the node's list of devices; None
-    for all of them. ``modules`` are loaded first, in a login shell. ``launcher`` is the command that brings it to its node (empty:
-    started here). ``silence_s``: what is behind a launcher ends when nothing was heard on its leash for so long; None: it waits for ever.
-    ``keep``: files to be kept when what is behind a launcher ends by itself, globs relative to ``scratch``, the most telling first
-    (servemark.supervisor.salvage).
+    Attributes:
+        secret_env: variable -> the 0600 file with its value.
+        devices: positions in the node's list of devices; None for all.
+        modules: loaded first, in a login shell.
+        launcher: the command that brings it to its node; empty: started here.
+        silence_s: without a heartbeat for so long it is ended; None: never.
+        keep: files to keep if it ends by itself behind a launcher, globs relative to ``scratch``, the most telling first.
     """
 
     name: str
@@ -50,7 +52,7 @@ class DaemonRequest(Strict):
 
 
 def through_launcher(request: DaemonRequest, path: Path) -> tuple[list[str], dict[str, str]]:
-    """Return command line and environment that start a request on its node; ``path`` is the request's file, which the node reads."""
+    """Return command line and environment that start a request on its node, which reads the request's file ``path``."""
     argv = [*request.launcher, sys.executable, "-m", "servemark.supervisor.remote", str(path.absolute())]
     return argv, launcher_environment() | children.python_path()
 
@@ -61,15 +63,14 @@ def launcher_environment() -> dict[str, str]:
 
 
 def without_step(env: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without what a launcher, or an MPI library, would take for its own options."""
+    """Return an environment without the options of launchers and MPI libraries."""
     return {name: value for name, value in env.items() if name in _KEPT or not name.startswith(_STEP_VARIABLES)}
 
 
 def environment(request: DaemonRequest) -> dict[str, str]:
-    """Return the process's environment, made where it is started.
+    """Return the process's environment; call it on the node of the process.
 
-    The tools of its interpreter's environment (ninja) come first in PATH. Temporary files go to ``scratch``, which is removed with the
-    attempt.
+    The tools of its interpreter's environment (ninja) come first in PATH. Temporary files go to ``scratch``.
 
     Raises:
         OSError: a secret's file cannot be read.
@@ -88,13 +89,9 @@ def environment(request: DaemonRequest) -> dict[str, str]:
 
 
 def visible(env: Mapping[str, str], devices: Sequence[int]) -> str | None:
-    """Return the value of CUDA_VISIBLE_DEVICES that leaves these of the devices that we were given; None where it is to stay as it is.
+    """Return the value of CUDA_VISIBLE_DEVICES that selects ``devices``, positions in the given ones; None to leave it as it is.
 
-    A scheduler may name devices by UUID, so they are picked by place and not renumbered. Where a user has said that no GPU is to be used,
-    none is uncovered.
-
-    Args:
-        devices: places below the number of devices that the survey counted here.
+    A scheduler may name devices by UUID, so they are selected and not renumbered. If the user wants no GPU, none is selected.
     """
     value = env.get(VISIBLE)
     if value is None:
@@ -106,7 +103,7 @@ def visible(env: Mapping[str, str], devices: Sequence[int]) -> str | None:
 
 
 def command(request: DaemonRequest) -> list[str]:
-    """Return the process's command line, behind the modules that it needs."""
+    """Return the process's command line, after its modules."""
     program, *arguments = request.argv
     if request.scratch:
         program = plain_names.interpreter(program, Path(request.scratch).parent)
@@ -114,10 +111,7 @@ def command(request: DaemonRequest) -> list[str]:
 
 
 def with_modules(argv: Sequence[str], modules: Sequence[str]) -> list[str]:
-    """Return ``argv``, run by a login shell that has loaded the modules; only a login shell knows `module` everywhere.
-
-    A login shell may replace PATH, so the script puts the tools of argv's own environment first again.
-    """
+    """Return ``argv`` after loading modules in a login shell: no other has `module` everywhere. argv's folder stays first in PATH."""
     if not modules:
         return list(argv)
     script = (

@@ -1,4 +1,4 @@
-"""What a process wrote into the scratch folder of its node, kept when it ended by itself: the scratch folder goes with it."""
+"""Keep logs from the scratch folder of a node when their process ended by itself: the scratch folder is removed."""
 
 from __future__ import annotations
 
@@ -11,60 +11,57 @@ from pathlib import Path
 
 MOST_FILES = 20
 TAIL_BYTES = 256 * 1024
-# The news of the end waits for the copies; a slow shared disk is not to delay it for long.
+# The run learns of the end after the copies; a slow shared disk must not delay that for long.
 MOST_S = 10.0
-# How much of a process's own log is looked at for the folders that it names.
 _LOG_BYTES = 1 << 20
-# What tells most first: of Ray's processes the raylet ends first, and the others say only that it is gone.
+# Of Ray's processes the raylet ends first; the others only report that it is gone.
 _ORDER = ("raylet.", "gcs_server.", "worker-")
 
 
 def folder(log: str | Path, name: str) -> Path:
-    """Return where the files of the process ``name`` are kept: beside its log."""
+    """Return where the files of the process ``name`` are kept: next to its log."""
     return Path(log).parent / f"{name}.kept"
 
 
 def files(where: Path) -> list[Path]:
-    """Return what was kept in this folder, the most telling files first; empty when there is none."""
-    return sorted((path for path in where.iterdir() if path.is_file()), key=_place) if where.is_dir() else []
+    """Return the kept files, the most telling first."""
 
+    def place(path: Path) -> tuple[int, str]:
+        return next((i for i, begin in enumerate(_ORDER) if path.name.startswith(begin)), len(_ORDER)), path.name
 
-def _place(path: Path) -> tuple[int, str]:
-    return next((i for i, begin in enumerate(_ORDER) if path.name.startswith(begin)), len(_ORDER)), path.name
+    return sorted((path for path in where.iterdir() if path.is_file()), key=place) if where.is_dir() else []
 
 
 def keep(scratch: Path, patterns: Sequence[str], log: Path, target: Path) -> None:
-    """Copy the last 256 KiB of each of at most 20 files into ``target``, readable by this user alone.
+    """Copy the last 256 KiB of each of at most 20 files into ``target``, readable by this user alone, within 10 s.
 
-    Raises nothing: what cannot be read or written is left out, and so is what 10 s were not enough for.
+    Raises nothing: a file that cannot be copied is left out.
 
     Args:
         patterns: globs relative to ``scratch``, the most telling first; of each the newest files come first. Links are not followed.
-        log: the process's own log. Several processes may use one scratch folder: where the log names some of its subfolders, only
+        log: the process's own log. Several processes may use one scratch folder: if the log names some of its subfolders, only
             files in these are taken.
     """
     deadline = time.monotonic() + MOST_S
     with contextlib.suppress(OSError):
         target.mkdir(mode=0o700, exist_ok=True)
-        for path in choose(scratch, patterns, _beginning(log)):
+        for path in _chosen(scratch, patterns, log):
             if time.monotonic() > deadline:
                 return
             with contextlib.suppress(OSError):
                 _copy_end(path, target / path.name)
 
 
-def choose(scratch: Path, patterns: Sequence[str], said: str) -> list[Path]:
-    """Return the files to keep; see :func:`keep`. ``said``: what the process's log says."""
-    found = [path for pattern in patterns for path in _newest_first(scratch, pattern)]
-    own = [path for path in found if path.relative_to(scratch).parts[0] in said]
+def _chosen(scratch: Path, patterns: Sequence[str], log: Path) -> list[Path]:
+    text = ""
+    with contextlib.suppress(OSError), open(log, errors="replace") as stream:
+        text = stream.read(_LOG_BYTES)
+    found = [path for pattern in patterns for _, path in sorted(_dated(scratch, pattern), reverse=True)]
+    own = [path for path in found if path.relative_to(scratch).parts[0] in text]
     by_name: dict[str, Path] = {}
     for path in own or found:
         by_name.setdefault(path.name, path)
     return list(by_name.values())[:MOST_FILES]
-
-
-def _newest_first(scratch: Path, pattern: str) -> list[Path]:
-    return [path for _, path in sorted(_dated(scratch, pattern), key=lambda dated: dated[0], reverse=True)]
 
 
 def _dated(scratch: Path, pattern: str) -> Iterator[tuple[float, Path]]:
@@ -72,18 +69,10 @@ def _dated(scratch: Path, pattern: str) -> Iterator[tuple[float, Path]]:
     for path in scratch.glob(pattern):
         with contextlib.suppress(OSError):
             status = path.lstat()
-            # A way that leads over a link is another name of a file that is found without it, or leads out of the folder.
+            # A path over a link is another name of a file, or leads out of the folder.
             direct = Path(os.path.realpath(path)) == real / path.relative_to(scratch)
             if stat.S_ISREG(status.st_mode) and status.st_size > 0 and direct:
                 yield status.st_mtime, path
-
-
-def _beginning(log: Path) -> str:
-    try:
-        with open(log, "rb") as stream:
-            return stream.read(_LOG_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _copy_end(source: Path, target: Path) -> None:

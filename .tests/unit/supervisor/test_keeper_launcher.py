@@ -1,0 +1,138 @@
+"""Daemons behind a launcher: ended with their far end, and started again while Slurm's controller does not respond."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from builders.supervised import assert_all_dead, daemon, wait_for
+from servemark import supervisor
+from servemark.processes import identity
+from servemark.processes import identity as processes
+from servemark.processes.identity import Identity
+from servemark.supervisor.process_request import DaemonRequest
+
+pytestmark = pytest.mark.live
+
+
+def leashed(attempt: Path, *arguments: str, **more):
+    """A daemon behind a launcher: like srun, a process of its own in front of what it runs."""
+    launcher = ("sh", "-c", '"$@"; exit $?', "sh")
+    return daemon(attempt, *arguments, launcher=launcher, node="node7", scratch=str(attempt / "s"), grace_s=0.3, **more)
+
+
+def test_a_daemon_behind_a_launcher_is_ended_by_its_leash_with_its_tree(attempts, tmp_path):
+    secret = tmp_path / "key"
+    secret.write_text("s3cr3t-value\n")
+    attempt = attempts(stop_grace_s=5.0)
+    state = leashed(attempt, secret=secret)
+    assert state.node == "node7"
+    said = Path(state.log).read_text().split()
+    assert said[2:] == ["s3cr3t-value", identity.here()], "secret and node are put there on the node"
+    place = json.loads((attempt / "requests" / "server.place.json").read_text())
+    assert place["host"] == processes.host() and place["pid"] != state.pid, "the daemon itself, behind remote.py"
+    assert supervisor.stop(attempt, 10).why == "stop_requested"
+    (ended,) = supervisor.read_daemons(attempt)
+    assert (ended.why, ended.signal) == ("stop_requested", signal.SIGTERM)
+    assert Identity.of(place["pid"]) is None and Identity.of(int(said[1])) is None
+    assert_all_dead(attempt)
+
+
+def test_a_far_end_that_uses_its_whole_grace_is_no_leftover(attempts):
+    """servemark gives both the same grace: the far end kills its child when it is over, and only then can the launcher end."""
+    attempt = attempts(stop_grace_s=2.0)
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+    launcher = ("sh", "-c", '"$@"; code=$?; sleep 2; exit $code', "sh")
+    request = DaemonRequest(
+        name="server", argv=(sys.executable, "-c", stubborn), env={}, log=str(attempt / "server.log"), launcher=launcher,
+        node="node7", scratch=str(attempt / "s"), grace_s=2.0,
+    )  # fmt: skip
+    supervisor.request(attempt, request)
+    wait_for(lambda: "deaf" in Path(request.log).read_text())
+    assert supervisor.stop(attempt, 15).leftovers == ()
+    assert_all_dead(attempt)
+
+
+def test_a_daemon_behind_a_launcher_that_ends_by_itself_is_named_with_its_signal(attempts):
+    attempt = attempts(stop_grace_s=5.0)
+    leashed(attempt, name="ray-head")
+    leashed(attempt, name="server")
+    place = json.loads((attempt / "requests" / "server.place.json").read_text())
+    os.kill(place["pid"], signal.SIGKILL)
+    wait_for(lambda: supervisor.read_state(attempt).state == "ended")
+    assert supervisor.read_state(attempt).why == "daemon_ended:server"
+    states = {d.name: d for d in supervisor.read_daemons(attempt)}
+    assert (states["server"].signal, states["server"].exit_code) == (signal.SIGKILL, None)
+    assert states["ray-head"].why == "sibling_ended"
+    assert_all_dead(attempt)
+
+
+def test_what_is_behind_a_launcher_ends_with_a_killed_keeper(attempts):
+    attempt = attempts()
+    state = leashed(attempt, "deaf")
+    place = json.loads((attempt / "requests" / "server.place.json").read_text())
+    child = int(Path(state.log).read_text().split()[1])
+    Identity.parse(supervisor.read_state(attempt).identity).signal(signal.SIGKILL)
+    wait_for(lambda: Identity.of(place["pid"]) is None and Identity.of(child) is None)
+    wait_for(lambda: processes.marked(attempt) == [])
+
+
+# srun of Slurm 22.05.8 with slurmctld down; it ends with exit code 1 after 9 s.
+AWAY = "srun: error: Unable to confirm allocation for job 1: Unable to contact slurm controller (connect failure)"
+
+
+def behind(attempt: Path, launcher: tuple[str, ...]) -> DaemonRequest:
+    """A daemon that is not wanted for itself."""
+    log = str(attempt / "server.log")
+    return DaemonRequest(name="server", argv=("true",), env={}, log=log, launcher=launcher, node="node7")
+
+
+def test_a_launcher_that_finds_no_controller_is_started_again(attempts, tmp_path):
+    attempt = attempts(stop_grace_s=5.0)
+    tries = tmp_path / "tries"
+    script = f"echo x >> {tries}; [ $(wc -l < {tries}) -lt 3 ] && {{ echo '{AWAY}' >&2; exit 1; }}; \"$@\"; exit $?"
+    daemon(attempt, launcher=("sh", "-c", script, "sh"), node="node7", scratch=str(attempt / "s"), grace_s=0.3)
+    assert tries.read_text().split() == ["x"] * 3
+    (state,) = supervisor.read_daemons(attempt)
+    assert state.ended_at is None and supervisor.is_alive(attempt)
+    assert Identity.of(json.loads((attempt / "requests" / "server.place.json").read_text())["pid"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "srun: error: Unable to create step for job 1: Invalid job id specified",
+        f"srun: Job 1 step creation still disabled\nconnection refused\n{AWAY.replace('srun: error: ', '')}",
+    ],
+)
+def test_a_launcher_that_is_refused_is_not(attempts, tmp_path, words):
+    attempt = attempts(stop_grace_s=5.0)
+    launcher = ("sh", "-c", f"echo x >> {tmp_path}/tries; echo '{words}' >&2; exit 1", "sh")
+    supervisor.request(attempt, behind(attempt, launcher))
+    wait_for(lambda: supervisor.read_state(attempt).state == "ended")
+    assert supervisor.read_state(attempt).why == "daemon_ended:server"
+    assert (tmp_path / "tries").read_text().split() == ["x"]
+
+
+def test_a_keeper_that_is_stopped_while_a_launcher_waits_says_that_it_never_started(attempts):
+    attempt = attempts(stop_grace_s=5.0)
+    supervisor.request(attempt, behind(attempt, ("sh", "-c", f"echo '{AWAY}' >&2; exit 1", "sh")))
+    wait_for(lambda: AWAY in supervisor.launcher_log(attempt, "server").read_text())
+    time.sleep(0.5)
+    assert supervisor.stop(attempt, 10).why == "stop_requested"
+    (state,) = supervisor.read_daemons(attempt)
+    assert state.ended_at and state.why in ("never_started", "stop_requested")
+
+
+def test_a_far_end_hears_its_keeper(attempts, tmp_path):
+    """With a silence that is shorter than this test it would end, did the keeper not speak to it."""
+    attempt = attempts(stop_grace_s=5.0)
+    leashed(attempt, silence_s=7.0)
+    time.sleep(9.0)
+    assert supervisor.is_alive(attempt) and supervisor.read_daemons(attempt)[0].ended_at is None
