@@ -92,7 +92,7 @@ def test_the_sources_of_a_run_are_noted_with_the_configuration_as_it_was_given(c
     assert not note.exists(), "a dry run notes nothing"
     main_process.load(data, [DEFAULT], is_main=True)
     noted = records.Sources.read(note)
-    assert noted.why == "not a git checkout" and [given.text for given in noted.configuration] == [DEFAULT.read_text()]
+    assert noted.commit is None and noted.why and [given.text for given in noted.configuration] == [DEFAULT.read_text()]
 
 
 def leave_a_dead_deployment() -> list[Path]:
@@ -152,7 +152,7 @@ def test_jobs_for_a_cluster_and_a_configuration_that_says_there_is_none(checkout
         main_process.load(data | {"cluster": None}, [DEFAULT], is_main=is_main, scheduled=True)
     assert caught.value.code == 2
     said = capsys.readouterr().err
-    assert "no cluster" in said and "--config cluster=NAME" in said and "--profile profiles/local" in said
+    assert "--config cluster=NAME" in said and "--profile profiles/local" in said
     assert not owner().exists()
 
 
@@ -171,7 +171,7 @@ def test_what_a_dead_run_left_is_told(checkout, data, capsys):
     locks.mkdir(parents=True)
     (locks / "0.input.lock").touch()
     main_process.load(data, [], is_main=True)
-    assert "servemark: An earlier run ended without unlocking" in capsys.readouterr().err
+    assert len(capsys.readouterr().err.splitlines()) == 1 and not list(locks.iterdir())
 
 
 def test_a_long_chain_of_points_gets_the_frames_that_snakemake_needs(checkout, data):
@@ -204,14 +204,16 @@ def test_a_run_begins_with_its_size_and_ends_with_its_summary(checkout, data, ha
     (experiment.folder / "summary.txt").write_text("the table\n")
     main_process.end(experiment, success=True)
     said = capsys.readouterr().err
-    assert "servemark: run demo: 2 deployments, 12 load points; results go to results/demo/" in said
-    assert said.index("a word") < said.index("the table") and "did not complete" not in said
+    first, *_, last = said.splitlines()
+    assert all(fact in first for fact in ("demo", "2 deployments", "12 load points", "results/demo/"))
+    assert said.index("a word") < said.index("the table") and last == ""
 
 
-def test_a_failed_run_says_how_to_go_on(checkout, data, capsys):
+def test_only_a_failed_run_ends_with_a_message(checkout, data, capsys):
     experiment = main_process.load(data, [], is_main=False)
-    main_process.end(experiment, success=False)
-    assert "the run did not complete" in capsys.readouterr().err
+    for success in (True, False):
+        main_process.end(experiment, success=success)
+        assert bool(capsys.readouterr().err) is not success
 
 
 def test_snakemakes_two_words_for_every_job_are_dropped_and_the_rest_kept(checkout, data, handlers, caplog, monkeypatch):
@@ -244,8 +246,7 @@ def test_users_learn_that_accepted_measurements_outlive_a_failed_job(checkout, d
         log.info("Removing temporary output %s.", "y")
     log.removeFilter(main_process._reassures)
     first, second = [record.getMessage() for record in caplog.records]
-    assert first.startswith("Removing output files") and "Measurements that are in the ledger are kept." in first
-    assert second == "Removing temporary output y."
+    assert first.startswith("Removing output") and first.splitlines()[2].startswith("servemark: ") and second.endswith(" y.")
 
 
 @pytest.mark.parametrize(("code", "place", "refused"), [
@@ -279,7 +280,7 @@ def test_shared_cache_is_named_after_a_failed_run_only_if_it_is_full(checkout, d
         return OSError(code, os.strerror(code), str(folder)) if folder == cache else None
 
     monkeypatch.setattr(storage, "_try", attempt)
-    monkeypatch.setattr(main_process._Storage, "unfinished", True)
+    monkeypatch.setattr(main_process._State, "unfinished", True)
     capsys.readouterr()
     main_process._explain_storage()
     assert (str(cache) in capsys.readouterr().err) is printed

@@ -92,8 +92,8 @@ def test_a_measurement_that_the_ledger_lost_is_stored_again_from_its_record(run:
     else:
         shutil.rmtree(entry)
     assert run.ledger.missing(POINTS.values()) == (key,)
-    (said,) = run.make_good()
-    assert said.startswith("1 measurement(s) were gone from the ledger")
+    (message,) = run.make_good()
+    assert message.startswith("1 ")
     assert run.ledger.missing(POINTS.values()) == ()
     assert run.ledger.find(key).raw.read_text() == "chat-c1"
 
@@ -130,7 +130,8 @@ def test_a_model_that_is_gone_from_the_cache_loses_its_record_and_a_local_one_do
     folder = Path(Manifest.read(run.manifest).path)
     local = shutil.copytree(folder, "local")
     shutil.rmtree(folder)
-    assert run.make_good() == [f"The files of the model tiny are gone ({folder}); they are made or fetched anew."]
+    (message,) = run.make_good()
+    assert "tiny" in message and str(folder) in message
     assert not run.manifest.exists() and run.environment.exists()
     staging.stage("tiny", str(local), Path("cache"), told).write(run.manifest)
     shutil.rmtree(local)
@@ -157,7 +158,8 @@ def test_a_model_made_here_that_lost_a_file_is_made_anew(run: Run, told):
 def test_an_environment_that_is_gone_loses_its_record_and_counts_as_half_built(run: Run, lost: str):
     prefix = Path(Environment.read(run.environment).prefix)
     shutil.rmtree(prefix / lost)
-    assert run.make_good() == [f"The environment cpu is gone ({prefix}); it is built anew."]
+    (message,) = run.make_good()
+    assert "cpu" in message and str(prefix) in message
     assert not run.environment.exists() and not (prefix / MARKER).exists() and run.manifest.exists()
 
 

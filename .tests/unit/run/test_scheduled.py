@@ -227,7 +227,7 @@ def test_the_main_process_ends_before_its_own_job_does(tmp_path, monkeypatch):
     scheduled.end_before_own_job()
     ((moment, why),) = planned
     assert moment == 1000.0 - scheduled.OWN_MARGIN_S
-    assert why.startswith("the job that this process runs in ends in 30 s")
+    assert "30 s" in why
 
 
 def test_before_anything_is_submitted_slurm_is_asked_and_old_jobs_are_ended(tmp_path, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""The last stage of a run: whether its measurements are all to be shown."""
+"""The last stage of a run: pass, or set INVALID measurements aside and fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from servemark.report import table
 
 
 def gate(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_invalid: bool | Sequence[str], progress: Progress) -> Check:
-    """Set INVALID measurements aside and fail, or pass and name the holes; writes summary.txt either way.
+    """Set INVALID measurements aside and fail, or pass and name the holes; write summary.txt either way.
 
     Raises:
         ServemarkError: at least one measurement has to be made again.
@@ -36,10 +36,10 @@ def gate(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_inval
     write_atomically(run_folder / "summary.txt", "\n".join(lines) + "\n")
     if not answer.passed:
         raise ServemarkError(
-            f"{len(answer.moved)} of {len(found)} measurements are INVALID: they are no figures, and are kept in "
+            f"{len(answer.moved)} of {len(found)} measurements are INVALID. They are excluded from all results and were moved to "
             f"{run_folder / 'rejected'}.\n{answer.table}",
             look=str(run_folder / "report.html"),
-            do="Mend the cause and run the same command again: exactly these are measured again.",
+            do="Fix the cause and rerun the same command: only these points are measured again.",
             reason="invalid_measurements",
         )
     progress.say(f"{answer.valid} VALID, {answer.suspect} SUSPECT, {len(answer.holes)} accepted holes")

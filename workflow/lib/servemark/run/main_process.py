@@ -1,4 +1,4 @@
-"""What the main Snakemake process does before, around and after the rules: config, lock, lifeline, signals, progress, summary."""
+"""What the main Snakemake process does around the rules: config, lock, lifeline, signals, progress, summary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from servemark.config.problems import Problem
 from servemark.deployment import attempts, reach
 from servemark.errors import ConfigError, ServemarkError
 from servemark.files import folder_name, private, storage
-from servemark.machine import git_state as source_state
+from servemark.machine import git_state
 from servemark.processes import identity
 from servemark.progress import Display
 from servemark.records import LoadPoint, Measurement, write_atomically
@@ -40,11 +40,7 @@ _OBJECTS_PER_COLLECTION = 100_000
 
 @dataclass(frozen=True)
 class Experiment:
-    """The validated configuration with its load points, as the rules' functions see it.
-
-    Attributes:
-        executes: whether this process is the main process of a run that runs jobs.
-    """
+    """The validated configuration with its load points; ``executes`` in the main process of a run that runs jobs."""
 
     config: Config
     points: Mapping[str, tuple[LoadPoint, ...]]
@@ -55,10 +51,11 @@ class Experiment:
     def of(cls, config: Config) -> Experiment:
         """Expand every deployment's points."""
         every = {name: _in_order(config, name) for name in config.deployments}
-        before: dict[tuple[str, str], str | None] = {}
-        for name, chain in every.items():
-            names = [point.name for point in chain]
-            before |= {(name, point): earlier for point, earlier in zip(names, [None, *names], strict=False)}
+        before = {
+            (name, point.name): earlier.name if earlier else None
+            for name, chain in every.items()
+            for point, earlier in zip(chain, [None, *chain], strict=False)
+        }
         return cls(config, every, before)
 
     @property
@@ -68,30 +65,25 @@ class Experiment:
 
     @property
     def settings(self) -> Path:
-        """The whole configuration as it is used, sweeps applied."""
+        """The resolved configuration."""
         return self.folder / "config.json"
 
 
 def _in_order(config: Config, deployment: str) -> tuple[LoadPoint, ...]:
-    last = _loads_that_ended_a_server(config.run, deployment)
+    """Return the points; last those of loads that ended their server in an earlier run, so that they cost no other point."""
+    last = set()
+    for path in (Path("results") / config.run / "rejected" / deployment).glob("*-r*.json"):
+        with contextlib.suppress(ServemarkError):
+            record = Measurement.read(path)
+            # A point that was not measured because the server had gone already has no command line.
+            if record.failure and record.client_argv:
+                last.add(_load(path.name))
     return tuple(sorted(points(config, deployment), key=lambda point: _load(point.name) in last))
 
 
 def _load(point: str) -> str:
     """Return the name of a point, or of its rejected record, without the repetition."""
     return point.rpartition("-r")[0]
-
-
-def _loads_that_ended_a_server(run: str, deployment: str) -> set[str]:
-    """Return the loads of which a rejected measurement ended its server. Their points go last and cost no other point."""
-    found = set()
-    for path in (Path("results") / run / "rejected" / deployment).glob("*-r*.json"):
-        with contextlib.suppress(ServemarkError):
-            record = Measurement.read(path)
-            # A point that was not measured because the server had gone already has no command line.
-            if record.failure and record.client_argv:
-                found.add(_load(path.name))
-    return found
 
 
 def load(
@@ -105,15 +97,14 @@ def load(
 ) -> Experiment:
     """Validate what Snakemake merged, and claim the checkout if this process is going to run jobs.
 
+    A problem ends the process with its message and exit code, before Snakemake starts anything and would show a traceback.
+
     Args:
         scheduled: jobs go to a scheduler.
-        dry_run: as Snakemake has read it from command line, profile and environment.
+        dry_run: as Snakemake read it from command line, profile and environment.
         prepare: called with the working folder once its name is checked; may write below ``.snakemake``.
-
-    A problem ends the process with its message and exit code 2, before Snakemake starts anything: it would show a traceback
-    and exit with 1.
     """
-    # In the jobs too: their Snakemakes remove files, and write the logs that a failure sends users to.
+    # In jobs too: their Snakemakes remove files.
     logging.getLogger("snakemake.logging").addFilter(_reassures)
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
     ownership.export_name()
@@ -123,12 +114,11 @@ def load(
             raise ConfigError(found[0], do=found[1], reason="folder_name")
         if prepare:
             prepare(Path.cwd())
-        site = scheduled_run.default_cluster()
 
         def look(config: Config) -> list[Problem]:
             return paths.problems(config, Path("results") / config.run) if is_main else []
 
-        checked = config_load.validate(data, [Path(source) for source in sources], site, look)
+        checked = config_load.validate(data, [Path(source) for source in sources], scheduled_run.default_cluster(), look)
         experiment = Experiment.of(expand(checked))
         if scheduled and experiment.config.cluster is None:
             raise ConfigError(
@@ -136,24 +126,7 @@ def load(
                 do="Leave `cluster` out, or name a file: --config cluster=NAME. For a run on this machine take --profile profiles/local.",
             )
         if is_main:
-            identity.export_lifeline()
-            for message in run_lock.claim(Path.cwd(), sys.argv[1:], dry_run=dry_run):
-                print(f"servemark: {message}", file=sys.stderr)
-            # The last to run.
-            atexit.register(_explain_storage)
-            atexit.register(storage.tidy, run_lock.release, Path.cwd())
-            if run_lock.executes(sys.argv[1:], dry_run=dry_run):
-                experiment = replace(experiment, executes=True)
-                _require_storage(experiment, scheduled=scheduled)
-                if scheduled:
-                    scheduled_run.prepare(experiment.config, experiment.folder)
-                # No other run lives here, so tokens and keys that are there are those of dead deployments.
-                _remove_tokens(experiment)
-                atexit.register(storage.tidy, _remove_tokens, experiment)
-                _write_settings(experiment)
-                for message in restore.make_good(experiment.folder, experiment.config):
-                    print(f"servemark: {message}", file=sys.stderr)
-                source_state.note(experiment.folder, source_state.look(Path.cwd(), [Path(path) for path in sources]))
+            experiment = _claim(experiment, sources, scheduled=scheduled, dry_run=dry_run)
         else:
             identity.ensure_lifeline()
     except ServemarkError as error:
@@ -170,35 +143,56 @@ def load(
     return experiment
 
 
-def _require_storage(experiment: Experiment, *, scheduled: bool) -> None:
-    """Refuse a run whose first writes would fail.
+def _claim(experiment: Experiment, sources: Sequence[os.PathLike[str]], *, scheduled: bool, dry_run: bool) -> Experiment:
+    identity.export_lifeline()
+    _print(run_lock.claim(Path.cwd(), sys.argv[1:], dry_run=dry_run))
+    # The last to run.
+    atexit.register(_explain_storage)
+    atexit.register(storage.tidy, run_lock.release, Path.cwd())
+    if not run_lock.executes(sys.argv[1:], dry_run=dry_run):
+        return experiment
+    _require_storage(experiment, scheduled=scheduled)
+    if scheduled:
+        scheduled_run.prepare(experiment.config, experiment.folder)
+    # No other run lives here, so live records and keys are those of dead deployments.
+    _remove_tokens(experiment)
+    atexit.register(storage.tidy, _remove_tokens, experiment)
+    _write_settings(experiment)
+    _print(restore.make_good(experiment.folder, experiment.config))
+    git_state.note(experiment.folder, git_state.look(Path.cwd(), [Path(path) for path in sources]))
+    return replace(experiment, executes=True)
 
-    Raises:
-        StorageRefused: names every file system that refuses.
-    """
+
+def _print(messages: Iterable[str]) -> None:
+    for message in messages:
+        print(f"servemark: {message}", file=sys.stderr)
+
+
+def _require_storage(experiment: Experiment, *, scheduled: bool) -> None:
+    """Raise StorageRefused, with every file system that refuses, if the first writes would fail."""
     config = experiment.config
     places = [Path(".snakemake"), experiment.folder, config.ledger_folder]
     if not scheduled:
         places.append(private.runtime_folder())
     if found := storage.probe(places, shared=[config.cache]):
         raise storage.together(found)
-    _Storage.places = [*places, Path(tempfile.gettempdir())]
-    _Storage.shared = [config.cache]
+    _State.places = [*places, Path(tempfile.gettempdir())]
+    _State.shared = [config.cache]
 
 
-class _Storage:
-    """Where a run writes that has begun and not ended well."""
+class _State:
+    """Of a run that has begun: where it writes, whether it has not ended well, and its display."""
 
     places: Sequence[Path] = ()
     shared: Sequence[Path] = ()
     unfinished = False
+    display: Display | None = None
 
 
 def _explain_storage() -> None:
-    """After a run that failed, name each file system that refuses now: Snakemake names none, and a stage cannot write to a full one."""
-    if _Storage.unfinished:
-        for refused in storage.probe(_Storage.places, shared=_Storage.shared):
-            print(f"servemark: {refused.message()}", file=sys.stderr)
+    """After a failed run, name each file system that refuses now: Snakemake names none, and a stage cannot write to a full one."""
+    if _State.unfinished:
+        _print(refused.message() for refused in storage.probe(_State.places, shared=_State.shared))
 
 
 def _remove_tokens(experiment: Experiment) -> None:
@@ -210,10 +204,9 @@ def _remove_tokens(experiment: Experiment) -> None:
 
 
 def _write_settings(experiment: Experiment) -> None:
-    """Write the resolved configuration, which stages read waits, thresholds and places from; unchanged content keeps its time.
+    """Write the resolved configuration, from which stages read time-outs and thresholds; unchanged content keeps its time.
 
-    Here and not in a rule: Snakemake does not look for changed parameters downstream of a job that it runs, and stops running
-    what is downstream at ``ancient()``. A rule that follows every change of the configuration would hide all the others.
+    Not in a rule: downstream of a job that it runs, Snakemake does not look for changed parameters, and it stops at ``ancient()``.
     """
     path = experiment.settings
     text = json.dumps(experiment.config.model_dump(mode="json"), indent=2) + "\n"
@@ -221,52 +214,41 @@ def _write_settings(experiment: Experiment) -> None:
         write_atomically(path, text)
 
 
-class _Shown:
-    display: Display | None = None
-
-
 def _tells_something(record: logging.LogRecord) -> bool:
-    """Snakemake says these two for every job; no setting of its own drops them and keeps the rest."""
+    """Drop two messages that Snakemake prints for every job."""
     return not record.getMessage().startswith(("Select jobs to execute", "Execute "))
 
 
 def _reassures(record: logging.LogRecord) -> bool:
     """Add to Snakemake's message about removed files which measurements are kept."""
-    said = record.getMessage()
-    if said.startswith("Removing output files of failed job"):
-        record.msg, record.args = f"{said}\nservemark: {_SAFE}", None
+    text = record.getMessage()
+    if text.startswith("Removing output files of failed job"):
+        kept = "Measurements that are in the ledger are kept. Points that are not are measured again."
+        record.msg, record.args = f"{text}\nservemark: {kept}", None
     return True
 
 
-_SAFE = "Measurements that are in the ledger are kept. Points that are not are measured again."
-
-
 def begin(experiment: Experiment) -> None:
-    """At the start of a real run: answer signals in bounded time and show progress."""
+    """At the start of a real run: handle signals and show progress."""
     signals.install()
-    _Storage.unfinished = True
-    # Else a full disk gives a traceback for each line that Snakemake cannot write to its log.
+    _State.unfinished = True
+    # Otherwise a full disk gives a traceback for each line of Snakemake's log.
     logging.raiseExceptions = False
     scheduled_run.end_before_own_job()
     logging.getLogger("snakemake.logging").addFilter(_tells_something)
-    # An earlier run's summary is not this one's.
     (experiment.folder / "summary.txt").unlink(missing_ok=True)
-    _Shown.display = Display(experiment.folder / "progress.jsonl", check=reach.check)
-    _Shown.display.start()
+    _State.display = Display(experiment.folder / "progress.jsonl", check=reach.check)
+    _State.display.start()
     counts = f"{len(experiment.points)} deployments, {sum(map(len, experiment.points.values()))} load points"
-    print(f"servemark: run {experiment.config.run}: {counts}; results go to {experiment.folder}/", file=sys.stderr)
+    _print([f"run {experiment.config.run}: {counts}; results go to {experiment.folder}/"])
 
 
 def end(experiment: Experiment, success: bool) -> None:
-    """At the end of a run: the table's main lines and where everything is."""
-    if _Shown.display:
-        _Shown.display.end()
-    _Storage.unfinished = not success
-    summary = experiment.folder / "summary.txt"
+    """At the end of a run: print the summary."""
+    if _State.display:
+        _State.display.end()
+    _State.unfinished = not success
     with contextlib.suppress(FileNotFoundError):
-        print(summary.read_text(), file=sys.stderr)
+        print((experiment.folder / "summary.txt").read_text(), file=sys.stderr)
     if not success:
-        print(
-            "servemark: the run did not complete. What failed is said above; run the same command again to go on.",
-            file=sys.stderr,
-        )
+        _print(["the run did not complete. The messages above state what failed. Run the same command again to continue."])

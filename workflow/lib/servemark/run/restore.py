@@ -1,4 +1,4 @@
-"""What somebody deleted below ``results/`` and Snakemake does not see: it knows the records, not what they stand for."""
+"""Restore what was deleted from ledger and cache: Snakemake sees only the records."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ T = TypeVar("T")
 
 
 def make_good(run_folder: Path, config: Config) -> list[str]:
-    """Call it in the main process of a run that executes jobs, before Snakemake looks at any file; returns what to tell the user.
+    """Store lost measurements again from their records, and remove records of models and environments that are gone from the cache.
 
-    A measurement that the ledger has lost is stored again from its record. When a model or an environment that was made in the cache
-    is gone, its record is removed, so that its rule runs.
+    Call it in the main process of a run that executes jobs, before Snakemake looks at any file; it returns messages for the user.
     """
     ledger = Ledger(config.ledger_folder)
     used = config.deployments.values()
@@ -32,17 +31,17 @@ def make_good(run_folder: Path, config: Config) -> list[str]:
         path = run_folder / "models" / name / "manifest.json"
         if (manifest := _read(Manifest.read, path)) and _model_is_gone(manifest):
             path.unlink()
-            said.append(f"The files of the model {name} are gone ({manifest.path}); they are made or fetched anew.")
+            said.append(f"The files of the model {name} are gone ({manifest.path}); they are made or fetched again.")
     for name in sorted({deployment.environment for deployment in used}):
         path = run_folder / "environments" / name / "environment.json"
         if (environment := _read(Environment.read, path)) and _environment_is_gone(environment):
             path.unlink()
-            said.append(f"The environment {name} is gone ({environment.prefix}); it is built anew.")
+            said.append(f"The environment {name} is gone ({environment.prefix}); it is built again.")
     return said
 
 
 def _read(read: Callable[[Path], T], path: Path) -> T | None:
-    """Return the record; None without one. One that is broken is for the stage that takes it to refuse."""
+    """Return the record; None without one. The stage that reads a broken one refuses it."""
     try:
         return read(path)
     except ServemarkError:
@@ -62,13 +61,13 @@ def _store(path: Path, key: str, ledger: Ledger) -> bool:
     try:
         ledger.store(key, record, path.with_name(record.raw))
     except (ValueError, FileNotFoundError):
-        # Its per-request results are gone or are others: there is nothing to restore the measurement from.
+        # Its per-request results are gone or differ.
         return False
     return True
 
 
 def _model_is_gone(manifest: Manifest) -> bool:
-    """Return whether a model that a rule brought is gone. If a part of a model that was made here is gone, remove all of it."""
+    """Return whether a model that a rule made or fetched is gone. If a part of a made one is gone, remove all of it."""
     folder = Path(manifest.path)
     if manifest.source.startswith("builtin:"):
         try:
@@ -79,7 +78,7 @@ def _model_is_gone(manifest: Manifest) -> bool:
 
 
 def _environment_is_gone(environment: Environment) -> bool:
-    """Return whether an environment that was built has no interpreter any more; what is left of it then counts as half-built."""
+    """Return whether the interpreter of a built environment is gone; what is left of it then counts as half-built."""
     if environment.origin != "lock" or Path(environment.python).exists():
         return False
     Path(environment.prefix, MARKER).unlink(missing_ok=True)

@@ -1,9 +1,8 @@
 """One run at a time in a checkout, and no lock that outlives its owner.
 
-Snakemake's own lock is a list of file names: a live one and a stale one look alike, so after a crash its user must
-judge and type ``--unlock``. Our owner record has host, pid and start time of the Snakemake that works here. A second
-run is refused with the first one's name; a dead owner's record and the locks it left in ``.snakemake/locks`` are removed
-with a message. So are the record and the locks of another checkout, of which this one is a copy.
+Snakemake's own lock is a list of file names: after a crash its user must judge and type ``--unlock``. Our owner record has host, pid and
+start time of the Snakemake that works here. A second run is refused with the first one's name. A dead owner's record and the locks in
+``.snakemake/locks`` are removed with a message; so are those of another checkout, of which this one is a copy.
 """
 
 from __future__ import annotations
@@ -25,55 +24,15 @@ from servemark.processes.identity import Identity, myself
 from servemark.records import Strict, utc_now, write_atomically
 from snakemake_executor_plugin_slurm_guarded.records import Checkout
 
-# Options of snakemake that execute nothing, besides a dry run. Such a call is allowed while a run is alive.
-LOOKING_ONLY = frozenset(
-    [
-        "--lint",
-        "--dag",
-        "--rulegraph",
-        "--filegraph",
-        "--d3dag",
-        "--summary",
-        "-S",
-        "--detailed-summary",
-        "-D",
-        "--list",
-        "-l",
-        "--list-rules",
-        "--list-target-rules",
-        "--lt",
-        "--list-input-changes",
-        "--list-code-changes",
-        "--list-params-changes",
-        "--list-changes",
-        "--list-untracked",
-        "--lu",
-        "--lc",
-        "--li",
-        "--lp",
-        "--unlock",
-        "--report",
-        "--archive",
-        "--version",
-        "-v",
-        "--help",
-        "-h",
-        "--generate-unit-tests",
-        "--containerize",
-        "--cleanup-metadata",
-        "--cm",
-    ]
+# Options of snakemake that run no jobs, besides a dry run: allowed while a run is alive. Short ones also within one word, as in -pS.
+_LOOKING = re.compile(
+    r"--(?:lint|dag|rulegraph|filegraph|d3dag|(?:detailed-)?summary|list(?:-[a-z-]+)?|l[tucip]|unlock|report|archive|version|help"
+    r"|generate-unit-tests|containerize|cleanup-metadata|cm)(?:=.*)?|-[afFkpt]*[DhlSv].*"
 )
-# Several flags in one word, as in -np: some that take no value, then one of those above.
-_LOOKING_WORD = re.compile(r"-[afFkpt]*[DhlSv]")
 
 
 class Owner(Strict):
-    """The run that works in a checkout.
-
-    Attributes:
-        checkout: where it works; None in a record of an older version.
-    """
+    """The run that works in a checkout (None in a record of an older version)."""
 
     host: str
     pid: int
@@ -84,18 +43,13 @@ class Owner(Strict):
 
     @property
     def lives(self) -> bool:
-        """Whether its process is alive. One on another host counts as alive: its processes cannot be checked from here."""
+        """Whether its process is alive. One on another host counts as alive, because nobody can check it from here."""
         return self.host != socket.gethostname() or Identity.parse(self.identity).alive
 
 
 def executes(argv: Sequence[str], *, dry_run: bool) -> bool:
-    """Return whether this call of snakemake runs jobs.
-
-    Args:
-        argv: the command line without the program.
-        dry_run: as Snakemake has read it from command line, profile and environment.
-    """
-    return not dry_run and not any(argument.split("=")[0] in LOOKING_ONLY or _LOOKING_WORD.match(argument) for argument in argv)
+    """Return whether a call of snakemake runs jobs; ``dry_run`` as Snakemake read it from command line, profile and environment."""
+    return not dry_run and not any(map(_LOOKING.fullmatch, argv))
 
 
 def claim(workdir: Path, argv: Sequence[str], *, dry_run: bool = False) -> list[str]:
@@ -106,30 +60,27 @@ def claim(workdir: Path, argv: Sequence[str], *, dry_run: bool = False) -> list[
         argv: the command line without the program.
 
     Returns:
-        Messages for the user about what an earlier, dead run had left.
+        Messages for the user about what an earlier, dead run left.
 
     Raises:
         RunLocked: another living run owns the checkout.
     """
+    if not executes(argv, dry_run=dry_run):
+        return []
     folder = workdir / ".snakemake"
     folder.mkdir(exist_ok=True)
     record = folder / "servemark-owner.json"
     with FileLock(folder / "servemark-owner.lock"):
         owner = _read(record)
-        if not executes(argv, dry_run=dry_run):
-            return []
         noted = owner.checkout if owner else None
-        # At the same path a run on another machine may be at work here: some file systems give each login node its own inode numbers.
+        # The same path is never a copy: some file systems give each login node its own inode numbers.
         copied = noted is not None and noted.path != str(workdir.resolve()) and not noted.is_at(workdir)
         if owner and owner.lives and not copied:
+            elsewhere = owner.host != socket.gethostname()
             raise RunLocked(
                 f"Another run is at work in this directory: process {owner.pid} on {owner.host}, since {owner.since}\n  ({owner.command}).",
                 do="Wait for it, or end it with Ctrl-C there; for a second run at the same time use a second checkout."
-                + (
-                    ""
-                    if owner.host == socket.gethostname()
-                    else f" If it is gone, or this directory is a copy from that machine, delete {record}."
-                ),
+                + (f" If it is gone, or this directory is a copy from that machine, delete {record}." if elsewhere else ""),
             )
         me = Owner(
             host=socket.gethostname(),
@@ -144,7 +95,7 @@ def claim(workdir: Path, argv: Sequence[str], *, dry_run: bool = False) -> list[
 
 
 def release(workdir: Path) -> None:
-    """Give the checkout back, if it is ours."""
+    """Remove our claim."""
     record = workdir / ".snakemake" / "servemark-owner.json"
     owner = _read(record)
     if owner and owner.host == socket.gethostname() and owner.identity == str(myself()):
@@ -160,10 +111,7 @@ def _read(record: Path) -> Owner | None:
         return None
     except ValueError as error:
         why = f"{error.error_count()} fields do not fit" if isinstance(error, ValidationError) else error
-        print(
-            f"servemark: {record} is damaged ({why}). servemark treats it as a leftover and replaces it.",
-            file=sys.stderr,
-        )
+        print(f"servemark: {record} is damaged ({why}). servemark treats it as a leftover and replaces it.", file=sys.stderr)
         return None
 
 

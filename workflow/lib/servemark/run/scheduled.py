@@ -1,4 +1,4 @@
-"""What a run through a scheduler adds to the main process: checks before anything is submitted, and what each job asks for."""
+"""Runs through a scheduler: checks before anything is submitted, and the resources of each job."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from snakemake_executor_plugin_slurm_guarded.request import RESOURCES as RESOURC
 from snakemake_executor_plugin_slurm_guarded.request import Request
 from snakemake_executor_plugin_slurm_guarded.terms import TERMS
 
-# The jobs of a run must see it as the main process does, whatever executor they have inside: this travels by environment.
+# Exported, so that the jobs of a run see what the main process sees.
 VARIABLE = "SERVEMARK_SCHEDULED"
-# Name or path of the cluster file for a configuration without the key ``cluster``; a user may export it.
+# Cluster file for a configuration without the key ``cluster``; a user may export it.
 CLUSTER_VARIABLE = "SERVEMARK_CLUSTER"
 DEFAULT_CLUSTER = "slurm"
-# Those that name the site's choices, and no amounts.
+# Resources that name the site's choices, and no amounts.
 SITE = ("slurm_account", "slurm_partition", "qos", "constraint", "slurm_extra")
-# Where the main process is a job itself: it ends so long before that job, since Slurm then kills it and its guard without a word,
-# and cancelling what it has submitted takes a few seconds.
+# A main process that is a job itself ends so long before that job: Slurm then kills it and its guard, and cancelling its jobs takes
+# a few seconds.
 OWN_MARGIN_S = 30.0
-# What the executor's messages call the things that a user of servemark can change.
+# Names of configuration keys for the executor's messages.
 KEYS = {
     "speaker": "servemark",
     "place": "the cluster file (topology.nodes: of the experiment)",
@@ -56,8 +56,8 @@ def is_scheduled(*, is_main: bool, jobs: int | None) -> bool:
     """Return whether jobs go to a scheduler.
 
     Args:
-        jobs: Snakemake's limit of jobs at a time, which it has exactly with an executor that is not local. (What its executor is, it
-            does not know yet while it parses.)
+        jobs: Snakemake's limit of jobs at a time. Only executors that are not local have one, and while Snakemake parses, the
+            executor's name is not known.
     """
     if is_main:
         os.environ.pop(VARIABLE, None)
@@ -68,25 +68,28 @@ def is_scheduled(*, is_main: bool, jobs: int | None) -> bool:
 
 
 def restore_configuration() -> None:
-    """Give Slurm's tools in a job their configuration back, which the executor's inner part takes away."""
+    """Restore the configuration of Slurm's tools in a job, which the inner executor removes."""
     if configuration := os.environ.get(commands.CONF_VARIABLE):
         os.environ.setdefault("SLURM_CONF", configuration)
 
 
 def default_cluster() -> str | None:
-    """Return the cluster file for a configuration that names none: the user's, else the one that the profile is made for."""
+    """Return the cluster file for a configuration that names none."""
     return os.environ.get(CLUSTER_VARIABLE)
 
 
 def prepare(config: Config, folder: Path) -> None:
-    """Before anything is submitted: no job of an earlier run lives, and Slurm would take what this one asks for.
+    """Before anything is submitted, end jobs of earlier runs and check that Slurm would accept the jobs of this one.
 
     Raises:
-        ConfigError: Slurm is not here, does not respond, or refuses a request; or jobs of an earlier run do not end.
+        ConfigError: Slurm is missing, does not respond, or refuses a request; or jobs of an earlier run do not end.
     """
     os.environ[journal.VARIABLE] = str((folder / "slurm" / "jobs.jsonl").absolute())
     TERMS.update(KEYS)
-    wanted = [deployment_request(config, name, _to_measure(config, folder, name)) for name in config.deployments]
+    wanted = []
+    for name in config.deployments:
+        count = lacking(config, folder / "deployments" / name / "plan.json")
+        wanted.append(deployment_request(config, name, len(points(config, name)) if count is None else count))
     try:
         preflight.check([*wanted, *small_requests(config)], _say)
         leftovers.cancel(sorted(folder.parent.glob("*/slurm/jobs.jsonl")), folder.parent.parent, _say)
@@ -95,20 +98,14 @@ def prepare(config: Config, folder: Path) -> None:
     _Own.ends_at = own_end()
 
 
-def _to_measure(config: Config, folder: Path, name: str) -> int:
-    """Load points that the job will be asked for: all of them where there is no plan yet."""
-    found = lacking(config, folder / "deployments" / name / "plan.json")
-    return len(points(config, name)) if found is None else found
-
-
 class _Own:
-    """Looked up before the executor forgets the job that we are in."""
+    """Looked up before the executor removes the variables of our own job."""
 
     ends_at: float | None = None
 
 
 def own_end() -> float | None:
-    """Return when the job ends that the main process itself runs in, seconds since 1970; None outside of a job, or without a limit."""
+    """Return when the main process's own job ends, seconds since 1970; None outside of a job, or without a limit."""
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return None
@@ -120,7 +117,7 @@ def own_end() -> float | None:
 
 
 def end_before_own_job() -> None:
-    """Have the main process end in good order before the job that it runs in is over."""
+    """End the main process in good order before its own job is over."""
     if _Own.ends_at is not None:
         signals.at(
             _Own.ends_at - OWN_MARGIN_S,
@@ -133,11 +130,7 @@ def _say(text: str) -> None:
 
 
 def deployment_request(config: Config, name: str, lacking: int | None) -> Request:
-    """Return one deployment's job.
-
-    Args:
-        lacking: load points that the ledger lacks; None for a job of the shortest length.
-    """
+    """Return one deployment's job; ``lacking`` points are not in the ledger, None for a job of the shortest length."""
     assert config.cluster is not None, "a run through a scheduler has a cluster"
     return requests.request(name, config.deployments[name].topology, config.cluster, lacking or 0, _limit(config))
 
@@ -147,11 +140,11 @@ def allocation_request(config: Config, folder: Path, name: str, *, serving: bool
 
     Args:
         folder: the run's results.
-        serving: the job keeps an endpoint for users, as long as the cluster file and the partition allow, a day at most.
-        timed: whether the time limit is wanted. It takes a look into the ledger.
+        serving: the job serves an endpoint, as long as the cluster file and the partition allow, a day at most.
+        timed: whether the time limit is wanted; it needs the ledger.
     """
     if serving:
-        # So many points take longer than any endpoint is kept.
+        # So many points take longer than any endpoint is served.
         request = deployment_request(config, name, LONGEST_MIN)
         return replace(request, minutes=min(LONGEST_MIN, request.minutes or LONGEST_MIN))
     points = lacking(config, folder / "deployments" / name / "plan.json") if timed else 0
@@ -159,7 +152,7 @@ def allocation_request(config: Config, folder: Path, name: str, *, serving: bool
 
 
 def small_request(config: Config, rule: str) -> Request:
-    """Return a short job of a rule that looks at a node or at an environment."""
+    """Return the short job of a rule."""
     assert config.cluster is not None, "a run through a scheduler has a cluster"
     return requests.small_job(rule, config.cluster, _limit(config), gpus_there=_gpus_there(config))
 
@@ -173,14 +166,14 @@ def small_requests(config: Config) -> list[Request]:
 
 
 def share(config: Config) -> dict[str, Any] | None:
-    """Return what a deployment's job has of each node; None where the probe is to record what it finds."""
+    """Return the share of each node that a deployment's job gets; None if the probe records what it finds."""
     assert config.cluster is not None, "a run through a scheduler has a cluster"
     found = requests.share(config.cluster)
     return found.model_dump() if found else None
 
 
 def lacking(config: Config, plan: Path) -> int | None:
-    """Load points of a planned deployment that the ledger lacks; None while there is no plan."""
+    """Return how many points of a planned deployment the ledger lacks; None without a plan."""
     try:
         keys = [point.key for point in Plan.read(plan).points]
     except ServemarkError:
@@ -189,7 +182,7 @@ def lacking(config: Config, plan: Path) -> int | None:
 
 
 def _gpus_there(config: Config) -> bool:
-    """Return whether the partition of the short jobs has GPUs; asked only where an exclusive job may get some that it does not ask for."""
+    """Return whether the short jobs' partition has GPUs; looked up only if an exclusive job may get some that it does not request."""
     cluster = config.cluster
     if cluster is None or cluster.gpus_per_node or not cluster.exclusive or cluster.small_jobs.whole_node:
         return True

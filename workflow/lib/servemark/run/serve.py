@@ -1,4 +1,4 @@
-"""What the main process does for endpoints that are held (``snakemake serve``): targets, turns, and what an earlier hold has left."""
+"""``snakemake serve`` in the main process: targets, one endpoint a machine, and leftovers of earlier endpoints."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ from servemark.files import storage
 TARGET = "serve"
 FOLDER = "serving"
 HELD = "held.json"
-# What is asked of a scheduler for one endpoint, in minutes, where neither the cluster file nor the partition allows less.
+# Time limit of an endpoint's job, minutes, unless the cluster file or the partition allows less.
 LONGEST_MIN = 24 * 60
 
 
 def target(run: str, deployment: str) -> str:
-    """Return the file to ask Snakemake for to hold one deployment alone."""
+    """Return Snakemake's target for serving one deployment alone."""
     return f"results/{run}/{FOLDER}/{deployment}/{HELD}"
 
 
 def begin(run_folder: Path, deployments: Iterable[str], words: Iterable[str], *, scheduled: bool) -> None:
-    """Call it in the main process of a run that executes jobs, before Snakemake looks at any file.
+    """Forget how earlier endpoints ended, so that the same target serves again, and remove their leftovers now and at exit.
 
-    Forgets how earlier holds ended, so that asking again serves again, and removes now and at exit what they may have left: no other
-    run lives in this checkout. On one machine, where deployments take turns, ends the process with exit code 2 when several are
-    asked for: the second would wait until the first is stopped.
+    Call it in the main process of a run that executes jobs, before Snakemake looks at any file. On one machine several targets end the
+    process with exit code 2: the second would wait until the first is stopped.
 
     Args:
-        words: the command line; what its targets are, Snakemake does not know yet while it parses.
+        words: the command line: while Snakemake parses, the targets are not known.
     """
     try:
         if not scheduled:
@@ -50,19 +49,19 @@ def begin(run_folder: Path, deployments: Iterable[str], words: Iterable[str], *,
 
 
 def refuse_several(run: str, deployments: list[str], words: Iterable[str]) -> None:
-    """Raise ConfigError when a command line asks for more than one endpoint on one machine."""
+    """Raise ConfigError if a command line asks for more than one endpoint on one machine."""
     asked = set()
     for name in words:
         if name == TARGET:
             asked |= set(deployments)
         elif found := re.search(rf"(?:^|/){re.escape(run)}/{FOLDER}/([^/]+)/{re.escape(HELD)}$", name):
             asked.add(found[1])
+    chosen = [name for name in deployments if name in asked]
     if len(asked) > 1:
-        each = "".join(f"\n    .venv/bin/snakemake --profile profiles/local {target(run, name)}" for name in deployments if name in asked)
+        each = "".join(f"\n    .venv/bin/snakemake --profile profiles/local {target(run, name)}" for name in chosen)
         raise ConfigError(
-            f"On one machine, one deployment is served at a time; these are {len(asked)}: "
-            f"{', '.join(name for name in deployments if name in asked)}.",
-            do=f"Ask for one of them (with the same --configfile):{each}\n  On a cluster each gets nodes of its own, and all are held.",
+            f"On one machine, one deployment is served at a time; these are {len(asked)}: {', '.join(chosen)}.",
+            do=f"Ask for one of them (with the same --configfile):{each}\n  On a cluster each gets its own nodes, and all are served.",
             reason="one_at_a_time",
         )
 

@@ -1,8 +1,8 @@
-"""What a signal to the main Snakemake does: an orderly, bounded end.
+"""End the main Snakemake in order and in bounded time after a signal.
 
-Snakemake alone answers SIGTERM by waiting for its running jobs, SIGHUP by dying without a word to them, and SIGINT sent
-to it alone (not to the terminal's process group) by waiting, too. Here each of them interrupts the running rules' scripts;
-they end their tools, Snakemake removes incomplete outputs and its lock, and what the keepers hold ends with the lifeline.
+Snakemake alone answers SIGTERM by waiting for its running jobs, SIGHUP by dying at once, and SIGINT sent to it alone (not to the
+terminal's process group) by waiting, too. Here each of them interrupts the running rules' scripts; they end their tools, Snakemake
+removes incomplete outputs and its lock, and the supervisors end with the lifeline.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ BOUND_S = 8.0
 
 
 def install() -> None:
-    """Handle SIGINT, SIGTERM and SIGHUP in this process. Call it after Snakemake has set its own handler (onstart).
-
-    A SIGHUP that is ignored stays so: nohup asks for it.
-    """
+    """Handle SIGINT, SIGTERM and SIGHUP, but not an ignored SIGHUP (nohup). Call it after Snakemake has set its own handler (onstart)."""
     for number in _ours():
         signal.signal(number, _interrupt)
 
@@ -36,7 +33,7 @@ def _ours() -> tuple[signal.Signals, ...]:
 
 
 def at(moment: float, why: str) -> None:
-    """Do what SIGTERM does when this moment (seconds since 1970) has come, and say why."""
+    """At this moment (seconds since 1970), print why and do what SIGTERM does."""
 
     def wait() -> None:
         threading.Event().wait(min(max(0.0, moment - time.time()), threading.TIMEOUT_MAX))

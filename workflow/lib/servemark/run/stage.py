@@ -1,4 +1,4 @@
-"""What every rule's script does around its work: log, lifeline, progress, and an error a user can read."""
+"""What every rule's script does around its work: log, lifeline, progress, and a message for an error."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from servemark.supervisor import ownership
 def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, begins: bool = False) -> Iterator[Stage]:
     """Run a rule's work. The run's folder is the one that holds ``logs/``.
 
-    Everything printed goes to ``log``. A :class:`ServemarkError` ends the script with its message and no traceback. A script
-    that ends in any other way than by success writes the deployment's stop file, so that nothing lives on without a rule.
+    All output goes to ``log``. A :class:`ServemarkError` ends the script with its message and no traceback. A script that does not
+    succeed stops its deployment, so that nothing lives on without a rule.
 
     Args:
         deployment: the deployment's folder, for the stages of a live deployment.
-        begins: this stage begins a deployment: from now on it is ours.
+        begins: this stage begins a deployment and becomes its owner.
     """
-    # SIGINT as well: a run that a script started in the background has inherited to ignore it.
+    # SIGINT as well: a run that a script started in the background ignores it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _as_interrupt)
     log_path, run_folder = Path(log), Path(log.partition("/logs/")[0])
@@ -61,7 +61,6 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, 
         _stop(deployment)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        # Told once is enough: what follows is the end.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         _note(f"servemark: {name} {subject}: interrupted")
@@ -70,7 +69,9 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, 
     except Exception as error:
         places = (run_folder, log_path.parent, Path(".snakemake"), Path(tempfile.gettempdir()))
         if refused := storage.refusal(error, places):
-            _keep_traceback(log_path)
+            # Into the log only: text in the buffer of sys.stderr could reach the terminal later.
+            with contextlib.suppress(OSError), open(log_path, "ab", buffering=0) as stream:
+                stream.write(traceback.format_exc().encode(errors="backslashreplace"))
             _tell(f"{name} {subject}", refused, progress, terminal)
         else:
             _note(traceback.format_exc().rstrip())
@@ -78,15 +79,15 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, 
         _stop(deployment)
         sys.exit(1)
     finally:
-        for stream in terminal:
-            os.close(stream)
+        for number in terminal:
+            os.close(number)
         if worker:
             with contextlib.suppress(OSError):
                 worker.unlink(missing_ok=True)
 
 
 def _tell(who: str, error: ServemarkError, progress: Progress, terminal: tuple[int, int]) -> None:
-    """Write an error to the progress of the run and to the log; to the terminal where the disk of the run takes no progress."""
+    """Write an error to the run's progress and to the log; to the terminal if the disk takes no progress."""
     first, *reasons = error.what.splitlines()
     for line in (f"failed: {first}", *map(str.strip, reasons), *([f"what to do: {error.do}"] if error.do else [])):
         progress.say(line)
@@ -97,15 +98,9 @@ def _tell(who: str, error: ServemarkError, progress: Progress, terminal: tuple[i
 
 
 def _note(text: str) -> None:
-    # Where the log's disk is full, what comes next still has to be done.
+    # The log's disk may be full.
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
-
-
-def _keep_traceback(log: Path) -> None:
-    """Append the current traceback to the log only: a traceback in the buffer of ``sys.stderr`` could reach the terminal later."""
-    with contextlib.suppress(OSError), open(log, "ab", buffering=0) as stream:
-        stream.write(traceback.format_exc().encode(errors="backslashreplace"))
 
 
 def _as_interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -115,7 +110,7 @@ def _as_interrupt(_number: int, _frame: FrameType | None) -> None:
 def _redirect(log: Path) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
-    # Appending, as the tools do that write to the same log.
+    # Tools append to the same log.
     with open(log, "ab", buffering=0) as stream:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -124,28 +119,27 @@ def _redirect(log: Path) -> None:
 
 
 def _stop(deployment: Path | None) -> None:
-    """End the deployment of a failed stage. Write an OSError to the log: the stage has an error of its own to report."""
+    """End the deployment of a failed stage. Write an OSError to the log: the stage has its own error to report."""
+    if deployment is None:
+        return
     try:
-        _end(deployment)
+        if ownership.taken_over(deployment):
+            # Nothing here is ours, the stop file included.
+            ownership.end_those_above()
+        elif attempt := attempts.latest(deployment):
+            _end(attempt)
     except OSError as error:
         _note(f"servemark: could not ask the supervisor of {deployment} to end: {error}")
 
 
-def _end(deployment: Path | None) -> None:
-    if deployment and ownership.taken_over(deployment):
-        # Nothing here is ours any more, the stop file included.
-        ownership.end_those_above()
-        return
-    attempt = attempts.latest(deployment) if deployment else None
-    if attempt is None:
-        return
+def _end(attempt: Path) -> None:
     if not supervisor.is_alive(attempt):
-        # A keeper that a daemon's end took along has left the keys to the stages.
+        # A supervisor that ended after a daemon has left the keys.
         storage.tidy(supervisor.remove_secrets, attempt)
         return
     supervisor.ask_to_end(attempt)
     spec = attempts.spec(attempt)
     if spec.machine_lock is None:
-        # Slurm kills whatever there still is of a job when its script ends, the keeper that tidies up as well.
+        # Slurm kills what is left of a job when its script ends, also a supervisor that is cleaning up.
         with contextlib.suppress(TimeoutError):
             supervisor.stop(attempt, spec.stop_grace_s + 15)
