@@ -32,23 +32,19 @@ def test_the_interface_that_is_meant(wanted, known_as, found):
 
 
 @pytest.mark.parametrize(
-    ("interfaces", "wanted", "known_as", "words"),
+    ("interfaces", "wanted", "known_as"),
     [
-        (
-            THERE,
-            "ib0",
-            None,
-            "Node node7: expected an interface ib0 with an IPv4 address; found eth0 (192.168.3.7), hsn0",
-        ),
-        (THERE, "HSN0", None, "expected an interface HSN0"),
-        (THERE, "172.16.0.0/12", None, "expected an interface 172.16.0.0/12"),
-        (THERE, None, "10.9.9.9", "expected an interface with the address 10.9.9.9, by which Slurm knows it"),
-        (THERE, None, None, "expected an interface with the address None"),
-        ((), "hsn0", None, "found none."),
+        (THERE, "ib0", None),
+        (THERE, "HSN0", None),
+        (THERE, "172.16.0.0/12", None),
+        (THERE, None, "10.9.9.9"),
+        (THERE, None, None),
+        ((), "hsn0", None),
     ],
 )
-def test_a_node_without_it_says_what_it_has(interfaces, wanted, known_as, words):
+def test_a_node_without_it_says_what_it_has(interfaces, wanted, known_as):
     with pytest.raises(StageFailed) as refused:
         addresses.choose("node7", interfaces, wanted, known_as)
-    assert words in refused.value.what and refused.value.reason == "wrong_interface"
-    assert "`interface` in the cluster file" in refused.value.do
+    facts = ("node7", str(wanted or known_as), *(f"{found.name} ({found.address})" for found in interfaces))
+    assert all(fact in refused.value.what for fact in facts)
+    assert refused.value.reason == "wrong_interface" and "`interface`" in refused.value.do

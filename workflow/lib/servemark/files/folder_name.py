@@ -1,4 +1,4 @@
-"""Which names a checkout's folder may have. Standard library only: ``make setup`` asks before there is an environment."""
+"""Check the name of a checkout's folder. Standard library only: ``make setup`` runs it before there is an environment."""
 
 import os
 import sys
@@ -7,8 +7,7 @@ import sys
 def fault(folder: bytes) -> str | None:
     """Return why the workflow cannot work below ``folder``, as a phrase; None if it can.
 
-    Spaces, quotes and letters of any language are fine. A colon separates the folders of PYTHONPATH and PATH, lines separate the entries
-    of lists, records are UTF-8, and Slurm drops backslashes from the names of a job's logs (slurmstepd/fname.c, is_path_escaped).
+    Spaces, quotes and letters of any language are fine. Slurm drops backslashes in slurmstepd/fname.c (is_path_escaped).
     """
     if b":" in folder:
         return "has a colon, which separates folders in PYTHONPATH and PATH"

@@ -1,10 +1,8 @@
-"""Redirect cache folders if the home folder is not writable.
+"""Redirect cache folders if the home folder is read-only, full, of another user, or missing.
 
-It may be read-only, full, of another user, or missing.
-Snakemake makes its source cache below ``XDG_CACHE_HOME`` (``~/.cache``) before it reads the workflow. No option prevents that. So
-``servemark-1.dist-info`` has the Slurm executor call :func:`replace` when Snakemake imports its plugins, in jobs too.
-pip, Hugging Face, vLLM, torch and matplotlib follow the same two variables. So only these change, and ``HOME`` stays: git, ssh and
-environment modules read from it.
+Snakemake makes its source cache below ``XDG_CACHE_HOME`` (``~/.cache``) before it reads the workflow, and no option prevents that. So
+``servemark-1.dist-info`` has the Slurm executor call :func:`replace` when Snakemake imports its plugins, in jobs too. pip, Hugging Face,
+vLLM, torch and matplotlib follow the same two variables, so only these change; git, ssh and environment modules read from ``HOME``.
 """
 
 from __future__ import annotations
@@ -15,21 +13,18 @@ from pathlib import Path
 
 from servemark.errors import ServemarkError
 from servemark.files import storage
+from servemark.files.private import runtime_root
 
-# Where a library writes without the variable, below the home folder.
+# Default folders below the home folder.
 FOLDERS = {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config"}
-# The folder that a process chose instead. Another node does not have it, and decides again.
+# The chosen folder. Another node does not have it, and decides again.
 VARIABLE = "SERVEMARK_HOME"
 NAME = "home"
 _PROBE_BYTES = 2**16
 
 
 def replaced(env: Mapping[str, str], private: Callable[[], Path]) -> dict[str, str]:
-    """Return ``env`` with other folders for the files that its home folder does not take here.
-
-    Args:
-        private: gives this user's own folder on this machine; called only where it is needed.
-    """
+    """Return ``env`` with other cache folders if the home folder takes no files; ``private`` makes their parent, only if needed."""
     chosen = env.get(VARIABLE)
     kept = {
         name: value for name, value in env.items() if name != VARIABLE and not (chosen and name in FOLDERS and value.startswith(chosen))
@@ -44,9 +39,9 @@ def replaced(env: Mapping[str, str], private: Callable[[], Path]) -> dict[str, s
 
 
 def replace() -> None:
-    """Apply replaced() to this process and its children. If no folder can be made, nothing changes."""
+    """Apply replaced() to this process. If no folder can be made, nothing changes."""
     try:
-        env = replaced(os.environ, _private)
+        env = replaced(os.environ, runtime_root)
     except (OSError, ServemarkError):
         return
     for name in (VARIABLE, *FOLDERS):
@@ -56,15 +51,8 @@ def replace() -> None:
             os.environ.pop(name, None)
 
 
-def _private() -> Path:
-    # Here, because a home folder that takes files needs none of it.
-    from servemark.files.private import runtime_root
-
-    return runtime_root()
-
-
 def _place(env: Mapping[str, str], name: str, below: str) -> str:
-    """Return the folder that libraries use; it still begins with ``~`` if the system has no home folder for the user."""
+    """Return the folder that libraries use; it begins with ``~`` if the user has no home folder."""
     given = env.get(name, "").strip()
     return os.path.expanduser(given or os.path.join(env.get("HOME") or "~", below))
 

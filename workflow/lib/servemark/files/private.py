@@ -13,27 +13,27 @@ RUNTIME_VARIABLE = "SERVEMARK_RUNTIME_DIR"
 
 
 def runtime_root() -> Path:
-    """Return this user's folder for short-lived things on this machine; private, refused when it is not.
+    """Return this user's private folder for short-lived files on this machine.
 
-    Short, because Ray makes socket names below it and these may have 107 bytes in all. ``SERVEMARK_RUNTIME_DIR`` gives another
-    one, for a machine whose /tmp cannot be used; all runs that share the machine must be given the same, since its lock is there.
+    Short, because Ray makes socket names of at most 107 bytes below it. ``SERVEMARK_RUNTIME_DIR`` names another one; all runs that share
+    the machine need the same, since its lock is there.
 
     Raises:
-        ServemarkError: somebody else can write there.
+        ServemarkError: other users can write there.
     """
     return private(runtime_folder())
 
 
 def runtime_folder() -> Path:
-    """Return where :func:`runtime_root` is, or is made."""
+    """Return the path of :func:`runtime_root`."""
     return Path(os.environ.get(RUNTIME_VARIABLE) or f"/tmp/servemark-{os.getuid()}")
 
 
 def private(root: Path) -> Path:
-    """Return this user's folder for short-lived things on this machine, made where it lacks.
+    """Return this folder, made if it is missing.
 
     Raises:
-        ServemarkError: somebody else can write there.
+        ServemarkError: other users can write there.
     """
     with contextlib.suppress(FileExistsError):
         root.mkdir(mode=0o700, parents=True)

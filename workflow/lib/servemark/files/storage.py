@@ -1,7 +1,4 @@
-"""Describe a failed write: file system, free space, remedy.
-
-No other module words such an OSError.
-"""
+"""Describe a failed write: file system, free space, remedy. Every message about such an OSError comes from here."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ REASONS = {
 }
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL = tuple(REASONS[code] for code in _FULL)
-# A run needs more. With less than this left it ends within its first stages.
+# With less than this left a run ends within its first stages.
 PROBE_BYTES = 2**20
 _AGAIN = "then run the same command again. Finished measurements are kept."
 _ELSEWHERE = (
@@ -43,7 +40,7 @@ class StorageRefused(ServemarkError):
 
 
 class CacheClosed(ServemarkError):
-    """Nothing can be written where runs share environments and models."""
+    """The folder of shared environments and models takes no files."""
 
     default_reason = "cache_not_writable"
 
@@ -52,22 +49,20 @@ class CacheClosed(ServemarkError):
         super().__init__(
             f"Nothing can be written in {place}: {why.what if why else error.strerror or error}",
             do="Name a folder that you can write: `cache` in the configuration or in the cluster file. In a cache of several users, the "
-            "first user has to leave it writable for the group (umask 002).",
+            "first user must make it writable for the group (umask 002).",
         )
 
 
 def refusal(error: BaseException | None, places: Path | Sequence[Path] = (), *, needed: int | None = None) -> StorageRefused | None:
-    """Return the error that tells a user what an OSError means; None where it is about something else.
+    """Return the message for a file system's OSError; None for other errors.
+
+    A permission error without a file name counts only if one of ``places`` refuses a write now: a signal or a socket can be refused too.
 
     Args:
         error: its own file name comes first. A failed ``write`` has none. Libraries such as safetensors have errors of their own that
             quote the system's words.
-        places: where the write may have gone. With several, the first that refuses a write now.
-        needed: bytes that had to be written, where they are known.
-
-    Returns:
-        The error. None for another kind of error, and for a permission error without a file name if every place takes a write now:
-        a signal or a socket can be refused too.
+        places: where the write may have gone; of several, the first that refuses a write now is named.
+        needed: bytes that had to be written, if known.
     """
     if error and (not isinstance(error, OSError) or error.errno is None):
         error = stated(str(error))
@@ -81,13 +76,13 @@ def refusal(error: BaseException | None, places: Path | Sequence[Path] = (), *, 
 
 
 def stated(text: str) -> OSError | None:
-    """Return the error of a file system that a program's output states in the system's words."""
+    """Return the file system's error that a program's output quotes."""
     found = next((code for code in (*_FULL, errno.EROFS) if os.strerror(code) in text), None)
     return OSError(found, os.strerror(found)) if found else None
 
 
 def probe(folders: Iterable[Path], size: int = PROBE_BYTES, *, shared: Iterable[Path] = ()) -> list[StorageRefused]:
-    """Write ``size`` bytes into each folder, or its nearest existing parent, and remove them; return one refusal a file system.
+    """Write ``size`` bytes into each folder, or its nearest existing parent; return one refusal a file system.
 
     Args:
         shared: folders that others may fill. These count only if they are full: files in a read-only one can still be used.
@@ -161,7 +156,7 @@ def size(count: int) -> str:
 
 
 def free_words(path: Path) -> str:
-    """Return ``the file system MOUNT has 1.0 GiB of 20.0 GiB free``, and that no inode is left where none is."""
+    """Return ``the file system MOUNT has 1.0 GiB of 20.0 GiB free``, and whether no inode is left."""
     mount = mount_point(path)
     try:
         state = os.statvfs(mount)
@@ -177,20 +172,22 @@ def _words(reason: str, path: Path | None, needed: int | None) -> tuple[str, str
         return f"A file system refuses a write ({reason}).", f"Look at `df -h`, free space, {_AGAIN} {_ELSEWHERE}"
     mount = mount_point(path)
     asked = f" {size(needed)} are needed." if needed else ""
-    if reason == "disk_full":
-        what = f"No space is left to write {path}: {free_words(path)}.{asked}"
-        return what, f"Free space on {mount}, {_AGAIN} {_ELSEWHERE}"
-    if reason == "quota_exceeded":
-        what = f"Your disk quota does not allow to write {path}; {free_words(path)}.{asked}"
-        return what, f"Remove files there or ask your administrators for a larger quota, {_AGAIN} {_ELSEWHERE}"
-    if reason == "read_only":
-        what = f"The file system {mount} is read-only; {path} cannot be written."
-        do = f"See `findmnt {mount}`; ask your administrators why (a kernel does this after a disk error), {_AGAIN} {_ELSEWHERE}"
-        return what, do
-    return (
-        f"Permission denied for {path}: this process runs as {_user()}; {_owner(existing(path))}.",
-        f"Change its owner or mode, or name another place, {_AGAIN} {_ELSEWHERE}",
-    )
+    what, do = {
+        "disk_full": (f"No space is left to write {path}: {free_words(path)}.{asked}", f"Free space on {mount}"),
+        "quota_exceeded": (
+            f"Your disk quota does not allow to write {path}; {free_words(path)}.{asked}",
+            "Remove files there or ask your administrators for a larger quota",
+        ),
+        "read_only": (
+            f"The file system {mount} is read-only; {path} cannot be written.",
+            f"See `findmnt {mount}`; ask your administrators why (a kernel does this after a disk error)",
+        ),
+        _NOT_PERMITTED: (
+            f"Permission denied for {path}: this process runs as {_user()}; {_owner(existing(path))}.",
+            "Change its owner or mode, or name another place",
+        ),
+    }[reason]
+    return what, f"{do}, {_AGAIN} {_ELSEWHERE}"
 
 
 def _named(error: OSError) -> Path | None:
@@ -201,32 +198,24 @@ def _named(error: OSError) -> Path | None:
 
 def _refusing(places: Sequence[Path], reason: str) -> Path | None:
     """Return the first place that refuses a write now. If none does: the first place, or None for a permission error."""
-    if reason != _NOT_PERMITTED:
-        return next((place for place in places if _try(place, PROBE_BYTES)), next(iter(places), None))
-    failed = ((place, _try(place, PROBE_BYTES)) for place in places)
-    return next((place for place, error in failed if error and REASONS.get(error.errno or 0) == reason), None)
+    failed = ((place, error) for place in places if (error := _try(place, PROBE_BYTES)))
+    if reason == _NOT_PERMITTED:
+        return next((place for place, error in failed if REASONS.get(error.errno or 0) == reason), None)
+    return next((place for place, _ in failed), next(iter(places), None))
 
 
 def _try(folder: Path, size: int) -> OSError | None:
     place = existing(folder)
     try:
         # No name, so nothing is left when this process is killed.
-        with (
-            tempfile.TemporaryFile(dir=place if place.is_dir() else place.parent, buffering=0) as stream,
-            naming(folder),
-        ):
-            for _ in range(0, size, 2**16):
-                _write_all(stream.fileno(), bytes(2**16))
+        with tempfile.TemporaryFile(dir=place if place.is_dir() else place.parent) as stream:
+            stream.write(bytes(size))
+            stream.flush()
             os.fsync(stream.fileno())
     except OSError as error:
         error.filename = os.fspath(folder)
         return error
     return None
-
-
-def _write_all(handle: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(handle, data) :]
 
 
 def _owner(path: Path) -> str:

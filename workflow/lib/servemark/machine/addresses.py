@@ -1,4 +1,4 @@
-"""Which of a node's addresses a deployment uses: pure functions."""
+"""Choose the interface of a node that a deployment uses."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ def choose(node: str, interfaces: Sequence[Interface], wanted: str | None, known
     """Return the interface that a deployment uses on one node.
 
     Args:
-        wanted: an exact name, a pattern such as ``hsn*`` (the first in order of names), or a network such as ``10.0.0.0/8``; None for the
-            interface that holds ``known_as``.
+        wanted: a name, a pattern such as ``hsn*`` (the first by name), or a network such as ``10.0.0.0/8``; None for ``known_as``.
         known_as: the address by which the scheduler reaches the node.
 
     Raises:
-        StageFailed: the node has no such interface; says what it has.
+        StageFailed: the node has no such interface.
     """
     ordered = sorted(interfaces, key=lambda interface: interface.name)
     if wanted is None:

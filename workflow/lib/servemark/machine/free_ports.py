@@ -1,4 +1,4 @@
-"""Which ports of this machine are free, and keeping those that were found while their programs start."""
+"""Find free ports of this machine, and keep them while their programs start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 import psutil
 
-# Ports below Linux's default ephemeral range (32768-60999) and above the well-known ones: nobody is given one by chance.
+# Below Linux's default ephemeral range (32768-60999) and above the well-known ports.
 PORTS = range(20000, 32000)
 CALL_S = 1.0
 
@@ -15,10 +15,10 @@ CALL_S = 1.0
 def is_taken(host: str, port: int) -> bool:
     """Return whether a program has bound this port, also one that does not listen yet, as vLLM's server while it loads.
 
-    Two sockets may be bound to one port while neither listens if both ask for that (SO_REUSEADDR), as vLLM's does, so only an attempt
-    without it sees a server that loads. That attempt also fails for 60 s after a server's end (TCP_TIMEWAIT_LEN in include/net/tcp.h),
-    over connections that nobody has any more, which the kernel lists: so long a server that loads on that port is not seen, and says
-    itself that the port is taken.
+    With SO_REUSEADDR, as vLLM sets it, two sockets may be bound to one port while neither listens, so only an attempt without it
+    detects a server that loads. That attempt also fails for 60 s after a server's end (TCP_TIMEWAIT_LEN in include/net/tcp.h) over
+    closed connections, which the kernel lists. During that time a server that loads on that port is not detected, and reports itself
+    that the port is taken.
     """
     if _binds(host, port, reuse=False):
         return False
@@ -28,9 +28,9 @@ def is_taken(host: str, port: int) -> bool:
 
 
 def find(host: str, count: int, start: int) -> list[int]:
-    """Return ``count`` ports that nobody has on ``host``, looked for from the ``start``-th of :data:`PORTS` on and around.
+    """Return ``count`` free ports of ``host``, from the ``start``-th of :data:`PORTS` on and around.
 
-    Each is kept for 60 s by a closed connection, so that whoever looks in that time is given others.
+    A closed connection keeps each for 60 s, so that others who look get other ports.
 
     Raises:
         OSError: there are not that many.
@@ -56,17 +56,17 @@ def _binds(host: str, port: int, *, reuse: bool) -> bool:
 
 
 def _take(host: str, port: int) -> bool:
-    """Return whether the port was free; it is then kept from all who do not ask for SO_REUSEADDR, by a closed connection (TIME_WAIT).
+    """Return whether the port was free, and keep it for 60 s by a closed connection (TIME_WAIT) from all without SO_REUSEADDR.
 
-    Servers ask for it (vLLM, Ray, the router); this module, when it looks for ports, does not. No process has to hold anything. It is
-    bound without the option, so that of two who look at the same time one is refused, and gets it then, so that servers are let in.
+    Servers set the option (vLLM, Ray, the router); this module does not when it looks. No process has to hold anything. The port is
+    bound without the option, so that only one of two that look at the same time gets it, and then with it, so that servers can bind.
     """
     with socket.socket() as door:
         try:
             door.bind((host, port))
         except OSError:
             return False
-        # Without a way to ourselves (loopback is down) the port is as free, and not kept.
+        # If loopback is down, the port is free and not kept.
         with contextlib.suppress(OSError):
             door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             door.listen(1)
@@ -74,6 +74,6 @@ def _take(host: str, port: int) -> bool:
             with socket.create_connection(door.getsockname(), timeout=CALL_S) as caller:
                 accepted, _ = door.accept()
                 accepted.close()
-                # The side that closes first is the one that waits.
+                # The side that closes first is in TIME_WAIT.
                 caller.recv(1)
     return True

@@ -1,4 +1,4 @@
-"""What the machine is: probed where the model will run, parsed by pure functions."""
+"""Probe the machine on which the model will run."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def parse_gpus(text: str, host_mib: int) -> tuple[tuple[Gpu, ...], str | None]:
     """Return GPUs and driver version from the output of :data:`QUERY` (memory in MiB).
 
     Args:
-        host_mib: the machine's memory, which is also a GPU's that has none of its own (GB10: nvidia-smi says ``[N/A]``).
+        host_mib: the machine's memory, for a GPU without its own (GB10: nvidia-smi prints ``[N/A]``).
 
     Raises:
-        ServemarkError: the GPU's memory is not to be seen, as in a container that has a part of a GPU (MIG).
+        ServemarkError: nvidia-smi hides the GPU's memory, as in a container with a part of a GPU (MIG).
     """
     gpus, driver = [], None
     for row in csv.reader(io.StringIO(text), skipinitialspace=True):
@@ -46,29 +46,28 @@ def _memory_mib(name: str, told: str, host_mib: int) -> int:
     if found := re.match(r"\d+", told):
         return int(found[0])
     raise ServemarkError(
-        f"nvidia-smi does not tell the memory of {name}: {told!r}. So it is where only a part of a GPU (MIG) is given.",
-        do="Take a whole GPU: parts are not measured by this version.",
+        f"nvidia-smi reports no memory size for {name}: {told!r}. This usually means that a part of a GPU (MIG) was allocated.",
+        do="Allocate a whole GPU: servemark does not measure parts.",
         reason="gpu_part_named",
     )
 
 
 def parse_cuda(text: str) -> str | None:
-    """Return the highest CUDA version the driver can do, from nvidia-smi's header."""
+    """Return the highest CUDA version that the driver supports, from nvidia-smi's header."""
     found = re.search(r"CUDA(?: UMD)? Version:\s*([\d.]+)", text)
     return found.group(1) if found else None
 
 
 def parse_cpu_model(text: str) -> str:
     """Return the CPU's name from /proc/cpuinfo; Arm has no name there, only part numbers."""
-    name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    if name:
-        return name.group(1).strip()
-    part = re.search(r"^CPU part\s*:\s*(.+)$", text, re.MULTILINE)
-    return f"{platform.machine()} part {part.group(1).strip()}" if part else platform.machine()
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE) or re.search(r"^CPU (part)\s*:\s*(.+)$", text, re.MULTILINE)
+    if found is None:
+        return platform.machine()
+    return found[1].strip() if found.lastindex == 1 else f"{platform.machine()} part {found[2].strip()}"
 
 
 def interfaces() -> tuple[Interface, ...]:
-    """Return IPv4 addresses of this machine, by interface, loopback included."""
+    """Return this machine's IPv4 addresses by interface, loopback included."""
     found = [
         Interface(name=name, address=address.address)
         for name, addresses in psutil.net_if_addrs().items()
@@ -79,7 +78,7 @@ def interfaces() -> tuple[Interface, ...]:
 
 
 def plain(text: str) -> str:
-    """Return text without the codes for colours and underlines, which nvidia-smi writes into files as well."""
+    """Return text without codes for colours and underlines, which nvidia-smi writes into files as well."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
@@ -88,11 +87,11 @@ def _output(argv: list[str]) -> str:
 
 
 def probe() -> Hardware:
-    """Look at this machine; of its GPUs, those that this process may use.
+    """Return what this machine has; of its GPUs, those that this process may use.
 
     Raises:
-        ServemarkError: nvidia-smi is there and fails, as with a broken driver: that is no CPU machine. Or CUDA_VISIBLE_DEVICES is not to be
-            followed (see :func:`servemark.machine.visible_gpus.choose`).
+        ServemarkError: nvidia-smi fails, as with a broken driver, or CUDA_VISIBLE_DEVICES cannot be followed
+            (:func:`servemark.machine.visible_gpus.choose`).
     """
     every: tuple[Gpu, ...] = ()
     driver = cuda = topology = None
@@ -102,8 +101,8 @@ def probe() -> Hardware:
             cuda = parse_cuda(_output(["nvidia-smi"]))
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             raise ServemarkError(
-                f"nvidia-smi is here and does not work: {error}",
-                do="Have the driver mended; on a machine without GPU take nvidia-smi out of the PATH.",
+                f"nvidia-smi does not work: {error}",
+                do="Ask your administrators to repair the driver. On a machine without GPU remove nvidia-smi from the PATH.",
                 reason="nvidia_smi_failed",
             ) from None
         with contextlib.suppress(OSError, subprocess.SubprocessError):

@@ -1,9 +1,7 @@
-"""Secrets in files: shapes that give a secret away, the literal texts that are known, and names that announce one.
+"""Find secrets in files: by shape, by known text, and by a name that announces one.
 
-Looked at is what is written down as text. What is compressed inside a file (Parquet) is not; the same table is in the
-archive as CSV. A known text is also looked for as JSON, HTML, URLs, shells and Python write it. Not as base64: what writes
-that is the header ``Authorization: Basic``, which has a pattern of its own, and a search for every other transformation
-of a secret could promise nothing.
+Text only: compressed parts (Parquet) are not searched; the archive has the same table as CSV. A known text is also searched as JSON,
+HTML, URLs, shells and Python write it. Base64 is searched only in the header ``Authorization: Basic``, which has a pattern.
 """
 
 from __future__ import annotations
@@ -20,19 +18,15 @@ from urllib.parse import quote, quote_plus
 from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 KEY_PREFIX = "servemark_key_"
-"""How the keys and tokens that we make begin: found in a log even when the key itself is long gone."""
+"""Beginning of every API key and Ray token: found in a log even if the key's file is gone."""
 SHORTEST = 8
-"""Characters of a variable's value that is looked for literally; a shorter one is somewhere by chance."""
+"""Characters of a variable's value that is searched literally; shorter ones occur by chance."""
 CHUNK = 1 << 20
 # A secret cut by a chunk's end is found in the next window, which begins this many bytes earlier.
 OVERLAP = 1 << 14
-# A path, a placeholder, or what was masked already.
+# A path, a placeholder, or a masked value.
 _NO_VALUE = re.compile(rb"[/~$<{(%.]|.*\*\*\*")
 _PATH_WORDS = ("FILE", "PATH", "DIR", "FOLDER", "HOME")
-
-
-def _always(_: re.Match[bytes]) -> bool:
-    return True
 
 
 @dataclass(frozen=True)
@@ -41,39 +35,38 @@ class SecretPattern:
 
     Attributes:
         needles: the regex can match only where one of them is; they are much faster to find.
-        accept: whether a match is one, where a regex alone cannot tell.
+        accept: whether a match is a secret.
     """
 
     name: str
     needles: tuple[bytes, ...]
     regex: re.Pattern[bytes]
-    accept: Callable[[re.Match[bytes]], bool] = _always
+    accept: Callable[[re.Match[bytes]], bool] = lambda _: True
+
+    def _matches(self, data: bytes, start: int = 0) -> Iterator[re.Match[bytes]]:
+        if any(needle in data for needle in self.needles):
+            yield from filter(self.accept, self.regex.finditer(data, start))
 
     def find(self, data: bytes, start: int = 0) -> int | None:
         """Return the position of the first one at or after ``start``."""
-        if not any(needle in data for needle in self.needles):
-            return None
-        return next((match.start() for match in self.regex.finditer(data, start) if self.accept(match)), None)
+        return next((match.start() for match in self._matches(data, start)), None)
 
     def replace(self, data: bytes, by: bytes) -> tuple[bytes, int]:
-        """Return ``data`` with ``by`` in place of every one, and how many there were; the name that announces one stays."""
-        if not any(needle in data for needle in self.needles):
-            return data, 0
+        """Return ``data`` with ``by`` in place of every one, and their number; the name that announces one stays."""
         group = "value" if "value" in self.regex.groupindex else 0
         parts, end = [], 0
-        for match in self.regex.finditer(data):
-            if self.accept(match):
-                parts += [data[end : match.start(group)], by]
-                end = match.end(group)
+        for match in self._matches(data):
+            parts += [data[end : match.start(group)], by]
+            end = match.end(group)
         return b"".join([*parts, data[end:]]), len(parts) // 2
 
 
-def _pattern(name: str, needles: tuple[bytes, ...], regex: bytes, accept: Callable[[re.Match[bytes]], bool] = _always) -> SecretPattern:
-    return SecretPattern(name, needles, re.compile(regex), accept)
+def _pattern(name: str, needles: tuple[bytes, ...], regex: bytes, *accept: Callable[[re.Match[bytes]], bool]) -> SecretPattern:
+    return SecretPattern(name, needles, re.compile(regex), *accept)
 
 
 def _announced(match: re.Match[bytes]) -> bool:
-    """Return whether a name is one of a secret, and what follows could be it: not a path, a word or a number."""
+    """Return whether a name announces a secret and its value could be one: not a path, a word or a number."""
     name, value = match["name"].decode(), match["value"]
     words = re.split(r"[^A-Z]+", name.upper())
     return (
@@ -94,7 +87,7 @@ PATTERNS = (
     _pattern(
         "bearer token",
         (b"earer", b"EARER"),
-        # A digit is asked for, so that prose and placeholders such as YOUR_KEY are no hit.
+        # A digit is required: prose and placeholders such as YOUR_KEY have none.
         rb"(?i:bearer)[ \t]+(?=[A-Za-z0-9._~+/-]*[0-9])[A-Za-z0-9._~+/-]{16,}",
     ),
     _pattern(
@@ -133,11 +126,7 @@ PATTERNS = (
 
 
 def literals(secrets: Mapping[str, str]) -> Iterator[SecretPattern]:
-    """Yield patterns for known texts, as they are and as others would write them down; blank ones name nothing.
-
-    Args:
-        secrets: each text -> what it is, for the message.
-    """
+    """Yield patterns for known texts (each text -> its kind), as they are and as other formats write them; skip blank ones."""
     for text, kind in secrets.items():
         secret = text.strip()
         forms = {
@@ -156,7 +145,7 @@ def literals(secrets: Mapping[str, str]) -> Iterator[SecretPattern]:
 
 
 def of_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of variables that are named like secrets -> what they are; paths and short values are left out."""
+    """Return the values of variables that are named like secrets -> their kind; leave out paths and short values."""
     found = {}
     for name, value in environ.items():
         text = value.strip()
@@ -175,7 +164,7 @@ class Found:
 
 
 def scan(stream: IO[bytes], patterns: Sequence[SecretPattern], see: Callable[[bytes], object]) -> Found | None:
-    """Return the first secret in a stream, read once and in bounded memory; ``see`` gets all that was read of it."""
+    """Return the first secret in a stream, read once in bounded memory; ``see`` gets each chunk."""
     size, lines, window = 0, 1, b""
     while chunk := stream.read(CHUNK):
         see(chunk)
@@ -183,7 +172,7 @@ def scan(stream: IO[bytes], patterns: Sequence[SecretPattern], see: Callable[[by
         tail = window[-OVERLAP:]
         lines += window.count(b"\n", 0, len(window) - len(tail))
         window = tail + chunk
-        # From 1: the byte before the window is unknown, so a pattern's look-behind could not be trusted at 0.
+        # From 1: a look-behind needs the byte before.
         if found := search(window, 1 if size > len(window) else 0, patterns):
             kind, position = found
             return Found(kind, lines + window.count(b"\n", 0, position))

@@ -14,6 +14,8 @@ import shlex
 from pathlib import Path
 
 from servemark.errors import ServemarkError
+from servemark.files.private import private
+from servemark.variables.table import COMPILE_CACHES
 
 FOLDER = "names"
 
@@ -31,9 +33,6 @@ def plain(folder: Path, root: Path) -> Path:
     """
     if is_plain(folder):
         return folder
-    # Here, because a far end that needs none of it starts sooner.
-    from servemark.files.private import private
-
     try:
         private(root)
     except ServemarkError as error:
@@ -56,11 +55,6 @@ def interpreter(python: str, root: Path) -> str:
 
 def folders(env: dict[str, str], root: Path) -> dict[str, str]:
     """Return the variables among ``env`` that name folders for compiled code with special characters, with plain names."""
-    if all(map(is_plain, env.values())):
-        return {}
-    # Here, because a far end that needs none of it starts sooner.
-    from servemark.variables.table import COMPILE_CACHES
-
     found = {}
     for name in COMPILE_CACHES:
         if name in env and not is_plain(env[name]):

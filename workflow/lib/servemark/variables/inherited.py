@@ -1,11 +1,11 @@
-"""Variables of the shell that starts snakemake which reach the servers and decide speed or answers.
+"""Inherited environment variables that reach the servers and decide speed or output.
 
-Sites set some of them in modules on purpose (fabric plugins), so they are handed on; what reaches a server unseen would be measured under
-the key of a server without it. So they stand in the plan, in the ledger's key and on the page.
+Sites set some of them in modules on purpose (fabric plugins), so servers get them; so that they are not measured under the key of a
+server without them, they are in the plan, the ledger key and the report.
 
-Taken is the environment of the main process, which local stages and jobs of a scheduler inherit (``submit.exported`` of the Slurm
-executor). Not seen from there is what is added on a node: by a prolog of the scheduler, by a login shell's profile before ``modules`` are
-loaded, and by files that libraries read for themselves (``~/.nccl.conf``).
+Read from the environment of the main process, which local stages and jobs of a scheduler inherit (``submit.exported`` of the Slurm
+executor). Variables that a node adds are not seen: by a scheduler's prolog, by a login shell's profile before ``modules`` are loaded, and
+in files that libraries read (``~/.nccl.conf``).
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from servemark.variables.table import in_key_if_inherited
 
 
 def deciding(env: Mapping[str, str], topology: Topology, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of an environment that a server inherits and that decide, by name.
-
-    An empty value is none: the libraries take it for unset. Secrets are left out by their names, as everywhere.
+    """Return the variables of an environment that a server inherits and that decide. Empty ones count as unset; secrets are left out.
 
     Args:
         given: the cluster's variables and the deployment's own, which win and are in the key already.
@@ -33,11 +31,10 @@ def deciding(env: Mapping[str, str], topology: Topology, given: Mapping[str, str
 
 
 def _reaches(name: str, topology: Topology) -> bool:
-    """Return whether a server gets the shell's value and uses it: ``launch.server_environment`` sets some names itself.
+    """Return whether a server uses the inherited value: ``launch.server_environment`` sets some names itself.
 
-    Every server gets its own interface for NCCL; where the executor copies variables, the shell's reaches the ranks. ``LD_LIBRARY_PATH``
-    is where NCCL finds the network's plugin, which within a node it has no use for; what vLLM itself loads lies in its environment, and
-    so the many paths that modules leave there make no other key of a server on one node.
+    Every server gets its own interface for NCCL; where the executor copies variables, the inherited one reaches the ranks. With
+    ``LD_LIBRARY_PATH`` NCCL finds the network's plugin, which it needs between nodes only.
     """
     if name == "NCCL_SOCKET_IFNAME":
         return topology.traits.copies_variables

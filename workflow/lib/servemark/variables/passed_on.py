@@ -9,7 +9,7 @@ from servemark.variables import table
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return our environment without what misleads another interpreter or passes on credentials (``table.TABLE``), plus ``extra``."""
+    """Return our environment without variables that mislead another interpreter or hold credentials (``table.TABLE``), plus ``extra``."""
     return {**handed_on(os.environ), **(extra or {})}
 
 

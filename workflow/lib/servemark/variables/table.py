@@ -1,4 +1,4 @@
-"""The one table of environment variables: what servemark does with each of them, or with each family.
+"""The one table of environment variables, or of families of them.
 
 To add a variable or a family, add it to one row. The first row that matches a name applies.
 
@@ -106,10 +106,10 @@ TABLE: tuple[Row, ...] = (
     Row(("*",), server=True, key=True, inherited=False),
 )  # fmt: skip
 
-# Variable -> its folder, and the variables by which a user says the same thing. DeepGEMM's folder and the tunings of FlashInfer follow
-# VLLM_CACHE_ROOT, and so does Inductor's for vLLM's own graphs: TORCHINDUCTOR_CACHE_DIR is for what is compiled outside of them, which
-# goes to /tmp otherwise. The driver's own cache of PTX (CUDA_CACHE_PATH) stays where it is: wheels and Triton bring code for the GPU
-# itself, and the driver locks one index file, which shared file systems are slow at.
+# Variable -> its folder, and other variables for the same. DeepGEMM and the tunings of FlashInfer follow VLLM_CACHE_ROOT, and so does
+# Inductor for vLLM's own graphs: TORCHINDUCTOR_CACHE_DIR is for code outside of them, which goes to /tmp otherwise. The driver's cache of
+# PTX (CUDA_CACHE_PATH) stays: wheels and Triton bring code for the GPU itself, and the driver locks one index file, which is slow on
+# shared file systems.
 COMPILE_CACHES: dict[str, tuple[str, tuple[str, ...]]] = {
     "VLLM_CACHE_ROOT": ("vllm", ("XDG_CACHE_HOME",)),
     "TORCHINDUCTOR_CACHE_DIR": ("inductor", ()),
