@@ -52,8 +52,7 @@ def own_variables(monkeypatch):
         os.environ.pop(name, None)
     for name, term in TERMS.items():
         monkeypatch.setitem(TERMS, name, term)
-    scheduled._partition_limit.cache_clear()
-    scheduled._has_gpus.cache_clear()
+    scheduled._ask.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -219,12 +218,11 @@ def test_the_main_process_ends_before_its_own_job_does(tmp_path, monkeypatch):
     monkeypatch.setattr(signals, "at", lambda moment, why: planned.append((moment, why)))
     monkeypatch.setattr(preflight, "check", lambda requests, say: None)
     monkeypatch.setattr(leftovers, "cancel", lambda *_: None)
-    monkeypatch.setattr(scheduled._Own, "ends_at", None)
-    scheduled.end_before_own_job()
+    monkeypatch.setattr(scheduled, "own_end", lambda: None)
+    scheduled.prepare(config(), Path("results/demo"))
     assert planned == [], "it has no end that is known"
     monkeypatch.setattr(scheduled, "own_end", lambda: 1000.0)
     scheduled.prepare(config(), Path("results/demo"))
-    scheduled.end_before_own_job()
     ((moment, why),) = planned
     assert moment == 1000.0 - scheduled.OWN_MARGIN_S
     assert "30 s" in why

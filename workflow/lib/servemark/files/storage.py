@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import getpass
 import os
 import sys
 import tempfile
@@ -94,19 +93,11 @@ def probe(folders: Iterable[Path], size: int = PROBE_BYTES, *, shared: Iterable[
     return list(found.values())
 
 
-def together(found: Sequence[StorageRefused]) -> StorageRefused:
-    """Return one error for several file systems."""
-    first, *others = found
-    if not others:
-        return first
-    what, do = ("\n".join(dict.fromkeys(getattr(one, part) for one in found)) for part in ("what", "do"))
-    return StorageRefused(what, do=do, reason=first.reason)
-
-
-def require(folder: Path) -> None:
-    """Raise StorageRefused if nothing can be written in ``folder`` now."""
-    for refused in probe([folder]):
-        raise refused
+def require(*folders: Path, shared: Iterable[Path] = ()) -> None:
+    """Raise StorageRefused with every file system that :func:`probe` finds."""
+    if found := probe(folders, shared=shared):
+        what, do = ("\n".join(dict.fromkeys(getattr(one, part) for one in found)) for part in ("what", "do"))
+        raise StorageRefused(what, do=do, reason=found[0].reason)
 
 
 @contextlib.contextmanager
@@ -170,23 +161,21 @@ def _words(reason: str, path: Path | None, needed: int | None) -> tuple[str, str
     """Return what happened, and what to do."""
     if path is None:
         return f"A file system refuses a write ({reason}).", f"Look at `df -h`, free space, {_AGAIN} {_ELSEWHERE}"
-    mount = mount_point(path)
-    asked = f" {size(needed)} are needed." if needed else ""
-    what, do = {
-        "disk_full": (f"No space is left to write {path}: {free_words(path)}.{asked}", f"Free space on {mount}"),
-        "quota_exceeded": (
-            f"Your disk quota does not allow to write {path}; {free_words(path)}.{asked}",
-            "Remove files there or ask your administrators for a larger quota",
-        ),
-        "read_only": (
-            f"The file system {mount} is read-only; {path} cannot be written.",
-            f"See `findmnt {mount}`; ask your administrators why (a kernel does this after a disk error)",
-        ),
-        _NOT_PERMITTED: (
-            f"Permission denied for {path}: this process runs as {_user()}; {_owner(existing(path))}.",
-            "Change its owner or mode, or name another place",
-        ),
-    }[reason]
+    mount, asked = mount_point(path), f" {size(needed)} are needed." if needed else ""
+    if reason == "disk_full":
+        what, do = f"No space is left to write {path}: {free_words(path)}.{asked}", f"Free space on {mount}"
+    elif reason == "quota_exceeded":
+        what = f"Your disk quota does not allow to write {path}; {free_words(path)}.{asked}"
+        do = "Remove files there or ask your administrators for a larger quota"
+    elif reason == "read_only":
+        what = f"The file system {mount} is read-only; {path} cannot be written."
+        do = f"See `findmnt {mount}`; ask your administrators why (a kernel does this after a disk error)"
+    else:
+        place = existing(path)
+        state = place.lstat()
+        what = f"Permission denied for {path}: this process runs as user {os.geteuid()}; {place} belongs to user {state.st_uid}, "
+        what += f"group {state.st_gid}, with mode {state.st_mode & 0o7777:04o}."
+        do = "Change its owner or mode, or name another place"
     return what, f"{do}, {_AGAIN} {_ELSEWHERE}"
 
 
@@ -216,18 +205,3 @@ def _try(folder: Path, size: int) -> OSError | None:
         error.filename = os.fspath(folder)
         return error
     return None
-
-
-def _owner(path: Path) -> str:
-    try:
-        state = path.lstat()
-    except OSError as error:
-        return str(error.strerror)
-    return f"{path} belongs to user {state.st_uid}, group {state.st_gid}, with mode {state.st_mode & 0o7777:04o}"
-
-
-def _user() -> str:
-    try:
-        return f"{getpass.getuser()}, {os.geteuid()}"
-    except (OSError, KeyError):
-        return str(os.geteuid())

@@ -43,8 +43,7 @@ BESIDE = {
 
 _PACKAGES = rf"(?:{PACKAGE}|{plugin.__name__})\b"
 _IMPORT = re.compile(
-    rf"^[ \t]*(?:from[ \t]+({_PACKAGES}[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]+)|import[ \t]+({_PACKAGES}[\w.]*))",
-    re.MULTILINE,
+    rf"^[ \t]*(?:from[ \t]+({_PACKAGES}[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]+)|import[ \t]+({_PACKAGES}[\w.]*))", re.MULTILINE
 )
 
 

@@ -174,8 +174,7 @@ def _require_storage(experiment: Experiment, *, scheduled: bool) -> None:
     places = [Path(".snakemake"), experiment.folder, config.ledger_folder]
     if not scheduled:
         places.append(private.runtime_folder())
-    if found := storage.probe(places, shared=[config.cache]):
-        raise storage.together(found)
+    storage.require(*places, shared=[config.cache])
     _State.places = [*places, Path(tempfile.gettempdir())]
     _State.shared = [config.cache]
 
@@ -234,7 +233,6 @@ def begin(experiment: Experiment) -> None:
     _State.unfinished = True
     # Otherwise a full disk gives a traceback for each line of Snakemake's log.
     logging.raiseExceptions = False
-    scheduled_run.end_before_own_job()
     logging.getLogger("snakemake.logging").addFilter(_tells_something)
     (experiment.folder / "summary.txt").unlink(missing_ok=True)
     _State.display = Display(experiment.folder / "progress.jsonl", check=reach.check)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from servemark.config.expand import points
 from servemark.config.model import Config
@@ -25,6 +26,7 @@ from snakemake_executor_plugin_slurm_guarded.request import RESOURCES as RESOURC
 from snakemake_executor_plugin_slurm_guarded.request import Request
 from snakemake_executor_plugin_slurm_guarded.terms import TERMS
 
+T = TypeVar("T")
 # Exported, so that the jobs of a run see what the main process sees.
 VARIABLE = "SERVEMARK_SCHEDULED"
 # Cluster file for a configuration without the key ``cluster``; a user may export it.
@@ -90,18 +92,15 @@ def prepare(config: Config, folder: Path) -> None:
     for name in config.deployments:
         count = lacking(config, folder / "deployments" / name / "plan.json")
         wanted.append(deployment_request(config, name, len(points(config, name)) if count is None else count))
+    say: Callable[[str], None] = lambda text: print(f"servemark: {text}", file=sys.stderr)  # noqa: E731
     try:
-        preflight.check([*wanted, *small_requests(config)], _say)
-        leftovers.cancel(sorted(folder.parent.glob("*/slurm/jobs.jsonl")), folder.parent.parent, _say)
+        preflight.check([*wanted, *small_requests(config)], say)
+        leftovers.cancel(sorted(folder.parent.glob("*/slurm/jobs.jsonl")), folder.parent.parent, say)
     except GuardedError as error:
         raise ConfigError(error.what, look=error.look, do=error.do, reason=error.reason) from error
-    _Own.ends_at = own_end()
-
-
-class _Own:
-    """Looked up before the executor removes the variables of our own job."""
-
-    ends_at: float | None = None
+    if ends_at := own_end():
+        why = f"the job that this process runs in ends in {OWN_MARGIN_S:.0f} s; its time limit is too short for the whole run."
+        signals.at(ends_at - OWN_MARGIN_S, why)
 
 
 def own_end() -> float | None:
@@ -114,19 +113,6 @@ def own_end() -> float | None:
         return datetime.fromisoformat(said.strip()).timestamp()
     except (CommandFailed, ValueError):
         return None
-
-
-def end_before_own_job() -> None:
-    """End the main process in good order before its own job is over."""
-    if _Own.ends_at is not None:
-        signals.at(
-            _Own.ends_at - OWN_MARGIN_S,
-            f"the job that this process runs in ends in {OWN_MARGIN_S:.0f} s; its time limit is too short for the whole run.",
-        )
-
-
-def _say(text: str) -> None:
-    print(f"servemark: {text}", file=sys.stderr)
 
 
 def deployment_request(config: Config, name: str, lacking: int | None) -> Request:
@@ -186,25 +172,17 @@ def _gpus_there(config: Config) -> bool:
     cluster = config.cluster
     if cluster is None or cluster.gpus_per_node or not cluster.exclusive or cluster.small_jobs.whole_node:
         return True
-    return _has_gpus(cluster.small_jobs.partition or cluster.partition)
+    return _ask(partitions.has_gpus, cluster.small_jobs.partition or cluster.partition) is not False
 
 
 def _limit(config: Config) -> float | None:
     cluster = config.cluster
-    return None if cluster is None or cluster.max_minutes else _partition_limit(cluster.partition)
+    return None if cluster is None or cluster.max_minutes else _ask(partitions.partition_limit, cluster.partition)
 
 
 @cache
-def _has_gpus(partition: str | None) -> bool:
+def _ask(question: Callable[[str | None], T], partition: str | None) -> T | None:
     try:
-        return partitions.has_gpus(partition)
-    except CommandFailed:
-        return True
-
-
-@cache
-def _partition_limit(partition: str | None) -> float | None:
-    try:
-        return partitions.partition_limit(partition)
+        return question(partition)
     except CommandFailed:
         return None

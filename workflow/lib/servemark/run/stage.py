@@ -79,8 +79,8 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, 
         _stop(deployment)
         sys.exit(1)
     finally:
-        for number in terminal:
-            os.close(number)
+        for copy in terminal:
+            os.close(copy)
         if worker:
             with contextlib.suppress(OSError):
                 worker.unlink(missing_ok=True)

@@ -96,9 +96,7 @@ PATTERNS = (
         rb"(?i:authorization)[\"']?[ \t]*[:=,][ \t]*[\"']?(?i:basic)[ \t]+[A-Za-z0-9+/]{8,}={0,2}",
     ),
     _pattern(
-        "user and password in an address",
-        (b"://",),
-        rb"://[^/\s:@\"'<>]{1,100}:(?=[^/\s:@\"'<>]*[0-9])(?!\*\*)[^/\s:@\"'<>]{8,200}@",
+        "user and password in an address", (b"://",), rb"://[^/\s:@\"'<>]{1,100}:(?=[^/\s:@\"'<>]*[0-9])(?!\*\*)[^/\s:@\"'<>]{8,200}@"
     ),
     _pattern("private key", (b"PRIVATE KEY",), rb"-----BEGIN [A-Z ]*PRIVATE KEY"),
     _pattern("JSON web token", (b"eyJ",), rb"(?<![A-Za-z0-9_-])eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}"),

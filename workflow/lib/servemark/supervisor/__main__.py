@@ -40,15 +40,7 @@ from servemark.processes import identity as processes
 from servemark.processes.identity import Identity
 from servemark.processes.shared_memory import Segments, remove_noted
 from servemark.records import DaemonState, utc_now, write_atomically
-from servemark.supervisor import (
-    KeeperSpec,
-    KeeperState,
-    launcher_log,
-    ownership,
-    process_request,
-    remove_secrets,
-    worker_file,
-)
+from servemark.supervisor import KeeperSpec, KeeperState, launcher_log, ownership, process_request, remove_secrets, worker_file
 from servemark.supervisor.machine_lock import MachineLock
 from snakemake_executor_plugin_slurm_guarded import retry
 
@@ -85,7 +77,7 @@ class Keeper:
     def run(self) -> None:
         """Take the lock, keep the daemons until there is a reason to end, end them, record the reason."""
         processes.become_subreaper()
-        signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "terminated", True))
         for ignored in (signal.SIGINT, signal.SIGHUP):
             signal.signal(ignored, signal.SIG_IGN)
         segments = Segments(Path(self.spec.scratch))
@@ -127,9 +119,6 @@ class Keeper:
         if why == "lifeline_ended":
             for token in self.spec.tokens:
                 Path(token).unlink(missing_ok=True)
-
-    def _on_term(self, *_: object) -> None:
-        self.terminated = True
 
     def _beat(self) -> None:
         """Send the heartbeat to the far ends. A thread of its own, because a shared disk that hangs may block the main one."""
@@ -230,17 +219,15 @@ class Keeper:
             for state in self.daemons.values():
                 if state.pid == pid and not state.ended_at:
                     code = os.waitstatus_to_exitcode(status)
-                    if code > 0 and why == "exited" and self._not_started(state.name):
+                    begin, until = self.launches.get(state.name, (0, 0.0))
+                    may_start = code > 0 and why == "exited" and time.monotonic() < until
+                    if may_start and retry.not_started(launcher_log(self.attempt, state.name), begin):
                         self.again[state.name] = time.monotonic() + retry.PAUSE_S
                         continue
                     if state.name in self.leashes and code > 128:
                         code = 128 - code  # how servemark.supervisor.remote hands on a signal
                     ending = {"exit_code": code} if code >= 0 else {"signal": -code}
                     self._record(state.model_copy(update={"ended_at": utc_now(), "why": why, **ending}))
-
-    def _not_started(self, name: str) -> bool:
-        begin, until = self.launches.get(name, (0, 0.0))
-        return time.monotonic() < until and retry.not_started(launcher_log(self.attempt, name), begin)
 
     def _end_tree(self, why: str) -> list[str]:
         """End the daemons, the last started first, then every other descendant; return what had to be killed."""
@@ -255,7 +242,9 @@ class Keeper:
         for name in reversed(self.daemons):
             identity = self.identities.get(name)
             if name in self.leashes:
-                self._let_go(name)
+                with self.leash_lock:
+                    if leash := self.leashes[name].stdin:
+                        leash.close()
             elif identity:
                 identity.signal(signal.SIGTERM)
             until = deadline + (far_s if name in self.leashes else 0.0)
@@ -277,19 +266,8 @@ class Keeper:
         self._reap(label)
         return named
 
-    def _let_go(self, name: str) -> None:
-        with self.leash_lock:
-            leash = self.leashes[name].stdin
-            if leash and not leash.closed:
-                leash.close()
 
-
-def main() -> None:
-    """Entry point of ``python -m servemark.supervisor ATTEMPT``."""
+if __name__ == "__main__":
     keeper = Keeper(Path(sys.argv[1]))
     with contextlib.suppress(KeyboardInterrupt):
         keeper.run()
-
-
-if __name__ == "__main__":
-    main()
