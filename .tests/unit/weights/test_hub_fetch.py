@@ -148,7 +148,7 @@ from pathlib import Path
 from servemark.run import stage
 from servemark.progress import Progress
 from servemark.weights import staging
-signal.signal(signal.SIGTERM, stage._as_interrupt)
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 made = staging.stage("m", sys.argv[1], Path(sys.argv[2]), Progress(None, "stage_weights"))
 print(made.source)
 """

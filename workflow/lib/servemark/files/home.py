@@ -29,7 +29,7 @@ def replaced(env: Mapping[str, str], private: Callable[[], Path]) -> dict[str, s
     kept = {
         name: value for name, value in env.items() if name != VARIABLE and not (chosen and name in FOLDERS and value.startswith(chosen))
     }
-    refusing = [name for name, below in FOLDERS.items() if _refuses(_place(kept, name, below))]
+    refusing = [name for name, below in FOLDERS.items() if _refuses(kept, name, below)]
     if not refusing:
         return kept
     root = private() / NAME
@@ -51,11 +51,7 @@ def replace() -> None:
             os.environ.pop(name, None)
 
 
-def _place(env: Mapping[str, str], name: str, below: str) -> str:
-    """Return the folder that libraries use; it begins with ``~`` if the user has no home folder."""
-    given = env.get(name, "").strip()
-    return os.path.expanduser(given or os.path.join(env.get("HOME") or "~", below))
-
-
-def _refuses(place: str) -> bool:
+def _refuses(env: Mapping[str, str], name: str, below: str) -> bool:
+    place = os.path.expanduser(env.get(name, "").strip() or os.path.join(env.get("HOME") or "~", below))
+    # It still begins with ``~`` if the user has no home folder.
     return place.startswith("~") or bool(storage.probe([Path(place)], _PROBE_BYTES))

@@ -67,7 +67,13 @@ def refusal(error: BaseException | None, places: Path | Sequence[Path] = (), *, 
         error = stated(str(error))
     if not isinstance(error, OSError) or (reason := REASONS.get(error.errno or 0)) is None:
         return None
-    path = _named(error) or _refusing([places] if isinstance(places, Path) else places, reason)
+    # shutil names source and destination; the second is written.
+    name = error.filename2 or error.filename
+    path = (
+        Path(os.fsdecode(name))
+        if isinstance(name, (str, bytes, os.PathLike))
+        else _refusing([places] if isinstance(places, Path) else places, reason)
+    )
     if path is None and reason == _NOT_PERMITTED:
         return None
     what, do = _words(reason, path, needed)
@@ -177,12 +183,6 @@ def _words(reason: str, path: Path | None, needed: int | None) -> tuple[str, str
         what += f"group {state.st_gid}, with mode {state.st_mode & 0o7777:04o}."
         do = "Change its owner or mode, or name another place"
     return what, f"{do}, {_AGAIN} {_ELSEWHERE}"
-
-
-def _named(error: OSError) -> Path | None:
-    # shutil names source and destination; what is written is the second.
-    name = error.filename2 or error.filename
-    return Path(os.fsdecode(name)) if isinstance(name, (str, bytes, os.PathLike)) else None
 
 
 def _refusing(places: Sequence[Path], reason: str) -> Path | None:

@@ -34,22 +34,21 @@ def parse_gpus(text: str, host_mib: int) -> tuple[tuple[Gpu, ...], str | None]:
     """
     gpus, driver = [], None
     for row in csv.reader(io.StringIO(text), skipinitialspace=True):
-        if len(row) == 4:
-            name, memory, uuid, driver = (cell.strip() for cell in row)
-            gpus.append(Gpu(name=name, memory_mib=_memory_mib(name, memory, host_mib), uuid=uuid))
+        if len(row) != 4:
+            continue
+        name, memory, uuid, driver = (cell.strip() for cell in row)
+        if found := re.match(r"\d+", memory):
+            mib = int(found[0])
+        elif memory.strip("[]") in ("N/A", "Not Supported"):
+            mib = host_mib
+        else:
+            raise ServemarkError(
+                f"nvidia-smi reports no memory size for {name}: {memory!r}. This usually means that a part of a GPU (MIG) was allocated.",
+                do="Allocate a whole GPU: servemark does not measure parts.",
+                reason="gpu_part_named",
+            )
+        gpus.append(Gpu(name=name, memory_mib=mib, uuid=uuid))
     return tuple(gpus), driver
-
-
-def _memory_mib(name: str, told: str, host_mib: int) -> int:
-    if told.strip("[]") in ("N/A", "Not Supported"):
-        return host_mib
-    if found := re.match(r"\d+", told):
-        return int(found[0])
-    raise ServemarkError(
-        f"nvidia-smi reports no memory size for {name}: {told!r}. This usually means that a part of a GPU (MIG) was allocated.",
-        do="Allocate a whole GPU: servemark does not measure parts.",
-        reason="gpu_part_named",
-    )
 
 
 def parse_cuda(text: str) -> str | None:

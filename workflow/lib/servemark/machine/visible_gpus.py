@@ -34,27 +34,20 @@ def places(value: str, uuids: Sequence[str]) -> tuple[int, ...]:
     entry is read up to where its number ends; a UUID may be shortened while it is unique, in any case of letters. The list ends at the
     first entry that names no GPU, and is empty when one is named twice.
     """
-    find = _by_uuid if value.startswith(UUID) else _by_number
     found: list[int] = []
     for entry in value.split(","):
-        place = find(entry, uuids)
-        if place is None:
+        if value.startswith(UUID):
+            word = entry.lower()
+            hits = [place for place, uuid in enumerate(uuids) if entry and uuid and uuid.lower().startswith(word[: len(uuid)])]
+        else:
+            number = re.match(r"\s*([+-]?\d+)", entry)
+            hits = [int(number[1])] if number and 0 <= int(number[1]) < len(uuids) else []
+        if len(hits) != 1:
             break
-        if place in found:
+        if hits[0] in found:
             return ()
-        found.append(place)
+        found += hits
     return tuple(found)
-
-
-def _by_number(entry: str, uuids: Sequence[str]) -> int | None:
-    number = re.match(r"\s*([+-]?\d+)", entry)
-    return int(number[1]) if number and 0 <= int(number[1]) < len(uuids) else None
-
-
-def _by_uuid(entry: str, uuids: Sequence[str]) -> int | None:
-    word = entry.lower()
-    hits = [place for place, uuid in enumerate(uuids) if uuid and uuid.lower().startswith(word[: len(uuid)])]
-    return hits[0] if entry and len(hits) == 1 else None
 
 
 def choose(gpus: tuple[Gpu, ...], env: Mapping[str, str], host: str) -> tuple[Gpu, ...]:
@@ -96,7 +89,8 @@ def choose(gpus: tuple[Gpu, ...], env: Mapping[str, str], host: str) -> tuple[Gp
             reason="gpu_order_open",
         )
     plain = [str(place) if numbered else gpus[place].uuid or "" for place in found]
-    if not all(_plain(entry, word, numbered) for entry, word in zip(value.split(","), plain, strict=False)):
+    taken = [re.sub(r"^\s*\+?0*(?=\d)|\s+$", "", entry) if numbered else entry for entry in value.split(",")[: len(plain)]]
+    if taken != plain:
         # vLLM reads an entry by int(), else by NVML, which needs the whole UUID (vllm/platforms/cuda.py, 0.25.1 and 0.32.0,
         # device_control_id_to_physical_device_id).
         raise ServemarkError(
@@ -105,10 +99,6 @@ def choose(gpus: tuple[Gpu, ...], env: Mapping[str, str], host: str) -> tuple[Gp
             reason="gpu_named_short",
         )
     return tuple(gpus[place] for place in found)
-
-
-def _plain(entry: str, word: str, numbered: bool) -> bool:
-    return re.fullmatch(rf"\s*\+?0*{word}\s*", entry) is not None if numbered else entry == word
 
 
 def hiding(hardware: Hardware) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -49,21 +50,17 @@ def _read(read: Callable[[Path], T], path: Path) -> T | None:
 
 
 def _restored(deployment: Path, ledger: Ledger) -> int:
-    plan = _read(Plan.read, deployment / "plan.json")
-    lost = [point for point in plan.points if not ledger.has(point.key)] if plan else []
-    return sum(_store(deployment / "points" / f"{point.load.name}.json", point.key, ledger) for point in lost)
-
-
-def _store(path: Path, key: str, ledger: Ledger) -> bool:
-    record = _read(Measurement.read, path)
-    if record is None or record.key != key or not is_keepable(record) or record.raw is None:
-        return False
-    try:
-        ledger.store(key, record, path.with_name(record.raw))
-    except (ValueError, FileNotFoundError):
-        # Its per-request results are gone or differ.
-        return False
-    return True
+    plan, count = _read(Plan.read, deployment / "plan.json"), 0
+    for point in plan.points if plan else ():
+        path = deployment / "points" / f"{point.load.name}.json"
+        if ledger.has(point.key) or not (record := _read(Measurement.read, path)):
+            continue
+        if record.key == point.key and is_keepable(record) and record.raw:
+            # Its per-request results may be gone or differ.
+            with contextlib.suppress(ValueError, FileNotFoundError):
+                ledger.store(point.key, record, path.with_name(record.raw))
+                count += 1
+    return count
 
 
 def _model_is_gone(manifest: Manifest) -> bool:

@@ -45,21 +45,14 @@ def at(moment: float, why: str) -> None:
 
 def _interrupt(number: int, _: object) -> None:
     for other in _ours():
-        signal.signal(other, _enough)
+        signal.signal(other, lambda *_: _end_now("interrupted again"))
     name = signal.Signals(number).name
     _say(f"{name}: ending the running stages; finished measurements are kept, run again to go on.")
     identity.signal_all(psutil.Process().children(), signal.SIGINT)
-    threading.Thread(target=_bound, name="bound", daemon=True).start()
+    timer = threading.Timer(BOUND_S, _end_now, [f"the running stages did not end within {BOUND_S:.0f} s"])
+    timer.daemon = True
+    timer.start()
     raise KeyboardInterrupt
-
-
-def _enough(*_: object) -> None:
-    _end_now("interrupted again")
-
-
-def _bound() -> None:
-    threading.Event().wait(BOUND_S)
-    _end_now(f"the running stages did not end within {BOUND_S:.0f} s")
 
 
 def _end_now(why: str) -> None:

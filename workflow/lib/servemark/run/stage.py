@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from servemark import supervisor
 from servemark.deployment import attempts
@@ -38,13 +37,19 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, 
     """
     # SIGINT as well: a run that a script started in the background ignores it.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _as_interrupt)
+        signal.signal(number, signal.default_int_handler)
     log_path, run_folder = Path(log), Path(log.partition("/logs/")[0])
     worker = supervisor.worker_file(deployment) if deployment else None
     progress = Progress(run_folder / "progress.jsonl", name, subject, log)
     terminal = os.dup(1), os.dup(2)
     try:
-        _redirect(log_path)
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        log_path.write_bytes(b"")
+        # Tools append to the same log.
+        with open(log_path, "ab", buffering=0) as stream:
+            for descriptor, output in ((1, sys.stdout), (2, sys.stderr)):
+                output.flush()
+                os.dup2(stream.fileno(), descriptor)
         if worker:
             write_atomically(worker, str(identity.myself()))
         if deployment and begins:
@@ -101,21 +106,6 @@ def _note(text: str) -> None:
     # The log's disk may be full.
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
-
-
-def _as_interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-def _redirect(log: Path) -> None:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_bytes(b"")
-    # Tools append to the same log.
-    with open(log, "ab", buffering=0) as stream:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.dup2(stream.fileno(), 1)
-        os.dup2(stream.fileno(), 2)
 
 
 def _stop(deployment: Path | None) -> None:

@@ -100,18 +100,13 @@ def run(path: Path) -> int:
         salvage.keep(scratch, request.keep, Path(request.log), salvage.folder(request.log, request.name))
     segments.remove()
     if scratch:
-        _leave(scratch, remove=asked)
+        with contextlib.suppress(OSError):
+            (scratch / USERS / str(os.getpid())).unlink()
+            if asked and not any((scratch / USERS).iterdir()):
+                shutil.rmtree(scratch, ignore_errors=True)
     child.returncode = 0  # collected here; the destructor of Popen must not try again
     code = os.waitstatus_to_exitcode(status) if status is not None else 0
     return code if code >= 0 else 128 - code
-
-
-def _leave(scratch: Path, *, remove: bool) -> None:
-    """Leave the folder. The last process to leave removes it if it was asked to end."""
-    with contextlib.suppress(OSError):
-        (scratch / USERS / str(os.getpid())).unlink()
-        if remove and not any((scratch / USERS).iterdir()):
-            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _reap(pid: int, status: int | None = None) -> int | None:
