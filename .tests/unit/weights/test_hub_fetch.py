@@ -145,7 +145,6 @@ def test_broken_connection_resumes_the_file(hub, stage):
 CHILD = """
 import signal, sys
 from pathlib import Path
-from servemark.run import stage
 from servemark.progress import Progress
 from servemark.weights import staging
 signal.signal(signal.SIGTERM, signal.default_int_handler)
