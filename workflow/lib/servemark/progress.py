@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 POLL_S = 0.3
+Check = Callable[[Mapping[str, Any]], Iterable[str]]
 
 
 class Progress:
@@ -29,8 +30,7 @@ class Progress:
     def say(self, text: str, **more: Any) -> None:
         """Write one line now, or set ``lost``: a full disk must not end a stage that still has servers to stop.
 
-        Args:
-            more: JSON values for the main process.
+        ``more`` are JSON values for the main process.
         """
         self._last = (time.monotonic(), text)
         if self._path is None:
@@ -47,8 +47,7 @@ class Progress:
     def waiting(self, text: str, every_s: float = 5.0, about: str | None = None) -> None:
         """Write what is waited for, with the time so far: at once when it changes, else every ``every_s`` seconds.
 
-        Args:
-            about: what is waited for, if the text has numbers that change; by default the text.
+        ``about`` names it if the text has numbers that change.
         """
         when, last = self._last
         key = about or text
@@ -70,15 +69,9 @@ def format_line(line: Mapping[str, Any], begin: float) -> str:
 
 
 class Display(threading.Thread):
-    """Prints lines that are appended to the file from now on.
+    """Prints lines that are appended to the file from now on, each with the texts that ``check`` returns for it."""
 
-    Args:
-        check: returns texts of the main process to print after a line.
-    """
-
-    def __init__(
-        self, path: Path, stream: TextIO = sys.stderr, check: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: ()
-    ):  # fmt: skip
+    def __init__(self, path: Path, stream: TextIO = sys.stderr, check: Check = lambda _: ()):
         super().__init__(name="progress", daemon=True)
         self._path, self._stream, self._check, self._begin = path, stream, check, time.time()
         self._offset = path.stat().st_size if path.exists() else 0

@@ -41,10 +41,9 @@ class Living:
 
     Args:
         purpose: queued: its job waits, or has just begun.
-        sure: False for a deployment on another host, without a job and with old files.
-        attempt: its folder; None for a queued one.
+        sure: False for one on another host, without a job and with old files.
         since: seconds since 1970.
-        left_s: until it is ended because the allocation's time is over; None: no end is set.
+        left_s: until the allocation's time is over.
         finished: requests that a served endpoint has completed.
     """
 

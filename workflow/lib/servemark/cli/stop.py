@@ -32,11 +32,7 @@ class NothingToStop(ServemarkError):
 
 
 def choose(found: Sequence[Living], name: str, run: str | None) -> Living:
-    """Return the deployment of this name.
-
-    Raises:
-        NothingToStop: none or several have it; the message lists what lives.
-    """
+    """Return the deployment of this name, or raise NothingToStop with a list of what lives."""
     fitting = [one for one in found if one.deployment == name and run in (None, one.run)]
     if len(fitting) == 1:
         return fitting[0]
@@ -131,11 +127,6 @@ class Stopping:
 
 
 def stop(results: Path, name: str, run: str | None, say: Callable[[str], None]) -> None:
-    """Stop the deployment of this name.
-
-    Raises:
-        NothingToStop: none or several have this name.
-        ServemarkError: it did not end.
-    """
+    """Stop the deployment of this name."""
     jobs = Jobs()
     Stopping(say, jobs).run(choose(living(results, jobs), name, run))

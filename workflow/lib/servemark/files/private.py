@@ -13,13 +13,10 @@ RUNTIME_VARIABLE = "SERVEMARK_RUNTIME_DIR"
 
 
 def runtime_root() -> Path:
-    """Return this user's private folder for short-lived files on this machine.
+    """Return this user's private folder for short-lived files on this machine, or raise ServemarkError.
 
     Short, because Ray makes socket names of at most 107 bytes below it. ``SERVEMARK_RUNTIME_DIR`` names another one; all runs that share
     the machine need the same, since its lock is there.
-
-    Raises:
-        ServemarkError: other users can write there.
     """
     return private(runtime_folder())
 
@@ -30,11 +27,7 @@ def runtime_folder() -> Path:
 
 
 def private(root: Path) -> Path:
-    """Return this folder, made if it is missing.
-
-    Raises:
-        ServemarkError: other users can write there.
-    """
+    """Return this folder, made if it is missing, or raise ServemarkError if other users can write there."""
     with contextlib.suppress(FileExistsError):
         root.mkdir(mode=0o700, parents=True)
     status = root.lstat()

@@ -15,10 +15,9 @@ CALL_S = 1.0
 def is_taken(host: str, port: int) -> bool:
     """Return whether a program has bound this port, also one that does not listen yet, as vLLM's server while it loads.
 
-    With SO_REUSEADDR, as vLLM sets it, two sockets may be bound to one port while neither listens, so only an attempt without it
-    detects a server that loads. That attempt also fails for 60 s after a server's end (TCP_TIMEWAIT_LEN in include/net/tcp.h) over
-    closed connections, which the kernel lists. During that time a server that loads on that port is not detected, and reports itself
-    that the port is taken.
+    Only an attempt without SO_REUSEADDR detects such a server, because vLLM sets it. That attempt also fails for 60 s after a server's
+    end (TCP_TIMEWAIT_LEN in include/net/tcp.h) over closed connections, which the kernel lists. During that time a server that loads
+    is not detected, and reports itself that the port is taken.
     """
     if _binds(host, port, reuse=False):
         return False

@@ -1,8 +1,7 @@
-"""POSIX shared memory that killed servers leave behind: noted while they live, removed after their end.
+"""POSIX shared memory that killed servers leave in /dev/shm: noted while they live, removed after their end.
 
-Killed processes of vLLM, NCCL and Python leave segments in /dev/shm: memory that nobody frees, and names that can keep a later server
-from starting (vLLM's CPU ranks name theirs by a port). Such a file does not name its owner, so what a tree of processes has mapped is
-noted while it lives.
+Killed processes of vLLM, NCCL and Python leave memory that nobody frees, and names that can keep a later server from starting (vLLM's
+CPU ranks name theirs by a port). Such a file does not name its owner.
 """
 
 from __future__ import annotations

@@ -35,7 +35,10 @@ def make_good(run_folder: Path, config: Config) -> list[str]:
             said.append(f"The files of the model {name} are gone ({manifest.path}); they are made or fetched again.")
     for name in sorted({deployment.environment for deployment in used}):
         path = run_folder / "environments" / name / "environment.json"
-        if (environment := _read(Environment.read, path)) and _environment_is_gone(environment):
+        environment = _read(Environment.read, path)
+        if environment and environment.origin == "lock" and not Path(environment.python).exists():
+            # What is left of it counts as half-built.
+            Path(environment.prefix, MARKER).unlink(missing_ok=True)
             path.unlink()
             said.append(f"The environment {name} is gone ({environment.prefix}); it is built again.")
     return said
@@ -72,11 +75,3 @@ def _model_is_gone(manifest: Manifest) -> bool:
         except WeightsRefused:
             shutil.rmtree(folder, ignore_errors=True)
     return manifest.source.startswith(("builtin:", "hf:")) and not folder.is_dir()
-
-
-def _environment_is_gone(environment: Environment) -> bool:
-    """Return whether the interpreter of a built environment is gone; what is left of it then counts as half-built."""
-    if environment.origin != "lock" or Path(environment.python).exists():
-        return False
-    Path(environment.prefix, MARKER).unlink(missing_ok=True)
-    return True

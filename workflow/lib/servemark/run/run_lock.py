@@ -53,11 +53,7 @@ def executes(argv: Sequence[str], *, dry_run: bool) -> bool:
 
 
 def claim(workdir: Path, argv: Sequence[str], *, dry_run: bool = False) -> list[str]:
-    """Claim the checkout for this process, unless its call of snakemake runs no jobs.
-
-    Args:
-        workdir: the directory that holds ``.snakemake``.
-        argv: the command line without the program.
+    """Claim the checkout that holds ``.snakemake``, unless this call of snakemake (``argv``) runs no jobs.
 
     Returns:
         Messages for the user about what an earlier, dead run left.

@@ -55,12 +55,7 @@ KEYS = {
 
 
 def is_scheduled(*, is_main: bool, jobs: int | None) -> bool:
-    """Return whether jobs go to a scheduler.
-
-    Args:
-        jobs: Snakemake's limit of jobs at a time. Only executors that are not local have one, and while Snakemake parses, the
-            executor's name is not known.
-    """
+    """Return whether jobs go to a scheduler: while Snakemake parses, its limit ``jobs`` is set only for executors that are not local."""
     if is_main:
         os.environ.pop(VARIABLE, None)
         if jobs is not None:
@@ -122,11 +117,10 @@ def deployment_request(config: Config, name: str, lacking: int | None) -> Reques
 
 
 def allocation_request(config: Config, folder: Path, name: str, *, serving: bool, timed: bool = True) -> Request:
-    """Return what a deployment's job asks for.
+    """Return what a deployment's job asks for; for ``serving`` a day, or what the cluster file and the partition allow.
 
     Args:
         folder: the run's results.
-        serving: the job serves an endpoint, as long as the cluster file and the partition allow, a day at most.
         timed: whether the time limit is wanted; it needs the ledger.
     """
     if serving:

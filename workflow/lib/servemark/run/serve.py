@@ -29,11 +29,8 @@ def target(run: str, deployment: str) -> str:
 def begin(run_folder: Path, deployments: Iterable[str], words: Iterable[str], *, scheduled: bool) -> None:
     """Forget how earlier endpoints ended, so that the same target serves again, and remove their leftovers now and at exit.
 
-    Call it in the main process of a run that executes jobs, before Snakemake looks at any file. On one machine several targets end the
-    process with exit code 2: the second would wait until the first is stopped.
-
-    Args:
-        words: the command line: while Snakemake parses, the targets are not known.
+    Call it in the main process of a run that executes jobs, before Snakemake looks at any file. Several targets in ``words``, the command
+    line, end the process with exit code 2 on one machine: the second would wait until the first is stopped.
     """
     try:
         if not scheduled:

@@ -125,11 +125,7 @@ def launch(attempt: Path, spec: KeeperSpec) -> None:
 
 
 def request(attempt: Path, asked: process_request.DaemonRequest, timeout_s: float = 20.0) -> DaemonState:
-    """Ask the supervisor for a daemon and wait until it has started it.
-
-    Raises:
-        TimeoutError: it did not start it; it has ended or is stuck.
-    """
+    """Ask the supervisor for a daemon and wait until it has started it. TimeoutError: it has ended or is stuck."""
     write_atomically(attempt / "requests" / f"{asked.name}.json", asked.model_dump_json(indent=2) + "\n", mode=0o600)
     path = attempt / "daemons" / f"{asked.name}.json"
     deadline = time.monotonic() + timeout_s
@@ -144,7 +140,7 @@ def ask_to_end(attempt: Path) -> None:
     """Ask the supervisor to end by the stop file; by a signal if the disk takes no file. Leave attempts of other checkouts alone.
 
     Raises:
-        OSError: the stop file cannot be written, and the supervisor is not on this machine.
+        OSError: neither is possible.
     """
     if copied(attempt):
         return
@@ -158,11 +154,7 @@ def ask_to_end(attempt: Path) -> None:
 
 
 def stop(attempt: Path, timeout_s: float) -> KeeperState | None:
-    """Ask the supervisor to end everything and wait for it. Return at once for an attempt of another checkout.
-
-    Raises:
-        KeeperStuck: it did not end within ``timeout_s``.
-    """
+    """Ask the supervisor to end everything and wait for it; KeeperStuck after ``timeout_s``. Leave attempts of other checkouts alone."""
     if copied(attempt):
         return read_state(attempt)
     ask_to_end(attempt)

@@ -41,7 +41,6 @@ from servemark.processes.identity import Identity
 from servemark.processes.shared_memory import Segments, remove_noted
 from servemark.records import DaemonState, utc_now, write_atomically
 from servemark.supervisor import KeeperSpec, KeeperState, launcher_log, ownership, process_request, remove_secrets, worker_file
-from servemark.supervisor.machine_lock import MachineLock
 from snakemake_executor_plugin_slurm_guarded import retry
 
 TICK_S = 0.1
@@ -134,7 +133,7 @@ class Keeper:
     def _take_machine(self) -> str | None:
         if self.spec.machine_lock is None:
             return None
-        self._machine, said = MachineLock(Path(self.spec.machine_lock)), None
+        self._machine, said = ownership.MachineLock(Path(self.spec.machine_lock)), None
         while holder := self._machine.take():
             if holder != said:
                 self.say("waiting", waiting_for=holder)

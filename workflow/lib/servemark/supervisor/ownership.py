@@ -1,4 +1,4 @@
-"""Ownership of a deployment: only the newest allocation works on it.
+"""Ownership: only the newest allocation works on a deployment, and only one deployment on a machine without a scheduler.
 
 A scheduler that declares a node lost starts the deployment again elsewhere, while processes on the lost node may still run and write.
 The newest allocation writes its name to ``owner`` in the deployment's folder; a process that finds another name there ends and writes
@@ -8,6 +8,7 @@ no record.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 from collections.abc import Collection
@@ -120,3 +121,28 @@ def snakemakes_of_jobs_over(alive: Collection[str], listed_at: float) -> list[ps
 
 def _is_snakemake(words: list[str]) -> bool:
     return words[1:3] == ["-m", "snakemake"] or any(Path(word).name == "snakemake" for word in words[:2])
+
+
+class MachineLock:
+    """Without a scheduler one deployment uses the machine at a time. Held from :meth:`take` until this process ends."""
+
+    def __init__(self, path: Path):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._file = open(path, "a+")  # noqa: SIM115 - stays open
+
+    def take(self) -> str | None:
+        """Take the lock; return the holder's name if another process has it."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.seek(0)
+            return self._file.read().strip() or "another deployment"
+        return None
+
+    def sign(self, words: str) -> None:
+        """Write the holder's name for waiting processes. On a full disk the lock works without it."""
+        with contextlib.suppress(OSError):
+            self._file.truncate(0)
+            self._file.seek(0)
+            self._file.write(words)
+            self._file.flush()

@@ -68,12 +68,9 @@ def without_step(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment(request: DaemonRequest) -> dict[str, str]:
-    """Return the process's environment; call it on the node of the process.
+    """Return the process's environment; call it on the node of the process. An unreadable secret is an OSError.
 
     The tools of its interpreter's environment (ninja) come first in PATH. Temporary files go to ``scratch``.
-
-    Raises:
-        OSError: a secret's file cannot be read.
     """
     asked = dict(request.env)
     if request.scratch:
