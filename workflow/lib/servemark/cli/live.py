@@ -6,6 +6,7 @@ Slurm's jobs, or, for another host without a job, with the age of the newest fil
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -181,18 +182,12 @@ def _nodes(folder: Path, state: KeeperState) -> tuple[str, ...]:
 def _last_progress(path: Path) -> dict[str, dict[str, Any]]:
     """Return the last line of progress of each deployment."""
     found: dict[str, dict[str, Any]] = {}
-    try:
-        with open(path, "rb") as stream:
-            stream.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            lines = stream.read().splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        try:
-            last = json.loads(line)
-            found[last["subject"]] = {"time": float(last["time"]), "stage": last["stage"], "text": last["text"]}
-        except (ValueError, KeyError, TypeError):
-            continue
+    with contextlib.suppress(OSError), open(path, "rb") as stream:
+        stream.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        for line in stream:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                last = json.loads(line)
+                found[last["subject"]] = {"time": float(last["time"]), "stage": last["stage"], "text": last["text"]}
     return found
 
 

@@ -138,17 +138,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = _parser().parse_args(argv)
         arguments.do(arguments)
-    except ServemarkError as error:
-        print(f"servemark: {error.message()}", file=sys.stderr)
-        return error.exit_code
     except KeyboardInterrupt:
         print("servemark: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader, such as `head`, has ended; the flush at our end would fail too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        refused = storage.refusal(error)
+    except (ServemarkError, OSError) as error:
+        refused = error if isinstance(error, ServemarkError) else storage.refusal(error)
         if refused is None:
             raise
         print(f"servemark: {refused.message()}", file=sys.stderr)

@@ -129,14 +129,11 @@ def load(
             experiment = _claim(experiment, sources, scheduled=scheduled, dry_run=dry_run)
         else:
             identity.ensure_lifeline()
-    except ServemarkError as error:
-        print(f"servemark: {error.message()}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        refused = storage.refusal(error, [Path(".snakemake"), Path("results")])
+    except (ServemarkError, OSError) as error:
+        refused = error if isinstance(error, ServemarkError) else storage.refusal(error, [Path(".snakemake"), Path("results")])
         if refused is None:
             raise
-        print(f"servemark: {refused.message()}", file=sys.stderr)
+        _print([refused.message()])
         sys.exit(refused.exit_code)
     longest = max(map(len, experiment.points.values()))
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 1000 + _FRAMES_PER_POINT * longest))
@@ -151,14 +148,17 @@ def _claim(experiment: Experiment, sources: Sequence[os.PathLike[str]], *, sched
     atexit.register(storage.tidy, run_lock.release, Path.cwd())
     if not run_lock.executes(sys.argv[1:], dry_run=dry_run):
         return experiment
-    _require_storage(experiment, scheduled=scheduled)
+    config = experiment.config
+    places = [Path(".snakemake"), experiment.folder, config.ledger_folder, *([] if scheduled else [private.runtime_folder()])]
+    storage.require(*places, shared=[config.cache])
+    _State.places, _State.shared = [*places, Path(tempfile.gettempdir())], [config.cache]
     if scheduled:
-        scheduled_run.prepare(experiment.config, experiment.folder)
+        scheduled_run.prepare(config, experiment.folder)
     # No other run lives here, so live records and keys are those of dead deployments.
     _remove_tokens(experiment)
     atexit.register(storage.tidy, _remove_tokens, experiment)
     _write_settings(experiment)
-    _print(restore.make_good(experiment.folder, experiment.config))
+    _print(restore.make_good(experiment.folder, config))
     git_state.note(experiment.folder, git_state.look(Path.cwd(), [Path(path) for path in sources]))
     return replace(experiment, executes=True)
 
@@ -166,17 +166,6 @@ def _claim(experiment: Experiment, sources: Sequence[os.PathLike[str]], *, sched
 def _print(messages: Iterable[str]) -> None:
     for message in messages:
         print(f"servemark: {message}", file=sys.stderr)
-
-
-def _require_storage(experiment: Experiment, *, scheduled: bool) -> None:
-    """Raise StorageRefused, with every file system that refuses, if the first writes would fail."""
-    config = experiment.config
-    places = [Path(".snakemake"), experiment.folder, config.ledger_folder]
-    if not scheduled:
-        places.append(private.runtime_folder())
-    storage.require(*places, shared=[config.cache])
-    _State.places = [*places, Path(tempfile.gettempdir())]
-    _State.shared = [config.cache]
 
 
 class _State:
