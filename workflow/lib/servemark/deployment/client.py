@@ -121,13 +121,7 @@ class BenchmarkClient:
         request = DaemonRequest(
             name=f"client-{self.point.name}",
             argv=(self.python, str(_RUN_CLIENTS), str(order.absolute())),
-            env={
-                "HF_HUB_OFFLINE": "1",
-                "VLLM_NO_USAGE_STATS": "1",
-                **self._warmup,
-                **command_lines.NO_PROXY,
-                **self.variables,
-            },
+            env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **self._warmup, **command_lines.NO_PROXY, **self.variables},
             secret_env={"OPENAI_API_KEY": str(self.ready.key_file)},
             log=str(here.log.absolute()),
             modules=modules,

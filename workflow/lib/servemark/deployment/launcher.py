@@ -86,10 +86,7 @@ class Ground:
             raise self._not_started(asked.name, error) from None
         if state.why == "never_started":
             raise StageFailed(
-                f"{asked.argv[0]} cannot be started.",
-                look=state.log,
-                do="Check the environment's prefix.",
-                reason="never_started",
+                f"{asked.argv[0]} cannot be started.", look=state.log, do="Check the environment's prefix.", reason="never_started"
             )
 
     def _not_started(self, name: str, error: TimeoutError) -> StageFailed:

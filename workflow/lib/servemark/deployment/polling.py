@@ -61,10 +61,7 @@ def poll(
         if clock() - begin > timeouts.start:
             raise StageFailed(f"The server was not ready after {timeouts.start:.0f} s (last: {answer}).", reason="startup_timeout")
         if clock() - moved_at > timeouts.stall:
-            raise StageFailed(
-                f"The server's log has been silent for {timeouts.stall:.0f} s (last: {answer}).",
-                reason="startup_stalled",
-            )
+            raise StageFailed(f"The server's log has been silent for {timeouts.stall:.0f} s (last: {answer}).", reason="startup_stalled")
         sleep(INTERVAL_S)
 
 

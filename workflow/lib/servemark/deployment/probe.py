@@ -46,9 +46,7 @@ class ServerProbe:
         names = _model_names(models)
         if self._name not in names:
             raise StageFailed(
-                f"The server lists the models {names}, not {self._name!r}: it is not the one we started.",
-                do=do,
-                reason="foreign_server",
+                f"The server lists the models {names}, not {self._name!r}: it is not the one we started.", do=do, reason="foreign_server"
             )
         answer = self._client.post(
             "/v1/completions",

@@ -16,17 +16,7 @@ from servemark.launch import compile_cache as compiled
 from servemark.machine import free_ports
 from servemark.nodes import port_plan
 from servemark.processes import identity
-from servemark.records import (
-    Cluster,
-    Endpoint,
-    Fabric,
-    Failure,
-    Node,
-    Part,
-    Replica,
-    ServerPlace,
-    utc_now,
-)
+from servemark.records import Cluster, Endpoint, Fabric, Failure, Node, Part, Replica, ServerPlace, utc_now
 from servemark.records.deployment import CompileCache
 from servemark.supervisor.process_request import DaemonRequest
 
@@ -151,13 +141,7 @@ class Serving:
                 grace_s=here.timeouts.stop,
             )
             ground.start(node.name, request)
-        return ServerPlace(
-            replica=replica.name,
-            daemon=name,
-            node=head.name,
-            url=f"http://{head.address}:{port}",
-            argv=tuple(argv),
-        )
+        return ServerPlace(replica=replica.name, daemon=name, node=head.name, url=f"http://{head.address}:{port}", argv=tuple(argv))
 
     def _router(self, servers: tuple[ServerPlace, ...]) -> ServerPlace:
         """Return the one address in front of the servers. await_ready starts it: it asks replicas that are ready, or ends."""

@@ -14,30 +14,10 @@ from typing import Literal
 import yaml
 from pydantic import field_validator
 
-from servemark.diagnosis.text import (
-    Log,
-    error_lines,
-    parse,
-    ray_error_lines,
-    root_error_lines,
-    torn_traceback,
-    tracebacks,
-    window,
-)
+from servemark.diagnosis.text import Log, error_lines, parse, ray_error_lines, root_error_lines, torn_traceback, tracebacks, window
 from servemark.records import Strict
 
-__all__ = [
-    "Diagnosis",
-    "Log",
-    "Row",
-    "catalogue",
-    "diagnose",
-    "first_errors",
-    "root_error",
-    "row",
-    "states_error",
-    "warnings",
-]
+__all__ = ["Diagnosis", "Log", "Row", "catalogue", "diagnose", "first_errors", "root_error", "row", "states_error", "warnings"]
 
 
 class Row(Strict):

@@ -58,10 +58,7 @@ _MARKERS = tuple(
             r"|Explicitly set .* for KV cache|Profiling CUDA graph memory",
             "profiling memory / KV cache",
         ),
-        (
-            r"Starting torch\.compile|for vLLM's torch\.compile|Dynamo bytecode transform|Warming up model for the compilation",
-            "compiling",
-        ),
+        (r"Starting torch\.compile|for vLLM's torch\.compile|Dynamo bytecode transform|Warming up model for the compilation", "compiling"),
         (r"Starting to load model|Loading weights took|Loading safetensors checkpoint", "loading weights"),
         (r"world_size=\d+ rank=\d+ .*distributed_init_method", CONNECTING),
         (r"Connected to Ray cluster|Creating a new placement group", "creating the Ray placement group"),

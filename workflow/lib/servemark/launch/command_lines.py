@@ -126,15 +126,7 @@ def ray_node(python: str, node: Node, devices: int, scratch: str, ports: Sequenc
     ]
 
 
-def bench(
-    python: str,
-    url: str,
-    served_name: str,
-    tokenizer: str,
-    point: LoadPoint,
-    folder: str,
-    name: str,
-) -> list[str]:
+def bench(python: str, url: str, served_name: str, tokenizer: str, point: LoadPoint, folder: str, name: str) -> list[str]:
     """Return ``vllm bench serve`` for one load point, per-request results saved. The key goes by environment (OPENAI_API_KEY)."""
     argv = [
         python,

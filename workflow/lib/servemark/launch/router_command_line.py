@@ -23,13 +23,7 @@ _MAX_PAYLOAD_BYTES = 64 * 2**20
 
 
 def router(
-    python: str,
-    workers: Sequence[str],
-    host: str,
-    port: int,
-    metrics_port: int,
-    engines: int = 1,
-    routing: PolicyName = "round_robin",
+    python: str, workers: Sequence[str], host: str, port: int, metrics_port: int, engines: int = 1, routing: PolicyName = "round_robin"
 ) -> list[str]:
     """Return vllm-router for replicas that are ready, or for each of their data parallel engines.
 

@@ -29,11 +29,7 @@ BODY = json.dumps({"error": {"message": MESSAGE, "type": "invalid_request_error"
 START: Scope = {
     "type": "http.response.start",
     "status": 401,
-    "headers": [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(BODY)).encode()),
-        (b"www-authenticate", b"Bearer"),
-    ],
+    "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(BODY)).encode()), (b"www-authenticate", b"Bearer")],
 }
 
 
