@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from servemark.deployment import how_to_use
 
 RUN, NAME = "demo", "plain"
@@ -12,10 +10,10 @@ FACTS = how_to_use.Facts(
     deployment=NAME,
     url="http://10.1.0.7:20003",
     served_name="tiny",
-    key_file=Path("/shared/my results/api-key"),
+    key_file="/shared/my results/api-key",
     node="node07",
     user="alice",
-    checkout=Path("/shared/checkout"),
+    checkout="/shared/checkout",
     scheduled=True,
     ends_at=1_800_000_000.0,
 )

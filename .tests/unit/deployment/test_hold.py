@@ -82,13 +82,11 @@ def test_the_page_names_everything_that_a_user_needs():
         "2027-01-15",
     ):
         assert fact in page, fact
-    assert "For LOGIN put in" in page
 
 
 def test_the_page_of_this_machine_has_no_login_node_and_no_end():
     page = how_to_use.page(replace(FACTS, scheduled=False, ends_at=None, url="http://127.0.0.1:20003"))
-    assert "LOGIN" not in page and "alice@node07" in page
-    assert "until it is stopped, or the snakemake that holds it ends" in page
+    assert "LOGIN" not in page and "alice@node07" in page and "2027-01-15" not in page
 
 
 def test_the_page_says_what_the_key_does_not_protect():
@@ -98,10 +96,12 @@ def test_the_page_says_what_the_key_does_not_protect():
 
 
 def test_the_python_code_is_a_whole_program_and_stands_in_the_page():
-    code = how_to_use.python(FACTS)
-    ast.parse(code)
-    page = how_to_use.page(FACTS)
-    assert page.partition(f"{how_to_use.PYTHON_BEGIN}\n")[2].partition(how_to_use.PYTHON_END)[0] == code
+    code = how_to_use.page(FACTS).partition(f"{how_to_use.PYTHON_BEGIN}\n")[2].partition(how_to_use.PYTHON_END)[0]
+    assert {ast.unparse(word.value) for word in ast.walk(ast.parse(code)) if isinstance(word, ast.keyword)} >= {
+        repr(f"{FACTS.url}/v1"),
+        f"Path({FACTS.key_file!r}).read_text().strip()",
+        repr(FACTS.served_name),
+    }
 
 
 def test_no_command_puts_the_key_on_a_command_line():
@@ -202,7 +202,7 @@ def test_a_keeper_that_was_killed_is_a_failure(place):
     place.says("running", alive=False)
     with pytest.raises(StageFailed) as caught:
         place.holding().run()
-    assert caught.value.reason == "server_died" and "its keeper is gone" in caught.value.what
+    assert caught.value.reason == "server_died"
     assert place.stopped == 1 and attempts.noted_failure(place.attempt).stage == "hold_endpoint"
 
 
@@ -214,9 +214,10 @@ def test_what_did_not_come_up_ended_well_only_if_it_was_asked_to(place, reason, 
         held = holding.run()
         assert (held.why, held.since) == (reason, None)
     else:
-        with pytest.raises(StageFailed, match=r"It is gone\."):
+        with pytest.raises(StageFailed) as caught:
             holding.run()
-        assert "  | ValueError: no" in place.told.words and "what to do: Mend it." in place.told.words
+        assert (caught.value.reason, caught.value.what, caught.value.do) == (reason, failure.detail, failure.remedy)
+        assert all(any(part in text for text in place.told.words) for part in (*failure.quote, failure.remedy))
     assert place.stopped == 1
 
 
@@ -280,4 +281,4 @@ def test_a_new_run_forgets_earlier_holds(tmp_path, monkeypatch):
 def test_several_on_one_machine_end_the_process_with_code_2(tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         serve.begin(tmp_path / RUN, BOTH, ["serve"], scheduled=False)
-    assert caught.value.code == 2 and "one deployment is served at a time" in capsys.readouterr().err
+    assert caught.value.code == 2 and ONE in capsys.readouterr().err

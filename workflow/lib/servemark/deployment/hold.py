@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import httpx
 
@@ -22,29 +22,25 @@ from servemark.deployment.watch import Load, scraper
 from servemark.errors import StageFailed
 from servemark.planning import exposure
 from servemark.processes import identity
-from servemark.records import Cluster, Failure, Ready, Stopped, utc_now, write_atomically
+from servemark.records import Cluster, Failure, Ready, utc_now, write_atomically
 from servemark.records.endpoint import EndpointStatus, Held
 from servemark.supervisor import ownership
 
 STAGE = "hold_endpoint"
 STATUS = "status.json"
 HEARTBEAT_S = 5.0
-# How soon the end of the deployment is seen.
+# Pause between two checks of whether the deployment has ended.
 TICK_S = 0.3
-# The user at the main Snakemake is told that it is still held, and how much it is used, this often.
+# How often progress reports that the endpoint is served, and how much it is used.
 TELL_S = 600.0
-# Log lines of a failure that are told at once; the log has the rest.
+# Log lines of a failure that progress prints; the log has the rest.
 QUOTED = 5
-Well = Literal["stop_requested", "out_of_time"]
+WELL = ("stop_requested", "out_of_time")
 
 
 @dataclass
 class Usage:
-    """Counts requests through every server's /metrics.
-
-    Args:
-        scrapes: one function for each server, by the daemon's name.
-    """
+    """Counts requests through every server's /metrics. ``scrapes``: a function for each server, by the daemon's name."""
 
     scrapes: Mapping[str, Callable[[], Load]]
     finished: int = 0
@@ -82,17 +78,39 @@ class Holding:
             StageFailed: it did not come up, or it died; states the cause. Nothing of it is left either.
             TakenOver: another allocation works on it.
         """
-        ready = self.ready
+        ready, failure, since, finished = self.ready, self.ready.failure, None, 0
         if ready.attempt is None:
-            raise self._error(ready.failure or _no_attempt())
+            raise self._error(failure or _NOT_STARTED)
         attempt = Path(ready.attempt)
-        if ready.failure:
-            return self._not_ready(attempt, ready.failure)
-        assert ready.url and ready.key_file and ready.served_name, "a live deployment's token is complete"
-        key = Path(ready.key_file).read_text().strip()
-        usage = Usage({server.daemon: scraper(server.url, key) for server in ready.servers})
+        why: Any = failure.reason if failure else None
+        if failure is None:
+            since = utc_now()
+            usage, why = self._serve(attempt, since)
+            finished = usage.finished
+            if why == "taken_over":
+                ownership.check(self.here.deployment)
+            failure = None if why in WELL else self._death(attempt)
+        stopped = stop(self.here.plan, self.here.deployment, stop_s=self.here.timeouts.stop, log=self.here.log, progress=self.here.progress)
+        if failure and why not in WELL:
+            raise self._error(failure)
+        words = "its allocation's time is over" if why == "out_of_time" else "stopped on request"
+        self.here.progress.say(f"{words}; {finished} requests were finished; nothing of it is left")
+        return Held(
+            deployment=self.here.plan.deployment,
+            attempt=str(attempt),
+            why=why,
+            since=since,
+            until=utc_now(),
+            finished=finished,
+            daemons=stopped.daemons,
+            leftovers=stopped.leftovers,
+        )
+
+    def _serve(self, attempt: Path, since: str) -> tuple[Usage, str | None]:
+        """Announce the endpoint and keep it until its supervisor ends; return its use and why the supervisor ended."""
+        key = Path(str(self.ready.key_file)).read_text().strip()
+        usage = Usage({server.daemon: scraper(server.url, key) for server in self.ready.servers})
         usage.look()
-        since = utc_now()
         how = self.here.deployment / how_to_use.NAME
         why: str | None = None
         try:
@@ -104,143 +122,99 @@ class Holding:
             why = state.why if state else None
         finally:
             how.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                self._status("ended", usage, since, why).write(self.here.deployment / STATUS)
-        if why == "taken_over":
-            ownership.check(self.here.deployment)
-        failure = None if why in get_args(Well) else self._death(attempt)
-        stopped = self._stop()
-        if failure:
-            raise self._error(failure)
-        return self._held(attempt, why, since, usage.finished, stopped)
+            self._status("ended", usage, since, why)
+        return usage, why
 
     def _hold(self, attempt: Path, usage: Usage, since: str) -> None:
-        """Until the keeper ends, for whatever reason."""
-        beat_at, told_at = 0.0, time.monotonic()
-        told_silent: tuple[str, ...] = ()
+        beat_at, told_at, told_silent = 0.0, time.monotonic(), usage.silent[:0]
+        say = self.here.progress.say
         while supervisor.is_alive(attempt):
             now = time.monotonic()
             if now >= beat_at:
                 usage.look()
-                # A full disk must not end what people use: a heartbeat is missed then.
-                with contextlib.suppress(OSError):
-                    self._status("silent" if usage.silent else "held", usage, since).write(self.here.deployment / STATUS)
+                self._status("silent" if usage.silent else "held", usage, since)
                 if usage.silent != told_silent:
-                    self._tell_silence(usage.silent)
+                    say(f"warning: {', '.join(usage.silent)} does not answer /metrics" if usage.silent else "all servers answer")
                     told_silent = usage.silent
                 beat_at = now + HEARTBEAT_S
             if now - told_at > TELL_S:
-                self.here.progress.say(f"held; {usage.finished} requests finished so far, {usage.running} now")
+                say(f"held; {usage.finished} requests finished so far, {usage.running} now")
                 told_at = now
             time.sleep(TICK_S)
 
     def _tell(self, how: Path, facts: how_to_use.Facts) -> None:
-        ready = self.ready
-        self.here.progress.say(f"READY  {ready.url}/v1  model {ready.served_name}")
-        self.here.progress.say(f"  key      in {ready.key_file} (readable by you alone)")
-        self.here.progress.say(f"  how to   {how}: curl, Python, ssh tunnel")
-        self.here.progress.say(f"  lives    {how_to_use.how_long(self._ends_at)}")
-        stop_it = f"  stop     .venv/bin/servemark stop {ready.deployment} --run {self._run}"
-        self.here.progress.say(stop_it, endpoint=reach.noted(facts, how.absolute()))
-
-    def _tell_silence(self, silent: tuple[str, ...]) -> None:
-        self.here.progress.say(f"warning: {', '.join(silent)} does not answer /metrics" if silent else "all servers answer")
+        say = self.here.progress.say
+        say(f"READY  {facts.url}/v1  model {facts.served_name}")
+        say(f"  key      in {self.ready.key_file} (readable by you alone)")
+        say(f"  how to   {how}: curl, Python, ssh tunnel")
+        say(f"  lives    {how_to_use.how_long(facts.ends_at)}")
+        say(f"  stop     .venv/bin/servemark stop {facts.deployment} --run {facts.run}", endpoint=reach.noted(facts, how.absolute()))
 
     def _death(self, attempt: Path) -> Failure:
-        """Return why the deployment died, as later readers of its attempt will find it, too."""
+        """Return why the deployment died, and note it for later readers of the attempt."""
         first = attempts.first_to_end(attempt, SERVER)
         daemon = attempts.await_end(attempt, first.name) if first else None
         how = attempts.how_it_ended(daemon) if daemon and daemon.ended_at else "its keeper is gone"
         failure = attempts.explain_end(STAGE, attempt, daemon, f"The server died while it was held: {how}", "server_died")
         return attempts.fail(attempt, failure, self.here.timeouts.stop)
 
-    def _not_ready(self, attempt: Path, failure: Failure) -> Held:
-        stopped = self._stop()
-        if failure.reason not in get_args(Well):
-            raise self._error(failure)
-        return self._held(attempt, failure.reason, None, 0, stopped)
-
-    def _stop(self) -> Stopped:
-        stop_s = self.here.timeouts.stop
-        return stop(self.here.plan, self.here.deployment, stop_s=stop_s, log=self.here.log, progress=self.here.progress)
-
-    def _held(self, attempt: Path, why: str | None, since: str | None, finished: int, stopped: Stopped) -> Held:
-        words = "its allocation's time is over" if why == "out_of_time" else "stopped on request"
-        self.here.progress.say(f"{words}; {finished} requests were finished; nothing of it is left")
-        return Held.model_validate(
-            {
-                "deployment": self.here.plan.deployment,
-                "attempt": str(attempt),
-                "why": why,
-                "since": since,
-                "until": utc_now(),
-                "finished": finished,
-                "daemons": stopped.daemons,
-                "leftovers": stopped.leftovers,
-            }
-        )
-
     def _error(self, failure: Failure) -> StageFailed:
-        # What the stage itself tells of an error is its first line.
+        # A stage's own message about an error is its first line only.
         for line in failure.quote[:QUOTED]:
             self.here.progress.say(f"  | {line[:200]}")
         if failure.remedy:
             self.here.progress.say(f"what to do: {failure.remedy}")
-        return StageFailed(failure.detail, look=failure.log, do=failure.remedy, reason=failure.reason, quote=failure.quote)
-
-    @property
-    def _run(self) -> str:
-        return self.here.deployment.parents[1].name
+        return attempts.as_error(failure)
 
     @property
     def _ends_at(self) -> float | None:
-        """When the keeper ends everything: the allocation's end less the time that this takes; seconds since 1970."""
+        """When the supervisor ends everything: the allocation's end less the time that this takes; seconds since 1970."""
         if self.ready.ends_at is None or self.ready.attempt is None:
             return None
-        margin_s = attempts.spec(Path(self.ready.attempt)).end_margin_s
-        return datetime.fromisoformat(self.ready.ends_at).timestamp() - margin_s
+        return datetime.fromisoformat(self.ready.ends_at).timestamp() - attempts.spec(Path(self.ready.attempt)).end_margin_s
 
     def _facts(self, attempt: Path) -> how_to_use.Facts:
         ready, site = self.ready, self.here.config.cluster
         assert ready.url and ready.key_file and ready.served_name, "a live deployment's token is complete"
         return how_to_use.Facts(
-            run=self._run,
+            run=self.here.deployment.parents[1].name,
             deployment=ready.deployment,
             url=ready.url,
             served_name=ready.served_name,
-            key_file=Path(ready.key_file).absolute(),
+            key_file=str(Path(ready.key_file).absolute()),
             node=(ready.router or ready.servers[0]).node if ready.servers else identity.host(),
             user=getpass.getuser(),
-            checkout=Path.cwd(),
+            checkout=str(Path.cwd()),
             scheduled=attempts.spec(attempt).machine_lock is None,
             ends_at=self._ends_at,
             exposed=exposure.notes(self.here.plan.topology, exclusive=site is None or site.exclusive),
         )
 
-    def _status(self, state: Literal["held", "silent", "ended"], usage: Usage, since: str, why: str | None = None) -> EndpointStatus:
-        ready = self.ready
+    def _status(self, state: Literal["held", "silent", "ended"], usage: Usage, since: str, why: str | None = None) -> None:
         ends_at = self._ends_at
-        return EndpointStatus(
-            deployment=ready.deployment,
+        status = EndpointStatus(
+            deployment=self.ready.deployment,
             state=state,
             at=utc_now(),
             since=since,
             ends_at=None if ends_at is None else datetime.fromtimestamp(ends_at, UTC).isoformat(timespec="seconds"),
-            url=ready.url,
-            served_name=ready.served_name,
+            url=self.ready.url,
+            served_name=self.ready.served_name,
             nodes=tuple(node.name for node in self.cluster.nodes),
             job_id=self.cluster.job_id,
-            attempt=ready.attempt,
+            attempt=self.ready.attempt,
             finished=usage.finished,
             running=usage.running,
             why=why,
         )
+        # A full disk must not end what people use: a heartbeat is missed then.
+        with contextlib.suppress(OSError):
+            status.write(self.here.deployment / STATUS)
 
 
-def _no_attempt() -> Failure:
-    return Failure(
-        stage=STAGE,
-        reason="not_started",
-        detail="The deployment was not started.",
-        remedy="Run the same command again; if it says the same, look at the log of start_cluster.",
-    )
+_NOT_STARTED = Failure(
+    stage=STAGE,
+    reason="not_started",
+    detail="The deployment was not started.",
+    remedy="Run the same command again; if it says the same, look at the log of start_cluster.",
+)

@@ -1,9 +1,9 @@
-"""The page that a person who uses a held endpoint needs: address, key, curl, Python, a tunnel, how long, how to stop it."""
+"""The page for the user of a served endpoint: address, API key, curl, Python, tunnel, life time, how to stop it. Text: how-to-use.txt."""
 
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,21 +11,15 @@ from urllib.parse import urlsplit
 from servemark.planning import exposure
 
 NAME = "how-to-use.txt"
-# Where the tunnel begins on the user's own machine: the port that vLLM's own examples use.
+# Where the tunnel begins on the user's own machine: the port of vLLM's own examples.
 TUNNEL_PORT = 8000
-# Between these lines of the page stands the Python code.
+# Between these lines of the page stands the Python program.
 PYTHON_BEGIN, PYTHON_END = "--- begin Python ---", "--- end Python ---"
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """The address cannot be reached from where Snakemake runs.
-
-    Args:
-        host: where Snakemake runs.
-        why: the error of a connection to the address.
-        ssh: the error of a connection to the node's ssh server; None if it accepts connections.
-    """
+    """The host of Snakemake cannot reach the address: ``why``; ``ssh``: why not the node's ssh server either, None if it can."""
 
     host: str
     why: str
@@ -34,14 +28,14 @@ class Blocked:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the page is made from.
+    """Content of the page. All values can be written as JSON.
 
     Args:
-        key_file: absolute path of the 0600 file with the key.
+        key_file: absolute path of the 0600 file with the API key.
         node: name of the node with the one address.
         scheduled: the endpoint lives in a scheduler's allocation, behind a login node.
         ends_at: seconds since 1970; None: no end is set.
-        exposed: what other users can read or write without the key; see :mod:`servemark.planning.exposure`.
+        exposed: what other users can read or write without the API key; see :mod:`servemark.planning.exposure`.
         blocked: None where the address can be reached, or was not tried yet.
     """
 
@@ -49,10 +43,10 @@ class Facts:
     deployment: str
     url: str
     served_name: str
-    key_file: Path
+    key_file: str
     node: str
     user: str
-    checkout: Path
+    checkout: str
     scheduled: bool
     ends_at: float | None = None
     exposed: tuple[str, ...] = ()
@@ -60,82 +54,44 @@ class Facts:
 
 
 def page(facts: Facts) -> str:
-    """Return the whole text. The key is not in it, and no command puts it on a command line, where other users could see it."""
-    address = urlsplit(facts.url)
-    key = shlex.quote(str(facts.key_file))
-    # ssh joins its words, and the shell at the other end reads them again.
-    there = shlex.quote(f"cat {key}")
+    """Return the whole text. The API key is not in it, and no command puts it on a command line, where other users could see it."""
+    address, blocked = urlsplit(facts.url), facts.blocked
+    key = shlex.quote(facts.key_file)
     login = "LOGIN" if facts.scheduled else facts.node
-    through_node = facts.blocked is not None and facts.blocked.ssh is None
-    jump = f"-J {facts.user}@{login} " if through_node else ""
-    end = facts.node if through_node else login
-    put_in = (
-        "For LOGIN put in the cluster's login node, as you type it for ssh.\n"
-        if facts.scheduled
-        else f"The endpoint listens on {facts.node} itself, and only for programs there; put in a name that ssh knows it by.\n"
-    )
+    through_node = blocked is not None and blocked.ssh is None
     title = f"How to use the endpoint {facts.deployment} of run {facts.run}"
-    return f"""\
-{title}
-{"=" * len(title)}
-
-Address    {facts.url}/v1   (OpenAI's API; on {facts.node})
-{_unreachable(facts)}Model      {facts.served_name}
-Key        in the file {facts.key_file}
-           Only your user can read it. Every request needs it. It changes with every start and is removed at the end.
-Lives      {how_long(facts.ends_at)}
-Stop it    .venv/bin/servemark stop {facts.deployment} --run {facts.run}
-           in {facts.checkout}, on any machine that sees this folder; or Ctrl-C where snakemake runs.
-See it     .venv/bin/servemark status
-
-The key as a variable of your shell, without printing it
---------------------------------------------------------
-export OPENAI_API_KEY="$(cat {key})"
-
-curl
-----
-The header goes through a file descriptor, because others on the machine can see command lines. bash, curl 7.55 or newer:
-
-curl --noproxy '*' -sS -H @<(echo "Authorization: Bearer $(cat {key})") \\
-  -H 'Content-Type: application/json' {facts.url}/v1/completions \\
-  -d '{{"model": "{facts.served_name}", "prompt": "Hello", "max_tokens": 16}}'
-
-Python
-------
-pip install openai (version 1 or newer), then:
-
-{PYTHON_BEGIN}
-{python(facts)}{PYTHON_END}
-
-Where the model has a chat template: client.chat.completions.create(model=..., messages=[{{"role": "user", "content": "Hello"}}]).
-
-From your own machine, through a tunnel{" (expected to fail: see the address above)" if facts.blocked and facts.blocked.ssh else ""}
----------------------------------------
-ssh -N {jump}-L {TUNNEL_PORT}:{address.hostname}:{address.port} {facts.user}@{end}
-
-{put_in}Leave it running; the address on your machine is then http://localhost:{TUNNEL_PORT}/v1. The key, without printing it:
-
-export OPENAI_API_KEY="$(ssh {facts.user}@{login} {there})"
-
-Who else can read or write
---------------------------
-{exposed(facts)}
-"""
+    words = {
+        "title": title,
+        "line": "=" * len(title),
+        "unreachable": "".join(f"           {line}\n" for line in _unreachable(facts)),
+        "lives": how_long(facts.ends_at),
+        "key": key,
+        "there": shlex.quote(f"cat {key}"),  # ssh joins its words, and the shell at the other end reads them again
+        "host": address.hostname,
+        "port": address.port,
+        "local_port": TUNNEL_PORT,
+        "doubtful": " (expected to fail: see the address above)" if blocked and blocked.ssh else "",
+        "login": login,
+        "jump": f"-J {facts.user}@{login} " if through_node else "",
+        "end": facts.node if through_node else login,
+        "put_in": "For LOGIN put in the cluster's login node, as you type it for ssh.\n"
+        if facts.scheduled
+        else f"The endpoint listens on {facts.node} itself, and only for programs there; put in a name that ssh knows it by.\n",
+        "exposed": exposed(facts),
+    }
+    return Path(__file__).with_name(NAME).read_text(encoding="utf-8").format(**(asdict(facts) | words))
 
 
 def exposed(facts: Facts) -> str:
-    """Return what the key does not protect, a line for each thing."""
+    """Return what the API key does not protect, a line for each thing."""
     http = f"Requests, outputs and the key travel to {facts.node} without encryption (HTTP); ssh encrypts them as far as the tunnel goes."
-    lines = ((http,) if facts.scheduled else ()) + facts.exposed
-    return "\n".join((*lines, f"All ports, and what a site can do: {facts.checkout / exposure.PAGE}"))
+    last = f"All ports, and what a site can do: {facts.checkout}/{exposure.PAGE}"
+    return "\n".join((*([http] if facts.scheduled else []), *facts.exposed, last))
 
 
-def _unreachable(facts: Facts) -> str:
-    """Return lines under the address that cannot be reached."""
-    if facts.blocked is None:
-        return ""
-    tunnel = "".join(f"           {line}\n" for line in tunnel_lines(facts, facts.blocked))
-    return f"           {facts.blocked.host} cannot reach this address ({facts.blocked.why}).\n{tunnel}"
+def _unreachable(facts: Facts) -> list[str]:
+    blocked = facts.blocked
+    return [f"{blocked.host} cannot reach this address ({blocked.why}).", *tunnel_lines(facts, blocked)] if blocked else []
 
 
 def tunnel_lines(facts: Facts, blocked: Blocked) -> list[str]:
@@ -152,29 +108,8 @@ def tunnel_lines(facts: Facts, blocked: Blocked) -> list[str]:
     ]
 
 
-def python(facts: Facts) -> str:
-    """Return a whole program for the ``openai`` package from version 1 on.
-
-    It uses no proxy, which a cluster's environment may name. ``http_client`` would do that too, but its type depends on the version.
-    """
-    return f"""\
-import os
-from pathlib import Path
-
-from openai import OpenAI
-
-os.environ["NO_PROXY"] = os.environ["no_proxy"] = "{urlsplit(facts.url).hostname}"
-client = OpenAI(
-    base_url="{facts.url}/v1",
-    api_key=Path({str(facts.key_file)!r}).read_text().strip(),
-)
-answer = client.completions.create(model="{facts.served_name}", prompt="Hello", max_tokens=16)
-print(answer.choices[0].text)
-"""
-
-
 def how_long(ends_at: float | None) -> str:
-    """Return words for the end of its life, in this machine's time zone."""
+    """Return words for the end of the endpoint's life, in this machine's time zone."""
     if ends_at is None:
         return "until it is stopped, or the snakemake that holds it ends"
     end = datetime.fromtimestamp(ends_at).astimezone()

@@ -36,42 +36,26 @@ class ServerProbe:
         models = self._client.get("/v1/models")
         if models.status_code >= 500:
             return f"/v1/models answers {models.status_code}"
-        do = "Run again: another port is chosen (or choose another deployments.NAME.port)."
-        if models.status_code == 401:
+        try:
+            names = [model["id"] for model in models.json()["data"]]
+        except (ValueError, KeyError, TypeError):
+            names = []
+        if models.status_code == 401 or self._name not in names:
+            found = "does not know our key" if models.status_code == 401 else f"lists the models {names}, not {self._name!r}"
             raise StageFailed(
-                f"The server at {self._client.base_url} does not know our key: another program has taken the port.",
-                do=do,
+                f"The server at {self._client.base_url} {found}: another program has taken the port.",
+                do="Run again: another port is chosen (or choose another deployments.NAME.port).",
                 reason="foreign_server",
             )
-        names = _model_names(models)
-        if self._name not in names:
-            raise StageFailed(
-                f"The server lists the models {names}, not {self._name!r}: it is not the one we started.", do=do, reason="foreign_server"
-            )
-        answer = self._client.post(
-            "/v1/completions",
-            json={"model": self._name, "prompt": "Hello", "max_tokens": 1, "temperature": 0, "ignore_eos": True},
-            timeout=120,
-        )
+        asked = {"model": self._name, "prompt": "Hello", "max_tokens": 1, "temperature": 0, "ignore_eos": True}
+        answer = self._client.post("/v1/completions", json=asked, timeout=120)
         if answer.status_code != 200:
             return f"a completion answers {answer.status_code}: {answer.text[:200]}"
         return "ready" if answer.json().get("usage", {}).get("completion_tokens", 0) >= 1 else "a completion has no token"
 
 
-def _model_names(answer: httpx.Response) -> list[str]:
-    """Return the names in an OpenAI model list; none in what is no such list."""
-    try:
-        return [model["id"] for model in answer.json()["data"]]
-    except (ValueError, KeyError, TypeError):
-        return []
-
-
 def require_closed(url: str) -> None:
-    """See that a route answers nobody without the key.
-
-    Raises:
-        StageFailed: it does.
-    """
+    """Raise StageFailed if a route answers requests without the API key."""
     try:
         status = httpx.get(url, timeout=10.0, trust_env=False).status_code
     except httpx.HTTPError:

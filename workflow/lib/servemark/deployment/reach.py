@@ -15,14 +15,14 @@ from servemark.deployment.how_to_use import Blocked, Facts
 from servemark.processes import identity
 from servemark.records import write_atomically
 
-# A network that drops packets gives no error; one that is there connects within milliseconds.
+# A network that drops packets gives no error; one that works connects within milliseconds.
 CONNECT_S = 3.0
 SSH_PORT = 22
 
 
 def noted(facts: Facts, page: Path) -> dict[str, Any]:
     """Return what the main process needs for its check, as JSON: the job passes it on with a line of progress."""
-    return asdict(facts) | {"key_file": str(facts.key_file), "checkout": str(facts.checkout), "page": str(page)}
+    return asdict(facts) | {"page": str(page)}
 
 
 def check(line: Mapping[str, Any]) -> list[str]:
@@ -31,13 +31,10 @@ def check(line: Mapping[str, Any]) -> list[str]:
     Returns:
         Lines for the user, none if the address accepts a connection. The page is written again with the tunnel in it.
     """
-    given = line.get("endpoint")
-    if not isinstance(given, dict):
+    if not isinstance(line.get("endpoint"), dict):
         return []
-    page = Path(given["page"])
-    paths = {name: Path(given[name]) for name in ("key_file", "checkout")}
-    kept = {name: value for name, value in given.items() if name != "page"}
-    facts = Facts(**(kept | paths | {"exposed": tuple(given["exposed"])}))
+    given = dict(line["endpoint"])
+    page, facts = Path(given.pop("page")), Facts(**given)
     address = urlsplit(facts.url)
     why = _refused(str(address.hostname), address.port or 80)
     if why is None:

@@ -6,16 +6,17 @@ What counts as ready is in ``probe``. A dead process ends the wait at once; a lo
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from servemark import diagnosis, supervisor
+from servemark.config.model import Timeouts
 from servemark.deployment import attempts
 from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Ground
-from servemark.deployment.polling import Tail, Waited, poll
 from servemark.deployment.probe import ServerProbe, require_closed
 from servemark.diagnosis.startup_log import CONNECTING, StartupLog
 from servemark.errors import StageFailed
@@ -27,8 +28,52 @@ from servemark.supervisor.process_request import DaemonRequest
 
 STAGE = "await_ready"
 KEPT = "startup.json"
+INTERVAL_S = 0.25
 # Causes that only repeat that something waits; the stage tells more.
 _HEARTBEATS = ("engine_starting", "worker_not_answering")
+
+
+def poll(
+    probe: Callable[[], str],
+    read_log: Callable[[], bool],
+    died: Callable[[], bool],
+    *,
+    timeouts: Timeouts,
+    begin: float,
+    tell: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[float, float]:
+    """Wait until ``probe`` returns ``ready``; return the seconds to health and to the first token since ``begin``.
+
+    Args:
+        probe: ``ready``, ``healthy`` (answers /health, no completion yet) or words for what is missing.
+        read_log: whether the log has moved since the last call.
+        died: whether the process has ended.
+        timeouts: ``start`` for the whole start, ``stall`` for the longest silence of the log.
+        begin: ``clock()`` at process start.
+
+    Raises:
+        StageFailed: reason ``server_exited``, ``startup_timeout`` or ``startup_stalled``.
+    """
+    moved_at, healthy_s = clock(), None
+    while True:
+        if died():
+            raise StageFailed("The server ended before it was ready.", reason="server_exited")
+        answer = probe()
+        if healthy_s is None and answer in ("healthy", "ready"):
+            healthy_s = round(clock() - begin, 2)
+        if healthy_s is not None and answer == "ready":
+            return healthy_s, round(clock() - begin, 2)
+        if read_log():
+            moved_at = clock()
+        tell(answer)
+        if clock() - begin > timeouts.start:
+            raise StageFailed(f"The server was not ready after {timeouts.start:.0f} s (last: {answer}).", reason="startup_timeout")
+        if clock() - moved_at > timeouts.stall:
+            what = f"The server's log has been silent for {timeouts.stall:.0f} s (last: {answer})."
+            raise StageFailed(what, reason="startup_stalled")
+        sleep(INTERVAL_S)
 
 
 @dataclass(frozen=True)
@@ -47,10 +92,7 @@ class Waiting:
             kept = attempts.newest(self.here.deployment, KEPT)
             return Ready(deployment=name, replay=True), Startup.read(kept) if kept else Startup(deployment=name)
         if token.failure or token.attempt is None or token.url is None or token.key_file is None:
-            return (
-                Ready(deployment=name, failure=token.failure, attempt=token.attempt),
-                Startup(deployment=name, failure=token.failure, attempt=token.attempt, **self._places()),
-            )
+            return self._failed(token.failure)
         attempt = Path(token.attempt)
         starts: list[tuple[ReplicaStartup, float]] = []
         server = token.servers[0]
@@ -62,29 +104,20 @@ class Waiting:
                 server = token.router
                 self._start_router(attempt, server)
         except StageFailed as error:
-            failure = attempts.fail(attempt, self._explain(attempt, error, server.daemon), self.here.timeouts.stop)
-            log = str(attempt / f"{server.daemon}.log")
-            return (
-                Ready(deployment=name, failure=failure, attempt=token.attempt),
-                Startup(deployment=name, failure=failure, attempt=token.attempt, log=log, **self._places()),
-            )
+            failure = attempts.fail(attempt, attempts.from_error(STAGE, error), self.here.timeouts.stop)
+            return self._failed(failure, str(attempt / f"{server.daemon}.log"))
         last, to_health = max(starts, key=lambda start: start[0].seconds_to_first_token)
         self.here.progress.say(f"ready after {last.seconds_to_first_token:.1f} s")
         startup = self._startup(last, to_health, tuple(start for start, _ in starts) if len(starts) > 1 else ())
         startup.write(attempt / KEPT)
         self._note_caches()
-        ready = Ready(
-            deployment=name,
-            attempt=token.attempt,
-            url=token.url,
-            served_name=token.served_name,
-            key_file=token.key_file,
-            servers=token.servers,
-            router=token.router,
-            client_node=self._client_node(),
-            ends_at=self.cluster.ends_at,
-        )
-        return ready, startup
+        same = token.model_dump(include={"deployment", "attempt", "url", "served_name", "key_file"})
+        places = {"servers": token.servers, "router": token.router, "client_node": self._client_node()}
+        return Ready(**same, **places, ends_at=self.cluster.ends_at), startup
+
+    def _failed(self, failure: Failure | None, log: str | None = None) -> tuple[Ready, Startup]:
+        same: dict[str, Any] = {"deployment": self.here.plan.deployment, "failure": failure, "attempt": self.token.attempt}
+        return Ready(**same), Startup(**same, log=log, **self._places())
 
     def _startup(self, last: ReplicaStartup, to_health: float, every: tuple[ReplicaStartup, ...]) -> Startup:
         log = Path(last.log).read_text(errors="replace")
@@ -105,7 +138,7 @@ class Waiting:
         )
 
     def _places(self) -> dict[str, Any]:
-        """Return what the tokens say of nodes and servers: they do not outlive the deployment, the start-up record does."""
+        """Return nodes and servers of the live records: these do not outlive the deployment, the start-up record does."""
         return {
             "nodes": self.cluster.nodes,
             "placement": self.cluster.replicas,
@@ -117,7 +150,7 @@ class Waiting:
         }
 
     def _note_caches(self) -> None:
-        """So that a later start of the same knows what it finds. A note that cannot be written harms that knowledge alone."""
+        """Tell later starts what they find. A note that cannot be written ends nothing."""
         if self.token.compile_cache_folder is None:
             return
         try:
@@ -131,23 +164,17 @@ class Waiting:
         return nodes[-1 if self.here.plan.topology.client == "own" else 0].name if nodes else None
 
     def _one(self, attempt: Path, server: ServerPlace) -> tuple[ReplicaStartup, float]:
-        """Wait for one server; returns how it came up, and seconds to /health."""
+        """Wait for one server; return how it came up, and seconds to /health."""
         daemon = attempts.find_daemon(attempt, server.daemon)
         assert daemon is not None and daemon.started_at is not None, "serve_model has started it"
         started = datetime.fromisoformat(daemon.started_at)
         begin = time.monotonic() - (datetime.now(started.tzinfo) - started).total_seconds()
         which = f" ({server.replica} on {server.node})" if len(self.token.servers) > 1 else ""
-        waited, parser = self._poll(attempt, server, f"vLLM{which}", begin)
+        (to_health, to_token), parser = self._poll(attempt, server, f"vLLM{which}", begin)
         require_closed(f"{server.url}/metrics")
-        healthy_at = started + timedelta(seconds=waited.seconds_to_health)
-        start = ReplicaStartup(
-            replica=server.replica,
-            node=server.node,
-            seconds_to_first_token=waited.seconds_to_first_token,
-            phases=parser.phases(started, healthy_at),
-            log=daemon.log,
-        )
-        return start, waited.seconds_to_health
+        phases = parser.phases(started, started + timedelta(seconds=to_health))
+        same = server.model_dump(include={"replica", "node"})
+        return ReplicaStartup(**same, seconds_to_first_token=to_token, phases=phases, log=daemon.log), to_health
 
     def _start_router(self, attempt: Path, router: ServerPlace) -> None:
         """Start the router in front of replicas that are ready, and wait until it answers a completion, and nobody without the key.
@@ -166,43 +193,34 @@ class Waiting:
         self._poll(attempt, router, "the router", time.monotonic(), "/v1/models")
         require_closed(router.url + router_command_line.DOOR_TEST)
 
-    def _poll(self, attempt: Path, server: ServerPlace, what: str, begin: float, health: str = "/health") -> tuple[Waited, StartupLog]:
-        """Wait for a server or the router, and read its log meanwhile.
-
-        Args:
-            what: what is waited for, in words.
-            begin: ``time.monotonic()`` at the start of its process.
-        """
-        parser = StartupLog()
-        tail = Tail(attempt / f"{server.daemon}.log", parser)
-        key = Path(str(self.token.key_file)).read_text().strip()
+    def _poll(
+        self, attempt: Path, server: ServerPlace, what: str, begin: float, health: str = "/health"
+    ) -> tuple[tuple[float, float], StartupLog]:
+        """Wait for a server or the router (``what``, in words), and read its log meanwhile; ``begin``: see :func:`poll`."""
+        parser = StartupLog(attempt / f"{server.daemon}.log")
+        probe = ServerProbe(server.url, self.here.plan.served_name, Path(str(self.token.key_file)).read_text().strip(), health)
 
         def stage() -> str:
             return parser.stage if server != self.token.router else "starting"
 
         def died() -> bool:
-            # Whatever ends first takes the others along, so the keeper's life is every server's.
+            # Whatever ends first takes the others along, so the supervisor's life is every server's.
             state = attempts.find_daemon(attempt, server.daemon)
             return state is None or state.ended_at is not None or not supervisor.is_alive(attempt)
 
+        def tell(_: str) -> None:
+            self.here.progress.waiting(f"waiting for {what}: {stage()}")
+
         try:
-            waited = poll(
-                ServerProbe(server.url, self.here.plan.served_name, key, health),
-                tail,
-                died,
-                timeouts=self.here.timeouts,
-                begin=begin,
-                tell=lambda _: self.here.progress.waiting(f"waiting for {what}: {stage()}"),
-            )
+            waited = poll(probe, parser.read_on, died, timeouts=self.here.timeouts, begin=begin, tell=tell)
         except StageFailed as error:
-            tail()
-            raise _During(stage(), error) from error
-        tail()
+            parser.read_on()
+            raise attempts.as_error(self._explain(attempt, error, server.daemon, stage())) from error
+        parser.read_on()
         return waited, parser
 
-    def _explain(self, attempt: Path, error: StageFailed, name: str) -> Failure:
-        stage = getattr(error, "stage", "starting")
-        daemon = attempts.find_daemon(attempt, name)
+    def _explain(self, attempt: Path, error: StageFailed, name: str, stage: str) -> Failure:
+        """Return the cause of a failed wait; ``stage``: what the server was doing."""
         if error.reason == "server_exited":
             daemon = attempts.first_to_end(attempt, name)
             what = f"The server did not start: while {stage}, {attempts.how_it_ended(daemon) if daemon else 'it ended'}"
@@ -210,21 +228,12 @@ class Waiting:
         if error.reason not in ("startup_timeout", "startup_stalled"):
             return attempts.from_error(STAGE, error)
         what = f"{error.what} It was {stage}."
-        failure = attempts.explain_end(STAGE, attempt, daemon, what, error.reason, stalled=True)
+        failure = attempts.explain_end(STAGE, attempt, attempts.find_daemon(attempt, name), what, error.reason, stalled=True)
         if stage == CONNECTING and failure.reason in (error.reason, *_HEARTBEATS):
             spans = self.here.plan.topology.nodes_of_a_replica > 1
             cause = diagnosis.row("ranks_not_connected" if spans else "ranks_not_connected_on_node")
-            told = {"reason": cause.reason, "detail": f"{what} {cause.cause}", "remedy": cause.remedy}
-            return failure.model_copy(update=told)
+            return failure.model_copy(update={"reason": cause.reason, "detail": f"{what} {cause.cause}", "remedy": cause.remedy})
         if failure.reason != error.reason:
             return failure
         key = "timeouts.start" if error.reason == "startup_timeout" else "timeouts.stall"
         return failure.model_copy(update={"remedy": f"Read the log; raise {key} if it was only slow."})
-
-
-class _During(StageFailed):
-    """A failed wait, with what the server was doing."""
-
-    def __init__(self, stage: str, error: StageFailed):
-        super().__init__(error.what, look=error.look, do=error.do, reason=error.reason, quote=error.quote)
-        self.stage = stage

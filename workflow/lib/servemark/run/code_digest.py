@@ -34,6 +34,7 @@ _APART = tuple(f"{name}." for name in APART)
 BESIDE = {
     f"{PACKAGE}.report.page": "../../../templates/**/*",
     f"{PACKAGE}.diagnosis": "catalogue.yaml",
+    f"{PACKAGE}.deployment.how_to_use": "how-to-use.txt",
     f"{PACKAGE}.planning.advice_data": "advice.yaml",
     f"{PACKAGE}.environments.check": "../in_model_env/check_environment.py",
     # Not its code: its version is in the plan's options.
