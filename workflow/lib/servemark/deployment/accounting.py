@@ -1,7 +1,7 @@
-"""account_allocation: what the scheduler says of a deployment's jobs, once they have ended. It never fails a run.
+"""account_allocation: what the scheduler reports of a deployment's jobs, once they have ended. It never fails a run.
 
 Outside the group, because nobody knows how a job ended while it runs. A job's account is kept in the newest attempt's folder as well,
-so that it is asked for once, also when the scheduler has forgotten the job by the time of a replay.
+so that a replay needs no scheduler, which forgets jobs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,10 @@ from snakemake_executor_plugin_slurm_guarded.records import JobAccount as Start
 
 KEPT = "accounting.json"
 STARTUP = "startup.json"
-# slurmctld tells slurmdbd of a job's end within a second or two; a busy slurmdbd takes longer, and then the controller is asked.
+# slurmctld reports a job's end to slurmdbd within a second or two; a busy slurmdbd takes longer, and then the controller is asked.
 PATIENCE_S = 10.0
 # The first pause between two questions; each next one is twice as long, up to the longest.
-PAUSE_S = 0.2
-LONGEST_PAUSE_S = 1.0
+PAUSE_S, LONGEST_PAUSE_S = 0.2, 1.0
 # What a job's end may precede the attempt's first file by: clocks of two machines.
 SKEW = timedelta(minutes=5)
 
@@ -58,7 +58,7 @@ def account(plan: Plan, folder: Path, jobs_file: Path, *, progress: Progress, pa
     ran = jobs_of(attempts.every(folder))
     known = remembered(ran)
     every = list(dict.fromkeys(item.job for item in ran))
-    wanted = [job for job in every if not _settled(known.get(job, []))]
+    wanted = [job for job in every if not (job_accounts.final(known.get(job, [])) and known[job][-1].source in ("sacct", "scontrol"))]
     entries = list(journal.read(jobs_file)) if wanted else []
     asking = Asking(patience_s)
     found = asking.all(wanted, _since(ran, wanted, entries)) if wanted else {}
@@ -67,8 +67,7 @@ def account(plan: Plan, folder: Path, jobs_file: Path, *, progress: Progress, pa
         noted = job_accounts.from_journal(entries, job)
         told = found.get(job) or known.get(job) or [noted]
         starts += job_accounts.when_forgotten(told, noted, forgotten=job in asking.forgotten)
-    jobs = with_attempts(starts, ran)
-    used = sum(serving_hours(plan, attempt, jobs) for attempt in attempts.every(folder))
+    jobs = _with_attempts(starts, ran)
     record = Accounting(
         deployment=plan.deployment,
         scheduler="slurm" if ran else "none",
@@ -76,7 +75,7 @@ def account(plan: Plan, folder: Path, jobs_file: Path, *, progress: Progress, pa
         trouble=asking.trouble,
         jobs=jobs,
         gpu_hours_allocated=allocated_hours(jobs),
-        gpu_hours_used=round(used, 6),
+        gpu_hours_used=round(sum(_serving_hours(plan, attempt, jobs) for attempt in attempts.every(folder)), 6),
     )
     if ran:
         progress.say(_words(record))
@@ -89,38 +88,32 @@ def jobs_of(every: Iterable[Path]) -> list[Ran]:
     found = []
     for attempt in every:
         path = attempt / "keeper-spec.json"
-        owner = _OWNER.fullmatch(attempts.spec(attempt).owner or "") if path.exists() else None
-        if owner:
-            began = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-            found.append(Ran(attempt, owner[1], int(owner[2] or 1) - 1, began))
+        if path.exists() and (owner := _OWNER.fullmatch(attempts.spec(attempt).owner or "")):
+            found.append(Ran(attempt, owner[1], int(owner[2] or 1) - 1, datetime.fromtimestamp(path.stat().st_mtime, UTC)))
     return found
 
 
 def remembered(ran: Sequence[Ran]) -> dict[str, list[Start]]:
     """Return the starts of each job as the newest earlier record has them, without jobs in which something was started since."""
-    for index in reversed(range(len(ran))):
-        path = ran[index].attempt / KEPT
-        if path.exists():
-            newer = {later.job for later in ran[index + 1 :]}
-            found: dict[str, list[Start]] = {}
-            for start in Accounting.read(path).jobs:
-                if start.job_id not in newer:
-                    found.setdefault(start.job_id, []).append(start)
-            return found
+    newer: set[str] = set()
+    for item in reversed(ran):
+        if (item.attempt / KEPT).exists():
+            by_job = groupby(Accounting.read(item.attempt / KEPT).jobs, key=lambda start: start.job_id)
+            return {job: list(starts) for job, starts in by_job if job not in newer}
+        newer.add(item.job)
     return {}
 
 
-def _settled(starts: Sequence[Start]) -> bool:
-    return job_accounts.final(starts) and starts[-1].source in ("sacct", "scontrol")
-
-
 class Asking:
-    """Asks Slurm about jobs, within bounds. ``trouble`` says why a source gave no answer, in its own words; ``forgotten`` has the jobs
-    that the controller does not know: they have ended.
+    """Queries Slurm about jobs, within bounds.
 
     Args:
         patience_s: how long to wait for ends, once for accounting and once for the controller.
         run, clock, sleep: as ``commands.run``, ``time.monotonic`` and ``time.sleep``.
+
+    Attributes:
+        trouble: why a source gave no answer, in its own words.
+        forgotten: jobs that the controller does not know: they have ended.
     """
 
     def __init__(
@@ -138,11 +131,11 @@ class Asking:
     def all(self, wanted: Sequence[str], since: datetime) -> dict[str, list[Start]]:
         """Return the starts of each job, as far as accounting and then the controller know them."""
         found: dict[str, list[Start]] = {}
+        deadline = self._clock() + self._patience_s
         try:
-            deadline = self._clock() + self._patience_s
             while True:
                 found = job_accounts.parse_sacct(self._ask(queries.sacct_argv(wanted, since)))
-                if not self._again([start for job in wanted for start in found.get(job, [])[-1:]], len(wanted), deadline):
+                if not self._again([found.get(job, []) for job in wanted], deadline):
                     break
         except CommandFailed as error:
             self._note(error)
@@ -154,11 +147,8 @@ class Asking:
                 continue
             try:
                 while True:
-                    controller = self._controller(job)
-                    if controller is None:
-                        self.forgotten.add(job)
-                    found[job] = job_accounts.merge(starts, controller)
-                    if not found[job] or not self._again(found[job][-1:], 1, deadline):
+                    found[job] = job_accounts.merge(starts, self._controller(job))
+                    if not found[job] or not self._again([found[job]], deadline):
                         break
             except CommandFailed as error:
                 self._note(error)
@@ -166,11 +156,11 @@ class Asking:
                     break
         return found
 
-    def _again(self, last: Sequence[Start], number: int, deadline: float) -> bool:
-        """Return whether to ask again, after a pause: not every job has ended, and there is time."""
-        # Inside the very job that is asked about there is no end to wait for.
+    def _again(self, jobs: Sequence[Sequence[Start]], deadline: float) -> bool:
+        """Return whether to query again, after a pause: not every job has ended, and there is time."""
+        # No end can come of the very job that this process runs in.
         ours = os.environ.get("SLURM_JOB_ID")
-        if (len(last) == number and all(job.job_id == ours or job_accounts.final([job]) for job in last)) or self._clock() >= deadline:
+        if all(starts and (starts[-1].job_id == ours or job_accounts.final(starts)) for starts in jobs) or self._clock() >= deadline:
             return False
         self._sleep(min(self._pause_s, deadline - self._clock()))
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
@@ -178,11 +168,14 @@ class Asking:
 
     def _controller(self, job: str) -> Start | None:
         try:
-            return job_accounts.parse_scontrol(self._ask(["scontrol", "--oneliner", "show", "job", "-d", job]))
+            found = job_accounts.parse_scontrol(self._ask(["scontrol", "--oneliner", "show", "job", "-d", job]))
         except CommandFailed as error:
-            if error.no_such_job:
-                return None
-            raise
+            if not error.no_such_job:
+                raise
+            found = None
+        if found is None:
+            self.forgotten.add(job)
+        return found
 
     def _ask(self, argv: list[str]) -> str:
         return self._run(argv, env=commands.query_environment() | job_accounts.ENVIRONMENT)
@@ -191,29 +184,23 @@ class Asking:
         self.trouble = self.trouble or str(error).splitlines()[0]
 
 
-def with_attempts(starts: Sequence[Start], ran: Sequence[Ran]) -> tuple[JobAccount, ...]:
-    """Return the starts with the attempts that ran in each: by its number, or else in the last start of the job that is known."""
-    known: dict[str, list[int]] = {}
-    for start in starts:
-        known.setdefault(start.job_id, []).append(start.restarts)
+def _with_attempts(starts: Sequence[Start], ran: Sequence[Ran]) -> tuple[JobAccount, ...]:
+    """Return the starts with the attempts that ran in each: by its number, or else in the last known start of the job."""
     inside: dict[tuple[str, int], list[str]] = {}
     for item in ran:
-        number = item.restarts if item.restarts in known[item.job] else max(known[item.job])
-        inside.setdefault((item.job, number), []).append(str(item.attempt))
+        known = [start.restarts for start in starts if start.job_id == item.job]
+        inside.setdefault((item.job, item.restarts if item.restarts in known else max(known)), []).append(str(item.attempt))
     return tuple(JobAccount(**start.model_dump() | {"attempts": tuple(inside.get((start.job_id, start.restarts), ()))}) for start in starts)
 
 
 def allocated_hours(jobs: Sequence[JobAccount]) -> float | None:
     """Return elapsed x GPUs of all jobs, in hours; None when one of the two is not known of one of them, or without a job."""
-    total = 0.0
-    for job in jobs:
-        if job.elapsed_s is None or job.gpus is None:
-            return None
-        total += job.elapsed_s * job.gpus / 3600
-    return round(total, 6) if jobs else None
+    used = [None if job.elapsed_s is None or job.gpus is None else job.elapsed_s * job.gpus / 3600 for job in jobs]
+    known = [hours for hours in used if hours is not None]
+    return round(sum(known), 6) if jobs and len(known) == len(jobs) else None
 
 
-def serving_hours(plan: Plan, attempt: Path, jobs: Iterable[JobAccount] = ()) -> float:
+def _serving_hours(plan: Plan, attempt: Path, jobs: Iterable[JobAccount]) -> float:
     """Return device-hours in which an attempt could serve: ranks of the topology x :func:`serving_seconds`; 0 if it never became ready."""
     path = attempt / STARTUP
     if not path.exists():
@@ -223,10 +210,10 @@ def serving_hours(plan: Plan, attempt: Path, jobs: Iterable[JobAccount] = ()) ->
 
 
 def serving_seconds(startup: Startup, daemons: Iterable[DaemonState], killed_at: str | None = None) -> float:
-    """From the last server's first token to the first server's end; 0 when one of them is not known.
+    """Return the time from the last server's first token to the first server's end; 0 when one of them is not known.
 
     Args:
-        killed_at: the job's end, for servers that were killed together with the keeper that would have noted their end.
+        killed_at: the job's end, for servers that were killed together with the supervisor that would have noted their end.
     """
     replicas = {place.daemon: place.replica for place in startup.servers} or {"server": ""}
     to_first_token = {start.replica: start.seconds_to_first_token for start in startup.replicas}
@@ -242,14 +229,10 @@ def serving_seconds(startup: Startup, daemons: Iterable[DaemonState], killed_at:
 
 
 def _since(ran: Sequence[Ran], wanted: Sequence[str], entries: Iterable[Mapping[str, Any]]) -> datetime:
-    """Before any of these jobs could have ended: the first submission or attempt that is known."""
+    """Return a time before any of these jobs could have ended: the first known submission or attempt."""
+    submitted = (entry for entry in entries if entry.get("event") == "submitted" and str(entry.get("job")) in wanted)
     moments = [item.began for item in ran if item.job in wanted]
-    moments += [
-        datetime.fromtimestamp(float(entry["time"]), UTC)
-        for entry in entries
-        if entry.get("event") == "submitted" and str(entry.get("job")) in wanted
-    ]
-    return min(moments) - SKEW
+    return min(moments + [datetime.fromtimestamp(float(entry["time"]), UTC) for entry in submitted]) - SKEW
 
 
 def _words(record: Accounting) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -12,20 +10,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from servemark.config.model import Config
 from servemark.deployment.context import Stage, StageContext
 from servemark.deployment.launcher import Ground, Tool
 from servemark.errors import StageFailed
 from servemark.nodes import allocation, port_plan, survey
-from servemark.nodes.allocation import Allocation
 from servemark.nodes.survey import Answer, Spec
-from servemark.processes.children import LifelineWatch
 from servemark.records import Node
 from servemark.supervisor import process_request
-from snakemake_executor_plugin_slurm_guarded import retry
 
 LOOPBACK = "lo"
 FOLDER = "survey"
+# Parts of the hardware that CUDA_VISIBLE_DEVICES decides.
+_OF_GPUS = ("accelerator", "gpus")
+_AS_PROBED = f"set {process_request.VISIBLE} as it was when the machine was probed, or unset it if it was not set then"
 
 
 def look(here: StageContext, ground: Ground) -> tuple[Node, ...]:
@@ -34,7 +31,7 @@ def look(here: StageContext, ground: Ground) -> tuple[Node, ...]:
     Raises:
         StageFailed: a node does not answer, lacks what the topology needs, or differs from the others; names node, expected, found.
     """
-    alloc, topology = ground.alloc, here.plan.topology
+    alloc, topology, site = ground.alloc, here.plan.topology, here.config.cluster
     if len(alloc.nodes) < topology.all_nodes:
         raise StageFailed(
             f"The allocation has {len(alloc.nodes)} node(s), {', '.join(alloc.nodes)}; expected {topology.all_nodes}.",
@@ -49,15 +46,14 @@ def look(here: StageContext, ground: Ground) -> tuple[Node, ...]:
         scratch=str(ground.scratch),
         python=here.environment.python,
         modules=here.plan.modules,
-        interface=_interface(here.config, alloc),
+        interface=LOOPBACK if alloc.job_id is None else site and site.interface,
         ports=port_plan.needed(topology),
         known_as=alloc.known_as,
         job_id=alloc.job_id,
         listed_at=time.time(),
         jobs_alive=allocation.jobs_alive() if alloc.job_id else None,
     )
-    answers = ask_all(here, ground, spec, here.timeouts.cluster)
-    found = [answer.node for answer in answers if answer.node]
+    found = [answer.node for answer in ask_all(here, ground, spec, here.timeouts.cluster) if answer.node]
     ordered = sorted(found, key=lambda node: alloc.nodes.index(node.name))
     servers = ordered[: topology.nodes]
     compare(servers, topology.devices_per_node, needs_ray=topology.traits.needs_ray)
@@ -67,25 +63,9 @@ def look(here: StageContext, ground: Ground) -> tuple[Node, ...]:
     return tuple(ordered)
 
 
-def _differs(node: Node, planned: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a node's hardware is not as it was planned for."""
-    return {what: found for what, found in node.kind.items() if planned.get(what) != found}
-
-
-# Parts of the hardware that CUDA_VISIBLE_DEVICES decides.
-_OF_GPUS = ("accelerator", "gpus")
-_AS_PROBED = f"set {process_request.VISIBLE} as it was when the machine was probed, or unset it if it was not set then"
-
-
 def _given(node: Node) -> str:
     """Return what a node's environment says of its devices, as half a sentence."""
     return f" ({process_request.VISIBLE} is {node.cuda_visible_devices!r} there)" if node.cuda_visible_devices is not None else ""
-
-
-def _interface(config: Config, alloc: Allocation) -> str | None:
-    if alloc.job_id is None:
-        return LOOPBACK
-    return config.cluster.interface if config.cluster else None
 
 
 def compare(nodes: Sequence[Node], devices: int, *, needs_ray: bool) -> None:
@@ -119,7 +99,7 @@ def compare(nodes: Sequence[Node], devices: int, *, needs_ray: bool) -> None:
 
 
 def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> None:
-    """Refuse nodes that are of another kind than the one that was probed and planned for: figures would go by the wrong name.
+    """Refuse nodes that are of another kind than the one that was probed and planned for: results would go by the wrong name.
 
     Raises:
         StageFailed: names each node, what was expected and what was found.
@@ -127,7 +107,8 @@ def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> None:
     problems = [
         f"Node {node.name}: expected {what} {planned.get(what)}, as probed; found {found}{_given(node) if what in _OF_GPUS else ''}."
         for node in nodes
-        for what, found in _differs(node, planned).items()
+        for what, found in node.kind.items()
+        if planned.get(what) != found
     ]
     if problems:
         raise StageFailed(
@@ -140,51 +121,24 @@ def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> None:
 
 
 def _check_reach(here: StageContext, ground: Ground, spec: Spec, every: Sequence[Node]) -> None:
-    """Check that every other node connects to this process's own, and this one to it, on the chosen addresses."""
+    """Check that every other node connects to this process's own on the chosen addresses."""
     own = next(node for node in every if node.name == ground.alloc.nodes[0])
-    with socket.create_server((own.address, 0)) as listener:
-        listener.settimeout(1.0)
-        ended = threading.Event()
-        thread = threading.Thread(target=_connect_back, args=(listener, ended), daemon=True)
-        thread.start()
-        others = [node.name for node in every if node is not own]
-        try:
-            asked = spec.model_copy(update={"task": "reach", "reach": (own.address, listener.getsockname()[1])})
-            ask_all(here, ground, asked, here.timeouts.cluster, others)
-        finally:
-            ended.set()
-            thread.join()
-
-
-def _connect_back(listener: socket.socket, ended: threading.Event) -> None:
-    while not ended.is_set():
-        try:
-            caller, _ = listener.accept()
-        except TimeoutError:
-            continue
-        except OSError:
-            return
-        with caller:
-            caller.settimeout(survey.REACH_S)
-            try:
-                _, address, port = json.loads(caller.makefile().readline())
-                socket.create_connection((address, port), timeout=survey.REACH_S).close()
-            except (OSError, ValueError, TypeError):
-                continue  # the node says that nobody called back; others that call here say anything
+    with socket.create_server((own.address, 0), backlog=len(every)) as listener:
+        asked = spec.model_copy(update={"task": "reach", "reach": (own.address, listener.getsockname()[1])})
+        ask_all(here, ground, asked, here.timeouts.cluster, [node.name for node in every if node is not own])
 
 
 def sweep(ground: Ground, timeout_s: float, log: Path) -> tuple[str, ...]:
-    """End what is left of the attempt on every node and remove its scratch folders; says what was ended, and where.
+    """End what is left of the attempt on every node, remove its scratch folders, and return what was ended, and where.
 
-    A node that does not answer is no failure: with the job the scheduler ends what is there, and the next start there tidies up. So
+    A node that does not respond is no failure: with the job the scheduler ends what is there, and the next start there tidies up. So
     the records of a deployment whose node or network was lost are written all the same.
     """
     spec = Spec(task="sweep", attempt=str(ground.attempt.absolute()), scratch=str(ground.scratch))
-    # A controller that is away is waited for no longer than the processes are: the records are to be written.
-    answers, silent, why = _ask(ground, spec, timeout_s, log, None, ground.alloc.nodes, patience_s=timeout_s)
+    # Waiting for a controller takes no longer than waiting for the processes: the records are to be written.
+    answers, silent, why = _ask(ground, spec, timeout_s, log, patience_s=timeout_s)
     named = [f"{answer.name}: {words}" for answer in answers for words in answer.ended]
-    named += [f"{name}: could not be looked at ({why}); what is there ends with the job" for name in silent]
-    return tuple(named)
+    return (*named, *(f"{name}: could not be looked at ({why}); what is there ends with the job" for name in silent))
 
 
 def ask_all(
@@ -195,51 +149,36 @@ def ask_all(
     names: Sequence[str] | None = None,
     waiting: Callable[[], None] = lambda: None,
 ) -> list[Answer]:
-    """Ask nodes, all at once, and wait for every answer.
-
-    Args:
-        names: the nodes; all of the allocation when left out.
-        waiting: called now and then meanwhile.
+    """Ask nodes (all of the allocation without ``names``), all at once, and wait for every answer; ``waiting`` is called meanwhile.
 
     Raises:
         StageFailed: a node gives no answer in time, or its answer is a failure.
     """
     log = here.log
-    answers, silent, why = _ask(ground, spec, timeout_s, log, here.watch, names or ground.alloc.nodes, waiting=waiting)
+    answers, silent, why = _ask(ground, spec, timeout_s, log, names, watch=here.watch, check=waiting)
     if silent:
         lines = log.read_text(errors="replace").strip().splitlines()[-5:] if log.exists() else []
+        nodes = f"Node{'s' if len(silent) > 1 else ''} {', '.join(silent)}"
         raise StageFailed(
-            f"{'Nodes' if len(silent) > 1 else 'Node'} {', '.join(silent)}: expected an answer within {timeout_s:.0f} s; found none "
-            f"({why}).",
+            f"{nodes}: expected an answer within {timeout_s:.0f} s; found none ({why}).",
             look=str(log),
             do="See whether the node is well (`scontrol show node NAME`), and that it mounts the same disks; run again.",
             reason="node_silent",
             quote=tuple(lines),
         )
     if failed := [answer.failure for answer in answers if answer.failure]:
-        raise StageFailed(
-            "\n".join(failure.detail for failure in failed),
-            look=str(log),
-            do=failed[0].remedy,
-            reason=failed[0].reason,
-            quote=failed[0].quote,
-        )
+        what = "\n".join(failure.detail for failure in failed)
+        raise StageFailed(what, look=str(log), do=failed[0].remedy, reason=failed[0].reason, quote=failed[0].quote)
     return answers
 
 
 def _ask(
-    ground: Ground,
-    spec: Spec,
-    timeout_s: float,
-    log: Path,
-    watch: LifelineWatch | None,
-    names: Sequence[str],
-    patience_s: float = retry.PATIENCE_S,
-    waiting: Callable[[], None] = lambda: None,
+    ground: Ground, spec: Spec, timeout_s: float, log: Path, names: Sequence[str] | None = None, **how: Any
 ) -> tuple[list[Answer], list[str], str]:
-    """Ask nodes, all at once: their answers, the nodes that gave none, and how the asking ended."""
+    """Ask nodes, all at once: their answers, the nodes that gave none, and how the asking ended. ``how``: see :meth:`Tool.run`."""
     if ground.alloc.job_id is None:
         return [survey.answer(spec)], [], ""
+    names = names or ground.alloc.nodes
     folder = ground.attempt / FOLDER / spec.task
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spec").write_text(spec.model_dump_json(indent=2) + "\n")
@@ -247,13 +186,11 @@ def _ask(
 
     def ask(together: list[str]) -> str:
         argv = [*ground.alloc.launcher(*together), *survey.command(folder / "spec")]
-        tool = Tool(argv, env, launched=True)
-        result = tool.run(log=log, timeout_s=timeout_s, watch=watch, check=waiting, patience_s=patience_s)
+        result = Tool(argv, env, launched=True).run(log=log, timeout_s=timeout_s, **how)
         return f"srun: {result.stopped or f'exit code {result.exit_code}'}"
 
     with ThreadPoolExecutor() as pool:
         ends = list(pool.map(ask, ground.alloc.by_component(names)))
     answers = [folder / f"{name}.json" for name in names]
-    silent = [path.stem for path in answers if not path.exists()]
     answered = [Answer.model_validate_json(path.read_text()) for path in answers if path.exists()]
-    return answered, silent, "; ".join(ends)
+    return answered, [path.stem for path in answers if not path.exists()], "; ".join(ends)

@@ -16,15 +16,15 @@ from servemark.deployment import attempts
 from servemark.records import ServerTimeline, Timeline
 
 SCRAPE_S = 1.0
-# From a server's end to the keeper's word of it: a moment here, a second or two through a launcher.
+# From a server's end until the supervisor records it: a moment here, a second or two through a launcher.
 SETTLE_S = 5.0
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a server says of itself: tokens generated and requests finished since its start, requests now, KV cache now.
+    """Metrics of a server: tokens generated and requests finished since its start, requests now, KV cache now.
 
-    ``waiting`` of the ``open_requests`` are in the queue; ``kv_cache_usage`` is 0 to 1, None where the server does not say.
+    ``waiting`` of the ``open_requests`` are in the queue; ``kv_cache_usage`` is 0 to 1, None where the server does not report it.
     ``fullest``: requests in the batch of that one of the ``engines`` which has the most.
     """
 
@@ -39,37 +39,31 @@ class Load:
 
 def parse_metrics(text: str) -> Load:
     """Read vLLM's Prometheus text; several engines are added up, but of their KV caches the fullest counts."""
-    names = ("generation_tokens", "num_requests_running", "num_requests_waiting", "request_success")
-    sums = dict.fromkeys((f"vllm:{name}" for name in names), 0.0)
-    usages: list[float] = []
-    running: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
-        if family.name in sums:
-            sums[family.name] += sum(s.value for s in family.samples if not s.name.endswith("_created"))
-            if family.name == "vllm:num_requests_running":
-                running = {s.labels.get("engine", ""): s.value for s in family.samples}
-        elif family.name == "vllm:kv_cache_usage_perc":
-            usages += [s.value for s in family.samples if math.isfinite(s.value)]
-    waiting = sums["vllm:num_requests_waiting"]
+    samples = {family.name.removeprefix("vllm:"): family.samples for family in text_string_to_metric_families(text)}
+
+    def total(name: str) -> float:
+        return sum(sample.value for sample in samples.get(name, ()) if not sample.name.endswith("_created"))
+
+    running = {sample.labels.get("engine", ""): sample.value for sample in samples.get("num_requests_running", ())}
+    usages = [sample.value for sample in samples.get("kv_cache_usage_perc", ()) if math.isfinite(sample.value)]
+    waiting = total("num_requests_waiting")
     return Load(
-        sums["vllm:generation_tokens"],
-        sums["vllm:num_requests_running"] + waiting,
-        int(sums["vllm:request_success"]),
-        waiting,
-        max(usages, default=None),
-        max(running.values(), default=0.0),
-        max(len(running), 1),
+        generated=total("generation_tokens"),
+        open_requests=total("num_requests_running") + waiting,
+        finished=int(total("request_success")),
+        waiting=waiting,
+        kv_cache_usage=max(usages, default=None),
+        fullest=max(running.values(), default=0.0),
+        engines=max(len(running), 1),
     )
 
 
 @dataclass
 class ServerWatch:
-    """Called again and again while a client runs; a returned text is the reason to end the measurement.
+    """Called repeatedly while a client runs; a returned text is the reason to end the measurement.
 
     A server counts as hung when, for ``no_progress_s``, it either does not answer /metrics or generates nothing while requests are open.
-
-    Args:
-        scrapes: one function for each replica's server, by the daemon's name.
+    ``scrapes``: a function for each replica's server, by the daemon's name.
     """
 
     attempt: Path
@@ -79,7 +73,6 @@ class ServerWatch:
     died: str | None = None
     hung: str | None = None
     _blamed: str | None = None
-    _generated: dict[str, float] = field(default_factory=dict)
     _moved_at: dict[str, float] = field(default_factory=dict)
     _next: float = 0.0
     _began: float = 0.0
@@ -92,32 +85,35 @@ class ServerWatch:
 
     def timeline(self, deployment: str, point: str, started_at: str, replicas: Mapping[str, str]) -> Timeline:
         """Return what every server answered since the beginning. ``replicas``: the replica of each daemon."""
-        servers = []
-        for name in self.scrapes:
-            answers = self._answers.get(name, [])
-            loads = [load for _, load in answers]
-            engines = max((load.engines for load in loads), default=1)
-            servers.append(
-                ServerTimeline(
-                    replica=replicas[name],
-                    seconds=tuple(round(seconds, 2) for seconds, _ in answers),
-                    running=tuple(load.open_requests - load.waiting for load in loads),
-                    waiting=tuple(load.waiting for load in loads),
-                    kv_cache_usage=tuple(load.kv_cache_usage for load in loads),
-                    engines=engines,
-                    fullest=tuple(load.fullest for load in loads) if engines > 1 else (),
-                )
-            )
-        return Timeline(deployment=deployment, point=point, started_at=started_at, interval_s=SCRAPE_S, servers=tuple(servers))
+        return Timeline(
+            deployment=deployment,
+            point=point,
+            started_at=started_at,
+            interval_s=SCRAPE_S,
+            servers=tuple(self._timeline(name, replicas[name]) for name in self.scrapes),
+        )
+
+    def _timeline(self, name: str, replica: str) -> ServerTimeline:
+        answers = self._answers.get(name, [])
+        engines = max((load.engines for _, load in answers), default=1)
+        return ServerTimeline(
+            replica=replica,
+            seconds=tuple(round(seconds, 2) for seconds, _ in answers),
+            running=tuple(load.open_requests - load.waiting for _, load in answers),
+            waiting=tuple(load.waiting for _, load in answers),
+            kv_cache_usage=tuple(load.kv_cache_usage for _, load in answers),
+            engines=engines,
+            fullest=tuple(load.fullest for _, load in answers) if engines > 1 else (),
+        )
 
     @property
     def generated(self) -> float:
         """Tokens that all servers together have generated since their start."""
-        return sum(self._generated.values())
+        return sum(answers[-1][1].generated for answers in self._answers.values())
 
     @property
     def same_processes(self) -> bool:
-        """Whether the servers that served at the beginning still serve; the keeper starts none a second time."""
+        """Whether the servers of the beginning still serve; the supervisor starts none a second time."""
         return all(self._ended(name) is None for name in self.scrapes)
 
     @property
@@ -127,7 +123,7 @@ class ServerWatch:
         return self._blamed or next(ended, None) or next(iter(self.scrapes))
 
     def settle(self, seconds: float = SETTLE_S) -> None:
-        """After the client's end: a server that answers no more may have ended without the keeper having said so yet."""
+        """Give a server that stopped answering at the client's end time to be recorded as ended."""
         deadline = self.clock() + seconds
         while self.died is None and self.hung is None and self.same_processes and self.clock() < deadline:
             try:
@@ -160,11 +156,10 @@ class ServerWatch:
     def _look(self, name: str, scrape: Callable[[], Load], now: float) -> None:
         silent = "did not answer /metrics"
         try:
-            load = scrape()
-            if load.generated != self._generated.get(name) or load.open_requests == 0:
+            load, answers = scrape(), self._answers.setdefault(name, [])
+            if not answers or load.generated != answers[-1][1].generated or load.open_requests == 0:
                 self._moved_at[name] = now
-            self._generated[name] = load.generated
-            self._answers.setdefault(name, []).append((now - self._began, load))
+            answers.append((now - self._began, load))
             silent = f"generated nothing with {load.open_requests:.0f} requests open"
         except httpx.HTTPStatusError as error:
             self.died, self._blamed = f"{name} answers {error.response.status_code} on /metrics", name

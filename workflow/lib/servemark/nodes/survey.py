@@ -70,33 +70,30 @@ class Answer(Strict):
 
 def answer(spec: Spec) -> Answer:
     """Do what the spec asks on this machine."""
-    attempt, scratch = Path(spec.attempt), Path(spec.scratch)
+    scratch = Path(spec.scratch)
     if spec.task == "sweep":
-        ended = end(identity.marked(attempt, scratch))
+        ended = end(identity.marked(Path(spec.attempt), scratch))
         shared_memory.remove_noted(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
         return Answer(name=here(), ended=ended)
     try:
-        if spec.task == "reach":
-            reach(spec)
-            return Answer(name=here())
+        if spec.task == "look":
+            return Answer(name=here(), node=look(spec))
         if spec.task == "copy":
             assert spec.model
             return Answer(name=here(), copied_s=local.copy(spec.model, Path(spec.models), private))
-        return Answer(name=here(), node=look(spec))
+        reach(spec)
+        return Answer(name=here())
     except ServemarkError as error:
-        quote = error.quote if isinstance(error, StageFailed) else ()
-        # Every node speaks of itself, but for what a look says with the node's name in its words.
-        what = f"Node {here()}: {error.what}" if spec.task == "copy" else error.what
+        # The errors of other tasks name the node themselves.
+        what, quote = f"Node {here()}: {error.what}" if spec.task == "copy" else error.what, getattr(error, "quote", ())
         failure = Failure(stage="start_cluster", reason=error.reason, detail=what, quote=quote, remedy=error.do)
-        return Answer(name=here(), failure=failure)
     except OSError as error:
         refused = storage.refusal(error, [scratch, Path(spec.models or spec.scratch)])
         if refused is None:
             raise
-        what = f"Node {here()}: {refused.what}"
-        failure = Failure(stage="start_cluster", reason=refused.reason, detail=what, remedy=refused.do)
-        return Answer(name=here(), failure=failure)
+        failure = Failure(stage="start_cluster", reason=refused.reason, detail=f"Node {here()}: {refused.what}", remedy=refused.do)
+    return Answer(name=here(), failure=failure)
 
 
 def end(found: list[psutil.Process]) -> tuple[str, ...]:
@@ -145,8 +142,8 @@ def look(spec: Spec) -> Node:
 def devices(found: Hardware, *, scheduled: bool) -> int:
     """Return devices for ranks that this process may use.
 
-    Where nvidia-smi shows no GPU and the variable names some all the same, what it names is what the scheduler gave; without one it is
-    something that a shell still says of another machine.
+    Where nvidia-smi shows no GPU and CUDA_VISIBLE_DEVICES names some all the same, the scheduler gave those; without a scheduler a shell
+    still has them from another machine.
     """
     named = found.cuda_visible_devices
     if not scheduled or found.accelerator == "cuda" or named is None or visible_gpus.names_nothing(named):
@@ -170,24 +167,14 @@ def _make_scratch(spec: Spec, scratch: Path) -> None:
 
 
 def reach(spec: Spec) -> None:
-    """Connect to the node of the stages from this node's chosen address, and be connected to: both ways must be open.
-
-    Raises:
-        StageFailed: one of them is not.
-    """
+    """Connect to the node of the stages from this node's chosen address; raise StageFailed if that fails."""
     assert spec.reach
     chosen = addresses.choose(here(), hardware.interfaces(), spec.interface, spec.known_as.get(here()))
-    step = "a connection"
     try:
-        with socket.create_server((chosen.address, 0)) as back:
-            back.settimeout(REACH_S)
-            with socket.create_connection(spec.reach, timeout=REACH_S, source_address=(chosen.address, 0)) as there:
-                there.sendall(json.dumps([here(), chosen.address, back.getsockname()[1]]).encode() + b"\n")
-                step = "a connection back"
-                back.accept()[0].close()
+        socket.create_connection(spec.reach, timeout=REACH_S, source_address=(chosen.address, 0)).close()
     except OSError as error:
         raise StageFailed(
-            f"Node {here()}: expected {step} between {chosen.address} ({chosen.name}) and {spec.reach[0]}, the job's first node; "
+            f"Node {here()}: expected a connection between {chosen.address} ({chosen.name}) and {spec.reach[0]}, the job's first node; "
             f"found: {error}.",
             do="Check that `interface` in the cluster file names the network that joins the nodes, and that no firewall stands between.",
             reason="wrong_interface",
