@@ -222,7 +222,7 @@ def test_a_tool_of_this_machine_in_a_special_folder_gets_a_plain_name(tmp_path, 
 )
 def test_a_tool_of_other_nodes_goes_through_the_launcher_on_a_leash(tmp_path, names, nodelist, cpus):
     made = ground(tmp_path)
-    tool = made.tool_on(names, REQUEST)
+    tool = made.tool(names, REQUEST)
     path = made.attempt / "tools" / "gate.json"
     assert tool.launched and tool.argv[-1] == str(path) and nodelist in tool.argv
     assert ("--cpus-per-task=4" in tool.argv) is cpus

@@ -8,9 +8,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -32,8 +30,7 @@ from servemark.supervisor import KeeperSpec, ownership, salvage
 from snakemake_executor_plugin_slurm_guarded.records import Checkout
 
 FOLDER = "attempts"
-RUNTIME_VARIABLE = "SERVEMARK_RUNTIME_DIR"
-# After the servers have ended, the stages that are left write their records: seconds, more on a slow shared disk.
+# Time for the records of the last stages after the servers have ended: seconds, more on a slow shared disk.
 END_MARGIN_S = 30.0
 
 
@@ -41,25 +38,22 @@ def new(deployment_folder: Path) -> Path:
     """Create the next attempt's folder; another process cannot get the same number."""
     parent = deployment_folder / FOLDER
     parent.mkdir(parents=True, exist_ok=True)
-    number = max((int(p.name) for p in parent.iterdir() if p.name.isdigit()), default=0) + 1
     while True:
-        attempt = parent / f"{number:03d}"
-        try:
+        last = latest(deployment_folder)
+        attempt = parent / f"{int(last.name) + 1 if last else 1:03d}"
+        with contextlib.suppress(FileExistsError):
             attempt.mkdir(mode=0o700)
             return attempt
-        except FileExistsError:
-            number += 1
 
 
 def tokens(deployment_folder: Path) -> list[Path]:
-    """Return the records that stand for a deployment while a run works on it; a run that ends, or begins, removes them."""
+    """Return the live records of a deployment; a run that ends, or begins, removes them."""
     return [deployment_folder / f"{name}.json" for name in ("cluster", "endpoint", "ready")]
 
 
 def every(deployment_folder: Path) -> list[Path]:
     """Return all attempts, oldest first."""
-    found = (p for p in (deployment_folder / FOLDER).glob("*") if p.name.isdigit())
-    return sorted(found, key=lambda p: int(p.name))
+    return sorted((p for p in (deployment_folder / FOLDER).glob("*") if p.name.isdigit()), key=lambda p: int(p.name))
 
 
 def newest(deployment: Path, name: str) -> Path | None:
@@ -69,12 +63,11 @@ def newest(deployment: Path, name: str) -> Path | None:
 
 def latest(deployment_folder: Path) -> Path | None:
     """Return the newest attempt."""
-    found = every(deployment_folder)
-    return found[-1] if found else None
+    return next(reversed(every(deployment_folder)), None)
 
 
 def secret(attempt: Path, name: str) -> Path:
-    """Make a random secret in a file that only we can read; its beginning tells the archive's scan what it is."""
+    """Make a random secret in a file that only we can read; its beginning marks it for the archive's scan."""
     path = attempt / name
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "w") as stream:
@@ -120,13 +113,12 @@ def fail(attempt: Path, failure: Failure, stop_timeout_s: float) -> Failure:
 
 
 def ended_from_outside(attempt: Path, stage: str) -> Failure | None:
-    """Return why the keeper ended the attempt, when that was neither a fault of the deployment nor asked for by a stage."""
+    """Return why the supervisor ended the attempt, when that was neither a fault of the deployment nor asked for by a stage."""
     state = supervisor.read_state(attempt)
     found = reasons.TABLE.get(state.why or "") if state else None
     if found is None or not (found.outside and found.remedy):
         return None
-    log = str(attempt / "keeper.json")
-    return Failure(stage=stage, reason=found.code, detail=found.meaning, log=log, remedy=found.remedy)
+    return Failure(stage=stage, reason=found.code, detail=found.meaning, log=str(attempt / "keeper.json"), remedy=found.remedy)
 
 
 def noted_failure(attempt: Path | None) -> Failure | None:
@@ -137,21 +129,21 @@ def noted_failure(attempt: Path | None) -> Failure | None:
 
 
 def from_error(stage: str, error: ServemarkError) -> Failure:
-    """Return a failure record that says what the error says."""
+    """Return the failure record of an error."""
     quote = error.quote if isinstance(error, StageFailed) else ()
     return Failure(stage=stage, reason=error.reason, detail=error.what, log=error.look, quote=quote, remedy=error.do)
 
 
 def as_error(failure: Failure) -> StageFailed:
-    """Return an error that says what the failure says."""
+    """Return the error of a failure record."""
     return StageFailed(failure.detail, look=failure.log, do=failure.remedy, reason=failure.reason, quote=failure.quote)
 
 
 def explain_end(stage: str, attempt: Path, daemon: DaemonState | None, what: str, reason: str, stalled: bool = False) -> Failure:
     """Turn a daemon's end into a failure: its exit state, the log's own error quoted, the remedy where the cause is known.
 
-    Where the log says which rank or node died, that is named. Where it has no error of its own, or only a consequence, the files that
-    were kept of the daemon are asked.
+    Where the log states which rank or node died, that is named. Where it has no error of its own, or only a consequence, the files that
+    were kept of the daemon are searched.
     """
     if daemon is None:
         return Failure(stage=stage, reason=reason, detail=what, log=str(attempt / "keeper.log"))
@@ -159,8 +151,11 @@ def explain_end(stage: str, attempt: Path, daemon: DaemonState | None, what: str
     diagnosis = diagnose(said, stalled=stalled)
     quote = diagnosis.quote if diagnosis else root_error(said) or _launcher_words(attempt, daemon.name)
     if _is_vague(diagnosis) and (diagnosis or not states_error(said)):
-        better, lines = _of_kept(salvage.files(salvage.folder(daemon.log, daemon.name)))
-        diagnosis, quote = better or diagnosis, (*quote, *lines)
+        files = salvage.files(salvage.folder(daemon.log, daemon.name))
+        named = ((path, found) for path in files if (found := diagnose(path)) and not _is_vague(found))
+        path, better = next(named, (None, None))
+        diagnosis = better or diagnosis
+        quote += tuple(f"{path.name}: {line}" for line in better.quote) if path and better else first_errors(files)
     who = in_words(lost(said), _names(attempt), _node(daemon))
     told = " ".join(filter(None, (diagnosis.cause if diagnosis else "", who)))
     return Failure(
@@ -173,22 +168,13 @@ def explain_end(stage: str, attempt: Path, daemon: DaemonState | None, what: str
     )
 
 
-def _of_kept(files: Sequence[Path]) -> tuple[Diagnosis | None, tuple[str, ...]]:
-    """Return the cause that the first of these files names, if one does, and the lines that say it; else the first errors in them."""
-    for path in files:
-        found = diagnose(path)
-        if found and not _is_vague(found):
-            return found, tuple(f"{path.name}: {line}" for line in found.quote)
-    return None, first_errors(files)
-
-
 def _is_vague(diagnosis: Diagnosis | None) -> bool:
     """Return whether nothing is known, or no more than that something failed."""
     return diagnosis is None or row(diagnosis.reason).generic
 
 
 def _names(attempt: Path) -> dict[str, str]:
-    """Return the nodes of a job, as they were looked at before the attempt began: name by address."""
+    """Return the nodes of a job, as surveyed before the attempt began: name by address."""
     names = {}
     for path in (attempt / "survey" / "look").glob("*.json"):
         with contextlib.suppress(OSError, ValueError):
@@ -198,7 +184,7 @@ def _names(attempt: Path) -> dict[str, str]:
 
 
 def _launcher_words(attempt: Path, name: str) -> tuple[str, ...]:
-    """Return the last words of what brought a daemon to its node: a lost node, or a step that Slurm did not start."""
+    """Return the last errors of a daemon's launcher: a lost node, or a step that Slurm did not start."""
     log = supervisor.launcher_log(attempt, name)
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     return tuple(line for line in lines if "error" in line.lower())[-3:]
@@ -210,31 +196,20 @@ def how_it_ended(daemon: DaemonState) -> str:
     name = f"{daemon.name} on {node}" if node else daemon.name
     if daemon.ended_at is None:
         return f"{name} still runs"
-    name += f" (pid {_place(daemon).get('pid', daemon.pid)})"
-    if daemon.signal is not None:
-        return f"{name} was ended by signal {_signal(daemon.signal)}"
-    return f"{name} exited with code {daemon.exit_code}"
+    pid = daemon.pid
+    # Written by the far end; missing without a launcher, or when the process never came to its node.
+    with contextlib.suppress(OSError, ValueError, LookupError):
+        pid = json.loads((Path(daemon.log).parent / "requests" / f"{daemon.name}.place.json").read_text())["pid"]
+    if daemon.signal is None:
+        return f"{name} (pid {pid}) exited with code {daemon.exit_code}"
+    known = daemon.signal in list(signal.Signals)
+    return f"{name} (pid {pid}) was ended by signal {daemon.signal}{f' ({signal.Signals(daemon.signal).name})' if known else ''}"
 
 
 def _node(daemon: DaemonState) -> str | None:
     """Return the node of a job that a daemon was on; None on a machine without a scheduler, where there is no choice."""
     launched = supervisor.launcher_log(Path(daemon.log).parent, daemon.name).exists()
     return daemon.node if launched or daemon.node != identity.host() else None
-
-
-def _place(daemon: DaemonState) -> dict[str, Any]:
-    """Return where the process itself is, as its far end says; empty without a launcher, or when it never came to its node."""
-    try:
-        return dict(json.loads((Path(daemon.log).parent / "requests" / f"{daemon.name}.place.json").read_text()))
-    except (OSError, ValueError):
-        return {}
-
-
-def _signal(number: int) -> str:
-    try:
-        return f"{number} ({signal.Signals(number).name})"
-    except ValueError:
-        return str(number)
 
 
 def scratch_folder(attempt: Path) -> Path:

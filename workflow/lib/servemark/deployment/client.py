@@ -24,24 +24,24 @@ _RUN_CLIENTS = Path(__file__).parents[1] / "in_model_env" / "run_clients.py"
 
 
 def shares(point: LoadPoint) -> list[LoadPoint]:
-    """Return what each of the point's client processes sends, adding up to the point: places as evenly as they go, and as many requests and
-    warm-ups for each place, so that all are at work for as long. With a rate, as many requests each, and one warm-up or more: at its end
-    they wait for each other (in_model_env/bench_client.py).
+    """Return what each of the point's client processes sends, adding up to the point.
 
+    Places are split as evenly as they go, and requests and warm-ups in proportion to places, so that all processes work for as long.
+    With a rate each has as many requests, and one warm-up or more: at its end they wait for each other (in_model_env/bench_client.py).
     The first keeps the point's seed; the others derive theirs from it, so that no two send the same prompts.
     """
-    count = point.clients
+    count, paced = point.clients, point.request_rate is not None
     concurrency = [None] * count if point.concurrency is None else _split(point.concurrency, [1] * count)
-    paced = point.request_rate is not None
     places = [1] * count if paced else [share or 1 for share in concurrency]
+    least = 1 if paced and count > 1 else 0
     return [
         point.model_copy(
             update={
                 "clients": 1,
                 "concurrency": concurrency[index],
-                "request_rate": None if point.request_rate is None else point.request_rate / count,
+                "request_rate": point.request_rate / count if point.request_rate is not None else None,
                 "requests": requests,
-                "warmups": max(warmups, 1) if paced and count > 1 else warmups,
+                "warmups": max(warmups, least),
                 "seed": _seed(point.seed, index),
             }
         )
@@ -71,9 +71,8 @@ class BenchmarkClient:
     """The client's processes for one load point.
 
     Args:
-        draft: where the point's result file is made. What the processes write lies beside it, under names that begin with its own.
+        draft: where the point's result file is made. The processes' files lie next to it, under names that begin with its own.
         tokenizer: the folder of the model.
-        variables: what the environment's processes are given.
     """
 
     point: LoadPoint
@@ -90,20 +89,11 @@ class BenchmarkClient:
         url = ready.servers[0].url if self.point.ask == "replica" else ready.url
         assert url and ready.served_name, "a live deployment's token is complete"
         return [
-            command_lines.bench(self.python, url, ready.served_name, self.tokenizer, share, folder, part.name)
-            for share, part in zip(shares(self.point), self._parts, strict=True)
+            command_lines.bench(self.python, url, ready.served_name, self.tokenizer, share, folder, self._beside(index).name)
+            for index, share in enumerate(shares(self.point))
         ]
 
-    @property
-    def _warmup(self) -> dict[str, str]:
-        tokens, shared = self.point.warmup_tokens, self.point.prefix_tokens / self.point.prompt_tokens
-        return {} if tokens is None else {WARMUP: json.dumps({"tokens": tokens, "shared": shared})}
-
-    @property
-    def _parts(self) -> list[Path]:
-        return [self._beside(str(index)) for index in range(self.point.clients)]
-
-    def _beside(self, suffix: str) -> Path:
+    def _beside(self, suffix: str | int) -> Path:
         return self.draft.with_name(f"{self.draft.name}.{suffix}")
 
     def clear(self) -> None:
@@ -114,14 +104,21 @@ class BenchmarkClient:
 
     def run(self, attempt: Path, modules: tuple[str, ...], timeout_s: float, here: Stage, check: Callable[[], str | None]) -> ToolResult:
         """Run all processes to their end, on the client's node. A text from ``check`` ends them."""
-        order = self._beside("order")
+        order, point = self._beside("order"), self.point
         words = {"processes": self.commands, "cpu": str(self._beside("cpu").absolute())}
         write_atomically(order, json.dumps(words) + "\n")
+        warmup = {"tokens": point.warmup_tokens, "shared": point.prefix_tokens / point.prompt_tokens}
         ground = Ground.of(attempt)
         request = DaemonRequest(
-            name=f"client-{self.point.name}",
+            name=f"client-{point.name}",
             argv=(self.python, str(_RUN_CLIENTS), str(order.absolute())),
-            env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **self._warmup, **command_lines.NO_PROXY, **self.variables},
+            env={
+                "HF_HUB_OFFLINE": "1",
+                "VLLM_NO_USAGE_STATS": "1",
+                **({} if point.warmup_tokens is None else {WARMUP: json.dumps(warmup)}),
+                **command_lines.NO_PROXY,
+                **self.variables,
+            },
             secret_env={"OPENAI_API_KEY": str(self.ready.key_file)},
             log=str(here.log.absolute()),
             modules=modules,
@@ -133,22 +130,19 @@ class BenchmarkClient:
     def collect(self) -> RawResult | RawError:
         """Make the point's result file at ``draft``, and read it.
 
-        Where the result of a process cannot be used, that one stays as evidence and its fault is the answer.
+        Where the result of a process cannot be used, that one stays as evidence and its fault is returned.
         """
         parts = []
-        for path in self._parts:
+        for index in range(self.point.clients):
             try:
-                parts.append(read_data(path))
+                parts.append(read_data(self._beside(index)))
             except RawError as error:
-                if path.exists():
-                    path.replace(self.draft)
+                if self._beside(index).exists():
+                    self._beside(index).replace(self.draft)
                 return error
-        write_atomically(self.draft, json.dumps(merge(parts, self._samples())))
-        return read_raw(self.draft)
-
-    def _samples(self) -> list[Samples]:
-        # Without them the client's CPU time is not known, and said to be so; the requests' times do not depend on it.
+        samples: list[Samples] = [()] * self.point.clients
+        # Without them the record has no CPU time of the client; the requests' times do not depend on it.
         with contextlib.suppress(OSError, ValueError):
-            samples: list[Samples] = json.loads(self._beside("cpu").read_text())
-            return samples
-        return [()] * self.point.clients
+            samples = json.loads(self._beside("cpu").read_text())
+        write_atomically(self.draft, json.dumps(merge(parts, samples)))
+        return read_raw(self.draft)

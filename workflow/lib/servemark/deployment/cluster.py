@@ -27,15 +27,12 @@ from servemark.weights import local
 from servemark.weights.manifest import verify
 
 STAGE = "start_cluster"
-# A keeper says its first word after the imports of an interpreter, slow on a shared file system.
+# A supervisor writes its first state after the imports of an interpreter, slow on a shared file system.
 KEEPER_START_S = 60.0
 
 
 def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
-    """Start what the deployment stands on, unless the ledger already has every one of its points.
-
-    Args:
-        hold: the deployment is to be used, not measured: start it whatever the ledger has.
+    """Start what the deployment stands on, unless the ledger has all its points and ``hold`` (to be used, not measured) is not set.
 
     Returns:
         the token; with ``failure`` when something did not come up. Everything is stopped then.
@@ -55,7 +52,8 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
     _end_leftovers(here.deployment, progress)
     scratch = new_scratch(here.config, private.runtime_root(), alloc)
     attempt = attempts.open_attempt(plan.deployment, here.deployment, scratch, alloc, stop_grace_s=timeouts.stop)
-    token = Cluster(deployment=plan.deployment, attempt=str(attempt), job_id=alloc.job_id, ends_at=_utc(alloc.ends_at))
+    ends_at = None if alloc.ends_at is None else datetime.fromtimestamp(alloc.ends_at, UTC).isoformat(timespec="seconds")
+    token = Cluster(deployment=plan.deployment, attempt=str(attempt), job_id=alloc.job_id, ends_at=ends_at)
     try:
         _take_machine(attempt, progress)
         waited = time.monotonic() - begin
@@ -73,8 +71,7 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
         # Only now: hashing while another deployment is measured would disturb it.
         model_path = _model(here, ground)
         verify_environment(here.environment)
-        update = {"nodes": found, "replicas": place(plan.topology), "model_path": model_path}
-        token = token.model_copy(update=update)
+        token = token.model_copy(update={"nodes": found, "replicas": place(plan.topology), "model_path": model_path})
         replicas, ray_nodes = executors.of(here, ground, found).bring_up(token.replicas)
         token = token.model_copy(update={"replicas": replicas, "ray_nodes": ray_nodes})
     except ServemarkError as error:
@@ -86,10 +83,10 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
 
 
 def _model(here: StageContext, ground: Ground) -> str:
-    """Return where the servers find the model: where it was staged, or on each node's own disk; its files are what the manifest states.
+    """Return where the servers find the model: where it was staged, or on each node's own disk.
 
     Raises:
-        WeightsRefused: they are not.
+        WeightsRefused: its files are not those of the manifest.
         StageFailed: a node has no room, or no answer; names the node.
     """
     manifest, site = here.manifest, here.config.cluster
@@ -106,28 +103,24 @@ def _model(here: StageContext, ground: Ground) -> str:
     def waiting() -> None:
         here.progress.waiting("waiting for the model's copies")
 
-    answers = node_checks.ask_all(here, ground, spec, here.timeouts.copy_model, servers, waiting)
-    for answer in answers:
+    for answer in node_checks.ask_all(here, ground, spec, here.timeouts.copy_model, servers, waiting):
         took = f"copied in {answer.copied_s:.1f} s" if answer.copied_s else "there already"
         here.progress.say(f"the model's copy on {answer.name}: {took}")
     return str(local.place(folder, manifest.digest))
 
 
-def _utc(moment: float | None) -> str | None:
-    return None if moment is None else datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
-
-
 def _end_leftovers(folder: Path, progress: Progress) -> None:
-    """End what an earlier attempt left on this machine although its keeper is gone (the keeper itself was killed)."""
-    for attempt in attempts.every(folder):
+    """End what earlier attempts left on this machine although their supervisors are gone (killed)."""
+    every = attempts.every(folder)
+    for attempt in every:
         if supervisor.is_alive(attempt):
             progress.say(f"an earlier attempt ({attempt.name}) still runs: ending it")
             with contextlib.suppress(TimeoutError):
                 supervisor.stop(attempt, 30)
-    for words in end(attempts.left_over(*attempts.every(folder))):
+    for words in end(attempts.left_over(*every)):
         progress.say(f"ended a process left by an earlier attempt: {words}")
-    for attempt in itertools.filterfalse(supervisor.copied, attempts.every(folder)):
-        # Only one whose keeper was killed still has it; one that was killed before it began says nothing of any.
+    for attempt in itertools.filterfalse(supervisor.copied, every):
+        # Only the attempt of a killed supervisor still has it; one that was killed before it began names none.
         with contextlib.suppress(OSError, ValueError):
             scratch = attempts.scratch_folder(attempt)
             shared_memory.remove_noted(scratch)
@@ -135,11 +128,7 @@ def _end_leftovers(folder: Path, progress: Progress) -> None:
 
 
 def _take_machine(attempt: Path, progress: Progress) -> None:
-    """Wait for the keeper to have the machine, however long another deployment needs it.
-
-    Raises:
-        StageFailed: the keeper does not come up, or ends before it has the machine.
-    """
+    """Wait until the supervisor has the machine, however long another deployment needs it; raise StageFailed if it ends before."""
     deadline = time.monotonic() + KEEPER_START_S
     while True:
         state = supervisor.read_state(attempt)

@@ -16,7 +16,7 @@ from servemark.supervisor import ownership
 
 @dataclass(frozen=True)
 class Stage:
-    """What a script gets: where to tell progress, the log, and the watch that ties its tools to the run."""
+    """Progress, log, and the watch that ties the tools of a script to the run; ``deployment``: the folder of the one it works on."""
 
     progress: Progress
     log: Path
@@ -24,26 +24,21 @@ class Stage:
     deployment: Path | None = None
 
     def write(self, record: Record, path: str) -> None:
-        """Write a stage's record, unless another allocation has taken the deployment over meanwhile.
-
-        Raises:
-            TakenOver: it has.
-        """
+        """Write a stage's record; raise TakenOver if another allocation works on the deployment now."""
         self.check()
         record.write(path)
 
     def check(self) -> None:
-        """Raise TakenOver if another allocation works on the deployment now; before a file of its is written."""
+        """Raise TakenOver if another allocation works on the deployment now."""
         if self.deployment:
             ownership.check(self.deployment)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageContext(Stage):
-    """What the stages of a deployment share: the frame of the script, the plan, and the records that the plan is based on.
+    """The frame of a stage's script, the plan, and the records that it is based on.
 
     Attributes:
-        deployment: the deployment's folder.
         caches: where compiled code is kept for later starts; None for a start that is to find nothing.
     """
 

@@ -71,44 +71,41 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
     ]
     backend = "nccl" if here.hardware.accelerator == "cuda" else "gloo"
     ranks = sum(map(len, used))
-    output = attempt / "all-reduce.json"
+    output, path = attempt / "all-reduce.json", attempt / "all-reduce-spec.json"
+    names = [{"name": node.name, "interface": node.interface, "devices": devices} for node, devices in zip(servers, used, strict=True)]
     spec = {
         "backend": backend,
         "bytes": BYTES[backend],
         "deadline_s": timeout_s,
         "address": servers[0].address,
         "port": port_plan.of_fabric(servers[0]),
-        "nodes": [
-            {"name": node.name, "interface": node.interface, "devices": devices} for node, devices in zip(servers, used, strict=True)
-        ],
+        "nodes": names,
         "output": str(output.absolute()),
     }
-    path = attempt / "all-reduce-spec.json"
     write_atomically(path, json.dumps(spec, indent=2) + "\n")
     ground = Ground.of(attempt)
+    # Each node names its own interface and address, unless the deployment's variables do.
     env = executors.of(here, ground, cluster.nodes).environment(servers[0])
-    # Each node names its own interface and address.
-    env = {key: value for key, value in env.items() if key not in ("VLLM_HOST_IP", *INTERFACES)}
-    env = env | {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"} | {key: value for key, value in plan.variables.items() if key in INTERFACES}
+    env = {key: value for key, value in env.items() if key != "VLLM_HOST_IP" and (key not in INTERFACES or key in plan.variables)}
     request = DaemonRequest(
         name="fabric",
         argv=(here.environment.python, str(IN_MODEL_ENV / "fabric_check.py"), str(path.absolute())),
-        env=env,
+        env=env | {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"},
         log=str(log.absolute()),
         modules=plan.modules,
         devices=tuple(used[0]),
         grace_s=3.0,
     )
-    tool = ground.tool_on([node.name for node in servers], request)
+    tool = ground.tool([node.name for node in servers], request)
     progress.say(f"all-reduce over {ranks} ranks on {', '.join(node.name for node in servers)} ({backend})")
-    result = tool.run(
-        log=log, timeout_s=timeout_s + 30, watch=here.watch,
-        check=lambda: progress.waiting(f"waiting for the all-reduce over {ranks} ranks"),
-    )  # fmt: skip
+
+    def check() -> None:
+        progress.waiting(f"waiting for the all-reduce over {ranks} ranks")
+
+    result = tool.run(log=log, timeout_s=timeout_s + 30, watch=here.watch, check=check)
     if result.exit_code != 0 or result.stopped or not output.exists():
         raise _failed(ranks, [f"{node.name} ({node.interface}, {node.address})" for node in servers], result.stopped, log)
     seconds = json.loads(output.read_text())["seconds"]
-    interfaces = tuple(f"{node.name}: {node.interface} ({node.address})" for node in servers)
     named = transports(log.read_text(errors="replace")) if backend == "nccl" else ("gloo over TCP",)
     bandwidth = bus_bandwidth(BYTES[backend], ranks, seconds)
     progress.say(f"all-reduce works: {bandwidth:.2f} GiB/s on the bus, {', '.join(named) or 'transport not named'}")
@@ -119,7 +116,7 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
         backend=backend,
         ranks=ranks,
         transport=named,
-        interfaces=interfaces,
+        interfaces=tuple(f"{node.name}: {node.interface} ({node.address})" for node in servers),
         bytes=BYTES[backend],
         seconds=seconds,
         bus_gib_per_s=round(bandwidth, 3),
@@ -127,14 +124,12 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
 
 
 def _failed(ranks: int, nodes: list[str], stopped: str | None, log: Path) -> StageFailed:
-    diagnosis = diagnose(log)
-    quote = diagnosis.quote if diagnosis else root_error(log)
-    why = stopped or (diagnosis.cause if diagnosis else "a rank failed")
+    found = diagnose(log)
+    default = "Check `interface` and the NCCL_*/GLOO_* variables of the cluster file; the log has the library's words."
     return StageFailed(
-        f"The all-reduce over {ranks} ranks on {', '.join(nodes)} did not work: {why}",
+        f"The all-reduce over {ranks} ranks on {', '.join(nodes)} did not work: {stopped or (found.cause if found else 'a rank failed')}",
         look=str(log),
-        do=(diagnosis.remedy if diagnosis else None)
-        or "Check `interface` and the NCCL_*/GLOO_* variables of the cluster file; the log has the library's words.",
-        reason=diagnosis.reason if diagnosis else "fabric_failed",
-        quote=quote,
+        do=found.remedy if found and found.remedy else default,
+        reason=found.reason if found else "fabric_failed",
+        quote=found.quote if found else root_error(log),
     )

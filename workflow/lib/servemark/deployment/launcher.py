@@ -24,11 +24,7 @@ from snakemake_executor_plugin_slurm_guarded import retry
 
 @dataclass(frozen=True)
 class Tool:
-    """A short-lived process on a node.
-
-    Args:
-        launched: it comes to its node through srun; its standard input is kept open while it is wanted.
-    """
+    """A short-lived process on a node. ``launched``: srun brings it there; its standard input is kept open while it is wanted."""
 
     argv: list[str]
     env: dict[str, str]
@@ -48,9 +44,8 @@ class Tool:
         while True:
             begin = retry.size(log)
             result = run_tool(self.argv, log=log, env=self.env, timeout_s=timeout_s, watch=watch, check=check, leash=self.launched)
-            if not (self.launched and result.exit_code and result.stopped is None and retry.not_started(log, begin)):
-                return result
-            if time.monotonic() > deadline:
+            refused = self.launched and result.exit_code and result.stopped is None and retry.not_started(log, begin)
+            if not refused or time.monotonic() > deadline:
                 return result
             time.sleep(retry.PAUSE_S)
 
@@ -68,47 +63,37 @@ class Ground:
         """Return that of an attempt which this allocation has begun."""
         return cls(allocation.current(), attempt, attempts.scratch_folder(attempt))
 
-    def request(self, node: str, asked: process_request.DaemonRequest) -> process_request.DaemonRequest:
-        """Return ``asked``, to be started on ``node``."""
-        launcher = self.alloc.launcher(node)
-        return asked.model_copy(update={"launcher": launcher, "node": node, "scratch": str(self.scratch)})
+    def request(self, asked: process_request.DaemonRequest, *nodes: str) -> process_request.DaemonRequest:
+        """Return ``asked``, to be started on ``nodes``."""
+        return asked.model_copy(update={"launcher": self.alloc.launcher(*nodes), "node": nodes[0], "scratch": str(self.scratch)})
 
     def start(self, node: str, asked: process_request.DaemonRequest) -> None:
-        """Have the keeper start one daemon on ``node``.
+        """Have the supervisor start one daemon on ``node``.
 
         Raises:
-            StageFailed: the keeper has ended, because of another daemon's end or without one; or the program cannot be started.
+            StageFailed: the supervisor has ended, because of another daemon's end or without one; or the program cannot be started.
         """
         try:
-            kept = self.request(node, asked).model_copy(update={"silence_s": process_request.SILENCE_S})
+            kept = self.request(asked, node).model_copy(update={"silence_s": process_request.SILENCE_S})
             state = supervisor.request(self.attempt, kept)
         except TimeoutError as error:
-            raise self._not_started(asked.name, error) from None
+            first = attempts.first_to_end(self.attempt, asked.name)
+            if first is None or first.ended_at is None:
+                raise StageFailed(str(error), look=str(self.attempt / "keeper.log"), reason="keeper_ended") from None
+            what = f"{asked.name} was not started: before it, {attempts.how_it_ended(first)}"
+            raise attempts.as_error(attempts.explain_end("", self.attempt, first, what, "server_exited")) from None
         if state.why == "never_started":
-            raise StageFailed(
-                f"{asked.argv[0]} cannot be started.", look=state.log, do="Check the environment's prefix.", reason="never_started"
-            )
+            what = f"{asked.argv[0]} cannot be started."
+            raise StageFailed(what, look=state.log, do="Check the environment's prefix.", reason="never_started")
 
-    def _not_started(self, name: str, error: TimeoutError) -> StageFailed:
-        first = attempts.first_to_end(self.attempt, name)
-        if first is None or first.ended_at is None:
-            return StageFailed(str(error), look=str(self.attempt / "keeper.log"), reason="keeper_ended")
-        what = f"{name} was not started: before it, {attempts.how_it_ended(first)}"
-        return attempts.as_error(attempts.explain_end("", self.attempt, first, what, "server_exited"))
-
-    def tool(self, node: str, asked: process_request.DaemonRequest) -> Tool:
-        """Return a short-lived process on ``node``."""
-        return self.tool_on([node], asked)
-
-    def tool_on(self, nodes: Sequence[str], asked: process_request.DaemonRequest) -> Tool:
-        """Return the same process on every one of ``nodes`` at once; SERVEMARK_NODE tells each where it is."""
-        request = self.request(nodes[0], asked)
+    def tool(self, nodes: str | Sequence[str], asked: process_request.DaemonRequest) -> Tool:
+        """Return a short-lived process on a node, or the same one on several at once; SERVEMARK_NODE names to each its own."""
+        names = (nodes,) if isinstance(nodes, str) else tuple(nodes)
+        request = self.request(asked, *names)
         if self.alloc.job_id is None:
             env = process_request.environment(request) | {identity.NODE_VARIABLE: identity.here()}
             return Tool(process_request.command(request), env, launched=False)
         path = self.attempt / "tools" / f"{asked.name}.json"
-        if len(nodes) > 1:
-            request = request.model_copy(update={"launcher": self.alloc.launcher(*nodes)})
         write_atomically(path, request.model_dump_json(indent=2) + "\n", mode=0o600)
         argv, env = process_request.through_launcher(request, path)
         return Tool(argv, env | identity.mark(self.attempt), launched=True)

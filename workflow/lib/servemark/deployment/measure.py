@@ -1,4 +1,4 @@
-"""measure: one load point. The ledger is asked first; then the client runs, the server is watched, and the verdict is recounted."""
+"""measure: one load point, from the ledger, or by a client while the server is watched; then its verdict."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ from servemark.measurement.key import point_parts
 from servemark.measurement.ledger import PASSING, Ledger, file_sha256, is_keepable
 from servemark.measurement.raw import RawError, read_raw
 from servemark.nodes import suspension
-from servemark.records import Failure, LoadPoint, Measurement, PlannedPoint, Ready, Timeline, utc_now, write_atomically
+from servemark.records import DaemonState, Failure, LoadPoint, Measurement, PlannedPoint, Ready, Timeline, utc_now, write_atomically
 
 STAGE = "measure"
 DURATIONS = "durations"
+# Written as a new file: an older one may be a hard link into the ledger.
+NO_RESULTS = "{}\n"
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Measuring:
         if ready is None or failure:
             self.here.progress.say(f"{name}: not measured: {failure.detail.splitlines()[0] if failure else 'the deployment is gone'}")
             self.here.check()
-            _write_no_results(raw_path)
+            write_atomically(raw_path, NO_RESULTS)
             return self._lost(point, failure)
         record = self._measure(point, ready, raw_path)
         if is_keepable(record):
@@ -95,17 +97,21 @@ class Measuring:
         if ready.replay or ready.failure or ready.attempt is None:
             return None, ready.failure
         attempt = Path(ready.attempt)
-        if not supervisor.is_alive(attempt):
-            return None, attempts.noted_failure(attempt) or self._death_between_points(attempt)
-        return ready, self._too_late(ready, attempt)
+        if supervisor.is_alive(attempt):
+            return ready, self._too_late(ready, attempt)
+        if noted := attempts.noted_failure(attempt):
+            return None, noted
+        first = attempts.first_to_end(attempt, SERVER)
+        what = f"The server died between two load points: {attempts.how_it_ended(first) if first else 'its keeper is gone'}"
+        return None, self._died(attempt, first, what)
 
     def _too_late(self, ready: Ready, attempt: Path) -> Failure | None:
         """Return whether the allocation's time would end within the next point, judged by the longest so far."""
         if ready.ends_at is None:
             return None
-        spec = attempts.spec(attempt)
-        left_s = datetime.fromisoformat(ready.ends_at).timestamp() - spec.end_margin_s - time.time()
-        expected_s = 1.1 * max(_durations(attempt), default=0.0)
+        left_s = datetime.fromisoformat(ready.ends_at).timestamp() - attempts.spec(attempt).end_margin_s - time.time()
+        path = attempt / DURATIONS
+        expected_s = 1.1 * max(map(float, path.read_text().split() if path.exists() else ()), default=0.0)
         if left_s > expected_s:
             return None
         detail = (
@@ -114,10 +120,8 @@ class Measuring:
         failure = Failure(stage=STAGE, reason="out_of_time", detail=detail, remedy=reasons.MORE_TIME)
         return attempts.fail(attempt, failure, self.here.timeouts.stop)
 
-    def _death_between_points(self, attempt: Path) -> Failure:
-        first = attempts.first_to_end(attempt, SERVER)
-        what = f"The server died between two load points: {attempts.how_it_ended(first) if first else 'its keeper is gone'}"
-        failure = attempts.explain_end(STAGE, attempt, first, what, "server_died")
+    def _died(self, attempt: Path, daemon: DaemonState | None, what: str) -> Failure:
+        failure = attempts.explain_end(STAGE, attempt, daemon, what, "server_died")
         return attempts.fail(attempt, failure.model_copy(update={"reason": "server_died"}), self.here.timeouts.stop)
 
     def _record(self, point: PlannedPoint, attempt: Path | None, **seen: Any) -> Measurement:
@@ -149,19 +153,26 @@ class Measuring:
         A server that died or hung ends the deployment: the failure is noted for the points that follow.
         """
         assert ready.attempt and ready.url and ready.served_name and ready.key_file, "a live deployment's token is complete"
-        attempt = Path(ready.attempt)
+        here, load, attempt = self.here, point.load, Path(ready.attempt)
         key = Path(ready.key_file).read_text().strip()
         # Of this attempt alone: a client that a lost node still runs writes elsewhere.
         draft = raw_path.with_name(f".{raw_path.name}.{attempt.name}.draft")
-        own = bytecode_cache.variables(self.here.environment)
-        client = BenchmarkClient(point.load, ready, draft, self.here.environment.python, self.here.manifest.path, own)
+        own = bytecode_cache.variables(here.environment)
+        client = BenchmarkClient(load, ready, draft, here.environment.python, here.manifest.path, own)
         client.clear()
         scrapes = {server.daemon: scraper(server.url, key) for server in ready.servers}
-        server = ServerWatch(attempt, scrapes, self.here.timeouts.no_progress)
+        server = ServerWatch(attempt, scrapes, here.timeouts.no_progress)
+
+        def check() -> str | None:
+            reason = server()
+            words = f"{load.name}: {load.requests} requests, {server.generated:.0f} tokens generated by this deployment"
+            here.progress.waiting(words, about=load.name)
+            return reason
+
         server.begin()
         before = _finished(scrapes)
         started_at = utc_now()
-        result = client.run(attempt, self.here.plan.modules, self.here.timeouts.point, self.here, lambda: self._watch(point.load, server))
+        result = client.run(attempt, here.plan.modules, here.timeouts.point, here, check)
         server.settle()
         with open(attempt / DURATIONS, "a") as stream:
             stream.write(f"{result.seconds:.1f}\n")
@@ -178,17 +189,16 @@ class Measuring:
         if isinstance(results, RawError):
             # A full disk is no measurement.
             storage.require(draft.parent)
-        judgement = verdict.judge(results, point.load, self.here.config.verdict, facts)
-        failure = _end_deployment(attempt, point.load, facts, server.blamed, self.here.timeouts.stop)
-        self.here.check()
+        judgement = verdict.judge(results, load, here.config.verdict, facts)
+        failure = self._end_deployment(attempt, load, facts, server.blamed)
+        here.check()
         if draft.exists():
             draft.replace(raw_path)
         else:
-            _write_no_results(raw_path)
+            write_atomically(raw_path, NO_RESULTS)
         client.clear()
         replicas = {server.daemon: server.replica for server in ready.servers}
-        timeline = server.timeline(self.here.plan.deployment, point.load.name, started_at, replicas)
-        timeline.write(Timeline.path(attempt, point.load.name))
+        server.timeline(here.plan.deployment, load.name, started_at, replicas).write(Timeline.path(attempt, load.name))
         record = self._record(
             point,
             attempt,
@@ -203,12 +213,21 @@ class Measuring:
         )
         return verdict.judged(record, judgement)
 
-    def _watch(self, point: LoadPoint, server: ServerWatch) -> str | None:
-        reason = server()
-        self.here.progress.waiting(
-            f"{point.name}: {point.requests} requests, {server.generated:.0f} tokens generated by this deployment", about=point.name
+    def _end_deployment(self, attempt: Path, point: LoadPoint, facts: ServerFacts, blamed: str) -> Failure | None:
+        if facts.died:
+            daemon = attempts.first_to_end(attempt, blamed)
+            return self._died(attempt, daemon, f"The server died during {point.name}: {facts.died}")
+        if not facts.hung:
+            return None
+        daemon = attempts.find_daemon(attempt, blamed)
+        failure = Failure(
+            stage=STAGE,
+            reason="server_hung",
+            detail=f"The server hung during {point.name}: {facts.hung}.",
+            log=daemon.log if daemon else None,
+            remedy="Run again; if it hangs again, read the server's log, and raise timeouts.no_progress if it is only slow.",
         )
-        return reason
+        return attempts.fail(attempt, failure, self.here.timeouts.stop)
 
 
 def _finished(scrapes: Mapping[str, Callable[[], Load]]) -> dict[str, int]:
@@ -217,17 +236,6 @@ def _finished(scrapes: Mapping[str, Callable[[], Load]]) -> dict[str, int]:
         return {name: scrape().finished for name, scrape in scrapes.items()}
     except httpx.HTTPError:
         return {}
-
-
-def _durations(attempt: Path) -> list[float]:
-    """Return seconds that each point measured in this attempt took, the client's start included."""
-    path = attempt / DURATIONS
-    return [float(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def _write_no_results(raw_path: Path) -> None:
-    # A new file: one that is there already may be a hard link to what the ledger keeps.
-    write_atomically(raw_path, "{}\n")
 
 
 def _words(record: Measurement) -> str:
@@ -245,21 +253,3 @@ def _death(attempt: Path, server: ServerWatch) -> str | None:
     first = attempts.first_to_end(attempt, server.blamed)
     daemon = attempts.await_end(attempt, first.name if first else server.blamed)
     return attempts.how_it_ended(daemon) if daemon and daemon.ended_at else "the server's process is gone"
-
-
-def _end_deployment(attempt: Path, point: LoadPoint, facts: ServerFacts, blamed: str, stop_s: float) -> Failure | None:
-    daemon = attempts.find_daemon(attempt, blamed)
-    if facts.died:
-        daemon = attempts.first_to_end(attempt, blamed)
-        failure = attempts.explain_end(STAGE, attempt, daemon, f"The server died during {point.name}: {facts.died}", "server_died")
-        return attempts.fail(attempt, failure.model_copy(update={"reason": "server_died"}), stop_s)
-    if facts.hung:
-        failure = Failure(
-            stage=STAGE,
-            reason="server_hung",
-            detail=f"The server hung during {point.name}: {facts.hung}.",
-            log=daemon.log if daemon else None,
-            remedy="Run again; if it hangs again, read the server's log, and raise timeouts.no_progress if it is only slow.",
-        )
-        return attempts.fail(attempt, failure, stop_s)
-    return None

@@ -1,4 +1,4 @@
-"""serve_model: start every replica's server under the keeper. They are not ready yet; await_ready says when."""
+"""serve_model: start every replica's server under the supervisor; await_ready waits until they are ready."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from servemark.launch import compile_cache as compiled
 from servemark.machine import free_ports
 from servemark.nodes import port_plan
 from servemark.processes import identity
-from servemark.records import Cluster, Endpoint, Fabric, Failure, Node, Part, Replica, ServerPlace, utc_now
+from servemark.records import Cluster, Endpoint, Fabric, Node, Replica, ServerPlace, utc_now
 from servemark.records.deployment import CompileCache
 from servemark.supervisor.process_request import DaemonRequest
 
@@ -27,11 +27,7 @@ ROUTER = "router"
 
 @dataclass(frozen=True)
 class Serving:
-    """Starts the servers of one deployment, and the router in front of several, or of several engines.
-
-    Args:
-        port: of the one address; None: any that is free.
-    """
+    """Starts the servers of one deployment. ``port``: of its one address; None: any that is free."""
 
     here: StageContext
     cluster: Cluster
@@ -55,7 +51,7 @@ class Serving:
             servers = tuple(self._replica(executor, index, replica, key_file) for index, replica in enumerate(token.replicas))
             router = self._router(servers) if self.here.plan.topology.routed else None
         except StageFailed as error:
-            failed: Failure = attempts.fail(attempt, attempts.from_error(STAGE, error), self.here.timeouts.stop)
+            failed = attempts.fail(attempt, attempts.from_error(STAGE, error), self.here.timeouts.stop)
             return Endpoint(deployment=token.deployment, failure=failed, attempt=token.attempt)
         url = (router or servers[0]).url
         self.here.progress.say(f"started vLLM for {url}")
@@ -73,11 +69,7 @@ class Serving:
         )
 
     def _look_into_caches(self) -> CompileCache | None:
-        """Return what of an earlier start these servers are going to find.
-
-        Raises:
-            StageFailed: the folder cannot be used.
-        """
+        """Make the folder for compiled code and return what of an earlier start is in it."""
         if self.here.caches is None:
             return "none" if compiled.is_ours(self.here.plan) else None
         try:
@@ -91,45 +83,34 @@ class Serving:
                 reason=why.reason if why else "compile_cache",
             ) from None
 
-    def _node(self, part: Part) -> Node:
-        return self.cluster.nodes[part.node]
-
     def _published_port(self, node: Node, free: int) -> int:
         """Return the port of the one address: what the user asked for, if it is free, or ``free``."""
-        if self.port is None:
-            return free
-        # Of another node's ports nothing can be seen from here; a server that finds its port taken says so itself.
-        if node.host == identity.host() and free_ports.is_taken(node.address, self.port):
+        # Nobody can see another node's ports from here; a server that finds its port taken reports that itself.
+        if self.port is not None and node.host == identity.host() and free_ports.is_taken(node.address, self.port):
             name = self.cluster.deployment
             raise StageFailed(
                 f"Port {self.port} on {node.address}, which deployments.{name}.port asks for, is already taken by another program.",
                 do=f"See who has it with `ss -ltnp 'sport = :{self.port}'`; end that, choose another port, or use port: auto.",
                 reason="port_taken",
             )
-        return self.port
+        return free if self.port is None else self.port
 
     def _replica(self, executor: Executor, index: int, replica: Replica, key_file: Path) -> ServerPlace:
         """Start one server: one process, or one on each of its nodes where vLLM spans them itself."""
         here, ground, topology = self.here, executor.ground, self.here.plan.topology
-        head = self._node(replica.parts[0])
+        head = self.cluster.nodes[replica.parts[0].node]
         free = port_plan.of_server(topology, head, index)
         port = free if topology.routed else self._published_port(head, free)
         name = f"{SERVER}-{replica.name}" if topology.replicas > 1 else SERVER
+        python, model = here.environment.python, self.cluster.model_path or here.manifest.path
         argv: list[str] = []
         # The followers first: the head's start is the server's.
         for number, rank in reversed(list(enumerate(executor.ranks(index, replica)))):
             part = replica.parts[number]
-            node = self._node(part)
-            argv = command_lines.serve(
-                here.environment.python,
-                self.cluster.model_path or here.manifest.path,
-                here.plan,
-                node.address,
-                port,
-                executor.arguments(node.address, rank),
-                follower=number > 0,
-            )
-            daemon = name if number == 0 else f"{name}-n{number}"
+            node = self.cluster.nodes[part.node]
+            ranks = executor.arguments(node.address, rank)
+            argv = command_lines.serve(python, model, here.plan, node.address, port, ranks, follower=number > 0)
+            daemon = f"{name}-n{number}" if number else name
             request = DaemonRequest(
                 name=daemon,
                 argv=tuple(argv),
@@ -145,16 +126,9 @@ class Serving:
 
     def _router(self, servers: tuple[ServerPlace, ...]) -> ServerPlace:
         """Return the one address in front of the servers. await_ready starts it: it asks replicas that are ready, or ends."""
-        head = self.cluster.nodes[0]
+        head, topology = self.cluster.nodes[0], self.here.plan.topology
         free, counters = port_plan.of_router(head)
-        port = self._published_port(head, free)
-        argv = router_command_line.router(
-            self.here.environment.python,
-            [server.url for server in servers],
-            head.address,
-            port,
-            counters,
-            self.here.plan.topology.routed_engines,
-            self.here.plan.topology.routing,
-        )
+        port, urls = self._published_port(head, free), [server.url for server in servers]
+        python = self.here.environment.python
+        argv = router_command_line.router(python, urls, head.address, port, counters, topology.routed_engines, topology.routing)
         return ServerPlace(replica="", daemon=ROUTER, node=head.name, url=f"http://{head.address}:{port}", argv=tuple(argv))
