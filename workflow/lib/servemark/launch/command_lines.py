@@ -37,23 +37,18 @@ def option_arguments(options: Mapping[str, object]) -> list[str]:
 def serve(
     python: str, model_path: str, plan: Plan, host: str, port: int, ranks: Sequence[str] = (), *, follower: bool = False
 ) -> list[str]:
-    """Return ``vllm serve`` for one replica, or for one node of it. The API key is not here: it goes by environment (``doors.KEY``).
+    """Return ``vllm serve`` for one replica, or for one node of it. The API key goes by environment (``api_key.KEY``).
 
     Args:
         ranks: the executor's options.
         follower: it serves another process of the replica and answers no requests.
     """
     topology = plan.topology
-    argv = [python, "-m", VLLM, "serve", model_path, "--served-model-name", plan.served_name]
-    argv += ["--host", host, "--port", str(port)]
-    if topology.tensor_parallel > 1:
-        argv += ["--tensor-parallel-size", str(topology.tensor_parallel)]
-    if topology.pipeline_parallel > 1:
-        argv += ["--pipeline-parallel-size", str(topology.pipeline_parallel)]
-    argv += ranks
+    argv = [python, "-m", VLLM, "serve", model_path, "--served-model-name", plan.served_name, "--host", host, "--port", str(port)]
+    sizes = {"tensor-parallel-size": topology.tensor_parallel, "pipeline-parallel-size": topology.pipeline_parallel}
+    argv += [*option_arguments({name: size for name, size in sizes.items() if size > 1}), *ranks]
     # vLLM ends a follower that is given a number of API servers, which it has none of (entrypoints/cli/serve.py, 0.25.1 and 0.32.0).
-    skipped = ("api-server-count",) if follower else ()
-    options = {name: value for name, value in plan.options.items() if name not in skipped}
+    options = {name: value for name, value in plan.options.items() if not (follower and name == "api-server-count")}
     return argv + option_arguments(options) + api_key.arguments()
 
 
@@ -84,89 +79,39 @@ def server_environment(plan: Plan, accelerator: str, node: Node, scratch: str, c
 
 def ray_environment(token_file: str, scratch: str) -> dict[str, str]:
     """Return Ray's own variables; the mode is set for every process, since Ray otherwise decides it by what lies in the home folder."""
-    return {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": token_file,
-        "RAY_TMPDIR": scratch,
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_DEDUP_LOGS": "0",
-    }
+    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": token_file, "RAY_TMPDIR": scratch}
+    return variables | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
 
 
 def ray_node(python: str, node: Node, devices: int, scratch: str, ports: Sequence[int], head: str | None = None) -> list[str]:
     """Return ``ray start`` in the foreground on one node: the head, or a worker that joins ``head`` (ADDRESS:PORT).
 
-    One Ray "GPU" is one rank; the object store carries no tensors. Every port that can be pinned is, so that nothing is chosen inside
-    Ray's default worker range, where other users' Ray looks too. No monitor: nothing is scaled here, and its metrics would be the one
-    port of Ray's that answers to anybody (monitor.py listens on every address and asks for no token).
-
-    Args:
-        ports: six free ports of the node.
+    One Ray "GPU" is one rank; the object store carries no tensors. Every port that can be pinned is (``ports``: six free ones of the node),
+    so that nothing is chosen inside Ray's default worker range, where other users' Ray looks too. No monitor: nothing is scaled here, and
+    its metrics would be the one port of Ray's that answers to anybody (monitor.py listens on every address and asks for no token).
     """
     own, client, manager, objects, agent, metrics = ports
-    role = (
-        ["--head", f"--port={own}", f"--ray-client-server-port={client}", "--include-dashboard=false", "--no-monitor"]
-        if head is None
-        else [f"--address={head}"]
-    )
+    first = ["--head", f"--port={own}", f"--ray-client-server-port={client}", "--include-dashboard=false", "--no-monitor"]
     return [
-        *(python, "-m", "ray.scripts.scripts", "start", *role, "--block"),
-        f"--node-ip-address={node.address}",
-        f"--node-manager-port={manager}",
-        f"--object-manager-port={objects}",
-        f"--runtime-env-agent-port={agent}",
-        f"--metrics-export-port={metrics}",
-        f"--num-gpus={devices}",
-        f"--num-cpus={max(node.cpu_count, devices)}",
-        "--disable-usage-stats",
-        "--object-store-memory=200000000",
-        f"--temp-dir={scratch}",
-        "--min-worker-port=0",
-        "--max-worker-port=0",
+        *(python, "-m", "ray.scripts.scripts", "start", *(first if head is None else [f"--address={head}"]), "--block"),
+        *(f"--node-ip-address={node.address}", f"--node-manager-port={manager}", f"--object-manager-port={objects}"),
+        *(f"--runtime-env-agent-port={agent}", f"--metrics-export-port={metrics}"),
+        *(f"--num-gpus={devices}", f"--num-cpus={max(node.cpu_count, devices)}", "--disable-usage-stats"),
+        *("--object-store-memory=200000000", f"--temp-dir={scratch}", "--min-worker-port=0", "--max-worker-port=0"),
     ]
 
 
 def bench(python: str, url: str, served_name: str, tokenizer: str, point: LoadPoint, folder: str, name: str) -> list[str]:
     """Return ``vllm bench serve`` for one load point, per-request results saved. The key goes by environment (OPENAI_API_KEY)."""
-    argv = [
-        python,
-        str(IN_MODEL_ENV / "bench_client.py"),
-        "bench",
-        "serve",
-        "--backend",
-        "servemark",  # the request function of bench_client.py
-        "--base-url",
-        url,
-        "--endpoint",
-        "/v1/completions",
-        "--model",
-        served_name,
-        "--tokenizer",
-        tokenizer,
+    return [
+        # servemark: the request function of bench_client.py.
+        *(python, str(IN_MODEL_ENV / "bench_client.py"), "bench", "serve", "--backend", "servemark"),
+        *("--base-url", url, "--endpoint", "/v1/completions", "--model", served_name, "--tokenizer", tokenizer),
         *point.prompts.client_arguments(),
-        "--num-prompts",
-        str(point.requests),
-        "--seed",
-        str(point.seed),
-        "--ignore-eos",
-        "--temperature",
-        "0",
-        "--num-warmups",
-        str(point.warmups),
-        "--percentile-metrics",
-        "ttft,tpot,itl,e2el",
-        "--metric-percentiles",
-        "50,95,99",
-        "--save-result",
-        "--save-detailed",
-        "--result-dir",
-        folder,
-        "--result-filename",
-        name,
-        "--disable-tqdm",
+        *("--num-prompts", str(point.requests), "--seed", str(point.seed), "--ignore-eos", "--temperature", "0"),
+        *("--num-warmups", str(point.warmups)),
+        *("--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,95,99"),
+        *("--save-result", "--save-detailed", "--result-dir", folder, "--result-filename", name, "--disable-tqdm"),
+        *option_arguments({"max-concurrency": point.concurrency, "request-rate": point.request_rate}),
+        *option_arguments(point.client_options),
     ]
-    if point.concurrency is not None:
-        argv += ["--max-concurrency", str(point.concurrency)]
-    if point.request_rate is not None:
-        argv += ["--request-rate", str(point.request_rate)]
-    return argv + option_arguments(point.client_options)

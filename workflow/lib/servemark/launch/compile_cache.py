@@ -47,28 +47,23 @@ def fresh(scratch: Path) -> Path:
 
 def purpose(plan: Plan, hardware: Hardware) -> dict[str, Any]:
     """Return what a folder is for. Each user has a folder, because compiled code runs as it is found: nobody runs another user's."""
-    topology = plan.topology
     return {
         "environment": plan.environment_digest,
         "gpus": sorted({gpu.name for gpu in hardware.gpus}),
         "driver": hardware.driver,
         "architecture": hardware.architecture,
         "cpu_model": hardware.cpu_model if hardware.accelerator == "cpu" else None,
-        "engine": {
-            "tensor_parallel": topology.tensor_parallel,
-            "pipeline_parallel": topology.pipeline_parallel,
-            "data_parallel": topology.data_parallel,
-        },
+        "engine": {size: getattr(plan.topology, size) for size in ("tensor_parallel", "pipeline_parallel", "data_parallel")},
     }
 
 
 def variables(folder: Path | str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return variables of a server that keeps what it compiles in ``folder``, without those that ``given`` already says."""
+    """Return variables of a server that keeps what it compiles in ``folder``, without those that ``given`` already has."""
     return {name: str(Path(folder, below)) for name, (below, _) in COMPILE_CACHES.items() if not _said(name, given)}
 
 
 def prepare(folder: Path, plan: Plan, hardware: Hardware) -> CompileCache | None:
-    """Make the folder, and say what is in it; call it before a server begins.
+    """Make the folder, and return what is in it; call it before a server begins.
 
     Returns:
         ``filled``: a deployment of the same model, options, variables and modules has come up with it; ``other``: only others have, or one
@@ -84,38 +79,31 @@ def prepare(folder: Path, plan: Plan, hardware: Hardware) -> CompileCache | None
         write_atomically(folder / WHAT, json.dumps({"what": text, "for": purpose(plan, hardware)}, indent=2) + "\n")
     if not is_ours(plan):
         return None
-    if _mark(folder, plan).exists():
+    if _mark(folder, plan)[0].exists():
         return "filled"
     used = (folder / STARTS, *(folder / below for below, _ in COMPILE_CACHES.values()))
     return "other" if any(path.is_dir() and any(path.iterdir()) for path in used) else "empty"
 
 
 def is_ours(plan: Plan) -> bool:
-    """Return whether all that the deployment compiles lies where we say; its own variables may name other, unknown places."""
+    """Return whether all that the deployment compiles lies in our folder; its own variables may name other, unknown places."""
     return not any(_said(name, plan.variables) for name in COMPILE_CACHES)
 
 
 def came_up(folder: Path, plan: Plan) -> None:
-    """Note that a deployment's servers have come up with this folder.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    mark = _mark(folder, plan)
+    """Note that a deployment's servers have come up with this folder; raise OSError if the note cannot be written."""
+    mark, parts = _mark(folder, plan)
     if not mark.exists():
-        write_atomically(mark, json.dumps({"first_ready_at": utc_now(), **_of_a_start(plan)}, indent=2) + "\n")
+        write_atomically(mark, json.dumps({"first_ready_at": utc_now(), **parts}, indent=2) + "\n")
 
 
 def _said(name: str, given: Mapping[str, str]) -> bool:
     return any(other in given for other in (name, *COMPILE_CACHES[name][1]))
 
 
-def _of_a_start(plan: Plan) -> dict[str, Any]:
-    return {part: plan.key_parts.get(part) for part in _OF_A_START}
-
-
-def _mark(folder: Path, plan: Plan) -> Path:
-    return folder / STARTS / f"{_digest(_of_a_start(plan))}.json"
+def _mark(folder: Path, plan: Plan) -> tuple[Path, dict[str, Any]]:
+    parts = {part: plan.key_parts.get(part) for part in _OF_A_START}
+    return folder / STARTS / f"{_digest(parts)}.json", parts
 
 
 def _digest(parts: Mapping[str, Any]) -> str:

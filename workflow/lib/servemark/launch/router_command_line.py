@@ -1,7 +1,7 @@
-"""The router in front of several replicas, or of the engines of one: its command line, its variables, and what the counters say.
+"""Command line and variables of the router in front of several replicas, or of the engines of one.
 
-Every address asks for the deployment's key on every route: replicas by a middleware of ours
-(``in_model_env/doors/servemark_require_key.py``), the router by its own check, which ``inside/run_router.py`` turns on.
+Every address asks for the deployment's API key on every route: replicas by a middleware of ours
+(``in_model_env/doors/servemark_require_key.py``), the router by its own check, which ``in_model_env/run_router.py`` turns on.
 Start order: all replicas until they are ready, then the router, then at once one request with the key through it. The router keeps
 its first verdict on a key for its whole life, a wrong one too when no replica could be asked.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -40,13 +41,20 @@ class Allocation:
     component: dict[str, int] = field(default_factory=dict)
 
     def launcher(self, *nodes: str) -> tuple[str, ...]:
-        """Return the command in front of another one that runs it on each of ``nodes`` of one component, beside whatever runs there
-        already; nothing on this machine.
+        """Return the ``srun`` that goes before a command to run it once on each of ``nodes`` of one component; nothing on this machine.
+
+        It has all that the job has there, shared with the other steps. ``--overlap``: the step in which the stages run holds the nodes
+        already. ``--mpi=none``: no PMI server for programs that are not MPI's.
         """
         if self.job_id is None:
             return ()
-        cpus = min((self.cpus.get(node, 0) for node in nodes), default=0)
-        return step(self.job_id, nodes, cpus or None, self.component.get(nodes[0]))
+        cpus, component = min((self.cpus.get(node, 0) for node in nodes), default=0), self.component.get(nodes[0])
+        return (
+            *("srun", f"--jobid={self.job_id}", *([f"--het-group={component}"] if component is not None else []), "--overlap"),
+            *(f"--nodelist={','.join(nodes)}", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"),
+            *([f"--cpus-per-task={cpus}"] if cpus else []),
+            *("--mem=0", "--cpu-bind=none", "--mpi=none", "--export=ALL"),
+        )
 
     def by_component(self, nodes: Sequence[str]) -> list[list[str]]:
         """Return these nodes in groups that one step can run on."""
@@ -56,34 +64,8 @@ class Allocation:
         return list(groups.values())
 
 
-def step(job_id: str, nodes: Sequence[str], cpus: int | None, component: int | None) -> tuple[str, ...]:
-    """Return ``srun`` for a step inside a job: one task a node, all that the job has there, shared with the other steps.
-
-    ``--overlap``: the step in which the stages run holds the nodes already. ``--mpi=none``: no PMI server for programs that are not MPI's.
-    """
-    return (
-        "srun",
-        f"--jobid={job_id}",
-        *([f"--het-group={component}"] if component is not None else []),
-        "--overlap",
-        f"--nodelist={','.join(nodes)}",
-        f"--nodes={len(nodes)}",
-        f"--ntasks={len(nodes)}",
-        "--ntasks-per-node=1",
-        *([f"--cpus-per-task={cpus}"] if cpus else []),
-        "--mem=0",
-        "--cpu-bind=none",
-        "--mpi=none",
-        "--export=ALL",
-    )
-
-
 def current() -> Allocation:
-    """Return the allocation that this process runs in.
-
-    Raises:
-        StageFailed: we are in a Slurm job and Slurm does not say what it is.
-    """
+    """Return the allocation that this process runs in; raise StageFailed if Slurm does not describe its job."""
     job_id = os.environ.get("SLURM_JOB_ID")
     if job_id is None or shutil.which("scontrol") is None:
         return Allocation(None, (identity.host(),))
@@ -105,22 +87,14 @@ def current() -> Allocation:
 
 
 def own_node() -> tuple[str, int]:
-    """Return what Slurm says of this process's node (``scontrol show node -o``), and how many of its CPUs the job has.
-
-    Raises:
-        StageFailed: Slurm does not respond.
-    """
+    """Return Slurm's description of this process's node (``scontrol show node -o``), and how many of its CPUs the job has."""
     job = current()
     node = job.nodes[0]
     return _ask("scontrol", "show", "node", "-o", node), job.cpus.get(node, 0)
 
 
 def jobs_alive() -> tuple[str, ...]:
-    """Return ids of this user's jobs that are not over yet, those of hidden partitions and our own included.
-
-    Raises:
-        StageFailed: Slurm does not answer.
-    """
+    """Return ids of this user's jobs that are not over yet, those of hidden partitions and our own included."""
     listed = _ask("squeue", "--all", "--noheader", "--me", "--format=%A").split()
     # Whatever the list is worth, we are alive.
     mine = os.environ.get("SLURM_JOB_ID")
@@ -129,11 +103,9 @@ def jobs_alive() -> tuple[str, ...]:
 
 def _components(text: str) -> list[str]:
     """Return the node list of each component of a job, by offset; of a usual job there is one. scontrol may print a component twice."""
-    found = {_field(part, "HetJobOffset") or "0": _field(part, "NodeList") or "" for part in _JOB.split(text) if part.strip()}
+    parts = re.split(r"^(?=JobId=)", text, flags=re.MULTILINE)
+    found = {_field(part, "HetJobOffset") or "0": _field(part, "NodeList") or "" for part in parts if part.strip()}
     return [found[offset] for offset in sorted(found, key=int)]
-
-
-_JOB = re.compile(r"^(?=JobId=)", re.MULTILINE)
 
 
 def _field(text: str, name: str) -> str | None:
@@ -147,15 +119,10 @@ def _addresses(described: str) -> dict[str, str]:
     for line in described.splitlines():
         name, address = _field(line, "NodeName"), _field(line, "NodeAddr")
         if name and address:
-            found[name] = _resolve(address)
+            found[name] = address
+            with contextlib.suppress(OSError):
+                found[name] = socket.gethostbyname(address)
     return found
-
-
-def _resolve(address: str) -> str:
-    try:
-        return socket.gethostbyname(address)
-    except OSError:
-        return address
 
 
 def _cpus(text: str) -> dict[str, int]:

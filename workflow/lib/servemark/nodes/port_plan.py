@@ -1,6 +1,6 @@
-"""Which of a node's free ports is whose: no two processes of a deployment are given the same one. Pure functions.
+"""Which of a node's free ports belongs to which process of a deployment. Pure functions.
 
-Ports are looked for on the node itself, before anything is started: from another node nobody can see what is free there.
+The node itself finds free ports before anything is started: from another node nobody can see what is free there.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ _SHARED = 3
 
 def needed(topology: Topology) -> int:
     """Return how many free ports every node has to have."""
-    return _of_one(topology) * _replicas_of_a_node(topology) + _SHARED
+    return (1 + topology.traits.ports) * _replicas_of_a_node(topology) + _SHARED
 
 
 def of_server(topology: Topology, node: Node, index: int) -> int:
-    """Return where the server of the replica of this number (from 0) listens if this node is its head."""
+    """Return the port of the server of the replica of this number (from 0) if this node is its head."""
     return _of_replica(topology, node, index)[0]
 
 
@@ -27,12 +27,12 @@ def of_executor(topology: Topology, node: Node, index: int) -> tuple[int, ...]:
 
 
 def of_fabric(node: Node) -> int:
-    """Return where the ranks of the all-reduce find each other."""
+    """Return the port at which the ranks of the all-reduce find each other."""
     return node.ports[-3]
 
 
 def of_router(node: Node) -> tuple[int, int]:
-    """Return where the router listens, and where it shows its counters."""
+    """Return the ports of the router and of its counters."""
     return node.ports[-1], node.ports[-2]
 
 
@@ -40,13 +40,8 @@ def _replicas_of_a_node(topology: Topology) -> int:
     return max(1, topology.replicas // topology.nodes)
 
 
-def _of_one(topology: Topology) -> int:
-    """Ports of one replica on a node: the server's, and the executor's."""
-    return 1 + topology.traits.ports
-
-
 def _of_replica(topology: Topology, node: Node, index: int) -> tuple[int, ...]:
-    # Replicas that share a node follow each other in number.
-    count = _of_one(topology)
+    # One for the server, then the executor's. Replicas that share a node follow each other in number.
+    count = 1 + topology.traits.ports
     first = count * (index % _replicas_of_a_node(topology))
     return node.ports[first : first + count]

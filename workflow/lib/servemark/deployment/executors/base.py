@@ -15,13 +15,11 @@ from servemark.records import Node, RayNode, Replica
 
 @dataclass(frozen=True)
 class Rank:
-    """One ``vllm serve`` process of a server that spans several of them.
+    """One ``vllm serve`` process of a server that has one on each of ``nodes`` nodes.
 
     Attributes:
-        nodes: processes of this server, one a node.
         index: which of them; 0 answers requests, the others serve it.
-        address: the first one's address.
-        port: where they find each other.
+        address: the first one's address; on ``port`` they find each other.
     """
 
     nodes: int
@@ -32,11 +30,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Executor(ABC):
-    """Starts the ranks of a deployment. Configuration and planning know of an executor only its ``ExecutorTraits``.
-
-    Attributes:
-        nodes: of the deployment, the servers' first.
-    """
+    """Starts the ranks of a deployment on its nodes, the servers' first. Configuration and planning use its ``ExecutorTraits`` only."""
 
     here: StageContext
     ground: Ground
@@ -44,34 +38,22 @@ class Executor(ABC):
 
     @abstractmethod
     def arguments(self, host: str, rank: Rank | None) -> list[str]:
-        """Return the options of ``vllm serve`` that place its ranks, besides their tensor and pipeline parallel size.
+        """Return the options of ``vllm serve`` at ``host`` that place its ranks, besides their tensor and pipeline parallel size.
 
         Args:
-            host: address of the process.
             rank: which of a server's processes; None: it is the only one.
         """
 
     def ranks(self, index: int, replica: Replica) -> tuple[Rank | None, ...]:
-        """Return one entry for each ``vllm serve`` process of the replica, in the order of the replica's parts.
-
-        Args:
-            index: number of the replica, from 0.
-        """
+        """Return one entry for each ``vllm serve`` process of the replica of this number (from 0), in the order of its parts."""
         return (None,)
 
     def variables(self, devices: Sequence[int]) -> dict[str, str]:
-        """Return the variables that the executor needs where ranks run; the deployment's own take precedence.
-
-        Args:
-            devices: of the node, those of the process.
-        """
+        """Return the variables that the executor needs where ranks run, on these devices; the deployment's own take precedence."""
         return {}
 
     def bring_up(self, replicas: tuple[Replica, ...]) -> tuple[tuple[Replica, ...], tuple[RayNode, ...]]:
-        """Start what has to run before the servers.
-
-        Returns:
-            the replicas, with the address of what was started for each, and its nodes.
+        """Start what has to run before the servers; return the replicas with its address, and its nodes.
 
         Raises:
             StageFailed: something did not come up.

@@ -72,52 +72,50 @@ class Ray(Executor):
         """
         deadline = time.monotonic() + self.here.timeouts.cluster
         attempts.secret(self.ground.attempt, self._token.name)
-        started = tuple(
-            replica.model_copy(update={"ray_address": self._start(index, replica, 0)}) for index, replica in enumerate(replicas)
-        )
+        started = []
+        for index, replica in enumerate(replicas):
+            head = self.nodes[replica.parts[0].node]
+            address = f"{head.address}:{port_plan.of_executor(self.here.plan.topology, head, index)[0]}"
+            self._start(index, replica, 0)
+            self.here.progress.say(f"starting Ray on {address}")
+            started.append(replica.model_copy(update={"ray_address": address}))
         for index, replica in enumerate(started):
-            self._await_head(replica, self._name(replica, 0), deadline)
+            self._await_head(replica, deadline)
             for place in range(1, len(replica.parts)):
                 self._start(index, replica, place)
-        return started, tuple(node for replica in started for node in self._gate(replica, deadline))
+        return tuple(started), tuple(node for replica in started for node in self._gate(replica, deadline))
 
     @property
     def _token(self) -> Path:
         return self.ground.attempt.absolute() / "ray-token"
 
-    def _name(self, replica: Replica, place: int) -> str:
+    def _name(self, replica: Replica, place: int = 0) -> str:
         which = f"-{replica.name}" if self.here.plan.topology.replicas > 1 else ""
         return f"ray{which}-{'head' if place == 0 else f'n{place}'}"
 
     def _environment(self, node: Node) -> dict[str, str]:
         return self.environment(node) | command_lines.ray_environment(str(self._token), str(self.ground.scratch))
 
-    def _start(self, index: int, replica: Replica, place: int) -> str:
-        """Start Ray on one node of a replica, the head if that is its first, and return the head's address."""
-        part, name = replica.parts[place], self._name(replica, place)
+    def _start(self, index: int, replica: Replica, place: int) -> None:
+        """Start Ray on one node of a replica, the head if that is its first."""
+        part, name, plan = replica.parts[place], self._name(replica, place), self.here.plan
         node = self.nodes[part.node]
-        ports = port_plan.of_executor(self.here.plan.topology, node, index)
-        argv = command_lines.ray_node(
-            self.here.environment.python, node, len(part.devices), str(self.ground.scratch), ports, replica.ray_address
-        )
+        ports, scratch = port_plan.of_executor(plan.topology, node, index), str(self.ground.scratch)
+        argv = command_lines.ray_node(self.here.environment.python, node, len(part.devices), scratch, ports, replica.ray_address)
         request = DaemonRequest(
             name=name,
             argv=tuple(argv),
             env=self._environment(node),
             log=str(self.ground.attempt / f"{name}.log"),
             devices=part.devices,
-            modules=self.here.plan.modules,
+            modules=plan.modules,
             keep=KEPT,
         )
         self.ground.start(node.name, request)
-        if replica.ray_address:
-            return replica.ray_address
-        address = f"{node.address}:{ports[0]}"
-        self.here.progress.say(f"starting Ray on {address}")
-        return address
 
-    def _await_head(self, replica: Replica, name: str, deadline: float) -> None:
+    def _await_head(self, replica: Replica, deadline: float) -> None:
         """Wait until the head's port is open: a worker that comes before gives up."""
+        name = self._name(replica)
         host, _, port = str(replica.ray_address).rpartition(":")
         while time.monotonic() < deadline:
             if self._lost(name):
@@ -151,41 +149,40 @@ class Ray(Executor):
 
     def _gate(self, replica: Replica, deadline: float) -> list[RayNode]:
         """Wait until Ray reports every node with its devices and versions."""
-        name = self._name(replica, 0)
+        here, name = self.here, self._name(replica)
         parts = [(self.nodes[part.node], len(part.devices)) for part in replica.parts]
         head, _ = parts[0]
-        expected = [{"name": node.name, "address": node.address, "devices": count} for node, count in parts]
+        expected = json.dumps([{"name": node.name, "address": node.address, "devices": count} for node, count in parts])
         left_s = max(GATE_S, deadline - time.monotonic())
         facts = self.ground.attempt / f"{name}.nodes.json"
-        script = (self.here.environment.python, str(IN_MODEL_ENV / "ray_gate.py"), str(replica.ray_address))
+        script = (here.environment.python, str(IN_MODEL_ENV / "ray_gate.py"), str(replica.ray_address))
         request = DaemonRequest(
             name=f"{name}-gate",
-            argv=(*script, json.dumps(expected), str(left_s), str(facts)),
+            argv=(*script, expected, str(left_s), str(facts)),
             env=self._environment(head),
-            log=str(self.here.log),
-            modules=self.here.plan.modules,
+            log=str(here.log),
+            modules=here.plan.modules,
         )
 
         def check() -> str | None:
-            self.here.progress.waiting(f"waiting for the Ray cluster ({len(parts)} node(s), {sum(count for _, count in parts)} devices)")
+            here.progress.waiting(f"waiting for the Ray cluster ({len(parts)} node(s), {sum(count for _, count in parts)} devices)")
             return "Ray ended" if self._lost(name) else None
 
-        # On the head's node: a driver needs a raylet of its cluster beside it.
-        tool = self.ground.tool(head.name, request)
-        result = tool.run(log=self.here.log, timeout_s=left_s + 30, watch=self.here.watch, check=check)
+        # On the head's node: a driver needs a raylet of its cluster on its own node.
+        result = self.ground.tool(head.name, request).run(log=here.log, timeout_s=left_s + 30, watch=here.watch, check=check)
         if result.exit_code == 0 and not result.stopped:
             return [RayNode.model_validate(node) for node in json.loads(facts.read_text())["nodes"]]
         attempts.await_end(self.ground.attempt, name, 2.0 if result.seconds < left_s else 0.0)
         if self._lost(name):
             raise self._ended(name)
-        if not facts.exists() and not result.stopped:
-            raise StageFailed(
-                f"What asks Ray for its nodes, on {head.name}, ended with exit code {result.exit_code} after {result.seconds:.0f} s and "
-                "no answer.",
-                look=str(self.here.log),
-                do="Read the quoted lines; run again.",
-                reason="ray_gate_failed",
-                quote=root_error(self.here.log),
-            )
-        said = json.loads(facts.read_text())["missing"] if facts.exists() else [result.stopped or "no answer"]
-        raise self._incomplete(said, name)
+        if facts.exists():
+            raise self._incomplete(json.loads(facts.read_text())["missing"], name)
+        if result.stopped:
+            raise self._incomplete([result.stopped], name)
+        raise StageFailed(
+            f"The Ray node check on {head.name} exited with code {result.exit_code} after {result.seconds:.0f} s and returned nothing.",
+            look=str(here.log),
+            do="Read the quoted lines; run again.",
+            reason="ray_gate_failed",
+            quote=root_error(here.log),
+        )
