@@ -6,8 +6,10 @@ The knowledge is data (``catalogue.yaml``); this module only decides which row o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -16,8 +18,6 @@ from pydantic import field_validator
 
 from servemark.diagnosis.text import Log, error_lines, parse, ray_error_lines, root_error_lines, torn_traceback, tracebacks, window
 from servemark.records import Strict
-
-__all__ = ["Diagnosis", "Log", "Row", "catalogue", "diagnose", "first_errors", "root_error", "row", "states_error", "warnings"]
 
 
 class Row(Strict):
@@ -58,15 +58,8 @@ def catalogue() -> tuple[Row, ...]:
 
 
 def row(reason: str) -> Row:
-    """Return the row of one reason code, for stages that see the state itself instead of a log line.
-
-    Raises:
-        KeyError: the catalogue has no such reason.
-    """
-    for candidate in catalogue():
-        if candidate.reason == reason:
-            return candidate
-    raise KeyError(reason)
+    """Return the row of one reason code, for stages that see the state itself instead of a log line; raise KeyError without one."""
+    return {candidate.reason: candidate for candidate in reversed(catalogue())}[reason]
 
 
 def diagnose(log: Log, *, stop_requested: bool = False, stalled: bool = False) -> Diagnosis | None:
@@ -77,33 +70,29 @@ def diagnose(log: Log, *, stop_requested: bool = False, stalled: bool = False) -
 
     Args:
         log: the text, the ``Path`` of a file, or lines.
-        stop_requested: we asked the server to stop: what it says from its shutdown on is no failure.
+        stop_requested: we asked the server to stop: lines from its shutdown on are no failure.
         stalled: the process lives but nothing moves: causes of hangs count too, the latest line first.
     """
     lines = window(log, until_shutdown=stop_requested)
     text = "\n".join(lines)
-    tiers: list[tuple[Callable[[Row], bool], bool]] = [(lambda r: r.kind == "fatal" and not r.generic, False)]
-    if not stop_requested:
-        tiers.append((lambda r: r.kind == "silent" and not r.generic, False))
-    if stalled:
-        tiers.append((lambda r: r.kind == "hang", True))
-    if not stop_requested:
-        tiers.append((lambda r: r.generic, False))
-    for belongs, latest in tiers:
-        hit = _pick(text, [r for r in catalogue() if belongs(r)], latest)
-        if hit:
-            return _diagnosis(lines, *hit)
-    return None
+    specific = [r for r in catalogue() if not r.generic]
+    hit = _pick(text, [r for r in specific if r.kind == "fatal"])
+    if not hit and not stop_requested:
+        hit = _pick(text, [r for r in specific if r.kind == "silent"])
+    if not hit and stalled:
+        hit = _pick(text, [r for r in catalogue() if r.kind == "hang"], latest=True)
+    if not hit and not stop_requested:
+        hit = _pick(text, [r for r in catalogue() if r.generic])
+    return _diagnosis(lines, *hit) if hit else None
 
 
 def root_error(log: Log) -> tuple[str, ...]:
     """Return the server's own error, verbatim, for a log that fits no row.
 
-    vLLM states the root cause first and consequences after it ("See root cause above"). In this order: the final
-    line of the first traceback with the indented lines under it and the exceptions chained to it, or the command
-    line parser's error if that came earlier; the first error record; the last five lines. Empty for an empty log.
-    Where a record before the first whole traceback announces an exception, and other processes' lines tore its
-    traceback apart: that record and what can still be told of the exception.
+    vLLM states the root cause first and consequences after it ("See root cause above"). In this order: the final line of the first
+    traceback with the indented lines under it and the exceptions chained to it, or the command line parser's error if that came
+    earlier; the first error record; the last five lines. Empty for an empty log. Where a record before the first whole traceback
+    announces an exception, and other processes' lines tore its traceback apart: that record and what can still be told of the exception.
     """
     return root_error_lines(window(log))
 
@@ -115,21 +104,18 @@ def states_error(log: Log) -> bool:
 
 def first_errors(files: Iterable[Path]) -> tuple[str, ...]:
     """Return the first errors in the first of these logs of Ray's processes that has any, with the file's name before each line."""
-    for path in files:
-        if found := ray_error_lines(window(path)):
-            return tuple(f"{path.name}: {line}" for line in found)
-    return ()
+    found = ((path, lines) for path in files if (lines := ray_error_lines(window(path))))
+    return next((tuple(f"{path.name}: {line}" for line in lines) for path, lines in found), ())
 
 
 def warnings(log: Log) -> tuple[Diagnosis, ...]:
     """Return every warning row that a log fits, each once: worth a note, never the cause of a failure."""
     lines = window(log)
-    text = "\n".join(lines)
-    hits = (_pick(text, [r], False) for r in catalogue() if r.kind == "warning")
+    hits = (_pick("\n".join(lines), [r]) for r in catalogue() if r.kind == "warning")
     return tuple(_diagnosis(lines, *hit) for hit in hits if hit)
 
 
-def _pick(text: str, rows: Iterable[Row], latest: bool) -> tuple[Row, int] | None:
+def _pick(text: str, rows: Iterable[Row], latest: bool = False) -> tuple[Row, int] | None:
     """Return the row with the first (or the latest) match and the number of the matching line."""
     hits = [(offset, r) for r in rows if (offset := _offset(text, r, latest)) is not None]
     if not hits:
@@ -143,19 +129,15 @@ def _offset(text: str, candidate: Row, latest: bool) -> int | None:
         return None
     if candidate.last:
         return _offset_in_last_line(text, candidate.pattern)
-    offset = None
-    for match in candidate.pattern.finditer(text):
-        offset = match.start()
-        if not latest:
-            break
-    if offset is not None and candidate.first and _errs_before(text, offset):
+    matches = candidate.pattern.finditer(text)
+    found = deque(matches, maxlen=1) if latest else list(islice(matches, 1))
+    if not found:
+        return None
+    offset = found[0].start()
+    # Below a line that is an error, such a row is a consequence.
+    if candidate.first and error_lines(text[: text.rfind("\n", 0, offset) + 1].split("\n")):
         return None
     return offset
-
-
-def _errs_before(text: str, offset: int) -> bool:
-    """Return whether a line above the one at this place is an error."""
-    return bool(error_lines(text[: text.rfind("\n", 0, offset) + 1].split("\n")))
 
 
 def _offset_in_last_line(text: str, pattern: re.Pattern[str]) -> int | None:
@@ -174,7 +156,8 @@ def _offset_in_last_line(text: str, pattern: re.Pattern[str]) -> int | None:
 def _diagnosis(lines: Sequence[str], found: Row, index: int) -> Diagnosis:
     matching = tuple(lines[index : index + found.lines])
     quote = (*root_error_lines(lines), *matching) if found.generic else _with_its_error(lines, index, matching)
-    return Diagnosis(id=found.id, reason=found.reason, cause=found.cause, remedy=found.remedy, quote=tuple(dict.fromkeys(quote)))
+    same = found.model_dump(include={"id", "reason", "cause", "remedy"})
+    return Diagnosis(**same, quote=tuple(dict.fromkeys(quote)))
 
 
 def _with_its_error(lines: Sequence[str], index: int, matching: tuple[str, ...]) -> tuple[str, ...]:

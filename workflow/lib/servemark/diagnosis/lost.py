@@ -52,7 +52,7 @@ class Lost(NamedTuple):
 def lost(lines: Sequence[str]) -> tuple[Lost, ...]:
     """Return what has died, in the order of the log, each once.
 
-    A rank's place is what the worker itself said when it started; two workers that said the same rank (several engines in one log, or
+    A rank's place is what the worker itself printed when it started; two workers of the same rank (several engines in one log, or
     nodes that share a temporary folder of Ray) leave it unknown.
     """
     ranks = _ranks(lines)
@@ -67,7 +67,8 @@ def lost(lines: Sequence[str]) -> tuple[Lost, ...]:
         elif match := _DEAD_WORKER.search(line):
             found[_of_actor(int(match[2]), match[1], ranks)] = None
         elif _DEAD_ACTOR.search(line):
-            fields = _fields(lines[number + 1 : number + 1 + _FIELDS])
+            following = (_FIELD.match(parse(each).message) for each in lines[number + 1 : number + 1 + _FIELDS])
+            fields = {field[1]: field[2] for field in following if field}
             if "pid" in fields:
                 found[_of_actor(int(fields["pid"]), fields.get("ip"), ranks)] = None
         elif match := _DEAD_NODE.search(line):
@@ -83,43 +84,32 @@ def in_words(found: Iterable[Lost], names: Mapping[str, str], here: str | None) 
         names: node by address.
         here: the node of the process that wrote the log, if it is to be named.
     """
-    return " ".join(_sentence(one, names, here) for one in found)
-
-
-def _sentence(one: Lost, names: Mapping[str, str], here: str | None) -> str:
-    node = here if one.address == HERE else names.get(one.address or "", one.address)
-    if one.is_node:
-        return f"Ray lost node {node}."
-    who = "An actor of Ray" if one.rank is None else f"Rank {one.rank}"
-    who += "" if one.engine is None else f" of data parallel engine {one.engine}"
-    return f"{who}{f' on {node}' if node else ''}{f' (pid {one.pid})' if one.pid is not None else ''} died."
+    sentences = []
+    for one in found:
+        node = here if one.address == HERE else names.get(one.address or "", one.address)
+        who = "An actor of Ray" if one.rank is None else f"Rank {one.rank}"
+        who += "" if one.engine is None else f" of data parallel engine {one.engine}"
+        who += f"{f' on {node}' if node else ''}{f' (pid {one.pid})' if one.pid is not None else ''}"
+        sentences.append(f"Ray lost node {node}." if one.is_node else f"{who} died.")
+    return " ".join(sentences)
 
 
 def _ranks(lines: Iterable[str]) -> dict[int, set[tuple[int, str]]]:
-    """For each rank the pids and addresses of the workers that said to be it."""
+    """Return for each rank the pids and addresses of the workers that claimed it."""
     found: dict[int, set[tuple[int, str]]] = {}
     for line in lines:
-        # Ray counts lines of several actors as one and leaves their addresses out, unless it is told not to (RAY_DEDUP_LOGS).
-        if (match := _RANK.search(line)) and "[repeated " not in line:
-            writer = _PROCESS.findall(line, 0, match.start())
-            if writer:
-                address = next((address for _, address in writer if address), HERE)
-                found.setdefault(int(match[1]), set()).add((int(writer[-1][0]), address))
+        # Ray counts lines of several actors as one and leaves their addresses out, unless RAY_DEDUP_LOGS forbids it.
+        if (match := _RANK.search(line)) and "[repeated " not in line and (writer := _PROCESS.findall(line, 0, match.start())):
+            address = next((address for _, address in writer if address), HERE)
+            found.setdefault(int(match[1]), set()).add((int(writer[-1][0]), address))
     return found
 
 
 def _of_rank(rank: int, ranks: Mapping[int, set[tuple[int, str]]]) -> Lost:
     places = ranks.get(rank, set())
-    if len(places) != 1:
-        return Lost(rank)
-    ((pid, address),) = places
-    return Lost(rank, pid, address)
+    return Lost(rank, *next(iter(places))) if len(places) == 1 else Lost(rank)
 
 
 def _of_actor(pid: int, address: str | None, ranks: Mapping[int, set[tuple[int, str]]]) -> Lost:
     said = [rank for rank, places in ranks.items() if places in ({(pid, address)}, {(pid, HERE)})]
     return _of_rank(said[0], ranks) if len(said) == 1 else Lost(None, pid, address)
-
-
-def _fields(following: Iterable[str]) -> dict[str, str]:
-    return {match[1]: match[2] for line in following if (match := _FIELD.match(parse(line).message))}

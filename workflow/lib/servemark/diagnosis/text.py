@@ -44,7 +44,7 @@ _NOISE_ENDS = ("it/s]", "s/it]", " 200 OK")
 
 
 class Line(NamedTuple):
-    """One log line: who wrote it (process prefix and level of the log record) and what it says."""
+    """One log line: its writer (process prefix and level of the log record) and its message."""
 
     writer: tuple[str, str]
     message: str
@@ -58,11 +58,7 @@ class Traceback(NamedTuple):
 
 
 def stream(log: Log) -> Iterator[str]:
-    """Yield lines of a log text, a log file or an iterable of lines, without line ends and colour codes.
-
-    Args:
-        log: the text itself, the ``Path`` of a file, or lines. Carriage returns of progress bars end a line too.
-    """
+    """Yield lines of a log (text, ``Path`` or lines) without line ends and colour codes; carriage returns of progress bars end a line."""
     if isinstance(log, Path):
         with log.open(errors="replace") as handle:
             yield from stream(iter(partial(handle.readline, 1 << 16), ""))
@@ -77,11 +73,7 @@ def window(log: Log, *, until_shutdown: bool = False) -> list[str]:
 
     Access lines of answered requests, progress bars and throughput lines are dropped first: they are nearly all of a
     long log. Of the rest the first 1 Mi characters stay, then 1 Mi from the first error on, and the last 2 Mi.
-    Lines are cut at 4,000 characters. A log of 200 MB takes about 3 s.
-
-    Args:
-        log: see `stream`.
-        until_shutdown: stop at the first line of a shutdown.
+    Lines are cut at 4,000 characters. ``until_shutdown`` stops at the first line of a shutdown. A log of 200 MB takes about 3 s.
     """
     head: list[str] = []
     after: list[str] = []
@@ -91,24 +83,20 @@ def window(log: Log, *, until_shutdown: bool = False) -> list[str]:
     lines = stream(log)
     if until_shutdown:
         lines = takewhile(lambda line: not _SHUTDOWN.search(line), lines)
-    for line in lines:
-        if line.endswith(_NOISE_ENDS) or "Avg prompt throughput" in line:
-            continue
-        line = line[:LONGEST_LINE]
+    for line in (line[:LONGEST_LINE] for line in lines if not line.endswith(_NOISE_ENDS) and "Avg prompt throughput" not in line):
         size = len(line) + 1
+        failed = failed or (head_size >= HEAD and bool(_ERROR.search(line)))
         if head_size < HEAD:
             head.append(line)
             head_size += size
-            continue
-        failed = failed or bool(_ERROR.search(line))
-        if failed and after_size < AFTER:
+        elif failed and after_size < AFTER:
             after.append(line)
             after_size += size
-            continue
-        tail.append(line)
-        tail_size += size
-        while tail_size > TAIL:
-            tail_size -= len(tail.popleft()) + 1
+        else:
+            tail.append(line)
+            tail_size += size
+            while tail_size > TAIL:
+                tail_size -= len(tail.popleft()) + 1
     return [*head, *after, *tail]
 
 
