@@ -22,14 +22,10 @@ def main(path: str) -> int:
     """Start one process for each rank of this node and wait for all of them."""
     with open(path) as stream:
         spec = json.load(stream)
-    names = [node["name"] for node in spec["nodes"]]
-    mine = names.index(os.environ["SERVEMARK_NODE"])
-    first = sum(len(node["devices"]) for node in spec["nodes"][:mine])
-    node = spec["nodes"][mine]
-    env = dict(os.environ)
-    env.setdefault("GLOO_SOCKET_IFNAME", node["interface"])
+    mine = [node["name"] for node in spec["nodes"]].index(os.environ["SERVEMARK_NODE"])
+    first, node = sum(len(node["devices"]) for node in spec["nodes"][:mine]), spec["nodes"][mine]
     # NCCL takes a plain name for a beginning of names.
-    env.setdefault("NCCL_SOCKET_IFNAME", f"={node['interface']}")
+    env = {"GLOO_SOCKET_IFNAME": node["interface"], "NCCL_SOCKET_IFNAME": f"={node['interface']}"} | dict(os.environ)
     ranks = [
         subprocess.Popen([sys.executable, __file__, path, str(first + local), str(local)], env=env) for local in range(len(node["devices"]))
     ]
@@ -64,19 +60,17 @@ def reduce(path: str, rank: int, local: int) -> None:
         world_size=world,
         timeout=datetime.timedelta(seconds=spec["deadline_s"]),
     )
-    taken = []
-    for turn in range(REPEATS + 2):
+    taken, expected = [], world * (world + 1) / 2
+    for _ in range(REPEATS + 2):
         tensor = torch.full((spec["bytes"] // 4,), float(rank + 1), device=device)
         begin = time.perf_counter()
         dist.all_reduce(tensor)
-        wrong = float(tensor[0]) != world * (world + 1) / 2 or float(tensor[-1]) != world * (world + 1) / 2
-        if wrong:
-            raise SystemExit(f"rank {rank}: the all-reduce gives {float(tensor[0])}, not {world * (world + 1) / 2}")
-        if turn >= 2:
-            taken.append(time.perf_counter() - begin)
+        if float(tensor[0]) != expected or float(tensor[-1]) != expected:  # also waits for the GPU
+            raise SystemExit(f"rank {rank}: the all-reduce gives {float(tensor[0])}, not {expected}")
+        taken.append(time.perf_counter() - begin)
     if rank == 0:
         with open(spec["output"], "w") as stream:
-            json.dump({"seconds": statistics.median(taken), "ranks": world}, stream)
+            json.dump({"seconds": statistics.median(taken[2:]), "ranks": world}, stream)
     dist.barrier()
     dist.destroy_process_group()
 

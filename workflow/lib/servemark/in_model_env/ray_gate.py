@@ -40,40 +40,32 @@ def main(cluster: str, expected: list[Node], deadline_s: float, output: str) -> 
     """Wait for the cluster and write what is there; return the exit code."""
     import ray
 
+    order = [node["address"] for node in expected]
     deadline = time.monotonic() + deadline_s
     missing = ["no connection"]
-    while time.monotonic() < deadline:
+    while missing and time.monotonic() < deadline:
         try:
             if not ray.is_initialized():
                 ray.init(address=cluster, log_to_driver=False, logging_level="ERROR")
             alive = [node for node in ray.nodes() if node["Alive"]]
+            missing = compare(expected, alive)
         except (ConnectionError, RuntimeError) as error:
             # Ray raises a ConnectionError without a word while the head's own raylet has not joined yet.
             words = str(error).strip().splitlines() or [type(error).__name__]
             missing = [f"cannot connect to {cluster}: {words[0]}"]
+        if missing:
             time.sleep(0.3)
-            continue
-        missing = compare(expected, alive)
-        if not missing:
-            order = [node["address"] for node in expected]
-            alive.sort(key=lambda node: order.index(address(node, expected)))
-            facts = [
-                {"host": n["NodeManagerHostname"], "address": n["NodeManagerAddress"], "devices": int(n["Resources"].get("GPU", 0)),
-                 "ray": ray.__version__, "python": platform.python_version()}
-                for n in alive
-            ]  # fmt: skip
-            write(output, {"nodes": facts})
-            return 0
-        time.sleep(0.3)
-    write(output, {"missing": missing})
-    print(*missing, sep="\n")
-    return 1
-
-
-def write(output: str, data: dict[str, Any]) -> None:
-    """Write ``data`` as JSON."""
+    facts = {"missing": missing} if missing else {
+        "nodes": [
+            {"host": n["NodeManagerHostname"], "address": n["NodeManagerAddress"], "devices": int(n["Resources"].get("GPU", 0)),
+             "ray": ray.__version__, "python": platform.python_version()}
+            for n in sorted(alive, key=lambda node: order.index(address(node, expected)))
+        ]
+    }  # fmt: skip
     with open(output, "w") as stream:
-        json.dump(data, stream)
+        json.dump(facts, stream)
+    sys.stdout.writelines(f"{sentence}\n" for sentence in missing)
+    return 1 if missing else 0
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ BARRIER = "SERVEMARK_START_BARRIER"  # as in bench_client.py
 class Barrier:
     """Hold client processes until all are ready: the first one would load the server during the warm-ups of the others.
 
-    Each process has an end of a socket: it sends a byte when it is ready, and goes on when it gets one.
+    Each has an end of a socket: it sends a byte when it is ready, and goes on when it gets one.
     """
 
     def __init__(self) -> None:
