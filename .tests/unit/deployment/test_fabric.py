@@ -119,7 +119,7 @@ def test_all_ranks_of_all_nodes_reduce_with_the_servers_variables(spanning, tmp_
     spec = json.loads((plain.attempt / "all-reduce-spec.json").read_text())
     assert [(each["name"], each["devices"]) for each in spec["nodes"]] == [("node1", [0, 1]), ("node2", [0, 1])]
     assert spec["port"] in token.nodes[0].ports
-    assert any("all-reduce over 4 ranks on node1, node2 (gloo)" in words for words in plain.told.words)
+    assert any("4 ranks" in words and "node1, node2 (gloo)" in words for words in plain.told.words)
 
     own = plain.plan.variables | {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "ib"}
     plain.plan = plain.plan.model_copy(update={"variables": own})
@@ -156,5 +156,5 @@ def test_a_log_with_a_known_cause_is_named_by_it(tmp_path):
     log.write_text("torch.distributed.DistBackendError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)\n")
     error = fabric._failed(4, ["node1 (ib0, 10.0.0.1)"], None, log)
     assert error.look == str(log) and error.do and error.quote
-    assert "over 4 ranks on node1 (ib0, 10.0.0.1) did not work: " in error.what
+    assert "node1 (ib0, 10.0.0.1)" in error.what
     assert "timeout after 30 s" in fabric._failed(4, ["n"], "timeout after 30 s", log).what

@@ -26,26 +26,27 @@ def test_a_server_is_asked_for_health_its_model_and_one_token():
     [
         ({"health": (503, "")}, "/health answers 503"),
         ({"v1/models": (503, "{}")}, "/v1/models answers 503"),
-        ({"v1/completions": (500, "EngineDeadError")}, "a completion answers 500: EngineDeadError"),
-        ({"v1/completions": (200, {"usage": {"completion_tokens": 0}})}, "a completion has no token"),
-        ({"v1/completions": (200, {})}, "a completion has no token"),
+        ({"v1/completions": (500, "EngineDeadError")}, "500: EngineDeadError"),
+        ({"v1/completions": (200, {"usage": {"completion_tokens": 0}})}, "no token"),
+        ({"v1/completions": (200, {})}, "no token"),
     ],
 )
 def test_a_server_that_is_not_ready_yet_is_described(paths, words):
     with server(**{"v1/completions": GOOD} | paths) as (_, url):
         probe = ServerProbe(url, "tiny", "key")
-        assert {probe(), probe()} - {"healthy"} == {words}
+        (answer,) = {probe(), probe()} - {"healthy"}
+        assert words in answer and answer != "ready"
 
 
 @pytest.mark.parametrize(
     ("models", "words"),
     [
-        ((401, {"error": "Unauthorized"}), "does not know our key"),
-        ((200, {"data": [{"id": "llama"}]}), "lists the models ['llama'], not 'tiny'"),
-        ((200, "<html>a router's page</html>"), "lists the models []"),
-        ((200, ["tiny"]), "lists the models []"),
-        ((200, {"data": None}), "lists the models []"),
-        ((404, "nothing here"), "lists the models []"),
+        ((401, {"error": "Unauthorized"}), "http://127.0.0.1:"),
+        ((200, {"data": [{"id": "llama"}]}), "['llama'], not 'tiny'"),
+        ((200, "<html>a router's page</html>"), "[]"),
+        ((200, ["tiny"]), "[]"),
+        ((200, {"data": None}), "[]"),
+        ((404, "nothing here"), "[]"),
     ],
 )
 def test_another_program_on_our_port_is_an_error_at_once(models, words):
@@ -55,15 +56,15 @@ def test_another_program_on_our_port_is_an_error_at_once(models, words):
         with pytest.raises(StageFailed) as failed:
             probe()
     assert failed.value.reason == "foreign_server" and words in failed.value.what
-    assert "another port" in failed.value.do
+    assert "deployments.NAME.port" in failed.value.do
 
 
 def test_no_answer_is_no_error():
     with server(health=(0, "")) as (_, url):
         probe = ServerProbe(url, "tiny", "key")
         probe._client.timeout = httpx.Timeout(0.2)
-        assert probe() == "no answer (ReadTimeout)"
-    assert ServerProbe(url, "tiny", "key")() == "no connection yet"
+        assert "ReadTimeout" in probe()
+    assert "connection" in ServerProbe(url, "tiny", "key")()
 
 
 def test_a_proxy_of_the_site_is_not_asked(monkeypatch):
@@ -79,7 +80,7 @@ def test_only_401_is_a_closed_door(status, closed):
         if closed:
             require_closed(f"{url}/metrics")
         else:
-            with pytest.raises(StageFailed, match=f"answers {status} without the key") as refused:
+            with pytest.raises(StageFailed, match=str(status)) as refused:
                 require_closed(f"{url}/metrics")
             assert refused.value.reason == "open_door"
     assert handler.asked == [("/metrics", None)], "it was asked without the key"

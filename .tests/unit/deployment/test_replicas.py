@@ -133,7 +133,7 @@ def test_a_replica_that_hangs_is_named(pair, tmp_path):
     record = plain.measure()
     assert_no_figure(plain, record)
     assert record.failure.reason == "server_hung"
-    assert "server-r0 did not answer /metrics" in record.failure.detail
+    assert "server-r0" in record.failure.detail and "/metrics" in record.failure.detail
     assert record.failure.log == str(plain.attempt / "server-r0.log")
     assert_all_gone(plain)
 
@@ -163,7 +163,7 @@ def test_the_router_is_not_started_before_every_replica_is_ready(pair):
     failure = plain.up().failure
     # The first one may end before the second one is asked for.
     assert failure.stage in ("serve_model", "await_ready") and failure.reason == "kv_cache_too_small"
-    assert "server-r" in failure.detail and "exited with code 1" in failure.detail and failure.quote and failure.remedy
+    assert "server-r" in failure.detail and "code 1" in failure.detail and failure.quote and failure.remedy
     assert attempts.find_daemon(plain.attempt, "router") is None
     assert_all_gone(plain)
 
@@ -174,6 +174,5 @@ def test_a_server_that_shows_its_metrics_to_anybody_is_not_used(deploy, monkeypa
     plain = deploy(points=1)
     ready = plain.up()
     assert ready.failure.reason == "open_door" and ready.url is None
-    assert "/metrics answers 200 without the key; expected 401" in ready.failure.detail
-    assert "defect of servemark" in ready.failure.remedy
+    assert all(word in ready.failure.detail for word in ("/metrics", "200", "401")) and ready.failure.remedy
     assert_all_gone(plain)

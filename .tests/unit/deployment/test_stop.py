@@ -19,6 +19,7 @@ from servemark.config.cluster import Site
 from servemark.deployment import attempts, cluster
 from servemark.deployment import stop as stop_module
 from servemark.errors import ServemarkError
+from servemark.nodes import survey
 from servemark.processes import identity
 from servemark.supervisor import ownership
 
@@ -62,8 +63,8 @@ def test_a_process_that_cannot_be_ended_is_an_error_that_names_it(deploy, monkey
     try:
         with monkeypatch.context() as patch:
             patch.setattr(identity, "signal_all", lambda found, number: None)
-            patch.setattr(stop_module, "time", SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda _: None))
-            with pytest.raises(ServemarkError, match=f"cannot be ended: {stuck.pid} sleep 300") as failed:
+            patch.setattr(survey, "time", SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda _: None))
+            with pytest.raises(ServemarkError, match=f"{stuck.pid} sleep 300") as failed:
                 plain.stop()
         assert failed.value.reason == "cannot_stop"
     finally:

@@ -111,15 +111,16 @@ def test_a_server_that_generates_is_well_and_asked_once_a_second(scene):
 @pytest.mark.parametrize(
     ("says", "words"),
     [
-        (Load(5.0, 3.0), "server generated nothing with 3 requests open for 11 s"),
-        (httpx.ReadTimeout("slow"), "server did not answer /metrics for 11 s"),
+        (Load(5.0, 3.0), ("server", "3 requests", "11 s")),
+        (httpx.ReadTimeout("slow"), ("server", "/metrics", "11 s")),
     ],
 )
 def test_a_server_that_stands_still_with_work_is_hung(scene, says, words):
     assert scene.look(1.0, Load(5.0, 3.0)) is None
     assert scene.look(6.0, says) is None
-    assert scene.look(12.0, says) == words
-    assert scene.watch.hung == words and scene.watch.died is None
+    hung = scene.look(12.0, says)
+    assert all(word in hung for word in words)
+    assert scene.watch.hung == hung and scene.watch.died is None
 
 
 def test_a_server_without_work_is_not_hung(scene):
@@ -137,27 +138,27 @@ def test_one_unanswered_question_is_no_hang(scene):
 def test_a_server_that_answers_an_error_has_died_inside(scene):
     request = httpx.Request("GET", "http://x/metrics")
     error = httpx.HTTPStatusError("503", request=request, response=httpx.Response(503, request=request))
-    assert scene.look(1.0, error) == "server answers 503 on /metrics"
+    assert "503" in scene.look(1.0, error)
     assert scene.watch.died and not scene.watch.hung
 
 
 def test_a_server_that_ended_is_dead_with_its_exit(scene):
     assert scene.look(1.0) is None
     scene.daemon(ended_at="now", signal=9)
-    assert scene.look(1.1) == "server (pid 7) was ended by signal 9 (SIGKILL)"
+    assert "server (pid 7)" in scene.look(1.1) and "SIGKILL" in scene.watch.died
     assert not scene.watch.same_processes
 
 
 def test_servers_end_with_their_keeper(scene):
     assert scene.look(1.0) is None
     scene.keeper("ending")
-    assert scene.look(1.1) == "the server's process is gone"
+    assert scene.look(1.1) and scene.watch.died
     assert not scene.watch.same_processes
 
 
 def test_a_server_that_the_keeper_does_not_know_is_gone(scene):
     (scene.folder / "daemons" / "server.json").unlink()
-    assert scene.look(1.0) == "server: its process is gone"
+    assert scene.look(1.0).startswith("server:") and scene.watch.died
 
 
 def test_a_server_that_answers_at_the_end_is_well(scene):
@@ -200,13 +201,13 @@ def test_one_server_of_several_that_stands_still_is_named(pair):
     for second in range(0, 11):
         assert pair.look(float(second), server_r0=Load(float(second), 2.0), server_r1=Load(5.0, 2.0)) is None
     assert pair.watch.blamed == "server-r0", "nobody is to blame yet"
-    assert pair.look(11.0, server_r0=Load(11.0, 2.0)) == "server-r1 generated nothing with 2 requests open for 11 s"
+    assert pair.look(11.0, server_r0=Load(11.0, 2.0)).startswith("server-r1 ") and pair.watch.hung
     assert pair.watch.blamed == "server-r1"
 
 
 def test_one_server_of_several_that_died_is_named_before_anything_is_asked(pair):
     pair.daemon("server-r1", ended_at="now", exit_code=1)
-    assert pair.look(0.0) == "server-r1 (pid 7) exited with code 1"
+    assert "server-r1 (pid 7)" in pair.look(0.0) and "code 1" in pair.watch.died
     assert pair.scrapes == 0 and not pair.watch.same_processes and pair.watch.blamed == "server-r1"
 
 
@@ -219,7 +220,7 @@ def test_silence_of_one_server_is_not_covered_by_the_others(pair):
     pair.look(0.0, server_r0=Load(1.0, 1.0), server_r1=httpx.ReadTimeout("slow"))
     for second in range(1, 11):
         assert pair.look(float(second), server_r0=Load(float(second), 1.0)) is None
-    assert pair.look(11.0) == "server-r1 did not answer /metrics for 11 s"
+    assert pair.look(11.0).startswith("server-r1 ") and "/metrics" in pair.watch.hung
 
 
 def test_what_each_server_said_is_kept_with_its_second(pair):

@@ -106,7 +106,7 @@ def test_who_died(lines, expected):
         (Lost(address="10.0.0.9"), "node1", "Ray lost node 10.0.0.9."),
     ],
 )
-def test_who_died_in_words(one, here, words):
+def test_who_died_golden(one, here, words):
     assert in_words([one], {"10.0.0.2": "node2"}, here) == words
 
 

@@ -204,7 +204,7 @@ def test_versions_are_asked_behind_the_modules(spec, tmp_path, monkeypatch):
     (tmp_path / ".bash_profile").write_text("module() { return 1; }\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     failure = survey.answer(spec(modules=("cuda/13",))).failure
-    assert failure.reason == "environment_broken" and "module load cuda/13 failed" in failure.detail
+    assert failure.reason == "environment_broken" and "cuda/13" in failure.detail
 
 
 def test_the_sweep_ends_what_is_left_and_removes_the_scratch_folder(spec, sleeper):

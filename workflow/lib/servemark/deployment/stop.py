@@ -9,8 +9,7 @@ from servemark import supervisor
 from servemark.deployment import attempts, node_checks
 from servemark.deployment.launcher import Ground
 from servemark.errors import ServemarkError
-from servemark.nodes import allocation
-from servemark.processes import identity
+from servemark.nodes import allocation, survey
 from servemark.progress import Progress
 from servemark.records import Plan, Stopped
 from servemark.supervisor import ownership
@@ -50,17 +49,12 @@ def stop(plan: Plan, folder: Path, *, stop_s: float, log: Path, progress: Progre
 
 
 def _end_here(deployment: str, attempt: Path) -> tuple[str, ...]:
-    survivors = attempts.left_over(attempt)
-    named = tuple(identity.describe(p) for p in survivors)
-    identity.signal_all(survivors, 9)
-    deadline = time.monotonic() + 5
-    while attempts.left_over(attempt):
-        if time.monotonic() > deadline:
-            raise ServemarkError(
-                f"A process of deployment {deployment} cannot be ended: {named[0]}",
-                look=str(attempt / "keeper.log"),
-                do="Look at it with ps; a process in state D waits for a device or a file system.",
-                reason="cannot_stop",
-            )
-        time.sleep(0.05)
+    named = survey.end(attempts.left_over(attempt))
+    if attempts.left_over(attempt):
+        raise ServemarkError(
+            f"A process of deployment {deployment} cannot be ended: {named[0] if named else 'it started meanwhile'}",
+            look=str(attempt / "keeper.log"),
+            do="Look at it with ps; a process in state D waits for a device or a file system.",
+            reason="cannot_stop",
+        )
     return named
