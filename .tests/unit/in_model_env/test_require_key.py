@@ -120,7 +120,7 @@ def test_the_servers_own_start_and_stop_need_no_key(make):
 
 @pytest.mark.parametrize("key", [None, "", "  "])
 def test_without_a_key_it_does_not_load(make, key):
-    with pytest.raises(RuntimeError, match=f"{api_key.KEY} is not set"):
+    with pytest.raises(RuntimeError, match=api_key.KEY):
         make(key)
 
 

@@ -139,6 +139,14 @@ def as_error(failure: Failure) -> StageFailed:
     return StageFailed(failure.detail, look=failure.log, do=failure.remedy, reason=failure.reason, quote=failure.quote)
 
 
+def end_of(stage: str, attempt: Path, server: str, what: str, reason: str) -> Failure:
+    """Return the failure of a server whose end, or another daemon's before it, ended the attempt; ``what`` leads to how it ended."""
+    first = first_to_end(attempt, server)
+    daemon = await_end(attempt, first.name) if first else None
+    how = how_it_ended(daemon) if daemon and daemon.ended_at else "its keeper is gone"
+    return explain_end(stage, attempt, daemon, f"{what} {how}", reason)
+
+
 def explain_end(stage: str, attempt: Path, daemon: DaemonState | None, what: str, reason: str, stalled: bool = False) -> Failure:
     """Turn a daemon's end into a failure: its exit state, the log's own error quoted, the remedy where the cause is known.
 

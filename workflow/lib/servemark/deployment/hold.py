@@ -89,7 +89,9 @@ class Holding:
             finished = usage.finished
             if why == "taken_over":
                 ownership.check(self.here.deployment)
-            failure = None if why in WELL else self._death(attempt)
+            if why not in WELL:
+                died = attempts.end_of(STAGE, attempt, SERVER, "The server died while it was held:", "server_died")
+                failure = attempts.fail(attempt, died, self.here.timeouts.stop)
         stopped = stop(self.here.plan, self.here.deployment, stop_s=self.here.timeouts.stop, log=self.here.log, progress=self.here.progress)
         if failure and why not in WELL:
             raise self._error(failure)
@@ -149,14 +151,6 @@ class Holding:
         say(f"  how to   {how}: curl, Python, ssh tunnel")
         say(f"  lives    {how_to_use.how_long(facts.ends_at)}")
         say(f"  stop     .venv/bin/servemark stop {facts.deployment} --run {facts.run}", endpoint=reach.noted(facts, how.absolute()))
-
-    def _death(self, attempt: Path) -> Failure:
-        """Return why the deployment died, and note it for later readers of the attempt."""
-        first = attempts.first_to_end(attempt, SERVER)
-        daemon = attempts.await_end(attempt, first.name) if first else None
-        how = attempts.how_it_ended(daemon) if daemon and daemon.ended_at else "its keeper is gone"
-        failure = attempts.explain_end(STAGE, attempt, daemon, f"The server died while it was held: {how}", "server_died")
-        return attempts.fail(attempt, failure, self.here.timeouts.stop)
 
     def _error(self, failure: Failure) -> StageFailed:
         # A stage's own message about an error is its first line only.

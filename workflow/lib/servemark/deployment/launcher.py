@@ -80,8 +80,8 @@ class Ground:
             first = attempts.first_to_end(self.attempt, asked.name)
             if first is None or first.ended_at is None:
                 raise StageFailed(str(error), look=str(self.attempt / "keeper.log"), reason="keeper_ended") from None
-            what = f"{asked.name} was not started: before it, {attempts.how_it_ended(first)}"
-            raise attempts.as_error(attempts.explain_end("", self.attempt, first, what, "server_exited")) from None
+            what = f"{asked.name} was not started: before it,"
+            raise attempts.as_error(attempts.end_of("", self.attempt, asked.name, what, "server_exited")) from None
         if state.why == "never_started":
             what = f"{asked.argv[0]} cannot be started."
             raise StageFailed(what, look=state.log, do="Check the environment's prefix.", reason="never_started")

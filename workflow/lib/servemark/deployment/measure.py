@@ -25,7 +25,7 @@ from servemark.measurement.key import point_parts
 from servemark.measurement.ledger import PASSING, Ledger, file_sha256, is_keepable
 from servemark.measurement.raw import RawError, read_raw
 from servemark.nodes import suspension
-from servemark.records import DaemonState, Failure, LoadPoint, Measurement, PlannedPoint, Ready, Timeline, utc_now, write_atomically
+from servemark.records import Failure, LoadPoint, Measurement, PlannedPoint, Ready, Timeline, utc_now, write_atomically
 
 STAGE = "measure"
 DURATIONS = "durations"
@@ -99,11 +99,10 @@ class Measuring:
         attempt = Path(ready.attempt)
         if supervisor.is_alive(attempt):
             return ready, self._too_late(ready, attempt)
-        if noted := attempts.noted_failure(attempt):
-            return None, noted
-        first = attempts.first_to_end(attempt, SERVER)
-        what = f"The server died between two load points: {attempts.how_it_ended(first) if first else 'its keeper is gone'}"
-        return None, self._died(attempt, first, what)
+        noted = attempts.noted_failure(attempt)
+        return None, noted or self._died(
+            attempt, attempts.end_of(STAGE, attempt, SERVER, "The server died between two load points:", "server_died")
+        )
 
     def _too_late(self, ready: Ready, attempt: Path) -> Failure | None:
         """Return whether the allocation's time would end within the next point, judged by the longest so far."""
@@ -120,8 +119,7 @@ class Measuring:
         failure = Failure(stage=STAGE, reason="out_of_time", detail=detail, remedy=reasons.MORE_TIME)
         return attempts.fail(attempt, failure, self.here.timeouts.stop)
 
-    def _died(self, attempt: Path, daemon: DaemonState | None, what: str) -> Failure:
-        failure = attempts.explain_end(STAGE, attempt, daemon, what, "server_died")
+    def _died(self, attempt: Path, failure: Failure) -> Failure:
         return attempts.fail(attempt, failure.model_copy(update={"reason": "server_died"}), self.here.timeouts.stop)
 
     def _record(self, point: PlannedPoint, attempt: Path | None, **seen: Any) -> Measurement:
@@ -215,8 +213,8 @@ class Measuring:
 
     def _end_deployment(self, attempt: Path, point: LoadPoint, facts: ServerFacts, blamed: str) -> Failure | None:
         if facts.died:
-            daemon = attempts.first_to_end(attempt, blamed)
-            return self._died(attempt, daemon, f"The server died during {point.name}: {facts.died}")
+            what = f"The server died during {point.name}: {facts.died}"
+            return self._died(attempt, attempts.explain_end(STAGE, attempt, attempts.first_to_end(attempt, blamed), what, "server_died"))
         if not facts.hung:
             return None
         daemon = attempts.find_daemon(attempt, blamed)

@@ -46,7 +46,7 @@ def look(here: StageContext, ground: Ground) -> tuple[Node, ...]:
         scratch=str(ground.scratch),
         python=here.environment.python,
         modules=here.plan.modules,
-        interface=LOOPBACK if alloc.job_id is None else site and site.interface,
+        interface=LOOPBACK if alloc.job_id is None else site.interface if site else None,
         ports=port_plan.needed(topology),
         known_as=alloc.known_as,
         job_id=alloc.job_id,

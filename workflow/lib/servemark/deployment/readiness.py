@@ -112,7 +112,7 @@ class Waiting:
         startup.write(attempt / KEPT)
         self._note_caches()
         same = token.model_dump(include={"deployment", "attempt", "url", "served_name", "key_file"})
-        places = {"servers": token.servers, "router": token.router, "client_node": self._client_node()}
+        places = {name: value for name, value in self._places().items() if name in ("servers", "router", "client_node")}
         return Ready(**same, **places, ends_at=self.cluster.ends_at), startup
 
     def _failed(self, failure: Failure | None, log: str | None = None) -> tuple[Ready, Startup]:
@@ -222,9 +222,7 @@ class Waiting:
     def _explain(self, attempt: Path, error: StageFailed, name: str, stage: str) -> Failure:
         """Return the cause of a failed wait; ``stage``: what the server was doing."""
         if error.reason == "server_exited":
-            daemon = attempts.first_to_end(attempt, name)
-            what = f"The server did not start: while {stage}, {attempts.how_it_ended(daemon) if daemon else 'it ended'}"
-            return attempts.explain_end(STAGE, attempt, daemon, what, "server_exited")
+            return attempts.end_of(STAGE, attempt, name, f"The server did not start: while {stage},", "server_exited")
         if error.reason not in ("startup_timeout", "startup_stalled"):
             return attempts.from_error(STAGE, error)
         what = f"{error.what} It was {stage}."

@@ -133,10 +133,8 @@ class Ray(Executor):
         return bool(state and state.ended_at) or not supervisor.is_alive(self.ground.attempt)
 
     def _ended(self, name: str) -> StageFailed:
-        ended = attempts.await_end(self.ground.attempt, name)
-        first = attempts.first_to_end(self.ground.attempt, name) or ended
-        words = attempts.how_it_ended(first) if first else "its keeper is gone"
-        return attempts.as_error(attempts.explain_end(STAGE, self.ground.attempt, first, f"Ray did not come up, {words}", "ray_exited"))
+        attempts.await_end(self.ground.attempt, name)
+        return attempts.as_error(attempts.end_of(STAGE, self.ground.attempt, name, "Ray did not come up,", "ray_exited"))
 
     def _incomplete(self, said: list[str], name: str) -> StageFailed:
         return StageFailed(
