@@ -9,8 +9,7 @@ from typing import Any
 from builders import report_data_parts as parts
 from builders.loads import load, split
 from servemark import records
-from servemark.report import excerpts
-from servemark.report.data import PageData
+from servemark.report.data import RunRecords
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">\"'`{{7*7}}\u202e\u05d0\u05d1&amp;"
 POISON = 98765.4321
@@ -250,7 +249,7 @@ def sweep() -> list[records.Measurement]:
     return found
 
 
-def demo() -> PageData:
+def demo() -> RunRecords:
     """The embedded default as it would end on a laptop."""
     points = sweep()
     halves = records.Estimate(
@@ -261,7 +260,7 @@ def demo() -> PageData:
         max_concurrency=2048.0,
         max_model_len=512,
     )
-    return PageData(
+    return RunRecords(
         run="demo",
         config={
             "run": "demo",
@@ -295,19 +294,14 @@ def demo() -> PageData:
         },
         measurements=points,
         version="0.1.0",
-        commit="1f0c2d9 (clean)",
-        commands=(
-            "git clone <this repository> servemark && cd servemark && git checkout 1f0c2d9",
-            "./setup.sh",
-            ".venv/bin/snakemake --profile profiles/local --configfile config/config.yaml",
-        ),
+        sources=[records.Sources(servemark="0.1.0", commit="1f0c2d9a" * 5, dirty=False)],
         attempts=[parts.attempt("plain"), parts.attempt("ray-tp2")],
         distributions=parts.distributions(points),
         timelines=parts.timelines(points),
     )
 
 
-def troubled() -> PageData:
+def troubled() -> RunRecords:
     """Hostile names, a deployment that never came up, an INVALID point, earlier attempts, a workload by rate."""
     base = demo()
     failure = records.Failure(
@@ -365,8 +359,6 @@ def troubled() -> PageData:
         ],
         distributions=parts.distributions(measurements),
         timelines=parts.timelines(measurements),
-        excerpts={excerpts.key(item): parts.excerpt(item) for item in (failure, outlived)},
-        rejected=(invalid("plain", concurrency=4), invalid("ray-tp2", concurrency=8, failure=failure)),
+        rejected=[invalid("plain", concurrency=4), invalid("ray-tp2", concurrency=8, failure=failure)],
         hardware=hardware(gpu_topology=f"\tGPU0\tGPU1\nGPU0\t X \tNV18\n{HOSTILE}"),
-        commands=(*base.commands, f"echo '{HOSTILE}'"),
     )

@@ -10,7 +10,7 @@ from builders import report_data_parts as parts
 from builders.paths import FIXTURES
 from builders.report_data import SHAPES, demo, hardware, manifest, measurement, plan, startup
 from servemark import records
-from servemark.report.data import PageData
+from servemark.report.data import RunRecords
 
 GPT_OSS = FIXTURES / "planning" / "gpt-oss-120b-config.json"
 
@@ -137,7 +137,7 @@ def accounting(deployment: str, *jobs: records.JobAccount, used: float, **change
     return records.Accounting(**(values | changes))
 
 
-def two_nodes() -> PageData:
+def two_nodes() -> RunRecords:
     """Two H200 nodes under Slurm: one server over both, four replicas behind a router, and one GPU for comparison."""
     figures = {
         "tp4-pp2-ray": ((64, 5210.0), (256, 13_910.0), (512, 20_989.0)),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from builders import report_data
 from builders import report_data_parts as parts
 from servemark import records
-from servemark.report.data import PageData
+from servemark.report.data import RunRecords
 
 
 def measurements(deployments: int, loads: int, repetitions: int, unusual: int = 500) -> list[records.Measurement]:
@@ -33,7 +33,7 @@ def measurements(deployments: int, loads: int, repetitions: int, unusual: int = 
     return found
 
 
-def large(deployments: int, loads: int, repetitions: int) -> PageData:
+def large(deployments: int, loads: int, repetitions: int) -> RunRecords:
     """Return a run of one workload with as many measurements as the product of the three numbers."""
     base, items = report_data.demo(), measurements(deployments, loads, repetitions)
     by_name: dict[str, list[records.Measurement]] = {}

@@ -1,17 +1,15 @@
-"""Builders of what a page shows beside tables and curves: latency bins, timelines, attempts, excerpts of logs."""
+"""Builders of what a page shows beside tables and curves: latency bins, timelines, attempts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from servemark import records
 from servemark.report.attempts_section import Attempt
 from servemark.report.distributions import Distribution, bins
-from servemark.report.excerpts import Excerpt
 
 
 def samples(summary: records.Summary) -> np.ndarray:
@@ -78,14 +76,3 @@ def attempt(deployment: str, number: int = 1, failure: records.Failure | None = 
         "failure": failure,
     }
     return Attempt(deployment=deployment, number=f"{number:03d}", **(values | changes))
-
-
-def excerpt(failure: records.Failure) -> Excerpt:
-    """The quoted lines between others."""
-    quoted = [(line, True) for line in failure.quote]
-    around = (
-        "INFO 03-04 10:11:01 [core.py:112] Initializing a V1 LLM engine",
-        "INFO 03-04 10:11:09 [worker.py:88] rank 0",
-    )
-    lines = [(around[0], False), *quoted, (around[1], False)]
-    return Excerpt(f"The quoted lines in {Path(failure.log or '').name} with what is around them:", tuple(lines))

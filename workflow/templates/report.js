@@ -209,13 +209,6 @@
   writeBins();
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 
-  // A link into something folded opens it, also where the browser does not do so itself.
-  const unfold = () => {
-    let part = document.getElementById(location.hash.slice(1));
-    for (; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
-  };
-  window.addEventListener("hashchange", unfold);
-  unfold();
   window.addEventListener("beforeprint", () => {
     // Tables that only repeat a plot stay off the paper.
     for (const details of document.querySelectorAll("details:not([data-screen])")) details.open = true;

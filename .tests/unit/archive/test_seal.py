@@ -194,15 +194,16 @@ def test_an_unsafe_top_folder_is_refused(tmp_path, top):
 
 def test_a_name_that_is_file_and_folder_at_once_is_refused(tmp_path):
     (tmp_path / "x").write_text("x")
-    with pytest.raises(ArchiveRefused, match="both a file and the folder"):
+    with pytest.raises(ArchiveRefused, match="'a/b'"):
         seal({"a/b": tmp_path / "x", "a": tmp_path / "x"}, tmp_path / "demo.tar.zst")
 
 
 def test_a_missing_file_a_folder_and_a_pipe_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for source in (tmp_path / "none", tmp_path, tmp_path / "pipe"):
-        with pytest.raises(ArchiveRefused, match="no plain file"):
+        with pytest.raises(ArchiveRefused) as caught:
             seal({"a": source}, tmp_path / "out" / "demo.tar.zst")
+        assert (caught.value.reason, caught.value.look) == ("archive_refused", str(source))
 
 
 @pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
@@ -250,27 +251,25 @@ def test_what_describes_the_files_is_sealed_with_them(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "reason", "named"),
     [
-        ({"report.html": b""}, "the archive's own"),
-        ({archive.MANIFEST: b""}, "the archive's own"),
-        (
-            {"about.json": b"one\n" + SECRETS["github"].encode()},
-            r"about\.json, line 2: a secret was found \(GitHub token\)",
-        ),
+        ({"report.html": b""}, "archive_refused", "'report.html'"),
+        ({archive.MANIFEST: b""}, "archive_refused", archive.MANIFEST),
+        ({"about.json": b"one\n" + SECRETS["github"].encode()}, "secret_found", "about.json, line 2: "),
     ],
 )
-def test_what_describes_the_files_may_take_no_name_and_hold_no_secret(tmp_path, made, said):
-    with pytest.raises(ArchiveRefused, match=said):
+def test_what_describes_the_files_may_take_no_name_and_hold_no_secret(tmp_path, made, reason, named):
+    with pytest.raises(ArchiveRefused) as caught:
         seal(write(tmp_path / "in"), tmp_path / "out" / "demo.tar.zst", describe=lambda _: made)
+    assert caught.value.reason == reason and named in caught.value.what
     assert not (tmp_path / "out").exists()
 
 
 def test_a_secret_in_a_files_name_is_refused(tmp_path):
     files = write(tmp_path / "in", {f"logs/{SECRETS['github']}.log": b"x"})
-    with pytest.raises(ArchiveRefused, match="name holds a secret") as caught:
+    with pytest.raises(ArchiveRefused) as caught:
         seal(files, tmp_path / "demo.tar.zst")
-    assert SECRETS["github"] not in str(caught.value)
+    assert caught.value.reason == "secret_found" and SECRETS["github"] not in str(caught.value)
 
 
 @pytest.mark.parametrize("before", [-40, -20, -1, 0, 1, secret_scan.OVERLAP, -secret_scan.OVERLAP])

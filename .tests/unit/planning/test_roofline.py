@@ -105,7 +105,7 @@ def test_every_accepted_load_of_a_known_gpu_has_its_share():
     data = report_data_cluster.two_nodes()
     found, missing = shares(data)
     assert missing == [] and len(found) == 9
-    row = next(row for row in found if (row.deployment, row.load.endswith("512")) == ("plain", True))
+    row = next(row for row in found if (row.point["deployment"], row.point["concurrency"]) == ("plain", 512))
     expected = bound(GPT_OSS, Topology(), H200, concurrency=512, input_tokens=64, output_tokens=32)
     assert row.bound == expected and row.part == pytest.approx(9080 * 1.015 / expected.output_tokens_per_s)
 
@@ -121,7 +121,7 @@ def test_a_prefix_counts_where_the_server_does_not_keep_it(caching, prompt):
     points = tuple(p.model_copy(update={"load": p.load.model_copy(update=options)}) for p in plain.points)
     plan = plain.model_copy(update={"points": points, "options": plain.options | caching})
     found, _ = shares(replace(data, plans=data.plans | {"plain": plan}))
-    row = next(row for row in found if (row.deployment, row.load.endswith("512")) == ("plain", True))
+    row = next(row for row in found if (row.point["deployment"], row.point["concurrency"]) == ("plain", 512))
     assert row.bound == bound(GPT_OSS, Topology(), H200, concurrency=512, input_tokens=prompt, output_tokens=32)
 
 

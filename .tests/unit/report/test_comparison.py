@@ -27,8 +27,8 @@ def run(*measurements, accelerator="cuda", **topologies):
 def test_deployments_with_as_many_gpus_are_compared_at_each_load():
     data = report_data_cluster.two_nodes()
     (group,) = groups(data)
-    assert (group.workload, group.devices, group.deployments) == ("chat", 8, ("tp2-x4", "tp4-pp2-ray"))
-    assert [(row.load.replace("\u00a0", " "), row.deployment) for row in group.rows] == [
+    assert (group.workload, group.devices) == ("chat", 8)
+    assert [(row.point["load"].replace("\u00a0", " "), row.point["deployment"]) for row in group.rows] == [
         (f"concurrency {load}", name) for load in (64, 256, 512) for name in ("tp2-x4", "tp4-pp2-ray")
     ]
     assert comparison.alone(data, [group]) == [("plain", 1)]
@@ -40,9 +40,9 @@ def test_figures_are_per_gpu_and_ratios_are_to_the_best_at_the_load():
     slow = [measurement("tp4", 8, number, output=value) for number, value in ((1, 400.0), (2, 410.0), (3, 450.0))]
     (group,) = groups(run(*fast, *slow))
     best, other = group.rows
-    assert (best.deployment, best.best, best.ratio, best.apart) == ("replicas", "replicas", 1.0, None)
+    assert (best.point["deployment"], best.best is best.point, best.ratio, best.apart) == ("replicas", True, 1.0, None)
     assert best.output == (205.0, 200.0, 210.0) and best.total == (615.0, 600.0, 630.0)
-    assert (other.best, other.ratio, other.apart) == ("replicas", 0.5, True)
+    assert (other.best is best.point, other.ratio, other.apart) == (True, 0.5, True)
 
 
 @pytest.mark.parametrize(("values", "apart"), [((810.0, 830.0), False), ((790.0, 795.0), True), ((700.0,), None)])
@@ -56,7 +56,7 @@ def test_an_invalid_point_gives_no_ratio_and_is_nobodys_baseline():
     data = run(measurement("a", 8), report_data.invalid("b", concurrency=8), report_data.invalid("a", concurrency=16),
                report_data.invalid("b", concurrency=16))  # fmt: skip
     (group,) = groups(data)
-    by_place = {(row.deployment, row.load.replace("\u00a0", " ")): row for row in group.rows}
+    by_place = {(row.point["deployment"], row.point["load"].replace("\u00a0", " ")): row for row in group.rows}
     assert by_place["b", "concurrency 8"].ratio is None and by_place["b", "concurrency 8"].output is None
     assert by_place["a", "concurrency 8"].ratio == 1.0
     assert {by_place[name, "concurrency 16"].best for name in "ab"} == {None}
@@ -66,7 +66,7 @@ def test_an_invalid_point_gives_no_ratio_and_is_nobodys_baseline():
 def test_a_suspect_repetition_marks_the_row():
     doubtful = measurement("b", 8).model_copy(update={"verdict": "SUSPECT"})
     rows = groups(run(measurement("a", 8), doubtful))[0].rows
-    assert [row.verdict for row in rows] == ["VALID", "SUSPECT"]
+    assert [row.point["verdict"] for row in rows] == ["VALID", "SUSPECT"]
 
 
 def test_other_numbers_of_gpus_and_other_workloads_are_not_compared():

@@ -10,7 +10,7 @@ import vl_convert
 
 from builders import report_data
 from builders.archived_run import raw_result
-from servemark.report import distributions, formatting, histogram
+from servemark.report import block, distributions, formatting
 from servemark.report.distributions import LINEAR_BINS, LOGARITHMIC_EDGES, Distribution, bins
 
 
@@ -85,27 +85,27 @@ def test_of_many_loads_the_lightest_and_heaviest_stay_then_the_heaviest(tmp_path
     mine = results(tmp_path, *((load, 1, "VALID") for load in (1, 2, 4, 8)))
     kept = {most: [item.concurrency for item in distributions.distributions(mine, most)] for most in (4, 3, 1)}
     assert kept == {4: [1, 2, 4, 8], 3: [1, 8], 1: [8]}
-    assert histogram.left_out(distributions.distributions(mine, 3), _accepted(1, 2, 4, 8))
-    assert not histogram.left_out(distributions.distributions(mine), _accepted(1, 2, 4, 8))
+    assert distributions.left_out(distributions.distributions(mine, 3), _accepted(1, 2, 4, 8))
+    assert not distributions.left_out(distributions.distributions(mine), _accepted(1, 2, 4, 8))
 
 
 def _accepted(*loads):
-    return [{"workload": "chat", "concurrency": load, "request_rate_per_s": None, "repetitions_accepted": 1} for load in loads]
+    return [{"workload": "chat", "load": load, "repetitions_accepted": 1} for load in loads]
 
 
 def test_the_heaviest_load_of_the_first_workload_is_shown_first():
     found = [Distribution("burst", None, 2.0), Distribution("burst", None, 8.0), Distribution("chat", 1, None)]
-    assert histogram.heaviest(found) == 1
-    assert histogram.heaviest([]) == 0
+    assert distributions.heaviest(found) == 1
+    assert distributions.heaviest([]) == 0
 
 
 def test_specifications_compile_and_counts_travel_apart_from_them():
     data = report_data.troubled()
-    specs = histogram.specs(["plain", "ray-tp2", report_data.HOSTILE])
+    specs = distributions.specs(["plain", "ray-tp2", report_data.HOSTILE])
     assert list(specs) == list(formatting.METRICS)
     for spec in specs.values():
         assert spec["data"]["values"] == []
         values = [{"deployment": "plain", "low": 1.0, "high": 1.12, "count": 3, "share": 100.0, "range": "1 to 1.12"}]
         assert vl_convert.vegalite_to_vega({**spec, "data": {"values": values}})["marks"]
-    loads = histogram.loads(data.distributions)
+    loads = block.content(data).block["distributions"]
     assert [sum(load["ttft"]["counts"]["plain"]) for load in loads[:3]] == [64, 64, 64]

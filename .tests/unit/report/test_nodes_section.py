@@ -61,30 +61,32 @@ def test_devices_are_named_shortly(devices, said):
     assert nodes_section.roles(one, 0) == [f"server: {said}"]
 
 
+MEASURED = {"needed": True, "backend": "gloo", "ranks": 2, "bytes": 4 * 2**20, "seconds": 0.004, "bus_gib_per_s": 0.977}
+FAILURE = records.Failure(stage="check_fabric", reason="fabric_failed", detail="x")
+
+
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "shown"),
     [
-        ({}, "one node: not needed"),
-        ({"replay": True}, "not checked in this run: nothing was started"),
-        (
-            {"needed": True, "failure": records.Failure(stage="check_fabric", reason="fabric_failed", detail="x")},
-            "check failed: fabric_failed",
-        ),
-        (
-            {
-                "needed": True,
-                "backend": "gloo",
-                "ranks": 2,
-                "bytes": 4 * 2**20,
-                "seconds": 0.004,
-                "bus_gib_per_s": 0.977,
-            },
-            "all-reduce of 4.00 MiB over 2 ranks (gloo): 0.977 GiB/s bus bandwidth, 4.00 ms",
-        ),
+        ({"needed": True, "failure": FAILURE}, ("fabric_failed",)),
+        (MEASURED, ("4.00 MiB", "2 ranks", "(gloo)", "0.977 GiB/s", "4.00 ms")),
+        (MEASURED | {"interfaces": ("a: eth0", "b: eth0"), "transport": ("via NET/Socket/0",)}, ("a: eth0; b: eth0", "via NET/Socket/0")),
     ],
 )
-def test_fabric_in_a_line(changes, said):
-    assert plain(nodes_section.fabric_line(records.Fabric(deployment="x", **changes))) == said
+def test_the_result_of_the_fabric_check_is_shown(changes, shown):
+    data = report_data_cluster.two_nodes()
+    checks = data.fabrics | {"tp2-x4": records.Fabric(deployment="tp2-x4", **changes)}
+    text = plain(Cells(render(replace(data, fabrics=checks), bundle="")).words)
+    assert all(value in text for value in shown)
+
+
+def test_a_check_that_was_not_needed_or_not_repeated_shows_no_number():
+    data = report_data_cluster.two_nodes()
+    states = [{}, {"replay": True}, MEASURED | {"replay": True}]
+    pages = [
+        render(replace(data, fabrics={"tp2-x4": records.Fabric(deployment="tp2-x4", **state)}), bundle="") for state in (*states, MEASURED)
+    ]
+    assert ["0.977" in page for page in pages] == [False, False, False, True] and pages[0] != pages[1] == pages[2]
 
 
 @pytest.mark.parametrize(
@@ -128,39 +130,29 @@ def test_jobs_have_their_gpu_hours_and_deployments_their_share():
 
 
 @pytest.mark.parametrize(
-    "said",
+    "row",
     [
         "node1 r0: devices 0\u20131 r1: devices 2\u20133 router 10.20.0.1 hsn0 4 72 857 vLLM 0.25.1, Ray 2.56.1, Python 3.12.3",
-        "server, head: devices 0\u20133",
         "4 devices, Ray 2.56.1, Python 3.12.3",
-        "not in a Ray cluster",
-        "all-reduce of 256 MiB over 8 ranks (nccl): 21.6 GiB/s bus bandwidth, 20.3 ms",
         "Using network AWS Libfabric; via P2P/CUMEM; via NET/AWS Libfabric/0/GDRDMA",
-        "one node: not needed",
         "tp2-x4 r3 node2 30.5 19.7 16.6 88.0",
         "tp2-x4 chat concurrency 64 1 r0 10 r1 9 r2 9 r3 8 1.11",
         "48211 NODE_FAIL exit 1:0 client1, node1, node2 workq, proj042, normal 0:21:38 0:06:51 1:00:00 8 0.913 sacct",
         "48211 start 2 COMPLETED",
-        "4.08 allocated, 2.41 used by ready servers (59 %)",
-        "allocated: not known, 0.350 used by ready servers. Slurm did not tell all: sacct: Unable to contact",
-        "2 nodes \u00d7 4 devices, TP 2, 4 replicas, client on a node of its own, multiprocessing executor",
-        "6 008 per device on 8 devices",
-        "Output tokens/s per device",
     ],
 )
-def test_page_of_two_nodes_says(page, said):
-    assert said in page.words
+def test_page_of_two_nodes_has_the_row(page, row):
+    assert row in page.words
+
+
+@pytest.mark.parametrize("value", ["256 MiB", "21.6 GiB/s", "20.3 ms", "4.08", "2.41", "(59 %)", "sacct: Unable to contact", "6 008"])
+def test_page_of_two_nodes_has_the_value(page, value):
+    assert value in plain(page.words)
 
 
 def test_every_new_table_has_a_label_and_header_cells(page):
-    labels = [attributes.get("aria-label") for tag, attributes in page.tags if attributes.get("role") == "region"]
-    for label in (
-        "Nodes of tp2-x4",
-        "Requests of each replica",
-        "Jobs, as the scheduler recorded them",
-        "Start-up times of each replica",
-    ):
-        assert label in labels
+    regions = [attributes for tag, attributes in page.tags if attributes.get("role") == "region"]
+    assert len(regions) > 12 and all(attributes["aria-label"] for attributes in regions)
     assert all("scope" in attributes for tag, attributes in page.tags if tag == "th")
 
 
@@ -188,7 +180,7 @@ def test_a_single_node_under_slurm_shows_its_node_and_job():
     one = replace(base, plans={"plain": base.plans["plain"]}, config={}, measurements=[], fabrics={})
     one = replace(one, startups={"plain": base.startups["plain"]}, accounts={"plain": base.accounts["plain"]})
     (place,) = nodes_section.places(one)
-    assert place["facts"] == [] and place["nodes"][0]["roles"] == ["server: device 0", "client"]
+    assert place["fabric"] is None and place["nodes"][0]["roles"] == ["server: device 0", "client"]
     assert "48213" in Document(render(one)).words
 
 
@@ -199,7 +191,7 @@ def test_a_deployment_that_failed_keeps_its_nodes():
         update={"failure": failure, "phases": (), "seconds_to_health": None, "seconds_to_first_token": None}
     )
     text = Document(render(replace(base, startups={"tp4-pp2-ray": failed}))).words
-    assert "server, head: devices 0\u20133" in text and "await_ready failed: server_exited" in text
+    assert "devices 0\u20133" in text and "server_exited" in text
 
 
 def test_hostile_names_of_nodes_and_jobs_are_mere_text():
@@ -227,7 +219,7 @@ def test_throughput_per_device_where_gpus_differ_in_number(names, accelerator, o
     titles = charts.throughputs(frame, accelerator)
     assert (charts.PER_DEVICE in titles) == offered
     (panel,) = charts.panels(frame, sorted(names), tuple(titles))
-    values = panel.specs["throughput"]["data"]["values"]
+    values = panel.values["throughput"]
     if offered:
         best = next(value for value in values if value["deployment"] == "tp2-x4")
         assert best[charts.PER_DEVICE] == pytest.approx(best["output_tokens_per_s"] / 8)

@@ -83,8 +83,8 @@ def test_lightest_best_and_heaviest_load_of_each_deployment_stay(monkeypatch):
     chosen = thinning.select(found, ["d0000", "d0001", "d0002"], whole=False)
     for deployment in ("d0000", "d0001", "d0002"):
         assert loads(chosen, deployment) == [1, 17, 20, 40]
-        assert chosen.shows(deployment, "chat", next(p["load"] for p in found if p["concurrency"] == 17))
-        assert not chosen.shows(deployment, "chat", next(p["load"] for p in found if p["concurrency"] == 2))
+        assert chosen.shows(next(p for p in found if (p["deployment"], p["concurrency"]) == (deployment, 17)))
+        assert not chosen.shows(next(p for p in found if (p["deployment"], p["concurrency"]) == (deployment, 2)))
 
 
 def test_as_many_loads_as_asked_stay_where_the_best_is_the_heaviest(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 from builders import report_data
 from builders import report_data_parts as parts
 from servemark.records import ServerTimeline, Timeline
-from servemark.report import timelines
+from servemark.report import block, timelines
 
 
 def server(replica="r0", seconds=(0.0, 1.0, 2.0), running=(0.0, 2.0, 0.0), waiting=(0.0, 1.0, 0.0), kv=(0.0, 0.5, 0.0)):
@@ -21,16 +22,16 @@ def server(replica="r0", seconds=(0.0, 1.0, 2.0), running=(0.0, 2.0, 0.0), waiti
 def shown(*servers, **changes):
     item = report_data.measurement(**changes)
     timeline = parts.timeline(item).model_copy(update={"servers": servers})
-    return timelines.shown([item], {(item.deployment, item.load.name): timeline})
+    return [row for _, row in timelines.shown([item], {(item.deployment, item.load.name): timeline})]
 
 
 def test_replicas_are_added_up_and_the_fullest_cache_counts():
     (found,) = shown(server(), server("r1", running=(1.0, 3.0, 0.0), kv=(0.1, 0.75, 0.0)))
-    assert found.columns == {
-        "seconds": (0.0, 1.0, 2.0), "running": (1.0, 5.0, 0.0), "waiting": (0.0, 2.0, 0.0), "kv_percent": (10.0, 75.0, 0.0),
+    assert found["columns"] == {
+        "seconds": [0, 1, 2], "running": [1, 5, 0], "waiting": [0, 2, 0], "kv_percent": [10, 75, 0],
     }  # fmt: skip
-    assert (found.samples, found.most_running, found.most_waiting, found.most_kv_percent) == (3, 5.0, 2.0, 75.0)
-    assert found.mean_running == 2.0 and found.mean_kv_percent == pytest.approx(85 / 3)
+    assert (found["samples"], found["most_running"], found["most_waiting"], found["most_kv_percent"]) == (3, 5.0, 2.0, 75.0)
+    assert found["mean_running"] == 2.0 and found["mean_kv_percent"] == pytest.approx(85 / 3)
 
 
 def test_the_fullest_of_several_engines_is_told_as_a_multiple_of_the_equal_share():
@@ -39,23 +40,23 @@ def test_the_fullest_of_several_engines_is_told_as_a_multiple_of_the_equal_share
     # Filling and draining (seconds 1 and 5) do not count.
     several = said.model_copy(update={"engines": 2, "fullest": (0.0, 4.0, 7.0, 9.0, 5.5, 2.0)})
     (found,) = shown(several)
-    assert found.fullest_share == pytest.approx(7 * 2 / 12)
-    assert shown(said)[0].fullest_share is None
+    assert found["fullest_share"] == pytest.approx(7 * 2 / 12)
+    assert shown(said)[0]["fullest_share"] is None
     with pytest.raises(ValidationError, match="other lengths"):
         ServerTimeline.model_validate(several.model_dump() | {"fullest": (1.0,)})
 
 
 def test_a_second_in_which_one_replica_did_not_answer_is_left_out():
     (found,) = shown(server(), server("r1", seconds=(0.0, 2.0), running=(0.0, 0.0), waiting=(0.0, 1.0), kv=(0.0, 0.0)))
-    assert found.columns["seconds"] == (0.0, 2.0)
+    assert found["columns"]["seconds"] == [0, 2]
 
 
 def test_idle_seconds_before_and_after_are_cut_off():
     long = tuple(float(second) for second in range(20))
     busy = tuple(4.0 if 8 <= second < 12 else 0.0 for second in range(20))
     (found,) = shown(server(seconds=long, running=busy, waiting=(0.0,) * 20, kv=(None,) * 20))
-    assert (found.columns["seconds"][0], found.columns["seconds"][-1]) == (7.0, 12.0)
-    assert found.mean_kv_percent is None and "kv_percent" not in timelines.row(found)["columns"]
+    assert (found["columns"]["seconds"][0], found["columns"]["seconds"][-1]) == (7.0, 12.0)
+    assert found["mean_kv_percent"] is None and "kv_percent" not in found["columns"]
 
 
 def test_a_server_that_was_never_busy_has_no_timeline():
@@ -67,16 +68,16 @@ def test_long_points_are_means_of_several_seconds_and_keep_their_extremes():
     count = 1000
     running = tuple(float(second % 10) for second in range(count))
     (found,) = shown(server(seconds=tuple(map(float, range(count))), running=running, waiting=(1.0,) * count, kv=(0.5,) * count))
-    assert found.seconds_each == 4 and len(found.columns["seconds"]) == 250 <= timelines.SAMPLES
-    assert found.columns["running"][0] == 1.5 and found.most_running == 9.0 and found.samples == count
+    assert found["seconds_each"] == 4 and len(found["columns"]["seconds"]) == 250 <= timelines.SAMPLES
+    assert found["columns"]["running"][0] == 1.5 and found["most_running"] == 9.0 and found["samples"] == count
 
 
 def test_invalid_points_have_none_and_of_many_points_best_and_heaviest_stay():
     items = [report_data.measurement("a", load, output=1000.0 - abs(load - 40)) for load in range(1, 71)]
     items.append(report_data.invalid("a", concurrency=100))
     every = {(item.deployment, item.load.name): parts.timeline(item) for item in items}
-    assert [found.record.load.concurrency for found in timelines.shown(items, every)] == [40, 70]
-    assert [found.record.load.concurrency for found in timelines.shown(items[:3], every)] == [1, 2, 3]
+    assert [record.load.concurrency for record, _ in timelines.shown(items, every)] == [40, 70]
+    assert [record.load.concurrency for record, _ in timelines.shown(items[:3], every)] == [1, 2, 3]
 
 
 def test_all_timelines_of_a_page_together_are_bounded():
@@ -84,14 +85,15 @@ def test_all_timelines_of_a_page_together_are_bounded():
     every = {(item.deployment, item.load.name): parts.timeline(item, seconds=400) for item in items}
     found = timelines.shown(items, every)
     assert len(found) == 60
-    assert sum(len(item.columns["seconds"]) for item in found) <= timelines.ALL_SAMPLES
+    assert sum(len(row["columns"]["seconds"]) for _, row in found) <= timelines.ALL_SAMPLES
 
 
 def test_the_busiest_is_shown_first():
     items = [report_data.measurement("a", load, output=float(load)) for load in (1, 9, 4)]
-    found = timelines.shown(items, parts.timelines(items))
-    assert found[timelines.busiest(found)].record.load.concurrency == 9
-    assert timelines.busiest([]) == 0
+    data = replace(report_data.demo(), measurements=items, timelines=parts.timelines(items), distributions=())
+    made = block.content(data)
+    assert made.block["timelines"][made.busiest]["concurrency"] == 9
+    assert block.content(replace(data, timelines={})).busiest == 0
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ def test_a_manifest_that_is_missing_or_says_nonsense_is_named(run):
         content[archive.MANIFEST] += b"zzz  config.json\n" + first + b"\n"
 
     found = wrong(put(path, nonsense))
-    assert len(found) == 3 and "names no file" in found[0] and "again" in found[1]
-    assert found[2].startswith("ro-crate-metadata.json: manifest-sha256.txt has ")
+    assert len(found) == 3 and all(line.startswith(f"{archive.MANIFEST}, line ") for line in found[:2])
+    assert found[2].startswith("ro-crate-metadata.json: manifest-sha256.txt")
 
 
 def test_the_digest_beside_the_archive_is_compared(run):
@@ -70,9 +70,9 @@ def test_the_digest_beside_the_archive_is_compared(run):
     beside = path.with_name(path.name + ".sha256")
     beside.write_text(f"{'0' * 64}  {path.name}\n")
     (line,) = wrong(path)
-    assert "is not the file that demo.tar.zst.sha256 names" in line
+    assert beside.name in line and "0" * 64 in line
     beside.write_text("nonsense")
-    assert "holds no sha256" in wrong(path)[0]
+    assert [line.split()[0] for line in wrong(path)] == [beside.name]
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,7 @@ def test_the_digest_beside_the_archive_is_compared(run):
 )
 def test_a_changed_tar_header_is_named(run, field, value):
     found = wrong(put(run.seal(), touch=lambda header: setattr(header, field, value)))
-    assert any(
-        line.startswith("config.json: ") and ("extended by comment" if field == "pax_headers" else field) in line for line in found
-    ), found
+    assert any(line.startswith("config.json: ") and ("comment" if field == "pax_headers" else field) in line for line in found), found
     assert len([line for line in found if "tar header" in line]) == len(found)
 
 
@@ -93,4 +91,4 @@ def test_a_folder_in_the_tar_is_named(run):
             header.type = tarfile.DIRTYPE
             header.size = 0
 
-    assert any("README.txt: the tar header is changed: type" in line for line in wrong(put(run.seal(), touch=folder)))
+    assert any(line.startswith("README.txt:") and "type" in line for line in wrong(put(run.seal(), touch=folder)))

@@ -13,39 +13,29 @@ from servemark.records import Environment, Plan
 from servemark.security import secret_scan
 from servemark.supervisor import SECRETS
 
-# Tokens of a live deployment, what describes the run's own machinery, and the archive itself stay out.
-_LEFT_OUT = frozenset(
-    {
-        "cluster.json",
-        "endpoint.json",
-        "ready.json",
-        "keeper-spec.json",
-        "progress.jsonl",
-        "stage",
-        "summary.txt",
-        # The scheduler's side of the run writes these while the archive is made; accounting.json has what matters of them.
-        "jobs.jsonl",
-        "guard.log",
-        *SECRETS,
-    }
-)
-# At the top of the run's folder; files of the same name elsewhere belong to the archive. The gate's own record comes after the
+# Live records, what describes the run's own machinery, and the archive itself stay out. jobs.jsonl and guard.log still grow while the
+# archive is made; accounting.json has what matters of them.
+_LEFT_OUT = {
+    *("cluster.json", "endpoint.json", "ready.json", "keeper-spec.json", "progress.jsonl", "stage", "summary.txt"),
+    *("jobs.jsonl", "guard.log"),
+    *SECRETS,
+}
+# At the top of the run's folder; files of the same name elsewhere belong to the archive. The final check's record comes after the
 # archive, and the sources that a run was started from matter where it started an attempt.
-_LEFT_OUT_AT_THE_TOP = frozenset({"check.json", git_state.NAME})
-# What is held for use is no measurement; tools/ and requests/ are how processes were started, also told by their records.
-_LEFT_OUT_FOLDERS = frozenset({"archive", "ledger", "requests", "tools", "serving"})
-# The lists of what ran the workflow itself.
-_WORKFLOW_LISTS = ("workflow",)
-# These rules write their logs while or after the archive is made, or say how long it took to make table and page, which is another
+_LEFT_OUT_AT_THE_TOP = {"check.json", git_state.NAME}
+# An endpoint that was served is no measurement; tools/ and requests/ are how processes were started, which their records hold too.
+_LEFT_OUT_FOLDERS = {"archive", "ledger", "requests", "tools", "serving"}
+# These rules write their logs while or after the archive is made, or note how long table and page took, which is another
 # time whenever they are made again from the same results.
-_LATE = ("collect_measurements", "write_report", "archive_results", "check_measurements")
+_LATE = {"collect_measurements", "write_report", "archive_results", "check_measurements"}
+_ENVIRONMENT_FILES = {".lock", ".in", ".toml", ".py", ".md"}
 
 
 def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
     """Name in the archive -> file: every record, raw result, log, table and page of the run, and how its environments were made.
 
-    Load points that an earlier configuration left beside the planned ones stay out, and lists of environments that the run did
-    not use: a list more in the checkout is no other result.
+    Load points that an earlier configuration left stay out, and lock files of environments that the run did not use: another
+    lock file in the checkout is no other result.
     """
     files = {}
     planned = {
@@ -56,20 +46,17 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
     }
     for path in sorted(run_folder.rglob("*")):
         inside = path.relative_to(run_folder)
-        if path.is_symlink() or not path.is_file() or path.name in _LEFT_OUT or path.name.startswith("."):
+        if path.is_symlink() or not path.is_file() or path.name in _LEFT_OUT or path.name.startswith(".") or path.stem in _LATE:
             continue
-        if inside.as_posix() in _LEFT_OUT_AT_THE_TOP:
+        if inside.as_posix() in _LEFT_OUT_AT_THE_TOP or _LEFT_OUT_FOLDERS.intersection(inside.parts[:-1]):
             continue
-        if inside.parts[0] == "deployments" and path.parent.name == "points" and path not in planned:
-            continue
-        if _LEFT_OUT_FOLDERS.intersection(inside.parts[:-1]) or path.stem in _LATE:
-            continue
-        files[inside.as_posix()] = path
-    used = {Environment.read(path).lock for path in run_folder.glob("environments/*/environment.json")}
+        if inside.parts[0] != "deployments" or path.parent.name != "points" or path in planned:
+            files[inside.as_posix()] = path
+    # The last one ran the workflow itself.
+    used = {*(Environment.read(path).lock for path in run_folder.glob("environments/*/environment.json")), "workflow"}
     for path in sorted(envs.rglob("*")):
-        if path.suffix in (".lock", ".in") and path.stem not in (*used, *_WORKFLOW_LISTS):
-            continue
-        if path.is_file() and path.suffix in (".lock", ".in", ".toml", ".py", ".md") and "__pycache__" not in path.parts:
+        locks = path.suffix in (".lock", ".in")
+        if path.suffix in _ENVIRONMENT_FILES and path.is_file() and "__pycache__" not in path.parts and (not locks or path.stem in used):
             files[f"envs/{path.relative_to(envs).as_posix()}"] = path
     return files
 
@@ -78,19 +65,15 @@ def archive(run_folder: Path, envs: Path, destination: Path, environ: Mapping[st
     """Seal a run, with a record and metadata that describe it.
 
     Args:
-        envs: the folder of the environments' lists.
+        envs: the folder of the environments' lock files.
         environ: this process's environment, whose secrets may be in no file.
 
     Raises:
         ArchiveRefused: a secret was found, or a file is not fit for an archive; nothing was written.
         ServemarkError: a record is missing or cannot be read.
     """
-    return sealing.seal(
-        archived_files(run_folder, envs),
-        destination,
-        secrets=known_secrets(run_folder, environ),
-        describe=functools.partial(describe, run_folder),
-    )
+    secrets = known_secrets(run_folder, environ)
+    return sealing.seal(archived_files(run_folder, envs), destination, secrets=secrets, describe=functools.partial(describe, run_folder))
 
 
 def known_secrets(run_folder: Path, environ: Mapping[str, str]) -> dict[str, str]:

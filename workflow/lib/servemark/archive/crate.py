@@ -24,9 +24,9 @@ from servemark.archive import kinds
 from servemark.archive.seal import MANIFEST, Digest, manifest_size
 from servemark.errors import ServemarkError
 from servemark.machine import git_state
-from servemark.records import EnvironmentCheck, Hardware, Measurement, Plan
+from servemark.records import EnvironmentCheck, Measurement, Plan
 from servemark.report import gather
-from servemark.report.gather import RunRecords
+from servemark.report.data import RunRecords
 
 CRATE = "ro-crate-metadata.json"
 FORMAT = 2
@@ -36,14 +36,13 @@ PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
 LICENSE = "The run states no licence of these results: ask who gave you this archive before you publish or reuse what is in it."
 SERVEMARK = "#servemark"
 _LICENSE = "#licence"
-_COMPLETED, _FAILED = "http://schema.org/CompletedActionStatus", "http://schema.org/FailedActionStatus"
-_URLS = {
-    "vllm": "https://github.com/vllm-project/vllm",
-    "ray": "https://github.com/ray-project/ray",
-    "torch": "https://pytorch.org",
-    "python": "https://www.python.org",
+_STATUS = "http://schema.org/{}ActionStatus"
+_SOFTWARE = {
+    "python": ("CPython", "https://www.python.org"),
+    "vllm": ("vLLM", "https://github.com/vllm-project/vllm"),
+    "torch": ("PyTorch", "https://pytorch.org"),
+    "ray": ("Ray", "https://github.com/ray-project/ray"),
 }
-_NAMES = {"vllm": "vLLM", "ray": "Ray", "torch": "PyTorch", "python": "CPython"}
 _RESULTS = ("measurements.csv", "measurements.parquet", "report.html")
 
 
@@ -74,29 +73,18 @@ def crate(found: RunRecords, sizes: Mapping[str, int]) -> dict[str, Any]:
         ServemarkError: a record states a time that is none.
     """
     names = dict.fromkeys(sorted(sizes, key=str.encode))
-    hardware = found.hardware
-    assert hardware is not None, "every record is there"
     attempts = [text for item in found.attempts for text in (item.started_at, item.ended_at)]
-    times = _times([hardware.probed_at, *(item.started_at for item in found.records), *attempts])
-    actions = [
-        _run_action(found, names, times),
-        *(_deployment_action(found, plan, names) for plan in found.plans.values()),
-    ]
-    software = [entity for check in found.checks.values() for entity in _software(check)]
+    times = _times([found.machine.probed_at, *(item.started_at for item in found.measurements), *attempts])
+    actions = [_run_action(found, names, times), *(_deployment_action(found, plan, names) for plan in found.plans.values())]
     return {
         "@context": f"{SPECIFICATION}/context",
         "@graph": [
-            {
-                "@id": CRATE,
-                "@type": "CreativeWork",
-                "conformsTo": _reference(SPECIFICATION),
-                "about": _reference("./"),
-            },
+            {"@id": CRATE, "@type": "CreativeWork", "conformsTo": _reference(SPECIFICATION), "about": _reference("./")},
             {
                 "@id": "./",
                 "@type": "Dataset",
                 "name": f"Benchmark run {found.run}, measured with servemark",
-                "description": _summary(found, hardware),
+                "description": _summary(found),
                 "schemaVersion": str(FORMAT),
                 "datePublished": times[-1],
                 "license": _reference(_LICENSE),
@@ -113,7 +101,7 @@ def crate(found: RunRecords, sizes: Mapping[str, int]) -> dict[str, Any]:
                 "description": f"Workflow that ran and recorded everything here; sources {git_state.words(found.sources)}",
                 "softwareVersion": __version__,
             },
-            *software,
+            *(entity for check in found.checks.values() for entity in _software(check)),
             *actions,
             *(
                 {
@@ -145,15 +133,16 @@ def _counts(asked: int, records: Sequence[Measurement]) -> str:
     return f"{asked} load points: {', '.join(told) or 'none measured'}"
 
 
-def _summary(found: RunRecords, hardware: Hardware) -> str:
+def _summary(found: RunRecords) -> str:
     models = ", ".join(
         f"{model.name} ({model.source}{', random weights' if model.load_format == 'dummy' else ''})" for model in found.manifests.values()
     )
     versions = ", ".join(sorted({f"vLLM {check.vllm}" for check in found.checks.values()}))
-    gpus = ", ".join(dict.fromkeys(f"{gpu.name}, {gpu.memory_mib} MiB" for gpu in hardware.gpus))
+    gpus = ", ".join(dict.fromkeys(f"{gpu.name}, {gpu.memory_mib} MiB" for gpu in found.machine.gpus))
     return (
-        f"Measured deployments {', '.join(found.plans)} of {models}, on {versions or 'an unnamed vLLM'}, {gpus or hardware.cpu_model}; "
-        f"{_counts(_asked(found), found.records)}. Holds per-request results, records, logs, table and report."
+        f"Measured deployments {', '.join(found.plans)} of {models}, on {versions or 'an unnamed vLLM'}, "
+        f"{gpus or found.machine.cpu_model}; {_counts(_asked(found), found.measurements)}. "
+        "Holds per-request results, records, logs, table and report."
     )
 
 
@@ -162,28 +151,23 @@ def _asked(found: RunRecords) -> int:
 
 
 def _software(check: EnvironmentCheck) -> Iterator[dict[str, Any]]:
-    """Yield vLLM of an environment, and what it stands on."""
+    """Yield vLLM of an environment, and what it requires."""
     stated = {"python": check.python_version, "vllm": check.vllm, "torch": check.torch, "ray": check.ray}
-    versions = {name: version for name, version in stated.items() if version}
-    others = [_reference(f"#{name}-{check.name}") for name in versions if name != "vllm"]
-    for name, version in versions.items():
-        yield {
-            "@id": f"#{name}-{check.name}",
-            "@type": "SoftwareApplication",
-            "name": _NAMES[name],
-            "url": _URLS[name],
-            "softwareVersion": version,
-            **({"softwareRequirements": others} if name == "vllm" else {}),
-        }
+    others = [_reference(f"#{name}-{check.name}") for name, version in stated.items() if version and name != "vllm"]
+    for name, version in stated.items():
+        if version:
+            known, url = _SOFTWARE[name]
+            entity = {"@id": f"#{name}-{check.name}", "@type": "SoftwareApplication", "name": known, "url": url}
+            yield {**entity, "softwareVersion": version, **({"softwareRequirements": others} if name == "vllm" else {})}
 
 
 def _status(asked: int, records: Sequence[Measurement], error: str | None = None) -> dict[str, str]:
     """Return Completed when every load point has an accepted measurement, else Failed and why."""
     without = asked - sum(record.verdict != "INVALID" for record in records)
     if not without:
-        return {"actionStatus": _COMPLETED}
-    told = f"{without} of {asked} load points gave no accepted measurement"
-    return {"actionStatus": _FAILED, "error": f"{told}: {error}" if error else told}
+        return {"actionStatus": _STATUS.format("Completed")}
+    text = f"{without} of {asked} load points gave no accepted measurement"
+    return {"actionStatus": _STATUS.format("Failed"), "error": f"{text}: {error}" if error else text}
 
 
 def _run_action(found: RunRecords, names: Collection[str], times: Sequence[str]) -> dict[str, Any]:
@@ -193,19 +177,19 @@ def _run_action(found: RunRecords, names: Collection[str], times: Sequence[str])
         "@id": "#run",
         "@type": "CreateAction",
         "name": f"Run {found.run}",
-        "description": _counts(_asked(found), found.records),
+        "description": _counts(_asked(found), found.measurements),
         "instrument": _reference(SERVEMARK),
         "object": _files(inputs, names),
         "result": _files(_RESULTS, names),
         "startTime": times[0],
         "endTime": times[-1],
-        **_status(_asked(found), found.records),
+        **_status(_asked(found), found.measurements),
     }
 
 
 def _deployment_action(found: RunRecords, plan: Plan, names: Collection[str]) -> dict[str, Any]:
     place = f"deployments/{plan.deployment}"
-    records = [record for record in found.records if record.deployment == plan.deployment]
+    records = [record for record in found.measurements if record.deployment == plan.deployment]
     attempts = [item for item in found.attempts if item.deployment == plan.deployment]
     starts, ends = _times(item.started_at for item in attempts), _times(item.ended_at for item in attempts)
     stopped = found.stopped.get(plan.deployment)

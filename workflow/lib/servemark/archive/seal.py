@@ -55,17 +55,12 @@ class ArchiveInfo:
     files: int
 
 
-def describe_nothing(_: Mapping[str, Digest]) -> dict[str, bytes]:
-    """No more files than the given ones."""
-    return {}
-
-
 def seal(
     files: Mapping[str, Path],
     destination: Path,
     *,
     secrets: Mapping[str, str] | None = None,
-    describe: Callable[[Mapping[str, Digest]], Mapping[str, bytes]] = describe_nothing,
+    describe: Callable[[Mapping[str, Digest]], Mapping[str, bytes]] = lambda _: {},
 ) -> ArchiveInfo:
     """Write ``destination`` (and ``destination.sha256`` beside it) from ``files``, atomically.
 
@@ -87,7 +82,7 @@ def seal(
     for name, path in files.items():
         with path.open("rb") as stream:
             digests[name] = _digest(name, stream, patterns, look=str(path))
-    own = {README: _readme(top)}
+    own = {README: (Path(__file__).parent / "README.txt").read_text().replace("{top}", top).encode()}
     digests[README] = _digest(README, io.BytesIO(own[README]), patterns)
     for name, content in describe(digests).items():
         if name in digests or name == MANIFEST:
@@ -125,13 +120,7 @@ def manifest_size(names: Iterable[str]) -> int:
     return sum(64 + 2 + len(name.encode()) + 1 for name in names)
 
 
-def _write(
-    stream: IO[bytes],
-    top: str,
-    digests: Mapping[str, Digest],
-    files: Mapping[str, Path],
-    own: Mapping[str, bytes],
-) -> None:
+def _write(stream: IO[bytes], top: str, digests: Mapping[str, Digest], files: Mapping[str, Path], own: Mapping[str, bytes]) -> None:
     members = {name: header(f"{top}/{name}", digests[name].size) for name in _sorted(digests)}
     compressor = zstandard.ZstdCompressor(level=LEVEL, threads=0, write_content_size=True, write_checksum=True)
     compressed = compressor.stream_writer(stream, size=_tar_size(members.values()), closefd=False)
@@ -146,11 +135,9 @@ def _write(
 
 
 def header(name: str, size: int) -> tarfile.TarInfo:
-    """Return the header of a file: the same for the same name and size, whatever the file's mode, owner and time."""
+    """Return the header of a file, whatever the file's own mode, owner and time: 0644, root and 1970 are tarfile's defaults."""
     member = tarfile.TarInfo(name)
-    member.size, member.mtime, member.mode = size, 0, 0o644
-    member.uid = member.gid = 0
-    member.uname = member.gname = ""
+    member.size = size
     return member
 
 
@@ -191,16 +178,20 @@ class _Hashing:
         return data
 
 
+def unfit(name: str) -> str | None:
+    """Return why a file of this name can be in no archive, as the end of a sentence about the name; None where it can."""
+    # A backslash would make sha256sum escape the line.
+    if "\\" in name or any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000 for c in name):
+        return "holds a character that no manifest can carry"
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        return "is not a plain relative path"
+    return None
+
+
 def _check_names(files: Mapping[str, Path], top: str) -> None:
     for name in (top, *files):
-        parts = name.split("/")
-        # A backslash would make sha256sum escape the line.
-        if "\\" in name or any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000 for c in name):
-            raise ArchiveRefused(f"The name {name!r} holds a character that an archive's manifest cannot carry.")
-        if PurePosixPath(name).is_absolute() or any(part in ("", ".", "..") for part in parts):
-            raise ArchiveRefused(f"The name {name!r} is not a plain relative path.")
-    if "/" in top:
-        raise ArchiveRefused(f"The top folder {top!r} must be one name.")
+        if why := unfit(name) or ("must be one folder" if "/" in top else None):
+            raise ArchiveRefused(f"The name {name!r} {why}.")
     for name, path in files.items():
         if name in (MANIFEST, README):
             raise ArchiveRefused(f"The name {name!r} is the archive's own.")
@@ -229,26 +220,3 @@ def _digest(name: str, stream: IO[bytes], patterns: Sequence[SecretPattern], loo
             reason="secret_found",
         )
     return Digest(sha256.hexdigest(), stream.tell())
-
-
-def _readme(top: str) -> bytes:
-    archive = top + SUFFIX
-    text = f"""This folder was unpacked from {archive}.
-
-report.html is the result for people, measurements.csv (.parquet) the table behind it. ro-crate-metadata.json (RO-Crate 1.1) says
-what was run on what and describes every file.
-
-To check that every file is as it was sealed:
-
-    cd {top}
-    sha256sum -c {MANIFEST}
-
-servemark verify {archive} does that and recomputes every figure from the per-request results.
-
-The archive's identity is the sha256 of {MANIFEST}. The compressed file has its own sha256 in
-{archive}.sha256 beside it; that one may differ between versions of the compressor, the identity may not.
-To unpack it again:
-
-    tar --zstd -xf {archive}
-"""
-    return text.encode()

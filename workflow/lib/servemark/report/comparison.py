@@ -7,31 +7,54 @@ from dataclasses import dataclass
 from typing import Any
 
 from servemark.report import formatting
-from servemark.report.data import PageData
+from servemark.report.data import RunRecords
 
 OUTPUT, TOTAL = "output_tokens_per_s", "total_tokens_per_s"
+Point = Mapping[str, Any]
+Spread = tuple[float, float, float]
+
+
+def spread(point: Point, figure: str, times: float = 1) -> Spread | None:
+    """Return (median, least, most) of a figure over accepted repetitions, multiplied by ``times``; None where no request has it."""
+    if point[f"{figure}_median"] is None:
+        return None
+    median, least, most = (times * point[f"{figure}_{statistic}"] for statistic in ("median", "min", "max"))
+    return median, least, most
 
 
 @dataclass(frozen=True)
 class Row:
-    """A deployment at a load. Figures are tokens per second and device, as (median, least, most) of accepted repetitions.
+    """A deployment at a load; ``best`` is the deployment with the highest median output there, None where nothing was accepted."""
 
-    ``ratio`` is its median output over that of ``best``, the deployment with the highest one at this load; None where there is no
-    accepted repetition. ``apart`` tells whether the two ranges do not touch; None for the best itself, or where one of the two
-    has a single repetition.
-    """
-
-    deployment: str
-    load: str
+    point: Point
+    best: Point | None
+    devices: int
     topology: str
-    verdict: str
-    accepted: int
-    asked: int
-    output: tuple[float, float, float] | None
-    total: tuple[float, float, float] | None
-    best: str | None
-    ratio: float | None
-    apart: bool | None
+
+    @property
+    def output(self) -> Spread | None:
+        """Return output tokens per second and device."""
+        return spread(self.point, OUTPUT, 1 / self.devices)
+
+    @property
+    def total(self) -> Spread | None:
+        """Return tokens per second and device, prompts included."""
+        return spread(self.point, TOTAL, 1 / self.devices)
+
+    @property
+    def ratio(self) -> float | None:
+        """Return the median output over the best one."""
+        own, highest = self.point[f"{OUTPUT}_median"], self.best and self.best[f"{OUTPUT}_median"]
+        return own / highest if own is not None and highest else None
+
+    @property
+    def apart(self) -> bool | None:
+        """Return whether the two ranges do not touch; None for the best itself, or where one of the two has a single repetition."""
+        if self.best is None or self.best is self.point or self.output is None:
+            return None
+        if min(self.point["repetitions_accepted"], self.best["repetitions_accepted"]) < 2:
+            return None
+        return bool(self.point[f"{OUTPUT}_max"] < self.best[f"{OUTPUT}_min"])
 
 
 @dataclass(frozen=True)
@@ -40,87 +63,43 @@ class Group:
 
     workload: str
     devices: int
-    deployments: tuple[str, ...]
     rows: tuple[Row, ...]
 
 
-def device(data: PageData) -> str:
-    """Return what is counted as a resource: GPUs, or ranks on a CPU, where nothing else can be counted."""
-    return "rank" if data.hardware.accelerator == "cpu" else "GPU"
+def unit(data: RunRecords, count: int) -> str:
+    """Return ``4 GPUs``, or ranks on a CPU, where nothing else can be counted."""
+    return formatting.plural(count, "rank" if data.machine.accelerator == "cpu" else "GPU")
 
 
-def unit(data: PageData, count: int) -> str:
-    """Return ``4 GPUs``."""
-    return formatting.plural(count, device(data))
-
-
-def groups(points: Sequence[Mapping[str, Any]], data: PageData) -> list[Group]:
+def groups(points: Sequence[Point], data: RunRecords) -> list[Group]:
     """Return every workload and number of devices that two or more planned deployments share.
 
     Args:
-        points: the medians of every load point (``views.medians``).
+        points: the medians of every load point (``views.medians``), by deployment, workload and load.
     """
-    found = []
-    for workload in sorted({point["workload"] for point in points}):
-        mine = [point for point in points if point["workload"] == workload and point["deployment"] in data.plans]
-        by_devices: dict[int, dict[str, None]] = {}
-        for point in mine:
-            size = data.plans[point["deployment"]].asked_by(workload).world_size
-            by_devices.setdefault(size, {})[point["deployment"]] = None
-        for devices, names in sorted(by_devices.items()):
-            if len(names) > 1:
-                some = [point for point in mine if point["deployment"] in names]
-                found.append(Group(workload, devices, tuple(names), tuple(_rows(some, devices, data))))
-    return found
+    found: dict[tuple[str, int], list[Point]] = {}
+    for point in points:
+        if plan := data.plans.get(point["deployment"]):
+            found.setdefault((point["workload"], plan.asked_by(point["workload"]).world_size), []).append(point)
+    return [
+        Group(workload, devices, tuple(_rows(some, devices, data)))
+        for (workload, devices), some in sorted(found.items())
+        if len({point["deployment"] for point in some}) > 1
+    ]
 
 
-def alone(data: PageData, found: Sequence[Group]) -> list[tuple[str, int]]:
+def alone(data: RunRecords, found: Sequence[Group]) -> list[tuple[str, int]]:
     """Return deployments that are in no group, with their number of devices."""
-    grouped = {name for group in found for name in group.deployments}
+    grouped = {row.point["deployment"] for group in found for row in group.rows}
     return [(name, plan.topology.world_size) for name, plan in sorted(data.plans.items()) if name not in grouped]
 
 
-def _rows(points: Sequence[Mapping[str, Any]], devices: int, data: PageData) -> Iterator[Row]:
-    # `points` come by deployment, and by load within each.
-    loads: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
+def _rows(points: Sequence[Point], devices: int, data: RunRecords) -> Iterator[Row]:
+    loads: dict[tuple[Any, Any], list[Point]] = {}
     for point in points:
         loads.setdefault((point["concurrency"], point["request_rate_per_s"]), []).append(point)
-    heavier = sorted(loads, key=lambda load: (load[0] is None, load[0] or 0, load[1] is not None, load[1] or 0.0))
-    for load in heavier:
+    for load in sorted(loads, key=lambda load: formatting.load_order(*load)):
         accepted = [point for point in loads[load] if point[f"{OUTPUT}_median"] is not None]
         best = max(accepted, key=lambda point: point[f"{OUTPUT}_median"], default=None)
         for point in loads[load]:
-            yield _row(point, best, devices, data)
-
-
-def _row(point: Mapping[str, Any], best: Mapping[str, Any] | None, devices: int, data: PageData) -> Row:
-    own, highest = point[f"{OUTPUT}_median"], best and best[f"{OUTPUT}_median"]
-    name = point["deployment"]
-    return Row(
-        deployment=name,
-        load=point["load"],
-        topology=formatting.topology(data.plans[name].topology),
-        verdict=point["verdict"],
-        accepted=point["repetitions_accepted"],
-        asked=point["repetitions_asked"],
-        output=_per_device(point, OUTPUT, devices),
-        total=_per_device(point, TOTAL, devices),
-        best=best["deployment"] if best else None,
-        ratio=own / highest if own is not None and highest else None,
-        apart=_apart(point, best),
-    )
-
-
-def _per_device(point: Mapping[str, Any], figure: str, devices: int) -> tuple[float, float, float] | None:
-    if point[f"{figure}_median"] is None:
-        return None
-    median, least, most = (point[f"{figure}_{statistic}"] / devices for statistic in ("median", "min", "max"))
-    return median, least, most
-
-
-def _apart(point: Mapping[str, Any], best: Mapping[str, Any] | None) -> bool | None:
-    if best is None or best is point or point[f"{OUTPUT}_median"] is None:
-        return None
-    if min(point["repetitions_accepted"], best["repetitions_accepted"]) < 2:
-        return None
-    return bool(point[f"{OUTPUT}_max"] < best[f"{OUTPUT}_min"])
+            yield Row(point, best, devices, formatting.topology(data.plans[point["deployment"]].topology))

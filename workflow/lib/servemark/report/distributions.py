@@ -11,13 +11,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from servemark.measurement import statistics
 from servemark.measurement.raw import RawError, RawResult, read_raw
 from servemark.records import Measurement
-from servemark.report import formatting
+from servemark.report import charts, formatting
 
 R20 = (1, 1.12, 1.25, 1.4, 1.6, 1.8, 2, 2.24, 2.5, 2.8, 3.15, 3.55, 4, 4.5, 5, 5.6, 6.3, 7.1, 8, 9)
 LOGARITHMIC_EDGES = tuple(float(f"{number}e{power}") for power in range(-2, 7) for number in R20)
@@ -41,7 +42,7 @@ class Bins:
 
 @dataclass(frozen=True)
 class Distribution:
-    """A load of a workload: for each latency (keys of ``words.METRICS``) its bins; repetitions are counted together."""
+    """A load of a workload: for each latency (keys of ``formatting.METRICS``) its bins; repetitions are counted together."""
 
     workload: str
     concurrency: int | None
@@ -49,66 +50,54 @@ class Distribution:
     metrics: Mapping[str, Bins] = field(default_factory=dict)
 
 
+_Load = tuple[str, int | None, float | None]
+_Results = list[tuple[Measurement, Path]]
+
+
 def distributions(results: Iterable[tuple[Measurement, Path]], most: int = MOST) -> list[Distribution]:
     """Return every load of which accepted measurements are given, by workload and load.
 
     Args:
-        results: measurements and the files of their per-request results. What cannot be read is left out: the verdict says so.
+        results: measurements and the files of their per-request results. A file that cannot be read is left out: the verdict reports it.
     """
-    loads: dict[_Load, list[tuple[Measurement, Path]]] = {}
+    loads: dict[_Load, _Results] = {}
     for record, path in results:
         if record.verdict != "INVALID":
             loads.setdefault((record.load.workload, record.load.concurrency, record.load.request_rate), []).append((record, path))
-    found = []
-    for load in _kept(loads, most):
-        if metrics := _metrics(loads[load]):
-            found.append(Distribution(*load, metrics))
-    return found
-
-
-_Load = tuple[str, int | None, float | None]
-
-
-def _kept(loads: Mapping[_Load, Sequence[tuple[Measurement, Path]]], most: int) -> list[_Load]:
-    """Return the loads to show, in the order of the table."""
-    ordered = sorted(loads, key=lambda load: (load[0], load[1] is None, load[1] or 0, load[2] is not None, load[2] or 0))
     by_workload: dict[str, list[_Load]] = {}
-    for load in ordered:
+    for load in sorted(loads, key=lambda load: (load[0], formatting.load_order(*load[1:]))):
         by_workload.setdefault(load[0], []).append(load)
-    for kept in (ordered, [load for some in by_workload.values() for load in dict.fromkeys((some[0], some[-1]))]):
+    choices = (lambda some: some), (lambda some: dict.fromkeys((some[0], some[-1]))), (lambda some: some[-1:])
+    kept: list[_Load] = []
+    for choice in choices:
+        kept = [load for some in by_workload.values() for load in choice(some)]
         if sum(len({record.deployment for record, _ in loads[load]}) for load in kept) <= most:
-            return kept
-    return [some[-1] for some in by_workload.values()]
+            break
+    return [Distribution(*load, metrics) for load in kept if (metrics := _metrics(loads[load]))]
 
 
-def _metrics(results: Iterable[tuple[Measurement, Path]]) -> dict[str, Bins]:
+def _metrics(results: _Results) -> dict[str, Bins]:
     samples: dict[str, dict[str, list[np.ndarray]]] = {metric: {} for metric in formatting.METRICS}
     for record, path in results:
         try:
             raw = read_raw(path)
         except RawError:
             continue
-        for metric, values in _milliseconds(raw):
+        for metric, seconds in _latencies(raw):
+            # No time is negative, but a damaged file may state one.
+            values = np.maximum(np.asarray(seconds, dtype=np.float64) * statistics.MS, 0.0)
             samples[metric].setdefault(record.deployment, []).append(values)
     pooled = {metric: {name: np.concatenate(parts) for name, parts in of.items()} for metric, of in samples.items()}
     return {metric: bins(of) for metric, of in pooled.items() if sum(map(len, of.values()))}
 
 
-def _milliseconds(raw: RawResult) -> Iterator[tuple[str, np.ndarray]]:
+def _latencies(raw: RawResult) -> Iterator[tuple[str, Sequence[float]]]:
     good = [request for request in raw.requests if request.ok]
     latencies, ttfts = [request.latency for request in good], [request.ttft for request in good]
-    yield "ttft", _array(ttfts)
-    yield (
-        "tpot",
-        _array(statistics.times_per_output_token(latencies, ttfts, [request.output_tokens for request in good])),
-    )
-    yield "itl", _array(statistics.inter_token_latencies([request.itls for request in good]))
-    yield "e2el", _array(latencies)
-
-
-def _array(seconds: Sequence[float]) -> np.ndarray:
-    # No time is negative, but a damaged file may say so.
-    return np.maximum(np.asarray(seconds, dtype=np.float64) * statistics.MS, 0.0)
+    yield "ttft", ttfts
+    yield "tpot", statistics.times_per_output_token(latencies, ttfts, [request.output_tokens for request in good])
+    yield "itl", statistics.inter_token_latencies([request.itls for request in good])
+    yield "e2el", latencies
 
 
 def bins(samples: Mapping[str, np.ndarray]) -> Bins:
@@ -136,3 +125,23 @@ def _linear(low: float, high: float) -> list[float]:
     step = next(step for step in _STEPS if (high - low) / step < LINEAR_BINS - 1 and 1000 * step >= high)
     # Rounded, because 3 x 0.1 is not 0.3; 10 digits are finer than any step. One more on either side, because that moves an edge.
     return [round(number * step, 10) for number in range(math.floor(low / step) - 1, math.floor(high / step) + 3)]
+
+
+def left_out(found: Sequence[Distribution], points: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether a load with accepted measurements (rows of ``views.medians``) is not shown."""
+    return len(found) < len({(point["workload"], point["load"]) for point in points if point["repetitions_accepted"]})
+
+
+def heaviest(found: Sequence[Distribution]) -> int:
+    """Return the position of the one to show first: the heaviest load of the first workload."""
+    return sum(item.workload == found[0].workload for item in found) - 1 if found else 0
+
+
+def specs(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the plot of each latency. ``names`` are the deployments of the legend."""
+    found = {}
+    for metric, title in formatting.METRICS.items():
+        counted = "gaps between pieces of answers" if metric == "itl" else "requests"
+        text = f"{title}: share of a deployment's {counted} in each bin, in percent. The tables of bins hold the same numbers."
+        found[metric] = charts.plot("bins", **charts.looks(names), counted=counted.capitalize(), description=text)
+    return found

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from servemark.records import LoadPoint, Measurement, Topology
 from servemark.records.topology import ROUTER_POLICIES
@@ -28,62 +28,13 @@ MEMORY = {
     "kv_cache_tokens": "KV cache of one engine (tokens)",
     "max_concurrency": "Full-length requests that fit at once",
 }
-GLOSSARY = (
-    ("TTFT", "Time to first token: from sending a request to receiving its first token. Queueing counts."),
-    (
-        "TPOT",
-        "Time per output token: the time after the first token divided by the remaining tokens. One value per request.",
-    ),
-    (
-        "ITL",
-        "Inter-token latency: the time between two successive pieces of a streamed answer. Many values per request, "
-        "so a short stall shows here and hides in TPOT.",
-    ),
-    ("E2EL", "End-to-end latency: from sending a request to receiving its last token."),
-    (
-        "p50, p95, p99",
-        "The value that 50, 95 or 99 % of the samples do not exceed. With fewer than 100 requests, p99 of a "
-        "per-request latency is decided by the slowest request.",
-    ),
-    ("Concurrency", "How many requests the client keeps in flight at once: it sends the next when one is answered."),
-    ("Output throughput", "Generated tokens of all requests, divided by the time from first request to last answer."),
-    ("Repetition", "The same load point measured again. Curves and cards show the median of accepted repetitions."),
-    ("VALID", "The measurement passed every check."),
-    ("SUSPECT", "Accepted and kept, but a check objected: every figure of it carries a question mark."),
-    ("INVALID", "Not a measurement of what was asked. It gives no figure anywhere, only its reason."),
-    ("TP, PP, DP", "Tensor, pipeline and data parallel size: how the model is cut, or copied, over devices."),
-    ("Replica", "One of several identical servers behind one address."),
-    (
-        "Router",
-        "The process at the one address of several replicas, or of several engines: it hands each request on to one of them.",
-    ),
-    (
-        "Bus bandwidth",
-        "Of an all-reduce over n ranks: 2(n-1)/n of the tensor's size, divided by the time. Comparable between numbers of ranks.",
-    ),
-    (
-        "GPU-hours",
-        "Allocated: GPUs of the job times its elapsed time. Used: devices of the topology times the time in which every "
-        "server could serve.",
-    ),
-    (
-        "Roofline",
-        "The most that memory and arithmetic units of the GPUs could give a load, by the sizes of model and caches and the data sheet's "
-        "peaks. A bound on any software, not a forecast.",
-    ),
-    (
-        "Attempt",
-        "One start of a deployment: its processes, nodes and logs, kept under its number.",
-    ),
-    ("KV cache", "Memory for the attention keys and values of the tokens in flight. It limits the concurrency."),
-)
 
 _SECRET = re.compile(r"(^|[-_])(token|secret|password|passwd|credentials?|(api|access|auth)[-_]?key)$", re.IGNORECASE)
 
 
 def number(value: float | None) -> str:
     """Return three significant digits or more, no exponent, thousands set apart; an en dash where there is no number."""
-    if value is None or not math.isfinite(value):
+    if not _known(value):
         return NOTHING
     if value == 0:
         return "0"
@@ -93,26 +44,30 @@ def number(value: float | None) -> str:
     return f"{value:,.{digits}f}".replace(",", _GROUP)
 
 
+def _known(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)
+
+
 def quantity(value: float | None, unit: str) -> str:
     """Return a number with its unit, which a line break never separates."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{number(value)}{_NBSP}{unit}"
+    return f"{number(value)}{_NBSP}{unit}" if _known(value) else NOTHING
 
 
 def seconds(value: float | None) -> str:
     """Return seconds to a tenth: start-up times are not known better."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{value:,.1f}".replace(",", _GROUP)
+    return f"{value:,.1f}".replace(",", _GROUP) if _known(value) else NOTHING
 
 
 def signed(value: float | None) -> str:
     """Return a difference with its sign: ``+12.3``; 0 has none."""
-    if value is None or value == 0 or not math.isfinite(value):
+    if not value or not _known(value):
         return number(value)
     return ("+" if value > 0 else "\N{MINUS SIGN}") + number(abs(value))
 
 
 def clock(value: float | None) -> str:
     """Return seconds as hours, minutes and seconds: ``0:21:38``."""
-    if value is None or not math.isfinite(value):
+    if not _known(value):
         return NOTHING
     whole = round(value)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
@@ -120,7 +75,7 @@ def clock(value: float | None) -> str:
 
 def ratio(value: float | None) -> str:
     """Return a ratio to a hundredth: ``0.83``."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{value:.2f}"
+    return f"{value:.2f}" if _known(value) else NOTHING
 
 
 def moment(text: str | None) -> str:
@@ -166,8 +121,13 @@ def load(concurrency: int | None, request_rate: float | None) -> str:
     return f"{request_rate:g}{_NBSP}requests/s{cap}"
 
 
+def load_order(concurrency: int | None, request_rate: float | None) -> tuple[bool, int, bool, float]:
+    """Return what sorts loads: by concurrency, all at once and plain rates last."""
+    return concurrency is None, concurrency or 0, request_rate is not None, request_rate or 0.0
+
+
 def asked(ask: str) -> str:
-    """Whom the client asks."""
+    """Return where the client sends its requests."""
     return "one replica, past the router" if ask == "replica" else "the endpoint"
 
 

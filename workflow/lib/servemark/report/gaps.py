@@ -2,47 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
 
 from servemark.measurement.reasons import TABLE
 from servemark.records import Failure, Measurement
-from servemark.report import attempts_section, formatting
-from servemark.report.data import PageData
+from servemark.report import formatting
+from servemark.report.data import RunRecords
+
+_Key = tuple[str, ...]
 
 
 @dataclass
 class Gap:
-    """``stage`` is the rule that failed; ``points`` are the load points without a figure because of it.
+    """A failure, with its place in the page.
 
-    ``anchor`` is its place in the page, ``attempt`` the number of the attempt whose failure a later one made good.
+    Attributes:
+        points: the load points that have no figure because of it.
+        attempt: number of the attempt whose failure a later one made good.
     """
 
     deployment: str
-    stage: str
-    reason: str
-    detail: str
-    log: str | None = None
-    quote: tuple[str, ...] = ()
-    remedy: str | None = None
+    failure: Failure
     points: list[str] = field(default_factory=list)
     anchor: str = ""
     attempt: str | None = None
 
-    @property
-    def failure(self) -> Failure:
-        """The failure alone."""
-        return Failure(
-            stage=self.stage,
-            reason=self.reason,
-            detail=self.detail,
-            log=self.log,
-            quote=self.quote,
-            remedy=self.remedy,
-        )
 
-
-def gaps(data: PageData) -> list[Gap]:
+def gaps(data: RunRecords) -> list[Gap]:
     """Return all gaps of the run, by deployment.
 
     A failure that travelled through the records of several stages and points is one gap. A planned point without a
@@ -57,68 +47,88 @@ def gaps(data: PageData) -> list[Gap]:
     return found
 
 
-def made_good(data: PageData, found: Sequence[Gap]) -> list[Gap]:
-    """Return failures of attempts that are no gap, because a later attempt did what they had to leave undone."""
-    failed = attempts_section.unexplained(data.attempts, found)
+def made_good(data: RunRecords, found: Iterable[Gap]) -> list[Gap]:
+    """Return failures of attempts that are no gap, because a later attempt succeeded. Of equal ones the first."""
+    known = {_key(gap.deployment, gap.failure) for gap in found}
+    later: dict[_Key, Gap] = {}
+    for attempt in data.attempts:
+        if attempt.failure and (key := _key(attempt.deployment, attempt.failure)) not in known:
+            later.setdefault(key, Gap(attempt.deployment, attempt.failure, anchor=f"attempt-{len(later) + 1}", attempt=attempt.number))
+    return list(later.values())
+
+
+def attempt_rows(data: RunRecords, found: Iterable[Gap]) -> list[dict[str, Any]]:
+    """Return one row an attempt: how many measurements of each verdict were made in it, and where the page explains its failure."""
+    made = Counter(
+        (item.deployment, PurePosixPath(item.attempt).name, item.verdict)
+        for item in (*data.measurements, *data.rejected)
+        # Without a command line nothing was measured: the point only carries an earlier stage's failure.
+        if item.attempt and item.client_argv
+    )
+    anchors = _anchors(found)
     return [
-        Gap(deployment=item.deployment, **failure.model_dump(), anchor=f"attempt-{number}", attempt=item.number)
-        for number, item in enumerate(failed, 1)
-        if (failure := item.failure)
+        {
+            "attempt": item,
+            "counts": {v: count for v in ("VALID", "SUSPECT", "INVALID") if (count := made[item.deployment, item.number, v])},
+            "anchor": anchors.get(_key(item.deployment, item.failure)),
+        }
+        for item in data.attempts
     ]
 
 
-def failures(data: PageData) -> list[Failure]:
-    """Return every failure that the page tells of."""
-    found = gaps(data)
-    return [gap.failure for gap in (*found, *made_good(data, found))]
+def rejected_rows(rejected: Iterable[Measurement], found: Iterable[Gap]) -> list[dict[str, Any]]:
+    """Return one row a rejected measurement, and where the page explains the failure that it carries."""
+    anchors = _anchors(found)
+    return [{"record": item, "anchor": anchors.get(_key(item.deployment, item.failure))} for item in rejected]
 
 
-def _of(data: PageData, deployment: str, mine: Sequence[Measurement]) -> Iterator[Gap]:
-    found: dict[tuple[str, str, str], Gap] = {}
+def _key(deployment: str, failure: Failure | None) -> _Key:
+    return (deployment, failure.stage, failure.reason, failure.detail) if failure else ()
+
+
+def _anchors(found: Iterable[Gap]) -> dict[_Key, str]:
+    return {_key(gap.deployment, gap.failure): gap.anchor for gap in found}
+
+
+def _of(data: RunRecords, deployment: str, mine: Sequence[Measurement]) -> Iterator[Gap]:
+    found: dict[_Key, Gap] = {}
+
+    def gap(failure: Failure) -> Gap:
+        return found.setdefault(_key(deployment, failure), Gap(deployment, failure))
+
     for record in (data.startups.get(deployment), data.stopped.get(deployment)):
         if record is not None and record.failure is not None:
-            _gap(found, deployment, record.failure)
+            gap(record.failure)
     for item in mine:
         if item.verdict == "INVALID":
-            failure = item.failure or Failure(
-                stage="measure",
-                reason=" ".join(reason.code for reason in item.reasons) or "no_reason_recorded",
-                detail="; ".join(reason.detail for reason in item.reasons) or "The record gives no reason.",
-                log=f"results/{data.run}/logs/measure/{deployment}/{item.load.name}.log",
-                remedy=_remedy(data.run, item),
-            )
-            _gap(found, deployment, failure).points.append(formatting.point(item.load))
+            gap(item.failure or _objection(data.run, item)).points.append(formatting.point(item.load))
         elif item.failure is not None:
-            _gap(found, deployment, item.failure)
+            gap(item.failure)
     plan = data.plans.get(deployment)
     measured = {item.load.name for item in mine}
     missing = [formatting.point(load) for load in plan.loads if load.name not in measured] if plan else []
     if missing or (plan is None and not mine and not found):
         if not found:
             what = f"{formatting.plural(len(missing), 'planned point')} without a record" if plan else "no plan was recorded"
-            failure = Failure(
-                stage="measure" if plan else "plan_deployment",
-                reason="not_measured" if plan else "not_planned",
-                detail=f"The run ended before this deployment was measured: {what}.",
-                remedy="Run snakemake again: it makes what is missing.",
-            )
-            _gap(found, deployment, failure)
+            stage, reason = ("measure", "not_measured") if plan else ("plan_deployment", "not_planned")
+            detail = f"The run ended before this deployment was measured: {what}."
+            gap(Failure(stage=stage, reason=reason, detail=detail, remedy="Run snakemake again: it makes what is missing."))
         next(iter(found.values())).points.extend(missing)
     yield from found.values()
 
 
-def _remedy(run: str, item: Measurement) -> str:
-    known = (TABLE[reason.code].remedy for reason in item.reasons if reason.severity == "INVALID" and reason.code in TABLE)
-    return " ".join(
-        (
-            *dict.fromkeys(filter(None, known)),
-            "Run snakemake again: a point that is INVALID for the first time is measured again. To measure a hole again, delete "
-            f"results/{run}/deployments/{item.deployment}/points/{item.load.name}.json and "
-            f"results/{run}/rejected/{item.deployment}/{item.load.name}.*",
-        )
+def _objection(run: str, item: Measurement) -> Failure:
+    """Return the failure of an INVALID measurement that carries none: the reasons of its verdict."""
+    remedies = (TABLE[reason.code].remedy for reason in item.reasons if reason.severity == "INVALID" and reason.code in TABLE)
+    again = (
+        "Run snakemake again: a point that is INVALID for the first time is measured again. To measure a hole again, delete "
+        f"results/{run}/deployments/{item.deployment}/points/{item.load.name}.json and "
+        f"results/{run}/rejected/{item.deployment}/{item.load.name}.*"
     )
-
-
-def _gap(found: dict[tuple[str, str, str], Gap], deployment: str, failure: Failure) -> Gap:
-    key = (failure.stage, failure.reason, failure.detail)
-    return found.setdefault(key, Gap(deployment=deployment, **failure.model_dump()))
+    return Failure(
+        stage="measure",
+        reason=" ".join(reason.code for reason in item.reasons) or "no_reason_recorded",
+        detail="; ".join(reason.detail for reason in item.reasons) or "The record gives no reason.",
+        log=f"results/{run}/logs/measure/{item.deployment}/{item.load.name}.log",
+        remedy=" ".join((*dict.fromkeys(filter(None, remedies)), again)),
+    )

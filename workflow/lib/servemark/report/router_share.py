@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from servemark.records import LoadPoint
 from servemark.report import views
 from servemark.report.columns import TERMINAL
-from servemark.report.data import PageData
-
-OUTPUT = "output_tokens_per_s"
-
-Spread = tuple[float, float, float]
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of a pair's two loads.
-
-    ``busiest`` is the CPU time of the client's busiest process in any accepted repetition, per cent of a core; None where it is
-    not known.
-    """
-
-    workload: str
-    load: str
-    verdict: str
-    accepted: int
-    busiest: float | None
+from servemark.report.comparison import OUTPUT, Point, Spread, spread
+from servemark.report.data import RunRecords
 
 
 @dataclass(frozen=True)
@@ -42,12 +22,12 @@ class Line:
 
     @property
     def difference(self) -> float | None:
-        """The median through the router less that of the replica; None where one of them lacks."""
+        """Return the median through the router less that of the replica; None where one of them is missing."""
         return None if self.router is None or self.replica is None else self.router[0] - self.replica[0]
 
     @property
     def percent(self) -> float | None:
-        """The difference over the replica's median, per cent; None where that is 0 or lacks."""
+        """Return the difference over the replica's median, per cent; None where that is 0 or missing."""
         if self.difference is None or self.replica is None or self.replica[0] == 0:
             return None
         return 100 * self.difference / self.replica[0]
@@ -55,23 +35,36 @@ class Line:
 
 @dataclass(frozen=True)
 class Pair:
-    """A load through the router and one of a replica that belong together.
+    """A load through the router and one of a replica that belong together, as rows of ``views.medians``.
 
-    Lengths and client options are the same, and the router's concurrency is the replica's times the number of replicas.
+    Lengths and client options are the same, and the router's concurrency is the replica's times the number of ``replicas``.
+    ``busiest`` is the CPU time of the client's busiest process in any accepted repetition of router and replica, per cent of a core;
+    None where it is not known.
     """
 
-    deployment: str
-    router: Side
-    replica: Side
-    lines: tuple[Line, ...]
+    router: Point
+    replica: Point
+    replicas: int
+    busiest: tuple[float | None, float | None]
 
     @property
     def verdict(self) -> str:
-        """SUSPECT where either side is."""
-        return "SUSPECT" if "SUSPECT" in (self.router.verdict, self.replica.verdict) else "VALID"
+        """Return SUSPECT where either side is."""
+        return "SUSPECT" if "SUSPECT" in (self.router["verdict"], self.replica["verdict"]) else "VALID"
+
+    @property
+    def lines(self) -> list[Line]:
+        """Return the latencies of the terminal's table, then output of the router and of as many replicas."""
+        lines = [
+            Line(column.label, column.unit, spread(self.router, column.name), spread(self.replica, column.name))
+            for column in TERMINAL
+            if column.name != OUTPUT
+        ]
+        label = f"Output tokens/s (one replica \N{MULTIPLICATION SIGN} {self.replicas})"
+        return [*lines, Line(label, "", spread(self.router, OUTPUT), spread(self.replica, OUTPUT, self.replicas))]
 
 
-def pairs(points: Sequence[Mapping[str, Any]], data: PageData) -> list[Pair]:
+def pairs(points: Sequence[Point], data: RunRecords) -> list[Pair]:
     """Return every pair of accepted loads that belong together, in the order of the loads through the router.
 
     Loads by request rate have no pair: Poisson arrivals at one replica are not a share of what the router hands on.
@@ -81,52 +74,25 @@ def pairs(points: Sequence[Mapping[str, Any]], data: PageData) -> list[Pair]:
     """
     busiest = {(row["deployment"], row["workload"], row["load"]): row["cpu"] for row in views.clients(data)}
 
-    def side(point: Mapping[str, Any]) -> Side:
-        place = point["deployment"], point["workload"], point["load"]
-        return Side(*place[1:], point["verdict"], point["repetitions_accepted"], busiest.get(place))
+    def cpu(point: Point) -> float | None:
+        return busiest.get((point["deployment"], point["workload"], point["load"]))
 
     found = []
     for name, plan in sorted(data.plans.items()):
         planned = {load.workload: load for load in plan.loads}
         accepted = [
-            point
+            (point, planned[point["workload"]])
             for point in points
-            if point["deployment"] == name
-            and point["workload"] in planned
-            and point["repetitions_accepted"]
-            and point["concurrency"] is not None
-            and point["request_rate_per_s"] is None
+            if point["deployment"] == name and point["workload"] in planned and point["repetitions_accepted"]
+            if point["concurrency"] is not None and point["request_rate_per_s"] is None
         ]
-        through = [point for point in accepted if planned[point["workload"]].ask == "endpoint"]
-        past = [point for point in accepted if planned[point["workload"]].ask == "replica"]
-        replicas = plan.topology.replicas
         found += [
-            Pair(name, side(router), side(replica), tuple(_lines(router, replica, replicas)))
-            for router in through
-            for replica in past
-            if router["concurrency"] == replicas * replica["concurrency"]
-            and _asked(planned[router["workload"]]) == _asked(planned[replica["workload"]])
+            Pair(router, replica, plan.topology.replicas, (cpu(router), cpu(replica)))
+            for router, through in accepted
+            for replica, past in accepted
+            if (through.ask, past.ask) == ("endpoint", "replica")
+            and router["concurrency"] == plan.topology.replicas * replica["concurrency"]
+            # Else their latencies could not be compared.
+            and (through.prompts, through.client_options) == (past.prompts, past.client_options)
         ]
     return found
-
-
-def _asked(load: LoadPoint) -> tuple[Any, ...]:
-    """Return what of a request must be the same, so that its latencies can be compared."""
-    return load.prompts, load.client_options
-
-
-def _lines(router: Mapping[str, Any], replica: Mapping[str, Any], replicas: int) -> list[Line]:
-    lines = [
-        Line(column.label, column.unit, _spread(router, column.name), _spread(replica, column.name))
-        for column in TERMINAL
-        if column.name != OUTPUT
-    ]
-    label = f"Output tokens/s (one replica \N{MULTIPLICATION SIGN} {replicas})"
-    return [*lines, Line(label, "", _spread(router, OUTPUT), _spread(replica, OUTPUT, replicas))]
-
-
-def _spread(point: Mapping[str, Any], figure: str, times: int = 1) -> Spread | None:
-    if point[f"{figure}_median"] is None:
-        return None
-    median, least, most = (times * point[f"{figure}_{statistic}"] for statistic in ("median", "min", "max"))
-    return median, least, most

@@ -37,8 +37,7 @@ def ordered(measurements: Sequence[Measurement]) -> list[Measurement]:
 
 def _order(item: Measurement) -> tuple[Any, ...]:
     at = item.load
-    load = (at.concurrency is None, at.concurrency or 0, at.request_rate is not None, at.request_rate or 0.0)
-    return (item.deployment, at.workload, *load, at.repetition, at.name)
+    return (item.deployment, at.workload, *formatting.load_order(at.concurrency, at.request_rate), at.repetition, at.name)
 
 
 def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
@@ -68,7 +67,7 @@ def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
-    """Write ``frame`` as CSV, see :func:`csv_text`."""
+    """Write ``frame`` as :func:`csv_text`."""
     write_atomically(path, csv_text(frame))
 
 
@@ -113,23 +112,19 @@ def _text_row(row: dict[str, Any]) -> str:
     concurrency, rate = row["concurrency"], row["request_rate_per_s"]
     load = [f"c={concurrency}"] if concurrency is not None else []
     load += [f"{rate:g}/s"] if rate is not None else []
-    cells = {
-        "deployment": row["deployment"],
-        "workload": row["workload"],
-        "load": " ".join(load) or "all",
-        "rep": str(row["repetition"]),
-    }
-    head = "  ".join(f"{_fit(cells[name], width):<{width}}" for name, width in _WIDTHS.items())
+    cells = row["deployment"], row["workload"], " ".join(load) or "all", str(row["repetition"])
+    head = "  ".join(f"{_fit(cell, width):<{width}}" for cell, width in zip(cells, _WIDTHS.values(), strict=True))
     if row["verdict"] == "INVALID":
-        words_of = " ".join(filter(None, (row["failure"], row["reasons"]))).split()
-        why = " ".join(dict.fromkeys(words_of)) or "no reason recorded"
+        codes = " ".join(filter(None, (row["failure"], row["reasons"]))).split()
+        why = " ".join(dict.fromkeys(codes)) or "no reason recorded"
         return f"{head}  {_fit(f'INVALID: {why}', sum(len(column.terminal) + 1 for column in TERMINAL))}"
     mark = "?" if row["verdict"] == "SUSPECT" else " "
-    figures = (f"{_terminal_number(row[column.name]):>{len(column.terminal)}}{mark}" for column in TERMINAL)
+    figures = (f"{terminal_number(row[column.name]):>{len(column.terminal)}}{mark}" for column in TERMINAL)
     return f"{head}  {''.join(figures)}"
 
 
-def _terminal_number(value: float | None) -> str:
+def terminal_number(value: float | None) -> str:
+    """Return a number in plain ASCII."""
     return formatting.number(value).replace("\N{NARROW NO-BREAK SPACE}", ",").replace(formatting.NOTHING, "-")
 
 

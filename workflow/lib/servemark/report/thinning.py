@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 
 from servemark.records import Measurement
 from servemark.report import formatting
-from servemark.report.comparison import Group
+from servemark.report.comparison import OUTPUT, Group, Point
 from servemark.report.distributions import Distribution
-from servemark.report.router_share import OUTPUT
 
 WHOLE = 2_000
 """Measurements. A page of no more shows each of them; one of 20,000 would have 50 MB."""
@@ -24,7 +23,6 @@ DRAWN = 1_500
 LISTED = 1_000
 """Measurements in the table of verdicts of a thinned page, which lists none that is VALID; as many gaps and earlier attempts."""
 
-_Point = Mapping[str, Any]
 _Key = tuple[str, str, str]
 _T = TypeVar("_T")
 
@@ -37,24 +35,20 @@ class Selection:
     """
 
     whole: bool
-    points: Sequence[_Point]
+    points: Sequence[Point]
     series: Sequence[str]
     kept: frozenset[_Key]
     drawn: frozenset[_Key]
 
-    def shows(self, deployment: str, workload: str, load: str) -> bool:
-        """Return whether the tables show this load point. ``load``: in words."""
-        return self.whole or (deployment, workload, load) in self.kept
+    def shows(self, point: Point) -> bool:
+        """Return whether the tables show the load point with this deployment, workload and load (in words)."""
+        return self.whole or _key(point) in self.kept
 
     def lists(self, measurements: Sequence[Measurement]) -> list[bool]:
         """Return for each measurement whether the table of verdicts shows it: all, or the first that are not VALID."""
-        left = LISTED
-        found = []
-        for item in measurements:
-            listed = self.whole or (item.verdict != "VALID" and left > 0)
-            left -= listed
-            found.append(listed)
-        return found
+        objected = [position for position, item in enumerate(measurements) if item.verdict != "VALID"]
+        listed = set(range(len(measurements)) if self.whole else objected[:LISTED])
+        return [position in listed for position in range(len(measurements))]
 
     def first(self, entries: Sequence[_T]) -> Sequence[_T]:
         """Return the gaps, or the earlier attempts, to list."""
@@ -63,10 +57,6 @@ class Selection:
     def draws(self, measurements: Sequence[Measurement]) -> list[bool]:
         """Return for each measurement whether the curves show it."""
         return [self.whole or _key_of(item) in self.drawn for item in measurements]
-
-    def of_series(self, measurements: Sequence[Measurement]) -> list[Measurement]:
-        """Return the measurements of the deployments in the plots."""
-        return [item for item in measurements if self.plots(item.deployment)]
 
     def plots(self, deployment: str) -> bool:
         """Return whether the plots show this deployment."""
@@ -78,10 +68,10 @@ class Selection:
 
     def groups(self, groups: Sequence[Group]) -> list[Group]:
         """Return the comparison without the load points that the tables leave out."""
-        return [replace(group, rows=tuple(r for r in group.rows if self.shows(r.deployment, group.workload, r.load))) for group in groups]
+        return [replace(group, rows=tuple(row for row in group.rows if self.shows(row.point))) for group in groups]
 
     def worst(self, balance: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Return of each load point in the tables the repetition with the highest imbalance (``places.balance``), in their order."""
+        """Return of each load point in the tables the repetition with the highest imbalance (``nodes_section.balance``)."""
         if self.whole:
             return list(balance)
         found: dict[_Key, Mapping[str, Any]] = {}
@@ -95,10 +85,15 @@ class Selection:
         """Return the distributions without the deployments that no plot shows, and without loads that only those have."""
         if self.whole:
             return list(found)
-        return [some for item in found if (some := _of(item, self.series)).metrics]
+        some = []
+        for item in found:
+            counts = {m: {name: of for name, of in bins.counts.items() if name in self.series} for m, bins in item.metrics.items()}
+            metrics = {metric: replace(bins, counts=counts[metric]) for metric, bins in item.metrics.items() if counts[metric]}
+            some += [replace(item, metrics=metrics)] if metrics else []
+        return some
 
 
-def select(points: Sequence[_Point], names: Sequence[str], *, whole: bool) -> Selection:
+def select(points: Sequence[Point], names: Sequence[str], *, whole: bool) -> Selection:
     """Return what the page shows.
 
     Args:
@@ -108,7 +103,7 @@ def select(points: Sequence[_Point], names: Sequence[str], *, whole: bool) -> Se
     """
     if whole:
         return Selection(True, points, names, frozenset(), frozenset())
-    groups: dict[tuple[str, str], list[_Point]] = {}
+    groups: dict[tuple[str, str], list[Point]] = {}
     for point in points:
         groups.setdefault((point["deployment"], point["workload"]), []).append(point)
     kept = [point for group in groups.values() for point in _some(group, POINTS // len(groups))]
@@ -119,7 +114,7 @@ def select(points: Sequence[_Point], names: Sequence[str], *, whole: bool) -> Se
     return Selection(False, kept, series, frozenset(map(_key, kept)), drawn)
 
 
-def _some(group: Sequence[_Point], most: int) -> list[_Point]:
+def _some(group: Sequence[Point], most: int) -> list[Point]:
     """Return the point of highest throughput, the heaviest one and others evenly between the lightest and it: ``most``, 2 at least."""
     if len(group) <= most:
         return list(group)
@@ -130,7 +125,7 @@ def _some(group: Sequence[_Point], most: int) -> list[_Point]:
     return [group[index] for index in sorted(chosen)]
 
 
-def _series(groups: Mapping[tuple[str, str], Sequence[_Point]], names: Sequence[str]) -> list[str]:
+def _series(groups: Mapping[tuple[str, str], Sequence[Point]], names: Sequence[str]) -> list[str]:
     """Return the deployments with the highest throughput in any workload, as many of one workload as of another."""
     best: dict[str, list[tuple[float, str]]] = {}
     for (deployment, workload), group in groups.items():
@@ -142,17 +137,9 @@ def _series(groups: Mapping[tuple[str, str], Sequence[_Point]], names: Sequence[
     return sorted(list(ranked)[:SERIES])
 
 
-def _key(point: _Point) -> _Key:
+def _key(point: Point) -> _Key:
     return point["deployment"], point["workload"], point["load"]
 
 
 def _key_of(item: Measurement) -> _Key:
     return item.deployment, item.load.workload, formatting.load(item.load.concurrency, item.load.request_rate)
-
-
-def _of(item: Distribution, names: Sequence[str]) -> Distribution:
-    metrics = {
-        metric: replace(bins, counts={name: of for name, of in bins.counts.items() if name in names})
-        for metric, bins in item.metrics.items()
-    }
-    return replace(item, metrics={metric: bins for metric, bins in metrics.items() if bins.counts})

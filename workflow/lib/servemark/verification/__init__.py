@@ -2,7 +2,7 @@
 
 Works offline, from the archive alone. It proves that no file was lost or changed since the archive was sealed, that the crate lists
 these very files, and that records, table and the data of the page state what the per-request results give. It does not prove who
-sealed the archive: compare its identity, the sha256 of its manifest, with what the sender says.
+sealed the archive: compare its identity, the sha256 of its manifest, with the one that the sender gives.
 """
 
 from __future__ import annotations
@@ -18,12 +18,20 @@ from servemark.archive.crate import FORMAT
 from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
 from servemark.report import formatting, gather, table
-from servemark.verification import described, page, sealed
-from servemark.verification.described import SealedBy
+from servemark.report.data import RunRecords
+from servemark.verification import sealed, stated
 from servemark.verification.differences import Difference, compare_rows, lines
 from servemark.verification.recount import RECORD, recount
-from servemark.verification.tables import compare_tables
+from servemark.verification.sealed import SealedBy
 from servemark.verification.unpack import unpacked
+
+_COUNTED = frozenset(
+    {
+        *table.FIGURES,
+        *(f"{metric}_count" for metric in formatting.METRICS),
+        *("duration_s", "total_input_tokens", "total_output_tokens", "requests_completed", "requests_failed"),
+    }
+)
 
 
 class NoSuchFile(ServemarkError):
@@ -85,16 +93,26 @@ def verify(path: Path) -> Verification:
     if not os.path.isfile(path):
         raise NoSuchFile(f"{path} {absent(path)}.", do="Give the .tar.zst file, e.g. results/RUN/archive/RUN.tar.zst.")
     with unpacked(path) as archive:
-        sealed_by, misdescribed = described.check_crate(archive)
+        sealed_by, wrong = sealed.check_crate(archive)
+        wrong = [*sealed.check_digest(path), *sealed.check_manifest(archive), *wrong]
         found = gather.read(archive.folder)
+        wrong += [error.what.replace(f"{archive.folder}/", "") for error in found.wrong]
         rows: list[dict[str, Any]] = []
-        stated = _stated(found, sealed_by, rows)
-        # The one place that forgives an older archive: it may state less than today's, but nothing else.
-        lacking = [item for item in stated if isinstance(item, Difference) and item.lacking and sealed_by.older]
-        differ = [item for item in stated if isinstance(item, Difference) and not (item.lacking and sealed_by.older)]
-        wrong = [error.what.replace(f"{archive.folder}/", "") for error in found.wrong]
-        wrong += [item for item in stated if isinstance(item, str)]
+        results: list[Difference | str] = []
+        try:
+            for result in _compared(found, sealed_by, rows):
+                results.append(result)
+        except ServemarkError as error:
+            results.append(error.what)
+        # Records that fit their types may still hold what no table or page can be made of.
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
+            results.append(f"The figures cannot all be recomputed: {type(error).__name__}: {str(error)[:200]}")
+        wrong += [item for item in results if isinstance(item, str)]
         wrong += [f"{name}: planned, and no record of it is in the archive." for name in found.missing]
+        # The one place that forgives an older archive: it may state less than today's, but nothing else.
+        differ = [item for item in results if isinstance(item, Difference)]
+        lacking = [item for item in differ if item.lacking and sealed_by.older]
+        wrong += lines([item for item in differ if not (item.lacking and sealed_by.older)])
         return Verification(
             run=found.run,
             identity=archive.digests.get(MANIFEST, "(no manifest)"),
@@ -102,7 +120,7 @@ def verify(path: Path) -> Verification:
             files=len(archive.digests),
             measurements=len(rows),
             figures=sum(value is not None for row in rows for name, value in row.items() if name in _COUNTED),
-            wrong=_printable(*sealed.check_digest(path), *sealed.check_manifest(archive), *misdescribed, *wrong, *lines(differ)),
+            wrong=_printable(*wrong),
             not_checked=_printable(*sealed_by.not_checked, *(f"{item.where} (it states no {item.path[-1]})" for item in lacking)),
         )
 
@@ -112,36 +130,14 @@ def _printable(*texts: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(formatting.printable(" ".join(text.split())) for text in texts))
 
 
-def _stated(found: gather.RunRecords, sealed_by: SealedBy, rows: list[dict[str, Any]]) -> list[Difference | str]:
-    """Return what is wrong with the figures of records, table and page; fill ``rows`` with the recomputed table."""
-    results: list[Difference | str] = []
-    try:
-        for result in _compared(found, sealed_by, rows):
-            results.append(result)
-    except ServemarkError as error:
-        results.append(error.what)
-    # Records that fit their types may still hold what no table or page can be made of.
-    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
-        results.append(f"The figures cannot all be recomputed: {type(error).__name__}: {str(error)[:200]}")
-    return results
-
-
-def _compared(found: gather.RunRecords, sealed_by: SealedBy, rows: list[dict[str, Any]]) -> Iterator[Difference | str]:
+def _compared(found: RunRecords, sealed_by: SealedBy, rows: list[dict[str, Any]]) -> Iterator[Difference | str]:
+    """Yield what is wrong with the figures of records, table and page; fill ``rows`` with the recomputed table."""
     recomputed, differences = recount(found)
     yield from differences
     accounts = list(found.accounts.values())
     expected = table.tidy(recomputed, accounts)
     rows += table.rows(expected)
-    yield from compare_rows(RECORD, table.rows(table.tidy(found.records, accounts)), rows)
-    yield from compare_tables(found.folder, expected)
+    yield from compare_rows(RECORD, table.rows(table.tidy(found.measurements, accounts)), rows)
+    yield from stated.compare_tables(found.folder, expected)
     if sealed_by.has_block:
-        yield from page.compare_page(found, recomputed)
-
-
-_COUNTED = frozenset(
-    {
-        *table.FIGURES,
-        *(f"{metric}_count" for metric in formatting.METRICS),
-        *("duration_s", "total_input_tokens", "total_output_tokens", "requests_completed", "requests_failed"),
-    }
-)
+        yield from stated.compare_page(found, recomputed)

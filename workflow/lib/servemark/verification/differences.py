@@ -10,17 +10,7 @@ from typing import Any
 SAME = 1e-9
 """Relative. Another processor or numpy adds thousands of float64 in another order; no rounding in a file is this fine."""
 ABSENT = "not there"
-_NAMES = [
-    "deployment",
-    "point",
-    "workload",
-    "concurrency",
-    "request_rate_per_s",
-    "load",
-    "repetition",
-    "code",
-    "number",
-]
+_NAMES = ("deployment", "point", "workload", "concurrency", "request_rate_per_s", "load", "repetition", "code", "number")
 
 
 @dataclass(frozen=True)
@@ -54,14 +44,13 @@ def same(stated: Any, recomputed: Any) -> bool:
 def compare(where: str, stated: Any, recomputed: Any, path: tuple[str, ...] = ()) -> Iterator[Difference]:
     """Yield every difference between two JSON values."""
     if isinstance(stated, Mapping) and isinstance(recomputed, Mapping):
-        for name, value in recomputed.items():
+        for name in dict.fromkeys((*recomputed, *stated)):
             if name not in stated:
-                yield Difference((*path, str(name)), where, ABSENT, value, lacking=True)
-            elif stated[name] != value:
-                yield from compare(where, stated[name], value, (*path, str(name)))
-        for name in stated:
-            if name not in recomputed:
+                yield Difference((*path, str(name)), where, ABSENT, recomputed[name], lacking=True)
+            elif name not in recomputed:
                 yield Difference((*path, str(name)), where, stated[name], ABSENT)
+            elif stated[name] != recomputed[name]:
+                yield from compare(where, stated[name], recomputed[name], (*path, str(name)))
     elif isinstance(stated, (list, tuple)) and isinstance(recomputed, (list, tuple)):
         if len(stated) != len(recomputed):
             yield Difference((*path, "number of entries"), where, len(stated), len(recomputed))
@@ -78,33 +67,32 @@ def _name(entry: Any, number: int) -> str:
     return " ".join(map(str, known)) or str(number)
 
 
-def compare_rows(where: str, stated: Sequence[Mapping[str, Any]], recomputed: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
-    """Yield every cell of the tidy table that differs, and every row that only one side has."""
+def compare_rows(where: str, stated: Iterable[Mapping[str, Any]], recomputed: Iterable[Mapping[str, Any]]) -> Iterator[Difference]:
+    """Yield every cell of the tidy table that differs, and every row that only one side has, or that is stated twice."""
     ours, theirs = _by_point(recomputed), _by_point(stated)
-    for key in [*ours, *(key for key in theirs if key not in ours)]:
-        mine, other = ours.get(key, [{}])[0], theirs.get(key, [])
-        if key not in ours or not other:
-            yield Difference((key, "the row"), where, "there" if other else ABSENT, "there" if key in ours else ABSENT)
-        elif len(other) > 1:
-            yield Difference((key, "the row"), where, f"{len(other)} times", "once")
+    for key in dict.fromkeys((*ours, *theirs)):
+        mine, other = ours.get(key, []), theirs.get(key, [])
+        if len(mine) == len(other):
+            for their_row, our_row in zip(other, mine, strict=True):
+                yield from compare(where, their_row, our_row, (key,))
         else:
-            yield from compare(where, other[0], mine, (key,))
+            yield Difference((key, "rows"), where, len(other), len(mine))
 
 
-def _by_point(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+def _by_point(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         found.setdefault(f"{row.get('deployment')} {row.get('point')}", []).append(row)
     return found
 
 
-def lines(differences: Iterable[Difference]) -> list[str]:
+def lines(differences: Sequence[Difference]) -> list[str]:
     """Return one line for each value and what is stated in its place, with every file that states it."""
-    places: dict[str, list[str]] = {}
+    places: dict[str, dict[str, None]] = {}
     for item in differences:
         text = f"{': '.join(item.path)}: stated {_text(item.stated)}, recomputed {_text(item.recomputed)}"
-        places.setdefault(text, []).append(item.where)
-    return [f"{text} ({', '.join(dict.fromkeys(where))})" for text, where in places.items()]
+        places.setdefault(text, {})[item.where] = None
+    return [f"{text} ({', '.join(where)})" for text, where in places.items()]
 
 
 def _text(value: Any) -> str:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from servemark.errors import ServemarkError
-from servemark.measurement import statistics, verdict
+from servemark.measurement import verdict
 from servemark.measurement.facts import ServerFacts
 from servemark.measurement.ledger import file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
 from servemark.measurement.statistics import recount as figures_of
 from servemark.measurement.thresholds import Verdict
-from servemark.records import Failure, Measurement
-from servemark.report.gather import PointFiles, RunRecords
+from servemark.records import Failure, Measurement, PlannedPoint
+from servemark.report.data import RunRecords
 from servemark.verification.differences import Difference
 
 RECORD = "record"
@@ -34,63 +35,51 @@ def recount(found: RunRecords) -> tuple[list[Measurement], list[Difference]]:
     except ValidationError as error:
         raise ServemarkError(f"config.json: its thresholds (verdict) cannot be read: {error}") from None
     measurements, differences = [], []
-    for item in found.points:
-        measurement, differs = _recount(item, thresholds)
+    for record, (point, raw) in zip(found.measurements, found.points, strict=True):
+        measurement, differs = _recount(record, point, raw, thresholds)
         measurements.append(measurement)
         differences += differs
     return measurements, differences
 
 
-def _recount(item: PointFiles, thresholds: Verdict) -> tuple[Measurement, list[Difference]]:
-    record = item.record
-
-    def differ(figure: str, stated: Any, recomputed: Any) -> Difference:
-        return Difference((f"{record.deployment} {record.load.name}", figure), RECORD, stated, recomputed)
+def _recount(record: Measurement, point: PlannedPoint, path: Path, thresholds: Verdict) -> tuple[Measurement, list[Difference]]:
+    def differ(recomputed: str) -> list[Difference]:
+        return [Difference((f"{record.deployment} {record.load.name}", "verdict"), RECORD, _words(record), recomputed)]
 
     # What per-request results do not tell stays as the record states it.
-    base = record.model_copy(update={"load": item.point.load, "key": item.point.key, "raw": None, "raw_sha256": None})
+    base = record.model_copy(update={"load": point.load, "key": point.key, "raw": None, "raw_sha256": None})
     if record.raw is None:
         # Never measured: an earlier stage failed.
         failure = record.failure or Failure(stage="measure", reason="no_reason_recorded", detail="")
-        expected = verdict.not_measured(base, failure)
-        wrong = record.verdict != "INVALID"
-        return expected, [differ("verdict", record.verdict, "INVALID: no per-request results")] if wrong else []
-    raw = _raw(item)
-    judgement = verdict.judge(raw, item.point.load, thresholds, ServerFacts.of(record))
-    found = []
-    if _codes(judgement) != _codes(record):
-        found.append(differ("verdict", _words(record), _words(judgement, details=True)))
-    sha256 = file_sha256(item.raw) if item.raw.is_file() else None
-    base = base.model_copy(update={"raw": item.raw.name, "raw_sha256": sha256})
+        wrong = differ("INVALID: no per-request results") if record.verdict != "INVALID" else []
+        return verdict.not_measured(base, failure), wrong
+    raw = _raw(path)
+    judgement = verdict.judge(raw, point.load, thresholds, ServerFacts.of(record))
+    wrong = differ(_words(judgement, details=True)) if _codes(judgement) != _codes(record) else []
+    base = base.model_copy(update={"raw": path.name, "raw_sha256": file_sha256(path) if path.is_file() else None})
     kept = replace(judgement, verdict=record.verdict, reasons=record.reasons)
     if record.verdict != "INVALID" and kept.figures is None and isinstance(raw, RawResult):
-        kept = replace(kept, figures=_figures(raw))
-    return verdict.judged(base, kept), found
+        # The figures although the verdict is INVALID, unless the times allow none.
+        with contextlib.suppress(ValueError):
+            kept = replace(kept, figures=figures_of(raw.duration_s, raw.good))
+    return verdict.judged(base, kept), wrong
 
 
-def _raw(item: PointFiles) -> RawResult | RawError:
+def _raw(path: Path) -> RawResult | RawError:
     try:
-        return read_raw(item.raw)
+        return read_raw(path)
     except RawError as error:
         # Where the client wrote nothing, an empty object was put in its place.
-        if error.reason == "raw_incomplete" and item.raw.read_text().strip() == "{}":
+        if error.reason == "raw_incomplete" and path.read_text().strip() == "{}":
             return RawError(error.what, reason="raw_missing")
         return error
 
 
 def _codes(judged: Measurement | verdict.Judgement) -> tuple[str, set[tuple[str, str]]]:
-    # The sentences may be worded otherwise by another version.
+    # Another version may word the sentences otherwise.
     return judged.verdict, {(reason.code, reason.severity) for reason in judged.reasons}
 
 
 def _words(judged: Measurement | verdict.Judgement, details: bool = False) -> str:
     why = "; ".join(f"{reason.code}: {reason.detail}" if details else reason.code for reason in judged.reasons)
     return f"{judged.verdict} ({why})" if why else judged.verdict
-
-
-def _figures(raw: RawResult) -> statistics.Figures | None:
-    """Return the figures although the verdict is INVALID; None where the times allow none."""
-    try:
-        return figures_of(raw.duration_s, raw.good)
-    except ValueError:
-        return None

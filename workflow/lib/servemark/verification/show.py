@@ -10,7 +10,7 @@ from pathlib import Path
 from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
 from servemark.report import formatting, gather, table, views
-from servemark.report.gather import RunRecords
+from servemark.report.data import RunRecords
 from servemark.verification import NoSuchFile, absent
 from servemark.verification.unpack import unpacked
 
@@ -28,10 +28,8 @@ def show(path: Path) -> str:
     """
     if os.path.isdir(path):
         if not (path / "config.json").is_file():
-            raise NoSuchFile(
-                f"{path} is not the folder of a run: it holds no config.json.",
-                do="Give results/RUN, or an archive of a run.",
-            )
+            what = f"{path} is not the folder of a run: it holds no config.json."
+            raise NoSuchFile(what, do="Give results/RUN, or an archive of a run.")
         return _text(gather.read(path), f"folder {path}")
     if not os.path.isfile(path):
         raise NoSuchFile(f"{path} {absent(path)}.", do="Give a run's folder (results/RUN) or its archive (.tar.zst).")
@@ -49,45 +47,34 @@ def _text(found: RunRecords, source: str) -> str:
             reason="nothing_to_show",
         )
     lines = [line for label, text in _header(found, source) for line in _wrapped(label, text)]
-    lines += ["", table.text_table(table.tidy(found.records, found.accounts.values())).rstrip("\n")]
+    lines += ["", table.text_table(table.tidy(found.measurements, found.accounts.values())).rstrip("\n")]
     if found.missing:
-        count = formatting.plural(len(found.missing), "planned point")
-        lines.append(f"{_plain(count)} without a record: {_some(found.missing)}")
-    lines += [formatting.printable(f"warning: {text}") for text in wrong]
-    return "\n".join(lines) + "\n"
+        names = ", ".join(formatting.printable(name) for name in found.missing[:3])
+        names += f" and {len(found.missing) - 3} more" if len(found.missing) > 3 else ""
+        lines.append(f"{_plain(formatting.plural(len(found.missing), 'planned point'))} without a record: {names}")
+    return "\n".join([*lines, *(formatting.printable(f"warning: {text}") for text in wrong)]) + "\n"
 
 
 def _header(found: RunRecords, source: str) -> Iterator[tuple[str, str]]:
     yield "run", found.run
     yield "from", source
-    software = [
-        f"vLLM {check.vllm}, torch {check.torch}{f', Ray {check.ray}' if check.ray else ''}, Python {check.python_version} "
-        f"(environment {check.name})"
-        for check in found.checks.values()
-    ]
-    yield from (("software", text) for text in software or ["not recorded"])
+    for check in found.checks.values():
+        ray = f", Ray {check.ray}" if check.ray else ""
+        yield "software", f"vLLM {check.vllm}, torch {check.torch}{ray}, Python {check.python_version} (environment {check.name})"
+    if not found.checks:
+        yield "software", "not recorded"
     if found.sources:
         yield "made by", "; ".join(dict.fromkeys(f"servemark {state.servemark}" for state in found.sources))
-    hardware = f"{views.hardware_line(found.hardware)}; {found.hardware.host}" if found.hardware else "not recorded"
-    yield "hardware", hardware
+    yield "hardware", f"{views.hardware_line(found.hardware)}; {found.hardware.host}" if found.hardware else "not recorded"
     for name, plan in found.plans.items():
         yield "deployment", f"{name}: model {plan.model}, {formatting.topology(plan.topology)}"
 
 
 def _wrapped(label: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        formatting.printable(_plain(text)),
-        WIDTH,
-        initial_indent=f"{label:<{_LABEL}}",
-        subsequent_indent=" " * _LABEL,
-        break_on_hyphens=False,
-    )
+    label = f"{label:<{_LABEL}}"
+    words = formatting.printable(_plain(text))
+    return textwrap.wrap(words, WIDTH, initial_indent=label, subsequent_indent=" " * _LABEL, break_on_hyphens=False)
 
 
 def _plain(text: str) -> str:
     return text.replace("\N{NO-BREAK SPACE}", " ").replace("\N{NARROW NO-BREAK SPACE}", ",")
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(formatting.printable(name) for name in names[:3])
-    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")

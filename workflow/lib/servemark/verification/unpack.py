@@ -23,10 +23,9 @@ MAX_FILES = 200_000
 """Files and folders. Four files for each of those points are 40,000; each costs an inode however small it is."""
 MAX_DEPTH = 64
 """Folders in each other; ours are seven. Python's own removal of a folder gives up on a thousand."""
-MAX_RATIO = 200
-"""Unpacked over packed size. Per-request results shrink 2- to 5-fold, logs and records 10-fold; one byte repeated, 10,000-fold."""
-RATIO_FROM = 64 << 20
-"""Unpacked bytes from which the ratio counts: fewer hurt nobody, and a short log that says one thing over and over is no attack."""
+MAX_RATIO, RATIO_FROM = 200, 64 << 20
+"""Unpacked over packed size, and the unpacked bytes from which it counts: a short repetitive log is no attack. Per-request results
+shrink 2- to 5-fold, logs and records 10-fold; one byte repeated, 10,000-fold."""
 MAX_HEADER = 64 << 10
 """Bytes of one extended tar header, which is held in memory. It carries a long name; Linux knows paths of 4,096 bytes."""
 # What zstd's own command accepts without --long; the archive's level needs 2 MiB.
@@ -35,13 +34,7 @@ _WINDOW = 128 << 20
 _STEP = 2 << 10
 _CHUNK = 1 << 20
 _MAGIC = b"\x28\xb5\x2f\xfd"
-_EXTENDED = (
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-)
+_EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _KINDS = {
     tarfile.LNKTYPE: "a hard link",
     tarfile.SYMTYPE: "a symbolic link",
@@ -52,7 +45,7 @@ _KINDS = {
 
 
 class Unsafe(ServemarkError):
-    """The archive was not taken apart: it is damaged, or is made to harm who unpacks it. ``reason`` says which."""
+    """The archive was not taken apart: it is damaged, or made to harm the person who unpacks it (see ``reason``)."""
 
     default_reason = "archive_unsafe"
 
@@ -111,14 +104,9 @@ class _Unpacking:
 
     def run(self) -> None:
         end = 0
+        source = cast(IO[bytes], self._content)
         try:
-            with tarfile.open(
-                fileobj=cast(IO[bytes], self._content),
-                mode="r|",
-                bufsize=_CHUNK,
-                tarinfo=_Member,
-                errors="surrogateescape",
-            ) as tar:
+            with tarfile.open(fileobj=source, mode="r|", bufsize=_CHUNK, tarinfo=_Member, errors="surrogateescape") as tar:
                 for member in tar:
                     self._take(tar, member)
                     end = member.offset_data + member.size
@@ -138,17 +126,15 @@ class _Unpacking:
             raise self._unsafe("too_large", f"holds more than {MAX_FILES:,} files and folders")
         if changed := _changed(member):
             self.headers.append(f"{name or member.name}: the tar header is changed: {', '.join(changed)}.")
+        parents = _with_parents(name)
         if member.isdir():
-            if name:
-                self._folders |= _with_parents(name)
+            self._folders |= parents if name else set()
             return
+        parents.remove(name)
         if not name:
             raise self._unsafe("several_folders", f"holds the file {member.name!r} outside of one top folder")
-        if name in self.digests:
-            raise self._unsafe("duplicate_name", f"holds {member.name!r} twice")
-        parents = _with_parents(name) - {name}
-        if name in self._folders or any(parent in self.digests for parent in parents):
-            raise self._unsafe("duplicate_name", f"holds {member.name!r} as a file and as a folder")
+        if name in self.digests or name in self._folders or not parents.isdisjoint(self.digests):
+            raise self._unsafe("duplicate_name", f"holds {member.name!r} twice, or as a file and as a folder")
         self._folders |= parents
         stream = tar.extractfile(member)
         assert stream is not None, "a plain file has content"
@@ -163,17 +149,14 @@ class _Unpacking:
 
     def _checked(self, member: tarfile.TarInfo) -> str:
         """Return the name below the top folder; empty for the top folder itself."""
-        name = member.name
-        kind = _KINDS.get(member.type, "no plain file")
+        name, parts = member.name, member.name.split("/")
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or member.issparse():
+            kind = _KINDS.get(member.type, "no plain file")
             raise self._unsafe("unsafe_member", f"holds {kind}, {name!r}, where only plain files belong")
-        parts = name.split("/")
         if len(parts) > MAX_DEPTH:
             raise self._unsafe("unsafe_name", f"holds a name of {len(parts)} folders in each other: {name[:80]!r}...")
-        if name.startswith("/") or any(part in ("", ".", "..") for part in parts):
-            raise self._unsafe("unsafe_name", f"holds the name {name!r}, which leads out of its folder")
-        if "\\" in name or any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000 for c in name):
-            raise self._unsafe("unsafe_name", f"holds the name {name!r}, with a character that no manifest can carry")
+        if why := seal.unfit(name):
+            raise self._unsafe("unsafe_name", f"holds the name {name!r}, which {why}")
         self.top = self.top or parts[0]
         if parts[0] != self.top:
             raise self._unsafe("several_folders", f"holds {name!r} beside the folder {self.top!r}, not in it")
@@ -183,15 +166,16 @@ class _Unpacking:
 def _changed(member: tarfile.TarInfo) -> list[str]:
     """Return the fields of a header in which it differs from the one that :func:`servemark.archive.seal` writes."""
     sealed = seal.header(member.name, member.size)
-    found = [f"mode {member.mode:o}, sealed with {sealed.mode:o}"] if member.mode != sealed.mode else []
-    found += [
-        f"{field} {getattr(member, field)!r}, sealed with {getattr(sealed, field)!r}"
-        for field in ("uid", "gid", "uname", "gname", "mtime", "linkname", "devmajor", "devminor")
+    found = [
+        f"{field} {_value(member, field)}, sealed with {_value(sealed, field)}"
+        for field in ("mode", "uid", "gid", "uname", "gname", "mtime", "linkname", "devmajor", "devminor", "type")
         if getattr(member, field) != getattr(sealed, field)
     ]
-    if member.type != sealed.type:
-        found.append(f"type {member.type!r}, sealed with {sealed.type!r}")
     return found + [f"extended by {key}" for key in sorted(set(member.pax_headers) - {"path", "size"})]
+
+
+def _value(member: tarfile.TarInfo, field: str) -> str:
+    return f"{member.mode:o}" if field == "mode" else repr(getattr(member, field))
 
 
 def _with_parents(name: str) -> set[str]:
