@@ -47,11 +47,7 @@ _RESULTS = ("measurements.csv", "measurements.parquet", "report.html")
 
 
 def describe(folder: Path, digests: Mapping[str, Digest]) -> dict[str, bytes]:
-    """Return the metadata as a file of the archive.
-
-    Args:
-        folder: the run's.
-        digests: every other file of the archive but the manifest.
+    """Return the metadata as a file of a run's archive; ``digests`` are of every other file but the manifest.
 
     Raises:
         ServemarkError: a record is missing or cannot be read.
@@ -63,11 +59,7 @@ def describe(folder: Path, digests: Mapping[str, Digest]) -> dict[str, bytes]:
 
 
 def crate(found: RunRecords, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return the JSON-LD document.
-
-    Args:
-        found: the records, with none missing or damaged.
-        sizes: every file of the archive but the document itself -> bytes.
+    """Return the JSON-LD document of a complete run; ``sizes`` are the bytes of every other file of the archive.
 
     Raises:
         ServemarkError: a record states a time that is none.
@@ -181,8 +173,7 @@ def _run_action(found: RunRecords, names: Collection[str], times: Sequence[str])
         "instrument": _reference(SERVEMARK),
         "object": _files(inputs, names),
         "result": _files(_RESULTS, names),
-        "startTime": times[0],
-        "endTime": times[-1],
+        **{"startTime": times[0], "endTime": times[-1]},
         **_status(_asked(found), found.measurements),
     }
 
@@ -195,7 +186,6 @@ def _deployment_action(found: RunRecords, plan: Plan, names: Collection[str]) ->
     stopped = found.stopped.get(plan.deployment)
     commands = [shlex.join(process.argv) for process in stopped.daemons] if stopped else []
     failures = [f"{item.failure.stage}: {item.failure.reason}" for item in attempts if item.failure]
-    points = [name for name in names if name.startswith(f"{place}/points/")]
     return {
         "@id": f"#deployment-{plan.deployment}",
         "@type": "CreateAction",
@@ -203,7 +193,7 @@ def _deployment_action(found: RunRecords, plan: Plan, names: Collection[str]) ->
         "description": "\n".join([_counts(len(plan.points), records), *commands]),
         "instrument": _reference(f"#vllm-{plan.environment}" if plan.environment in found.checks else SERVEMARK),
         "object": _files(["config.json", f"{place}/plan.json", f"models/{plan.model}/manifest.json"], names),
-        "result": _files(points or [f"{place}/plan.json"], names),
+        "result": _files([name for name in names if name.startswith(f"{place}/points/")] or [f"{place}/plan.json"], names),
         **({"startTime": starts[0]} if starts else {}),
         **({"endTime": ends[-1]} if ends else {}),
         **_status(len(plan.points), records, failures[-1] if failures else None),

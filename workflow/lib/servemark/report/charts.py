@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import vl_convert
 import yaml
@@ -65,14 +65,12 @@ def bundle(cache_folder: Path | None = None) -> str:
 
 def plot(name: str, **parts: Any) -> dict[str, Any]:
     """Return a specification of ``plots.yaml`` without data, with ``parts`` in place of its texts that begin with ``$``."""
-    made: dict[str, Any] = _filled(_plots()[name], parts)
-    return made
+    return cast("dict[str, Any]", _filled(_plots()[name], parts))
 
 
 @cache
 def _plots() -> dict[str, Any]:
-    plots: dict[str, Any] = yaml.safe_load((TEMPLATES / "report" / "plots.yaml").read_text(encoding="utf-8"))
-    return plots
+    return cast("dict[str, Any]", yaml.safe_load((TEMPLATES / "report" / "plots.yaml").read_text(encoding="utf-8")))
 
 
 def _filled(node: Any, parts: Mapping[str, Any]) -> Any:
@@ -86,14 +84,8 @@ def _filled(node: Any, parts: Mapping[str, Any]) -> Any:
 def series(names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the colour (1 to ``COLOURS``), shape and dash of each deployment: the same in every plot and in the legend."""
     return [
-        {
-            "name": name,
-            "index": index,
-            "colour": index % COLOURS + 1,
-            "shape": SHAPES[index % len(SHAPES)],
-            "dash": DASHES[index % len(DASHES)],
-        }
-        for index, name in enumerate(names)
+        {"name": name, "index": at, "colour": at % COLOURS + 1, "shape": SHAPES[at % len(SHAPES)], "dash": DASHES[at % len(DASHES)]}
+        for at, name in enumerate(names)
     ]
 
 
@@ -119,7 +111,11 @@ def panels(rows: Sequence[Mapping[str, Any]], names: Sequence[str], throughputs:
         by_rate = row["request_rate_per_s"] is not None
         if row["verdict"] != "INVALID" and (by_rate or row["concurrency"] is not None):
             groups.setdefault((row["workload"], by_rate, row["concurrency"] if by_rate else None), []).append(row)
-    return [_panel(f"panel-{index}", group, names, *key, throughputs) for index, (key, group) in enumerate(groups.items())]
+    found: list[Panel] = []
+    for (workload, by_rate, cap), group in groups.items():
+        label = f"{workload}, by {'request rate' if by_rate else 'concurrency'}" + ("" if cap is None else f", at most {cap} at once")
+        found.append(Panel(f"panel-{len(found)}", label, *_curves(group, names, by_rate, throughputs)))
+    return found
 
 
 def throughputs(rows: Sequence[Mapping[str, Any]], accelerator: str) -> dict[str, str]:
@@ -133,18 +129,11 @@ def throughputs(rows: Sequence[Mapping[str, Any]], accelerator: str) -> dict[str
     return THROUGHPUTS | {PER_DEVICE: "Output tokens/s per device"}
 
 
-def _panel(
-    identity: str,
-    rows: Sequence[Mapping[str, Any]],
-    names: Sequence[str],
-    workload: str,
-    by_rate: bool,
-    cap: int | None,
-    throughputs: Sequence[str],
-) -> Panel:
-    """Return the throughput plot and one of each latency, against the load."""
+def _curves(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], by_rate: bool, throughputs: Sequence[str]
+) -> tuple[dict[str, dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+    """Return the throughput plot and one of each latency, against the load, and the rows of each."""
     across = "request_rate_per_s" if by_rate else "concurrency"
-    label = f"{workload}, by {'request rate' if by_rate else 'concurrency'}" + ("" if cap is None else f", at most {cap} at once")
     shared = {
         **looks(names),
         **_load_axis(sorted({row[across] for row in rows})),
@@ -169,12 +158,12 @@ def _panel(
             description=f"{title} against {against}, one line a deployment. The table of medians holds the same numbers.",
         )
         values[metric] = [
-            {"deployment": row["deployment"], "load": row[across], "repetition": row["repetition"], "verdict": row["verdict"]}
-            | {"why": row["reasons"] or ""}
+            {name: row[name] for name in ("deployment", "repetition", "verdict")}
+            | {"load": row[across], "why": row["reasons"] or ""}
             | {choice: _per_device(row) if column == PER_DEVICE else row[column] for choice, column in choices.items()}
             for row in rows
         ]
-    return Panel(identity, label, specs, values)
+    return specs, values
 
 
 def _per_device(row: Mapping[str, Any]) -> float | None:

@@ -18,12 +18,7 @@ STATISTICS = ("mean", "std", "p50", "p95", "p99", "max")
 
 @dataclass(frozen=True)
 class Row:
-    """What a row is read from.
-
-    Attributes:
-        shape: the topology in the measurement's ledger key; None where the key does not hold it.
-        job_id: the scheduler's job that the attempt ran in.
-    """
+    """A measurement, the topology in its ledger key (None where the key holds none) and the scheduler's job that it ran in."""
 
     item: Measurement
     shape: Topology | None
@@ -54,9 +49,6 @@ class Column:
     """One column.
 
     Attributes:
-        name: in CSV and Parquet, with the unit.
-        dtype: pandas' name of the type.
-        read: gives the value; None where there is none.
         figure: a measured value, which INVALID measurements do not have.
         label, unit: full heading in the report. Figures with a label are summarised over the repetitions of a load point.
         group, heading: the report's table of medians has the column under ``heading`` in this group; such a figure has a label.
@@ -104,14 +96,15 @@ def _of_topology(name: str, dtype: str) -> Column:
     return Column(name, dtype, lambda row: getattr(row.shape, name, None))
 
 
-def _of_latency(metric: str, statistic: str) -> Callable[[Row], Any]:
-    return lambda row: getattr(getattr(row.item, f"{metric}_ms"), statistic, None)
-
-
 def _latency(metric: str, statistic: str) -> Column:
+    def read(row: Row) -> Any:
+        return getattr(getattr(row.item, f"{metric}_ms"), statistic, None)
+
+    if statistic == "count":
+        return Column(f"{metric}_count", _WHOLE, read, figure=True)
     label = f"{metric.upper()} {statistic}"
     return Column(
-        f"{metric}_{statistic}_ms", _NUMBER, _of_latency(metric, statistic), figure=True, label=label, unit="ms",
+        f"{metric}_{statistic}_ms", _NUMBER, read, figure=True, label=label, unit="ms",
         group=LATENCIES[metric] if statistic in ("p50", "p95", "p99") else None, heading=statistic,
         verdicts=label == "TTFT p99", terminal=label if label in ("TTFT p50", "TTFT p99", "TPOT p50", "E2EL p50") else "",
     )  # fmt: skip
@@ -121,9 +114,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("deployment", _TEXT, lambda row: row.item.deployment),
     Column("workload", _TEXT, lambda row: row.load.workload),
     Column("point", _TEXT, lambda row: row.load.name),
-    # Those of the servers.
+    # Of the servers; devices are ranks over all nodes.
     _of_topology("nodes", _WHOLE),
-    # Ranks over all of them.
     Column("devices", _WHOLE, lambda row: row.shape and row.shape.world_size),
     *(_of_topology(name, _WHOLE) for name in ("tensor_parallel", "pipeline_parallel", "data_parallel", "replicas")),
     # Who spreads requests over the data parallel engines of a server, and how the router spreads them.
@@ -158,7 +150,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("requests_per_s", _NUMBER, lambda row: row.item.request_throughput, figure=True, label="Requests/s", group=THROUGHPUT,
            heading="requests"),
     *(_latency(metric, statistic) for metric in formatting.METRICS for statistic in STATISTICS),
-    *(Column(f"{metric}_count", _WHOLE, _of_latency(metric, "count"), figure=True) for metric in formatting.METRICS),
+    *(_latency(metric, "count") for metric in formatting.METRICS),
     # r0=64 r1=66; empty for one replica.
     Column("replica_requests", _TEXT, lambda row: " ".join(f"{name}={count}" for name, count in replicas(row.item).items()) or None),
     # Of the busiest process.

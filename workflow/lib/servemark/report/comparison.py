@@ -11,6 +11,7 @@ from servemark.report.data import RunRecords
 
 OUTPUT, TOTAL = "output_tokens_per_s", "total_tokens_per_s"
 Point = Mapping[str, Any]
+"""The medians of a load point: a row of ``views.medians``."""
 Spread = tuple[float, float, float]
 
 
@@ -24,37 +25,18 @@ def spread(point: Point, figure: str, times: float = 1) -> Spread | None:
 
 @dataclass(frozen=True)
 class Row:
-    """A deployment at a load; ``best`` is the deployment with the highest median output there, None where nothing was accepted."""
+    """A deployment at a load. ``output`` and ``total`` are tokens per second and device.
+
+    ``best`` is the deployment with the highest median output there, None where nothing was accepted, and ``ratio`` is to its median.
+    ``apart`` tells whether the two ranges do not touch; None for the best itself, or where one of the two has a single repetition.
+    """
 
     point: Point
     best: Point | None
-    devices: int
-    topology: str
-
-    @property
-    def output(self) -> Spread | None:
-        """Return output tokens per second and device."""
-        return spread(self.point, OUTPUT, 1 / self.devices)
-
-    @property
-    def total(self) -> Spread | None:
-        """Return tokens per second and device, prompts included."""
-        return spread(self.point, TOTAL, 1 / self.devices)
-
-    @property
-    def ratio(self) -> float | None:
-        """Return the median output over the best one."""
-        own, highest = self.point[f"{OUTPUT}_median"], self.best and self.best[f"{OUTPUT}_median"]
-        return own / highest if own is not None and highest else None
-
-    @property
-    def apart(self) -> bool | None:
-        """Return whether the two ranges do not touch; None for the best itself, or where one of the two has a single repetition."""
-        if self.best is None or self.best is self.point or self.output is None:
-            return None
-        if min(self.point["repetitions_accepted"], self.best["repetitions_accepted"]) < 2:
-            return None
-        return bool(self.point[f"{OUTPUT}_max"] < self.best[f"{OUTPUT}_min"])
+    output: Spread | None
+    total: Spread | None
+    ratio: float | None
+    apart: bool | None
 
 
 @dataclass(frozen=True)
@@ -72,17 +54,13 @@ def unit(data: RunRecords, count: int) -> str:
 
 
 def groups(points: Sequence[Point], data: RunRecords) -> list[Group]:
-    """Return every workload and number of devices that two or more planned deployments share.
-
-    Args:
-        points: the medians of every load point (``views.medians``), by deployment, workload and load.
-    """
+    """Return every workload and number of devices that two or more planned deployments share."""
     found: dict[tuple[str, int], list[Point]] = {}
     for point in points:
         if plan := data.plans.get(point["deployment"]):
             found.setdefault((point["workload"], plan.asked_by(point["workload"]).world_size), []).append(point)
     return [
-        Group(workload, devices, tuple(_rows(some, devices, data)))
+        Group(workload, devices, tuple(_rows(some, devices)))
         for (workload, devices), some in sorted(found.items())
         if len({point["deployment"] for point in some}) > 1
     ]
@@ -94,7 +72,7 @@ def alone(data: RunRecords, found: Sequence[Group]) -> list[tuple[str, int]]:
     return [(name, plan.topology.world_size) for name, plan in sorted(data.plans.items()) if name not in grouped]
 
 
-def _rows(points: Sequence[Point], devices: int, data: RunRecords) -> Iterator[Row]:
+def _rows(points: Sequence[Point], devices: int) -> Iterator[Row]:
     loads: dict[tuple[Any, Any], list[Point]] = {}
     for point in points:
         loads.setdefault((point["concurrency"], point["request_rate_per_s"]), []).append(point)
@@ -102,4 +80,8 @@ def _rows(points: Sequence[Point], devices: int, data: RunRecords) -> Iterator[R
         accepted = [point for point in loads[load] if point[f"{OUTPUT}_median"] is not None]
         best = max(accepted, key=lambda point: point[f"{OUTPUT}_median"], default=None)
         for point in loads[load]:
-            yield Row(point, best, devices, formatting.topology(data.plans[point["deployment"]].topology))
+            output, apart = spread(point, OUTPUT, 1 / devices), None
+            ratio = point[f"{OUTPUT}_median"] / best[f"{OUTPUT}_median"] if output and best and best[f"{OUTPUT}_median"] else None
+            if output and best and best is not point and min(one["repetitions_accepted"] for one in (point, best)) > 1:
+                apart = bool(point[f"{OUTPUT}_max"] < best[f"{OUTPUT}_min"])
+            yield Row(point, best, output, spread(point, TOTAL, 1 / devices), ratio, apart)

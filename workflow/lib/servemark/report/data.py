@@ -25,13 +25,11 @@ class PointFiles(NamedTuple):
 
 @dataclass(kw_only=True)
 class RunRecords:
-    """The records of a run, of which any may be missing or damaged.
-
-    ``environments`` and ``checks`` are keyed by environment name, ``manifests`` by model name, ``plans``, ``fabrics``,
-    ``startups``, ``stopped`` and ``accounts`` by deployment name, ``timelines`` by deployment and point.
+    """The records of a run by name of environment, model or deployment; any may be missing or damaged.
 
     Attributes:
         folder: holds the files under the names that they have in the archive.
+        timelines: by deployment and point.
         measurements: one record a load point, INVALID ones too.
         points: one for each of ``measurements``.
         rejected: the INVALID measurements that a later one replaced.

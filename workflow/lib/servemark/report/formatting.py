@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import unicodedata
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,6 +10,7 @@ from typing import Any, TypeGuard
 
 from servemark.records import LoadPoint, Measurement, Topology
 from servemark.records.topology import ROUTER_POLICIES
+from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 NOTHING = "\N{EN DASH}"
 _GROUP = "\N{NARROW NO-BREAK SPACE}"
@@ -28,8 +28,6 @@ MEMORY = {
     "kv_cache_tokens": "KV cache of one engine (tokens)",
     "max_concurrency": "Full-length requests that fit at once",
 }
-
-_SECRET = re.compile(r"(^|[-_])(token|secret|password|passwd|credentials?|(api|access|auth)[-_]?key)$", re.IGNORECASE)
 
 
 def number(value: float | None) -> str:
@@ -170,6 +168,6 @@ def plain(value: Any, name: str = "") -> Any:
         return {str(key): plain(item, str(key)) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, name) for item in value]
-    if isinstance(value, str) and _SECRET.search(name):
+    if isinstance(value, str) and looks_secret(name):
         return "(hidden)"
     return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)

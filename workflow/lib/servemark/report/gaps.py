@@ -18,12 +18,7 @@ _Key = tuple[str, ...]
 
 @dataclass
 class Gap:
-    """A failure, with its place in the page.
-
-    Attributes:
-        points: the load points that have no figure because of it.
-        attempt: number of the attempt whose failure a later one made good.
-    """
+    """A failure with its place in the page, the load points without a figure because of it, and the attempt if a later one made it good."""
 
     deployment: str
     failure: Failure

@@ -37,11 +37,7 @@ class Share:
 
 
 def shares(points: Sequence[Mapping[str, Any]], data: RunRecords) -> tuple[list[Share], list[str]]:
-    """Return the share of every accepted load point, and why others have none, a sentence each.
-
-    Args:
-        points: the medians of every load point (``views.medians``).
-    """
+    """Return the share of every accepted load point (of ``views.medians``), and why others have none, a sentence each."""
     device = _device(data)
     if isinstance(device, str):
         return [], [device]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -43,9 +43,7 @@ def _order(item: Measurement) -> tuple[Any, ...]:
 def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per deployment, workload and load: ``FIGURE_median``, ``_min`` and ``_max`` over accepted repetitions.
 
-    ``repetitions_asked`` counts all rows of ``frame`` at that load, ``repetitions_accepted`` the VALID and SUSPECT
-    ones, ``repetitions_suspect`` the SUSPECT ones. Row order is that of ``tidy``; figures are empty where none was
-    accepted.
+    ``repetitions_asked`` counts all, ``_accepted`` the VALID and SUSPECT, ``_suspect`` the SUSPECT ones. Row order is that of ``tidy``.
     """
     # A function for each group would take seconds where there are thousands of groups.
     marked = frame.assign(accepted=frame["verdict"] != "INVALID", suspect=frame["verdict"] == "SUSPECT")
@@ -62,8 +60,7 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows as dictionaries, with ``None`` for every missing value."""
-    found: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return found
+    return cast("list[dict[str, Any]]", frame.astype(object).where(frame.notna(), None).to_dict("records"))
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:

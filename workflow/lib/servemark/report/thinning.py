@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import Any, TypeVar
 
 from servemark.records import Measurement
@@ -46,9 +46,8 @@ class Selection:
 
     def lists(self, measurements: Sequence[Measurement]) -> list[bool]:
         """Return for each measurement whether the table of verdicts shows it: all, or the first that are not VALID."""
-        objected = [position for position, item in enumerate(measurements) if item.verdict != "VALID"]
-        listed = set(range(len(measurements)) if self.whole else objected[:LISTED])
-        return [position in listed for position in range(len(measurements))]
+        seen = accumulate(item.verdict != "VALID" for item in measurements)
+        return [self.whole or (item.verdict != "VALID" and number <= LISTED) for item, number in zip(measurements, seen, strict=True)]
 
     def first(self, entries: Sequence[_T]) -> Sequence[_T]:
         """Return the gaps, or the earlier attempts, to list."""
@@ -72,14 +71,11 @@ class Selection:
 
     def worst(self, balance: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Return of each load point in the tables the repetition with the highest imbalance (``nodes_section.balance``)."""
-        if self.whole:
-            return list(balance)
-        found: dict[_Key, Mapping[str, Any]] = {}
-        for row in balance:
-            key = _key_of(row["record"])
-            if key in self.kept and (key not in found or row["imbalance"] > found[key]["imbalance"]):
-                found[key] = row
-        return list(found.values())
+        found: dict[Any, Mapping[str, Any]] = {}
+        for row in sorted(balance, key=lambda row: row["imbalance"]):
+            found[_key_of(row["record"])] = row
+        kept = [id(row) for key, row in found.items() if key in self.kept]
+        return [row for row in balance if self.whole or id(row) in kept]
 
     def distributions(self, found: Sequence[Distribution]) -> list[Distribution]:
         """Return the distributions without the deployments that no plot shows, and without loads that only those have."""

@@ -58,12 +58,10 @@ def _verdict(row: Mapping[str, Any]) -> str:
 
 
 def headlines(points: Sequence[Mapping[str, Any]], data: RunRecords) -> list[dict[str, Any]]:
-    """Return per workload, the load with the highest accepted median output throughput of each deployment asked to run it.
+    """Return per workload, the load with the highest accepted median output throughput of each deployment asked to run it (``best``).
 
-    ``share`` is that figure over the best deployment's; ``best`` is None where a deployment has no accepted figure.
-    ``per_device`` is that figure over the ``devices`` that the workload asks, where they are not as many everywhere.
-    ``lengths`` are the (input, output) tokens of the workload's requests, ``prefix`` how many all prompts begin with before their own,
-    ``ask`` which address they go to.
+    ``share`` is that figure over the best deployment's, ``per_device`` over the ``devices`` that the workload asks, where these differ.
+    ``lengths`` are the (input, output) tokens of the workload's requests, ``prefix`` how many all prompts begin with before their own.
     """
     planned = [(plan, load) for plan in data.plans.values() for load in plan.loads]
     asked = [(item.deployment, item.load) for item in data.measurements] + [(plan.deployment, load) for plan, load in planned]

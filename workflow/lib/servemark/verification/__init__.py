@@ -22,7 +22,7 @@ from servemark.report.data import RunRecords
 from servemark.verification import sealed, stated
 from servemark.verification.differences import Difference, compare_rows, lines
 from servemark.verification.recount import RECORD, recount
-from servemark.verification.sealed import SealedBy
+from servemark.verification.sealed import NOT_CHECKED, SealedBy
 from servemark.verification.unpack import unpacked
 
 _COUNTED = frozenset(
@@ -47,7 +47,6 @@ class Verification:
 
     Attributes:
         identity: sha256 of the archive's manifest.
-        files, measurements, figures: how many were checked.
         wrong: everything that should not be so, one sentence each.
         not_checked: what an archive of an older version states less, or otherwise, than today's.
     """
@@ -112,6 +111,7 @@ def verify(path: Path) -> Verification:
         # The one place that forgives an older archive: it may state less than today's, but nothing else.
         differ = [item for item in results if isinstance(item, Difference)]
         lacking = [item for item in differ if item.lacking and sealed_by.older]
+        older = [f"{item.where} (it states no {item.path[-1]})" for item in lacking]
         wrong += lines([item for item in differ if not (item.lacking and sealed_by.older)])
         return Verification(
             run=found.run,
@@ -121,7 +121,7 @@ def verify(path: Path) -> Verification:
             measurements=len(rows),
             figures=sum(value is not None for row in rows for name, value in row.items() if name in _COUNTED),
             wrong=_printable(*wrong),
-            not_checked=_printable(*sealed_by.not_checked, *(f"{item.where} (it states no {item.path[-1]})" for item in lacking)),
+            not_checked=_printable(*NOT_CHECKED.get(sealed_by.format, ()), *older),
         )
 
 
@@ -139,5 +139,5 @@ def _compared(found: RunRecords, sealed_by: SealedBy, rows: list[dict[str, Any]]
     rows += table.rows(expected)
     yield from compare_rows(RECORD, table.rows(table.tidy(found.measurements, accounts)), rows)
     yield from stated.compare_tables(found.folder, expected)
-    if sealed_by.has_block:
+    if sealed_by.format >= 2:
         yield from stated.compare_page(found, recomputed)

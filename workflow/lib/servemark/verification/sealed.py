@@ -6,9 +6,8 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from servemark import __version__
@@ -17,12 +16,11 @@ from servemark.archive.seal import MANIFEST
 from servemark.verification.unpack import Unpacked
 
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
-_NOT_CHECKED = {1: ("report.html (it holds no block of data)", "run.json (it repeats other records)")}
+NOT_CHECKED = {1: ("report.html (it holds no block of data)", "run.json (it repeats other records)")}
 """What an older format of archives holds that cannot be checked any more."""
 
 
-@dataclass(frozen=True)
-class SealedBy:
+class SealedBy(NamedTuple):
     """The version of servemark that sealed an archive, and the archive's format. By default our own."""
 
     servemark: str = __version__
@@ -31,17 +29,7 @@ class SealedBy:
     @property
     def older(self) -> bool:
         """Return whether the archive may lack what today's servemark states: columns of the table, for example."""
-        return (self.servemark, self.format) != (__version__, FORMAT)
-
-    @property
-    def not_checked(self) -> tuple[str, ...]:
-        """Return the files of the archive's format that are not checked."""
-        return _NOT_CHECKED.get(self.format, ())
-
-    @property
-    def has_block(self) -> bool:
-        """Return whether the report holds a block of data."""
-        return self.format >= 2
+        return self != SealedBy()
 
 
 def check_digest(path: Path) -> list[str]:

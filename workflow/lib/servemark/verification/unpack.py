@@ -7,8 +7,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
 
@@ -50,7 +49,11 @@ class Unsafe(ServemarkError):
     default_reason = "archive_unsafe"
 
 
-@dataclass(frozen=True)
+class _Harm(Exception):
+    """The reason, what is wrong, and what to do unless it is to ask for another copy."""
+
+
+@dataclass
 class Unpacked:
     """An archive's content, there as long as the context of ``unpacked`` lasts.
 
@@ -62,68 +65,37 @@ class Unpacked:
     """
 
     folder: Path
-    top: str
-    digests: dict[str, str]
-    headers: tuple[str, ...] = ()
+    top: str = ""
+    digests: dict[str, str] = field(default_factory=dict)
+    headers: list[str] = field(default_factory=list)
+    _folders: set[str] = field(default_factory=set)
 
-
-@contextmanager
-def unpacked(path: Path) -> Iterator[Unpacked]:
-    """Yield the archive's files in a folder that only this user can read; gone after the ``with``.
-
-    Raises:
-        Unsafe: ``not_an_archive``, ``archive_truncated``, ``archive_damaged``, ``unsafe_name``, ``unsafe_member``,
-            ``duplicate_name``, ``several_folders``, ``too_large``, or ``cannot_unpack`` (no room, a name too long).
-    """
-    with tempfile.TemporaryDirectory(prefix="servemark-archive-") as room:
-        folder = Path(room) / "archive"
-        folder.mkdir()
-        with path.open("rb") as source:
-            if source.read(len(_MAGIC)) != _MAGIC:
-                raise _unsafe(path, "not_an_archive", "is no zstd file", "Give a .tar.zst that this workflow has made.")
-            source.seek(0)
-            unpacking = _Unpacking(path, source, folder)
-            unpacking.run()
-        yield Unpacked(folder, unpacking.top, unpacking.digests, tuple(unpacking.headers))
-
-
-def _unsafe(path: Path, reason: str, what: str, do: str | None = None) -> Unsafe:
-    ask = "Do not unpack it by other means; ask who gave it to you for another copy."
-    return Unsafe(f"{path.name} {what}.", look=str(path), do=do or ask, reason=reason)
-
-
-class _Unpacking:
-    def __init__(self, path: Path, source: IO[bytes], folder: Path):
-        self._unsafe = partial(_unsafe, path)
-        self._content = _Content(path, source)
-        self._folder = folder
-        self._folders: set[str] = set()
-        self.top = ""
-        self.digests: dict[str, str] = {}
-        self.headers: list[str] = []
-
-    def run(self) -> None:
-        end = 0
-        source = cast(IO[bytes], self._content)
+    def unpack(self, source: IO[bytes]) -> None:
+        """Take the archive apart into the folder."""
+        if source.read(len(_MAGIC)) != _MAGIC:
+            raise _Harm("not_an_archive", "is no zstd file", "Give a .tar.zst that this workflow has made.")
+        source.seek(0)
+        content, end = _Content(source), 0
+        fileobj = cast(IO[bytes], content)
         try:
-            with tarfile.open(fileobj=source, mode="r|", bufsize=_CHUNK, tarinfo=_Member, errors="surrogateescape") as tar:
+            with tarfile.open(fileobj=fileobj, mode="r|", bufsize=_CHUNK, tarinfo=_Member, errors="surrogateescape") as tar:
                 for member in tar:
                     self._take(tar, member)
                     end = member.offset_data + member.size
         except (tarfile.TarError, ValueError, OverflowError, RecursionError, EOFError) as error:
-            raise self._unsafe("archive_damaged", f"holds no readable tar: {error}") from None
+            raise _Harm("archive_damaged", f"holds no readable tar: {error}") from None
         except OSError as error:
-            raise self._unsafe("cannot_unpack", f"cannot be unpacked: {error}", "Give TMPDIR a folder with more room.") from None
+            raise _Harm("cannot_unpack", f"cannot be unpacked: {error}", "Give TMPDIR a folder with more room.") from None
         # tarfile takes a header that it cannot read for the end.
-        if self._content.drain() > end:
-            raise self._unsafe("archive_damaged", f"holds what is no file after its byte {end}")
+        if content.drain() > end:
+            raise _Harm("archive_damaged", f"holds what is no file after its byte {end}")
         if not self.digests:
-            raise self._unsafe("archive_damaged", "holds no file")
+            raise _Harm("archive_damaged", "holds no file")
 
     def _take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         name = self._checked(member)
         if len(self.digests) + len(self._folders) >= MAX_FILES:
-            raise self._unsafe("too_large", f"holds more than {MAX_FILES:,} files and folders")
+            raise _Harm("too_large", f"holds more than {MAX_FILES:,} files and folders")
         if changed := _changed(member):
             self.headers.append(f"{name or member.name}: the tar header is changed: {', '.join(changed)}.")
         parents = _with_parents(name)
@@ -132,13 +104,13 @@ class _Unpacking:
             return
         parents.remove(name)
         if not name:
-            raise self._unsafe("several_folders", f"holds the file {member.name!r} outside of one top folder")
+            raise _Harm("several_folders", f"holds the file {member.name!r} outside of one top folder")
         if name in self.digests or name in self._folders or not parents.isdisjoint(self.digests):
-            raise self._unsafe("duplicate_name", f"holds {member.name!r} twice, or as a file and as a folder")
+            raise _Harm("duplicate_name", f"holds {member.name!r} twice, or as a file and as a folder")
         self._folders |= parents
         stream = tar.extractfile(member)
         assert stream is not None, "a plain file has content"
-        target = self._folder / name
+        target = self.folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         sha256 = hashlib.sha256()
         with target.open("xb") as sink:
@@ -152,14 +124,14 @@ class _Unpacking:
         name, parts = member.name, member.name.split("/")
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or member.issparse():
             kind = _KINDS.get(member.type, "no plain file")
-            raise self._unsafe("unsafe_member", f"holds {kind}, {name!r}, where only plain files belong")
+            raise _Harm("unsafe_member", f"holds {kind}, {name!r}, where only plain files belong")
         if len(parts) > MAX_DEPTH:
-            raise self._unsafe("unsafe_name", f"holds a name of {len(parts)} folders in each other: {name[:80]!r}...")
+            raise _Harm("unsafe_name", f"holds a name of {len(parts)} folders in each other: {name[:80]!r}...")
         if why := seal.unfit(name):
-            raise self._unsafe("unsafe_name", f"holds the name {name!r}, which {why}")
+            raise _Harm("unsafe_name", f"holds the name {name!r}, which {why}")
         self.top = self.top or parts[0]
         if parts[0] != self.top:
-            raise self._unsafe("several_folders", f"holds {name!r} beside the folder {self.top!r}, not in it")
+            raise _Harm("several_folders", f"holds {name!r} beside the folder {self.top!r}, not in it")
         return "/".join(parts[1:])
 
 
@@ -199,8 +171,7 @@ class _Member(tarfile.TarInfo):
 class _Content:
     """The tar inside, decompressed as it is read, and counted."""
 
-    def __init__(self, path: Path, source: IO[bytes]):
-        self._unsafe = partial(_unsafe, path)
+    def __init__(self, source: IO[bytes]):
         self._source = source
         self._decoder = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
         self._ready = bytearray()
@@ -222,25 +193,43 @@ class _Content:
         while self.read(_CHUNK):
             pass
         if self._decoder.unused_data or self._source.read(1):
-            raise self._unsafe("archive_damaged", "goes on after its end")
+            raise _Harm("archive_damaged", "goes on after its end")
         return self._last
 
     def _more(self) -> None:
         chunk = self._source.read(_STEP)
         if not chunk:
-            raise self._unsafe(
-                "archive_truncated",
-                f"ends in the middle, after {self._packed:,} bytes",
-                "Copy it again, and compare its size and sha256 with the original's.",
-            )
+            do = "Copy it again, and compare its size and sha256 with the original's."
+            raise _Harm("archive_truncated", f"ends in the middle, after {self._packed:,} bytes", do)
         self._packed += len(chunk)
         try:
             data = self._decoder.decompress(chunk)
         except zstandard.ZstdError as error:
-            raise self._unsafe("archive_damaged", f"is damaged: {error}", "Copy it again, and compare its sha256.") from None
+            raise _Harm("archive_damaged", f"is damaged: {error}", "Copy it again, and compare its sha256.") from None
         self._ready += data
         self._size += len(data)
         if self._size > MAX_BYTES:
-            raise self._unsafe("too_large", f"unpacks to more than {MAX_BYTES >> 30} GiB")
+            raise _Harm("too_large", f"unpacks to more than {MAX_BYTES >> 30} GiB")
         if self._size > RATIO_FROM and self._size > MAX_RATIO * self._packed:
-            raise self._unsafe("too_large", f"unpacks to more than {MAX_RATIO} times its size, as no archive of results does")
+            raise _Harm("too_large", f"unpacks to more than {MAX_RATIO} times its size, as no archive of results does")
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Unpacked]:
+    """Yield the archive's files in a folder that only this user can read; gone after the ``with``.
+
+    Raises:
+        Unsafe: ``not_an_archive``, ``archive_truncated``, ``archive_damaged``, ``unsafe_name``, ``unsafe_member``,
+            ``duplicate_name``, ``several_folders``, ``too_large``, or ``cannot_unpack`` (no room, a name too long).
+    """
+    with tempfile.TemporaryDirectory(prefix="servemark-archive-") as room:
+        archive = Unpacked(Path(room) / "archive")
+        archive.folder.mkdir()
+        try:
+            with path.open("rb") as source:
+                archive.unpack(source)
+        except _Harm as harm:
+            reason, what, *do = harm.args
+            ask = "Do not unpack it by other means; ask who gave it to you for another copy."
+            raise Unsafe(f"{path.name} {what}.", look=str(path), do=do[0] if do else ask, reason=reason) from None
+        yield archive
