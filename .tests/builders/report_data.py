@@ -9,7 +9,7 @@ from typing import Any
 from builders import report_data_parts as parts
 from builders.loads import load, split
 from servemark import records
-from servemark.report.data import RunRecords
+from servemark.report.gather import RunRecords
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">\"'`{{7*7}}\u202e\u05d0\u05d1&amp;"
 POISON = 98765.4321

@@ -10,7 +10,7 @@ from builders import report_data_parts as parts
 from builders.paths import FIXTURES
 from builders.report_data import SHAPES, demo, hardware, manifest, measurement, plan, startup
 from servemark import records
-from servemark.report.data import RunRecords
+from servemark.report.gather import RunRecords
 
 GPT_OSS = FIXTURES / "planning" / "gpt-oss-120b-config.json"
 

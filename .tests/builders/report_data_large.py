@@ -8,7 +8,7 @@ from dataclasses import replace
 from builders import report_data
 from builders import report_data_parts as parts
 from servemark import records
-from servemark.report.data import RunRecords
+from servemark.report.gather import RunRecords
 
 
 def measurements(deployments: int, loads: int, repetitions: int, unusual: int = 500) -> list[records.Measurement]:

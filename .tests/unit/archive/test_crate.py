@@ -11,8 +11,8 @@ import pytest
 
 from builders import archived_run, report_data
 from builders.archived_run import FAILED
-from servemark.archive import contents, kinds
-from servemark.archive.crate import CRATE, FORMAT
+from servemark.archive import contents
+from servemark.archive.crate import CRATE, FORMAT, media_type, sentence
 from servemark.errors import ServemarkError
 from servemark.records import Gpu, Sources
 from servemark.verification.unpack import unpacked
@@ -176,7 +176,7 @@ def test_the_crate_keeps_the_rules_of_a_process_run_crate(run):
 def test_every_kind_of_file_that_a_run_leaves_has_a_sentence_of_its_own(run):
     entities, _ = described(run)
     said = {unquote(name): entity["description"] for name, entity in entities.items() if entity["@type"] == "File"}
-    assert [name for name, text in said.items() if text == kinds.sentence("something/unknown")] == []
+    assert [name for name, text in said.items() if text == sentence("something/unknown")] == []
     assert said["deployments/plain/points/chat-c1-r1.requests.json"] != said["deployments/plain/points/chat-c1-r1.json"]
 
 
@@ -188,7 +188,7 @@ def test_every_kind_of_file_that_a_run_leaves_has_a_sentence_of_its_own(run):
     ],
 )  # fmt: skip
 def test_media_types(name, media):
-    assert kinds.media_type(name) == media
+    assert media_type(name) == media
 
 
 def test_nothing_of_the_moment_is_in_what_describes_a_run(run):

@@ -8,8 +8,8 @@ from builders import report_data
 from builders import report_data_parts as parts
 from servemark.records import DaemonState, Failure
 from servemark.report import attempts_section
-from servemark.report.data import RunRecords
 from servemark.report.gaps import attempt_rows, gaps, made_good
+from servemark.report.gather import RunRecords
 from servemark.supervisor import KeeperState
 
 FAILURE = Failure(stage="await_ready", reason="server_exited", detail="It ended.", quote=("RuntimeError: boom",))

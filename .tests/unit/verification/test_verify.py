@@ -19,7 +19,7 @@ from servemark.measurement.raw import read_raw
 from servemark.measurement.verdict import ServerFacts
 from servemark.records import Accounting, JobAccount
 from servemark.report import gather, table
-from servemark.verification.differences import same
+from servemark.verification.stated import same
 from servemark.verification.unpack import unpacked
 
 

@@ -11,22 +11,25 @@ https://w3id.org/ro/crate/1.1, https://w3id.org/ro/wfrun/process/0.5
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import cache
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
+import yaml
+
 from servemark import __version__
-from servemark.archive import kinds
 from servemark.archive.seal import MANIFEST, Digest, manifest_size
 from servemark.errors import ServemarkError
 from servemark.machine import git_state
 from servemark.records import EnvironmentCheck, Measurement, Plan
 from servemark.report import gather
-from servemark.report.data import RunRecords
+from servemark.report.gather import RunRecords
 
 CRATE = "ro-crate-metadata.json"
 FORMAT = 2
@@ -100,8 +103,8 @@ def crate(found: RunRecords, sizes: Mapping[str, int]) -> dict[str, Any]:
                     "@id": quote(name),
                     "@type": "File",
                     "name": name,
-                    "description": kinds.sentence(name),
-                    "encodingFormat": kinds.media_type(name),
+                    "description": sentence(name),
+                    "encodingFormat": media_type(name),
                     "contentSize": str(sizes[name]),
                 }
                 for name in names
@@ -212,3 +215,19 @@ def _times(texts: Iterable[str | None]) -> list[str]:
         raise ServemarkError(f"A record states a time that is none: {error}", reason="record_broken") from None
     aware = (moment if moment.tzinfo else moment.replace(tzinfo=UTC) for moment in moments)
     return [moment.astimezone(UTC).isoformat(timespec="milliseconds") for moment in sorted(aware)]
+
+
+@cache
+def _kinds() -> tuple[dict[str, str], list[tuple[re.Pattern[str], str]]]:
+    kinds = yaml.safe_load((Path(__file__).parent / "kinds.yaml").read_text(encoding="utf-8"))
+    return kinds["media_types"], [(re.compile(pattern), text) for pattern, text in kinds["sentences"].items()]
+
+
+def media_type(name: str) -> str:
+    """Return the file's encodingFormat, by its name."""
+    return _kinds()[0].get(PurePosixPath(name).suffix, "text/plain")
+
+
+def sentence(name: str) -> str:
+    """Return what the file is."""
+    return next((text for pattern, text in _kinds()[1] if pattern.fullmatch(name)), "File of the run")

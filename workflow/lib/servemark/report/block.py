@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from servemark.report import charts, columns, distributions, formatting, starting, thinning, timelines, views
-from servemark.report.data import RunRecords
+from servemark.report.gather import RunRecords
 from servemark.report.table import LOAD, aggregate, ordered, rows, tidy
 
 ID = "servemark-data"

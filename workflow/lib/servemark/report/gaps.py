@@ -11,7 +11,7 @@ from typing import Any
 from servemark.measurement.reasons import TABLE
 from servemark.records import Failure, Measurement
 from servemark.report import formatting
-from servemark.report.data import RunRecords
+from servemark.report.gather import RunRecords
 
 _Key = tuple[str, ...]
 

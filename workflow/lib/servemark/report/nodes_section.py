@@ -11,7 +11,7 @@ from typing import Any
 from servemark.records import Startup
 from servemark.report import formatting
 from servemark.report.columns import replicas
-from servemark.report.data import RunRecords
+from servemark.report.gather import RunRecords
 from servemark.report.table import ordered
 
 

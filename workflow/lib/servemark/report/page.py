@@ -23,13 +23,12 @@ from servemark.report import (
     formatting,
     nodes_section,
     roofline,
-    router_share,
     starting,
     views,
 )
 from servemark.report.charts import TEMPLATES
-from servemark.report.data import RunRecords
 from servemark.report.gaps import attempt_rows, gaps, made_good, rejected_rows
+from servemark.report.gather import RunRecords
 
 _JSON_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
@@ -73,7 +72,7 @@ def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = 
         made_good=later,
         all_groups=groups,
         groups=shown.groups(groups),
-        router_pairs=[pair for pair in router_share.pairs(points, data) if shown.shows(pair.router)],
+        router_pairs=[pair for pair in comparison.pairs(points, data) if shown.shows(pair.router)],
         loads_left_out=distributions.left_out(made.bins, points),
         heaviest=distributions.heaviest(made.bins),
         timelines=_with_load(block["timelines"]),

@@ -10,7 +10,7 @@ from servemark.errors import ServemarkError
 from servemark.planning.lengths import own_tokens
 from servemark.planning.roofline import DEVICES, Bound, Device, bound
 from servemark.records import Plan
-from servemark.report.data import RunRecords
+from servemark.report.gather import RunRecords
 from servemark.weights.architecture import Architecture
 
 TOO_GOOD = 0.85

@@ -11,7 +11,7 @@ import pandas as pd
 from servemark.measurement import reasons
 from servemark.records import Hardware, Measurement
 from servemark.report import formatting
-from servemark.report.data import RunRecords
+from servemark.report.gather import RunRecords
 from servemark.report.table import rows
 
 _OUTPUT = "output_tokens_per_s_median"

@@ -33,7 +33,7 @@ _APART = tuple(f"{name}." for name in APART)
 
 BESIDE = {
     f"{PACKAGE}.report.page": "../../../templates/**/*",
-    f"{PACKAGE}.archive.kinds": "kinds.yaml",
+    f"{PACKAGE}.archive.crate": "kinds.yaml",
     f"{PACKAGE}.archive.seal": "README.txt",
     f"{PACKAGE}.diagnosis": "catalogue.yaml",
     f"{PACKAGE}.deployment.how_to_use": "how-to-use.txt",

@@ -18,11 +18,11 @@ from servemark.archive.crate import FORMAT
 from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
 from servemark.report import formatting, gather, table
-from servemark.report.data import RunRecords
+from servemark.report.gather import RunRecords
 from servemark.verification import sealed, stated
-from servemark.verification.differences import Difference, compare_rows, lines
 from servemark.verification.recount import RECORD, recount
 from servemark.verification.sealed import NOT_CHECKED, SealedBy
+from servemark.verification.stated import Difference, compare_rows, lines
 from servemark.verification.unpack import unpacked
 
 _COUNTED = frozenset(

@@ -16,8 +16,8 @@ from servemark.measurement.raw import RawError, RawResult, read_raw
 from servemark.measurement.statistics import recount as figures_of
 from servemark.measurement.thresholds import Verdict
 from servemark.records import Failure, Measurement, PlannedPoint
-from servemark.report.data import RunRecords
-from servemark.verification.differences import Difference
+from servemark.report.gather import RunRecords
+from servemark.verification.stated import Difference
 
 RECORD = "record"
 

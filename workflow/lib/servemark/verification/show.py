@@ -10,7 +10,7 @@ from pathlib import Path
 from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
 from servemark.report import formatting, gather, table, views
-from servemark.report.data import RunRecords
+from servemark.report.gather import RunRecords
 from servemark.verification import NoSuchFile, absent
 from servemark.verification.unpack import unpacked
 

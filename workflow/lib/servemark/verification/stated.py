@@ -9,8 +9,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,107 @@ import pyarrow.parquet
 
 from servemark.records import Measurement
 from servemark.report import block, table
-from servemark.report.data import RunRecords, locate
-from servemark.verification.differences import Difference, compare, compare_rows
+from servemark.report.gather import RunRecords, locate
 
 CSV, PARQUET, REPORT = "measurements.csv", "measurements.parquet", "report.html"
 _FRACTION = re.compile(r"-?\d+\.\d+(e[-+]?\d+)?", re.ASCII)
 _BLOCK = re.compile(rf'<script type="application/json" id="{block.ID}">(.*?)</script>', re.DOTALL)
+SAME = 1e-9
+"""Relative. Another processor or numpy adds thousands of float64 in another order; no rounding in a file is this fine."""
+ABSENT = "not there"
+_NAMES = ("deployment", "point", "workload", "concurrency", "request_rate_per_s", "load", "repetition", "code", "number")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A value that is not as recomputed.
+
+    Attributes:
+        path: the names that lead to the value, e.g. ``("plain chat-c1-r1", "ttft_p99_ms")``.
+        where: the file, or the record, that states it.
+        lacking: the file states no value of this name at all.
+    """
+
+    path: tuple[str, ...]
+    where: str
+    stated: Any
+    recomputed: Any
+    lacking: bool = False
+
+
+def same(stated: Any, recomputed: Any) -> bool:
+    """Return whether two values are one figure: equal, or numbers (also as text) that differ by less than ``SAME``."""
+    if stated == recomputed:
+        return True
+    try:
+        numbers = float(stated), float(recomputed)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return bool not in (type(stated), type(recomputed)) and math.isclose(*numbers, rel_tol=SAME)
+
+
+def compare(where: str, stated: Any, recomputed: Any, path: tuple[str, ...] = ()) -> Iterator[Difference]:
+    """Yield every difference between two JSON values."""
+    if isinstance(stated, Mapping) and isinstance(recomputed, Mapping):
+        for name in dict.fromkeys((*recomputed, *stated)):
+            if name not in stated:
+                yield Difference((*path, str(name)), where, ABSENT, recomputed[name], lacking=True)
+            elif name not in recomputed:
+                yield Difference((*path, str(name)), where, stated[name], ABSENT)
+            elif stated[name] != recomputed[name]:
+                yield from compare(where, stated[name], recomputed[name], (*path, str(name)))
+    elif isinstance(stated, (list, tuple)) and isinstance(recomputed, (list, tuple)):
+        if len(stated) != len(recomputed):
+            yield Difference((*path, "number of entries"), where, len(stated), len(recomputed))
+            return
+        for number, (theirs, ours) in enumerate(zip(stated, recomputed, strict=True)):
+            yield from compare(where, theirs, ours, (*path, _name(ours, number)))
+    elif not same(stated, recomputed):
+        yield Difference(path, where, stated, recomputed)
+
+
+def _name(entry: Any, number: int) -> str:
+    """Return what tells an entry of a list from the others: its load point, else its position from 0."""
+    known = [entry[name] for name in _NAMES if entry.get(name) is not None] if isinstance(entry, Mapping) else []
+    return " ".join(map(str, known)) or str(number)
+
+
+def compare_rows(where: str, stated: Iterable[Mapping[str, Any]], recomputed: Iterable[Mapping[str, Any]]) -> Iterator[Difference]:
+    """Yield every cell of the tidy table that differs, and every row that only one side has, or that is stated twice."""
+    ours, theirs = _by_point(recomputed), _by_point(stated)
+    for key in dict.fromkeys((*ours, *theirs)):
+        mine, other = ours.get(key, []), theirs.get(key, [])
+        if len(mine) == len(other):
+            for their_row, our_row in zip(other, mine, strict=True):
+                yield from compare(where, their_row, our_row, (key,))
+        else:
+            yield Difference((key, "rows"), where, len(other), len(mine))
+
+
+def _by_point(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(f"{row.get('deployment')} {row.get('point')}", []).append(row)
+    return found
+
+
+def lines(differences: Sequence[Difference]) -> list[str]:
+    """Return one line for each value and what is stated in its place, with every file that states it."""
+    places: dict[str, dict[str, None]] = {}
+    for item in differences:
+        text = f"{': '.join(item.path)}: stated {_text(item.stated)}, recomputed {_text(item.recomputed)}"
+        places.setdefault(text, {})[item.where] = None
+    return [f"{text} ({', '.join(where)})" for text, where in places.items()]
+
+
+def _text(value: Any) -> str:
+    if value is None or value == "":
+        return "nothing"
+    if isinstance(value, (Mapping, list, tuple)):
+        # Its text may be too deep for Python.
+        return f"{len(value)} entries"
+    text = f"{value:.10g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 200 else text[:197] + "..."
 
 
 def compare_tables(folder: Path, recomputed: pd.DataFrame) -> Iterator[Difference | str]:

@@ -11,7 +11,7 @@ from builders.loads import at_load
 from builders.report_data import measurement, plan
 from builders.report_document import Document
 from servemark import records
-from servemark.report import router_share, views
+from servemark.report import comparison, views
 from servemark.report.page import render
 from servemark.report.table import aggregate, tidy
 
@@ -34,7 +34,7 @@ def run(*measurements, **plans):
 
 
 def pairs(data):
-    return router_share.pairs(views.medians(aggregate(tidy(data.measurements))), data)
+    return comparison.pairs(views.medians(aggregate(tidy(data.measurements))), data)
 
 
 def lines(pair):
