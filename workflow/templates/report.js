@@ -49,7 +49,7 @@
 
   const range = (low, high) => (low === 0 ? `below ${high}` : `${low} to ${high}`);
 
-  // The same rows as histogram.py's, with where a logarithmic axis can show a bin that begins at 0, and both ends on the ground.
+  // The rows of a plot: where a logarithmic axis can show a bin that begins at 0, and both ends on the ground.
   const binRows = ({ edges, counts, logarithmic }) => Object.entries(counts).flatMap(([deployment, of]) => {
     const total = of.reduce((sum, count) => sum + count, 0);
     const at = (edge) => (logarithmic && edge === 0 ? edges[1] * 0.89 : edge);

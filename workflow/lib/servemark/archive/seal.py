@@ -89,7 +89,7 @@ def seal(
             raise ArchiveRefused(f"The name {name!r} is the archive's own.")
         own[name] = content
     digests |= {name: _digest(name, io.BytesIO(content), patterns) for name, content in own.items()}
-    own[MANIFEST] = "".join(f"{digests[name].sha256}  {name}\n" for name in _sorted(digests)).encode()
+    own[MANIFEST] = "".join(f"{digests[name].sha256}  {name}\n" for name in sorted(digests, key=str.encode)).encode()
     digests[MANIFEST] = _digest(MANIFEST, io.BytesIO(own[MANIFEST]), ())
 
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def manifest_size(names: Iterable[str]) -> int:
 
 
 def _write(stream: IO[bytes], top: str, digests: Mapping[str, Digest], files: Mapping[str, Path], own: Mapping[str, bytes]) -> None:
-    members = {name: header(f"{top}/{name}", digests[name].size) for name in _sorted(digests)}
+    members = {name: header(f"{top}/{name}", digests[name].size) for name in sorted(digests, key=str.encode)}
     compressor = zstandard.ZstdCompressor(level=LEVEL, threads=0, write_content_size=True, write_checksum=True)
     compressed = compressor.stream_writer(stream, size=_tar_size(members.values()), closefd=False)
     with tarfile.open(fileobj=compressed, mode="w|", format=tarfile.PAX_FORMAT) as tar:
@@ -200,10 +200,6 @@ def _check_names(files: Mapping[str, Path], top: str) -> None:
                 raise ArchiveRefused(f"{str(parent)!r} cannot be both a file and the folder of {name!r}.")
         if not path.is_file():
             raise ArchiveRefused(f"{name} is missing or is no plain file.", look=str(path), do="Run snakemake again.")
-
-
-def _sorted(names: Mapping[str, object]) -> list[str]:
-    return sorted(names, key=lambda name: name.encode())
 
 
 def _digest(name: str, stream: IO[bytes], patterns: Sequence[SecretPattern], look: str | None = None) -> Digest:

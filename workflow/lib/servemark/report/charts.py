@@ -97,14 +97,10 @@ def looks(names: Sequence[str]) -> dict[str, Any]:
 
 
 def panels(rows: Sequence[Mapping[str, Any]], names: Sequence[str], throughputs: Sequence[str] = tuple(THROUGHPUTS)) -> list[Panel]:
-    """Group accepted measurements that can share an axis, and plot each group.
+    """Group accepted rows of the tidy table that can share an axis, and plot each group.
 
-    Points without concurrency and without rate have no place on an axis; the tables still show them.
-
-    Args:
-        rows: of the tidy table.
-        names: the deployments of the legend, in the order that gives each its look.
-        throughputs: columns that the throughput plot can show.
+    Points without concurrency and without rate have no place on an axis; the tables still show them. ``names`` are the deployments of
+    the legend, in the order that gives each its look; ``throughputs`` the columns that the throughput plot can show.
     """
     groups: dict[tuple[str, bool, int | None], list[Mapping[str, Any]]] = {}
     for row in rows:

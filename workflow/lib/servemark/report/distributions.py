@@ -55,10 +55,9 @@ _Results = list[tuple[Measurement, Path]]
 
 
 def distributions(results: Iterable[tuple[Measurement, Path]], most: int = MOST) -> list[Distribution]:
-    """Return every load of which accepted measurements are given, by workload and load.
+    """Return every load of which accepted measurements are given, with their raw results, by workload and load.
 
-    Args:
-        results: measurements and the files of their per-request results. A file that cannot be read is left out: the verdict reports it.
+    A file that cannot be read is left out: the verdict reports it.
     """
     loads: dict[_Load, _Results] = {}
     for record, path in results:

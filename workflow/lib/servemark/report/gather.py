@@ -96,12 +96,11 @@ class RunRecords:
             name: relative to the folder, perhaps from another record.
             needed: a missing record is wrong, too.
         """
-        path = locate(self.folder, name)
-        if path is None:
-            self.wrong += [missing(name)] if needed else []
-            return None
         try:
-            return kind.read(path)
+            path = locate(self.folder, name)
+            if path is not None:
+                return kind.read(path)
+            self.wrong += [missing(name)] if needed else []
         except ServemarkError as error:
             self.wrong.append(error)
         except RecursionError:
@@ -147,7 +146,10 @@ def read(folder: Path, *, strict: bool = False) -> RunRecords:
         ServemarkError: with ``strict``, a record is missing or damaged; a planned point may have none.
     """
     found = RunRecords(folder=folder)
-    found.config = _config(found)
+    try:
+        found.config = _config(folder)
+    except ServemarkError as error:
+        found.wrong.append(error)
     found.run = str(found.config.get("run", folder.name))
     found.hardware = found.take(records.Hardware, "hardware.json", needed=strict)
     present = sorted(path.parent.name for path in folder.glob("deployments/*/plan.json"))
@@ -217,17 +219,14 @@ def _point(found: RunRecords, place: str, deployment: str, point: records.Planne
         found.timelines[deployment, load] = timeline
 
 
-def _config(found: RunRecords) -> dict[str, Any]:
-    path = locate(found.folder, "config.json")
+def _config(folder: Path) -> dict[str, Any]:
+    path = locate(folder, "config.json")
     if path is None:
-        found.wrong.append(missing("config.json"))
-        return {}
+        raise missing("config.json")
     try:
         config = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        found.wrong.append(broken(f"config.json cannot be read: {error}"))
-        return {}
+        raise broken(f"config.json cannot be read: {error}") from None
     if not isinstance(config, dict) or not isinstance(config.get("deployments", {}), dict):
-        found.wrong.append(broken("config.json is not a configuration."))
-        return {}
+        raise broken("config.json is not a configuration.")
     return config

@@ -55,23 +55,6 @@ def _devices(numbers: Sequence[int]) -> str:
     return f"devices {', '.join(map(str, numbers))}"
 
 
-def jobs(data: RunRecords) -> list[dict[str, Any]]:
-    """Return one entry a deployment that ran in jobs: their accounts, each with its GPU-hours, and the totals."""
-    return [
-        {
-            "deployment": name,
-            "account": account,
-            "lines": [
-                {"job": job, "hours": None if job.gpus is None or job.elapsed_s is None else job.gpus * job.elapsed_s / 3600}
-                for job in account.jobs
-            ],
-            "share": account.gpu_hours_used / account.gpu_hours_allocated if account.gpu_hours_allocated else None,
-        }
-        for name, account in sorted(data.accounts.items())
-        if account.jobs
-    ]
-
-
 def balance(data: RunRecords) -> list[dict[str, Any]]:
     """Return one row an accepted measurement of several replicas: requests of each, and the most over the mean (1 is even).
 

@@ -51,7 +51,6 @@ def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = 
     headline = views.headlines(points, data)
     found = gaps(data)
     later = made_good(data, found)
-    groups = comparison.groups(points, data)
     shares, unknown = roofline.shares(points, data)
     # Markup marks what needs no escaping: our own files, the pinned bundle, and JSON that _json has escaped.
     page = _template().render(
@@ -70,8 +69,7 @@ def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = 
         attempts=attempt_rows(data, [*found, *later]),
         rejected=rejected_rows(shown.first(data.rejected), [*found, *later]),
         made_good=later,
-        all_groups=groups,
-        groups=shown.groups(groups),
+        groups=comparison.groups(points, data),
         router_pairs=[pair for pair in comparison.pairs(points, data) if shown.shows(pair.router)],
         loads_left_out=distributions.left_out(made.bins, points),
         heaviest=distributions.heaviest(made.bins),
@@ -106,7 +104,7 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    modules = {"columns": columns, "comparison": comparison, "nodes_section": nodes_section, "starting": starting, "views": views}
+    modules = {"columns": columns, "comparison": comparison, "starting": starting, "views": views}
     environment.globals |= {**modules, "words": formatting, "hiding": visible_gpus.hiding}
     names = ("number", "quantity", "plural", "seconds", "clock", "size")
     environment.filters |= {name: getattr(formatting, name) for name in names}

@@ -38,9 +38,10 @@ class Share:
 
 def shares(points: Sequence[Mapping[str, Any]], data: RunRecords) -> tuple[list[Share], list[str]]:
     """Return the share of every accepted load point (of ``views.medians``), and why others have none, a sentence each."""
-    device = _device(data)
-    if isinstance(device, str):
-        return [], [device]
+    try:
+        device = _device(data)
+    except ServemarkError as error:
+        return [], [error.what]
     found: list[Share] = []
     missing: dict[str, None] = {}
     for point in points:
@@ -49,38 +50,36 @@ def shares(points: Sequence[Mapping[str, Any]], data: RunRecords) -> tuple[list[
         if point["concurrency"] is None or point["request_rate_per_s"] is not None:
             missing[f"Workload {point['workload']}: its load is a rate of requests, for which no bound is worked out."] = None
             continue
-        made = _bound(data, data.plans.get(point["deployment"]), point, device)
-        if isinstance(made, str):
-            missing[f"Deployment {point['deployment']}: {made}"] = None
-        else:
-            found.append(Share(point, made))
+        try:
+            found.append(Share(point, _bound(data, data.plans.get(point["deployment"]), point, device)))
+        except ServemarkError as error:
+            missing[f"Deployment {point['deployment']}: {error.what}"] = None
     return found, list(missing)
 
 
-def _device(data: RunRecords) -> Device | str:
+def _device(data: RunRecords) -> Device:
     if data.machine.accelerator == "cpu":
-        return "The deployments ran on a CPU, whose memory bandwidth and arithmetic peak are not probed."
+        raise ServemarkError("The deployments ran on a CPU, whose memory bandwidth and arithmetic peak are not probed.")
     names = sorted({gpu.name for gpu in data.machine.gpus})
     if len(names) != 1:
-        return f"The GPUs are not of one kind: {', '.join(names) or 'none was found'}."
-    return DEVICES.get(names[0]) or f"The peaks of {names[0]} are not in servemark's list."
+        raise ServemarkError(f"The GPUs are not of one kind: {', '.join(names) or 'none was found'}.")
+    if names[0] not in DEVICES:
+        raise ServemarkError(f"The peaks of {names[0]} are not in servemark's list.")
+    return DEVICES[names[0]]
 
 
-def _bound(data: RunRecords, plan: Plan | None, point: Mapping[str, Any], device: Device) -> Bound | str:
+def _bound(data: RunRecords, plan: Plan | None, point: Mapping[str, Any], device: Device) -> Bound:
     if plan is None or plan.model not in data.manifests:
-        return "its plan or its model's manifest is not there."
+        raise ServemarkError("its plan or its model's manifest is not there.")
     load = plan.load_of(point["workload"])
     if load is None:
-        return f"the lengths of workload {point['workload']} are not planned."
-    try:
-        return bound(
-            Architecture.from_config(data.manifests[plan.model].config),
-            plan.asked_by(point["workload"]),
-            device,
-            concurrency=point["concurrency"],
-            input_tokens=own_tokens(load, plan.options),
-            output_tokens=load.prompts.output_tokens,
-            kv_element_bytes=1 if str(plan.options.get("kv-cache-dtype", "")).startswith("fp8") else None,
-        )
-    except ServemarkError as error:
-        return error.what
+        raise ServemarkError(f"the lengths of workload {point['workload']} are not planned.")
+    return bound(
+        Architecture.from_config(data.manifests[plan.model].config),
+        plan.asked_by(point["workload"]),
+        device,
+        concurrency=point["concurrency"],
+        input_tokens=own_tokens(load, plan.options),
+        output_tokens=load.prompts.output_tokens,
+        kv_element_bytes=1 if str(plan.options.get("kv-cache-dtype", "")).startswith("fp8") else None,
+    )

@@ -21,8 +21,7 @@ LOAD = ("deployment", "workload", "concurrency", "request_rate_per_s")
 def tidy(measurements: Sequence[Measurement], accounts: Iterable[Accounting] = ()) -> pd.DataFrame:
     """Return one row a measurement with all ``COLUMNS``, ordered by deployment, workload, load and repetition.
 
-    Args:
-        accounts: tell which of the scheduler's jobs an attempt ran in.
+    ``accounts`` name the scheduler's job that an attempt ran in.
     """
     jobs = {attempt: job.job_id for account in accounts for job in account.jobs for attempt in job.attempts}
     found = (Row(item, topology(item), jobs.get(item.attempt or "")) for item in ordered(measurements))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from servemark.records import Measurement
 from servemark.report import formatting
-from servemark.report.comparison import OUTPUT, Group, Point
+from servemark.report.comparison import OUTPUT, Point
 from servemark.report.distributions import Distribution
 
 WHOLE = 2_000
@@ -29,10 +29,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Selection:
-    """The load points and deployments that a page shows.
-
-    ``points`` are the rows of the tables (``views.medians``), ``series`` the deployments of the plots, in alphabetical order.
-    """
+    """The load points in the tables (rows of ``views.medians``) and the deployments in the plots (``series``) of a page."""
 
     whole: bool
     points: Sequence[Point]
@@ -65,10 +62,6 @@ class Selection:
         """Return the headline cards to show (``views.headlines``): those of the plots, and one where no plot has any."""
         return [card for card in cards if self.plots(card["deployment"])] or list(cards[:1])
 
-    def groups(self, groups: Sequence[Group]) -> list[Group]:
-        """Return the comparison without the load points that the tables leave out."""
-        return [replace(group, rows=tuple(row for row in group.rows if self.shows(row.point))) for group in groups]
-
     def worst(self, balance: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Return of each load point in the tables the repetition with the highest imbalance (``nodes_section.balance``)."""
         found: dict[Any, Mapping[str, Any]] = {}
@@ -90,13 +83,7 @@ class Selection:
 
 
 def select(points: Sequence[Point], names: Sequence[str], *, whole: bool) -> Selection:
-    """Return what the page shows.
-
-    Args:
-        points: the medians of every load point (``views.medians``), by deployment, workload and load.
-        names: deployments with accepted measurements.
-        whole: show everything.
-    """
+    """Return what the page shows of all load points, which come by load, and of the deployments with accepted measurements."""
     if whole:
         return Selection(True, points, names, frozenset(), frozenset())
     groups: dict[tuple[str, str], list[Point]] = {}

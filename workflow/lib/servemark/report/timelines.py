@@ -38,11 +38,7 @@ def belongs(timeline: Timeline, record: Measurement) -> bool:
 
 
 def shown(measurements: Iterable[Measurement], timelines: Mapping[tuple[str, str], Timeline]) -> list[tuple[Measurement, dict[str, Any]]]:
-    """Return the measurements whose timelines the page shows, in the order of the table, each with the row of its timeline.
-
-    Args:
-        timelines: by deployment and point.
-    """
+    """Return the measurements whose timelines the page shows, in the order of the table, each with the row of its timeline."""
     accepted = [item for item in ordered(list(measurements)) if item.verdict != "INVALID"]
     found = [(item, timeline, samples) for item in accepted if (timeline := timelines.get(_key(item))) and (samples := _merged(timeline))]
     if len(found) > MOST_POINTS:

@@ -121,16 +121,3 @@ def clients(data: RunRecords) -> list[dict[str, Any]]:
         if item.client_cpu is not None and item.verdict != "INVALID":
             kept["cpu"] = max(kept["cpu"] or 0.0, 100 * item.client_cpu)
     return list(found.values())
-
-
-def memory(data: RunRecords) -> list[dict[str, Any]]:
-    """Return planned against observed memory: one row a deployment and figure; ``ratio`` is observed over planned."""
-    result = []
-    for name in data.deployments:
-        plan, startup = data.plans.get(name), data.startups.get(name)
-        for figure, label in formatting.MEMORY.items():
-            planned = getattr(plan.estimate, figure) if plan and plan.estimate else None
-            observed, ratio = (startup.observed.get(figure), startup.differences.get(figure)) if startup else (None, None)
-            if planned is not None or observed is not None:
-                result.append({"deployment": name, "label": label, "planned": planned, "observed": observed, "ratio": ratio})
-    return result
