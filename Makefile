@@ -8,7 +8,7 @@ SLURM_TESTS := (core or not faults) and not real_slurm_full and not full
 # The locks are whole, and of wheels alone: pip looks for nothing that they do not name, and builds nothing.
 INSTALL := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --no-deps --only-binary :all:
 
-.PHONY: demo test test-standin test-unit test-integration test-real test-slurm test-slurm-standin test-full slurm-sandbox lint setup setup-test generate lock clean help
+.PHONY: demo test test-standin test-unit test-integration test-real test-slurm test-slurm-standin test-full slurm-sandbox lint docs setup setup-test generate lock clean help
 
 help:
 	@echo "make demo   set up, then measure a tiny model on real vLLM (CPU): results/demo/report.html"
@@ -20,6 +20,7 @@ help:
 	@echo "make slurm-sandbox  a shell on that Slurm's login node; it names the cluster file to use there"
 	@echo "make setup  the workflow environment alone (.venv with snakemake and servemark)"
 	@echo "make lint   formatters, linters, type checker"
+	@echo "make docs   the documents as a site: .cache/site/index.html"
 	@echo "make clean  remove .venv, results/demo, results/cache and .snakemake (asks nothing)"
 
 demo: setup
@@ -84,6 +85,11 @@ $(VENV)/.test-ready: envs/test.lock $(VENV)/.workflow-ready
 
 lint: setup-test
 	PATH="$$PWD/$(VENV)/bin:$$PATH" .ci/lint
+
+# Opens from a file. A link that leads nowhere fails.
+docs: setup-test
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --quiet --strict
+	@echo "servemark: open .cache/site/index.html"
 
 # Schemas and tables that are made from the types; tests fail when they are out of step.
 generate: setup
