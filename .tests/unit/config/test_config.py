@@ -22,6 +22,7 @@ from servemark.config.topology import AskedTopology
 from servemark.errors import ConfigError
 
 CONFIG = ROOT / "config"
+PAGE = ROOT / document.PAGE
 
 
 def small(**changes):
@@ -241,9 +242,9 @@ def test_the_schema_files_are_the_generated_ones(model, name):
     assert json.loads((CONFIG / name).read_text()) == document.json_schema(model), "run servemark generate"
 
 
-def test_the_readme_holds_the_generated_table():
-    text = (CONFIG / "README.md").read_text()
-    assert text == document.readme_text(text), "run servemark generate"
+def test_the_page_holds_the_generated_tables():
+    text = PAGE.read_text()
+    assert text == document.page_text(text), "run servemark generate"
 
 
 @pytest.mark.parametrize(("model", "least"), [(Config, 40), (Site, 25)])
@@ -292,14 +293,10 @@ def test_the_schema_refuses_what_the_types_refuse(changes):
 
 
 def _blocks(language):
-    return [
-        text
-        for kind, text in re.findall(r"^```(\w*)\n(.*?)^```$", (CONFIG / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-        if kind == language
-    ]
+    return [text for kind, text in re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE) if kind == language]
 
 
-def test_the_smallest_configuration_and_the_sweeps_of_the_readme_are_valid(tmp_path):
+def test_the_smallest_configuration_and_the_sweeps_of_the_page_are_valid(tmp_path):
     smallest, topology, sweeps = _blocks("yaml")
     assert AskedTopology(**yaml.safe_load(topology)["topology"]).devices_per_node == 4
     path = tmp_path / "my.yaml"
@@ -308,7 +305,7 @@ def test_the_smallest_configuration_and_the_sweeps_of_the_readme_are_valid(tmp_p
     assert config.run == "first" and len(config.sweeps) == 2
 
 
-def test_the_message_of_the_readme_is_the_real_one(tmp_path, monkeypatch):
+def test_the_message_of_the_page_is_the_real_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     smallest = _blocks("yaml")[0]
     compact = "  plain: {model: tiny, environment: cpu}\n"
@@ -322,15 +319,16 @@ def test_the_message_of_the_readme_is_the_real_one(tmp_path, monkeypatch):
 
 def test_writing_the_documents_renews_only_the_table(tmp_path):
     tables = [f"{first}\nSTALE\n{last}" for first, last in map(document.marks, (Config, Site))]
-    (tmp_path / "README.md").write_text("\n".join(["before", *tables, "after\n"]))
-    document.write(tmp_path)
-    text = (tmp_path / "README.md").read_text()
+    page = tmp_path / "page.md"
+    page.write_text("\n".join(["before", *tables, "after\n"]))
+    document.write(tmp_path, page)
+    text = page.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "STALE" not in text
     assert document.key_table() in text and document.key_table(Site) in text
     assert json.loads((tmp_path / "schema.json").read_text()) == document.json_schema()
 
 
 @pytest.mark.parametrize("text", ["nothing", document.marks(Config)[0], "\n".join((*document.marks(Config), document.marks(Site)[0]))])
-def test_a_readme_without_the_markers_is_refused(text):
+def test_a_page_without_the_markers_is_refused(text):
     with pytest.raises(ValueError):
-        document.readme_text(text)
+        document.page_text(text)

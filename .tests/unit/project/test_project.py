@@ -124,8 +124,9 @@ def test_check_answers_a_mistake_with_exit_code_2_and_the_place(tmp_path, capsys
 
 
 def test_generate_writes_what_is_committed(tmp_path):
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "README.md").write_text((ROOT / "config" / "README.md").read_text())
+    pages = [f"docs/reference/{name}.md" for name in ("configuration", "columns", "command-line", "reasons", "records")]
+    (tmp_path / pages[0]).parent.mkdir(parents=True)
+    (tmp_path / pages[0]).write_text((ROOT / pages[0]).read_text())
     assert cli.main(["generate", str(tmp_path)]) == 0
-    for name in ("config/schema.json", "config/README.md", "workflow/schemas/plan.schema.json"):
+    for name in ("config/schema.json", "workflow/schemas/plan.schema.json", *pages):
         assert (tmp_path / name).read_text() == (ROOT / name).read_text()

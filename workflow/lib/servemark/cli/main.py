@@ -45,10 +45,14 @@ def check(path: Path, cluster: str | None = None) -> None:
 
 
 def generate(root: Path) -> None:
-    """Write the configuration's schema and reference, the records' schemas, and the page of all reasons."""
-    document.write(root / "config")
+    """Write the schemas of the configuration and of the records, and the reference pages."""
+    # Here, because pandas takes longer to load than the other commands take in all.
+    from servemark.cli import reference_pages
+
+    document.write(root / "config", root / document.PAGE)
     schemas.write(root / "workflow" / "schemas")
     reference.write(root)
+    reference_pages.write(root)
 
 
 def status(as_json: bool) -> None:

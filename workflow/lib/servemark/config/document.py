@@ -17,11 +17,13 @@ from servemark.config.workload import KINDS, Workload
 from servemark.records.base import MOST, write_atomically
 
 DOCUMENTS: dict[type[BaseModel], tuple[str, str]] = {Config: ("keys", "schema.json"), Site: ("cluster keys", "cluster.schema.json")}
-"""Word in the marks around the table of README.md, and name of the schema's file."""
+"""Word in the marks around the table of the page, and name of the schema's file."""
+PAGE = Path("docs", "reference", "configuration.md")
+"""The page with the tables, in a checkout."""
 
 
 def marks(model: type[BaseModel]) -> tuple[str, str]:
-    """Return the lines around a type's table in README.md."""
+    """Return the lines around a type's table in the page."""
     word = DOCUMENTS[model][0]
     return f"<!-- {word}: generated from the types -->", f"<!-- {word}: end -->"
 
@@ -114,7 +116,7 @@ def _default(field: FieldInfo) -> str:
     return f"`{field.default:g}`" if isinstance(field.default, float) else f"`{field.default}`"
 
 
-def readme_text(current: str) -> str:
+def page_text(current: str) -> str:
     """Return ``current`` with the tables of keys between their marks renewed; raise ValueError if a mark is missing."""
     for model in DOCUMENTS:
         first, last = marks(model)
@@ -126,9 +128,8 @@ def readme_text(current: str) -> str:
     return current
 
 
-def write(folder: Path) -> None:
-    """Renew the schemas and the tables of ``README.md`` in ``folder``."""
+def write(folder: Path, page: Path) -> None:
+    """Write the schemas into ``folder`` and the tables of ``page``."""
     for model, (_, name) in DOCUMENTS.items():
         write_atomically(folder / name, json.dumps(json_schema(model), indent=2, ensure_ascii=False) + "\n")
-    readme = folder / "README.md"
-    write_atomically(readme, readme_text(readme.read_text(encoding="utf-8")))
+    write_atomically(page, page_text(page.read_text(encoding="utf-8")))
