@@ -88,7 +88,7 @@ lint: setup-test
 
 # Opens from a file. A link that leads nowhere fails.
 docs: setup-test
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict
 	@echo "servemark: open .cache/site/index.html"
 
 # Schemas and tables that are made from the types; tests fail when they are out of step.

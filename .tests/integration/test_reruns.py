@@ -1,4 +1,4 @@
-"""What runs again when something is changed or lost: a test for each row of the table in workflow/README.md."""
+"""What runs again when something is changed or lost: a test for each row of the table in docs/explanation/ledger.md."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_every_product_comes_back_and_only_what_is_lost_twice_is_measured_again(
 
 
 def test_every_row_of_the_table_has_its_test():
-    text = (ROOT / "workflow" / "README.md").read_text()
+    text = (ROOT / "docs" / "explanation" / "ledger.md").read_text()
     table = text.partition("| row | you change or lose |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE)
     assert len(rows) == len(set(rows)) > 15

@@ -195,7 +195,7 @@ def test_next_run_keeps_the_complete_files_of_a_killed_one(hub, tmp_path, wait_f
     said, _ = second.communicate(timeout=120)
     assert second.returncode == 0, said
     assert said.strip() == f"hf:{REPOSITORY}@main (commit {FIRST})"
-    # As workflow/README.md states: nothing is kept of a file that is not complete.
+    # As docs/explanation/architecture.md states: nothing is kept of a file that is not complete.
     assert hub.ranges("model.safetensors") == [None, None]
     assert [hub.fetched().count(name) for name in small] == [1, 1, 1]
     assert (home(tmp_path) / FIRST / "model.safetensors").read_bytes() == content
