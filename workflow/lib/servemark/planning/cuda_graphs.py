@@ -21,7 +21,7 @@ while a wave of requests ends and the next begins, and a step that is larger tha
 UNEVEN = 2
 """Sizes of vLLM's own list that are captured above the equal share of one of several engines: 8 and 16 requests more, or 16 and 32 from 256
 on. Balancing leaves one engine with a few requests more than the share (``engine_most`` in advice.yaml), and data parallel engines all pad
-to the largest step among them. workflow/README.md, CUDA graphs, has what a coarser list costs."""
+to the largest step among them. docs/explanation/start-up.md has what a coarser list costs."""
 
 # Options that turn speculative decoding on (vllm/engine/arg_utils.py).
 SPECULATION = ("speculative-config", "spec-method", "spec-model", "spec-tokens")
@@ -45,8 +45,8 @@ def captured(requests: int) -> int:
 def coarse(largest: int) -> tuple[int, ...]:
     """Return sizes for the steps between those that load points name: doubling to 32, then steps of 32, or of an eighth from 512 on.
 
-    vLLM pads a step to the next size, so padding stays below 32 requests, or below an eighth of the step from 256 on. workflow/README.md,
-    CUDA graphs, has what padding costs. To 512 these are 21 sizes where vLLM's own are 51; all of them are in its own list too.
+    vLLM pads a step to the next size, so padding stays below 32 requests, or below an eighth of the step from 256 on.
+    docs/explanation/start-up.md has what padding costs. To 512 these are 21 sizes where vLLM's own are 51; all of them are in its own list too.
     """
     sizes, size = [], 1
     while size <= largest:
