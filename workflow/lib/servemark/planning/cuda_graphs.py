@@ -46,7 +46,8 @@ def coarse(largest: int) -> tuple[int, ...]:
     """Return sizes for the steps between those that load points name: doubling to 32, then steps of 32, or of an eighth from 512 on.
 
     vLLM pads a step to the next size, so padding stays below 32 requests, or below an eighth of the step from 256 on.
-    docs/explanation/start-up.md has what padding costs. To 512 these are 21 sizes where vLLM's own are 51; all of them are in its own list too.
+    docs/explanation/start-up.md has what padding costs. To 512 these are 21 sizes where vLLM's own are 51; all of them are in its own list
+    too.
     """
     sizes, size = [], 1
     while size <= largest:
