@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from builders.paths import ROOT
+from servemark.config.load import load
 
 READMES = [ROOT / folder / "README.md" for folder in ("config", "envs", "profiles", "workflow")]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *READMES])
@@ -43,6 +44,15 @@ def test_every_path_of_the_checkout_that_is_named_exists(page):
     roots = (page.parent, ROOT, ROOT / "workflow" / "lib" / "servemark")
     real = [name for name in named if not re.search(r"/[A-Z]+\b(?!\.md)|ourcluster", name)]
     assert [name for name in real if not any((root / name).exists() for root in roots)] == []
+
+
+def test_every_whole_configuration_in_the_documents_is_valid(tmp_path):
+    blocks = [block for page in PAGES for block in re.findall(r"^```yaml\n(run: .*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)]
+    for number, block in enumerate(blocks):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(block)
+        assert load(path).deployments
+    assert len(blocks) >= 4
 
 
 def test_the_site_has_every_page_and_no_other():
