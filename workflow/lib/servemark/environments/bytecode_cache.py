@@ -1,7 +1,7 @@
 """The folder of compiled modules for an environment that does not keep them next to its sources.
 
 pip --no-compile, uv and most container images install without bytecode. Python adds it when it first imports a module, unless it may not
-write there or PYTHONDONTWRITEBYTECODE is set. Then every process compiles every module again (workflow/README.md has the seconds).
+write there or PYTHONDONTWRITEBYTECODE is set. Then every process compiles every module again (seconds: docs/explanation/start-up.md).
 PYTHONPYCACHEPREFIX names a folder of ours instead. Python checks each file there against size and time of its source.
 """
 
