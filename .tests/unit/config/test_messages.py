@@ -175,7 +175,7 @@ BAD = [
     ("    model: tiny\n", "    model: tiny\n    port: 80  #!\n", "deployments.plain.port", "65535"),
     # workloads
     ("    dataset: random", "    dataset: randm  #!", "workloads.chat.dataset", "`random`"),
-    ("    dataset: random", "    datset: random  #!", "workloads.chat.datset", "`dataset`"),
+    ("    dataset: random", "    datasett: random  #!", "workloads.chat.datasett", "`dataset`"),
     ("    dataset: random", "    dataset: 5  #!", "workloads.chat.dataset", "allowed: random"),
     ("    dataset: random", "    dataset:  #!", "workloads.chat.dataset", "allowed: random"),
     ("    dataset: random", "    dataset: [random]  #!", "workloads.chat.dataset", "allowed: random"),

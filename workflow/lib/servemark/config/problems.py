@@ -221,5 +221,5 @@ def config_error(problems: Sequence[Problem], data: Any, sources: Sequence[Sourc
         lines[_SHOWN_PROBLEMS:] = [f"  ... and {len(lines) - _SHOWN_PROBLEMS} more"]
     return ConfigError(
         "\n".join([f"{head}; nothing was started.", *lines]),
-        do="Correct what is listed and run again; config/README.md explains every key.",
+        do="Correct what is listed and run again; docs/reference/configuration.md explains every key.",
     )
