@@ -22,69 +22,6 @@ EXIT_CODES = (
     ("130", "interrupted"),
 )
 
-STATISTICS = {
-    "mean": "mean",
-    "std": "standard deviation",
-    "p50": "median",
-    "p95": "95th percentile",
-    "p99": "99th percentile",
-    "max": "largest value",
-}
-LATENCIES = {
-    "ttft": "time to first token",
-    "tpot": "mean time per output token after the first, of each request",
-    "itl": "time between two chunks of a stream",
-    "e2el": "time from the start of a request to its last token",
-}
-
-MEANINGS = {
-    "deployment": "name of the deployment",
-    "workload": "name of the workload",
-    "point": "name of the load point",
-    "nodes": "nodes of the servers",
-    "devices": "ranks over all nodes and replicas",
-    "tensor_parallel": "ranks that share every layer",
-    "pipeline_parallel": "ranks that each hold some layers",
-    "data_parallel": "engines of one server",
-    "replicas": "servers behind one address",
-    "balancing": "what spreads requests over the engines of a server: `server` or `router`",
-    "routing": "how the router chooses; empty without a router",
-    "executor": "what starts the ranks: `single`, `mp` or `ray`",
-    "client": "node of the client: `head`, or `own`",
-    "concurrency": "most requests in flight; empty where only a rate limits them",
-    "request_rate_per_s": "requests per second that were asked for; empty without a rate",
-    "repetition": "number of the repetition, from 1",
-    "seed": "seed of the prompts",
-    "input_tokens": "tokens of each prompt, without a prefix that all prompts share",
-    "output_tokens": "output tokens of each request",
-    "clients": "processes of the client",
-    "ask": "target of the requests: `endpoint`, or `replica` past the router",
-    "verdict": "VALID, SUSPECT or INVALID",
-    "reasons": "codes of the [reasons](reasons.md), separated by spaces",
-    "failure": "code of the failure that left the point without a measurement",
-    "requests_asked": "requests of the load point",
-    "requests_completed": "requests that completed",
-    "requests_failed": "requests that failed",
-    "duration_s": "length of the measurement; [how it is taken](../explanation/numbers.md#from-requests-to-results)",
-    "total_input_tokens": "input tokens of all completed requests, with a shared prefix",
-    "total_output_tokens": "output tokens of all completed requests",
-    "output_tokens_per_s": "output tokens per second",
-    "total_tokens_per_s": "input and output tokens per second",
-    "requests_per_s": "completed requests per second",
-    **{f"{name}_{key}_ms": f"{words}: {statistic}" for name, words in LATENCIES.items() for key, statistic in STATISTICS.items()},
-    **{f"{name}_count": f"{words}: number of values" for name, words in LATENCIES.items()},
-    "replica_requests": "requests of each replica, such as `r0=64 r1=66`; empty for one replica",
-    "client_cpu_cores": "CPU time of the busiest client process, in cores",
-    "started_at": "start of the measurement, UTC",
-    "client_node": "node of the client",
-    "job_id": "job of the scheduler that measured; empty without one",
-    "attempt": "folder of the attempt that measured",
-    "key": "ledger key",
-    "raw": "file with the per-request results",
-    "raw_sha256": "sha256 of that file",
-}
-"""Column -> what it holds."""
-
 
 def write(root: Path) -> None:
     """Write the pages below ``root``, the top folder of a checkout."""
@@ -116,7 +53,7 @@ def columns() -> str:
 
 def _column(column: Column) -> tuple[str, ...]:
     kind = {"string": "text", "Int64": "whole number", "float64": "number"}[column.dtype]
-    return f"`{column.name}`", kind, "yes" if column.figure else "", MEANINGS[column.name]
+    return f"`{column.name}`", kind, "yes" if column.figure else "", column.meaning
 
 
 def command_line(parser: argparse.ArgumentParser) -> str:

@@ -13,7 +13,20 @@ from servemark.records import LoadPoint, Measurement, Topology
 from servemark.report import formatting
 
 _TEXT, _WHOLE, _NUMBER = "string", "Int64", "float64"
-STATISTICS = ("mean", "std", "p50", "p95", "p99", "max")
+STATISTICS = {
+    "mean": "mean",
+    "std": "standard deviation",
+    "p50": "median",
+    "p95": "95th percentile",
+    "p99": "99th percentile",
+    "max": "largest value",
+}
+_LATENCIES = {
+    "ttft": "time to first token",
+    "tpot": "mean time per output token after the first, of each request",
+    "itl": "time between two chunks of a stream",
+    "e2el": "time from the start of a request to its last token",
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +62,7 @@ class Column:
     """One column.
 
     Attributes:
+        meaning: what it holds, for docs/reference/columns.md.
         figure: a measured value, which INVALID measurements do not have.
         label, unit: full heading in the report. Figures with a label are summarised over the repetitions of a load point.
         group, heading: the report's table of medians has the column under ``heading`` in this group; such a figure has a label.
@@ -57,6 +71,7 @@ class Column:
     """
 
     name: str
+    meaning: str
     dtype: str
     read: Callable[[Row], Any]
     figure: bool = False
@@ -92,8 +107,8 @@ def replicas(item: Measurement) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda pair: (len(pair[0]), pair[0])))
 
 
-def _of_topology(name: str, dtype: str) -> Column:
-    return Column(name, dtype, lambda row: getattr(row.shape, name, None))
+def _of_topology(name: str, meaning: str, dtype: str) -> Column:
+    return Column(name, meaning, dtype, lambda row: getattr(row.shape, name, None))
 
 
 def _latency(metric: str, statistic: str) -> Column:
@@ -101,67 +116,74 @@ def _latency(metric: str, statistic: str) -> Column:
         return getattr(getattr(row.item, f"{metric}_ms"), statistic, None)
 
     if statistic == "count":
-        return Column(f"{metric}_count", _WHOLE, read, figure=True)
+        return Column(f"{metric}_count", f"{_LATENCIES[metric]}: number of values", _WHOLE, read, figure=True)
     label = f"{metric.upper()} {statistic}"
     return Column(
-        f"{metric}_{statistic}_ms", _NUMBER, read, figure=True, label=label, unit="ms",
+        f"{metric}_{statistic}_ms", f"{_LATENCIES[metric]}: {STATISTICS[statistic]}", _NUMBER, read, figure=True, label=label, unit="ms",
         group=LATENCIES[metric] if statistic in ("p50", "p95", "p99") else None, heading=statistic,
         verdicts=label == "TTFT p99", terminal=label if label in ("TTFT p50", "TTFT p99", "TPOT p50", "E2EL p50") else "",
     )  # fmt: skip
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("deployment", _TEXT, lambda row: row.item.deployment),
-    Column("workload", _TEXT, lambda row: row.load.workload),
-    Column("point", _TEXT, lambda row: row.load.name),
-    # Of the servers; devices are ranks over all nodes.
-    _of_topology("nodes", _WHOLE),
-    Column("devices", _WHOLE, lambda row: row.shape and row.shape.world_size),
-    *(_of_topology(name, _WHOLE) for name in ("tensor_parallel", "pipeline_parallel", "data_parallel", "replicas")),
-    # Who spreads requests over the data parallel engines of a server, and how the router spreads them.
-    _of_topology("balancing", _TEXT),
-    Column("routing", _TEXT, lambda row: row.shape.routing if row.shape and row.shape.routed else None),
-    _of_topology("executor", _TEXT),
-    # Where the load comes from.
-    _of_topology("client", _TEXT),
-    Column("concurrency", _WHOLE, lambda row: row.load.concurrency),
-    Column("request_rate_per_s", _NUMBER, lambda row: row.load.request_rate),
-    Column("repetition", _WHOLE, lambda row: row.load.repetition),
-    Column("seed", _WHOLE, lambda row: row.load.seed),
-    # Of each request, without what all prompts begin with; total_input_tokens holds that too.
-    Column("input_tokens", _WHOLE, lambda row: row.load.prompts.input_tokens),
-    Column("output_tokens", _WHOLE, lambda row: row.load.prompts.output_tokens),
-    Column("clients", _WHOLE, lambda row: row.load.clients),
-    Column("ask", _TEXT, lambda row: row.load.ask),
-    Column("verdict", _TEXT, lambda row: row.item.verdict),
-    # Codes; the sentences stay in the records.
-    Column("reasons", _TEXT, lambda row: " ".join(reason.code for reason in row.item.reasons) or None),
-    Column("failure", _TEXT, lambda row: row.item.failure and row.item.failure.reason),
-    Column("requests_asked", _WHOLE, lambda row: row.load.requests),
-    Column("requests_completed", _WHOLE, lambda row: row.item.completed),
-    Column("requests_failed", _WHOLE, lambda row: row.item.failed),
-    Column("duration_s", _NUMBER, lambda row: row.item.duration_s, figure=True),
-    Column("total_input_tokens", _WHOLE, lambda row: row.item.total_input_tokens, figure=True),
-    Column("total_output_tokens", _WHOLE, lambda row: row.item.total_output_tokens, figure=True),
-    Column("output_tokens_per_s", _NUMBER, lambda row: row.item.output_throughput, figure=True, label="Output tokens/s", group=THROUGHPUT,
+    Column("deployment", "name of the deployment", _TEXT, lambda row: row.item.deployment),
+    Column("workload", "name of the workload", _TEXT, lambda row: row.load.workload),
+    Column("point", "name of the load point", _TEXT, lambda row: row.load.name),
+    _of_topology("nodes", "nodes of the servers", _WHOLE),
+    Column("devices", "ranks over all nodes and replicas", _WHOLE, lambda row: row.shape and row.shape.world_size),
+    _of_topology("tensor_parallel", "ranks that share every layer", _WHOLE),
+    _of_topology("pipeline_parallel", "ranks that each hold some layers", _WHOLE),
+    _of_topology("data_parallel", "engines of one server", _WHOLE),
+    _of_topology("replicas", "servers behind one address", _WHOLE),
+    _of_topology("balancing", "what spreads requests over the engines of a server: `server` or `router`", _TEXT),
+    Column("routing", "how the router chooses; empty without a router",
+           _TEXT, lambda row: row.shape.routing if row.shape and row.shape.routed else None),
+    _of_topology("executor", "what starts the ranks: `single`, `mp` or `ray`", _TEXT),
+    _of_topology("client", "node of the client: `head`, or `own`", _TEXT),
+    Column("concurrency", "most requests in flight; empty where only a rate limits them", _WHOLE, lambda row: row.load.concurrency),
+    Column("request_rate_per_s", "requests per second that were asked for; empty without a rate",
+           _NUMBER, lambda row: row.load.request_rate),
+    Column("repetition", "number of the repetition, from 1", _WHOLE, lambda row: row.load.repetition),
+    Column("seed", "seed of the prompts", _WHOLE, lambda row: row.load.seed),
+    Column("input_tokens", "tokens of each prompt, without a prefix that all prompts share",
+           _WHOLE, lambda row: row.load.prompts.input_tokens),
+    Column("output_tokens", "output tokens of each request", _WHOLE, lambda row: row.load.prompts.output_tokens),
+    Column("clients", "processes of the client", _WHOLE, lambda row: row.load.clients),
+    Column("ask", "target of the requests: `endpoint`, or `replica` past the router", _TEXT, lambda row: row.load.ask),
+    Column("verdict", "VALID, SUSPECT or INVALID", _TEXT, lambda row: row.item.verdict),
+    Column("reasons", "codes of the [reasons](reasons.md), separated by spaces",
+           _TEXT, lambda row: " ".join(reason.code for reason in row.item.reasons) or None),
+    Column("failure", "code of the failure that left the point without a measurement",
+           _TEXT, lambda row: row.item.failure and row.item.failure.reason),
+    Column("requests_asked", "requests of the load point", _WHOLE, lambda row: row.load.requests),
+    Column("requests_completed", "requests that completed", _WHOLE, lambda row: row.item.completed),
+    Column("requests_failed", "requests that failed", _WHOLE, lambda row: row.item.failed),
+    Column("duration_s", "length of the measurement; [how it is taken](../explanation/numbers.md#from-requests-to-results)",
+           _NUMBER, lambda row: row.item.duration_s, figure=True),
+    Column("total_input_tokens", "input tokens of all completed requests, with a shared prefix",
+           _WHOLE, lambda row: row.item.total_input_tokens, figure=True),
+    Column("total_output_tokens", "output tokens of all completed requests", _WHOLE, lambda row: row.item.total_output_tokens, figure=True),
+    Column("output_tokens_per_s", "output tokens per second",
+           _NUMBER, lambda row: row.item.output_throughput, figure=True, label="Output tokens/s", group=THROUGHPUT,
            heading="output tokens", verdicts=True, terminal="out tok/s"),
-    Column("total_tokens_per_s", _NUMBER, lambda row: row.item.total_throughput, figure=True, label="Total tokens/s", group=THROUGHPUT,
+    Column("total_tokens_per_s", "input and output tokens per second",
+           _NUMBER, lambda row: row.item.total_throughput, figure=True, label="Total tokens/s", group=THROUGHPUT,
            heading="all tokens"),
-    Column("requests_per_s", _NUMBER, lambda row: row.item.request_throughput, figure=True, label="Requests/s", group=THROUGHPUT,
+    Column("requests_per_s", "completed requests per second",
+           _NUMBER, lambda row: row.item.request_throughput, figure=True, label="Requests/s", group=THROUGHPUT,
            heading="requests"),
     *(_latency(metric, statistic) for metric in formatting.METRICS for statistic in STATISTICS),
     *(_latency(metric, "count") for metric in formatting.METRICS),
-    # r0=64 r1=66; empty for one replica.
-    Column("replica_requests", _TEXT, lambda row: " ".join(f"{name}={count}" for name, count in replicas(row.item).items()) or None),
-    # Of the busiest process.
-    Column("client_cpu_cores", _NUMBER, lambda row: row.item.client_cpu, figure=True),
-    Column("started_at", _TEXT, lambda row: row.item.started_at),
-    Column("client_node", _TEXT, lambda row: row.item.client_node),
-    Column("job_id", _TEXT, lambda row: row.job_id),
-    Column("attempt", _TEXT, lambda row: row.item.attempt),
-    Column("key", _TEXT, lambda row: row.item.key),
-    Column("raw", _TEXT, lambda row: row.item.raw),
-    Column("raw_sha256", _TEXT, lambda row: row.item.raw_sha256),
+    Column("replica_requests", "requests of each replica, such as `r0=64 r1=66`; empty for one replica",
+           _TEXT, lambda row: " ".join(f"{name}={count}" for name, count in replicas(row.item).items()) or None),
+    Column("client_cpu_cores", "CPU time of the busiest client process, in cores", _NUMBER, lambda row: row.item.client_cpu, figure=True),
+    Column("started_at", "start of the measurement, UTC", _TEXT, lambda row: row.item.started_at),
+    Column("client_node", "node of the client", _TEXT, lambda row: row.item.client_node),
+    Column("job_id", "job of the scheduler that measured; empty without one", _TEXT, lambda row: row.job_id),
+    Column("attempt", "folder of the attempt that measured", _TEXT, lambda row: row.item.attempt),
+    Column("key", "ledger key", _TEXT, lambda row: row.item.key),
+    Column("raw", "file with the per-request results", _TEXT, lambda row: row.item.raw),
+    Column("raw_sha256", "sha256 of that file", _TEXT, lambda row: row.item.raw_sha256),
 )  # fmt: skip
 
 GROUPS = (THROUGHPUT, *LATENCIES.values())
