@@ -158,7 +158,7 @@ class Checkout:
         self.current = Running(process, output)
         return self.current
 
-    def run(self, *arguments: str, seconds: float = 120, **variables: str) -> Finished:
+    def run(self, *arguments: str, seconds: float = 240, **variables: str) -> Finished:
         """Run Snakemake to its end."""
         return self.start(*arguments, **variables).wait(seconds)
 

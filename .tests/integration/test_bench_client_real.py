@@ -23,13 +23,12 @@ from servemark.launch import command_lines
 from servemark.measurement.merge import merge
 from servemark.measurement.raw import read_data
 from servemark.measurement.statistics import recount, span_of
-from servemark.records import PlannedPoint
+from servemark.records import LoadPoint, RandomPrompts
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 FIRST_S, TOKEN_S = 0.2, 0.02
-POINT = PlannedPoint(
-    name="p", workload="w", concurrency=4, repetition=1, seed=3, requests=8, input_tokens=64, output_tokens=20, warmups=6, key=""
-)  # fmt: skip
+PROMPTS = RandomPrompts(dataset="random", input_tokens=64, output_tokens=20)
+POINT = LoadPoint(name="p", workload="w", prompts=PROMPTS, concurrency=4, repetition=1, seed=3, requests=8, warmups=6)
 VARIABLES = {"SERVEMARK_WARMUP": '{"tokens": 5, "shared": 0.0}', "HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": "x"}
 
 

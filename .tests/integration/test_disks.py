@@ -73,7 +73,7 @@ def test_results_disk_filled_while_measuring_loses_no_finished_point(checkout: C
     finished = checkout.started_at("a")
     disks.fill(disk)
 
-    done = run.wait(100)
+    done = run.wait(240)
 
     assert_names(done, disk)
     checkout.assert_all_dead()
@@ -94,7 +94,7 @@ def test_results_disk_turned_read_only_leaves_no_process_and_no_scratch(checkout
     finished = checkout.started_at("a")
     disks.fail(disk)
 
-    done = run.wait(100)
+    done = run.wait(240)
 
     assert_names(done, disk)
     # The records that stand for the deployment stay: they cannot be removed.
@@ -117,7 +117,7 @@ def test_cache_filled_while_measuring_costs_nothing_measured(checkout: Checkout,
     run = start_second_point(checkout)
     disks.fill(disk)
 
-    done = run.wait(100)
+    done = run.wait(240)
 
     assert done.rc == 0, done.text
     assert "warning: chat-c2-r1" in done.text and str(disk) in done.text

@@ -40,9 +40,9 @@ def files_that_hold(secret: str, *folders: Path) -> list[str]:
 
 
 def test_first_run_measures_all_second_does_nothing_and_no_secret_is_left(fresh: Checkout, tmp_path: Path):
-    looking = fresh.run("-n", seconds=30)
+    looking = fresh.run("-n")
     assert looking.rc == 0 and "measure" in looking.text and not fresh.results.exists(), looking.text
-    graph = fresh.run("--rulegraph", seconds=30)
+    graph = fresh.run("--rulegraph")
     assert graph.rc == 0 and "digraph" in graph.text and "stop_deployment" in graph.text, graph.text
 
     running = fresh.start()
@@ -53,7 +53,7 @@ def test_first_run_measures_all_second_does_nothing_and_no_secret_is_left(fresh:
     seen = ""
     while key_file.exists() and running.process.poll() is None:
         seen += every_command_line()
-    first = running.wait(60)
+    first = running.wait(240)
 
     assert first.rc == 0, first.text
     fresh.assert_all_dead(seconds=2)
@@ -109,7 +109,7 @@ def assert_attempts_apart(checkout: Checkout) -> None:
 
 
 def test_deployments_do_not_measure_at_once_nor_block_each_other_on_one_core(checkout: Checkout):
-    done = checkout.run("--cores", "1", seconds=60)
+    done = checkout.run("--cores", "1")
     assert done.rc == 0, done.text
     assert_attempts_apart(checkout)
     checkout.assert_all_dead(seconds=2)

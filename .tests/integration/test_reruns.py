@@ -187,7 +187,7 @@ def test_a_changed_option_runs_the_stages_of_its_deployment_alone(measured: Chec
     measured.config["deployments"]["a"]["options"]["max-num-seqs"] = 8
     begin = time.time()
 
-    again = measured.run(seconds=60)
+    again = measured.run()
 
     assert again.rc == 0, again.text
     assert measured.ran(begin) == plans("a")
@@ -215,7 +215,7 @@ def test_changed_time_outs_and_templates_make_page_and_archive_anew(measured: Ch
     records = measured.digests("a") | measured.digests("b")
     begin = time.time()
 
-    again = measured.run(seconds=60)
+    again = measured.run()
 
     assert again.rc == 0, again.text
     assert measured.ran(begin) == PAGE
@@ -242,7 +242,7 @@ def test_what_the_main_process_makes_good_lets_nothing_run(measured: Checkout):
     lose("ledger", "config.json", "sources.json")(measured)
     begin = time.time()
 
-    again = measured.run(seconds=30)
+    again = measured.run()
 
     assert again.rc == 0 and "4 measurement(s) were gone from the ledger" in again.text, again.text
     assert measured.ran(begin) == set() and "Nothing to be done" in again.text
@@ -264,7 +264,7 @@ def test_every_product_comes_back_and_only_what_is_lost_twice_is_measured_again(
     # And servemark was updated, in what every rule writes with.
     library("records/base")(measured)
 
-    again = measured.run(seconds=60)
+    again = measured.run()
 
     assert again.rc == 0, again.text
     assert [path for path in products if not path.exists()] == []

@@ -137,7 +137,7 @@ def test_a_server_that_dies_is_a_failure_with_its_cause(only_a: Checkout):
     running = serve(only_a)
     server = json.loads((attempt(only_a) / "daemons" / "server.json").read_text())
     os.kill(server["pid"], signal.SIGKILL)
-    done = running.wait(30)
+    done = running.wait(240)
     assert done.rc == 1
     assert "The server died while it was held: server" in done.text and "ended by signal 9" in done.text, done.text
     assert "Traceback" not in done.text
@@ -200,7 +200,7 @@ def test_a_deployment_that_is_measured_is_shown_and_stopped_and_its_points_say_s
     assert (shown["deployment"], shown["purpose"]) == ("a", "measured")
     assert shown["state"].startswith("measure: chat-c1-r1: 6 requests")
     assert servemark(only_a, "stop", "a").returncode == 0
-    done = running.wait(30)
+    done = running.wait(240)
     assert done.rc == 1
     rejected = only_a.rejected()
     assert {name: record["failure"]["reason"] for name, record in rejected.items()} == {

@@ -10,7 +10,7 @@ NOWHERE = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY
 
 def test_snakemakes_report_of_a_finished_run_has_the_results_and_their_captions(measured: Checkout):
     before = measured.digests("a")
-    done = measured.run("--report", "own.html", seconds=60, **NOWHERE)
+    done = measured.run("--report", "own.html", **NOWHERE)
     assert done.rc == 0 and "Report created" in done.text, done.text
     page = (measured.path / "own.html").read_text()
     for said in (
@@ -28,7 +28,7 @@ def test_snakemakes_report_of_a_finished_run_has_the_results_and_their_captions(
 
 
 def test_snakemakes_report_without_results_says_which_file_is_missing(fresh: Checkout):
-    done = fresh.run("--report", "own.html", seconds=60, **NOWHERE)
+    done = fresh.run("--report", "own.html", **NOWHERE)
     assert done.rc == 1 and "marked for report but does not exist" in done.text, done.text
     assert "Traceback" not in done.text and not (fresh.path / "own.html").exists()
     assert not fresh.results.exists()

@@ -13,6 +13,7 @@ DESKTOP = {"width": 1280, "height": 900}
 
 def test_a_page_of_20000_measurements_opens_with_its_tables_and_plots(visit, shots, capsys):
     html = render(report_data_large.large(1000, 10, 2))
+    assert len(html.encode()) < 10_000_000
     begin = time.monotonic()
     visited = visit(html, viewport=DESKTOP)
     seconds = time.monotonic() - begin
