@@ -208,6 +208,10 @@ def test_a_fault_is_told_with_the_cluster_files_own_name_line_and_key(checkout, 
     assert text in entry[0]
 
 
+def test_an_option_whose_name_begins_with_no_is_no_beginning_of_a_refused_one(checkout):
+    assert load(checkout(SITE.replace(GPUS, f"{GPUS}\nextra: ['--no-kill']"))).cluster.extra == ("--no-kill",)
+
+
 def test_faults_of_both_files_are_told_together(checkout):
     message = refused(checkout(SITE.replace("gpus", "gpu"), EXPERIMENT.replace("model: tiny", "model: tinny")))
     assert "  my.yaml:9: deployments.plain.model: " in message

@@ -9,6 +9,7 @@ import yaml
 
 from builders.config_text import BASE, failure, write
 from builders.paths import ROOT
+from servemark.config import positions
 from servemark.config.load import load, validate
 from servemark.errors import ConfigError
 
@@ -49,6 +50,17 @@ def test_a_key_that_stands_twice_is_told_with_both_lines(tmp_path):
     assert re.search(rf"{path}:24: requests: .*\b23\b", failure(path))
     with pytest.raises(ConfigError, match=r":24: requests: .*\b23\b"):
         validate(yaml.safe_load(path.read_text()), [path])
+
+
+@pytest.mark.parametrize("twice", ["&k K: 1\n      *k : 2", "! K: 1\n      K: 2", "K: 1\n      'K': 2"])
+def test_a_key_that_stands_twice_through_an_alias_a_tag_or_quotes_is_told(tmp_path, twice):
+    path = write(tmp_path, BASE.replace("OMP_NUM_THREADS: 2", twice))
+    assert positions.read(path).duplicates == ((18, 17, "K"),)
+
+
+@pytest.mark.parametrize("old", ["max-model-len: 512", "OMP_NUM_THREADS: 2"])
+def test_an_empty_key_is_told_at_its_section(tmp_path, old):
+    assert re.search(r"my\.yaml:1[46]: deployments\.plain\.(options|variables)", failure(write(tmp_path, BASE.replace(old, "~: abc"))))
 
 
 def test_the_same_key_in_two_mappings_or_behind_an_alias_is_no_duplicate(tmp_path):

@@ -72,6 +72,12 @@ def test_the_log_says_whether_the_compiled_model_was_made_or_loaded(name, note):
     assert notes == dict.fromkeys(PHASES) | {"compile": note}
 
 
+def test_a_line_with_an_impossible_date_is_no_error():
+    log = StartupLog()
+    log.feed("INFO 31-12 10:00:00 [other.py:1] day before month\n")
+    assert log.progress == 1
+
+
 def test_compiling_on_cpu_lies_between_two_lines():
     log = StartupLog()
     log.feed(

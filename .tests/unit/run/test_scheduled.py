@@ -212,20 +212,19 @@ def test_a_machine_without_squeue_knows_no_end(tmp_path):
     assert scheduled.own_end() is None
 
 
-def test_the_main_process_ends_before_its_own_job_does(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_main_process_ends_before_its_own_job_does(monkeypatch):
     planned = []
-    monkeypatch.setattr(signals, "at", lambda moment, why: planned.append((moment, why)))
-    monkeypatch.setattr(preflight, "check", lambda requests, say: None)
-    monkeypatch.setattr(leftovers, "cancel", lambda *_: None)
-    monkeypatch.setattr(scheduled, "own_end", lambda: None)
-    scheduled.prepare(config(), Path("results/demo"))
-    assert planned == [], "it has no end that is known"
+    monkeypatch.setattr(signals, "at", lambda moment, why: planned.append(moment))
     monkeypatch.setattr(scheduled, "own_end", lambda: 1000.0)
-    scheduled.prepare(config(), Path("results/demo"))
-    ((moment, why),) = planned
-    assert moment == 1000.0 - scheduled.OWN_MARGIN_S
-    assert "30 s" in why
+    monkeypatch.delenv(scheduled.VARIABLE, raising=False)
+    scheduled.end_with_own_job()
+    assert planned == [], "its jobs do not go to a scheduler"
+    monkeypatch.setenv(scheduled.VARIABLE, "1")
+    scheduled.end_with_own_job()
+    assert planned == [1000.0 - scheduled.OWN_MARGIN_S]
+    monkeypatch.setattr(scheduled, "own_end", lambda: None)
+    scheduled.end_with_own_job()
+    assert len(planned) == 1, "it has no end that is known"
 
 
 def test_before_anything_is_submitted_slurm_is_asked_and_old_jobs_are_ended(tmp_path, monkeypatch, capsys):

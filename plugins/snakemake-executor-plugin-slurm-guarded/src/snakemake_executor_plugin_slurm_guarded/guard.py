@@ -103,8 +103,10 @@ def main(run: str, watched: str, log: str, journal_path: str) -> int:
 
     def say(text: str) -> None:
         # On a full disk the queue has to be cleared all the same.
-        with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as stream:
-            stream.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')}  {text}\n")
+        with contextlib.suppress(OSError):
+            Path(log).parent.mkdir(parents=True, exist_ok=True)
+            with open(log, "a", encoding="utf-8") as stream:
+                stream.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')}  {text}\n")
 
     while lives(watched):
         time.sleep(0.5)

@@ -81,7 +81,7 @@ def from_journal(entries: Iterable[Mapping[str, Any]], job: str) -> JobAccount:
     for entry in mine:
         # Why a job waited is no reason for its end.
         last |= {name: value for name, value in entry.items() if value not in (None, "")} | {"reason": entry.get("reason")}
-    times = {entry.get("event"): float(entry["time"]) for entry in mine}
+    times = {entry.get("event"): float(entry["time"]) for entry in mine if entry.get("event") in ("submitted", "ended")}
     submitted, ended = times.get("submitted"), times.get("ended")
     if mine and ended is None:
         run = [entry for entry in every if entry.get("run") == last.get("run")]

@@ -35,7 +35,8 @@ def append(path: Path, event: str, **facts: Any) -> None:
     """Add one whole line. If the file cannot be written, the line is lost, and no job."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "ab", buffering=0) as stream:
+        # Whoever can write it decides which jobs the next run cancels, whatever the umask.
+        with open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o644)) as stream:
             stream.write(_line(event, facts).encode())
 
 

@@ -126,12 +126,18 @@ def _one(folder: Path, last: dict[str, Any] | None, jobs: Jobs, now: float) -> L
         attempt=attempt,
         nodes=_nodes(folder, state),
         job_id=job_id,
-        since=_seconds(status.since) if status else (attempt / "keeper-spec.json").stat().st_mtime,
+        since=_seconds(status.since) if status else _begin(attempt),
         left_s=max(0.0, spec.ends_at - spec.end_margin_s - now) if spec.ends_at else None,
         finished=status.finished if status else None,
         running=status.running if status else None,
         url=status.url if status else None,
     )
+
+
+def _begin(attempt: Path) -> float | None:
+    with contextlib.suppress(OSError):
+        return (attempt / "keeper-spec.json").stat().st_mtime
+    return None
 
 
 def _seconds(moment: str) -> float:

@@ -30,7 +30,7 @@ LONGEST = 20 * 2**20
 _READ, _KEPT = 2**20, 2**17
 _SUFFIXES = {".json", ".jsonl", ".log", ".txt", ".out", ".err"}
 # Prompts and outputs of requests; variables of processes.
-_LEFT_OUT = {"archive", "points", "rejected", "requests"}
+_LEFT_OUT = {"archive", "points", "rejected", "requests", "tools"}
 _JOBS = 20
 _SACCT = "JobID,JobName,State,ExitCode,Reason,Partition,NNodes,NodeList,AllocTRES,Submit,Start,End,Elapsed,Timelimit,Restarts"
 _NAMED = re.compile(r'"([^"\n]+)": "([^"\n]+)"')

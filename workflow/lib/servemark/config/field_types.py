@@ -83,7 +83,7 @@ def _as_written(options: Any) -> Any:
     written = {kebab(name): name for name in names}
     if twice := sorted({kebab(name) for name in names if written[kebab(name)] != name}):
         raise refuse(f"the same option is written twice, with dashes and with underscores: {', '.join(twice)}")
-    prefix = options.get(written.get(PREFIX))
+    prefix = options[written[PREFIX]] if PREFIX in written else None
     if prefix is not None and (isinstance(prefix, bool) or not re.fullmatch(r"[0-9]+", str(prefix))):
         raise refuse("must be a whole number of at least 0: tokens", at=(written[PREFIX],))
     if found := cuda_graphs.refusal({name: options[spelling] for name, spelling in written.items()}):

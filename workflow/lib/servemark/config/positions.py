@@ -124,6 +124,7 @@ def _walk(text: str, resolver: Any) -> tuple[tuple[int, int, str], ...]:
     stand for more values than memory holds. More of either than a configuration has is refused, and so is a node that contains itself.
     """
     sizes: dict[str | None, tuple[int, int] | None] = {}  # values and levels by anchor; None: not ended
+    scalars: dict[str | None, tuple[str, str]] = {}  # tag and text by anchor
     found, opened = [], [_Open(None)]
     event: Any
     for event in yaml.parse(text, Loader=_Parser):
@@ -140,11 +141,14 @@ def _walk(text: str, resolver: Any) -> tuple[tuple[int, int, str], ...]:
                 raise _Refused("contains itself through an alias (*name)", event)
         elif not isinstance(event, yaml.ScalarEvent):
             continue
-        elif isinstance(here.start, yaml.MappingStartEvent) and here.children % 2 == 0:
-            tag, line = event.tag or resolver.resolve(yaml.ScalarNode, event.value, event.implicit), mark.line + 1
-            if (tag, event.value) in here.keys and tag != "tag:yaml.org,2002:merge":
-                found.append((line, here.keys[tag, event.value], event.value))
-            here.keys.setdefault((tag, event.value), line)
+        scalar = scalars.get(event.anchor) if isinstance(event, yaml.AliasEvent) else None
+        if isinstance(event, yaml.ScalarEvent):
+            tag = event.tag if event.tag not in (None, "!") else resolver.resolve(yaml.ScalarNode, event.value, event.implicit)
+            scalar = scalars[event.anchor] = (tag, event.value)
+        if scalar and isinstance(here.start, yaml.MappingStartEvent) and here.children % 2 == 0:
+            if scalar in here.keys and scalar[0] != "tag:yaml.org,2002:merge":
+                found.append((mark.line + 1, here.keys[scalar], scalar[1]))
+            here.keys.setdefault(scalar, mark.line + 1)
         if event.anchor and not isinstance(event, yaml.AliasEvent):
             sizes[event.anchor] = size
         if size:

@@ -92,8 +92,8 @@ def _translate(item: Any, data: Any, rooted: bool) -> Problem:
         return Problem(loc, f"must match {context['pattern']} ({_PATTERNS[context['pattern']]})")
     if found is None and kind != "missing":
         return Problem(loc, "is empty: fill it in or remove the key")
-    # pydantic's own words for all else: "Input should be a valid integer"
-    text = _WORDS.get(kind, item["msg"].replace("Input should", "must"))
+    # pydantic's own words for all else: "Input should be a valid integer", "String should have at most 80 characters"
+    text = _WORDS.get(kind, re.sub(r"^\w+ should", "must", item["msg"]))
     return Problem(loc, text + _hint(kind, found))
 
 

@@ -89,9 +89,12 @@ def refusal(option: str, table: dict[str, str]) -> str | None:
     vLLM and sbatch take an unambiguous beginning of an option for the whole (FlexibleArgumentParser leaves argparse's ``allow_abbrev`` on,
     0.32.0): ``tensor-parallel`` is ``tensor-parallel-size``.
     """
-    name = option.split(".", 1)[0].removeprefix("no-")
+    whole = option.split(".", 1)[0]
+    name = whole.removeprefix("no-")
     if name in table:
         return table[name]
+    # sbatch's `no-` belongs to the name: `no-kill` is no beginning of `kill-on-invalid-dep`.
+    name = whole if table is SBATCH_OPTIONS else name
     names = [name, *(one.replace("_", "-") for one in aliases.meant(name) if "." not in one)] if table is SERVE_OPTIONS else [name]
     return next(
         (

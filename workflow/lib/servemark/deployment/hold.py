@@ -185,24 +185,24 @@ class Holding:
         )
 
     def _status(self, state: Literal["held", "silent", "ended"], usage: Usage, since: str, why: str | None = None) -> None:
-        ends_at = self._ends_at
-        status = EndpointStatus(
-            deployment=self.ready.deployment,
-            state=state,
-            at=utc_now(),
-            since=since,
-            ends_at=None if ends_at is None else datetime.fromtimestamp(ends_at, UTC).isoformat(timespec="seconds"),
-            url=self.ready.url,
-            served_name=self.ready.served_name,
-            nodes=tuple(node.name for node in self.cluster.nodes),
-            job_id=self.cluster.job_id,
-            attempt=self.ready.attempt,
-            finished=usage.finished,
-            running=usage.running,
-            why=why,
-        )
-        # A full disk must not end what people use: a heartbeat is missed then.
+        # A disk that is full, or does not answer for a moment, must not end what people use: a heartbeat is missed then.
         with contextlib.suppress(OSError):
+            ends_at = self._ends_at
+            status = EndpointStatus(
+                deployment=self.ready.deployment,
+                state=state,
+                at=utc_now(),
+                since=since,
+                ends_at=None if ends_at is None else datetime.fromtimestamp(ends_at, UTC).isoformat(timespec="seconds"),
+                url=self.ready.url,
+                served_name=self.ready.served_name,
+                nodes=tuple(node.name for node in self.cluster.nodes),
+                job_id=self.cluster.job_id,
+                attempt=self.ready.attempt,
+                finished=usage.finished,
+                running=usage.running,
+                why=why,
+            )
             status.write(self.here.deployment / STATUS)
 
 

@@ -10,6 +10,7 @@ from servemark.deployment import attempts, node_checks
 from servemark.deployment.launcher import Ground
 from servemark.errors import ServemarkError
 from servemark.nodes import allocation, survey
+from servemark.processes import identity
 from servemark.progress import Progress
 from servemark.records import Plan, Stopped
 from servemark.supervisor import ownership
@@ -49,10 +50,13 @@ def stop(plan: Plan, folder: Path, *, stop_s: float, log: Path, progress: Progre
 
 
 def _end_here(deployment: str, attempt: Path) -> tuple[str, ...]:
-    named = survey.end(attempts.left_over(attempt))
-    if attempts.left_over(attempt):
+    named, deadline = survey.end(attempts.left_over(attempt)), time.monotonic() + 5
+    # A process may start another one before it is killed.
+    while (left := attempts.left_over(attempt)) and time.monotonic() < deadline:
+        named += survey.end(left)
+    if left:
         raise ServemarkError(
-            f"A process of deployment {deployment} cannot be ended: {named[0] if named else 'it started meanwhile'}",
+            f"A process of deployment {deployment} cannot be ended: {identity.describe(left[0])}",
             look=str(attempt / "keeper.log"),
             do="Look at it with ps; a process in state D waits for a device or a file system.",
             reason="cannot_stop",

@@ -93,6 +93,14 @@ _HEARTBEAT = re.compile(
 _MOMENTS = {"starting the engine": "engine", "loading weights": "load"}
 
 
+def _moment(*parts: int) -> datetime | None:
+    """Return month, day, hour, minute and second in a leap year; None for what is no date, which another program may write."""
+    try:
+        return datetime(2004, *parts)  # type: ignore[arg-type]
+    except ValueError:
+        return None
+
+
 class StartupLog:
     """Incremental reader of one server's log: `feed` it text as it grows, or `read_on` in its file; then see `stage` and `phases`.
 
@@ -182,7 +190,7 @@ class StartupLog:
             self.progress += 1
         # Ray shows a line of another rank seconds later, marked "[repeated 3x across cluster]", with its old stamp.
         stamped = next(filter(None, (pattern.search(line) for pattern in _STAMPS)), None)
-        stamp = datetime(2004, *map(int, stamped.groups())) if stamped else None  # type: ignore[arg-type]  # a leap year
+        stamp = _moment(*map(int, stamped.groups())) if stamped else None
         if stamp and "[repeated" not in line:
             self._at["latest"] = stamp
             self._kernel_build(line, stamp)

@@ -178,9 +178,11 @@ def _words(reason: str, path: Path | None, needed: int | None) -> tuple[str, str
         do = f"See `findmnt {mount}`; ask your administrators why (a kernel does this after a disk error)"
     else:
         place = existing(path)
-        state = place.lstat()
-        what = f"Permission denied for {path}: this process runs as user {os.geteuid()}; {place} belongs to user {state.st_uid}, "
-        what += f"group {state.st_gid}, with mode {state.st_mode & 0o7777:04o}."
+        what = f"Permission denied for {path}: this process runs as user {os.geteuid()}"
+        with contextlib.suppress(OSError):
+            state = place.lstat()
+            what += f"; {place} belongs to user {state.st_uid}, group {state.st_gid}, with mode {state.st_mode & 0o7777:04o}"
+        what += "."
         do = "Change its owner or mode, or name another place"
     return what, f"{do}, {_AGAIN} {_ELSEWHERE}"
 

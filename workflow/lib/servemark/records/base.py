@@ -48,9 +48,9 @@ class Record(Strict):
         again = "Delete it and run snakemake again."
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
-            kind, version = data.pop("kind", None), data.pop("version", None)
-            known = data if version == cls.VERSION else cls.upgraded(data, version)
-            if kind == cls.KIND and known is not None:
+            kind, version = (data.pop("kind", None), data.pop("version", None)) if isinstance(data, dict) else (None, None)
+            known = None if kind != cls.KIND else data if version == cls.VERSION else cls.upgraded(data, version)
+            if known is not None:
                 return cls.model_validate(known)
             fault = f"kind {kind!r} version {version!r}; expected {cls.KIND!r} version {cls.VERSION}."
         except FileNotFoundError:

@@ -65,8 +65,8 @@ class Selection:
     def worst(self, balance: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Return of each load point in the tables the repetition with the highest imbalance (``nodes_section.balance``)."""
         found: dict[Any, Mapping[str, Any]] = {}
-        for row in sorted(balance, key=lambda row: row["imbalance"]):
-            found[_key_of(row["record"])] = row
+        for row in sorted(balance, key=lambda row: -row["imbalance"]):
+            found.setdefault(_key_of(row["record"]), row)
         kept = [id(row) for key, row in found.items() if key in self.kept]
         return [row for row in balance if self.whole or id(row) in kept]
 

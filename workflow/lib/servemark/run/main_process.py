@@ -219,6 +219,7 @@ def _reassures(record: logging.LogRecord) -> bool:
 def begin(experiment: Experiment) -> None:
     """At the start of a real run: handle signals and show progress."""
     signals.install()
+    scheduled_run.end_with_own_job()
     _State.unfinished = True
     # Otherwise a full disk gives a traceback for each line of Snakemake's log.
     logging.raiseExceptions = False

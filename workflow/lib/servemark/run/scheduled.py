@@ -93,7 +93,11 @@ def prepare(config: Config, folder: Path) -> None:
         leftovers.cancel(sorted(folder.parent.glob("*/slurm/jobs.jsonl")), folder.parent.parent, say)
     except GuardedError as error:
         raise ConfigError(error.what, look=error.look, do=error.do, reason=error.reason) from error
-    if ends_at := own_end():
+
+
+def end_with_own_job() -> None:
+    """End the run in order shortly before the job that it runs in; call it when signals are handled."""
+    if VARIABLE in os.environ and (ends_at := own_end()):
         why = f"the job that this process runs in ends in {OWN_MARGIN_S:.0f} s; its time limit is too short for the whole run."
         signals.at(ends_at - OWN_MARGIN_S, why)
 
