@@ -232,7 +232,7 @@ def test_a_build_waits_for_another_one_and_says_so(build, lock, tmp_path, told, 
         (
             f"torch==2.13.0+cpu --hash=sha256:{'0' * 64}",
             "torch==2.13.0+cpu",
-            "envs/README.md",
+            "docs/reference/environments.md",
         ),
         (f"nowhere==1.0 --hash=sha256:{'0' * 64}", "nowhere==1.0", "the log"),
     ],

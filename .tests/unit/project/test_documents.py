@@ -29,9 +29,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
         if re.match(r"\w+:", name):
             continue
         file = (page.parent / name).resolve() if name else page
-        # A page of the site that has the text of another file.
-        source = ROOT / "envs" / "README.md" if file.name == "environments.md" else file
-        if not file.exists() or (heading and heading not in anchors(source)):
+        if not file.exists() or (heading and heading not in anchors(file)):
             wrong.append(target)
     assert wrong == []
 

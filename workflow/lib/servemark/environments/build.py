@@ -139,7 +139,7 @@ def _pip_refusal(words: str, log: Path, stopped: str | None, lock: Lock, prefix:
     quoted = [line.strip() for line in lines if re.match(r"\s*ERROR:|error:", line)][:3] or lines[-3:]
     do = "Read the log, fix the cause and rerun: pip keeps what it downloaded."
     if any("+cpu" in line for line in quoted):
-        do = "Your pip does not know PyTorch's CPU index: envs/README.md says how to tell it."
+        do = "Add PyTorch's CPU index to pip's configuration: docs/reference/environments.md shows how."
     elif any("hash" in line.lower() for line in quoted):
         do = "A package is not the one that was locked: your index serves other files. Do not use them; ask its administrators."
     cause = stopped or "; ".join(quoted)

@@ -80,7 +80,7 @@ def check(
     if needs_router and not facts["router"]:
         raise EnvironmentRefused(
             f"The environment {environment.name} has no vllm-router, and a deployment asks for several replicas or for balancing: router.",
-            do="Install vllm-router there (envs/README.md names the version of the locks), or do without: replicas: 1, balancing: server.",
+            do="Install vllm-router there (versions: docs/reference/environments.md), or set replicas: 1 and balancing: server.",
             reason="router_missing",
         )
     options = tuple(sorted(set(re.findall(r"--([a-z][a-z0-9-]+)", options_file.read_text(errors="replace")))))

@@ -18,7 +18,7 @@ from typing import Any
 
 KERNELS = (
     "FlashInfer's kernels are not in the environment: a server builds those that it needs at its start, which takes minutes and needs a "
-    "CUDA toolkit on the node. envs/README.md says how to add them"
+    "CUDA toolkit on the node. docs/reference/environments.md shows how to add them"
 )
 
 

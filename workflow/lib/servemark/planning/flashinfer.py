@@ -57,7 +57,7 @@ def turned_off(check: EnvironmentCheck, topology: Topology, variables: Mapping[s
     if off:
         sentences.append(
             f"{', '.join(off)} set to 0: {cannot}. vLLM's own kernels are used instead. To use FlashInfer's, load a CUDA toolkit of "
-            "torch's release (`modules` in the cluster file), or add the precompiled kernels (envs/README.md)."
+            "torch's release (`modules` in the cluster file), or add the precompiled kernels (docs/reference/environments.md)."
         )
     if tools.sampler and variables.get(SAMPLER) == "1":
         sentences.append(f"variables.{SAMPLER}: 1 makes the server end at its start: {cannot}. Remove the variable.")
