@@ -31,6 +31,8 @@ def text() -> str:
 
 Records, tables, reports and messages name these codes.
 
+Some codes, such as `port_taken`, stand in two tables: servemark finds the problem itself, or a log of vLLM, Ray or Slurm shows it.
+
 ## Verdicts on a load point
 
 {_table(("code", "verdict", "meaning", "what to do"), verdicts)}

@@ -37,7 +37,7 @@ def look(here: StageContext, ground: Ground) -> tuple[Node, ...]:
             f"The allocation has {len(alloc.nodes)} node(s), {', '.join(alloc.nodes)}; expected {topology.all_nodes}.",
             do="Run through the scheduler: `snakemake --profile slurm`."
             if alloc.job_id is None
-            else "See that nothing in the profile or the cluster file changes the number of nodes.",
+            else "Remove options that change the number of nodes from `extra` of the cluster file and from the profile.",
             reason="nodes_missing",
         )
     spec = Spec(
