@@ -61,7 +61,7 @@ def command_line(parser: argparse.ArgumentParser) -> str:
     return _page(
         "Command line",
         "the argument parser",
-        "`make setup` installs the command as `.venv/bin/servemark`. Call it in the checkout.",
+        "`make setup` installs the command as `.venv/bin/servemark`. Call it in the checkout. `servemark --version` prints the version.",
         "[Running](running.md) lists the commands of Snakemake.",
         "",
         *_table(("exit code", "meaning"), EXIT_CODES),

@@ -94,7 +94,7 @@ class Site(Strict):
     )
     client_partition: Word | None = Field(default=None, description="partition of the client's own node; as the servers' when left out")
     reservation: Word | None = Field(default=None, description="sbatch --reservation")
-    exclusive: Flag = Field(default=True, description="share nodes with no other job; figures from a shared node are worth little")
+    exclusive: Flag = Field(default=True, description="share nodes with no other job; results from a shared node are hard to repeat")
     extra: tuple[SbatchOption, ...] = Field(default=(), description="further options of sbatch, each `--name` or `--name=value`")
     gpus_per_node: Annotated[int, Field(strict=True, ge=0)] = Field(
         default=0, description="GPUs asked on each node, and the most that a topology may use there; 0: none"
@@ -106,12 +106,12 @@ class Site(Strict):
     )
     memory: Count | None = Field(default=None, description="GiB asked on each node if not `exclusive`; Slurm's choice when left out")
     max_minutes: Count | None = Field(default=None, description="longest job to ask for, minutes; the partition's limit when left out")
-    minutes_to_start: Count = Field(default=20, description="minutes reckoned from a job's start to a server that answers, and for its end")
-    minutes_per_point: Count = Field(default=10, description="minutes reckoned for each load point that is still lacking")
+    minutes_to_start: Count = Field(default=20, description="minutes planned for starting and stopping the servers")
+    minutes_per_point: Count = Field(default=10, description="minutes planned for each missing load point")
     modules: Annotated[tuple[Module, ...], BeforeValidator(_listed)] = Field(default=(), description="names for `module load` on each node")
     variables: Variables = Field(
         default={},
-        description="environment variables of everything on the nodes, such as NCCL_* and FI_*; a deployment's own win; no secrets",
+        description="variables of everything on the nodes, such as NCCL_* and FI_*; a deployment's own take precedence; no secrets",
     )
     interface: Interface | None = Field(
         default=None,

@@ -55,7 +55,7 @@ class Environment(Strict):
     lock: Lock | None = Field(
         default=None,
         description="build it from the lock file envs/NAME.lock: `cpu`, `cuda12` (NVIDIA driver 525 or newer, x86_64), `cuda13` (driver "
-        "580 or newer, x86_64 and aarch64), or `auto`, the one that fits the probed machine (envs/README.md)",
+        "580 or newer, x86_64 and aarch64), or `auto`, the one that fits the probed machine (docs/reference/environments.md)",
     )
     prefix: Location | None = Field(default=None, description="use an existing environment: the directory that holds bin/python")
     container: NotThereYet = Field(default=None, description="a container image; not there yet")
@@ -81,7 +81,7 @@ class Deployment(Strict):
         description="options of `vllm serve` without dashes in front; `true` is the bare flag. `max-cudagraph-capture-size: workload` "
         "captures CUDA graphs for as many requests as the load points bring to one engine. `cudagraph-capture-sizes: workload` captures a "
         "sparse list up to there (about 20 sizes for 512 where vLLM has 51), so starts are shorter. Both are part of the ledger "
-        "key: a larger concurrency added later measures all points again",
+        "key: if a concurrency added later needs a new size, all points are measured again",
     )
     variables: Variables = Field(default={}, description="environment variables of the server; no secrets")
     workloads: Annotated[tuple[Annotated[str, reference("workloads")], ...], Field(min_length=1), AfterValidator(distinct)] | None = Field(
@@ -91,7 +91,7 @@ class Deployment(Strict):
     compile_cache: Literal["keep", "none"] = Field(
         default="keep",
         description="`keep`: compiled code stays in the cache, so a later start takes about half as long. `none`: a fresh folder for each "
-        "start, to measure first starts. Affects start-up time only; variables such as `VLLM_CACHE_ROOT` win",
+        "start, to measure first starts. Affects start-up time only; variables such as `VLLM_CACHE_ROOT` take precedence",
     )
 
     @field_validator("options")
@@ -145,7 +145,7 @@ class Timeouts(Strict):
     build: Seconds = Field(default=3600.0, description="s; building an environment")
     cluster: Seconds = Field(default=120.0, description="s; until every node has joined")
     copy_model: Seconds = Field(default=3600.0, description="s; copying a model to the nodes' own disks (`local_models`)")
-    start: Seconds = Field(default=1800.0, description="s; until the server answers a completion")
+    start: Seconds = Field(default=1800.0, description="s; until the server responds to a completion")
     stall: Seconds = Field(default=300.0, description="s; without a new line in the log of a starting server")
     point: Seconds = Field(default=7200.0, description="s; one load point")
     no_progress: Seconds = Field(default=120.0, description="s; without a generated token while requests are open")
@@ -168,14 +168,14 @@ class Config(Strict):
     cache: Location = Field(
         default=Path("results/cache"),
         validate_default=True,
-        description="what runs share: environments, models, compiled code, ledger; a cluster's own `cache` wins",
+        description="what runs share: environments, models, compiled code, ledger; a cluster's own `cache` takes precedence",
     )
     share_ledger: Flag = Field(default=False, description="true: finished measurements serve every run (kept in the cache)")
     verdict: Verdict = Field(default_factory=Verdict, description="thresholds of a measurement's verdict")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="waits, in seconds")
     accept_invalid: Accepted = Field(
         default=(),
-        description="INVALID points that become reported holes instead of a failed check: `false` (none), `true` (all) or patterns such as "
+        description="INVALID points that become reported gaps instead of a failed check: `false` (none), `true` (all) or patterns such as "
         "`plain/chat-c8-*`",
     )
 

@@ -41,7 +41,7 @@ class Load(Strict):
     clients: Clients = Field(
         default=1,
         description="processes that share the load of each point; `auto`: one for every 128 of its concurrency, at most half of the "
-        "cluster file's cpus_per_node; one with a request rate alone",
+        "cluster file's `cpus_per_node` (no limit if that is not set); one with a request rate alone",
     )
 
     @model_validator(mode="after")

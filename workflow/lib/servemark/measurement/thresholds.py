@@ -32,8 +32,8 @@ class Verdict(Strict):
     # Measured: `client_rate_lack` in planning/advice.yaml.
     max_rate_deviation: _Fraction = Field(
         default=0.05,
-        description="fraction of `request_rate` that may be lacking from what was sent, and of the mean TTFT that requests may have waited "
-        "in the client before it (vLLM 0.25 does not record it); above it: SUSPECT",
+        description="fraction by which the rate sent may fall below `request_rate`; also the wait in the client, as a fraction of the mean "
+        "TTFT (vLLM 0.25 does not record it); above it: SUSPECT",
     )
     min_client_overlap: _Fraction = Field(
         default=0.9, description="fraction of the measurement during which all client processes must be at work; below it: SUSPECT"

@@ -12,13 +12,13 @@ CompileCache = Literal["none", "empty", "other", "filled"]
 
 
 class DaemonState(Strict):
-    """One long-lived process under the keeper."""
+    """One long-lived process that the supervisor started."""
 
     name: str
     pid: int | None = None
     argv: tuple[str, ...]
     log: str
-    node: str | None = Field(default=None, description="where it runs, if not beside the keeper")
+    node: str | None = Field(default=None, description="node of the process; null: the supervisor's node")
     started_at: str | None = None
     ended_at: str | None = None
     exit_code: int | None = None
@@ -38,7 +38,7 @@ class Node(Strict):
     cpu_count: int
     memory_gib: float
     shm_gib: float
-    kind: dict[str, Any] = Field(default={}, description="what of its hardware decides figures, as in the ledger's key")
+    kind: dict[str, Any] = Field(default={}, description="hardware that decides results, as in the ledger key")
     python: str = Field(description="version of the model environment's interpreter there")
     vllm: str
     ray: str | None = None
@@ -110,7 +110,7 @@ class Fabric(Record):
 
 
 class ServerPlace(Strict):
-    """One replica's server: where it is and which daemon of the keeper it is."""
+    """One replica's server: its address and its process under the supervisor."""
 
     replica: str
     daemon: str

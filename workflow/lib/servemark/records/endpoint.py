@@ -11,22 +11,22 @@ from servemark.records.deployment import DaemonState
 
 
 class EndpointStatus(Record):
-    """The heartbeat of a held endpoint, written anew every few seconds by hold_endpoint; not an input of any rule."""
+    """The heartbeat of a served endpoint. hold_endpoint writes it every few seconds; it is no rule's input."""
 
     KIND = "endpoint_status"
     deployment: str
-    state: Literal["held", "silent", "ended"] = Field(description="silent: alive, but a server does not answer /metrics")
+    state: Literal["held", "silent", "ended"] = Field(description="silent: alive, but a server does not respond to /metrics")
     at: str = Field(description="when this was written, UTC")
-    since: str = Field(description="when it began to be held")
+    since: str = Field(description="start of serving")
     ends_at: str | None = Field(default=None, description="when the allocation's time ends it; None without an allocation")
     url: str | None = None
     served_name: str | None = None
     nodes: tuple[str, ...] = ()
     job_id: str | None = None
     attempt: str | None = None
-    finished: int = Field(default=0, description="requests that were finished since it is held")
+    finished: int = Field(default=0, description="requests completed since serving began")
     running: int = Field(default=0, description="requests that the servers have now, waiting ones included")
-    why: str | None = Field(default=None, description="why it ended: the keeper's word")
+    why: str | None = Field(default=None, description="why it ended, from the supervisor")
 
 
 class Held(Record):
@@ -38,6 +38,6 @@ class Held(Record):
     why: Literal["stop_requested", "out_of_time"]
     since: str | None = Field(default=None, description="None: it was ended before it was ready")
     until: str
-    finished: int = Field(default=0, description="requests that were finished while it was held, as of the last heartbeat")
+    finished: int = Field(default=0, description="requests completed, as of the last heartbeat")
     daemons: tuple[DaemonState, ...] = ()
     leftovers: tuple[str, ...] = Field(default=(), description="processes that were still there and had to be ended")

@@ -70,7 +70,7 @@ class Environment(Record):
     lock: str | None = None
     packages: int
     installed: str | None = Field(default=None, description="sha256 over the distributions of one built here")
-    bytecode: str | None = Field(default=None, description="folder in which Python keeps its compiled modules; null: beside their sources")
+    bytecode: str | None = Field(default=None, description="folder in which Python keeps its compiled modules; null: next to their sources")
     seconds: float = Field(description="time this build took; 0 when an existing one was used")
     size_mib: float
 
@@ -154,4 +154,4 @@ class Sources(Record):
     changes_sha256: str | None = Field(
         default=None, description="sha256 of a line `SHA256  NAME` for each by name, `deleted  NAME` for a deleted one"
     )
-    configuration: tuple[GivenFile, ...] = Field(default=(), description="the given files, later ones win; without --config")
+    configuration: tuple[GivenFile, ...] = Field(default=(), description="the given files, later ones take precedence; without --config")

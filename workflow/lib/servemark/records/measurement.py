@@ -66,7 +66,7 @@ class Measurement(Record):
     client_node: str | None = None
     client_argv: tuple[str, ...] = Field(default=(), description="of the first process; others differ in load, seed and result file")
     client_exit_code: int | None = None
-    raw: str | None = Field(default=None, description="file name of the per-request results beside the record")
+    raw: str | None = Field(default=None, description="file name of the per-request results, next to the record")
     raw_sha256: str | None = None
 
     @classmethod
@@ -90,7 +90,7 @@ class Accounting(Record):
     source: Literal["none", "sacct", "scontrol", "journal"] = Field(
         default="none", description="the poorest of any job's; with slurm, none: one job is unknown"
     )
-    trouble: str | None = Field(default=None, description="why a better source gave no answer, in its own words")
+    trouble: str | None = Field(default=None, description="message of a better source that did not respond")
     jobs: tuple[JobAccount, ...] = Field(default=(), description="one per start of a job, requeues included, oldest first")
     gpu_hours_allocated: float | None = Field(default=None, description="elapsed x GPUs of all jobs, hours; None: not known of every job")
     gpu_hours_used: float = Field(
@@ -99,7 +99,7 @@ class Accounting(Record):
 
 
 class Check(Record):
-    """The gate's answer. Written by check_measurements only when it passes."""
+    """Result of the final check. check_measurements writes it only if the check passes."""
 
     KIND = "check"
     run: str

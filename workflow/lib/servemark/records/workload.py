@@ -54,7 +54,7 @@ class RandomPrompts(Prompts):
 
     dataset: Literal["random"] = Field(description="where prompts come from: `random` (random tokens of fixed length)")
     input_tokens: Count = Field(description="prompt length, tokens; `client_options.random-prefix-len: N` adds N shared ones")
-    output_tokens: Count = Field(description="answer length, tokens; the end-of-text token is ignored")
+    output_tokens: Count = Field(description="output length, tokens; the end-of-text token is ignored")
 
     def client_arguments(self) -> list[str]:
         lengths = ["--random-input-len", str(self.input_tokens), "--random-output-len", str(self.output_tokens)]
