@@ -28,9 +28,9 @@ demo: setup
 
 test: test-standin test-real
 
-# All of them in one run: unit tests use the cores while integration tests wait.
+# All of them in one run: unit tests use the cores while integration tests wait. The long files come first, so that none is left at the end.
 test-standin: setup-test
-	$(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) .tests/integration .tests/web -m "not real and not full" -n 3 --dist loadfile
+	$(VENV)/bin/python -m pytest .tests/integration .tests/web .tests/unit $(PLUGIN_TESTS) -m "not real and not full" -n 3 --dist loadfile --no-loadscope-reorder
 
 # With `make test`, one after the other; `make --jobs=2 test test-slurm` runs these two side by side.
 ifneq ($(filter test,$(MAKECMDGOALS)),)

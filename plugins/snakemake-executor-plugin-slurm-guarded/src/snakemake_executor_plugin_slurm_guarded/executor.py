@@ -45,6 +45,11 @@ while kill -0 $child 2>/dev/null; do
   wait $child
   code=$?
 done
+if [ $code -gt 128 ]; then
+  wait $child
+  again=$?
+  [ $again -eq 127 ] || code=$again
+fi
 exit $code
 """
 
