@@ -143,7 +143,7 @@ def end_of(stage: str, attempt: Path, server: str, what: str, reason: str) -> Fa
     """Return the failure of a server whose end, or another daemon's before it, ended the attempt; ``what`` leads to how it ended."""
     first = first_to_end(attempt, server)
     daemon = await_end(attempt, first.name) if first else None
-    how = how_it_ended(daemon) if daemon and daemon.ended_at else "its keeper is gone"
+    how = how_it_ended(daemon) if daemon and daemon.ended_at else "its supervisor ended"
     return explain_end(stage, attempt, daemon, f"{what} {how}", reason)
 
 

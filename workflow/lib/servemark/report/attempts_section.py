@@ -65,4 +65,4 @@ def _ending(state: supervisor.KeeperState | None, failure: Failure | None) -> tu
         return "failed", f"{why.partition(':')[2]} ended by itself"
     if why:
         return "broken off", why
-    return "not known", f"its keeper last said: {state.state}" if state else "its keeper said nothing"
+    return "not known", f"last state of its supervisor: {state.state}" if state else "its supervisor recorded no state"
