@@ -54,7 +54,7 @@ class AskedTopology(Shape):
         # Without a cluster, or None, as validation context it is not known whether there are such nodes.
         if "cluster" in context and cluster is None and (self.nodes > 1 or self.client == "own"):
             what, key = ("more than one node", "nodes") if self.nodes > 1 else ("a node of its own for the client", "client")
-            raise refuse(f"{what} needs a scheduler: run with --profile profiles/slurm, or write `cluster: NAME`", at=(key,))
+            raise refuse(f"{what} needs a scheduler: run with --profile slurm, or write `cluster: NAME`", at=(key,))
         if 0 < gpus < self.devices_per_node:
             raise refuse(
                 f"{ranks} ranks on {self.nodes} node(s) take {self.devices_per_node} devices of each, and the "

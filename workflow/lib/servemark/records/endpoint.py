@@ -18,7 +18,7 @@ class EndpointStatus(Record):
     state: Literal["held", "silent", "ended"] = Field(description="silent: alive, but a server does not respond to /metrics")
     at: str = Field(description="when this was written, UTC")
     since: str = Field(description="start of serving")
-    ends_at: str | None = Field(default=None, description="when the allocation's time ends it; None without an allocation")
+    ends_at: str | None = Field(default=None, description="end of the allocation's time; null without an allocation")
     url: str | None = None
     served_name: str | None = None
     nodes: tuple[str, ...] = ()
@@ -30,14 +30,14 @@ class EndpointStatus(Record):
 
 
 class Held(Record):
-    """How a held endpoint ended well. Written by hold_endpoint; removed when the next run begins."""
+    """The regular end of a served endpoint. hold_endpoint writes it; the next run removes it when it begins."""
 
     KIND = "held"
     deployment: str
     attempt: str
     why: Literal["stop_requested", "out_of_time"]
-    since: str | None = Field(default=None, description="None: it was ended before it was ready")
+    since: str | None = Field(default=None, description="null: it ended before it was ready")
     until: str
     finished: int = Field(default=0, description="requests completed, as of the last heartbeat")
     daemons: tuple[DaemonState, ...] = ()
-    leftovers: tuple[str, ...] = Field(default=(), description="processes that were still there and had to be ended")
+    leftovers: tuple[str, ...] = Field(default=(), description="processes that did not end by themselves")
