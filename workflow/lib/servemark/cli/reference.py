@@ -39,7 +39,7 @@ Some codes, such as `port_taken`, stand in two tables: servemark finds the probl
 
 ## From outside
 
-These have no bearing on the load point. It is measured again however often they happen.
+These reasons do not depend on the load point. servemark always measures the point again.
 
 {_table(("code", "meaning", "what to do"), outside)}
 
