@@ -112,7 +112,7 @@ def test_a_stopped_client_makes_its_point_suspect_until_measured_again(checkout:
 @pytest.mark.parametrize(
     ("fault", "reason", "words"),
     [
-        ("exit_at_start", "kv_cache_too_small", "No available memory for the cache blocks"),
+        pytest.param("exit_at_start", "kv_cache_too_small", "No available memory for the cache blocks", marks=pytest.mark.full),
         ("bad_option", "bad_server_option", "unrecognized arguments: --standin-bad-option"),
         pytest.param("never_ready", "engine_starting", "not ready after 6 s", marks=pytest.mark.full),
     ],
@@ -206,9 +206,14 @@ def test_requests_that_fail_behind_an_exit_code_of_zero_give_no_figure(checkout:
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
-    [("truncated_json", "raw_truncated"), ("no_file", "raw_missing"), ("exit_1", "client_failed"), ("nan", "non_finite"),
-     ("hang", "client_timeout")],
-)  # fmt: skip
+    [
+        ("truncated_json", "raw_truncated"),
+        pytest.param("no_file", "raw_missing", marks=pytest.mark.full),
+        ("exit_1", "client_failed"),
+        pytest.param("nan", "non_finite", marks=pytest.mark.full),
+        ("hang", "client_timeout"),
+    ],
+)
 def test_a_client_that_fails_gives_no_figure_and_its_point_is_set_aside(checkout: Checkout, fault: str, reason: str):
     checkout.keep("a")
     checkout.config["workloads"]["chat"]["concurrency"] = [1]

@@ -49,7 +49,7 @@ def assert_plain_rerun_completes(checkout: Checkout, **variables: str) -> None:
 
 @pytest.mark.parametrize(
     "end",
-    [CTRL_C, pytest.param(INT, marks=pytest.mark.full), TERM, pytest.param(HUP, marks=pytest.mark.full), KILL],
+    [CTRL_C, *(pytest.param(end, marks=pytest.mark.full) for end in (INT, TERM, HUP)), KILL],
     ids=NAMES.get,
 )
 def test_in_mid_measurement(checkout: Checkout, end: tuple[signal.Signals, bool]):
@@ -90,7 +90,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64", reason="the lock is for CPython 3.11 on x86_64")
-@pytest.mark.parametrize("end", [pytest.param(INT, marks=pytest.mark.full), TERM, KILL], ids=NAMES.get)
+@pytest.mark.parametrize("end", [*(pytest.param(end, marks=pytest.mark.full) for end in (INT, TERM)), KILL], ids=NAMES.get)
 def test_while_an_environment_is_built(checkout: Checkout, index: Index, tmp_path: Path, end: tuple[signal.Signals, bool]):
     checkout.keep("a")
     checkout.config["environments"] = {"standin": {"lock": "cpu"}}
