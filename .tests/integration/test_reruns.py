@@ -37,7 +37,7 @@ def stages(*deployments: str) -> set[str]:
 
 
 def plans(*deployments: str) -> set[str]:
-    """From the plans of these deployments on; a plan that is confirmed anew holds back only those that wait for it."""
+    """From the plans of these deployments on; a plan that is confirmed again delays only those that need it."""
     return {f"plan_deployment/{deployment}" for deployment in deployments} | {"confirm_plans"} | stages(*deployments)
 
 

@@ -1,4 +1,4 @@
-"""The last stage of a run: figures that may be shown, those that are set aside, holes."""
+"""The final check of a run: accepted results, rejected ones, gaps."""
 
 from __future__ import annotations
 
