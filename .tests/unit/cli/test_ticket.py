@@ -101,7 +101,7 @@ def test_summary_has_versions_failures_ends_and_slurms_record(run):
 def test_records_and_logs_are_in_it_and_neither_results_nor_keys(run):
     attempt = run.attempt(reason="server_exited", log="why\n")
     attempts.secret(attempt, "api-key")
-    for name in ("ray-n1.kept/raylet.out", "survey/look/n.json", "requests/server.json", "binary.bin"):
+    for name in ("ray-n1.kept/raylet.out", "survey/look/n.json", "requests/server.json", "tools/client.json", "binary.bin"):
         write_atomically(attempt / name, name)
     run.write("deployments/plain/points/chat-c1-r1.json", {})
     run.write("slurm/deployment_plain/77.log", "node failure")

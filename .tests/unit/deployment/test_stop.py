@@ -72,6 +72,27 @@ def test_a_process_that_cannot_be_ended_is_an_error_that_names_it(deploy, monkey
         stuck.wait()
 
 
+def test_a_process_that_begins_while_others_are_ended_is_ended_too(deploy, monkeypatch):
+    plain = deploy(points=1)
+    plain.start()
+    begun = []
+
+    def late(found, number, kill=identity.signal_all):
+        if not begun:
+            begun.append(subprocess.Popen(["sleep", "300"], env={**os.environ, **identity.mark(plain.attempt)}))
+        kill(found, number)
+
+    monkeypatch.setattr(identity, "signal_all", late)
+    left = subprocess.Popen(["sleep", "300"], env={**os.environ, **identity.mark(plain.attempt)})
+    try:
+        plain.stop()
+        assert [left.wait(5), begun[0].wait(5)] == [-9, -9]
+    finally:
+        for process in (left, *begun):
+            process.kill()
+            process.wait()
+
+
 def test_stopping_what_was_never_started_is_a_replay(deploy):
     stopped = deploy(points=1).stop()
     assert (stopped.replay, stopped.attempt, stopped.daemons) == (True, None, ())

@@ -191,3 +191,7 @@ def test_the_journal_tells_what_the_run_saw():
 )
 def test_accounting_is_preferred_and_the_controller_fills_in(accounted, told, expected):
     assert job_accounts.merge(accounted, told) == expected
+
+
+def test_an_entry_of_the_journal_without_a_time_is_no_error():
+    assert job_accounts.from_journal([SUBMITTED, {"event": "state", "job": "7", "run": "r"}], "7").job_id == "7"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from snakemake_executor_plugin_slurm_guarded import journal
@@ -17,3 +18,12 @@ def test_journal(tmp_path: Path) -> None:
         stream.write('{"event": "run", "run": "d"')  # cut off by a full disk
     assert list(journal.open_runs(path)) == ["a", "c"] and journal.closed(path, "b") and not journal.closed(path, "a")
     journal.append(Path("/proc/no/such"), "run", run="f")
+
+
+def test_only_its_owner_can_write_it_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        journal.append(tmp_path / "jobs.jsonl", "run", run="a")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "jobs.jsonl").stat().st_mode & 0o777 == 0o644
