@@ -13,7 +13,8 @@ import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("workflow/lib", "plugins/snakemake-executor-plugin-slurm-guarded/src")
+PLUGINS = ("snakemake-executor-plugin-slurm-guarded", "snakemake-logger-plugin-servemark")
+PACKAGES = ("workflow/lib", *(f"plugins/{name}/src" for name in PLUGINS))
 # For the shell, the second line starts the script again by the interpreter beside it; for Python it is the beginning of a text.
 START = b"""#!/bin/sh
 '''exec' env PYTHONUTF8=1 "$(dirname -- "$(realpath -- "$0")")/python" "$0" "$@"
@@ -31,7 +32,7 @@ sys.exit(main())
 def find_packages(site: Path) -> None:
     """Put our packages on the path of .venv's interpreter: relative to ``site``, unless .venv is a link to somewhere else.
 
-    Snakemake finds the executor there as it finds any plugin: by the name of its package.
+    Snakemake finds the two plugins there as it finds any plugin: by the name of its package.
     """
     folders = [ROOT / folder for folder in PACKAGES]
     if site.resolve().is_relative_to(ROOT):

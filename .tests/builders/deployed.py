@@ -97,10 +97,13 @@ class Told(Progress):
 
     @property
     def words(self) -> list[str]:
-        """Everything that was said so far."""
-        if not self._file.exists():
-            return []
-        return [json.loads(line)["text"] for line in self._file.read_text().splitlines()]
+        """The texts of all lines so far."""
+        return [line["text"] for line in self.lines]
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """All lines so far."""
+        return [json.loads(line) for line in self._file.read_text().splitlines()] if self._file.exists() else []
 
 
 def planned_point(number: int, share: dict[str, Any], **changes: Any) -> PlannedPoint:

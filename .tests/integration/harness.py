@@ -25,6 +25,7 @@ import psutil
 import yaml
 import zstandard
 
+from builders.terminal import Terminal
 from servemark.records import Topology
 from servemark.supervisor import plain_names
 from servemark.variables import inherited
@@ -134,7 +135,7 @@ class Checkout:
 
     # Runs
 
-    def start(self, *arguments: str, profile: bool = True, **variables: str) -> Running:
+    def start(self, *arguments: str, profile: bool = True, terminal: Terminal | None = None, **variables: str) -> Running:
         """Start Snakemake with the present configuration; ``variables`` are environment variables of everything it starts."""
         (self.path / "my.yaml").write_text(yaml.safe_dump(self.config, sort_keys=False))
         self._runs += 1
@@ -151,9 +152,10 @@ class Checkout:
             "PYTHONPATH": str(self.path / "workflow" / "lib"),
         }
         with output.open("wb") as stream:
+            ends = terminal.ends() if terminal else {"stdin": subprocess.DEVNULL, "stdout": stream, "stderr": subprocess.STDOUT}
             process = subprocess.Popen(
                 [*self.through, *argv, *arguments], cwd=self.path, env=kept | defaults | self.exported | variables,
-                stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_default_signals,
+                **ends, start_new_session=True, preexec_fn=_default_signals,
             )  # fmt: skip
         self.current = Running(process, output)
         return self.current

@@ -190,13 +190,10 @@ def test_ranks_that_do_not_find_each_other_are_explained(checkout: RealCheckout,
     assert failure and failure["reason"] == "cpu_ranks_without_shared_memory", failure
 
 
-def generated(checkout: RealCheckout, since: int) -> int:
-    """Tokens that the deployment has generated in the long point, as its progress lines say it."""
-    counts = [
-        int(found[1]) for line in checkout.progress()[since:]
-        if (found := re.match(r"long-c4-r1: 400 requests, (\d+) tokens", line["text"]))
-    ]  # fmt: skip
-    return counts[-1] if counts else 0
+def finished(checkout: RealCheckout, since: int) -> int:
+    """Return the number of finished requests of the long point in the last line of progress."""
+    states = [line["point"] for line in checkout.progress()[since:] if "point" in line]
+    return max((state["finished"] for state in states if state["name"] == "long-c4-r1" and state["phase"] == "measuring"), default=0)
 
 
 def measuring(checkout: RealCheckout) -> Running:
@@ -206,7 +203,7 @@ def measuring(checkout: RealCheckout) -> Running:
 
     def busy() -> bool:
         assert running.process.poll() is None, running.text
-        return generated(checkout, since) > 300
+        return finished(checkout, since) > 8
 
     wait_until(busy, 500, "the long point generates tokens")
     return running

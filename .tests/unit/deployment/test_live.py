@@ -54,7 +54,8 @@ def test_a_deployment_is_started_measured_stopped_and_then_only_replayed(deploy)
     assert file_sha256(plain.raw(1)) == first.raw_sha256 and first.raw == plain.raw(1).name
     assert [path.name for path in plain.raw(1).parent.iterdir()] == [first.raw], "no draft is left"
     assert plain.measure(2).verdict == "VALID"
-    assert any("output tokens/s, median TTFT" in text for text in plain.told.words)
+    finished = [line["point"] for line in plain.told.lines if line.get("point", {}).get("phase") == "finished"]
+    assert [(point["name"], point["verdict"]) for point in finished] == [("chat-c4-r1", "VALID"), ("chat-c4-r2", "VALID")]
 
     stopped = plain.stop()
     assert (stopped.failure, Path(stopped.attempt).name, stopped.replay) == (None, "001", False)

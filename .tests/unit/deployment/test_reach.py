@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import socket
 from dataclasses import replace
@@ -12,7 +11,6 @@ import pytest
 from builders.endpoint import FACTS
 from servemark.deployment import how_to_use, reach
 from servemark.processes import identity
-from servemark.progress import Display, Progress
 
 
 @pytest.fixture
@@ -72,15 +70,3 @@ def test_the_page_of_an_endpoint_that_has_ended_is_not_written_again(tmp_path, c
     line = announced(page, closed)
     page.unlink()
     assert reach.check(line) and not page.exists()
-
-
-def test_the_display_shows_what_the_check_found_below_the_line(tmp_path, closed):
-    path, stream = tmp_path / "progress.jsonl", io.StringIO()
-    display = Display(path, stream, reach.check)
-    display.start()
-    progress = Progress(path, "hold_endpoint", "plain", "hold.log")
-    progress.say("READY", **announced(tmp_path / how_to_use.NAME, closed))
-    progress.say("next")
-    display.end()
-    ready, warning, *_, last = stream.getvalue().splitlines()
-    assert ready.endswith("READY") and "warning:" in warning and "plain" in warning and last.endswith("next")

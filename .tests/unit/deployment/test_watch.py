@@ -105,7 +105,7 @@ def test_a_server_that_generates_is_well_and_asked_once_a_second(scene):
     for tenth in range(300):
         assert scene.look(tenth / 10, Load(float(tenth), 4.0)) is None
     assert scene.scrapes == 30
-    assert scene.watch.generated == 290.0 and scene.watch.same_processes
+    assert scene.watch.total == Load(290.0, 4.0) and scene.watch.same_processes
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def pair(tmp_path):
 
 def test_what_all_servers_generate_is_added_up(pair):
     assert pair.look(0.0, server_r0=Load(5.0, 1.0), server_r1=Load(7.0, 0.0)) is None
-    assert pair.watch.generated == 12.0 and pair.watch.same_processes
+    assert pair.watch.total.generated == 12.0 and pair.watch.same_processes
 
 
 def test_one_server_of_several_that_stands_still_is_named(pair):

@@ -1,25 +1,23 @@
-"""Progress for users. Stages append lines to ``progress.jsonl``; the main process prints them.
+"""Progress of the stages: each appends lines to ``progress.jsonl``, which the main process displays (:mod:`servemark.display`).
 
 A file, because stages run in other processes and, on a cluster, on other machines.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
-
-POLL_S = 0.3
-Check = Callable[[Mapping[str, Any]], Iterable[str]]
+from typing import Any
 
 
 class Progress:
-    """Appends one stage's lines, each with one write (O_APPEND), so that several writers never mix."""
+    """Appends one stage's lines, each with one write (O_APPEND), so that several writers never mix.
+
+    A line has ``time`` (seconds since 1970), ``stage``, ``subject`` (a deployment, an environment or a model), ``text`` and ``log``.
+    ``waiting``: seconds that the stage has waited; absent from a line that reports a result. ``ended``: the stage has ended.
+    ``point``: state of a load point (:mod:`servemark.deployment.point_progress`).
+    """
 
     def __init__(self, path: Path | None, stage: str, subject: str = "", log: str = ""):
         self._path, self._stage, self._subject, self._log = path, stage, subject, log
@@ -44,61 +42,23 @@ class Progress:
         except OSError:
             self.lost = True
 
-    def waiting(self, text: str, every_s: float = 5.0, about: str | None = None) -> None:
-        """Write what is waited for, with the time so far: at once when it changes, else every ``every_s`` seconds.
+    def waiting(self, text: str, every_s: float = 5.0, about: str | None = None, **more: Any) -> None:
+        """Write what the stage waits for or works on: at once when it changes, else every ``every_s`` seconds.
 
         ``about`` names it if the text has numbers that change.
         """
         when, last = self._last
         key = about or text
         if key != last or time.monotonic() - when >= every_s:
-            self.say(f"{text}, {time.monotonic() - self._begin:.0f} s so far")
+            self.say(text, waiting=round(time.monotonic() - self._begin, 1), **more)
             self._last = (time.monotonic(), key)
+
+    def end(self) -> None:
+        """Write that the stage has ended, with or without success."""
+        self.say("", ended=True)
 
 
 def clock(seconds: float) -> str:
     """Return ``H:MM:SS``."""
     whole = max(0, int(seconds))
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-
-
-def format_line(line: Mapping[str, Any], begin: float) -> str:
-    """Return one line for the terminal: time since the run's start, subject, stage, text, and the log if something is waited for."""
-    log = f"  [log: {line['log']}]" if line.get("log") and "so far" in line["text"] else ""
-    return f"{clock(float(line['time']) - begin)}  {line['subject']!s:<12} {line['stage']!s:<20} {line['text']}{log}"
-
-
-class Display(threading.Thread):
-    """Prints lines that are appended to the file from now on, each with the texts that ``check`` returns for it."""
-
-    def __init__(self, path: Path, stream: TextIO = sys.stderr, check: Check = lambda _: ()):
-        super().__init__(name="progress", daemon=True)
-        self._path, self._stream, self._check, self._begin = path, stream, check, time.time()
-        self._offset = path.stat().st_size if path.exists() else 0
-        self._ended = threading.Event()
-
-    def run(self) -> None:
-        """Print new lines until :meth:`end`."""
-        while not self._ended.wait(POLL_S):
-            self._show()
-        self._show()
-
-    def end(self) -> None:
-        """Print the last lines and stop."""
-        self._ended.set()
-        self.join(timeout=2)
-
-    def _show(self) -> None:
-        if not self._path.exists():
-            return
-        with open(self._path, "rb") as stream:
-            stream.seek(self._offset)
-            block = stream.read()
-        whole = block[: block.rfind(b"\n") + 1]  # the last line may be incomplete
-        self._offset += len(whole)
-        for line in whole.splitlines():
-            # A file system may mix the lines of several machines; that must not end the display.
-            with contextlib.suppress(ValueError, TypeError, KeyError):
-                found = json.loads(line)
-                for text in (found["text"], *self._check(found)):
-                    print(format_line(found | {"text": text}, self._begin), file=self._stream, flush=True)

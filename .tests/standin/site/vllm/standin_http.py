@@ -70,6 +70,8 @@ class State:
             "prompt": 0,
             "generated": 0,
             **dict.fromkeys(FINISHED, 0),
+            "ttft_count": 0,
+            "ttft_s": 0.0,
         }
         self.streams = itertools.count(1)
         self.dead = threading.Event()
@@ -208,13 +210,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def tokens(self, count):
         """``count`` made-up words at the stand-in's pace; ends early when the engine dies."""
-        pace = number("STANDIN_TOKEN_S", 0.002)
+        pace, begin = number("STANDIN_TOKEN_S", 0.002), time.monotonic()
         for index in range(count):
             time.sleep(pace)
             wait_while_hanging()
             if self.state.dead.is_set():
                 return
-            self.state.add(generated=1)
+            self.state.add(generated=1, **({} if index else {"ttft_count": 1, "ttft_s": time.monotonic() - begin}))
             yield f" t{index % VOCABULARY}"
 
     def stream(self, body, asked, count, usage):
@@ -280,6 +282,9 @@ def metrics(state):
         f'vllm:request_success_total{{engine="0",finished_reason="{reason}",model_name="{state.names[0]}"}} {float(counts[reason])}\n'
         for reason in FINISHED
     )
+    ttft, count = "vllm:time_to_first_token_seconds", float(counts["ttft_count"])
+    text += f'# HELP {ttft} stand-in\n# TYPE {ttft} histogram\n{ttft}_bucket{labels[:-1]},le="+Inf"}} {count}\n'
+    text += f"{ttft}_count{labels} {count}\n{ttft}_sum{labels} {counts['ttft_s']}\n"
     return f"{text}# HELP vllm:request_success_total stand-in\n# TYPE vllm:request_success_total counter\n{served}"
 
 

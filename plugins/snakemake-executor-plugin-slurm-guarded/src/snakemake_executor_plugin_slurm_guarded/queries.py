@@ -136,6 +136,28 @@ def parse_squeue(text: str) -> list[Job]:
     return list(jobs.values())
 
 
+@dataclass(frozen=True)
+class Pending:
+    """A waiting job of any user. ``start``: expected start as Slurm estimates it, ``YYYY-MM-DDTHH:MM:SS``; empty without an estimate."""
+
+    id: str
+    partition: str
+    priority: int
+    start: str
+    reason: str
+
+
+def pending(*, timeout_s: float = QUERY_S) -> list[Pending]:
+    """Return all waiting jobs that Slurm shows to this user.
+
+    Raises:
+        CommandFailed: Slurm does not respond.
+    """
+    text = commands.run(["squeue", "--all", "--noheader", "--states=PENDING", "--format=%i|%P|%Q|%S|%r"], timeout_s=timeout_s)
+    lines = [[stated(field).replace("N/A", "") for field in line.split("|", 4)] for line in text.splitlines()]
+    return [Pending(job, partition, _count(priority), start, why) for job, partition, priority, start, why in lines]
+
+
 def scontrol_job(job: str, *, timeout_s: float = QUERY_S, stop: threading.Event | None = None) -> Job | None:
     """Return a job as slurmctld records it; None when it has no such job (any more)."""
     argv = ["scontrol", "--oneliner", "show", "job", "-d", job]

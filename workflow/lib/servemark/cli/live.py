@@ -193,6 +193,8 @@ def _last_progress(path: Path) -> dict[str, dict[str, Any]]:
         for line in stream:
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 last = json.loads(line)
+                if last.get("ended"):
+                    continue
                 found[last["subject"]] = {"time": float(last["time"]), "stage": last["stage"], "text": last["text"]}
     return found
 

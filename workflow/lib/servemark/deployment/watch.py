@@ -26,6 +26,7 @@ class Load:
 
     ``waiting`` of the ``open_requests`` are in the queue; ``kv_cache_usage`` is 0 to 1, None where the server does not report it.
     ``fullest``: requests in the batch of that one of the ``engines`` which has the most.
+    ``ttft_s``: sum of the times to first token of ``ttft_count`` requests since the server's start, as the server measures them.
     """
 
     generated: float
@@ -35,6 +36,23 @@ class Load:
     kv_cache_usage: float | None = None
     fullest: float = 0.0
     engines: int = 1
+    ttft_s: float = 0.0
+    ttft_count: int = 0
+
+    def __add__(self, other: Load) -> Load:
+        """Return the counters of both servers together; the KV cache and the batch of the fuller one."""
+        usages = [usage for usage in (self.kv_cache_usage, other.kv_cache_usage) if usage is not None]
+        return Load(
+            generated=self.generated + other.generated,
+            open_requests=self.open_requests + other.open_requests,
+            finished=self.finished + other.finished,
+            waiting=self.waiting + other.waiting,
+            kv_cache_usage=max(usages, default=None),
+            fullest=max(self.fullest, other.fullest),
+            engines=self.engines + other.engines,
+            ttft_s=self.ttft_s + other.ttft_s,
+            ttft_count=self.ttft_count + other.ttft_count,
+        )
 
 
 def parse_metrics(text: str) -> Load:
@@ -43,6 +61,9 @@ def parse_metrics(text: str) -> Load:
 
     def total(name: str) -> float:
         return sum(sample.value for sample in samples.get(name, ()) if not sample.name.endswith("_created"))
+
+    def one(family: str, suffix: str) -> float:
+        return sum(sample.value for sample in samples.get(family, ()) if sample.name.endswith(suffix))
 
     running = {sample.labels.get("engine", ""): sample.value for sample in samples.get("num_requests_running", ())}
     usages = [sample.value for sample in samples.get("kv_cache_usage_perc", ()) if math.isfinite(sample.value)]
@@ -55,6 +76,8 @@ def parse_metrics(text: str) -> Load:
         kv_cache_usage=max(usages, default=None),
         fullest=max(running.values(), default=0.0),
         engines=max(len(running), 1),
+        ttft_s=one("time_to_first_token_seconds", "_sum"),
+        ttft_count=int(one("time_to_first_token_seconds", "_count")),
     )
 
 
@@ -107,9 +130,10 @@ class ServerWatch:
         )
 
     @property
-    def generated(self) -> float:
-        """Tokens that all servers together have generated since their start."""
-        return sum(answers[-1][1].generated for answers in self._answers.values())
+    def total(self) -> Load | None:
+        """The latest metrics of all servers together; None while one of them has not responded yet."""
+        latest = [answers[-1][1] for answers in self._answers.values()]
+        return sum(latest[1:], latest[0]) if len(latest) == len(self.scrapes) else None
 
     @property
     def same_processes(self) -> bool:

@@ -22,11 +22,14 @@ from servemark.config.expand import expand, points
 from servemark.config.model import Config
 from servemark.config.problems import Problem
 from servemark.deployment import attempts, reach
+from servemark.display import screen
+from servemark.display.display import Display
+from servemark.display.queue import Queue
+from servemark.display.run_state import RunState
 from servemark.errors import ConfigError, ServemarkError
 from servemark.files import folder_name, private, storage
 from servemark.machine import git_state
 from servemark.processes import identity
-from servemark.progress import Display
 from servemark.records import LoadPoint, Measurement, write_atomically
 from servemark.run import restore, run_lock, signals
 from servemark.run import scheduled as scheduled_run
@@ -225,10 +228,21 @@ def begin(experiment: Experiment) -> None:
     logging.raiseExceptions = False
     logging.getLogger("snakemake.logging").addFilter(_tells_something)
     (experiment.folder / "summary.txt").unlink(missing_ok=True)
-    _State.display = Display(experiment.folder / "progress.jsonl", check=reach.check)
+    scheduled = experiment.config.cluster is not None
+    state = RunState({name: tuple(point.name for point in found) for name, found in experiment.points.items()}, at_once=scheduled)
+    state.finished |= _measured_before(experiment)
+    _State.display = Display(experiment.folder, state, reach.check, Queue.of(experiment.folder) if scheduled else None)
+    signals.before_exit(_State.display.release)
+    counts = f"{len(experiment.points)} deployments, {state.total} load points"
+    more = f", {len(state.finished)} of them measured in an earlier run" if state.finished else ""
+    screen.say(f"servemark: run {experiment.config.run}: {counts}{more}; results go to {experiment.folder}/")
     _State.display.start()
-    counts = f"{len(experiment.points)} deployments, {sum(map(len, experiment.points.values()))} load points"
-    _print([f"run {experiment.config.run}: {counts}; results go to {experiment.folder}/"])
+
+
+def _measured_before(experiment: Experiment) -> set[tuple[str, str]]:
+    """Return deployment and name of the load points that have a record."""
+    every = ((name, point.name) for name, found in experiment.points.items() for point in found)
+    return {(name, point) for name, point in every if (experiment.folder / "measurements" / name / f"{point}.json").exists()}
 
 
 def end(experiment: Experiment, success: bool) -> None:
@@ -237,6 +251,6 @@ def end(experiment: Experiment, success: bool) -> None:
         _State.display.end()
     _State.unfinished = not success
     with contextlib.suppress(FileNotFoundError):
-        print((experiment.folder / "summary.txt").read_text(), file=sys.stderr)
+        screen.say((experiment.folder / "summary.txt").read_text().rstrip("\n"))
     if not success:
-        _print(["the run did not complete. The messages above state what failed. Run the same command again to continue."])
+        screen.say("servemark: the run did not complete. The messages above state what failed. Run the same command again to continue.")

@@ -13,12 +13,14 @@ import select
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import psutil
 
 from servemark.processes import identity
 
 BOUND_S = 8.0
+_before_exit: list[Callable[[], None]] = []
 
 
 def install() -> None:
@@ -30,6 +32,11 @@ def install() -> None:
 def _ours() -> tuple[signal.Signals, ...]:
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return (signal.SIGINT, signal.SIGTERM) if ignored else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def before_exit(action: Callable[[], None]) -> None:
+    """Call ``action`` before this process ends at once. It may take no lock."""
+    _before_exit.append(action)
 
 
 def at(moment: float, why: str) -> None:
@@ -56,6 +63,8 @@ def _interrupt(number: int, _: object) -> None:
 
 
 def _end_now(why: str) -> None:
+    for action in _before_exit:
+        action()
     _say(f"{why}; ending at once.")
     identity.signal_all(identity.descendants(os.getpid()), signal.SIGKILL)
     os._exit(130)

@@ -42,6 +42,7 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, 
     worker = supervisor.worker_file(deployment) if deployment else None
     progress = Progress(run_folder / "progress.jsonl", name, subject, log)
     terminal = os.dup(1), os.dup(2)
+    superseded = False
     try:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         log_path.write_bytes(b"")
@@ -58,6 +59,7 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, 
             ownership.check(deployment)
         yield Stage(progress, log_path, LifelineWatch(), deployment)
     except ownership.TakenOver as error:
+        superseded = True
         _note(f"servemark: {name} {subject}: {error.message()}")
         ownership.end_those_above()
         sys.exit(error.exit_code)
@@ -84,6 +86,8 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, 
         _stop(deployment)
         sys.exit(1)
     finally:
+        if not superseded:  # the newer job displays its own progress
+            progress.end()
         for copy in terminal:
             os.close(copy)
         if worker:
