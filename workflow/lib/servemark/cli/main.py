@@ -1,4 +1,4 @@
-"""The ``servemark`` command: check a configuration, list and stop what lives, pack a support ticket, verify and show an archive."""
+"""The ``servemark`` command: make and check a configuration, list and stop what lives, pack a ticket, verify and show an archive."""
 
 from __future__ import annotations
 
@@ -13,35 +13,15 @@ from servemark import __version__
 from servemark.cli import reference, ticket
 from servemark.cli import status as status_table
 from servemark.cli import stop as stopping
+from servemark.cli.check import check
+from servemark.cli.init import init
 from servemark.cli.live import Jobs, living
-from servemark.config import document, paths
-from servemark.config.expand import expand, points
-from servemark.config.load import load
+from servemark.config import document
 from servemark.errors import ServemarkError
 from servemark.files import storage
-from servemark.planning import exposure
 from servemark.records import schemas
 
 RESULTS = Path("results")
-
-
-def check(path: Path, cluster: str | None = None) -> None:
-    """Validate a configuration and print what it asks for."""
-    config = expand(load(path, cluster, paths.problems))
-    where = "on the cluster" if config.cluster else "on this machine"
-    print(f"{path}: valid. Run {config.run}, {where}, results in results/{config.run}/")
-    for name, deployment in config.deployments.items():
-        topology = deployment.topology
-        more = "".join(f", {count} {what}" for count, what in ((topology.replicas, "replicas"), (topology.all_nodes, "nodes")) if count > 1)
-        print(
-            f"  {name}: model {deployment.model}, environment {deployment.environment}, executor {topology.executor}, "
-            f"{topology.record().world_size} rank(s), {len(points(config, name))} load points{more}"
-        )
-        exclusive = config.cluster is None or config.cluster.exclusive
-        for note in exposure.notes(topology.record(), exclusive=exclusive):
-            print(f"    warning: {note} See {exposure.PAGE}.")
-    for text in paths.warnings(config):
-        print(f"servemark: {text}", file=sys.stderr)
 
 
 def generate(root: Path) -> None:
@@ -110,7 +90,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="servemark", description=__doc__)
     parser.add_argument("--version", action="version", version=f"servemark {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("check", help="validate a configuration; starts nothing")
+    one = commands.add_parser(
+        "init", help="write a first configuration, and a cluster file where there is Slurm, from what this machine offers"
+    )
+    one.add_argument("--model", help="a folder with config.json and safetensors, hf:ORG/NAME@REVISION, or builtin:tiny-dense")
+    one.add_argument(
+        "--cluster", metavar="NAME", help="name of the cluster file config/clusters/NAME.yaml; default: Slurm's name of the cluster"
+    )
+    one.add_argument("--output", type=Path, metavar="FILE", default=Path("my.yaml"), help="the configuration to write; default my.yaml")
+    one.add_argument("--yes", action="store_true", help="take the default of each question; needed without a terminal")
+    one.set_defaults(do=lambda given: init(given.output, given.model, given.cluster, yes=given.yes))
+    one = commands.add_parser("check", help="validate a configuration, and ask this machine and Slurm whether they fit it; starts nothing")
     one.add_argument("config", type=Path, nargs="?", default=Path("config/config.yaml"))
     one.add_argument("--cluster", help="NAME of config/clusters/NAME.yaml, or a path, in place of the file's own")
     one.set_defaults(do=lambda given: check(given.config, given.cluster))

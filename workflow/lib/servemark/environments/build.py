@@ -49,7 +49,7 @@ def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, pr
         CacheClosed: nothing can be written there.
     """
     digest = lock.digest(sys.version_info[:2], platform.machine())
-    prefix = (cache / "environments" / f"{lock.name}-{digest[:12]}").absolute()
+    prefix = prefix_of(lock, cache)
     if (prefix / MARKER).exists():
         return _built_before(name, lock, prefix, digest, progress)
     with cache_lock.held(Path(f"{prefix}.lock"), partial(progress.waiting, "waiting: another run builds this environment")):
@@ -84,6 +84,11 @@ def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, pr
         )
         record.write(prefix / MARKER)
         return record
+
+
+def prefix_of(lock: Lock, cache: Path) -> Path:
+    """Return the folder of this lock file's environment for this interpreter and machine. It is built when :data:`MARKER` is in it."""
+    return (cache / "environments" / f"{lock.name}-{lock.digest(sys.version_info[:2], platform.machine())[:12]}").absolute()
 
 
 def _built_before(name: str, lock: Lock, prefix: Path, digest: str, progress: Progress) -> Environment:

@@ -81,18 +81,37 @@ def prepare(config: Config, folder: Path) -> None:
     Raises:
         ConfigError: Slurm is missing, does not respond, or refuses a request; or jobs of an earlier run do not end.
     """
+    say: Callable[[str], None] = lambda text: print(f"servemark: {text}", file=sys.stderr)  # noqa: E731
+    ask_slurm(config, folder, say)
+    try:
+        leftovers.cancel(sorted(folder.parent.glob("*/slurm/jobs.jsonl")), folder.parent.parent, say)
+    except GuardedError as error:
+        raise ConfigError(error.what, look=error.look, do=error.do, reason=error.reason) from error
+
+
+def ask_slurm(config: Config, folder: Path, say: Callable[[str], None], *, patience_s: float = preflight.PATIENCE_S) -> tuple[str, ...]:
+    """Check that Slurm would accept the jobs of a run; return their names.
+
+    Args:
+        folder: the run's results.
+        say: gets a message for a job that will wait in the queue, and while Slurm does not respond.
+        patience_s: how long to wait for a controller that does not respond, seconds.
+
+    Raises:
+        ConfigError: Slurm is missing, does not respond, or refuses a request.
+    """
     os.environ[journal.VARIABLE] = str((folder / "slurm" / "jobs.jsonl").absolute())
     TERMS.update(KEYS)
     wanted = []
     for name in config.deployments:
         count = lacking(config, folder / "deployments" / name / "plan.json")
         wanted.append(deployment_request(config, name, len(points(config, name)) if count is None else count))
-    say: Callable[[str], None] = lambda text: print(f"servemark: {text}", file=sys.stderr)  # noqa: E731
+    wanted += small_requests(config)
     try:
-        preflight.check([*wanted, *small_requests(config)], say)
-        leftovers.cancel(sorted(folder.parent.glob("*/slurm/jobs.jsonl")), folder.parent.parent, say)
+        preflight.check(wanted, say, patience_s=patience_s)
     except GuardedError as error:
         raise ConfigError(error.what, look=error.look, do=error.do, reason=error.reason) from error
+    return tuple(request.name for request in wanted)
 
 
 def end_with_own_job() -> None:

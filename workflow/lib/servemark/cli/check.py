@@ -1,0 +1,191 @@
+"""``servemark check``: validate a configuration, then ask this machine and its Slurm whether they fit it. Starts nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from servemark.config import paths, positions
+from servemark.config.cluster import Site
+from servemark.config.expand import expand, points
+from servemark.config.load import load
+from servemark.config.model import Config
+from servemark.environments import build, lockfiles
+from servemark.environments.lockfiles import Lock
+from servemark.errors import ConfigError, ServemarkError, StageFailed
+from servemark.files import storage
+from servemark.machine import addresses, hardware
+from servemark.planning import exposure
+from servemark.run import scheduled
+from servemark.weights import hub_source
+
+ENVS = Path("envs")
+PATIENCE_S = 10.0
+"""Seconds to wait for a controller that does not respond."""
+ELSEWHERE = "Slurm's commands are not on this machine. Rerun the check on the cluster's login node."
+UNREACHED = ("slurm_missing", "slurm_unreachable")
+Loc = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one question. ``loc``: the key of the configuration that it is about, () for none."""
+
+    state: Literal["ok", "problem", "not checked"]
+    text: str
+    loc: Loc = ()
+
+
+def check(path: Path, cluster: str | None = None) -> None:
+    """Validate a configuration, print what it requests, and one line for each thing that this machine can tell.
+
+    Raises:
+        ConfigError: the configuration is wrong, or this machine or Slurm cannot run it.
+    """
+    config = expand(load(path, cluster))
+    where = "on the cluster" if config.cluster else "on this machine"
+    print(f"{path}: valid. Run {config.run}, {where}, results in results/{config.run}/")
+    for name, deployment in config.deployments.items():
+        topology = deployment.topology
+        more = "".join(f", {count} {what}" for count, what in ((topology.replicas, "replicas"), (topology.all_nodes, "nodes")) if count > 1)
+        print(
+            f"  {name}: model {deployment.model}, environment {deployment.environment}, executor {topology.executor}, "
+            f"{topology.record().world_size} rank(s), {len(points(config, name))} load points{more}"
+        )
+        exclusive = config.cluster is None or config.cluster.exclusive
+        for note in exposure.notes(topology.record(), exclusive=exclusive):
+            print(f"    warning: {note} See {exposure.PAGE}.")
+    source = positions.read(path)
+    problems = 0
+    for finding in findings(config):
+        place = positions.find([source], source.data, finding.loc) if finding.loc and finding.state == "problem" else None
+        print(f"{finding.state:<13}{f'{path}:{place[1]}: ' if place else ''}{' '.join(finding.text.split())}", flush=True)
+        problems += finding.state == "problem"
+    if problems:
+        raise ConfigError(f"{problems} problem(s) found; see the lines that begin with `problem`. Nothing was started.",
+                          do="Correct them and run the check again; docs/reference/configuration.md explains every key.")  # fmt: skip
+
+
+def findings(config: Config) -> Iterator[Finding]:
+    """Ask this machine about an expanded configuration: folders, room for environments, network, and whether Slurm takes the jobs."""
+    here = config.cluster is None or shutil.which("sbatch") is not None
+    yield from _folders(config, here=here)
+    yield from _room(config, here=here)
+    if config.cluster:
+        yield from _network(config.cluster)
+        yield from _jobs(config, here=here)
+
+
+def _folders(config: Config, *, here: bool) -> Iterator[Finding]:
+    """Check the models and the environments that exist already."""
+    faults = {problem.loc: problem.text for problem in paths.problems(config)}
+    for name in sorted({deployment.model for deployment in config.deployments.values()}):
+        source, loc = config.models[name].source, ("models", name, "source")
+        if source.startswith("builtin:"):
+            yield Finding("ok", f"models.{name}.source: {source}; servemark makes it", loc)
+        elif source.startswith(hub_source.PREFIX):
+            yield Finding("not checked", f"models.{name}.source: {source}; the hub is not contacted before the run", loc)
+        else:
+            yield _folder(loc, Path(source).absolute(), faults.get(loc), config.cluster.stage_on if config.cluster else "login", here=here)
+    for name in sorted({deployment.environment for deployment in config.deployments.values()}):
+        if prefix := config.environments[name].prefix:
+            loc = ("environments", name, "prefix")
+            yield _folder(loc, prefix.absolute(), faults.get(loc), config.cluster.build_on if config.cluster else "login", here=here)
+
+
+def _folder(loc: Loc, folder: Path, fault: str | None, place: str, *, here: bool) -> Finding:
+    key = ".".join(loc)
+    exists = os.path.isdir(folder)
+    if fault and (here or exists):
+        return Finding("problem", f"{key}: {fault}", loc)
+    if exists:
+        return Finding("ok", f"{key}: {folder}", loc)
+    why = (
+        ELSEWHERE if fault else f"Jobs read it on the nodes ({'stage_on' if loc[0] == 'models' else 'build_on'}: {place}); check it there."
+    )
+    return Finding("not checked", f"{key}: {folder} is not on this machine. {why}", loc)
+
+
+def _room(config: Config, *, here: bool) -> Iterator[Finding]:
+    """Check that the cache has room for the environments that are not built yet."""
+    cache = ((config.cluster and config.cluster.cache) or config.cache).absolute()
+    if not here and not cache.is_dir():
+        yield Finding("not checked", f"cache: {cache} is not on this machine. {ELSEWHERE}")
+        return
+    missing: dict[str, float] = {}
+    for name in sorted({deployment.environment for deployment in config.deployments.values()}):
+        asked, loc = config.environments[name].lock, ("environments", name, "lock")
+        if asked is None:
+            continue
+        try:
+            lock = _lock(f"environments.{name}.lock", asked, config.cluster)
+            built = (build.prefix_of(lock, cache) / build.MARKER).exists()
+        except ServemarkError as error:
+            state: Literal["problem", "not checked"] = "not checked" if error.reason == "nvidia_smi_failed" else "problem"
+            yield Finding(state, f"{error.what} {error.do or ''}", loc)
+            continue
+        except OSError as error:
+            yield Finding("not checked", f"environments.{name}.lock: {error.filename} cannot be read here ({error.strerror})", loc)
+            continue
+        if built:
+            yield Finding("ok", f"environments.{name}.lock: {lock.name} is built in {cache}", loc)
+        else:
+            missing[asked] = lock.gib
+    if missing:
+        place, needed = storage.existing(cache), sum(missing.values())
+        what = f"`lock: {' and '.join(missing)}`, up to {needed:.0f} GiB to build in {cache}; {storage.free_words(place)}"
+        if not os.access(place, os.W_OK | os.X_OK):
+            yield Finding("problem", f"cache: you may not write in {place}. Name another folder by `cache`.")
+        elif shutil.disk_usage(place).free < needed * 2**30:
+            yield Finding("problem", f"cache: no room for {what}. Free space there, or name a larger folder by `cache`.")
+        else:
+            yield Finding("ok", f"cache: room for {what}")
+
+
+def _lock(key: str, asked: str, cluster: Site | None) -> Lock:
+    """Return the lock file of an environment. The hardware of a cluster's nodes is unknown here: for ``auto`` the largest that may fit."""
+    locks = lockfiles.table(ENVS)
+    if cluster is None:
+        return lockfiles.choose(key, asked, ENVS, hardware.probe(), sys.version_info[:2], platform.machine())
+    if asked != lockfiles.AUTO:
+        return locks[asked]
+    fitting = [lock for lock in locks.values() if bool(lock.cuda) == bool(cluster.gpus_per_node) and platform.machine() in lock.machines]
+    return max(fitting or locks.values(), key=lambda lock: lock.gib)
+
+
+def _network(cluster: Site) -> Iterator[Finding]:
+    """Check whether this machine has the interface; the nodes decide."""
+    if cluster.interface is None:
+        return
+    try:
+        found = addresses.choose("this machine", hardware.interfaces(), cluster.interface, None)
+    except StageFailed:
+        text = f"interface {cluster.interface}: this machine has no such interface with an IPv4 address. Each job checks its nodes."
+        yield Finding("not checked", text)
+    else:
+        yield Finding("ok", f"interface {cluster.interface}: {found.name} has {found.address} on this machine; each job checks its nodes")
+
+
+def _jobs(config: Config, *, here: bool) -> Iterator[Finding]:
+    """Ask Slurm whether it would take the jobs, as a run does before it submits any."""
+    if not here:
+        yield Finding("not checked", f"jobs: {ELSEWHERE}")
+        return
+    notes: list[str] = []
+    try:
+        names = scheduled.ask_slurm(config, Path("results") / config.run, notes.append, patience_s=PATIENCE_S)
+    except ConfigError as error:
+        if error.reason in UNREACHED:
+            yield Finding("not checked", f"jobs: {error.what.splitlines()[0]} Rerun the check where `squeue` responds.")
+        else:
+            yield Finding("problem", f"jobs: {error.what} {error.do or ''}")
+        return
+    yield Finding("ok", f"jobs: Slurm would accept {', '.join(names)} (sbatch --test-only)")
+    for note in notes:
+        yield Finding("ok", f"jobs: {note}")
