@@ -167,34 +167,10 @@ def test_a_hostile_model_is_refused_at_the_line_of_its_source(model_outcomes: Ou
     assert MODELS[name][1] in model_outcomes[f"{name}.yaml"][1].replace(str(name), "", 1)
 
 
-# Where a folder must be depends on who reads it.
-
-
-@pytest.mark.parametrize(
-    ("site", "key", "code"),
-    [
-        ("", "source", 2),
-        ("stage_on: login", "source", 2),
-        ("stage_on: job", "source", 0),
-        ("", "prefix", 2),
-        ("build_on: login", "prefix", 2),
-        ("build_on: job", "prefix", 0),
-    ],
-)
-def test_a_missing_folder_is_a_warning_where_only_jobs_read_it(tmp_path, capsys, monkeypatch, site, key, code):
-    monkeypatch.chdir(tmp_path)
-    old, new = {"source": ("source: builtin:tiny-dense", "source: ./no/w"), "prefix": ("lock: cpu", "prefix: ./no/w")}[key]
-    (tmp_path / "site.yaml").write_text(f"scheduler: slurm\n{site}\n")
-    (tmp_path / "my.yaml").write_text(BASE.replace(old, new) + ("cluster: ./site.yaml\n" if site else ""))
-    assert cli.main(["check", "my.yaml"]) == code
-    words = capsys.readouterr().err
-    assert f".{key}: " in words and str(tmp_path / "no/w") in words
-
-
 def test_an_interpreter_that_nobody_may_run_is_refused(tmp_path, capsys):
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.write_text("")
     (tmp_path / "my.yaml").write_text(BASE.replace("lock: cpu", f"prefix: {tmp_path}"))
     assert cli.main(["check", str(tmp_path / "my.yaml")]) == 2
-    assert "my.yaml:7: environments.cpu.prefix: " in capsys.readouterr().err
+    assert "my.yaml:7: environments.cpu.prefix: " in capsys.readouterr().out

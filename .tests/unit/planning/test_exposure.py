@@ -31,7 +31,8 @@ def test_notes_name_what_other_users_reach(topology, exclusive, words):
     assert all(word in note for word, note in zip(words, found, strict=True))
 
 
-def test_check_warns_of_ranks_over_nodes_and_of_shared_nodes(tmp_path, capsys):
+def test_check_warns_of_ranks_over_nodes_and_of_shared_nodes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm
     config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text())
     one, *_ = config["deployments"].values()
     config["deployments"] = {

@@ -230,7 +230,7 @@ def test_the_main_process_ends_before_its_own_job_does(monkeypatch):
 def test_before_anything_is_submitted_slurm_is_asked_and_old_jobs_are_ended(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     seen = []
-    monkeypatch.setattr(preflight, "check", lambda requests, say: (seen.append([r.name for r in requests]), say("asked")))
+    monkeypatch.setattr(preflight, "check", lambda requests, say, **_: (seen.append([r.name for r in requests]), say("asked")))
     monkeypatch.setattr(leftovers, "cancel", lambda journals, folder, say: seen.append((journals, folder)))
     earlier = Path("results/old/slurm/jobs.jsonl")
     earlier.parent.mkdir(parents=True)
@@ -245,10 +245,10 @@ def test_before_anything_is_submitted_slurm_is_asked_and_old_jobs_are_ended(tmp_
 def test_a_refusal_of_the_executor_is_an_error_of_the_configuration(tmp_path, monkeypatch, module):
     monkeypatch.chdir(tmp_path)
 
-    def refuse(*_):
+    def refuse(*_, **__):
         raise GuardedError("It is so.", do="Do this.", reason="slurm_refused")
 
-    monkeypatch.setattr(preflight, "check", lambda requests, say: None)
+    monkeypatch.setattr(preflight, "check", lambda requests, say, **_: None)
     monkeypatch.setattr(module, "check" if module is preflight else "cancel", refuse)
     with pytest.raises(ConfigError) as caught:
         scheduled.prepare(config(), Path("results/demo"))

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from builders import hub_cache
 from servemark.errors import WeightsRefused
 from servemark.records import Manifest
 from servemark.weights import builtin, manifest
@@ -103,6 +104,15 @@ def test_files_in_folders_and_links_inside_are_part_of_the_model(model):
     (model / "original" / "params.json").write_text("{}")
     (model / "alias.json").symlink_to("config.json")
     assert {"original/params.json", "alias.json"} <= {file.path for file in build(model).files}
+
+
+def test_links_of_a_hub_cache_may_lead_to_its_blobs_alone(tmp_path):
+    snapshot = hub_cache.make(tmp_path)
+    assert manifest.verify(built := build(snapshot)) is None and built.bytes == sum(p.stat().st_size for p in snapshot.iterdir())
+    (snapshot / "out.txt").symlink_to("/etc/hostname")
+    with pytest.raises(WeightsRefused) as caught:
+        build(snapshot)
+    assert caught.value.reason == "link_leaves_directory"
 
 
 def truncate(path, size):

@@ -26,7 +26,7 @@ from servemark.run import scheduled
 from servemark.weights import hub_source
 
 ENVS = Path("envs")
-PATIENCE_S = 10.0
+PATIENCE_S = 5.0
 """Seconds to wait for a controller that does not respond."""
 ELSEWHERE = "Slurm's commands are not on this machine. Rerun the check on the cluster's login node."
 UNREACHED = ("slurm_missing", "slurm_unreachable")

@@ -18,7 +18,7 @@ FOLDER = Path("docs", "reference")
 EXIT_CODES = (
     ("0", "done"),
     ("1", "it could not be done, or something is wrong; the message states what"),
-    ("2", "the configuration is refused, or a name is not known"),
+    ("2", "an argument or the configuration is refused, or a check found a problem; nothing was started"),
     ("130", "interrupted"),
 )
 

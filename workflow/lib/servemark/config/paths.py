@@ -33,17 +33,6 @@ def problems(config: Config, run: Path | None = None) -> list[Problem]:
     return found
 
 
-def warnings(config: Config) -> list[str]:
-    """Name the folders of an expanded configuration that only jobs read and this machine lacks, one sentence each."""
-    folders = [("stage_on", f"models.{name}.source", folder) for name, folder in _models(config)]
-    folders += [("build_on", f"environments.{name}.prefix", folder) for name, folder in _prefixes(config)]
-    return [
-        f"{key}: {folder} is not on this machine. Check that the nodes have it: jobs read it there ({where}: job)."
-        for where, key, folder in folders
-        if not _on_this_machine(config, where) and not os.path.isdir(folder)
-    ]
-
-
 def _on_this_machine(config: Config, where: str) -> bool:
     return config.cluster is None or getattr(config.cluster, where) == "login"
 

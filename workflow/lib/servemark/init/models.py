@@ -89,14 +89,18 @@ def named(text: str, cached: tuple[Found, ...] = ()) -> Found:
         raise ConfigError(error.what, look=error.look, do=error.do, reason=error.reason) from None
 
 
-def in_hub_cache() -> tuple[Found, ...]:
-    """Return the models of the Hugging Face cache that can be served, the latest first. The hub is not contacted."""
+def in_hub_cache(folder: Path | None = None) -> tuple[Found, ...]:
+    """Return the models of the Hugging Face cache that can be served, the latest first. The hub is not contacted.
+
+    Args:
+        folder: the cache; None for the one of ``HF_HUB_CACHE`` or ``HF_HOME``, or of the home folder.
+    """
     # Here, because the import takes a third of a second.
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
     try:
-        repositories = [one for one in scan_cache_dir().repos if one.repo_type == "model"]
+        repositories = [one for one in scan_cache_dir(folder).repos if one.repo_type == "model"]
     except (CacheNotFound, OSError, ValueError):
         return ()
     found = []

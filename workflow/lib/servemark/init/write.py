@@ -41,8 +41,8 @@ def render(template: str, **facts: Any) -> str:
 
 
 def _laid_out(line: str) -> list[str]:
-    """Return a line with its comment in one column, and a line that is only a comment in lines of at most :data:`WIDTH`."""
-    if line.lstrip().startswith("# "):
+    """Return a line with its comment in one column, and a long comment as several lines; ``#   `` begins a command or a path."""
+    if line.lstrip().startswith("# ") and not line.lstrip().startswith("#   "):
         indent = line[: len(line) - len(line.lstrip())] + "# "
         if len(line) <= WIDTH:
             return [line]

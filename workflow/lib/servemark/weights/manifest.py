@@ -165,11 +165,23 @@ def verify(manifest: Manifest, quick: bool = False) -> None:
 
 def _files(directory: Path, dummy: bool) -> dict[str, int]:
     """Return size by relative path with forward slashes, sorted; hidden names left out, and with ``dummy`` weights."""
-    found = sorted(_walk(directory, directory.resolve()))
+    found = sorted(_walk(directory, _roots(directory)))
     return {path: size for path, size in found if not (dummy and is_weights(path))}
 
 
-def _walk(directory: Path, root: Path) -> Iterator[tuple[str, int]]:
+def _roots(directory: Path) -> tuple[Path, ...]:
+    """Return the folders into which links may lead: the directory itself, and for a snapshot in a Hugging Face cache its blobs.
+
+    Such a cache holds each file once, under its digest, and a snapshot has links to it: ``models--ORG--NAME/blobs/DIGEST`` and
+    ``models--ORG--NAME/snapshots/COMMIT/FILE`` (huggingface_hub/file_download.py).
+    """
+    root = directory.resolve()
+    repository = root.parent.parent
+    snapshot = root.parent.name == "snapshots" and repository.name.startswith("models--")
+    return (root, (repository / "blobs").resolve()) if snapshot else (root,)
+
+
+def _walk(directory: Path, roots: tuple[Path, ...]) -> Iterator[tuple[str, int]]:
     """Yield (path, size) of every file; enter each folder once, because links to folders are refused."""
     waiting, count = [directory], 0
     while waiting:
@@ -183,7 +195,7 @@ def _walk(directory: Path, root: Path) -> Iterator[tuple[str, int]]:
                     what = f"It holds more than {MAX_FILES:,} files and folders."
                     raise refused(directory, "too_many_files", what, "Name the folder of the checkpoint alone.")
                 if entry.is_symlink():
-                    _check_link(entry, root)
+                    _check_link(entry, roots)
                 if entry.is_dir():
                     waiting.append(entry)
                 elif entry.is_file():
@@ -194,7 +206,7 @@ def _walk(directory: Path, root: Path) -> Iterator[tuple[str, int]]:
             raise unreadable(folder, error) from None
 
 
-def _check_link(link: Path, root: Path) -> None:
+def _check_link(link: Path, roots: tuple[Path, ...]) -> None:
     try:
         link.stat()
     except OSError as error:
@@ -202,7 +214,7 @@ def _check_link(link: Path, root: Path) -> None:
         if error.errno == errno.ELOOP:
             raise refused(link, "link_loop", "It is a link that leads back to itself.", "Remove it, or fetch the file again.") from None
     target = link.resolve()
-    if not target.is_relative_to(root):
+    if not any(target.is_relative_to(root) for root in roots):
         what = f"It is a link that leaves the model's directory, to {target}."
         raise refused(link, "link_leaves_directory", what, "Copy the file into the directory (cp -L), so that the manifest covers it.")
     if not target.exists():

@@ -1,0 +1,164 @@
+"""``servemark check`` asks the machine and Slurm: ok, problem or not checked, and the exit code."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from builders.paths import ROOT
+from builders.recorded_site import BODIES, SILENT, only
+from servemark.cli import check
+from servemark.cli import main as cli
+from servemark.environments import build, lockfiles
+from servemark.machine import hardware
+from servemark.weights import builtin
+
+CONFIG = """\
+run: r
+models:
+  m:
+    source: {source}
+environments:
+  e:
+    {environment}
+deployments:
+  d: {{model: m, environment: e}}
+workloads:
+  w: {{dataset: random, input_tokens: 8, output_tokens: 4, requests: 4, concurrency: 1}}
+"""
+REFUSE = "case $* in *test-only*|*begin*) echo 'sbatch: error: invalid partition specified: bad' >&2; exit 1 ;; esac"
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch) -> Path:
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    (folder / "envs").symlink_to(ROOT / "envs")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(check, "PATIENCE_S", 0.1)
+    only(tmp_path / "bin", monkeypatch, {})
+    return folder
+
+
+def run(capsys, *, source="builtin:tiny-dense", environment="lock: cpu", site=None) -> tuple[int, dict[str, list[str]]]:
+    """The exit code, and the findings by their state."""
+    text = CONFIG.format(source=source, environment=environment)
+    if site is not None:
+        Path("site.yaml").write_text(f"scheduler: slurm\n{site}\n")
+        text += "cluster: ./site.yaml\n"
+    Path("my.yaml").write_text(text)
+    code = cli.main(["check", "my.yaml"])
+    found: dict[str, list[str]] = {"ok": [], "problem": [], "not checked": []}
+    for line in capsys.readouterr().out.splitlines():
+        for state, texts in found.items():
+            if line.startswith(f"{state:<13}"):
+                texts.append(line[13:])
+    return code, found
+
+
+def slurm(tmp_path, monkeypatch, **bodies):
+    only(tmp_path / "slurm", monkeypatch, BODIES | bodies)
+
+
+@pytest.mark.parametrize("with_slurm", [False, True])
+@pytest.mark.parametrize(
+    ("site", "state"), [(None, "problem"), ("stage_on: login", "here"), ("stage_on: job", "not checked")], ids=["machine", "login", "job"]
+)
+def test_missing_model_is_a_problem_only_where_the_run_would_read_it(checkout, tmp_path, monkeypatch, capsys, with_slurm, site, state):
+    if with_slurm:
+        slurm(tmp_path, monkeypatch)
+    state = state if state != "here" else "problem" if with_slurm else "not checked"
+    code, found = run(capsys, source="/no/model", site=site)
+    assert code == (2 if state == "problem" else 0)
+    assert [text for text in found[state] if "models.m.source: " in text and "/no/model" in text]
+    assert state != "problem" or found[state][0].startswith("my.yaml:4: ")
+
+
+def test_model_folder_that_is_there_is_examined(checkout, capsys):
+    builtin.make("tiny-dense", checkout / "model")
+    code, found = run(capsys, source="./model")
+    assert code == 0 and f"models.m.source: {checkout}/model" in found["ok"]
+    (checkout / "model" / "config.json").unlink()
+    code, found = run(capsys, source="./model", site="stage_on: login")
+    assert code == 2 and "config.json" in found["problem"][0]
+
+
+def test_model_of_the_hub_is_not_checked(checkout, capsys):
+    code, found = run(capsys, source="hf:Org/Name")
+    assert code == 0 and "hf:Org/Name" in found["not checked"][0]
+
+
+def test_missing_interpreter_is_a_problem_with_its_line(checkout, capsys):
+    code, found = run(capsys, environment="prefix: ./none")
+    assert code == 2 and found["problem"][0].startswith("my.yaml:7: environments.e.prefix: ")
+
+
+def test_room_for_the_environment_is_compared_with_free_space(checkout, monkeypatch, capsys):
+    usage = shutil.disk_usage(".")
+    for free, code in ((2**50, 0), (2**30, 2)):
+        monkeypatch.setattr(check.shutil, "disk_usage", lambda _, free=free: usage._replace(free=free))
+        answer, found = run(capsys)
+        assert answer == code
+        assert "3 GiB" in found["problem" if code else "ok"][-1]
+
+
+def test_environment_that_is_built_needs_no_room(checkout, monkeypatch, capsys):
+    prefix = build.prefix_of(lockfiles.table(Path("envs"))["cpu"], Path("results/cache"))
+    prefix.mkdir(parents=True)
+    (prefix / build.MARKER).touch()
+    code, found = run(capsys)
+    assert code == 0 and any("is built" in text for text in found["ok"])
+
+
+def test_lock_that_does_not_fit_this_machine_is_a_problem(checkout, capsys, monkeypatch):
+    real = hardware.probe()
+    monkeypatch.setattr(hardware, "probe", lambda: real.model_copy(update={"architecture": "riscv64"}))
+    code, found = run(capsys)
+    assert code == 2 and "riscv64" in found["problem"][0]
+
+
+@pytest.mark.parametrize(("gpus", "gib"), [(4, 16), (0, 3)])
+def test_room_for_auto_on_a_cluster_is_that_of_the_largest_lock(checkout, tmp_path, monkeypatch, capsys, gpus, gib):
+    slurm(tmp_path, monkeypatch)
+    _, found = run(capsys, environment="lock: auto", site=f"gpus_per_node: {gpus}")
+    assert any(f"up to {gib} GiB" in text for text in [*found["ok"], *found["problem"]])
+
+
+def test_cache_of_a_cluster_that_is_elsewhere_is_not_checked(checkout, capsys):
+    code, found = run(capsys, site="cache: /no/cache")
+    assert code == 0 and any("/no/cache" in text for text in found["not checked"])
+
+
+def test_interface_that_this_machine_has_is_ok(checkout, capsys):
+    code, found = run(capsys, site="interface: lo")
+    assert code == 0 and any("127.0.0.1" in text for text in found["ok"])
+    code, found = run(capsys, site="interface: nonexistent7")
+    assert code == 0 and any("nonexistent7" in text for text in found["not checked"])
+
+
+def test_slurm_is_asked_with_the_requests_of_a_run(checkout, tmp_path, monkeypatch, capsys):
+    calls = tmp_path / "calls"
+    slurm(tmp_path, monkeypatch, sbatch=f'echo "$@" >> {calls}')
+    code, found = run(capsys, site="partition: batch\ngpus_per_node: 4")
+    assert code == 0 and any(text.startswith("jobs: ") and "d, probe_hardware" in text for text in found["ok"])
+    lines = calls.read_text().splitlines()
+    assert all(line.startswith("--test-only ") for line in lines)
+    assert "--test-only --nodes=1 --ntasks-per-node=1 --partition=batch --gres=gpu:4 --time=30 --exclusive --mem=0" in lines
+
+
+def test_job_that_slurm_refuses_is_a_problem(checkout, tmp_path, monkeypatch, capsys):
+    slurm(tmp_path, monkeypatch, sbatch=REFUSE)
+    code, found = run(capsys, site="partition: bad")
+    assert code == 2 and any("invalid partition" in text and "partition" in text for text in found["problem"])
+
+
+@pytest.mark.parametrize("missing", ["all", "srun", "silent"])
+def test_slurm_that_cannot_be_asked_is_not_checked(checkout, tmp_path, monkeypatch, capsys, missing):
+    if missing == "silent":
+        only(tmp_path / "slurm", monkeypatch, dict.fromkeys(BODIES, SILENT))
+    elif missing == "srun":
+        only(tmp_path / "slurm", monkeypatch, {name: body for name, body in BODIES.items() if name != "srun"})
+    code, found = run(capsys, site="")
+    assert code == 0 and any(text.startswith("jobs: ") for text in found["not checked"])
