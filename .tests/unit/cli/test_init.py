@@ -137,7 +137,7 @@ def test_wrong_existing_cluster_file_is_named(site, capsys):
     assert "config/clusters/sandbox.yaml:2: " in capsys.readouterr().err and files(site) == {"config/clusters/sandbox.yaml"}
 
 
-def test_example_cluster_file_is_not_taken_for_a_cluster_of_that_name(checkout, tmp_path, monkeypatch):
+def test_cluster_named_slurm_does_not_get_the_example_file(checkout, tmp_path, monkeypatch):
     scontrol = BODIES["scontrol"].replace("= sandbox", "= slurm")
     only(tmp_path / "slurm", monkeypatch, BODIES | {"scontrol": scontrol})
     Path("config/clusters/slurm.yaml").write_text("scheduler: slurm\n")
@@ -213,10 +213,10 @@ def test_file_that_appears_meanwhile_is_kept(site, monkeypatch):
 
 
 def test_files_that_check_refuses_are_a_defect_and_not_written(checkout, monkeypatch, capsys):
-    monkeypatch.setattr(write, "render", lambda *_, **__: "run: x\nmodles: {}\n")
+    monkeypatch.setattr(write, "render", lambda *_, **__: "run: x\nmodle: {}\n")
     assert init() == 1
     err = capsys.readouterr().err
-    assert "modles" in err and "defect" in err and files(checkout) == set()
+    assert "modle" in err and "defect" in err and files(checkout) == set()
 
 
 @pytest.mark.parametrize("text", ["plain", "/a/b c", "no", "123", "a: b", "a #b", "'x'", "ü", "{x}", " a", "1e3"])

@@ -104,7 +104,7 @@ def find(env: Mapping[str, str] = os.environ) -> Machine:
 
 
 def networks() -> tuple[Network, ...]:
-    """Return the interfaces with an IPv4 address, without loopback: first those that are up, the fastest first."""
+    """Return the interfaces with an IPv4 address, without loopback: up before down, then the fastest first."""
     stats = psutil.net_if_stats()
     found = [
         Network(one.name, one.address, state.isup, state.speed)

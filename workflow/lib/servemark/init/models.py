@@ -1,4 +1,4 @@
-"""The models of a first configuration: those that are on this machine, the one that a user names, and the size of its deployment."""
+"""The models of a first configuration: found on this machine or named by the user, and the tensor parallel size for one node."""
 
 from __future__ import annotations
 

@@ -49,7 +49,9 @@ def _laid_out(line: str) -> list[str]:
         wrapper = textwrap.TextWrapper(
             WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
         )
-        return wrapper.wrap(line.lstrip()[2:])
+        # A command in backticks stays on one line.
+        whole = re.sub(r"`[^`]+`", lambda command: command[0].replace(" ", "\0"), line.lstrip()[2:])
+        return [part.replace("\0", " ") for part in wrapper.wrap(whole)]
     found = re.fullmatch(r"(.*\S)\s{2,}(# .*)", line)
     return [f"{found[1]:<{COLUMN}} {found[2]}"] if found and found[1].count('"') % 2 == 0 else [line]
 
