@@ -70,7 +70,7 @@ def choose(name: str, slurm: Slurm, machine: Machine, ask: Asker) -> Site:
     with_space = [disk for disk in machine.disks if disk.free >= SPACE]
     places: list[tuple[Disk | None, str]] = [(disk, disk.title) for disk in with_space]
     places.append((None, f"results/cache in this checkout: {machine.checkout}"))
-    disk = ask.choose("Where to keep environments, models and finished measurements (all nodes must have this folder)?", places)
+    disk = ask.choose("Where to keep environments, downloaded models and compiled code? Every node must have this folder.", places)
     here = partition is not None and {machine.host, machine.host.partition(".")[0]} & partition.nodes
     networks = [one for one in machine.networks if one.up and re.fullmatch(INTERFACE_PATTERN, one.name)]
     kind = partition.kind if partition else None
