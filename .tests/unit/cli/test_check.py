@@ -14,6 +14,7 @@ from servemark.cli import main as cli
 from servemark.environments import build, lockfiles
 from servemark.machine import hardware
 from servemark.weights import builtin
+from snakemake_executor_plugin_slurm_guarded import journal
 
 CONFIG = """\
 run: r
@@ -37,6 +38,7 @@ def checkout(tmp_path, monkeypatch) -> Path:
     folder.mkdir()
     (folder / "envs").symlink_to(ROOT / "envs")
     monkeypatch.chdir(folder)
+    monkeypatch.setenv(journal.VARIABLE, "")  # the command sets it
     monkeypatch.setattr(check, "PATIENCE_S", 0.1)
     only(tmp_path / "bin", monkeypatch, {})
     return folder

@@ -21,6 +21,7 @@ from servemark.files import storage
 from servemark.init import machine, write
 from servemark.records import Gpu
 from servemark.weights import builtin
+from snakemake_executor_plugin_slurm_guarded import journal
 
 
 @pytest.fixture
@@ -30,6 +31,7 @@ def checkout(tmp_path, monkeypatch) -> Path:
     (folder / "config" / "clusters").mkdir(parents=True)
     (folder / "envs").symlink_to(ROOT / "envs")
     monkeypatch.chdir(folder)
+    monkeypatch.setenv(journal.VARIABLE, "")  # the command sets it
     for name in (*machine.PLACES, "LOADEDMODULES", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("servemark.init.models.in_hub_cache", lambda: ())

@@ -38,6 +38,7 @@ BESIDE = {
     f"{PACKAGE}.diagnosis": "catalogue.yaml",
     f"{PACKAGE}.deployment.how_to_use": "how-to-use.txt",
     f"{PACKAGE}.planning.advice_data": "advice.yaml",
+    f"{PACKAGE}.init.write": "*.j2",
     f"{PACKAGE}.environments.check": "../in_model_env/check_environment.py",
     # Not its code: its version is in the plan's options.
     f"{PACKAGE}.launch.random_weights": "../in_model_env/random_weights/*.dist-info/*",
