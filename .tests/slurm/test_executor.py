@@ -158,7 +158,7 @@ def test_controller_away_for_20_s(plain: Sandbox, new_run: NewRun, when: str) ->
     finally:
         plain.start_slurmctld()
     assert run.end(START_S) == 0, run.said
-    assert run.said.count("Slurm does not answer") == 1 and run.said.count("Slurm answers again after") == 1, run.said
+    assert run.said.count("Slurm does not respond") == 1 and run.said.count("Slurm responds again after") == 1, run.said
     assert len(run.events("submitted")) == 1 and len(run.events("ended")) == 1
     run.assert_clear(6)
 
@@ -346,7 +346,7 @@ def test_held_job_says_why_it_waits_and_goes_on(plain: Sandbox, new_run: NewRun)
 def test_preflight(accounted: Sandbox, new_run: NewRun) -> None:
     code = """
 from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
-from snakemake_executor_plugin_slurm_guarded import partitions, preflight
+from snakemake_executor_plugin_slurm_guarded import preflight, queries
 from snakemake_executor_plugin_slurm_guarded.request import Request
 preflight.check([Request("good", "research", "batch", "normal", "gpu", 2, "gpu:4", 60, True)], print)
 wrong = {"account": "nobodys", "partition": "nowhere", "qos": "golden", "constraint": "tpu"}
@@ -355,7 +355,7 @@ try:
     preflight.check([Request(key, **({"account": "research"} | {key: value})) for key, value in wrong.items()], print)
 except GuardedError as error:
     print(error.what)
-print([partitions.partition_limit(name) for name in (None, "batch", "short")])
+print([queries.partition_limit(name) for name in (None, "batch", "short")])
 """
     said = accounted.run([sys.executable, "-c", code], cwd=new_run(accounted).folder, timeout=30, check=True).stdout
     resources = {

@@ -196,7 +196,7 @@ def controller_away(cluster: Sandbox, seconds: float) -> Iterator[None]:
 
 @pytest.mark.parametrize("when", ["submitting", "measuring"])
 def test_the_controller_is_away_for_45_s(checkout: ScheduledCheckout, injury: Injury, when: str) -> None:
-    injury.of(f"slurmctld down 45 s while {when}", r"Slurm answers again after \d+ s", "waits, says so, goes on")
+    injury.of(f"slurmctld down 45 s while {when}", r"Slurm responds again after \d+ s", "waits, reports it, continues")
     if when == "submitting":
         running = begin(checkout)
         checkout.wait_for_progress("1 ranks", seconds=60)
@@ -206,7 +206,7 @@ def test_the_controller_is_away_for_45_s(checkout: ScheduledCheckout, injury: In
     since = time.monotonic()
     with controller_away(checkout.cluster, 45):
         checkout.hang(False)
-        wait_until(lambda: "Slurm does not answer" in running.text, 40, "it says that Slurm does not answer")
+        wait_until(lambda: "Slurm does not respond" in running.text, 40, "the run reports that Slurm does not respond")
     assert injury.ends(checkout, running, 45 + RUN_S, since, GONE_S).rc == 0
     assert len(checkout.journal("submitted")) == 1 and len(checkout.attempts("a")) == 1
     after = checkout.started_at("a")

@@ -15,7 +15,7 @@ from servemark.files import storage
 from servemark.measurement import reasons, silence
 from servemark.measurement.reasons import TABLE
 from servemark.weights import hub_refusals
-from snakemake_executor_plugin_slurm_guarded import job_end
+from snakemake_executor_plugin_slurm_guarded import reasons as slurm_reasons
 from snakemake_executor_plugin_slurm_guarded.states import Meaning
 
 OF_LOGS = {row.reason for row in diagnosis.catalogue()}
@@ -55,7 +55,7 @@ def test_each_emitted_code_has_a_row():
 
 
 def test_each_end_of_a_slurm_job_has_a_row():
-    words = [*Meaning.FAILURE.value.split(), job_end.LOST, job_end.STUCK]
+    words = [*Meaning.FAILURE.value.split(), slurm_reasons.LOST, slurm_reasons.STUCK]
     assert len(words) > 10 and {f"slurm_{word.lower()}" for word in words} <= TABLE.keys()
 
 

@@ -18,9 +18,8 @@ from servemark.errors import ConfigError
 from servemark.measurement.ledger import Ledger
 from servemark.run import scheduled, signals
 from snakemake_executor_plugin_slurm_guarded import journal, leftovers, preflight
-from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
+from snakemake_executor_plugin_slurm_guarded.errors import TERMS, GuardedError
 from snakemake_executor_plugin_slurm_guarded.request import Request
-from snakemake_executor_plugin_slurm_guarded.terms import TERMS
 
 SITE = Site.model_validate(
     {

@@ -1,4 +1,4 @@
-"""What a real Slurm printed about jobs, what our journal says of one, and a job's account, for tests of both."""
+"""Recorded output of a real Slurm, a journal, and accounts of jobs."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ JOURNAL = [
 
 
 def start(state="COMPLETED", restarts=0, gpus=4, source="sacct", **more):
-    """One start of job 7."""
+    """Return one start of job 7."""
     return JobAccount(job_id="7", state=state, restarts=restarts, gpus=gpus, source=source, nodes=("node1",), **more)

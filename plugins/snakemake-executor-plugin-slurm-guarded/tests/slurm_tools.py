@@ -1,4 +1,4 @@
-"""Shell scripts in place of Slurm's tools."""
+"""Shell scripts in place of Slurm's commands."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ MakeTool = Callable[[str, str], Path]
 
 
 def on_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTool:
-    """Gives ``make(name, body)``: a script of this name, found before the real tool. It counts its calls in $N, and its arguments
-    go to the file that ``make`` gives, a line a call."""
+    """Return ``make(name, body)``, which writes a script that hides the real command.
+
+    The script counts its calls in $N. It appends its arguments, one line a call, to the file that ``make`` returns."""
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder), prepend=":")
 

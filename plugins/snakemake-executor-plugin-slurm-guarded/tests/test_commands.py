@@ -1,4 +1,4 @@
-"""A command that fails, hangs or prints nonsense raises the right trouble."""
+"""A command that fails, hangs or prints nonsense raises CommandFailed with its cause."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, Trou
         ("ended with exit code 1", Trouble.REFUSED),
     ],
 )  # fmt: skip
-def test_no_answer_is_told_from_a_refusal(said: str, trouble: Trouble) -> None:
+def test_output_tells_no_response_from_refusal(said: str, trouble: Trouble) -> None:
     assert commands.trouble_of(said) is trouble
 
 
@@ -42,7 +42,7 @@ def test_no_answer_is_told_from_a_refusal(said: str, trouble: Trouble) -> None:
         ("printf '\\377\\376 nonsense'", Trouble.UNREACHABLE, "unexpected"),
     ],
 )
-def test_a_question_that_fails(tool: MakeTool, body: str, trouble: Trouble, said: str) -> None:
+def test_failing_query_raises_its_trouble(tool: MakeTool, body: str, trouble: Trouble, said: str) -> None:
     tool("squeue", body)
     begin = time.monotonic()
     with pytest.raises(CommandFailed) as caught:
@@ -51,7 +51,7 @@ def test_a_question_that_fails(tool: MakeTool, body: str, trouble: Trouble, said
     assert time.monotonic() - begin < 3
 
 
-def test_a_question_is_not_changed_by_the_users_variables(tool: MakeTool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_variables_do_not_change_a_query(tool: MakeTool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SQUEUE_STATES", "RUNNING")
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
     tool("squeue", 'echo "[$SQUEUE_STATES$SLURM_TIME_FORMAT]" >&2; exit 1')
@@ -59,18 +59,18 @@ def test_a_question_is_not_changed_by_the_users_variables(tool: MakeTool, monkey
         queries.squeue(["name"], finished=False)
 
 
-def test_nothing_listed_is_an_answer(tool: MakeTool) -> None:
+def test_empty_list_is_no_error(tool: MakeTool) -> None:
     tool("squeue", "")
     assert queries.squeue(["name"], finished=True) == []
 
 
-def test_a_missing_tool() -> None:
+def test_missing_command() -> None:
     with pytest.raises(CommandFailed) as caught:
         commands.run(["no-such-slurm-tool"])
     assert caught.value.trouble is Trouble.MISSING
 
 
-def test_a_question_ends_when_it_is_stopped(tool: MakeTool) -> None:
+def test_stop_event_ends_a_query(tool: MakeTool) -> None:
     tool("squeue", "sleep 30")
     stop = threading.Event()
     threading.Timer(0.3, stop.set).start()

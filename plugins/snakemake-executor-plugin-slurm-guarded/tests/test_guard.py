@@ -1,4 +1,4 @@
-"""The guard outlives the main process and clears the queue of its jobs. Against a real Slurm: the tests in the sandbox."""
+"""The guard outlives the main process and cancels its jobs (with a real Slurm: the tests in the sandbox)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROW = "echo '5|{state}|0:00|5:00|N/A|N/A||None|run-1|x|/w'"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_POLL_S", 0.02)
-    monkeypatch.setattr(guard, "_SECOND_LOOK_S", 0.02)
+    monkeypatch.setattr(guard, "_SECOND_QUERY_S", 0.02)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def calls(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_sweep_cancels_by_name_until_nothing_is_left(tool: MakeTool, jobs: Path) -> None:
+def test_sweep_cancels_by_name_until_queue_is_empty(tool: MakeTool, jobs: Path) -> None:
     tool("squeue", f"[ $N -gt 3 ] || {ROW.format(state='RUNNING')}")
     cancelled = tool("scancel", "")
     said: list[str] = []
@@ -41,22 +41,22 @@ def test_sweep_cancels_by_name_until_nothing_is_left(tool: MakeTool, jobs: Path)
     assert len(said) == 2 and "5 (RUNNING)" in said[0]
 
 
-def test_sweep_takes_a_second_look(tool: MakeTool, jobs: Path) -> None:
-    """A submission that was cut off may arrive after the first look."""
+def test_sweep_queries_twice(tool: MakeTool, jobs: Path) -> None:
+    """An interrupted submission may arrive after the first query."""
     tool("squeue", f"[ $N -ne 2 ] && [ $N -ne 3 ] || {ROW.format(state='PENDING')}")
     cancelled = tool("scancel", "")
     assert guard.sweep("run-1", lambda _: None, jobs)
     assert len(calls(cancelled)) == 1
 
 
-def test_sweep_waits_for_the_controller_and_says_it_once(tool: MakeTool, jobs: Path) -> None:
+def test_sweep_waits_for_controller_and_reports_it_once(tool: MakeTool, jobs: Path) -> None:
     tool("squeue", f"[ $N -gt 3 ] || {{ {AWAY}; }}")
     said: list[str] = []
     assert guard.sweep("run-1", said.append, jobs, sleep=lambda _: None)
-    assert len(said) == 3, "silence, response, end"
+    assert len(said) == 3, "no response, response, end"
 
 
-def test_sweep_gives_up_and_says_what_to_do(tool: MakeTool, jobs: Path) -> None:
+def test_sweep_that_gives_up_prints_the_command(tool: MakeTool, jobs: Path) -> None:
     tool("squeue", AWAY)
     said: list[str] = []
     assert not guard.sweep("run-1", said.append, jobs, patience_s=0.1, sleep=lambda _: None)
@@ -71,7 +71,7 @@ def gone(pid: int, seconds: float) -> bool:
 
 
 @pytest.mark.parametrize("clear", [True, False])
-def test_the_guard_outlives_its_parent_and_acts_only_when_needed(tool: MakeTool, jobs: Path, clear: bool) -> None:
+def test_guard_outlives_its_parent_and_acts_only_if_needed(tool: MakeTool, jobs: Path, clear: bool) -> None:
     asked = tool("squeue", "")
     log = jobs.with_name("guard.log")
     journal.append(jobs, "run", run="run-1")
@@ -120,7 +120,7 @@ def _parent(pid: int) -> int:
         return 0
 
 
-def test_identity_tells_a_process_from_a_later_one_of_the_same_number() -> None:
+def test_identity_differs_for_a_reused_process_id() -> None:
     me = guard.identity(os.getpid())
     assert me and guard.lives(me) and not guard.lives(f"{os.getpid()}:1")
     child = subprocess.Popen(["true"])
@@ -132,6 +132,6 @@ def test_identity_tells_a_process_from_a_later_one_of_the_same_number() -> None:
 
 
 @pytest.mark.parametrize(("host", "main", "may"), [(None, None, True), (None, "1:1", False), (None, "", False), ("elsewhere", "1:1", True)])
-def test_which_earlier_run_may_live(host: str | None, main: str | None, may: bool) -> None:
+def test_earlier_run_may_be_alive(host: str | None, main: str | None, may: bool) -> None:
     entry = {"host": host or socket.gethostname(), "main": guard.identity(os.getpid()) if main is None else main}
     assert guard.may_live(entry) is may

@@ -1,4 +1,4 @@
-"""The executor with scripts in place of Slurm's tools and a pretended scheduler: what it does when things go wrong."""
+"""The executor in failure cases, with scripts in place of Slurm's commands and a fake scheduler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from snakemake_executor_plugin_slurm_guarded import guard, journal, queries, sub
 
 
 class Job:
-    """As much of Snakemake's job as the executor looks at."""
+    """The part of Snakemake's job that the executor uses."""
 
     def __init__(self, name: str = "single", output: tuple[str, ...] = (), broken: bool = False, **resources: Any):
         self.name, self.output, self.broken = name, output, broken
@@ -133,13 +133,13 @@ def ended(executor: plugin.Executor) -> list[dict[str, Any]]:
     return [entry for entry in journal.read(Path("jobs.jsonl")) if entry["event"] == "ended"]
 
 
-def test_snakemake_finds_it() -> None:
+def test_snakemake_finds_the_plugin() -> None:
     found = ExecutorPluginRegistry().get_plugin("slurm-guarded")
     assert found.executor is plugin.Executor and found.common_settings.non_local_exec
 
 
 @pytest.mark.parametrize("wrong", [{"first_look": 0}, {"longest_interval": 1}, {"submit_patience": -1}])
-def test_settings_without_sense(wrong: dict[str, float]) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(WorkflowError):
         plugin.ExecutorSettings(**wrong)  # type: ignore[arg-type]
 
@@ -168,7 +168,7 @@ def test_success(executor: plugin.Executor, tool: MakeTool) -> None:
         (f"[ $N -gt 3 ] && {row('FAILED')} || {row('UNKNOWN')}", "", "FAILED"),
     ],
 )
-def test_every_end_is_told(
+def test_every_end_is_reported(
     executor: plugin.Executor,
     tool: MakeTool,
     monkeypatch: pytest.MonkeyPatch,
@@ -190,7 +190,7 @@ def test_every_end_is_told(
     assert len(warnings) in (0, 2), "an outage is reported once, and its end"
 
 
-def test_a_lost_job_whose_outputs_are_there(executor: plugin.Executor, tool: MakeTool) -> None:
+def test_lost_job_with_all_outputs_is_a_success(executor: plugin.Executor, tool: MakeTool) -> None:
     tool("sbatch", "cat > /dev/null; echo 7")
     tool("squeue", "")
     tool("scontrol", "echo 'Invalid job id specified' >&2; exit 1")
@@ -202,7 +202,7 @@ def test_a_lost_job_whose_outputs_are_there(executor: plugin.Executor, tool: Mak
 
 
 @pytest.mark.parametrize("resources", [{}, {"slurm_extra": "--x='"}, {"nodes": "many"}])
-def test_a_refused_group_job_fails_at_once(
+def test_refused_group_job_fails_at_once(
     executor: plugin.Executor, tool: MakeTool, caplog: pytest.LogCaptureFixture, resources: dict[str, Any]
 ) -> None:
     tool("sbatch", "echo 'Invalid account' >&2; exit 1")
@@ -212,7 +212,7 @@ def test_a_refused_group_job_fails_at_once(
     assert "deployment big: " in caplog.text
 
 
-def test_a_fault_in_a_look_ends_neither_the_thread_nor_the_job(
+def test_error_in_a_query_ends_neither_thread_nor_job(
     executor: plugin.Executor, tool: MakeTool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tool("sbatch", "cat > /dev/null; echo 7")
@@ -254,7 +254,7 @@ def test_cancel_is_by_name_and_bounded(executor: plugin.Executor, tool: MakeTool
     assert not journal.closed(Path("jobs.jsonl"), executor._run)
 
 
-def test_cancel_with_a_controller_that_is_away(executor: plugin.Executor, tool: MakeTool, caplog: pytest.LogCaptureFixture) -> None:
+def test_cancel_without_a_controller_is_bounded(executor: plugin.Executor, tool: MakeTool, caplog: pytest.LogCaptureFixture) -> None:
     tool("sbatch", "cat > /dev/null; echo 7")
     tool("squeue", row("RUNNING"))
     tool("scancel", "sleep 30")
@@ -265,13 +265,13 @@ def test_cancel_with_a_controller_that_is_away(executor: plugin.Executor, tool: 
     assert time.monotonic() - begin < 4 and "guard" in caplog.text
 
 
-def test_cancel_without_a_job_asks_nothing(executor: plugin.Executor, tool: MakeTool) -> None:
+def test_cancel_without_a_job_runs_no_command(executor: plugin.Executor, tool: MakeTool) -> None:
     cancelled = tool("scancel", "")
     executor.cancel()
     assert not cancelled.exists()
 
 
-def test_a_double_is_cancelled(executor: plugin.Executor, tool: MakeTool) -> None:
+def test_double_submission_is_cancelled(executor: plugin.Executor, tool: MakeTool) -> None:
     tool("sbatch", "cat > /dev/null; echo 7")
     token = "single (name=a) #1"
     tool(
@@ -285,7 +285,7 @@ def test_a_double_is_cancelled(executor: plugin.Executor, tool: MakeTool) -> Non
 
 
 def test_batch_script_passes_on_configuration_signal_and_exit_code() -> None:
-    """Slurm sends SIGTERM to the script's shell alone."""
+    """Slurm sends SIGTERM only to the script's shell."""
     command = """sh -c 'trap "exit 7" TERM; echo $SNAKEMAKE_SLURM_GUARDED_CONF; while :; do sleep 0.05; done'"""
     script = plugin.executor._SCRIPT % command
     env = {"PATH": os.environ["PATH"], "SLURM_CONF": "/etc/slurm.conf"}
@@ -296,7 +296,7 @@ def test_batch_script_passes_on_configuration_signal_and_exit_code() -> None:
     shell.stdout.close()
 
 
-def test_own_slurm_job_is_forgotten_but_not_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_jobs_variables_are_removed_except_slurm_conf(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_JOB_ID", "SLURM_NNODES", "SLURM_CONF"):
         monkeypatch.setenv(name, "1")
     plugin.executor._leave_job_environment()

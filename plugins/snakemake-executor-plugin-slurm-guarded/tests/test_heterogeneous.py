@@ -1,4 +1,4 @@
-"""A heterogeneous job (servers with GPUs, the client without) is one job to us, whatever Slurm lists of it."""
+"""A heterogeneous job (servers with GPUs, client without) is read as one job."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def listed(*lines: str) -> list[tuple[str, str, str]]:
     return [(job.id, job.state.word, job.comment) for job in queries.parse_squeue(text)]
 
 
-def test_squeue_lists_components_and_we_see_the_first():
+def test_components_in_squeue_are_read_as_the_first_one():
     assert listed("1+0|RUNNING", "1+1|RUNNING") == [("1", "RUNNING", "tok")]
     assert listed("1+1|RUNNING", "1+0|FAILED", "7|PENDING") == [("1", "FAILED", "tok"), ("7", "PENDING", "tok")]
 
 
-def test_what_only_its_last_component_holds_is_still_ours():
+def test_job_with_only_its_last_component_is_listed():
     assert listed("1+1|COMPLETING") == [("1", "COMPLETING", "tok")]
 
 
-def test_the_controller_describes_every_component_and_the_first_one_is_the_job():
+def test_first_component_in_scontrol_is_the_job():
     job = queries.parse_scontrol(SCONTROL)[0]
     assert (job.id, job.state, job.nodes) == ("1", State("RUNNING"), "node[1-2]")
 
 
-def test_its_account_has_the_nodes_and_devices_of_all_components_once():
+def test_account_sums_up_all_components_once():
     found = job_accounts.parse_scontrol(SCONTROL)
     assert (found.job_id, found.nodes, found.gpus, found.cpus) == ("1", NODES, 8, 48)
     one_line = "\n".join(" ".join(part.split()) for part in SCONTROL.split("\n\n"))
@@ -41,11 +41,11 @@ def test_its_account_has_the_nodes_and_devices_of_all_components_once():
 def sacct(job: str, submit: str, nodes: str, gpus: int, cpus: int) -> str:
     values = {"JobID": job, "State": "COMPLETED", "Submit": submit, "NodeList": nodes, "AllocTRES": f"gres/gpu={gpus}",
               "AllocCPUS": str(cpus), "ElapsedRaw": "60"}  # fmt: skip
-    return "|".join(values.get(field, "") for field in queries.SACCT_FIELDS)
+    return "|".join(values.get(field, "") for field in queries._SACCT.values())
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_accounting_has_a_line_for_each_component_of_each_start(order):
+def test_sacct_components_are_joined_for_each_start(order):
     lines = [
         sacct("9+0", "2026-11-21T19:00:00", "node1", 4, 16),
         sacct("9+1", "2026-11-21T19:00:00", "client1", 0, 16),

@@ -1,4 +1,4 @@
-"""What Slurm's tools and our journal say of jobs that have ended is read from real outputs, and put together."""
+"""Accounts of jobs are read from recorded output of Slurm and from the journal, and merged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def controller(job: int) -> JobAccount:
     return found
 
 
-def test_a_job_on_two_nodes_is_read_whole():
+def test_job_on_two_nodes_is_read_whole():
     assert one("1") == JobAccount(
         job_id="1",
         source="sacct",
@@ -51,25 +51,25 @@ def test_a_job_on_two_nodes_is_read_whole():
         ("6", 0, "CANCELLED", "0:0", 0, 7, 9, 300, 0),
     ],
 )
-def test_what_accounting_says(job, start, state, exit_code, gpus, wait, elapsed, limit, restarts):
+def test_sacct_starts(job, start, state, exit_code, gpus, wait, elapsed, limit, restarts):
     found = one(job, start)
     assert (found.state, found.exit_code, found.gpus) == (state, exit_code, gpus)
     assert (found.queue_wait_s, found.elapsed_s, found.limit_s, found.restarts) == (wait, elapsed, limit, restarts)
 
 
 @pytest.mark.parametrize("job", [1, 2, 3, 4, 6])
-def test_controller_and_accounting_agree_on_a_job_that_ran(job):
-    told = {"source", "exit_code", "reason"}
-    assert controller(job).model_dump(exclude=told) == one(str(job)).model_dump(exclude=told)
+def test_controller_and_accounting_agree_on_finished_job(job):
+    differ = {"source", "exit_code", "reason"}
+    assert controller(job).model_dump(exclude=differ) == one(str(job)).model_dump(exclude=differ)
 
 
-def test_controller_gives_a_job_that_never_ran_no_start_and_no_gpus():
+def test_job_that_never_ran_has_no_start_and_no_gpus():
     found = controller(5)
     assert (found.state, found.started_at, found.nodes, found.gpus, found.cpus) == ("CANCELLED", None, (), 0, 0)
     assert (found.ended_at, found.queue_wait_s) == (f"{DAY}38:09+00:00", None)
 
 
-def test_gpus_that_are_not_accounted_for_come_from_the_job_itself():
+def test_gpus_missing_in_accounting_come_from_scontrol():
     found = job_accounts.parse_scontrol(NO_ACCOUNTING)
     assert found is not None and (found.gpus, found.nodes, found.account, found.qos) == (
         8,
@@ -79,7 +79,7 @@ def test_gpus_that_are_not_accounted_for_come_from_the_job_itself():
     )
 
 
-def test_the_expected_end_of_a_job_that_runs_is_no_end():
+def test_expected_end_of_running_job_is_ignored():
     running = SCONTROL[0].replace("JobState=COMPLETED", "JobState=RUNNING")
     found = job_accounts.parse_scontrol(running)
     assert found is not None and (found.ended_at, job_accounts.final([found])) == (None, False)
@@ -112,11 +112,11 @@ def test_gpus_are_counted_once(tres, gpus):
         ("(null)", ()),
     ],
 )
-def test_node_lists_are_written_out(text, names):
+def test_node_lists_are_expanded(text, names):
     assert job_accounts.node_names(text) == names
 
 
-def test_lines_of_another_shape_are_passed_over():
+def test_other_lines_are_skipped():
     assert job_accounts.parse_sacct("sacct: error\n1|RUNNING\n\n") == {}
     assert job_accounts.parse_scontrol("slurm_load_jobs error") is None
 
@@ -145,13 +145,13 @@ RUN_ENDED = {"event": "run_ended", "time": 160.0, "run": "r"}
         ([SUBMITTED, WAITS, RUNS, ENDED, CANCELLED], "COMPLETED", 200),
     ],
 )
-def test_the_journal_tells_that_a_cancelled_job_is_over(entries, state, ended):
+def test_cancelled_job_in_journal(entries, state, ended):
     found = job_accounts.from_journal(entries, "7")
     assert (found.state, found.ended_at) == (state, job_accounts._stamp(ended))
-    assert found.reason is None, "why it waited is no reason for its end"
+    assert found.reason is None, "a reason to wait does not explain an end"
 
 
-def test_no_forgotten_job_stays_running():
+def test_forgotten_job_does_not_stay_running():
     running = job_accounts.from_journal([SUBMITTED, RUNS], "7")
     cancelled = job_accounts.from_journal([SUBMITTED, RUNS, CANCELLED], "7")
     (still,) = job_accounts.when_forgotten([running], running, forgotten=False)
@@ -163,7 +163,7 @@ def test_no_forgotten_job_stays_running():
     assert job_accounts.when_forgotten([], running, forgotten=True) == []
 
 
-def test_the_journal_tells_what_the_run_saw():
+def test_ended_job_in_journal():
     found = job_accounts.from_journal(JOURNAL, "7")
     assert (found.source, found.state, found.exit_code, found.reason) == ("journal", "TIMEOUT", "0:15", "TimeLimit")
     assert (found.nodes, found.queue_wait_s, found.elapsed_s, found.gpus) == (("node1", "node2"), 5.0, 80.0, None)
@@ -173,7 +173,7 @@ def test_the_journal_tells_what_the_run_saw():
 
 
 @pytest.mark.parametrize(
-    ("accounted", "told", "expected"),
+    ("accounted", "controller", "expected"),
     [
         ([], None, []),
         ([start()], None, [start()]),
@@ -187,11 +187,11 @@ def test_the_journal_tells_what_the_run_saw():
         ),
         ([start(gpus=0)], start(gpus=8, source="scontrol"), [start(gpus=8)]),
     ],
-    ids=["nobody", "accounting", "both", "controller", "end not arrived", "start not arrived", "gpus not accounted"],
+    ids=["no source", "accounting", "both", "controller", "end not arrived", "start not arrived", "gpus not accounted"],
 )
-def test_accounting_is_preferred_and_the_controller_fills_in(accounted, told, expected):
-    assert job_accounts.merge(accounted, told) == expected
+def test_controller_completes_accounting(accounted, controller, expected):
+    assert job_accounts.merge(accounted, controller) == expected
 
 
-def test_an_entry_of_the_journal_without_a_time_is_no_error():
+def test_journal_entry_without_time_is_no_error():
     assert job_accounts.from_journal([SUBMITTED, {"event": "state", "job": "7", "run": "r"}], "7").job_id == "7"

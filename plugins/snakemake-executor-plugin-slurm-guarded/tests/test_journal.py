@@ -1,4 +1,4 @@
-"""The journal keeps whole lines, and names the runs that may have jobs in the queue."""
+"""The journal keeps complete lines and lists the runs that may have jobs in the queue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from snakemake_executor_plugin_slurm_guarded import journal
 
 
-def test_journal(tmp_path: Path) -> None:
+def test_open_runs_and_incomplete_lines(tmp_path: Path) -> None:
     path = tmp_path / "slurm" / "jobs.jsonl"
     assert list(journal.read(path)) == [] and journal.open_runs(path) == {} and not journal.closed(path, "a")
     for name in "abc":
@@ -20,7 +20,7 @@ def test_journal(tmp_path: Path) -> None:
     journal.append(Path("/proc/no/such"), "run", run="f")
 
 
-def test_only_its_owner_can_write_it_whatever_the_umask(tmp_path: Path) -> None:
+def test_only_the_owner_can_write_it_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         journal.append(tmp_path / "jobs.jsonl", "run", run="a")

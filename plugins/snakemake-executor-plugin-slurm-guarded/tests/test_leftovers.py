@@ -1,4 +1,4 @@
-"""Jobs of an earlier run are cancelled in their own checkout, moved or not, and never from a copy of it."""
+"""Jobs of an earlier run are cancelled from their own checkout, even a moved one, and never from a copy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def clear(folder: Path, say: Callable[[str], None], **more: bool) -> None:
 
 
 class Site:
-    """Slurm with job 5 of run-1, until it is cancelled; what was cancelled, and what was said."""
+    """Slurm with job 5 of run-1 until it is cancelled; the cancelled jobs and the messages."""
 
     def __init__(self, tool: MakeTool, workdir: Path):
         self.asked = tool("squeue", f"[ -s $0.gone ] || {row(workdir)}")
@@ -42,13 +42,13 @@ class Site:
         self.said: list[str] = []
 
     def look(self, folder: Path) -> list[str]:
-        """Start a run in a checkout; returns the calls of scancel."""
+        """Start a run in a checkout; return the calls of scancel."""
         clear(folder, self.said.append)
         return calls(self.cancelled)
 
 
 def checkout(folder: Path, **noted: object) -> Path:
-    """A checkout with a run that was killed and a run that ended; ``noted`` replaces facts in the first one's note of its checkout."""
+    """Make a checkout with a killed run and an ended one; ``noted`` replaces fields of the first run's checkout."""
     facts = Checkout.of(folder).model_dump() if folder.mkdir() is None else {}
     journal.append(folder / "results/old/slurm/jobs.jsonl", "run", run="run-1", checkout=facts | noted)
     journal.append(folder / "results/new/slurm/jobs.jsonl", "run", run="run-2", checkout=facts)
@@ -63,7 +63,7 @@ def jobs_file(folder: Path) -> Path:
 CANCELLED = ["--quiet 5"]
 
 
-def test_leftovers_of_any_run_of_the_checkout(tool: MakeTool, tmp_path: Path) -> None:
+def test_leftovers_of_every_run_are_cancelled(tool: MakeTool, tmp_path: Path) -> None:
     own = checkout(tmp_path / "own")
     site = Site(tool, own)
     assert site.look(own) == CANCELLED
@@ -71,11 +71,11 @@ def test_leftovers_of_any_run_of_the_checkout(tool: MakeTool, tmp_path: Path) ->
     assert "--name=run-1 " in calls(site.asked)[0] and "run-2" not in calls(site.asked)[0]
     before = len(calls(site.asked))
     site.look(own)
-    assert len(calls(site.asked)) == before, "a journal that is closed asks nothing"
+    assert len(calls(site.asked)) == before, "no query for a closed journal"
 
 
 @pytest.mark.parametrize(("body", "reason"), [(AWAY, "slurm_unreachable"), ("COMPLETING", "slurm_leftovers")])
-def test_leftovers_that_cannot_be_cleared_stop_the_new_run(
+def test_leftovers_that_stay_refuse_the_new_run(
     tool: MakeTool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, reason: str
 ) -> None:
     monkeypatch.setattr(guard, "GONE_S", 0.2)
@@ -89,7 +89,7 @@ def test_leftovers_that_cannot_be_cleared_stop_the_new_run(
 
 
 @pytest.mark.parametrize("how", ["files", "links"])
-def test_a_copy_cancels_nothing_and_the_original_still_does(tool: MakeTool, tmp_path: Path, how: str) -> None:
+def test_copy_cancels_nothing_and_the_original_does(tool: MakeTool, tmp_path: Path, how: str) -> None:
     own = checkout(tmp_path / "own")
     copy = tmp_path / "copy"
     shutil.copytree(own, copy, copy_function=os.link if how == "links" else shutil.copy2)
@@ -103,7 +103,7 @@ def test_a_copy_cancels_nothing_and_the_original_still_does(tool: MakeTool, tmp_
     assert site.look(own) == CANCELLED
 
 
-def test_a_copy_whose_original_is_gone_cancels_nothing(tool: MakeTool, tmp_path: Path) -> None:
+def test_copy_of_a_deleted_checkout_cancels_nothing(tool: MakeTool, tmp_path: Path) -> None:
     own = checkout(tmp_path / "own")
     shutil.copytree(own, tmp_path / "copy")
     shutil.rmtree(own)
@@ -111,20 +111,20 @@ def test_a_copy_whose_original_is_gone_cancels_nothing(tool: MakeTool, tmp_path:
     assert site.look(tmp_path / "copy") == [] and "scancel 5" in site.said[0]
 
 
-def test_a_moved_checkout_cancels_its_jobs(tool: MakeTool, tmp_path: Path) -> None:
+def test_moved_checkout_cancels_its_jobs(tool: MakeTool, tmp_path: Path) -> None:
     own = checkout(tmp_path / "own")
     moved = own.rename(tmp_path / "moved")
     assert Site(tool, own).look(moved) == CANCELLED
 
 
-def test_a_moved_checkout_is_itself_when_a_copy_took_its_place(tool: MakeTool, tmp_path: Path) -> None:
+def test_moved_checkout_cancels_although_a_copy_took_its_place(tool: MakeTool, tmp_path: Path) -> None:
     own = checkout(tmp_path / "own")
     moved = own.rename(tmp_path / "moved")
     shutil.copytree(moved, own)
     assert Site(tool, own).look(moved) == CANCELLED
 
 
-def test_a_checkout_restored_in_its_place_cancels_its_jobs(tool: MakeTool, tmp_path: Path) -> None:
+def test_restored_checkout_cancels_its_jobs(tool: MakeTool, tmp_path: Path) -> None:
     own = checkout(tmp_path / "own")
     shutil.copytree(own, tmp_path / "backup")
     shutil.rmtree(own)
@@ -133,12 +133,12 @@ def test_a_checkout_restored_in_its_place_cancels_its_jobs(tool: MakeTool, tmp_p
 
 
 @pytest.mark.parametrize("noted", [{"host": "login1"}, {"inode": 1}])
-def test_another_login_node_or_a_restored_backup_cancels_the_jobs(tool: MakeTool, tmp_path: Path, noted: dict[str, object]) -> None:
+def test_other_login_node_or_restored_backup_cancels(tool: MakeTool, tmp_path: Path, noted: dict[str, object]) -> None:
     own = checkout(tmp_path / "own", **noted)
     assert Site(tool, own).look(own) == CANCELLED
 
 
-def test_a_copy_at_the_same_path_on_another_host_cancels_nothing(tool: MakeTool, tmp_path: Path) -> None:
+def test_copy_at_same_path_on_other_host_cancels_nothing(tool: MakeTool, tmp_path: Path) -> None:
     copy = checkout(tmp_path / "own", host="node1", inode=1)
     site = Site(tool, copy)
     assert site.look(copy) == []
@@ -147,33 +147,33 @@ def test_a_copy_at_the_same_path_on_another_host_cancels_nothing(tool: MakeTool,
 
 
 @pytest.mark.parametrize("name", ["a|b", "a |", "a|/b", "ends with a space "])
-def test_leftovers_of_a_checkout_with_a_special_name_are_cancelled(tool: MakeTool, tmp_path: Path, name: str) -> None:
+def test_leftovers_of_a_folder_with_special_name(tool: MakeTool, tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     own = checkout(tmp_path / name)
     assert Site(tool, own).look(own) == CANCELLED
 
 
-def test_another_login_node_may_mount_the_disk_elsewhere(tool: MakeTool, tmp_path: Path) -> None:
+def test_disk_mounted_elsewhere_on_other_login_node(tool: MakeTool, tmp_path: Path) -> None:
     own = checkout(tmp_path / "own", host="login1", path="/mounted/there/own")
     assert Site(tool, Path("/mounted/there/own")).look(own) == CANCELLED
 
 
-def test_the_same_inode_on_another_disk_is_a_copy(tmp_path: Path) -> None:
+def test_same_inode_on_another_disk_is_a_copy(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.mkdir()
     other.mkdir()
     noted = Checkout.of(other).model_copy(update={"inode": one.stat().st_ino})
-    assert noted.is_at(one), "the old path has another inode now: this one was moved"
+    assert noted.is_at(one), "the old path has another inode now, so this folder was moved"
     assert not Checkout.of(other).is_at(one)
 
 
-def test_a_job_submitted_from_another_folder_is_not_cancelled(tool: MakeTool, tmp_path: Path) -> None:
+def test_job_submitted_from_another_folder_is_kept(tool: MakeTool, tmp_path: Path) -> None:
     own = checkout(tmp_path / "own")
     site = Site(tool, tmp_path / "elsewhere")
     assert site.look(own) == [] and str(tmp_path / "elsewhere") in site.said[0]
 
 
-def test_the_work_folder_decides_for_a_journal_without_checkout(tool: MakeTool, tmp_path: Path) -> None:
+def test_workdir_decides_for_a_journal_without_checkout(tool: MakeTool, tmp_path: Path) -> None:
     folders = [tmp_path / "own", tmp_path / "copy"]
     for folder in folders:
         journal.append(jobs_file(folder), "run", run="run-1")
@@ -182,7 +182,7 @@ def test_the_work_folder_decides_for_a_journal_without_checkout(tool: MakeTool, 
     assert site.look(folders[0]) == CANCELLED
 
 
-def test_two_checkouts_with_one_results_folder_are_refused(tool: MakeTool, tmp_path: Path) -> None:
+def test_results_folder_of_two_checkouts_is_refused(tool: MakeTool, tmp_path: Path) -> None:
     own = checkout(tmp_path / "own")
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -194,8 +194,8 @@ def test_two_checkouts_with_one_results_folder_are_refused(tool: MakeTool, tmp_p
     assert calls(site.cancelled) == [] and list(journal.open_runs(jobs_file(own))) == ["run-1"]
 
 
-@pytest.mark.parametrize(("main", "cancelled"), [("1:1", CANCELLED), (guard.identity(os.getpid()), [])], ids=["has ended", "lives"])
-def test_without_a_lock_only_runs_that_have_ended_are_cleared(tool: MakeTool, tmp_path: Path, main: str, cancelled: list[str]) -> None:
+@pytest.mark.parametrize(("main", "cancelled"), [("1:1", CANCELLED), (guard.identity(os.getpid()), [])], ids=["ended", "alive"])
+def test_without_a_lock_only_ended_runs_are_cancelled(tool: MakeTool, tmp_path: Path, main: str, cancelled: list[str]) -> None:
     own = checkout(tmp_path / "own")
     facts = Checkout.of(own).model_dump()
     journal.append(jobs_file(own), "run", run="run-1", main=main, host=socket.gethostname(), checkout=facts)

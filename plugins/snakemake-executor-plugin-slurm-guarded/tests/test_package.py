@@ -1,4 +1,4 @@
-"""The package gives Snakemake what it asks for, calls the hooks before that, and is light for everybody else."""
+"""The package calls hooks before it gives Snakemake the executor; its other modules import no Snakemake."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def python(code: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_modules_for_everybody_import_neither_snakemake_nor_servemark(tmp_path: Path) -> None:
+def test_other_modules_import_no_snakemake_or_servemark(tmp_path: Path) -> None:
     modules = ", ".join(sorted({*MODULES} - OF_SNAKEMAKE - {"__init__"}))
     code = f"from {plugin.__name__} import {modules}\n"
     code += "print([m for m in sys.modules if m.startswith(('snakemake.', 'snakemake_interface', 'servemark'))])"
@@ -32,7 +32,7 @@ def test_source_names_nothing_of_servemark() -> None:
     assert [path.name for path in Path(plugin.__path__[0]).glob("*.py") if "servemark" in path.read_text()] == []
 
 
-def test_hooks_are_called_once_before_snakemake_gets_the_executor(tmp_path: Path) -> None:
+def test_hooks_run_once_before_the_executor_is_imported(tmp_path: Path) -> None:
     (tmp_path / "greeting.py").write_text("def hello():\n    print('hello')\n")
     info = tmp_path / "greeting-1.dist-info"
     info.mkdir()
@@ -42,6 +42,6 @@ def test_hooks_are_called_once_before_snakemake_gets_the_executor(tmp_path: Path
     assert python(code, tmp_path) == "imported\nhello\n"
 
 
-def test_other_names_are_missing() -> None:
+def test_unknown_name_raises() -> None:
     with pytest.raises(AttributeError):
         _ = plugin.Executioner

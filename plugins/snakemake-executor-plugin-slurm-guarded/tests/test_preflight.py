@@ -1,4 +1,4 @@
-"""The check before a run refuses what sbatch refuses, and reports what would wait."""
+"""The check before a run refuses requests that sbatch refuses, and reports jobs that would wait."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 from slurm_tools import AWAY, MakeTool
 
-from snakemake_executor_plugin_slurm_guarded import journal, preflight, retry
-from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
+from snakemake_executor_plugin_slurm_guarded import commands, journal, preflight
+from snakemake_executor_plugin_slurm_guarded.errors import TERMS, GuardedError
 from snakemake_executor_plugin_slurm_guarded.request import Request
-from snakemake_executor_plugin_slurm_guarded.terms import TERMS
 
 
 @pytest.fixture(autouse=True)
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(retry, "PAUSE_S", 0.02)
+    monkeypatch.setattr(commands, "PAUSE_S", 0.02)
 
 
 def calls(path: Path) -> list[str]:
@@ -44,11 +43,11 @@ def calls(path: Path) -> list[str]:
         ("something new", ()),
     ],
 )  # fmt: skip
-def test_which_key_a_refusal_is_about(said: str, keys: tuple[str, ...]) -> None:
+def test_refusal_names_the_keys_to_check(said: str, keys: tuple[str, ...]) -> None:
     assert preflight.keys_for(said) == keys
 
 
-def test_a_refusal_names_keys_of_the_terms() -> None:
+def test_keys_of_refusals_are_terms() -> None:
     assert {key for _, keys in preflight._ABOUT for key in keys.split()} <= set(TERMS)
 
 
@@ -58,7 +57,7 @@ def tools(tool: MakeTool) -> None:
         tool(name, "")
 
 
-def test_preflight_names_every_refused_deployment(tool: MakeTool, tools: None) -> None:
+def test_every_refused_request_is_named(tool: MakeTool, tools: None) -> None:
     tool("squeue", "")
     asked = tool("sbatch", 'case "$*" in *bad*) echo "sbatch: error: invalid partition specified: bad" >&2; exit 1;; esac')
     requests = [
@@ -73,7 +72,7 @@ def test_preflight_names_every_refused_deployment(tool: MakeTool, tools: None) -
         re.search(r"^b, c: .*\bslurm_partition\b.*: bad$", caught.value.what, re.MULTILINE) and "a" not in caught.value.what.split(":")[0]
     )
     tested = [line for line in calls(asked) if line.startswith("--test-only --nodes=1")]
-    assert len(tested) == 2 and len(calls(asked)) == 3, "equal requests are tested once, a refused one is submitted empty"
+    assert len(tested) == 2 and len(calls(asked)) == 3, "equal requests are tested once, a refused one is submitted as an empty job"
 
 
 NO_NODE = "allocation failure: Requested node configuration is not available"
@@ -100,7 +99,7 @@ FULL = "sbatch: error: QOSMaxSubmitJobPerUserLimit\\nallocation failure: Job vio
         (FULL, "2 idle", False, True),
     ],
 )
-def test_preflight_refuses_what_sbatch_refuses_and_queues_the_rest(
+def test_refused_requests_fail_and_others_queue(
     tool: MakeTool, tools: None, test_only: str, nodes: str, taken: bool, refused: bool
 ) -> None:
     tool("squeue", "")
@@ -122,14 +121,12 @@ def test_preflight_refuses_what_sbatch_refuses_and_queues_the_rest(
     assert [re.search(r"--job-name=(\S+)", line)[1] for line in submitted] == [  # type: ignore[index]
         re.search(r"--name=(\S+)", line)[1]  # type: ignore[index]
         for line in (calls(ended) if submitted else [])
-    ], "an empty job that decides is cancelled by its name"
+    ], "the empty job is cancelled by its name"
 
 
 @pytest.mark.parametrize("sinfo", [AWAY, "echo something"])
 @pytest.mark.parametrize("taken", [True, False])
-def test_preflight_lets_sbatch_decide_when_the_states_of_the_nodes_are_unknown(
-    tool: MakeTool, tools: None, sinfo: str, taken: bool
-) -> None:
+def test_sbatch_decides_if_node_states_are_unknown(tool: MakeTool, tools: None, sinfo: str, taken: bool) -> None:
     tool("squeue", "")
     empty = "exit 0" if taken else ""
     tool("sbatch", f'case "$*" in *--begin=*) {empty};; esac; echo "{NO_NODE}" >&2; exit 1')
@@ -140,7 +137,7 @@ def test_preflight_lets_sbatch_decide_when_the_states_of_the_nodes_are_unknown(
     assert [words.startswith("a: ") for words in said] == [True] * taken
 
 
-def test_preflight_job_that_was_not_cancelled_is_left_to_the_next_run(
+def test_uncancelled_empty_job_is_left_to_the_next_run(
     tool: MakeTool, tools: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(journal.VARIABLE, str(tmp_path / "jobs.jsonl"))
@@ -174,7 +171,7 @@ def test_preflight_without_slurm(tool: MakeTool, tmp_path: Path, monkeypatch: py
     assert caught.value.reason == ("slurm_missing" if missing else "slurm_unreachable") and caught.value.do
 
 
-def test_preflight_says_what_is_wrong_with_extra_options(tool: MakeTool, tools: None) -> None:
+def test_malformed_extra_options_are_refused(tool: MakeTool, tools: None) -> None:
     tool("squeue", "")
     tool("sbatch", "")
     with pytest.raises(GuardedError) as caught:

@@ -1,4 +1,4 @@
-"""Slurm's output is read exactly."""
+"""Output of squeue, scontrol, sacct and sinfo is read exactly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_squeue() -> None:
 
 @pytest.mark.parametrize("workdir", ["/a|b", "/a|/b", "/ends with a space ", "/"])
 @pytest.mark.parametrize("comment", ["(null)", "", "x #1", "a|b"])
-def test_squeue_keeps_the_work_folder_whole(comment: str, workdir: str) -> None:
+def test_squeue_keeps_the_workdir_whole(comment: str, workdir: str) -> None:
     (job,) = queries.parse_squeue(f"12|RUNNING|1:23|10:00|N/A|N/A|node1|None|run-1|{comment}|{workdir}\n")
     assert (job.comment, job.workdir) == ("" if comment == "(null)" else comment, workdir)
 
@@ -75,7 +75,7 @@ def sacct(job: str, state: str, exit_text: str, elapsed: str, start: str, nodes:
         "NodeList": nodes,
     }
     values = {"Submit": "2026-11-20T18:00:00"} | given
-    return "|".join(values.get(field, "") for field in queries.SACCT_FIELDS)
+    return "|".join(values.get(field, "") for field in queries._SACCT.values())
 
 
 def test_sacct(tool: MakeTool) -> None:
@@ -98,12 +98,12 @@ def test_sacct(tool: MakeTool) -> None:
     )
     waits, several = queries.sacct_job("43"), queries.sacct_job("44")
     assert waits and (waits.nodes, waits.queue_wait_s) == ("", None)
-    assert several and several.state == State("COMPLETED"), "the first component has the script"
+    assert several and several.state == State("COMPLETED"), "the first component runs the script"
     assert queries.sacct_job("45") is None
     assert "--jobs=42" in asked.read_text().splitlines()[0] and "--duplicates" not in asked.read_text()
 
 
-def test_accounting_is_asked_in_utc_and_not_before_the_jobs_could_be() -> None:
+def test_sacct_start_time_is_utc() -> None:
     argv = queries.sacct_argv(["7", "9"], datetime.fromisoformat("2026-11-20T19:00:00+01:00"))
     assert argv[0] == "sacct" and "--duplicates" in argv and "--jobs=7,9" in argv
     assert "--starttime=2026-11-20T18:00:00" in argv
@@ -126,6 +126,28 @@ def test_duration(text: str, seconds: float | None) -> None:
     assert queries.duration_s(text) == seconds
 
 
-def test_a_job_that_the_controller_forgot(tool: MakeTool) -> None:
+def test_job_unknown_to_the_controller_is_none(tool: MakeTool) -> None:
     tool("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     assert queries.scontrol_job("5") is None
+
+
+@pytest.mark.parametrize(("partition", "minutes"), [("a", 60), ("b", 30), ("a,b", 30), ("c", None), ("a,c", 60), (None, 60)])
+def test_shortest_limit_of_several_partitions_counts(monkeypatch: pytest.MonkeyPatch, partition: str | None, minutes: float | None) -> None:
+    printed = "PartitionName=a Default=YES MaxTime=01:00:00\nPartitionName=b Default=NO MaxTime=00:30:00\n"
+    monkeypatch.setattr(queries.commands, "run", lambda argv: printed)
+    assert queries.partition_limit(partition) == minutes
+
+
+@pytest.mark.parametrize(("partition", "minutes"), [("short", 2), (None, 60), ("long", 2880), ("free", None), ("none", None)])
+def test_partition_limit(monkeypatch: pytest.MonkeyPatch, partition: str | None, minutes: float | None) -> None:
+    text = "\n".join(
+        f"PartitionName={name} AllowGroups=ALL Default={default} MaxTime={limit} State=UP"
+        for name, default, limit in (
+            ("batch", "YES", "01:00:00"),
+            ("short", "NO", "00:02:00"),
+            ("long", "NO", "2-00:00:00"),
+            ("free", "NO", "UNLIMITED"),
+        )
+    )
+    monkeypatch.setattr(queries.commands, "run", lambda argv: text)
+    assert queries.partition_limit(partition) == minutes

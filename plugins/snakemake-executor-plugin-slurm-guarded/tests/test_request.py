@@ -1,4 +1,4 @@
-"""A request becomes flags of sbatch and resources of a rule, and is read back."""
+"""A request becomes sbatch flags and resources of a rule, and is read back."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def test_resources_and_back(request_: Request) -> None:
     assert Request.of(request_.resources(), name="x") == request_
 
 
-def test_an_open_quote_is_said() -> None:
+def test_open_quote_is_an_error() -> None:
     with pytest.raises(ValueError, match="quotation"):
         Request(extra="--x='").flags()

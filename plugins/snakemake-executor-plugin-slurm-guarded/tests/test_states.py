@@ -1,4 +1,4 @@
-"""State words of Slurm."""
+"""Slurm's state words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job is submitted once, whatever the controller does, and gets no variable that holds a secret."""
+"""A job is submitted exactly once and gets no variable with the name of a secret."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECRETS = (
     "MY_SECRETS",
     "APIKEY",
 )
-# What the stages, Slurm's tools and the user's site need: no secret by its name, whatever its value looks like.
+# Variables that jobs may need: the name decides, not the value.
 NEEDED = {
     "PATH": "/usr/bin",
     "HOME": "/home/me",
@@ -42,15 +42,15 @@ NEEDED = {
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_a_job_gets_no_variable_that_is_a_secret_by_its_name(name):
+def test_job_gets_no_variable_with_name_of_a_secret(name):
     assert submit.exported({name: "s3cr3t", "PATH": "/usr/bin"}) == {"PATH": "/usr/bin"}
 
 
-def test_a_job_gets_everything_else_as_it_is():
+def test_job_gets_all_other_variables_unchanged():
     assert submit.exported(NEEDED) == NEEDED
 
 
-def test_our_own_environment_is_left_alone():
+def test_own_environment_is_unchanged():
     env = {"HF_TOKEN": "s3cr3t", "PATH": "/usr/bin"}
     found = submit.exported(env)
     found["MORE"] = "1"
@@ -58,7 +58,7 @@ def test_our_own_environment_is_left_alone():
     assert submit.exported({}) == {}
 
 
-def test_sbatch_is_started_without_the_secrets(tmp_path, monkeypatch):
+def test_sbatch_runs_without_the_secrets(tmp_path, monkeypatch):
     seen = tmp_path / "seen"
     on_path(tmp_path / "bin", monkeypatch)("sbatch", f"env > {seen}; cat > {seen}.script; echo 42")
     monkeypatch.setenv("HF_TOKEN", "s3cr3t")
@@ -124,7 +124,7 @@ def test_submission_waits_for_the_controller(tool: MakeTool, quick: None) -> Non
     assert "--comment=x #1" in calls.read_text()
 
 
-def test_submission_that_arrived_without_an_answer_is_not_repeated(tool: MakeTool, quick: None) -> None:
+def test_submission_with_lost_response_is_not_repeated(tool: MakeTool, quick: None) -> None:
     calls = tool("sbatch", "echo Socket timed out >&2; exit 1")
     tool("squeue", f"[ $N -gt 1 ] || {{ {AWAY}; }}; echo '88|PENDING|0:00|5:00|N/A|N/A||Priority|run-1|x #1|/w'")
     outcome, _ = submitted()
@@ -138,7 +138,7 @@ def test_refused_submission_is_not_repeated(tool: MakeTool, quick: None) -> None
     assert len(calls.read_text().splitlines()) == 1
 
 
-def test_submission_gives_up_in_the_end(tool: MakeTool, quick: None) -> None:
+def test_submission_gives_up_after_its_patience(tool: MakeTool, quick: None) -> None:
     tool("sbatch", AWAY)
     tool("squeue", AWAY)
     begin = time.monotonic()
@@ -147,7 +147,7 @@ def test_submission_gives_up_in_the_end(tool: MakeTool, quick: None) -> None:
     assert time.monotonic() - begin < 5
 
 
-def test_submission_is_stopped_while_it_waits(tool: MakeTool) -> None:
+def test_waiting_submission_can_be_stopped(tool: MakeTool) -> None:
     tool("sbatch", AWAY)
     stop = threading.Event()
     threading.Timer(0.5, stop.set).start()

@@ -1,4 +1,4 @@
-"""Run Slurm's commands within a time limit, and tell why one failed."""
+"""Run Slurm's commands within a time limit, tell why one failed, and retry while the controller does not respond."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from pathlib import Path
+
+from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
 
 # squeue with many jobs on a busy controller responds within a few seconds.
 QUERY_S = 20.0
-# Before it gives up, sbatch itself waits for a controller that is down; longer than Slurm's usual MessageTimeout of 10 s.
+# sbatch itself waits for a controller that is down; longer than Slurm's usual MessageTimeout of 10 s.
 SUBMIT_S = 60.0
+# A controller that restarts or fails over is back within minutes.
+PATIENCE_S = 600.0
+PAUSE_S = 2.0
 CONF_VARIABLE = "SNAKEMAKE_SLURM_GUARDED_CONF"
 """In a job: the value that SLURM_CONF had before slurm-jobstep removed it."""
+LOGIN_NODE = "Run on the cluster's login node. Load its Slurm module if it has one."
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
@@ -27,13 +34,13 @@ class Trouble(Enum):
     """Why a command failed."""
 
     MISSING = "missing"  # the program does not exist
-    UNREACHABLE = "unreachable"  # slurmctld, slurmdbd or munged does not respond; the request may have arrived all the same
+    UNREACHABLE = "unreachable"  # slurmctld, slurmdbd or munged did not respond; the request may have arrived all the same
     REFUSED = "refused"  # Slurm responded with a refusal
     STOPPED = "stopped"  # the caller's stop event was set while it ran
 
 
 class CommandFailed(Exception):
-    """A Slurm command failed. ``said`` is what it printed, in Slurm's own words."""
+    """A Slurm command failed. ``said`` is the text that it printed."""
 
     def __init__(self, trouble: Trouble, argv: Sequence[str], said: str):
         self.trouble, self.tool, self.said = trouble, argv[0], said.strip()
@@ -41,8 +48,16 @@ class CommandFailed(Exception):
 
     @property
     def no_such_job(self) -> bool:
-        """Whether the controller responded that it does not know the job."""
+        """Whether the controller responded that it has no such job."""
         return self.trouble is Trouble.REFUSED and "invalid job id" in self.said.lower()
+
+    def for_user(self, what: str, *, refused: str = "Ask the cluster's administrators.") -> GuardedError:
+        """Return the error for the user: what could not be done, why, and what to do (``refused``: after a refusal)."""
+        why, do = {
+            Trouble.MISSING: ("this machine lacks Slurm's commands", LOGIN_NODE),
+            Trouble.UNREACHABLE: ("Slurm does not respond", "Run the same command again when `squeue` responds."),
+        }.get(self.trouble, ("Slurm refused it", refused))
+        return GuardedError(f"{what}: {why}: {self}", do=do, reason=f"slurm_{self.trouble.value}")
 
 
 # What Slurm's commands print when a daemon does not respond (slurm/src/common/slurm_errno.c, slurm_protocol_api.c, and munge's client).
@@ -54,6 +69,8 @@ _UNREACHABLE = re.compile(
     r"|communication shutdown failure|unspecified error|munge",
     re.IGNORECASE,
 )
+# What srun prints before it has started anything (slurm/src/srun/libsrun/{allocate,create_job}.c, 22.05 to 24.11).
+_NOT_STARTED = re.compile(r"^srun: error: Unable to (?:confirm allocation|create step) for job .*$", re.MULTILINE)
 
 
 def trouble_of(said: str) -> Trouble:
@@ -98,7 +115,7 @@ def run(
             if stop is not None and stop.is_set():
                 raise CommandFailed(Trouble.STOPPED, argv, "stopped")
             if (left := deadline - time.monotonic()) <= 0:
-                raise CommandFailed(Trouble.UNREACHABLE, argv, f"gave no answer within {timeout_s:.0f} s")
+                raise CommandFailed(Trouble.UNREACHABLE, argv, f"no response within {timeout_s:.0f} s")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 out, err = child.communicate(stdin, timeout=min(left, 0.2))
                 ended = True
@@ -115,7 +132,7 @@ def run(
 
 
 def _die_with_parent_alone() -> None:
-    # An interrupted run sends SIGINT to its children. Nobody would know what an interrupted command did.
+    # Ctrl-C reaches all processes of the terminal. If it interrupted the command, its effect would be unknown.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
@@ -124,6 +141,42 @@ def query_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return an environment, by default ours, without the variables by which users change what Slurm's commands list."""
     leave_out = ("SQUEUE_", "SACCT_", "SCANCEL_", "SLURM_TIME_FORMAT")
     return {name: value for name, value in (os.environ if env is None else env).items() if not name.startswith(leave_out)}
+
+
+def run_with_retries(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = QUERY_S,
+    patience_s: float | None = None,
+    waiting: Callable[[CommandFailed], object] | None = None,
+) -> str:
+    """Run a command, again while the controller does not respond, and return its output.
+
+    One try takes at most ``timeout_s``. ``waiting`` is called after each try without a response.
+
+    Raises:
+        CommandFailed: it was refused, or the controller did not respond for ``patience_s`` seconds, by default :data:`PATIENCE_S`.
+    """
+    deadline = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
+    while True:
+        try:
+            return run(argv, timeout_s=timeout_s, env=env)
+        except CommandFailed as error:
+            if error.trouble is not Trouble.UNREACHABLE or time.monotonic() > deadline:
+                raise
+            if waiting:
+                waiting(error)
+        time.sleep(PAUSE_S)
+
+
+def step_not_started(log: Path, since: int) -> bool:
+    """Return whether srun started nothing because the controller did not respond, by its ``log`` from the byte ``since`` on."""
+    try:
+        said = log.read_bytes()[since:].decode(errors="replace")
+    except OSError:
+        return False
+    return any(trouble_of(line) is Trouble.UNREACHABLE for line in _NOT_STARTED.findall(said))
 
 
 def scancel(*, name: str | None = None, ids: Sequence[str] = (), timeout_s: float = QUERY_S) -> None:

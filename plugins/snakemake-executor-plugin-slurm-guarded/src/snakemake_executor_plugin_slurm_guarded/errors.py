@@ -1,10 +1,27 @@
-"""The error that a user can act on."""
+"""The error that a user can act on, and the names in messages for what a user can change."""
 
 from __future__ import annotations
 
+TERMS = {
+    "speaker": "slurm-guarded",
+    "place": "the rule's resources",
+    "account": "slurm_account",
+    "partition": "slurm_partition",
+    "qos": "qos",
+    "constraint": "constraint",
+    "nodes": "nodes",
+    "gres": "gres",
+    "time": "runtime",
+    "memory": "mem_mb",
+    "extra": "slurm_extra",
+    "reservation": "slurm_extra",
+}
+"""By default the resources of a rule. A workflow with a configuration of its own puts its keys here:
+``TERMS.update(speaker="my-workflow", place="site.yaml", partition="queue")``."""
+
 
 class GuardedError(Exception):
-    """Say what happened, where to look (a file or log) and what to do; ``reason`` is a stable code for records and tests."""
+    """Report what happened, where to look (a file or log) and what to do; ``reason`` is a stable code for records and tests."""
 
     default_reason = "slurm_error"
 

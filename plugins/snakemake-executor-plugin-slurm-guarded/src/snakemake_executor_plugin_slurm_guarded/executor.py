@@ -1,4 +1,4 @@
-"""The executor: submits a run's jobs, reports the end of each to Snakemake, cancels them at the run's end."""
+"""The executor: submits a run's jobs, reports their ends to Snakemake, and cancels what is left at the run's end."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,18 +22,15 @@ from snakemake_interface_executor_plugins.workflow import WorkflowExecutorInterf
 
 from snakemake_executor_plugin_slurm_guarded import commands, guard, journal, leftovers, preflight, submit
 from snakemake_executor_plugin_slurm_guarded.commands import CONF_VARIABLE, CommandFailed, Trouble
-from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
-from snakemake_executor_plugin_slurm_guarded.job_end import LOST, End, explain
+from snakemake_executor_plugin_slurm_guarded.errors import TERMS, GuardedError
+from snakemake_executor_plugin_slurm_guarded.reasons import LOST, End, explain
 from snakemake_executor_plugin_slurm_guarded.records import Checkout
 from snakemake_executor_plugin_slurm_guarded.request import Request
-from snakemake_executor_plugin_slurm_guarded.terms import TERMS
-from snakemake_executor_plugin_slurm_guarded.tracking import Bounds, Pace, Tracked, Tracker
-from snakemake_executor_plugin_slurm_guarded.watching import Watch
+from snakemake_executor_plugin_slurm_guarded.tracking import Timing, Tracked, Tracker, Watch
 
-# slurm-jobstep removes SLURM_CONF from the environment of the job's Snakemake; the rules' own srun needs it where Slurm's configuration
-# is at no standard place.
-# A job that is cancelled, preempted or out of time has KillWait seconds to end well, but Slurm sends SIGTERM to the steps and to this
-# shell alone, and kills all the rest together with the shell. So the shell hands the signal on and stays until its child has ended.
+# slurm-jobstep removes SLURM_CONF from the job's environment, but the rules' own srun needs it if Slurm's configuration is at no standard
+# place. A job that is cancelled, preempted or out of time has KillWait seconds to end cleanly. Slurm sends SIGTERM only to the steps and to
+# this shell, and kills the rest when the shell ends. So the shell forwards the signal and stays until its child has ended.
 _SCRIPT = f"""#!/bin/sh
 export {CONF_VARIABLE}="$SLURM_CONF"
 trap 'trap "" TERM; kill -TERM 0' TERM
@@ -55,22 +52,19 @@ exit $code
 
 
 class Executor(RemoteExecutor):
-    """One run's jobs: submitted in a few threads, watched in one."""
+    """The jobs of one run. A few threads submit them, one thread watches them."""
 
     def __init__(self, workflow: WorkflowExecutorInterface, logger: LoggerExecutorInterface):
         # Before the base class starts its thread.
         _leave_job_environment()
-        settings = workflow.executor_settings
+        self._settings = settings = workflow.executor_settings
         self._journal = journal.place()
         self._run = str(uuid.uuid4())
         self._stop = threading.Event()
         self._cancelled = False
-        self._lock = threading.RLock()  # of the tracker and what is below; the base class has a lock of its own
-        self._tracker = Tracker(
-            Pace(settings.first_look, settings.shortest_interval, settings.longest_interval),
-            Bounds(lost_s=settings.lost_after),
-            requeue=settings.requeue,
-        )
+        self._lock = threading.RLock()  # for the tracker and the counts below; the base class has its own lock
+        timing = Timing(settings.first_look, settings.shortest_interval, settings.longest_interval, settings.lost_after)
+        self._tracker = Tracker(timing, requeue=settings.requeue)
         self._submitting = 0
         self._count = 0
         self._outage = submit.Outage(self._warn)
@@ -80,21 +74,21 @@ class Executor(RemoteExecutor):
 
     def __post_init__(self) -> None:
         folder, me = Path(self.workflow.workdir_init), str(guard.identity(os.getpid()))
-        self.logger.debug(f"All jobs of this run have the name {self._run}")
+        self.logger.debug(f"The name of all jobs of this run is {self._run}")
         try:
             leftovers.cancel([self._journal], folder, self._warn, ended_alone=True)
         except GuardedError as error:
-            raise WorkflowError(_said(error.message())) from error
+            raise WorkflowError(_prefixed(error.message())) from error
         checkout = Checkout.of(folder).model_dump()
         journal.append(self._journal, "run", run=self._run, main=me, host=socket.gethostname(), checkout=checkout)
-        self._logs = folder / (self.workflow.executor_settings.logdir or self._journal.parent)
+        self._logs = folder / (self._settings.logdir or self._journal.parent)
         guard.launch(self._run, me, log=self._journal.with_name("guard.log"), jobs_file=self._journal)
 
     def _say(self, text: str) -> None:
-        self.logger.info(_said(text))
+        self.logger.info(_prefixed(text))
 
     def _warn(self, text: str) -> None:
-        self.logger.warning(_said(text))
+        self.logger.warning(_prefixed(text))
 
     def additional_general_args(self) -> str:
         """Return the arguments of every job's own Snakemake."""
@@ -111,13 +105,13 @@ class Executor(RemoteExecutor):
             self._pool.submit(self.run_job, job)
 
     def run_job(self, job: JobExecutorInterface) -> None:
-        """Submit one job or group job. Every error goes to the scheduler: an exception in this thread would be lost."""
+        """Submit one job or group job. Every error goes to the scheduler, as an exception in this thread would be lost."""
         label = label_of(job)
         try:
             self._submit(job, label)
         except CommandFailed as error:
             if error.trouble is not Trouble.STOPPED:
-                self._report_error(job, _refused(label, error))
+                self._report_error(job, error.for_user(f"{label}: could not be submitted", refused=preflight.remedy(error.said)))
         except Exception as error:
             why = f"{label}: could not be submitted: {type(error).__name__}: {error}"
             self._report_error(job, GuardedError(why, reason="slurm_not_submitted"))
@@ -134,7 +128,7 @@ class Executor(RemoteExecutor):
         folder.mkdir(parents=True, exist_ok=True)
         flags = request.flags(
             "--export=ALL",
-            "--requeue" if self.workflow.executor_settings.requeue else "--no-requeue",
+            "--requeue" if self._settings.requeue else "--no-requeue",
             f"--chdir={self.workflow.workdir_init}",
             f"--output={str(folder).replace('%', '%%')}/%j.log",
         )
@@ -147,7 +141,7 @@ class Executor(RemoteExecutor):
             script,
             name=self._run,
             token=token,
-            patience_s=self.workflow.executor_settings.submit_patience,
+            patience_s=self._settings.submit_patience,
             stop=self._stop,
             outage=self._outage,
         )
@@ -164,11 +158,9 @@ class Executor(RemoteExecutor):
     async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncGenerator[SubmittedJobInfo, None]:
         """Yield the jobs that are still active; report the others."""
         try:
-            doubles = self._watch.look()
-            if doubles:
-                self._try_cancel(ids=doubles)
+            self._watch.query()
         except Exception as error:  # an exception here would end the only thread that watches the jobs
-            self.logger.error(_said(f"a look at the jobs failed: {type(error).__name__}: {error}"), exc_info=True)
+            self.logger.error(_prefixed(f"querying the jobs failed: {type(error).__name__}: {error}"), exc_info=True)
             self._watch.failed()
         for info in active_jobs:
             end = self._watch.ended.pop(info.external_jobid or "", None)
@@ -178,10 +170,10 @@ class Executor(RemoteExecutor):
                 self._report_end(info, end)
 
     async def sleep(self) -> None:
-        """Sleep until the next look is due, which a new job makes earlier. Return at the run's end."""
+        """Sleep until the next query is due (a new job may bring it forward). Return at the run's end."""
         while not self._stop.is_set():
             with self._lock:
-                left = self._tracker.next_look() - time.monotonic()
+                left = self._tracker.next_query() - time.monotonic()
             if left <= 0:
                 return
             await asyncio.sleep(min(left, 0.25))
@@ -200,23 +192,23 @@ class Executor(RemoteExecutor):
 
     def _report_error(self, job: JobExecutorInterface, error: GuardedError, info: SubmittedJobInfo | None = None) -> None:
         # Snakemake drops the message of a group job.
-        self.logger.error(_said(error.message()))
+        self.logger.error(_prefixed(error.message()))
         try:
             self.report_job_error(info or SubmittedJobInfo(job))
         except Exception:
-            # Only the message has failed; the scheduler must know all the same.
+            # Only the message has failed. The scheduler still needs the report.
             self.workflow.scheduler.error_callback(job)
 
     # Ending
 
     def cancel(self) -> None:
-        """Cancel every job of this run, whatever the base class believes to be active, and end the executor."""
+        """Cancel every job of this run, also jobs that the base class does not list as active, and end the executor."""
         self._stop.set()
         self._cancel_all()
         self.shutdown()
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
-        """Do nothing: part of the interface, and :meth:`cancel` does not need it."""
+        """Do nothing: the interface requires this method, and :meth:`cancel` does not use it."""
 
     def _cancel_all(self) -> None:
         with self._lock:
@@ -224,28 +216,27 @@ class Executor(RemoteExecutor):
         first, self._cancelled = not self._cancelled, True
         if not first or (not self._count and not submitting):
             return
-        deadline = time.monotonic() + self.workflow.executor_settings.cancel_within
-        done = self._try_cancel(deadline=deadline)
+        deadline = time.monotonic() + self._settings.cancel_within
+        done = self._try_cancel(deadline)
         while self._submitting and time.monotonic() < deadline:
             time.sleep(0.05)
         if submitting or not done:
-            # One that was on its way has no id yet; its name has it.
-            done = self._try_cancel(deadline=deadline)
+            # A job whose submission was under way has no id yet, but it has the run's name.
+            done = self._try_cancel(deadline)
         if not done:
-            self._warn("Slurm did not take the cancellation in time; the guard goes on trying for 10 min.")
+            self._warn("Slurm did not accept the cancellation in time. The guard process retries for 10 min.")
         journal.append(self._journal, "cancelled", run=self._run, jobs=ids, taken=done)
 
-    def _try_cancel(self, *, ids: Sequence[str] = (), deadline: float | None = None) -> bool:
-        left = (deadline - time.monotonic()) if deadline else commands.QUERY_S
+    def _try_cancel(self, deadline: float) -> bool:
         try:
-            commands.scancel(name=None if ids else self._run, ids=ids, timeout_s=max(0.5, left))
+            commands.scancel(name=self._run, timeout_s=max(0.5, deadline - time.monotonic()))
         except CommandFailed as error:
             self.logger.debug(f"{error}")
             return False
         return True
 
     def shutdown(self) -> None:
-        """End the threads. Jobs that have not ended (Snakemake gives up after a fault of its own) are cancelled."""
+        """Cancel jobs that have not ended (Snakemake stops after an internal error) and end the threads."""
         self._stop.set()
         if self._tracker.jobs or self._submitting:
             self._cancel_all()
@@ -255,12 +246,12 @@ class Executor(RemoteExecutor):
             journal.append(self._journal, "run_ended", run=self._run)
 
 
-def _said(text: str) -> str:
+def _prefixed(text: str) -> str:
     return f"{TERMS['speaker']}: {text}"
 
 
 def label_of(job: JobExecutorInterface) -> str:
-    """Return ``RULE (WILDCARD=VALUE, ...)``; for a group, the wildcards that all of its jobs share: ``sample A``."""
+    """Return ``RULE (WILDCARD=VALUE, ...)``; for a group, the wildcards that its jobs share: ``sample A``."""
     shared = sorted(wildcards(job).items())
     if job.is_group() and shared:
         return ", ".join(f"{name} {value}" for name, value in shared)
@@ -269,25 +260,15 @@ def label_of(job: JobExecutorInterface) -> str:
 
 
 def wildcards(job: JobExecutorInterface) -> dict[str, str]:
-    """Return the wildcards of a job; for a group, those that have the same value in all of its jobs."""
+    """Return the wildcards of a job; for a group, the wildcards with the same value in all of its jobs."""
     members = list(job.jobs) if job.is_group() else [job]
     every = [dict(member.wildcards.items()) for member in members]
     return {name: value for name, value in every[0].items() if all(other.get(name) == value for other in every)}
 
 
 def _leave_job_environment() -> None:
-    """In a Slurm job, remove its SLURM_* variables: they would shape what is submitted. SLURM_CONF names the cluster, and stays."""
+    """In a Slurm job, remove its SLURM_* variables, which would change what we submit. SLURM_CONF names the cluster and stays."""
     if "SLURM_JOB_ID" in os.environ:
         for name in list(os.environ):
             if name.startswith("SLURM_") and name not in ("SLURM_CONF", "SLURM_CONF_SERVER"):
                 del os.environ[name]
-
-
-def _refused(label: str, error: CommandFailed) -> GuardedError:
-    what, do, reason = f"Slurm refused it: {error.said}", preflight.remedy(error.said), "slurm_refused"
-    if error.trouble is Trouble.UNREACHABLE:
-        what = f"could not be submitted, because Slurm did not answer: {error.said}"
-        do, reason = "Run the same command again when `squeue` answers.", "slurm_unreachable"
-    elif error.trouble is Trouble.MISSING:
-        what, do, reason = str(error), "Run on a machine with Slurm's commands.", "slurm_missing"
-    return GuardedError(f"{label}: {what}", do=do, reason=reason)

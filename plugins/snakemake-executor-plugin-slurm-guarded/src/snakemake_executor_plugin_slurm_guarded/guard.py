@@ -1,8 +1,7 @@
-"""The guard: a process that waits for the end of the main Snakemake and then clears the queue of its jobs.
+"""The guard: a process that waits for the end of the main Snakemake and then cancels the jobs that are left.
 
-The executor starts it. It leaves Snakemake's process tree and session, and so survives Ctrl-C, SIGHUP and ``kill -9`` of it. It reports in
-``guard.log`` next to the journal. If the guard is killed too (the login node was rebooted), :mod:`leftovers` does its work before the next
-run submits anything.
+It leaves Snakemake's process tree and session, so it survives Ctrl-C, SIGHUP and ``kill -9`` of Snakemake. It writes ``guard.log`` next to
+the journal. If the guard is killed too (the login node reboots), :mod:`leftovers` cancels the jobs before the next run.
 """
 
 from __future__ import annotations
@@ -21,17 +20,15 @@ from typing import Any
 from snakemake_executor_plugin_slurm_guarded import commands, journal, queries
 from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed
 
-# Cancelled jobs leave the queue after KillWait at the latest (30 s by default, 120 s on some sites), if their processes can be killed.
+# Cancelled jobs leave the queue after at most KillWait (30 s by default, 120 s on some sites), if their processes can be killed.
 GONE_S = 150.0
-# How long to go on when the controller does not respond.
-PATIENCE_S = 600.0
-# A submission that was cut off may reach the controller a moment after the first look.
-_SECOND_LOOK_S = 3.0
+# An interrupted submission may reach the controller a moment after the first query.
+_SECOND_QUERY_S = 3.0
 _POLL_S, _LONGEST_PAUSE_S = 1.0, 30.0
 
 
 def identity(pid: int) -> str | None:
-    """Return ``PID:START`` of a living process, the start in clock ticks since boot (proc(5)); None for one that has ended."""
+    """Return ``PID:START`` of a running process, its start in clock ticks since boot (proc(5)); None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -40,19 +37,19 @@ def identity(pid: int) -> str | None:
 
 
 def lives(main: str) -> bool:
-    """Return whether the process with this :func:`identity` lives on this machine."""
+    """Return whether the process with this :func:`identity` runs on this machine."""
     return identity(int(main.partition(":")[0])) == main
 
 
 def may_live(entry: Mapping[str, Any]) -> bool:
-    """Return whether the main process of a run may live, by the journal's event ``run``: it does, or it ran on another host."""
+    """Return whether the main process of a run, by the journal's event ``run``, is alive, or ran on another host."""
     return entry.get("host") != socket.gethostname() or lives(str(entry.get("main") or "0:"))
 
 
 def launch(run: str, main: str, *, log: Path, jobs_file: Path) -> None:
-    """Start the guard of the run whose jobs have the name ``run``; it waits for the end of the process with the identity ``main``."""
+    """Start the guard of the run whose jobs are named ``run``; it waits for the end of the process with the identity ``main``."""
     argv = [sys.executable, "-m", __name__, run, main, str(log), str(jobs_file)]
-    # The shell ends at once, so that the guard is nobody's child before anything can be interrupted.
+    # The shell ends at once, so that the guard leaves our process tree before anything can be interrupted.
     subprocess.run(
         ["/bin/sh", "-c", '"$@" &', "guard", *argv],
         stdin=subprocess.DEVNULL,
@@ -65,19 +62,24 @@ def launch(run: str, main: str, *, log: Path, jobs_file: Path) -> None:
 
 
 def sweep(
-    run: str, say: Callable[[str], None], jobs_file: Path, *, patience_s: float = PATIENCE_S, sleep: Callable[[float], None] = time.sleep
+    run: str,
+    say: Callable[[str], None],
+    jobs_file: Path,
+    *,
+    patience_s: float = commands.PATIENCE_S,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Cancel a run's jobs until two looks in a row find none; return whether nothing is left after ``patience_s``."""
-    give_up, silences, clean_looks = time.monotonic() + patience_s, 0, 0
+    """Cancel a run's jobs until two queries in a row list none; return False if that takes longer than ``patience_s``."""
+    deadline, failures, empty_lists = time.monotonic() + patience_s, 0, 0
     cancelled, again = set[str](), 0.0
     while True:
         try:
             left = queries.squeue([run], finished=False)
-            if silences:
-                say("Slurm answers again")
-            silences, clean_looks = 0, 0 if left else clean_looks + 1
+            if failures:
+                say("Slurm responds again")
+            failures, empty_lists = 0, 0 if left else empty_lists + 1
             ids = [job.id for job in left]
-            if clean_looks == 2:
+            if empty_lists == 2:
                 say("nothing of the run is in the queue")
                 return True
             if {*ids} - cancelled or (ids and time.monotonic() > again):
@@ -85,24 +87,24 @@ def sweep(
                 journal.append(jobs_file, "cancelled", run=run, jobs=ids, taken=False)
                 commands.scancel(name=run)
                 cancelled, again = {*ids}, time.monotonic() + GONE_S
-            pause = _POLL_S if left else _SECOND_LOOK_S
+            pause = _POLL_S if left else _SECOND_QUERY_S
         except CommandFailed as error:
-            silences += 1
-            if silences == 1:
-                say(f"Slurm does not answer ({error}); trying again for {patience_s / 60:.0f} min")
-            pause = min(2.0**silences, _LONGEST_PAUSE_S)
-        if time.monotonic() + pause >= give_up:
-            say(f"giving up; cancel by hand what is left: scancel --name {run}")
+            failures += 1
+            if failures == 1:
+                say(f"Slurm does not respond ({error}); trying again for {patience_s / 60:.0f} min")
+            pause = min(2.0**failures, _LONGEST_PAUSE_S)
+        if time.monotonic() + pause >= deadline:
+            say(f"giving up; cancel the remaining jobs by hand: scancel --name {run}")
             return False
         sleep(pause)
 
 
 def main(run: str, watched: str, log: str, journal_path: str) -> int:
-    """Wait for the end of the process ``watched``, then clear the queue of the run; the arguments are as of :func:`launch`."""
+    """Wait for the end of the process ``watched``, then cancel the run's jobs; the arguments are those of :func:`launch`."""
     jobs_file = Path(journal_path)
 
     def say(text: str) -> None:
-        # On a full disk the queue has to be cleared all the same.
+        # A full disk must not keep the guard from cancelling.
         with contextlib.suppress(OSError):
             Path(log).parent.mkdir(parents=True, exist_ok=True)
             with open(log, "a", encoding="utf-8") as stream:
@@ -112,7 +114,7 @@ def main(run: str, watched: str, log: str, journal_path: str) -> int:
         time.sleep(0.5)
     if journal.closed(jobs_file, run):
         return 0
-    say(f"the run {run} (process {watched}) has ended without noting that its queue is clear")
+    say(f"the run {run} (process {watched}) has ended without noting that none of its jobs is left")
     if not sweep(run, say, jobs_file):
         return 1
     journal.append(jobs_file, "run_ended", run=run)

@@ -1,4 +1,4 @@
-"""Read the account of jobs that have ended, from sacct, the controller and the executor's journal. Pure functions.
+"""Accounts of jobs, from the output of sacct and scontrol and from the executor's journal. Pure functions.
 
 sacct and scontrol print local time without a zone. Run both with :data:`ENVIRONMENT`, so that the times are UTC.
 """
@@ -20,9 +20,9 @@ ENVIRONMENT = {"TZ": "UTC"}
 
 
 def parse_sacct(text: str) -> dict[str, list[JobAccount]]:
-    """Read the output of :func:`queries.sacct_argv`: the starts of each job, oldest first, which Slurm 22.05 does not number.
+    """Read the output of :func:`queries.sacct_argv`: the starts of each job, oldest first (Slurm 22.05 does not number them).
 
-    The components ``ID+0``, ``ID+1`` of a heterogeneous job are one start, with the nodes, CPUs and GPUs of all.
+    The components ``ID+0``, ``ID+1`` of a heterogeneous job become one start with the nodes, CPUs and GPUs of all.
     """
     found: dict[str, list[JobAccount]] = {}
     for one in queries.parse_sacct(text):
@@ -64,22 +64,22 @@ def _account(job: queries.Job, source: Literal["sacct", "scontrol"]) -> JobAccou
 
 
 def _together(first: JobAccount, other: JobAccount) -> JobAccount:
-    """Return one start of a heterogeneous job: the first component's, with the nodes, CPUs and GPUs of another."""
+    """Return the account of a heterogeneous job's first component, with the nodes, CPUs and GPUs of another one added."""
     sums = {"gpus": (first.gpus or 0) + (other.gpus or 0), "cpus": (first.cpus or 0) + (other.cpus or 0)}
     return first.model_copy(update={"nodes": first.nodes + other.nodes, **sums})
 
 
 def from_journal(entries: Iterable[Mapping[str, Any]], job: str) -> JobAccount:
-    """Return a job as the executor saw it. Its source is ``none`` if the journal has no state of it.
+    """Return the account of a job by the executor's journal. Its source is ``none`` if the journal has no state of the job.
 
-    The end is when the executor noticed it, seconds late; it does not see GPUs, nor starts before the last. A run that is interrupted does
-    not wait for the ends of its jobs. Those that it cancelled are CANCELLED once Slurm has accepted that, or no job of the run is left.
+    It has no GPUs and no starts before the last. The end is the time when the executor noticed it, seconds late. An interrupted run does
+    not wait for the ends of its jobs: a job that it cancelled counts as CANCELLED if Slurm accepted that, or if the run has no job left.
     """
     every = list(entries)
     mine = [entry for entry in every if str(entry.get("job")) == job]
     last: dict[str, Any] = {}
     for entry in mine:
-        # Why a job waited is no reason for its end.
+        # The reason why a job waited does not explain its end.
         last |= {name: value for name, value in entry.items() if value not in (None, "")} | {"reason": entry.get("reason")}
     times = {entry.get("event"): float(entry["time"]) for entry in mine if entry.get("event") in ("submitted", "ended")}
     submitted, ended = times.get("submitted"), times.get("ended")
@@ -107,12 +107,12 @@ def from_journal(entries: Iterable[Mapping[str, Any]], job: str) -> JobAccount:
 
 
 def when_forgotten(starts: Sequence[JobAccount], journal: JobAccount, *, forgotten: bool) -> list[JobAccount]:
-    """Return the starts of a job, with the final state if Slurm no longer lists it.
+    """Return the starts of a job that Slurm does not list any more, the last one with its final state.
 
     Args:
-        starts: as Slurm stated them earlier.
-        journal: the job as the run saw it.
-        forgotten: the controller has no such job: it has ended, whatever its state was before.
+        starts: as Slurm listed them earlier.
+        journal: the account by the executor's journal.
+        forgotten: the controller has no such job, so it has ended.
     """
     end: dict[str, Any] = {"state": "UNKNOWN"} if forgotten else {}
     if final([journal]):
@@ -123,16 +123,16 @@ def when_forgotten(starts: Sequence[JobAccount], journal: JobAccount, *, forgott
 
 
 def final(starts: Sequence[JobAccount]) -> bool:
-    """Return whether the job has ended and is not going to start again (REQUEUED ends a start, not a job)."""
+    """Return whether the job has ended for good (REQUEUED ends a start, not a job)."""
     return bool(starts) and State.parse(starts[-1].state).ended
 
 
 def merge(accounted: Sequence[JobAccount], controller: JobAccount | None) -> list[JobAccount]:
-    """Return one list of a job's starts.
+    """Return the starts of a job in accounting, completed from the controller.
 
     Args:
-        accounted: from accounting, which is preferred.
-        controller: the last start from the controller. It adds a start, or the end of one, that accounting lacks, and the GPUs on a site
+        accounted: from accounting.
+        controller: the last start, from the controller. It adds a start or an end that accounting does not have yet, and GPUs on a site
             that does not account for them.
     """
     starts = list(accounted)
@@ -147,7 +147,7 @@ def merge(accounted: Sequence[JobAccount], controller: JobAccount | None) -> lis
 
 
 def _gpus(tres: str) -> int:
-    """Return the GPUs of ``gres/gpu=8`` or ``gres/gpu:h200=4,gres/gpu:l4=2``; where sum and types are stated, the sum counts."""
+    """Return the GPUs of ``gres/gpu=8`` or ``gres/gpu:h200=4,gres/gpu:l4=2``; if it has the sum and the types, the sum counts."""
     kinds: dict[str, int] = {}
     for name, _, count in (part.rpartition("=") for part in tres.split(",")):
         kind = name.removeprefix("gres/").replace("=", ":")
@@ -157,7 +157,7 @@ def _gpus(tres: str) -> int:
 
 
 def node_names(text: str) -> tuple[str, ...]:
-    """Return the names in Slurm's node list: ``node[08-10],login`` is node08, node09, node10, login."""
+    """Return the names in a node list: ``node[08-10],login`` is node08, node09, node10, login."""
     return tuple(name for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", queries.stated(text)) for name in _expand(part))
 
 

@@ -1,10 +1,14 @@
-"""The journal ``jobs.jsonl``: one line for each thing that happened to a job of a run.
+"""The journal ``jobs.jsonl``: one line for each event of a run and its jobs.
 
-Events, each with ``event`` and ``time`` (seconds since 1970): ``run`` {run, main, host, checkout}: an executor started in this checkout,
-``run`` is the name of all its jobs; ``submitted`` {run, job, label, kind, name, wildcards, log}; ``state`` {run, job, state, reason,
-nodes}: it waits or runs; ``ended`` {run, job, label, state, success, exit_code, signal, reason, nodes, by, elapsed_s, queue_wait_s};
-``cancelled`` {run, jobs, taken}: cancellation of these jobs was requested, ``taken``: Slurm has accepted it; ``run_ended`` {run}: no job
-of that run is left in the queue; ``set_aside`` {run}: a run of another checkout, from which this journal was copied.
+Events, each with ``event`` and ``time`` (seconds since 1970):
+
+- ``run`` {run, main, host, checkout}: an executor started in this checkout; all of its jobs are named ``run``
+- ``submitted`` {run, job, label, kind, name, wildcards, log}
+- ``state`` {run, job, state, reason, nodes}: the job waits or runs
+- ``ended`` {run, job, label, state, success, exit_code, signal, reason, nodes, by, elapsed_s, queue_wait_s}
+- ``cancelled`` {run, jobs, taken}: cancellation was requested; ``taken``: Slurm has accepted it
+- ``run_ended`` {run}: no job of the run is left in the queue
+- ``set_aside`` {run}: the run belongs to another checkout, from which this journal was copied
 """
 
 from __future__ import annotations
@@ -32,10 +36,10 @@ def place() -> Path:
 
 
 def append(path: Path, event: str, **facts: Any) -> None:
-    """Add one whole line. If the file cannot be written, the line is lost, and no job."""
+    """Append one line. If the file cannot be written, only the line is lost."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Whoever can write it decides which jobs the next run cancels, whatever the umask.
+        # The next run cancels jobs by this file: only its owner may write it, whatever the umask.
         with open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o644)) as stream:
             stream.write(_line(event, facts).encode())
 
@@ -45,7 +49,7 @@ def _line(event: str, facts: Mapping[str, Any]) -> str:
 
 
 def set_aside(path: Path, runs: Iterable[str]) -> None:
-    """Note that these runs are another checkout's. As a new file, since a copy made of hard links shares this one with the original."""
+    """Note that these runs belong to another checkout. This writes a new file, as a copy made of hard links shares the old one."""
     text = path.read_text(encoding="utf-8", errors="replace")
     new = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     new.write_text(text + "".join(_line("set_aside", {"run": run}) for run in runs), encoding="utf-8")
@@ -53,7 +57,7 @@ def set_aside(path: Path, runs: Iterable[str]) -> None:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield every whole line; none when there is no file."""
+    """Yield the event of every complete line; none without a file."""
     with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as stream:
         for line in stream:
             with contextlib.suppress(ValueError):
@@ -62,7 +66,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def open_runs(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the runs that may have jobs in the queue, oldest first: the name, and the event ``run``."""
+    """Return the runs that may have jobs in the queue, oldest first, as name and event ``run``."""
     found: dict[str, dict[str, Any]] = {}
     for entry in read(path):
         if entry.get("event") == "run" and entry.get("run"):
@@ -73,7 +77,7 @@ def open_runs(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def checkout_of(entry: Mapping[str, Any]) -> Checkout | None:
-    """Return the checkout that the event ``run`` names; None if it names none."""
+    """Return the checkout in the event ``run``; None without one."""
     try:
         return Checkout.model_validate(entry.get("checkout"))
     except ValidationError:
@@ -81,5 +85,5 @@ def checkout_of(entry: Mapping[str, Any]) -> Checkout | None:
 
 
 def closed(path: Path, run: str) -> bool:
-    """Return whether this run noted that none of its jobs is left in the queue."""
+    """Return whether the journal notes that no job of this run is left in the queue."""
     return any(entry.get("event") == "run_ended" and entry.get("run") == run for entry in read(path))

@@ -1,4 +1,4 @@
-"""Check before a run submits anything that Slurm is here, responds, and would take each request."""
+"""Check before a run submits anything that Slurm's commands exist, its controller responds, and it accepts each request."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from snakemake_executor_plugin_slurm_guarded import commands, journal, retry, submit
+from snakemake_executor_plugin_slurm_guarded import commands, journal, submit
 from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, Trouble
-from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
-from snakemake_executor_plugin_slurm_guarded.partitions import nodes_out
+from snakemake_executor_plugin_slurm_guarded.errors import TERMS, GuardedError
+from snakemake_executor_plugin_slurm_guarded.queries import nodes_out
 from snakemake_executor_plugin_slurm_guarded.records import Checkout
 from snakemake_executor_plugin_slurm_guarded.request import Request
-from snakemake_executor_plugin_slurm_guarded.terms import TERMS
 
 TOOLS = ("sbatch", "squeue", "scancel", "scontrol", "srun", "sinfo")
 NAME = "slurm-guarded-preflight-"
@@ -24,7 +23,7 @@ NAME = "slurm-guarded-preflight-"
 PATIENCE_S = 60.0
 
 _SAID = re.compile(r"^(sbatch: )?((error|fatal): )?((Batch job submission failed|allocation failure): )?")
-# Slurm's words (slurm/src/common/slurm_errno.c), and the parts of the request (keys of TERMS) that they are about; the first match counts.
+# Slurm's words (slurm/src/common/slurm_errno.c), and the keys of TERMS to check; the first match counts.
 _ABOUT = (
     (r"violates accounting/qos policy", "qos account time nodes"),
     (r"invalid account|account/partition combination|user'?s? .*account", "account partition"),
@@ -37,58 +36,58 @@ _ABOUT = (
     (r"node configuration is not available", "nodes gres constraint"),
     (r"unrecognized option|invalid option|ambiguous|invalid --|requires an argument", "extra"),
 )
-# Refusals that end without a change of the request: Slurm's words, and what to do. For all others the request is wrong.
+# Refusals that need no change of the request: Slurm's words, and what to do.
 _PASSING = (
     (r"inactive or drain",
-     "The partition takes no jobs now (`scontrol show partition`). Run the same command again when it is UP, or name another one."),
+     "The partition takes no jobs now (`scontrol show partition`). Run the same command again when it is UP, or choose another one."),
     (r"submit\w*limit",
      "The limit on jobs in the queue is reached. Run the same command again when other jobs have ended (`squeue --me`), or add --jobs "
      "NUMBER for fewer jobs at a time. `sacctmgr show qos` and `sacctmgr show assoc user=$USER` show the limits."),
 )  # fmt: skip
-# `sbatch --test-only` prints this for nodes that are out as well as for nodes that do not exist (slurmctld, job_start_data).
+# `sbatch --test-only` prints this both for nodes out of service and for nodes that do not exist (slurmctld, job_start_data).
 _NO_NODES = r"node configuration is not available|down, drained or reserved"
-# Longer than a submission and its cancellation take; an empty job that stays runs for no time.
+# Longer than a submission and its cancellation take.
 _LATER = "--begin=now+120"
 
 
 def keys_for(said: str) -> tuple[str, ...]:
-    """Return the keys of :data:`TERMS` that a refusal in Slurm's words is about; empty for unlisted words."""
+    """Return the keys of :data:`TERMS` to check after this refusal by Slurm; empty for unlisted words."""
     return next((tuple(keys.split()) for pattern, keys in _ABOUT if re.search(pattern, said, re.IGNORECASE)), ())
 
 
 def remedy(said: str) -> str:
-    """Return what to do about a refusal in Slurm's words: wait, where it ends by itself, or change the request."""
+    """Return what to do about a refusal by Slurm: wait if it will pass, else change the request."""
     fix = f"Fix {TERMS['place']}. `sinfo` and `sacctmgr show assoc user=$USER` show what the cluster offers."
     return next((do for pattern, do in _PASSING if re.search(pattern, said, re.IGNORECASE)), fix)
 
 
 def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s: float = PATIENCE_S) -> None:
-    """Refuse what sbatch would refuse; report what it would queue although the job cannot start now.
+    """Refuse requests that sbatch would refuse; report those that it would queue but cannot start now.
 
-    ``sbatch --test-only`` also refuses jobs that cannot start at this moment. So an empty job, cancelled at once, decides.
+    ``sbatch --test-only`` also refuses jobs that only cannot start now. For these, an empty job, cancelled at once, decides.
 
     Args:
         requests: the jobs of a run; equal ones are checked once.
-        say: gets a message while the controller does not respond, and for a job that will wait in the queue.
+        say: gets a message while the controller does not respond, and one for each job that will wait in the queue.
 
     Raises:
         GuardedError: Slurm's commands are missing, its controller does not respond, or it refuses requests (the error names all).
     """
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
         raise GuardedError(
-            f"Slurm's commands are not here: {', '.join(missing)}.",
-            do="Run on the cluster's login node. Load its Slurm module if it has one.",
+            f"This machine does not have these Slurm commands: {', '.join(missing)}.",
+            do=commands.LOGIN_NODE,
             reason="slurm_missing",
         )
     outage = submit.Outage(say)
     try:
-        # Not `scontrol ping`: it reports the controller as up before that responds to queries about jobs.
-        retry.ask(["squeue", "--noheader", f"--user={os.getuid()}"], patience_s=patience_s, waiting=outage.begins)
+        # Not `scontrol ping`: it reports the controller as up before it responds to queries about jobs.
+        commands.run_with_retries(["squeue", "--noheader", f"--user={os.getuid()}"], patience_s=patience_s, waiting=outage.begins)
         outage.ends()
     except CommandFailed as error:
-        # A refusal is a response: the requests will tell.
+        # A refusal is a response too.
         if error.trouble is not Trouble.REFUSED:
-            raise _unreachable(f"Slurm's controller did not answer for {patience_s:.0f} s: {error}") from error
+            raise _unreachable(f"Slurm's controller did not respond for {patience_s:.0f} s: {error}") from error
     names: dict[tuple[str, ...], list[str]] = {}
     refused: dict[tuple[str, ...], str] = {}
     for request in requests:
@@ -97,8 +96,7 @@ def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s
         if len(names[flags]) > 1 or not (said := _refusal(flags)):
             continue
         out = nodes_out(request.partition)
-        # With all nodes in service, sbatch may queue a job that fits none of them (EnforcePartLimits=NO): it would never start. If the
-        # states of the nodes are unknown (None), the empty job decides.
+        # With all nodes in service, sbatch may queue a job that fits none of them (EnforcePartLimits=NO) and would never start.
         never = out == "" and re.search(_NO_NODES, said, re.IGNORECASE)
         if final := said if never else _refusal_of_empty(request):
             refused[flags] = final
@@ -119,22 +117,22 @@ def _flags(request: Request, *common: str) -> tuple[str, ...]:
         return tuple(request.flags(*common))
     except ValueError as error:
         raise GuardedError(
-            f"{request.name}: the extra options of sbatch are no command line ({error}): {request.extra}",
+            f"{request.name}: sbatch's extra options cannot be split into words ({error}): {request.extra}",
             do=f"Fix {TERMS['extra']} in {TERMS['place']}.",
             reason="slurm_refused",
         ) from error
 
 
 def _unreachable(what: str) -> GuardedError:
-    do = "Try again when `squeue` answers here. If this is no login node, go to one, or export SLURM_CONF. Nothing was started."
+    do = "Try again when `squeue` responds here. If this is not a login node, use one, or export SLURM_CONF. Nothing was started."
     return GuardedError(what, do=do, reason="slurm_unreachable")
 
 
 def _refusal_of_empty(request: Request) -> str | None:
-    """Return Slurm's words when sbatch itself refuses this request, submitted as an empty job that is cancelled at once.
+    """Submit an empty job with this request and cancel it at once; return Slurm's words if sbatch refused it.
 
-    It begins later, so that it never has a node. (Of a held job, sbatch does not test whether any node fits.) The journal names it, so
-    that the next run cancels it if this process is killed in between.
+    The job begins later, so that it never gets a node. (For a held job, sbatch does not test whether any node fits.) The journal names it,
+    so that the next run cancels it if this process is killed in between.
     """
     path, name = journal.place(), f"{NAME}{uuid.uuid4()}"
     journal.append(path, "run", run=name, checkout=Checkout.of(Path.cwd()).model_dump())
@@ -147,12 +145,12 @@ def _refusal_of_empty(request: Request) -> str | None:
 
 
 def _refusal(flags: Sequence[str], how: str = "--test-only") -> str | None:
-    """Return Slurm's words when it refuses these flags."""
+    """Return Slurm's words if it refuses these flags, else None."""
     argv = ["sbatch", how, *flags]
     try:
         commands.run(argv, stdin="#!/bin/sh\ntrue\n", timeout_s=commands.SUBMIT_S, env=submit.exported(os.environ))
     except CommandFailed as error:
         if error.trouble is Trouble.REFUSED:
             return " ".join(_SAID.sub("", line) for line in error.said.splitlines())
-        raise _unreachable(f"Slurm does not answer: {error}") from error
+        raise _unreachable(f"Slurm does not respond: {error}") from error
     return None

@@ -1,10 +1,11 @@
-"""Ask Slurm about jobs, and read the output of squeue, scontrol and sacct."""
+"""Query Slurm about jobs, partitions and nodes: squeue, scontrol, sacct and sinfo."""
 
 from __future__ import annotations
 
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -25,20 +26,22 @@ _SACCT = {"id": "JobID", "state": "State", "exit": "ExitCode", "reason": "Reason
           "qos": "QOS", "nodes": "NodeList", "tres": "AllocTRES", "cpus": "AllocCPUS", "submitted": "Submit", "started": "Start",
           "ended": "End", "elapsed_s": "ElapsedRaw", "limit_min": "TimelimitRaw"}  # fmt: skip
 SQUEUE_FORMAT = "|".join([*_SQUEUE.values(), "%k", "%Z"])
-SACCT_FIELDS = tuple(_SACCT.values())
+_JOB_ID = re.compile(r"\d+([_+][\d\[\]%,-]+)?")
+# States in sinfo of nodes that run a job or can take one. Nodes with another state, or with a `*` (no response), take none.
+_IN_SERVICE = frozenset(["idle", "allocated", "mixed", "completing", "planned"])
 
 
 @dataclass(frozen=True)
 class Job:
-    """One start of a job as Slurm lists it. What Slurm does not state is None, 0 or empty; times are Slurm's own text.
+    """One start of a job as Slurm lists it. Missing values are None, 0 or empty; times are Slurm's own text.
 
     Attributes:
         id: in accounting with ``+N`` at its end for a component of a heterogeneous job.
         limit_min: time limit, minutes.
         exit: ``CODE:SIGNAL``.
         requeue: whether Slurm may start it again.
-        tres: its resources: ``cpu=32,gres/gpu=8``.
-        restarts: earlier starts.
+        tres: its resources, such as ``cpu=32,gres/gpu=8``.
+        restarts: number of earlier starts.
     """
 
     id: str
@@ -64,7 +67,7 @@ class Job:
 
     @property
     def queue_wait_s(self) -> float | None:
-        """Seconds from submission to start; None while one of them is not known."""
+        """Seconds from submission to start; None while one of the times is missing."""
         try:
             return max(0.0, (datetime.fromisoformat(self.started) - datetime.fromisoformat(self.submitted)).total_seconds())
         except ValueError:
@@ -82,11 +85,8 @@ class Job:
         return _count(self.exit.partition(":")[2]) or None
 
 
-_JOB_ID = re.compile(r"\d+([_+][\d\[\]%,-]+)?")
-
-
 def _job(texts: Mapping[str, str]) -> Job:
-    """Return the job whose fields a source states as text. sacct states raw seconds and minutes, the others ``D-HH:MM:SS``."""
+    """Return the job with these fields. sacct prints raw seconds and minutes, the other commands ``D-HH:MM:SS``."""
     read: dict[str, Callable[[str], Any]] = {
         "state": State.parse,
         "elapsed_s": lambda text: float(text) if text.isdigit() else duration_s(text),
@@ -102,13 +102,13 @@ def squeue(names: Iterable[str], *, finished: bool, timeout_s: float = QUERY_S, 
     """Return our own jobs with one of these names.
 
     Args:
-        finished: also those that have ended within MinJobAge (300 s by default).
+        finished: include jobs that have ended within MinJobAge (300 s by default).
         stop: when set, the query is ended.
 
     Raises:
-        CommandFailed: also for output that is not readable: an empty list means that there is no such job.
+        CommandFailed: also for unreadable output, so that an empty list always means that there is no such job.
     """
-    # --all: without it squeue leaves out jobs of hidden partitions, our own too.
+    # --all: without it squeue omits jobs in hidden partitions, even our own.
     argv = ["squeue", "--all", "--noheader", f"--user={os.getuid()}", f"--name={','.join(names)}", f"--format={SQUEUE_FORMAT}"]
     text = commands.run([*argv, "--states=all"] if finished else argv, timeout_s=timeout_s, stop=stop)
     jobs = parse_squeue(text)
@@ -118,9 +118,9 @@ def squeue(names: Iterable[str], *, finished: bool, timeout_s: float = QUERY_S, 
 
 
 def parse_squeue(text: str) -> list[Job]:
-    """Read ``squeue --format=SQUEUE_FORMAT``; skip lines of another shape.
+    """Read ``squeue --format=SQUEUE_FORMAT``; skip other lines.
 
-    The components ``ID+0``, ``ID+1`` of a heterogeneous job are one job, which ends with its first component: that has the script.
+    The components ``ID+0``, ``ID+1`` of a heterogeneous job become one job with the state of the first: only that one runs the script.
     """
     jobs: dict[str, Job] = {}
     for line in text.splitlines():
@@ -159,7 +159,7 @@ def pending(*, timeout_s: float = QUERY_S) -> list[Pending]:
 
 
 def scontrol_job(job: str, *, timeout_s: float = QUERY_S, stop: threading.Event | None = None) -> Job | None:
-    """Return a job as slurmctld records it; None when it has no such job (any more)."""
+    """Return a job as slurmctld records it; None if slurmctld has no such job."""
     argv = ["scontrol", "--oneliner", "show", "job", "-d", job]
     try:
         return next(iter(parse_scontrol(commands.run(argv, timeout_s=timeout_s, stop=stop))), None)
@@ -172,7 +172,7 @@ def scontrol_job(job: str, *, timeout_s: float = QUERY_S, stop: threading.Event 
 def parse_scontrol(text: str) -> list[Job]:
     """Read ``scontrol show job -d``, on one line or many.
 
-    A heterogeneous job has an entry for each of its components, and two for all but the first. The first one has the script.
+    A heterogeneous job has an entry for each component, the one with the script first; all others are printed twice.
     """
     found = []
     for part in re.split(r"^(?=JobId=)", text, flags=re.MULTILINE):
@@ -180,24 +180,24 @@ def parse_scontrol(text: str) -> list[Job]:
         values = dict(reversed(re.findall(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)", part)))
         if _JOB_ID.fullmatch(values.get("JobId", "")) and values.get("JobState"):
             job = _job({name: values.get(field, "") for name, field in _SCONTROL.items()})
-            # Where the site does not account for gres/gpu, only JOB_GRES, over all nodes, has it.
+            # On a site that does not account for gres/gpu, only JOB_GRES (a sum over all nodes) has the GPUs.
             tres = stated(values.get("AllocTRES", "")) or stated(values.get("TRES", ""))
             tres = tres if "gres/gpu" in tres else stated(values.get("JOB_GRES", "")).replace(":", "=")
-            # A job that never had a node has the time of its cancellation for a start; one that runs, the end of its limit for an end.
+            # Slurm prints a start for a job that was cancelled before it had a node, and an end (by its limit) for a running job.
             started, ended = job.started if job.nodes else "", job.ended if job.state.ended else ""
             found.append(replace(job, tres=tres, started=started, ended=ended))
     return found
 
 
 def sacct_argv(job_ids: Iterable[str], since: datetime | None = None) -> list[str]:
-    """Return the query to accounting about these jobs.
+    """Return the sacct command line for these jobs.
 
     Args:
-        since: for every start of these jobs, requeues included: none of them ended before. It leaves out older jobs of the same number,
-            on a cluster that has begun to count its jobs again. None: for the last start only.
+        since: list every start that ended after this time. It must be early enough for all starts of these jobs; it omits older jobs
+            with the same ids (a cluster may restart its numbering). None: list only the last start.
     """
     every = ["--duplicates", f"--starttime={since.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"] if since else []
-    fields = ["--allocations", "--noheader", "--parsable2", f"--format={','.join(SACCT_FIELDS)}"]
+    fields = ["--allocations", "--noheader", "--parsable2", f"--format={','.join(_SACCT.values())}"]
     return ["sacct", *every, *fields, f"--jobs={','.join(job_ids)}"]
 
 
@@ -215,7 +215,7 @@ def parse_sacct(text: str) -> list[Job]:
 
 
 def duration_s(text: str) -> float | None:
-    """Return the seconds of Slurm's ``D-HH:MM:SS``, ``HH:MM:SS`` or ``MM:SS``; None for ``UNLIMITED`` and other words."""
+    """Return the seconds of ``D-HH:MM:SS``, ``HH:MM:SS`` or ``MM:SS``; None for ``UNLIMITED`` and other words."""
     found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
     if not found:
         return None
@@ -224,18 +224,62 @@ def duration_s(text: str) -> float | None:
 
 
 def minutes(text: str) -> float | None:
-    """Return the minutes of a duration of Slurm's; None for ``UNLIMITED`` and other words."""
+    """Return the minutes of a duration; None for ``UNLIMITED`` and other words."""
     seconds = duration_s(text)
     return None if seconds is None else seconds / 60
 
 
 def stated(text: str) -> str:
-    """Return a field's text without blanks around it; empty for Slurm's words for a missing value."""
+    """Return a field's text without surrounding blanks; empty for Slurm's words for a missing value."""
     text = text.strip()
     return "" if text in ("None", "(null)", "Unknown", "None assigned") else text
 
 
 def _count(text: str) -> int:
-    """Return the number at the beginning of a text, 32 of ``32-64``; 0 without one."""
+    """Return the number at the beginning of a text: 32 for ``32-64``, 0 for no number."""
     found = re.match(r"\d+", text)
     return int(found[0]) if found else 0
+
+
+def has_gpus(partition: str | None) -> bool:
+    """Return whether a partition (None: any) has a node with GPUs."""
+    return "gpu" in _sinfo("%G", partition)
+
+
+def nodes_out(partition: str | None) -> str | None:
+    """Return the nodes of a partition (None: of any) that take no job now, as counts and sinfo's states: ``2 drained, 1 unknown*``.
+
+    Empty if all nodes are in service. None if sinfo fails or its output is unreadable.
+    """
+    try:
+        printed = _sinfo("%D %T", partition)
+    except CommandFailed:
+        return None
+    rows = [words for line in printed.splitlines() if len(words := line.split()) == 2 and words[0].isdecimal()]
+    if printed.strip() and not rows:
+        return None
+    out: Counter[str] = Counter()
+    for number, state in rows:
+        if "*" in state or re.sub(r"\W", "", state.lower()) not in _IN_SERVICE:
+            out[state] += int(number)
+    return ", ".join(f"{number} {state}" for state, number in out.items())
+
+
+def _sinfo(fields: str, partition: str | None) -> str:
+    named = [f"--partition={partition}"] if partition else []
+    return commands.run(["sinfo", "--all", "--noheader", f"--format={fields}", *named])
+
+
+def partition_limit(partition: str | None) -> float | None:
+    """Return the longest time limit of a partition, minutes; None if it has none or Slurm does not print it.
+
+    Args:
+        partition: None: the default one. Of several (``a,b``) the shortest limit counts.
+    """
+    limits = []
+    wanted = partition.split(",") if partition else None
+    for line in commands.run(["scontrol", "--all", "--oneliner", "show", "partition"]).splitlines():
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        if fields.get("PartitionName") in wanted if wanted else fields.get("Default") == "YES":
+            limits.append(minutes(fields.get("MaxTime", "")))
+    return min((limit for limit in limits if limit is not None), default=None)

@@ -1,4 +1,4 @@
-"""Quote Snakemake's command lines, so that a checkout may have a folder of any name."""
+"""Quote Snakemake's command lines, so that a checkout's folder may have any name."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ LINK = Path(".snakemake", "interpreter")
 
 
 def quote(workdir: Path) -> None:
-    r"""Have Snakemake start its jobs with command lines that a shell reads as they are meant.
+    r"""Make Snakemake quote its jobs' command lines for the shell, if the path of ``workdir`` or of the interpreter needs it.
 
-    Snakemake 9.27 fails in two places. ``script/__init__.py`` and the executors take ``sys.executable`` without quotes.
-    ``format_cli_value`` quotes by ``repr``, which a shell misreads where a path holds ``'``, ``$`` or ``\``. It is replaced only in
-    such a folder, because Snakemake offers no other way.
+    Snakemake 9.27 has two faults. ``script/__init__.py`` and the executors do not quote ``sys.executable``. ``format_cli_value`` quotes by
+    ``repr``, which a shell misreads if a path holds ``'``, ``$`` or ``\``. Snakemake offers no other way than to replace it.
 
     Args:
         workdir: where the run's jobs are started, on this machine or on a node.
@@ -30,9 +29,9 @@ def quote(workdir: Path) -> None:
 
 
 def interpreter(workdir: Path, python: Path) -> Path:
-    """Return a name of the interpreter without special characters: relative to ``workdir``, through a link to its environment's folder."""
+    """Return a path of the interpreter without special characters: relative to ``workdir``, through a link to its environment."""
     link, target = workdir / LINK, python.parent.parent
-    # In a job, ``python`` is named by this link already.
+    # In a job, ``python`` already is a path through this link.
     if not (link.exists() and link.samefile(target)):
         link.parent.mkdir(exist_ok=True)
         # Jobs on several nodes may do the same at once.

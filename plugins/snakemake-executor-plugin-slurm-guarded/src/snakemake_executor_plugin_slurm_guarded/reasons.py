@@ -1,23 +1,30 @@
-"""Why a job waits: the meaning of Slurm's reasons, and the message for one job. Pure functions.
+"""Why a job waits, and how it ended: Slurm's words, and messages for the user. Pure functions.
 
-The codes are those of squeue(1), "JOB REASON CODES", and of Slurm's page job_reason_codes, up to Slurm 25.05.
+The codes come from squeue(1), "JOB REASON CODES", and from Slurm's page job_reason_codes, up to Slurm 25.05.
 """
 
 from __future__ import annotations
 
 import re
+import signal
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from snakemake_executor_plugin_slurm_guarded.terms import TERMS
+from snakemake_executor_plugin_slurm_guarded.errors import TERMS, GuardedError
+from snakemake_executor_plugin_slurm_guarded.queries import Job
+
+LOST = "LOST"
+STUCK = "STUCK"
+_RERUN = "Run the same command again. Finished work is kept."
 
 
 class Reason(NamedTuple):
-    """One row of the table; ``do`` and ``meaning`` are filled from :data:`TERMS`.
+    """One row of the table.
 
     Attributes:
-        pattern: regular expression for the beginning of Slurm's text; the first row that fits counts.
+        pattern: regular expression for the beginning of Slurm's text; the first matching row counts.
         meaning: why the job does not start.
-        do: what to do; empty where waiting is all.
+        do: what to do, with keys of :data:`TERMS`; empty if the user can only wait.
         never: whether the job cannot start with this request and these limits.
     """
 
@@ -53,18 +60,18 @@ TABLE = tuple(
          _NODES_BACK + "{nodes} or {partition}" + _AGAIN),
         (r"PartitionConfig\b", "it needs more nodes, or more of a node, than its partition allows",
          _STOP + "{nodes} or {partition}" + _AGAIN, True),
-        # Somebody holds it.
+        # Held jobs.
         (r"JobHeldUser\b", "it is held by its owner or by an account coordinator", "Release it: `scontrol release {job}`."),
         (r"JobHeldAdmin\b|JobHoldMaxRequeue\b|launch failed|job requeued in held state",
-         "it is held, by an administrator or after starts that failed; only they can release it", _ASK),
-        # What it waits for by its own request.
+         "an administrator holds it, or Slurm does after failed starts; only an administrator can release it", _ASK),
+        # Conditions in the job's own request.
         (r"BeginTime\b", "its earliest start time (--begin, or the pause after a requeue) is not reached"),
         (r"DependencyNeverSatisfied\b", "it depends on a job whose end does not allow it to start",
          _STOP + "--dependency of {extra}" + _AGAIN, True),
         (r"Dependency\b", "it depends on a job that has not ended"),
         (r"DeadLine\b", "it cannot end before its deadline", _STOP + "--deadline of {extra}" + _AGAIN, True),
         (r"Licenses\b", "all licenses that it asks for are in use", "See `scontrol show licenses`."),
-        (r"ReservationDeleted\b|ReservationInvalid\b", "its reservation does not exist any more", _STOP + "{reservation}" + _AGAIN, True),
+        (r"ReservationDeleted\b|ReservationInvalid\b", "its reservation is deleted or not valid", _STOP + "{reservation}" + _AGAIN, True),
         (r"Reservation\b", "its reservation has not begun, or has no free node", "See `scontrol show reservation`."),
         (r"BurstBuffer", "it waits for the burst buffer"),
         (r"JobArrayTaskLimit\b", "its job array has reached its limit of running tasks"),
@@ -75,30 +82,30 @@ TABLE = tuple(
         (r"BadConstraints\b|Constraints\b", "no node of the cluster fits its request, or its nodes are down",
          _NODES_BACK + "{constraint}, {gres} or {partition}" + _AGAIN),
         (r"MaxMemPerLimit\b", "it asks for more memory for each CPU or node than Slurm allows", _STOP + "{memory}" + _AGAIN, True),
-        # Limits of the QOS and of the association (user and account). What one job exceeds by itself stays exceeded.
-        (r"(QOSMax|AssocMax)\w*(PerJob|PerNode)|QOSMin\w+|(QOS|Association)TimeLimit\b", "this one job is beyond a limit of its {limit}",
+        # Limits of the QOS and of the association (user and account). Waiting does not help if one job exceeds a limit by itself.
+        (r"(QOSMax|AssocMax)\w*(PerJob|PerNode)|QOSMin\w+|(QOS|Association)TimeLimit\b", "this job alone exceeds a limit of its {limit}",
          f"{_LIMITS} " + _STOP + "{nodes}, {time}, {qos} or {account}" + _AGAIN, True),
-        (r"(QOSGrp|AssocGrp)\w*Minutes", "the compute budget of its {limit} is used up, or running jobs have claimed the rest",
+        (r"(QOSGrp|AssocGrp)\w*Minutes", "the compute budget of its {limit} is used up or claimed by running jobs",
          f"{_LIMITS} {_ASK}"),
         (r"QOSGrp|QOSMax|QOSJobLimit\b|QOSResourceLimit\b|QOSUsageThreshold\b|AssocGrp|AssocMax|Association(Job|Resource)Limit\b"
          r"|Max\w+PerAccount|AccountingPolicy\b",
-         "a limit of its {limit} is reached by other jobs; it starts when they have ended, unless the request alone is beyond the limit",
+         "other jobs have reached a limit of its {limit}; it starts when they have ended, unless it exceeds the limit alone",
          _LIMITS),
         # The system.
-        (r"Cleaning\b|Prolog\b|FedJobLock\b|SchedDefer\b|PowerNotAvail\b|PowerReserved\b", "Slurm prepares or defers it"),
+        (r"Cleaning\b|Prolog\b|FedJobLock\b|SchedDefer\b|PowerNotAvail\b|PowerReserved\b", "Slurm is preparing or deferring it"),
         (r"JobLaunchFailure\b|SystemFailure\b", "Slurm could not start it", _ASK),
     )
 )  # fmt: skip
 
 
 def code(said: str) -> str:
-    """Return Slurm's reason without its changing parts, such as node names and counts. Empty while there is none."""
+    """Return Slurm's reason without its variable parts, such as node names and counts; empty without a reason."""
     found = re.split(r"[:(]", said, maxsplit=1)[0].strip()
     return "" if found in ("None", "WaitingForScheduling") else found
 
 
 def find(said: str) -> Reason | None:
-    """Return the row for a reason in Slurm's words; None for one that the table lacks."""
+    """Return the row for a reason in Slurm's words; None if the table has none."""
     return next((row for row in TABLE if re.match(row.pattern, said.strip(), re.IGNORECASE)), None)
 
 
@@ -112,7 +119,7 @@ def in_words(said: str) -> str:
 
 
 def sentence(label: str, job: str, said: str) -> str:
-    """Return the message for the waiting job ``label`` with the id ``job``: why, whether that can clear, what to do."""
+    """Return the message for the waiting job ``label`` with the id ``job``: why it waits, whether it can start, what to do."""
     row = find(said)
     message = f"{label} (job {job}) waits in the queue: {in_words(said)}."
     if row is None:
@@ -120,3 +127,87 @@ def sentence(label: str, job: str, said: str) -> str:
     if row.never:
         message += " With this request and these limits the job cannot start."
     return message + (f"\n  what to do: {row.do.format(job=job, **TERMS)}" if row.do else "")
+
+
+@dataclass(frozen=True)
+class End:
+    """How a job ended.
+
+    Attributes:
+        state: Slurm's word, or LOST (Slurm does not list the job any more) or STUCK (it does not leave COMPLETING).
+        success: whether the work was done; for LOST, whether all outputs exist.
+        view: the job as Slurm listed it last.
+        by: name of the user who cancelled it, if accounting has it.
+    """
+
+    job: str
+    label: str
+    log: str
+    state: str
+    success: bool
+    view: Job
+    by: str | None = None
+
+
+def explain(end: End) -> GuardedError:
+    """Return the error for a job that did not succeed."""
+    what, do = _explain(end, end.view)
+    return GuardedError(f"{end.label} (job {end.job}): {what}.", look=end.log or None, do=do, reason=f"slurm_{end.state.lower()}")
+
+
+def _explain(end: End, job: Job) -> tuple[str, str]:
+    after = f" after {clock(job.elapsed_s)}" if job.elapsed_s else " before it had started"
+    on = f" on {job.nodes}" if job.nodes else ""
+    # These reasons only repeat the state.
+    repeats = job.reason in ("", "None", "NonZeroExitCode", "TimeLimit")
+    because = "" if repeats else f": Slurm gives the reason {job.reason}"
+    support = f"Tell the cluster's support if it happens again. {_RERUN}"
+    match end.state:
+        case "CANCELLED":
+            by = f" by user {end.by}" if end.by else ""
+            return f"cancelled{by}{after}{because}", f"If you did not intend this, ask {end.by or 'your administrators'}. {_RERUN}"
+        case "TIMEOUT":
+            limit = f" of {minutes(job.limit_min)}" if job.limit_min else ""
+            return f"ran into its time limit{limit}{on}", f"{_RERUN} To finish within one job, request more time ({TERMS['time']})."
+        case "DEADLINE":
+            return "could not end before its deadline", f"Remove --deadline from {TERMS['extra']}."
+        case "PREEMPTED":
+            what = f"preempted{after}{on}: a job of higher priority took its place"
+            return what, f"Use a partition or QOS without preemption. {_RERUN}"
+        case "NODE_FAIL":
+            node = f"one of the nodes {job.nodes}" if any(mark in job.nodes for mark in "[,") else f"node {job.nodes}"
+            return f"{node if job.nodes else 'a node'} failed{after}", support
+        case "BOOT_FAIL" | "LAUNCH_FAILED" | "RECONFIG_FAIL":
+            return f"Slurm could not start it{on} ({end.state}){because}", support
+        case "OUT_OF_MEMORY":
+            do = f"Request more memory ({TERMS['memory']}) or whole nodes."
+            return f"exceeded the memory that Slurm had allocated{after}{on}", do
+        case "REVOKED":
+            return "revoked by Slurm's federation: another cluster started it", "Submit to one cluster only."
+        case "FAILED":
+            how = f"failed with exit code {'unknown' if job.exit_code is None else job.exit_code}"
+            return f"{f'ended by {_signal(job.signal)}' if job.signal else how}{after}{on}{because}", "Read the cause in the log."
+        case "LOST":
+            what = "Slurm does not list it any more, and not all of its outputs exist"
+            return what, f"Read in the log how far it came. {_RERUN}"
+        case "STUCK":
+            what = f"ended, but Slurm cannot remove its processes{on}"
+            return what, f"Tell the cluster's support: the job hangs in COMPLETING. {_RERUN}"
+    return f"ended in state {end.state}{after}{on}{because}", _RERUN
+
+
+def _signal(number: int) -> str:
+    names = [one.name for one in signal.Signals if one == number]
+    return f"signal {number} ({names[0]})" if names else f"signal {number}"
+
+
+def clock(seconds: float | None) -> str:
+    """Return seconds as ``0:42``, ``12:05``, ``3:12:05``."""
+    hours, rest = divmod(int(seconds or 0), 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def minutes(value: float) -> str:
+    """Return minutes as ``2 min``, ``1 h 30 min``."""
+    hours, rest = divmod(round(value), 60)
+    return " ".join([f"{hours} h"] * bool(hours) + [f"{rest} min"] * bool(rest or not hours))

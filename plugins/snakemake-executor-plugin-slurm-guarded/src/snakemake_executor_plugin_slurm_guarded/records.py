@@ -1,4 +1,4 @@
-"""Parts of files: the checkout that wrote a note, and the account of a job."""
+"""Records in files: the checkout of a run, and the account of a job."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Checkout(BaseModel):
-    """The working folder of a run. Part of every note that names a living process or job, so that a copy of the note harms neither.
+    """The working folder of a run. Part of every file that names a process or job to be ended, so that a copied file ends none.
 
     Attributes:
-        path: resolved, as the machine that wrote the note has it.
-        inode: number of the folder on its file system. A network file system gives it to every machine; a device number it does not.
-        host: the machine that wrote the note. Login nodes of a shared disk have different names and the same inode.
+        path: resolved, on the machine that wrote the file.
+        inode: of the folder. It is the same on every machine of a network file system; a device number is not.
+        host: the machine that wrote the file. Login nodes with a shared disk have different names and the same inode.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -33,9 +33,9 @@ class Checkout(BaseModel):
     def is_at(self, folder: Path) -> bool:
         """Return whether ``folder`` is this checkout, and not a copy of it.
 
-        The same path is the same checkout if the host (a restored backup has another inode) or the inode (another login node of a shared
-        disk has another name) is the same too. Another path with the same inode was moved or is mounted elsewhere, unless the old path
-        leads to another folder with that inode, on another disk.
+        The same path is the same checkout if the host is the same too (a restored backup has another inode), or the inode (another login
+        node has another name). Another path with the same inode is the same checkout, moved or mounted elsewhere. The exception: the old
+        path still leads to a folder with that inode, on another disk.
         """
         here = Checkout.of(folder)
         if self.path == here.path:
@@ -50,22 +50,22 @@ class Checkout(BaseModel):
 
 
 class JobAccount(BaseModel):
-    """One start of a job as the scheduler saw it."""
+    """One start of a job in the scheduler's accounts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     job_id: str
     source: Literal["sacct", "scontrol", "journal", "none"] = Field(
-        default="none", description="who told: accounting, the controller, or only what the run itself saw; none: nobody knows the job"
+        default="none", description="accounting, the controller or the run's own journal; none: none of them has the job"
     )
-    state: str = Field(description="the scheduler's word, e.g. COMPLETED, TIMEOUT; UNKNOWN when nobody knows the job or its end")
+    state: str = Field(description="the scheduler's word, e.g. COMPLETED, TIMEOUT; UNKNOWN if no source has the job or its end")
     exit_code: str | None = Field(default=None, description="CODE:SIGNAL")
     reason: str | None = None
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
     nodes: tuple[str, ...] = ()
-    gpus: int | None = Field(default=0, description="allocated, over all nodes; None when nobody told")
+    gpus: int | None = Field(default=0, description="allocated, over all nodes; None if no source lists them")
     cpus: int = 0
     submitted_at: str | None = None
     started_at: str | None = None

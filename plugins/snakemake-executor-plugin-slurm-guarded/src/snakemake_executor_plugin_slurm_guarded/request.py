@@ -1,4 +1,4 @@
-"""The request for one job, as flags of sbatch and as resources of a Snakemake rule."""
+"""The request for one job, as sbatch flags and as resources of a Snakemake rule."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Request:
-    """One job's demands. None and "" leave the choice to Slurm.
+    """What one job requests. None and "" leave the choice to Slurm.
 
     Attributes:
         name: of the job, for messages.
         nodes: number of nodes, with one task on each.
         gres: per node, e.g. ``gpu:4``.
         minutes: time limit.
-        exclusive: whole nodes: every core, all memory. ``cpus`` (per task) and ``memory_mb`` (MiB per node) do not count then.
-        extra: further flags of sbatch, as one would type them.
-        second: flags of a second component with one node and no gres (a heterogeneous job). Account, partition, QOS and time are the
-            first component's where these flags name no others. None: no such node.
+        exclusive: whole nodes with all cores and memory; ``cpus`` (per task) and ``memory_mb`` (MiB per node) are ignored then.
+        extra: further sbatch flags, as you would type them.
+        second: sbatch flags of a second component with one node and no gres (a heterogeneous job). Its account, partition, QOS and time are
+            those of the first unless these flags name others. None: no second component.
     """
 
     name: str = ""
@@ -38,10 +38,10 @@ class Request:
     second: str | None = None
 
     def flags(self, *common: str) -> list[str]:
-        """Return the flags for sbatch, with ``common`` ones for every component, each one word; none goes through a shell.
+        """Return the sbatch flags, one word each, with the ``common`` ones for every component.
 
         Raises:
-            ValueError: ``extra`` or ``second`` is no list of words (a quote is not closed).
+            ValueError: ``extra`` or ``second`` cannot be split into words (a quote is not closed).
         """
         first = self._component(self.nodes, {"constraint": self.constraint, "gres": self.gres})
         flags = [*first, *common, *shlex.split(self.extra)]
@@ -54,23 +54,23 @@ class Request:
         named = {"account": self.account, "partition": self.partition, "qos": self.qos, **more, "time": self.minutes}
         flags += [f"--{name}={value}" for name, value in named.items() if value]
         if self.exclusive:
-            # Without --mem=0 a whole node comes with the partition's default memory only.
+            # Without --mem=0 the job would get only the partition's default memory.
             return [*flags, "--exclusive", "--mem=0"]
         flags += [f"--cpus-per-task={self.cpus}"] if self.cpus else []
         return flags + ([f"--mem={self.memory_mb}M"] if self.memory_mb else [])
 
     def resources(self) -> dict[str, str | int]:
-        """Return the same as resources of a Snakemake rule; :meth:`of` reads them back.
+        """Return the request as resources of a Snakemake rule; :meth:`of` reads them back.
 
-        Give them to one rule of a group only: Snakemake adds up ``runtime`` over a group, takes the largest of other numbers, and refuses
-        texts that differ.
+        Give them to only one rule of a group: over a group, Snakemake adds up ``runtime``, takes the maximum of other numbers, and refuses
+        different texts.
         """
         values = {name: getattr(self, attribute) for name, (attribute, _) in _RESOURCES.items()}
         return {name: int(value) if value is True else value for name, value in values.items() if value}
 
     @classmethod
     def of(cls, resources: Mapping[str, Any], *, name: str = "", threads: int = 1) -> Request:
-        """Read the request from a job's resources; ``threads`` are its cores if ``cpus_per_task`` does not state them."""
+        """Read the request from a job's resources; ``threads`` are its cores if it has no ``cpus_per_task``."""
         given: dict[str, Any] = {}
         for resource, (attribute, nothing) in _RESOURCES.items():
             if (value := resources.get(resource)) not in (None, "", 0, "0"):
@@ -87,4 +87,4 @@ _RESOURCES: dict[str, tuple[str, str | int]] = {
     "slurm_extra": ("extra", ""), "cpus_per_task": ("cpus", 0), "mem_mb": ("memory_mb", 0), "slurm_second": ("second", ""),
 }  # fmt: skip
 RESOURCES = {resource: nothing for resource, (_, nothing) in _RESOURCES.items()}
-"""The resources that a request may hold, with the value that asks for nothing."""
+"""The resources that a request may have, each with the value that requests nothing."""

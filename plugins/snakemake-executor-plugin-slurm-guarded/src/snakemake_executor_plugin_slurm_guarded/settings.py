@@ -1,4 +1,4 @@
-"""The executor's settings on the command line, and its abilities as Snakemake wants them stated."""
+"""The executor's settings on the command line, and the properties that Snakemake requires of an executor."""
 
 # No `from __future__ import annotations`: Snakemake needs the types of the fields, not their names.
 from dataclasses import dataclass, field
@@ -14,16 +14,16 @@ def _setting(default: Any, help_text: str) -> Any:
 
 @dataclass
 class ExecutorSettings(ExecutorSettingsBase):
-    """Waits are in seconds."""
+    """Settings ``--slurm-guarded-*``; waits are in seconds."""
 
-    logdir: str = _setting("", "Folder for the jobs' own logs. Default: the folder of the journal.")
+    logdir: str = _setting("", "Folder for the jobs' logs. Default: the folder of the journal.")
     requeue: bool = _setting(False, "Let Slurm start a job again after a node failure or preemption (sbatch --requeue).")
-    first_look: float = _setting(1.0, "From a job's submission to the first query of its state.")
-    shortest_interval: float = _setting(2.0, "Between queries while jobs are young; grows with a tenth of their time so far.")
-    longest_interval: float = _setting(15.0, "Between queries about jobs that run long.")
+    first_look: float = _setting(1.0, "Wait from a job's submission to the first query of its state.")
+    shortest_interval: float = _setting(2.0, "Shortest wait between queries. The wait is a tenth of the jobs' time so far.")
+    longest_interval: float = _setting(15.0, "Longest wait between queries.")
     submit_patience: float = _setting(600.0, "How long a submission waits for a controller that does not respond.")
-    lost_after: float = _setting(30.0, "A job that Slurm does not know for so long is given up.")
-    cancel_within: float = _setting(6.0, "How long the end of an interrupted run waits for scancel. After that, the guard process goes on.")
+    lost_after: float = _setting(30.0, "Time after which a job that Slurm does not list counts as lost.")
+    cancel_within: float = _setting(6.0, "How long an interrupted run waits for scancel. After that, the guard process retries.")
 
     def __post_init__(self) -> None:
         waits = (self.first_look, self.shortest_interval, self.longest_interval, self.lost_after, self.cancel_within)

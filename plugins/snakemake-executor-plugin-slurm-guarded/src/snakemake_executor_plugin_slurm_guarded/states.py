@@ -1,4 +1,4 @@
-"""Slurm's state words and their meaning for a program that waits for a job. Words of squeue(1) and sacct(1) up to Slurm 25.05."""
+"""Slurm's job states, in the words of squeue(1) and sacct(1) up to Slurm 25.05."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Meaning(Enum):
-    """The meaning of state words. No word means UNKNOWN: a word that is not listed is neither a success nor an end."""
+    """What a state word means. An unlisted word is UNKNOWN: neither a success nor an end."""
 
     WAITING = "PENDING CONFIGURING POWER_UP_NODE REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT"
     RUNNING = "RUNNING SUSPENDED STOPPED SIGNALING RESIZING EXPEDITING"
@@ -20,20 +20,20 @@ class Meaning(Enum):
 
 _BY_WORD = {word: meaning for meaning in Meaning for word in meaning.value.split()}
 
-# Ends after which Slurm itself may start the job again under the same id, when the job allows it.
+# Ends after which Slurm may start the job again under the same id, if the job allows it.
 REQUEUED_BY_SLURM = frozenset(["PREEMPTED", "NODE_FAIL", "BOOT_FAIL"])
 
 
 @dataclass(frozen=True)
 class State:
-    """A state as Slurm printed it. ``by`` is the user id after ``CANCELLED by``, which only sacct prints."""
+    """A state as Slurm printed it. ``by``: the user id in sacct's ``CANCELLED by ID``."""
 
     word: str
     by: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> State:
-        """Read one state field. A ``+`` at the end is sacct's mark for a cut word."""
+        """Read one state field. sacct ends a truncated word with ``+``."""
         if cancelled := re.match(r"\s*CANCELLED by (\d+)", text):
             return cls("CANCELLED", int(cancelled[1]))
         return cls("".join(text.split()[:1]).rstrip("+").upper())

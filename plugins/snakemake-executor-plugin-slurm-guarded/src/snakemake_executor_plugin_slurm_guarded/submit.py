@@ -1,4 +1,4 @@
-"""Submit a job once: wait for a controller that does not respond, and never submit again what only seemed to have failed."""
+"""Submit a job exactly once, also when the controller does not respond or its response is lost."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 _SILENCE_S = 8.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 3.0, 30.0
-# A submission that seemed to fail may still be on its way to the controller; the tracker finds one that took longer.
+# A submission that seemed to fail may reach the controller within this time; the tracker finds later ones.
 _SETTLE_S = 2.0
 
 
 @dataclass
 class Outage:
-    """Print once that Slurm does not respond, and once that it does again. Shared by all threads of an executor."""
+    """Report once that Slurm does not respond, and once that it responds again. Shared by all threads of an executor."""
 
     say: Callable[[str], None]
     _since: float | None = None
@@ -32,26 +32,25 @@ class Outage:
         with self._lock:
             if self._since is None:
                 self._since = time.monotonic()
-                self.say(f"Slurm does not answer ({error}). Waiting for it.")
+                self.say(f"Slurm does not respond ({error}). Waiting for it.")
 
     def ends(self) -> None:
         """Note that Slurm responded."""
         with self._lock:
             if self._since is not None:
-                self.say(f"Slurm answers again after {time.monotonic() - self._since:.0f} s.")
+                self.say(f"Slurm responds again after {time.monotonic() - self._since:.0f} s.")
                 self._since = None
 
 
 def job_id_of(printed: str) -> str | None:
-    """Return the id in the output of ``sbatch --parsable``, also when a site's wrapper prints more; None when there is none."""
+    """Return the id in the output of ``sbatch --parsable``, even if a site's wrapper prints more; None without one."""
     return next(reversed(re.findall(r"^(\d+)(?:;\S+)?\s*$", printed, re.MULTILINE)), None)
 
 
 def exported(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of an environment that a job gets: all variables but those whose name says that they hold a secret.
+    """Return the part of an environment that a job gets: all variables except those with the name of a secret.
 
-    Slurm keeps a job's environment on the controller's disk while it remembers the job, and in accounting for good where a site sets so
-    (AccountingStoreFlags=job_env of slurm.conf).
+    Slurm keeps a job's environment on the controller's disk and, with AccountingStoreFlags=job_env in slurm.conf, for good in accounting.
     """
     return {name: value for name, value in env.items() if not looks_secret(name)}
 
@@ -61,12 +60,12 @@ def submit(flags: Sequence[str], script: str, *, name: str, token: str, patience
 
     Args:
         name: of the job: the name of the run.
-        token: the job's comment, unique in the run, by which a submission without a response is found again.
+        token: the job's comment, unique in the run; it identifies a submission whose response was lost.
         patience_s: how long to wait for a controller that does not respond, seconds.
-        stop: when set, the submission is given up.
+        stop: when set, no further attempt is made.
 
     Raises:
-        CommandFailed: sbatch refused, or Slurm did not respond for ``patience_s``, or ``stop`` was set.
+        CommandFailed: sbatch refused, Slurm did not respond for ``patience_s``, or ``stop`` was set.
     """
 
     def known() -> str | None:
@@ -75,7 +74,7 @@ def submit(flags: Sequence[str], script: str, *, name: str, token: str, patience
     argv = ["sbatch", "--parsable", f"--job-name={name}", f"--comment={token}", *flags]
     deadline, pause, may_be_there = time.monotonic() + patience_s, _FIRST_PAUSE_S, False
     while True:
-        # sbatch tries again for up to a minute and prints nothing meanwhile.
+        # sbatch retries for up to a minute and prints nothing meanwhile.
         silence = threading.Timer(_SILENCE_S, outage.begins, [f"sbatch: no response for {_SILENCE_S:.0f} s"])
         try:
             job, printed = known() if may_be_there else None, ""

@@ -19,7 +19,7 @@ from servemark.processes import identity
 from servemark.processes.children import LifelineWatch, ToolResult, run_tool
 from servemark.records import write_atomically
 from servemark.supervisor import process_request
-from snakemake_executor_plugin_slurm_guarded import retry
+from snakemake_executor_plugin_slurm_guarded import commands
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,17 @@ class Tool:
         timeout_s: float,
         watch: LifelineWatch | None = None,
         check: Callable[[], str | None] = lambda: None,
-        patience_s: float = retry.PATIENCE_S,
+        patience_s: float = commands.PATIENCE_S,
     ) -> ToolResult:
         """Run it to its end; see :func:`servemark.processes.children.run_tool`. While Slurm's controller is away, srun is tried again."""
         deadline = time.monotonic() + patience_s
         while True:
-            begin = retry.size(log)
+            begin = log.stat().st_size if log.exists() else 0
             result = run_tool(self.argv, log=log, env=self.env, timeout_s=timeout_s, watch=watch, check=check, leash=self.launched)
-            refused = self.launched and result.exit_code and result.stopped is None and retry.not_started(log, begin)
+            refused = self.launched and result.exit_code and result.stopped is None and commands.step_not_started(log, begin)
             if not refused or time.monotonic() > deadline:
                 return result
-            time.sleep(retry.PAUSE_S)
+            time.sleep(commands.PAUSE_S)
 
 
 @dataclass(frozen=True)

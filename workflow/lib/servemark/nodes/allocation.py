@@ -14,8 +14,7 @@ from datetime import datetime
 from servemark.errors import StageFailed
 from servemark.processes import identity
 from servemark.supervisor import process_request
-from snakemake_executor_plugin_slurm_guarded import retry
-from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, query_environment
+from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, query_environment, run_with_retries
 
 # Every Slurm tool answers in a second or two; one that does not within this time talks to a controller that is away.
 TOOL_S = 60.0
@@ -137,7 +136,7 @@ def _cpus(text: str) -> dict[str, int]:
 
 def _ask(*argv: str) -> str:
     try:
-        return retry.ask(argv, env=query_environment(process_request.launcher_environment()), timeout_s=TOOL_S)
+        return run_with_retries(argv, env=query_environment(process_request.launcher_environment()), timeout_s=TOOL_S)
     except CommandFailed as error:
         raise StageFailed(
             f"`{' '.join(argv)}` failed: {error.said[-300:]}",

@@ -19,12 +19,11 @@ from servemark.planning import allocation_request as requests
 from servemark.records import Plan
 from servemark.run import signals
 from servemark.run.serve import LONGEST_MIN
-from snakemake_executor_plugin_slurm_guarded import commands, journal, leftovers, partitions, preflight
+from snakemake_executor_plugin_slurm_guarded import commands, journal, leftovers, preflight, queries
 from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed
-from snakemake_executor_plugin_slurm_guarded.errors import GuardedError
+from snakemake_executor_plugin_slurm_guarded.errors import TERMS, GuardedError
 from snakemake_executor_plugin_slurm_guarded.request import RESOURCES as RESOURCES
 from snakemake_executor_plugin_slurm_guarded.request import Request
-from snakemake_executor_plugin_slurm_guarded.terms import TERMS
 
 T = TypeVar("T")
 # Exported, so that the jobs of a run see what the main process sees.
@@ -189,12 +188,12 @@ def _gpus_there(config: Config) -> bool:
     cluster = config.cluster
     if cluster is None or cluster.gpus_per_node or not cluster.exclusive or cluster.small_jobs.whole_node:
         return True
-    return _ask(partitions.has_gpus, cluster.small_jobs.partition or cluster.partition) is not False
+    return _ask(queries.has_gpus, cluster.small_jobs.partition or cluster.partition) is not False
 
 
 def _limit(config: Config) -> float | None:
     cluster = config.cluster
-    return None if cluster is None or cluster.max_minutes else _ask(partitions.partition_limit, cluster.partition)
+    return None if cluster is None or cluster.max_minutes else _ask(queries.partition_limit, cluster.partition)
 
 
 @cache

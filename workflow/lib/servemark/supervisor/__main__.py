@@ -41,7 +41,7 @@ from servemark.processes.identity import Identity
 from servemark.processes.shared_memory import Segments, remove_noted
 from servemark.records import DaemonState, utc_now, write_atomically
 from servemark.supervisor import KeeperSpec, KeeperState, launcher_log, ownership, process_request, remove_secrets, worker_file
-from snakemake_executor_plugin_slurm_guarded import retry
+from snakemake_executor_plugin_slurm_guarded import commands
 
 TICK_S = 0.1
 # The owner's file lies on a shared disk, so not every tick reads it.
@@ -201,8 +201,8 @@ class Keeper:
         # The node writes the process's log, and a shared disk does not append for two machines: the launcher has its own.
         Path(request.log).touch()
         log = launcher_log(self.attempt, request.name)
-        _, until = self.launches.get(request.name, (0, time.monotonic() + retry.PATIENCE_S))
-        self.launches[request.name] = (retry.size(log), until)
+        _, until = self.launches.get(request.name, (0, time.monotonic() + commands.PATIENCE_S))
+        self.launches[request.name] = (log.stat().st_size if log.exists() else 0, until)
         child = children.start_child(argv, log=log, env=env | processes.mark(self.attempt), leash=True)
         with self.leash_lock:
             self.leashes[request.name] = child
@@ -220,8 +220,8 @@ class Keeper:
                     code = os.waitstatus_to_exitcode(status)
                     begin, until = self.launches.get(state.name, (0, 0.0))
                     may_start = code > 0 and why == "exited" and time.monotonic() < until
-                    if may_start and retry.not_started(launcher_log(self.attempt, state.name), begin):
-                        self.again[state.name] = time.monotonic() + retry.PAUSE_S
+                    if may_start and commands.step_not_started(launcher_log(self.attempt, state.name), begin):
+                        self.again[state.name] = time.monotonic() + commands.PAUSE_S
                         continue
                     if state.name in self.leashes and code > 128:
                         code = 128 - code  # how servemark.supervisor.remote hands on a signal
