@@ -1,11 +1,11 @@
-# Two commands do everything: make demo, make test. Both set up what they need first.
+# Start with `make demo` or `make test`. Both set up what they need first.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 SANDBOX ?= /var/tmp/servemark-sandbox
 FAULT_TABLE := results/faults.md
 PLUGIN_TESTS := plugins/snakemake-executor-plugin-slurm-guarded/tests
 SLURM_TESTS := (core or not faults) and not real_slurm_full and not full
-# The locks are whole, and of wheels alone: pip looks for nothing that they do not name, and builds nothing.
+# The lock files list every package, as wheels: pip resolves nothing and builds nothing.
 INSTALL := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --no-deps --only-binary :all:
 
 .PHONY: demo test test-standin test-unit test-integration test-real test-slurm test-slurm-standin test-full slurm-sandbox lint docs setup setup-test generate lock clean help
@@ -15,24 +15,24 @@ help:
 	@echo "make test   set up, then run the tests: test-standin (unit, integration, report page), then test-real"
 	@echo "make test-unit      the unit tests: two minutes, no network"
 	@echo "make test-integration   the pipeline on the stand-in server, the report in a browser"
-	@echo "make test-slurm     the tests on a real Slurm of two nodes, made on this machine (root; names the packages it needs)"
-	@echo "make test-full      before a release, hours: all other tests, every fault among them; writes $(FAULT_TABLE)"
+	@echo "make test-slurm     the tests on a real Slurm of two nodes, made on this machine (root; names missing packages)"
+	@echo "make test-full      before a release, hours: all other tests, with every fault; writes $(FAULT_TABLE)"
 	@echo "make slurm-sandbox  a shell on that Slurm's login node; it names the cluster file to use there"
-	@echo "make setup  the workflow environment alone (.venv with snakemake and servemark)"
+	@echo "make setup  only the workflow environment (.venv with snakemake and servemark)"
 	@echo "make lint   formatters, linters, type checker"
 	@echo "make docs   the documents as a site: .cache/site/index.html"
-	@echo "make clean  remove .venv, results/demo, results/cache and .snakemake (asks nothing)"
+	@echo "make clean  remove .venv, results/demo, results/cache and .snakemake (without asking)"
 
 demo: setup
 	$(VENV)/bin/snakemake --profile profiles/local
 
 test: test-standin test-real
 
-# All of them in one run: unit tests use the cores while integration tests wait. The long files come first, so that none is left at the end.
+# One run: unit tests use the cores while integration tests wait. The long files come first, so that none runs alone at the end.
 test-standin: setup-test
 	$(VENV)/bin/python -m pytest .tests/integration .tests/web .tests/unit $(PLUGIN_TESTS) -m "not real and not full" -n 3 --dist loadfile --no-loadscope-reorder
 
-# With `make test`, one after the other; `make --jobs=2 test test-slurm` runs these two side by side.
+# With `make test`, one after another; `make --jobs=2 test test-slurm` runs the last two in parallel.
 ifneq ($(filter test,$(MAKECMDGOALS)),)
 test-real test-slurm: test-standin
 endif
@@ -40,7 +40,7 @@ endif
 test-unit: setup-test
 	$(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) -m "not full and not live" -n 2 --dist worksteal
 
-# Each file of .tests/integration shares a checkout that took seconds to make. Most tests wait rather than work, so two at a time.
+# The tests of one file share a checkout that takes seconds to make. Most tests wait rather than compute, so two run at a time.
 test-integration: setup-test
 	$(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) -m "live and not full" -n 2 --dist worksteal
 	$(VENV)/bin/python -m pytest .tests/integration .tests/web -m "not real and not full" -n 2 --dist loadfile
@@ -55,7 +55,7 @@ test-slurm: setup-test
 test-slurm-standin: setup-test
 	$(VENV)/bin/python -m pytest .tests/slurm --ignore=.tests/slurm/real -m "$(SLURM_TESTS)"
 
-# What repeats a class that the other two have: more rows, more topologies, the sandbox itself.
+# More cases of the tests above: more faults, more topologies, the sandbox itself.
 test-full: setup-test
 	SERVEMARK_REQUIRE_REAL=1 SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_FAULT_TABLE="$$PWD/$(FAULT_TABLE)" $(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) .tests/integration .tests/slurm -m "full or faults or real_slurm_full"
 
@@ -67,7 +67,7 @@ slurm-sandbox: setup-test
 setup: $(VENV)/.workflow-ready
 
 $(VENV)/.workflow-ready: envs/workflow.lock envs/finish_setup.py
-	@"$(PYTHON)" -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 13); sys.exit(0 if ok else "servemark: the workflow needs Python 3.11 to 3.13, this is " + sys.version.split()[0] + ". Give another: make PYTHON=/path/to/python3.11")'
+	@"$(PYTHON)" -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 13); sys.exit(0 if ok else "servemark: the workflow needs Python 3.11 to 3.13, this is " + sys.version.split()[0] + ". Choose another one: make PYTHON=/path/to/python3.11")'
 	@"$(PYTHON)" -I workflow/lib/servemark/files/folder_name.py
 	@echo "servemark: setting up the workflow environment in $(VENV) (under a minute, once)"
 	@"$(PYTHON)" -m venv $(VENV)
@@ -86,12 +86,12 @@ $(VENV)/.test-ready: envs/test.lock $(VENV)/.workflow-ready
 lint: setup-test
 	PATH="$$PWD/$(VENV)/bin:$$PATH" .ci/lint
 
-# Opens from a file. A link that leads nowhere fails.
+# The site can be opened as a file. A broken link fails the build.
 docs: setup-test
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict
 	@echo "servemark: open .cache/site/index.html"
 
-# Schemas and tables that are made from the types; tests fail when they are out of step.
+# Schemas and tables that are generated from the types; tests fail if they are out of date.
 generate: setup
 	$(VENV)/bin/servemark generate
 

@@ -8,7 +8,7 @@ min_version("9.27")
 include: "workflow/rules/common.smk"
 
 
-# A user's --configfile replaces the embedded default; Snakemake would merge the two, and run the demo's deployments as well.
+# A user's --configfile replaces the default configuration. Snakemake would merge the two and also run the demo's deployments.
 if not workflow.overwrite_configfiles:
     refuse_unreadable_configuration("config/config.yaml")
 

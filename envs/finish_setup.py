@@ -1,9 +1,9 @@
 """Make .venv independent of the checkout's path.
 
-``.venv/bin/python -I envs/finish_setup.py``, after packages were installed. pip writes the folder's name into an editable install and
-into the first line of every script. Python reads the .pth file in the locale's encoding (site.py), so that with ``LC_ALL=C`` no interpreter
-starts below a name with an umlaut. In a script's first line the kernel takes no interpreter with a space, or beyond 127 bytes
-(execve(2)), and a shell misreads quotes. So neither file gets the name.
+Run ``.venv/bin/python -I envs/finish_setup.py`` after each installation of packages. pip writes the folder's name into editable installs
+(.pth files) and into the first line of every script. Python reads .pth files in the locale's encoding (site.py): with ``LC_ALL=C`` no
+interpreter starts below a name with an umlaut. In a script's first line the kernel accepts no interpreter with a space or with more than
+127 bytes (execve(2)), and a shell misreads quotes. So this script removes the name from both.
 """
 
 import os
@@ -15,12 +15,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = ("snakemake-executor-plugin-slurm-guarded", "snakemake-logger-plugin-servemark")
 PACKAGES = ("workflow/lib", *(f"plugins/{name}/src" for name in PLUGINS))
-# For the shell, the second line starts the script again by the interpreter beside it; for Python it is the beginning of a text.
+# For the shell, the second line starts the script again with the interpreter in its folder; for Python it begins a string.
 START = b"""#!/bin/sh
 '''exec' env PYTHONUTF8=1 "$(dirname -- "$(realpath -- "$0")")/python" "$0" "$@"
 ' '''
 """
-# What pip begins a script with, by the length and the spaces of the folder's name.
+# The two forms in which pip begins a script, by the length and the spaces of the folder's name.
 BY_PIP = re.compile(rb"#!/bin/sh\n'''exec' .*\n' '''\n|#!.*/python[\d.]*\n")
 COMMAND = b"""import sys
 from servemark.cli.main import main
@@ -30,9 +30,9 @@ sys.exit(main())
 
 
 def find_packages(site: Path) -> None:
-    """Put our packages on the path of .venv's interpreter: relative to ``site``, unless .venv is a link to somewhere else.
+    """Put our packages on the path of .venv's interpreter: relative to ``site``, unless .venv is a link to another place.
 
-    Snakemake finds the two plugins there as it finds any plugin: by the name of its package.
+    Snakemake finds the two plugins there by the names of their packages, like any plugin.
     """
     folders = [ROOT / folder for folder in PACKAGES]
     if site.resolve().is_relative_to(ROOT):
@@ -41,7 +41,7 @@ def find_packages(site: Path) -> None:
 
 
 def start_scripts(scripts: Path) -> None:
-    """Rewrite the beginning of every script that pip has made, and add the command ``servemark``."""
+    """Rewrite the beginning of every script from pip, and add the command ``servemark``."""
     (scripts / "servemark").write_bytes(START + COMMAND)
     (scripts / "servemark").chmod(0o755)
     for script in scripts.iterdir():

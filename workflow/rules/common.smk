@@ -1,4 +1,4 @@
-"""Load the experiment: the validated configuration, and what every rule needs of it."""
+"""Load the experiment: the validated configuration and helpers for every rule."""
 
 import shutil
 import sys
@@ -16,7 +16,7 @@ shutil.rmtree(workflow.snakemake_tmp_dir, ignore_errors=True)
 
 NAME = field_types.NAME_PATTERN.strip("^$")
 
-# On one machine all jobs run here, and nothing is asked of a scheduler.
+# Without a scheduler all jobs run on this machine.
 SCHEDULED = scheduled.is_scheduled(is_main=workflow.is_main_process, jobs=workflow.resource_settings.nodes)
 
 
@@ -34,16 +34,16 @@ def load_experiment(config, workflow):
 
 
 def refuse_unreadable_configuration(path):
-    """End with a message where Snakemake would show a traceback, or never end."""
+    """Refuse with a message where Snakemake would print a traceback or hang."""
     command_line.refuse_unreadable([Path(path)])
 
 
 def code_of(rule):
-    """Return a digest of the files that decide what a rule's script writes. The rule runs again when one of them changes."""
+    """Return a digest of the code behind a rule's output. The rule runs again when it changes."""
     workflow_folder = Path(workflow.basedir) / "workflow"
     return code_digest.digest(workflow_folder / "scripts" / f"{rule}.py", workflow_folder / "lib")
 
 
 def settings():
-    """Return the path of the resolved configuration. The main process writes it before a real run; a dry run in a fresh checkout has none."""
+    """Return the path of the resolved configuration, if it exists. The main process writes it before a real run."""
     return str(experiment.settings) if experiment.settings.exists() else []

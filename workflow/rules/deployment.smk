@@ -1,12 +1,12 @@
-"""The life of one deployment, one group: on a cluster one job, here ordinary jobs in the same order.
+"""The stages of one deployment, one group: a single job on a cluster, ordinary jobs in the same order without a scheduler.
 
-Takes plan.json. Gives a record for every load point, startup.json and stopped.json. cluster.json, endpoint.json and ready.json are
-live records: they exist while a run works on the deployment. One that states no failure may outlive its server: keeper.json states the end.
+Input: plan.json. Output: a record for every load point, startup.json and stopped.json. cluster.json, endpoint.json and ready.json are
+live records: they exist while a run works on the deployment. A live record may outlive its server; keeper.json then has the server's end.
 
-The wildcard `life` is `deployments` if the deployment is measured, and `serving` if its endpoint is kept for users (serving.smk).
+The wildcard `life` is `deployments` if the deployment is measured, and `serving` if its endpoint serves users (serving.smk).
 
-A stage that fails does not fail its rule: it stops the deployment and writes the failure into its record. The later stages pass
-it on, so that the other deployments, the report and the archive go on, and check_measurements fails the run at the end.
+A failed stage does not fail its rule: it stops the deployment and writes the failure into its record. The later stages copy the failure
+into theirs. So other deployments, the report and the archive continue, and check_measurements fails the run at the end.
 """
 
 
@@ -14,12 +14,12 @@ wildcard_constraints:
     life=f"deployments|{serving.FOLDER}",
 
 
-# On one machine the jobs of a group are ordinary jobs; naming the group there would only make a dry run of many deployments slow.
+# Without a scheduler a group has no effect, but it slows down a dry run of many deployments.
 ALLOCATION = "deployment" if SCHEDULED else None
 
 
 rule start_cluster:
-    """Take the nodes; look at each; bring up Ray where the topology asks for it."""
+    """Check each node of the allocation; start Ray if the topology needs it."""
     input:
         plan="<run>/deployments/{deployment}/plan.json",
         environment=environment_of,
@@ -50,7 +50,7 @@ rule start_cluster:
 
 
 rule check_fabric:
-    """See that all ranks reach each other, and how, before a model is loaded."""
+    """Check that all ranks reach each other, and how, before a model is loaded."""
     input:
         cluster="<run>/{life}/{deployment}/cluster.json",
         plan="<run>/deployments/{deployment}/plan.json",
@@ -96,7 +96,7 @@ rule serve_model:
 
 
 rule await_ready:
-    """Wait until the server answers a real completion; keep the start-up breakdown."""
+    """Wait until the server completes a real request; record the start-up breakdown."""
     input:
         cluster="<run>/{life}/{deployment}/cluster.json",
         endpoint="<run>/{life}/{deployment}/endpoint.json",
@@ -123,7 +123,7 @@ rule await_ready:
 
 
 rule measure:
-    """One load point: from the ledger if it was measured before, else measured now; with a verdict either way."""
+    """Take one load point from the ledger, or measure it now; give it a verdict."""
     input:
         ready=ancient("<run>/deployments/{deployment}/ready.json"),
         predecessor=ancient(predecessor),
@@ -147,7 +147,7 @@ rule measure:
 
 
 rule stop_deployment:
-    """End the server and the cluster; prove that nothing is left; keep how each process ended."""
+    """Stop server and cluster; verify that no process is left; record how each process ended."""
     input:
         ready=ancient("<run>/deployments/{deployment}/ready.json"),
         points=points_of,

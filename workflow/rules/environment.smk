@@ -1,11 +1,11 @@
 """Hardware and environments.
 
-Takes the configuration and envs/*.lock. Gives hardware.json, and environment.json and check.json for every environment.
+Input: the configuration and envs/*.lock. Output: hardware.json, and environment.json and check.json for every environment.
 """
 
 
 rule probe_hardware:
-    """What the machine is that will run the model."""
+    """Record the hardware of the machine that will run the model."""
     output:
         hardware="<run>/hardware.json",
     log:
@@ -27,7 +27,7 @@ rule probe_hardware:
 
 
 rule build_environment:
-    """An interpreter with vLLM and Ray: built from a lock once, shared by all runs; or an existing prefix."""
+    """Build an environment with vLLM and Ray from a lock file, once for all runs, or use an existing prefix."""
     input:
         sources=environment_sources,
         hardware="<run>/hardware.json",
@@ -54,7 +54,7 @@ rule build_environment:
 
 
 rule check_environment:
-    """What the environment says of itself on the machine that will run it: imports, versions, server options."""
+    """Check the environment on the machine that will run it: imports, versions, server options."""
     input:
         hardware="<run>/hardware.json",
         environment="<run>/environments/{environment}/environment.json",

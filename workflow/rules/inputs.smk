@@ -1,4 +1,4 @@
-"""Input and parameter functions of the rules: each returns paths, or parts of the validated configuration."""
+"""Input and parameter functions of the rules. Each returns paths or parts of the validated configuration."""
 
 import os
 
@@ -44,14 +44,14 @@ def environment_parameters(wildcards):
 
 
 def environment_sources(wildcards):
-    """Return the files that decide what is installed, so that a changed lock is built anew."""
+    """Return the lock files of an environment; a change rebuilds it."""
     asked = experiment.config.environments[wildcards.environment].lock
     known = lockfiles.table(Path("envs"))
     return [str(path) for lock in known.values() if asked in (lock.name, lockfiles.AUTO) for path in lock.sources()]
 
 
 def needs_ray(wildcards):
-    """Return whether a deployment asks this environment for Ray."""
+    """Return whether a deployment with this environment needs Ray."""
     return any(
         deployment.environment == wildcards.environment and deployment.topology.traits.needs_ray
         for deployment in experiment.config.deployments.values()
@@ -59,7 +59,7 @@ def needs_ray(wildcards):
 
 
 def needs_router(wildcards):
-    """Return whether a deployment asks this environment for the router."""
+    """Return whether a deployment with this environment needs the router."""
     return any(
         deployment.environment == wildcards.environment and deployment.topology.routed
         for deployment in experiment.config.deployments.values()
@@ -75,7 +75,7 @@ def load_format(wildcards):
 
 
 def deployment_parameters(wildcards):
-    """Return everything of the configuration, and of the inherited environment variables, that decides a deployment's plan."""
+    """Return the parts of the configuration and of the inherited environment variables that decide a deployment's plan."""
     deployment = configured_deployment(wildcards)
     cluster = experiment.config.cluster
     given = (cluster.variables if cluster else {}) | deployment.variables
@@ -89,13 +89,13 @@ def deployment_parameters(wildcards):
 
 
 def port_of(wildcards):
-    """Return the port that the deployment fixes, or None."""
+    """Return the configured port of the deployment, or None."""
     port = configured_deployment(wildcards).port
     return None if port == "auto" else port
 
 
 def predecessor(wildcards):
-    """Return the record of the load point before this one: load points of a deployment run one after the other."""
+    """Return the record of the previous load point: load points of a deployment run one after another."""
     before = experiment.before[wildcards.deployment, wildcards.point]
     return f"<run>/deployments/{wildcards.deployment}/points/{before}.json" if before else []
 
@@ -105,13 +105,13 @@ def points_of(wildcards):
 
 
 def results_of_the_run(wildcards):
-    """Return the files that a user takes away."""
+    """Return the result files for the user."""
     archive = f"<run>/archive/{experiment.config.run}.tar.zst"
     return ["<run>/measurements.csv", "<run>/measurements.parquet", "<run>/report.html", archive, f"{archive}.sha256"]
 
 
 def records_of_the_run(wildcards):
-    """Return every record and raw result. Named as targets, because Snakemake does not make a lost file anew while what was made from it stands."""
+    """Return every record and raw result. As targets, lost ones are remade; Snakemake ignores a lost file whose dependents exist."""
     points = [path for deployment in experiment.points for path in point_paths(deployment)]
     return [
         "<run>/hardware.json",

@@ -1,12 +1,12 @@
 """Planning.
 
-Takes hardware, environment check and manifest. Gives plan.json: a deployment that is known to be legal, with its load points; and
-plans.json, which says that all of them are.
+Input: hardware, environment check and manifest. Output: plan.json, a validated deployment with its load points; and plans.json, which
+confirms that all deployments have one.
 """
 
 
 rule plan_deployment:
-    """Refuse what cannot be served before anything is started; estimate memory; list the load points with their ledger keys."""
+    """Refuse a deployment that cannot be served; estimate its memory; list its load points with their ledger keys."""
     input:
         hardware="<run>/hardware.json",
         check=environment_check_of,
@@ -32,7 +32,7 @@ rule plan_deployment:
 
 
 rule confirm_plans:
-    """Nothing is started while one deployment of the run cannot be served."""
+    """Confirm that every deployment can be served, before any is started."""
     input:
         plans=per_deployment("<run>/deployments/{deployment}/plan.json"),
     output:

@@ -1,24 +1,24 @@
-"""What the rules ask of a scheduler: values and functions for `resources` and `localrule`. Without a scheduler they ask for nothing."""
+"""Values and functions for the rules' `resources` and `localrule`. Without a scheduler the rules request nothing."""
 
 
 def runs_on_login(where):
-    """Return whether a stage runs beside the main process: the cluster file puts it on the login node, or there is no cluster."""
+    """Return whether a stage runs on the main process's machine: the cluster file puts it there, or there is no cluster."""
     return experiment.config.cluster is None or where == "login"
 
 
 def small_job_resource(rule, key):
-    """Return one resource of a rule's short job, which looks at a node or at an environment."""
+    """Return one resource of a rule's short job, which probes a node or checks an environment."""
     requested = scheduled.small_request(experiment.config, rule).resources() if SCHEDULED else {}
     return requested.get(key, scheduled.RESOURCES[key])
 
 
 def small_job_site(rule):
-    """Return what the cluster file names for a rule's short job: account, partition, QOS, constraint, further options."""
+    """Return a short job's settings in the cluster file: account, partition, QOS, constraint, further options."""
     return {key: small_job_resource(rule, key) for key in scheduled.SITE}
 
 
 def allocation_resource(key):
-    """Return one resource of a deployment's job. One rule of the group has them, because Snakemake adds them up or wants them equal."""
+    """Return one resource of a deployment's job. Only one rule of the group has it: Snakemake adds numbers up and refuses different texts."""
     default = scheduled.RESOURCES[key]
 
     def requested(wildcards):
@@ -32,5 +32,5 @@ def allocation_resource(key):
 
 
 def allocation_site():
-    """Return what the cluster file names for a deployment's job: account, partition, QOS, constraint, further options."""
+    """Return a deployment's settings in the cluster file: account, partition, QOS, constraint, further options."""
     return {key: allocation_resource(key) for key in scheduled.SITE}

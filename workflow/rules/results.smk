@@ -1,12 +1,12 @@
 """From records to a table, a page, an archive and the gate.
 
-Takes every record of the run. Gives accounting.json of each deployment, measurements.csv and .parquet, report.html,
-archive/RUN.tar.zst and, when nothing is left to measure again, check.json.
+Input: every record of the run. Output: accounting.json of each deployment, measurements.csv and .parquet, report.html,
+archive/RUN.tar.zst and, if nothing is left to measure again, check.json.
 """
 
 
 rule account_allocation:
-    """The scheduler's own record of a deployment's jobs, once they have ended; without a scheduler it says so."""
+    """Record the scheduler's account of a deployment's ended jobs; without a scheduler, record that there is none."""
     input:
         stopped="<run>/deployments/{deployment}/stopped.json",
         plan=ancient("<run>/deployments/{deployment}/plan.json"),
@@ -24,7 +24,7 @@ rule account_allocation:
 
 
 rule collect_measurements:
-    """One row a measurement, INVALID ones without figures."""
+    """Write one row for each measurement, INVALID ones without results."""
     input:
         accounting=per_deployment("<run>/deployments/{deployment}/accounting.json"),
     output:
@@ -47,7 +47,7 @@ rule collect_measurements:
 
 
 rule write_report:
-    """One self-contained page: what ran on what, figures, verdicts, gaps."""
+    """Write the report, one HTML file: software, hardware, results, verdicts, gaps."""
     input:
         table="<run>/measurements.parquet",
         settings=settings(),
@@ -79,7 +79,7 @@ rule write_report:
 
 
 rule archive_results:
-    """One file with everything that the figures rest on; the same bytes from the same content."""
+    """Archive all files behind the results in one file; the same content gives the same bytes."""
     input:
         report="<run>/report.html",
         csv="<run>/measurements.csv",

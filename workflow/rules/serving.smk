@@ -1,11 +1,11 @@
-"""An endpoint for people to use: `snakemake serve` starts every deployment and holds it until it is stopped or its time is over.
+"""Endpoints for users: `snakemake serve` starts every deployment and serves until it is stopped or its time is over.
 
-Takes what measuring takes, through the same stages. Gives <run>/serving/{deployment}/: how-to-use.txt and status.json while it lives,
-held.json when it has ended well. Nothing there mixes with measurements. One deployment alone: ask for its held.json. Asked again, it
-serves again: the main process removes held.json before Snakemake looks.
+The stages and their inputs are those of a measurement. Output: <run>/serving/{deployment}/ with how-to-use.txt and status.json while the
+endpoint is up, and held.json after a normal end. It is separate from the measurements. To serve one deployment, request its held.json.
+A second request serves again, because the main process removes held.json first.
 
-On a cluster a job is asked for as long as the cluster file's max_minutes and the partition allow, a day at most;
-`--set-resources start_cluster:runtime=MINUTES` asks for another time.
+On a cluster the job's time limit is the largest that the cluster file's max_minutes and the partition allow, at most a day;
+`--set-resources start_cluster:runtime=MINUTES` sets another one.
 """
 
 if experiment.executes:
@@ -13,7 +13,7 @@ if experiment.executes:
 
 
 rule hold_endpoint:
-    """Keep the endpoint until it is stopped or its time is over; tell its address and how much it is used."""
+    """Serve until the endpoint is stopped or its time is over; publish its address and its load."""
     input:
         ready="<run>/serving/{deployment}/ready.json",
         cluster="<run>/serving/{deployment}/cluster.json",
@@ -33,7 +33,7 @@ rule hold_endpoint:
 
 
 rule serve:
-    """Every deployment of the configuration as an endpoint."""
+    """Serve every deployment of the configuration."""
     input:
         held=per_deployment("<run>/serving/{deployment}/held.json"),
     localrule: True

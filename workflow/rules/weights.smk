@@ -1,12 +1,12 @@
 """Weights and tokenizer.
 
-Takes a model's source. Gives its manifest: every file with its sha256. The files themselves are in the cache (made there, or fetched
-from the hub) or stay where they are.
+Input: a model's source. Output: its manifest, every file with its sha256. The files themselves are in the cache (made there or
+downloaded from the hub) or stay where they are.
 """
 
 
 rule stage_weights:
-    """Make, fetch or find the model's files and hash them."""
+    """Make, download or find the model's files, and hash them."""
     input:
         settings=ancient(settings()),
     output:

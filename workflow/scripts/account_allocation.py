@@ -1,4 +1,4 @@
-"""What the scheduler says of a deployment's jobs."""
+"""Record the scheduler's account of a deployment's jobs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 folder = Path(snakemake.output.accounting).parent
-# No stage of the deployment: it has ended, and belongs to the job that it ran in.
+# The deployment has ended, so this is not one of its stages.
 with stage("account_allocation", snakemake.wildcards.deployment, snakemake.log[0]) as here:
     record = accounting.account(
         Plan.read(snakemake.input.plan),

@@ -1,4 +1,4 @@
-"""Everything the figures rest on, in one file."""
+"""Archive the run: all files behind its results, in one file."""
 
 import os
 from pathlib import Path

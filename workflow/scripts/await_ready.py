@@ -1,4 +1,4 @@
-"""Wait until the server answers a real completion."""
+"""Wait until the server completes a real request."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

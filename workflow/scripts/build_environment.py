@@ -27,7 +27,7 @@ with stage("build_environment", name, snakemake.log[0]) as here:
         if asked["lock"] == lockfiles.AUTO:
             here.progress.say(f"{lock.name} fits {hardware.host}")
         if why := lockfiles.misplaced(lock, hardware):
-            here.progress.say(f"{lock.name} {why}; it is built on {hardware.host} all the same, because it was asked for")
+            here.progress.say(f"{lock.name} {why}. It is built on {hardware.host} because the configuration names it")
         record = environment.build(
             name,
             lock,

@@ -1,4 +1,4 @@
-"""Ask the environment what it can do."""
+"""Check the environment on the machine that will run it."""
 
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ with stage("check_environment", name, snakemake.log[0]) as here:
     record.write(snakemake.output.check)
     here.progress.say(
         f"vLLM {record.vllm}, torch {record.torch} (CUDA {record.torch_cuda or 'none'}), Ray {record.ray or 'none'}, platform "
-        f"{record.vllm_platform}, a tensor added up on {record.tensor_on}"
+        f"{record.vllm_platform}, a test tensor was summed on {record.tensor_on}"
     )
     for warning in record.warnings:
         here.progress.say(warning)

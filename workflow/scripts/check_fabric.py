@@ -1,4 +1,4 @@
-"""See that all ranks reach each other before a model is loaded."""
+"""Check that all ranks reach each other before a model is loaded."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Records to one tidy table."""
+"""Write all measurements into one table."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

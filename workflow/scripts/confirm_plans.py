@@ -1,4 +1,4 @@
-"""State that every deployment of the run has a plan."""
+"""Confirm that every deployment of the run has a plan."""
 
 from typing import TYPE_CHECKING
 

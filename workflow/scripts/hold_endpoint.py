@@ -1,4 +1,4 @@
-"""Keep the endpoint until it is stopped or its time is over."""
+"""Serve until the endpoint is stopped or its time is over."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

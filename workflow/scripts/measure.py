@@ -1,4 +1,4 @@
-"""One load point, from the ledger or from the live server."""
+"""Take one load point from the ledger, or measure it on the live server."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Refuse what cannot be served; plan the rest."""
+"""Plan a deployment, or refuse one that cannot be served."""
 
 from typing import TYPE_CHECKING
 

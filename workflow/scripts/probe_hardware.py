@@ -1,4 +1,4 @@
-"""Look at the machine that will run the model."""
+"""Probe the machine that will run the model."""
 
 from typing import TYPE_CHECKING
 

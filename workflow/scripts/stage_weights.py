@@ -1,4 +1,4 @@
-"""Make, fetch or find a model's files and hash them."""
+"""Make, download or find a model's files, and hash them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Take the nodes and bring up what the deployment stands on."""
+"""Check the nodes and start the processes below the server: supervisor, remote nodes, Ray."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

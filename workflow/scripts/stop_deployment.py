@@ -1,4 +1,4 @@
-"""End the deployment and prove that nothing is left."""
+"""Stop the deployment and verify that no process is left."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

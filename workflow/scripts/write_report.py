@@ -1,4 +1,4 @@
-"""One self-contained page."""
+"""Write the report, one self-contained HTML file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

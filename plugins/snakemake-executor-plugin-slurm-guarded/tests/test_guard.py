@@ -21,6 +21,7 @@ ROW = "echo '5|{state}|0:00|5:00|N/A|N/A||None|run-1|x|/w'"
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_POLL_S", 0.02)
     monkeypatch.setattr(guard, "_SECOND_QUERY_S", 0.02)
+    monkeypatch.setattr(guard, "_LONGEST_PAUSE_S", 0.02)
 
 
 @pytest.fixture
@@ -52,14 +53,14 @@ def test_sweep_queries_twice(tool: MakeTool, jobs: Path) -> None:
 def test_sweep_waits_for_controller_and_reports_it_once(tool: MakeTool, jobs: Path) -> None:
     tool("squeue", f"[ $N -gt 3 ] || {{ {AWAY}; }}")
     said: list[str] = []
-    assert guard.sweep("run-1", said.append, jobs, sleep=lambda _: None)
+    assert guard.sweep("run-1", said.append, jobs)
     assert len(said) == 3, "no response, response, end"
 
 
 def test_sweep_that_gives_up_prints_the_command(tool: MakeTool, jobs: Path) -> None:
     tool("squeue", AWAY)
     said: list[str] = []
-    assert not guard.sweep("run-1", said.append, jobs, patience_s=0.1, sleep=lambda _: None)
+    assert not guard.sweep("run-1", said.append, jobs, patience_s=0.1)
     assert "scancel --name run-1" in said[-1]
 
 

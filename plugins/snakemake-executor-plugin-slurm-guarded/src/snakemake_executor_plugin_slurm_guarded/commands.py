@@ -25,6 +25,7 @@ PATIENCE_S = 600.0
 PAUSE_S = 2.0
 CONF_VARIABLE = "SNAKEMAKE_SLURM_GUARDED_CONF"
 """In a job: the value that SLURM_CONF had before slurm-jobstep removed it."""
+RETRY_LATER = "Run the same command again when `squeue` responds here. If this is not a login node, use one, or export SLURM_CONF."
 LOGIN_NODE = "Run on the cluster's login node. Load its Slurm module if it has one."
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -54,8 +55,8 @@ class CommandFailed(Exception):
     def for_user(self, what: str, *, refused: str = "Ask the cluster's administrators.") -> GuardedError:
         """Return the error for the user: what could not be done, why, and what to do (``refused``: after a refusal)."""
         why, do = {
-            Trouble.MISSING: ("this machine lacks Slurm's commands", LOGIN_NODE),
-            Trouble.UNREACHABLE: ("Slurm does not respond", "Run the same command again when `squeue` responds."),
+            Trouble.MISSING: ("this machine does not have Slurm's commands", LOGIN_NODE),
+            Trouble.UNREACHABLE: ("Slurm does not respond", RETRY_LATER),
         }.get(self.trouble, ("Slurm refused it", refused))
         return GuardedError(f"{what}: {why}: {self}", do=do, reason=f"slurm_{self.trouble.value}")
 

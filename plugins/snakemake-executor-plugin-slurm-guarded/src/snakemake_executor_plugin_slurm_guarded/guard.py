@@ -61,14 +61,7 @@ def launch(run: str, main: str, *, log: Path, jobs_file: Path) -> None:
     )
 
 
-def sweep(
-    run: str,
-    say: Callable[[str], None],
-    jobs_file: Path,
-    *,
-    patience_s: float = commands.PATIENCE_S,
-    sleep: Callable[[float], None] = time.sleep,
-) -> bool:
+def sweep(run: str, say: Callable[[str], None], jobs_file: Path, *, patience_s: float = commands.PATIENCE_S) -> bool:
     """Cancel a run's jobs until two queries in a row list none; return False if that takes longer than ``patience_s``."""
     deadline, failures, empty_lists = time.monotonic() + patience_s, 0, 0
     cancelled, again = set[str](), 0.0
@@ -96,7 +89,7 @@ def sweep(
         if time.monotonic() + pause >= deadline:
             say(f"giving up; cancel the remaining jobs by hand: scancel --name {run}")
             return False
-        sleep(pause)
+        time.sleep(pause)
 
 
 def main(run: str, watched: str, log: str, journal_path: str) -> int:

@@ -62,7 +62,7 @@ def remedy(said: str) -> str:
 
 
 def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s: float = PATIENCE_S) -> None:
-    """Refuse requests that sbatch would refuse; report those that it would queue but cannot start now.
+    """Refuse requests that sbatch would refuse; report requests that it would queue but cannot start now.
 
     ``sbatch --test-only`` also refuses jobs that only cannot start now. For these, an empty job, cancelled at once, decides.
 
@@ -87,7 +87,7 @@ def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s
     except CommandFailed as error:
         # A refusal is a response too.
         if error.trouble is not Trouble.REFUSED:
-            raise _unreachable(f"Slurm's controller did not respond for {patience_s:.0f} s: {error}") from error
+            raise error.for_user(f"No request was checked within {patience_s:.0f} s") from error
     names: dict[tuple[str, ...], list[str]] = {}
     refused: dict[tuple[str, ...], str] = {}
     for request in requests:
@@ -123,11 +123,6 @@ def _flags(request: Request, *common: str) -> tuple[str, ...]:
         ) from error
 
 
-def _unreachable(what: str) -> GuardedError:
-    do = "Try again when `squeue` responds here. If this is not a login node, use one, or export SLURM_CONF. Nothing was started."
-    return GuardedError(what, do=do, reason="slurm_unreachable")
-
-
 def _refusal_of_empty(request: Request) -> str | None:
     """Submit an empty job with this request and cancel it at once; return Slurm's words if sbatch refused it.
 
@@ -152,5 +147,5 @@ def _refusal(flags: Sequence[str], how: str = "--test-only") -> str | None:
     except CommandFailed as error:
         if error.trouble is Trouble.REFUSED:
             return " ".join(_SAID.sub("", line) for line in error.said.splitlines())
-        raise _unreachable(f"Slurm does not respond: {error}") from error
+        raise error.for_user("The requests were not checked") from error
     return None

@@ -55,10 +55,6 @@ class Timing:
         """Return the seconds between two queries for a job that has waited or run for ``age`` seconds."""
         return min(self.longest, max(self.shortest, 0.1 * age))
 
-    def least_interval(self, jobs: int) -> float:
-        """Return the least seconds between any two queries: 5 s for 50 jobs, so that many short jobs cost 12 queries a minute."""
-        return min(max(self.shortest, 0.1 * jobs), max(self.shortest, 5.0))
-
 
 @dataclass
 class Tracked:
@@ -76,10 +72,6 @@ class Tracked:
     ending_since: float | None = None
     ended_since: float | None = None
     reported: set[str] = field(default_factory=set)
-
-    def age(self, now: float) -> float:
-        """Return the seconds that the job has run, or waited if it does not run yet."""
-        return now - (self.running_since if self.running_since is not None else self.submitted)
 
 
 @dataclass
@@ -122,13 +114,13 @@ class Tracker:
             return float("inf")
         if self._failures:
             return self._last_query + min(_LONGEST_BACKOFF_S, self.timing.shortest * 2.0**self._failures)
-        due = min(
-            job.submitted + self.timing.first
-            if job.now is None and job.missing_since is None
-            else self._last_query + self.timing.interval(job.age(self._last_query))
-            for job in self.jobs.values()
-        )
-        return max(due, self._last_query + self.timing.least_interval(len(self.jobs)))
+        due = []
+        for job in self.jobs.values():
+            begin = job.submitted if job.running_since is None else job.running_since
+            is_new = job.now is None and job.missing_since is None
+            due.append(job.submitted + self.timing.first if is_new else self._last_query + self.timing.interval(self._last_query - begin))
+        # 5 s between queries for 50 jobs, so that many short jobs cost 12 queries a minute.
+        return max(min(due), self._last_query + max(self.timing.shortest, min(0.1 * len(self.jobs), 5.0)))
 
     def update(self, now: float, listed: Iterable[Job], *, queried: float | None = None) -> Update:
         """Take in squeue's list of this run's jobs at ``now``. A job submitted after ``queried``, the query's start, is not missing."""
@@ -208,7 +200,7 @@ class Watch:
     _sacct_pauses_until: float = 0.0
 
     def query(self) -> None:
-        """Query all jobs once; cancel those that were submitted twice."""
+        """Query all jobs once; cancel jobs that were submitted twice."""
         if not self.tracker.jobs or self.stop.is_set():
             return
         queried = time.monotonic()
