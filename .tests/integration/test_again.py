@@ -14,7 +14,7 @@ from integration.harness import Checkout
 POINT = 7
 
 
-def test_deleted_record_comes_back_from_the_ledger_and_nothing_is_started(measured: Checkout):
+def test_deleted_record_is_restored_from_ledger(measured: Checkout):
     before, other, served = measured.started_at("a"), measured.digests("b"), measured.requests_served("a")
     (measured.results / "deployments/a/points/chat-c2-r1.json").unlink()
 
@@ -27,7 +27,7 @@ def test_deleted_record_comes_back_from_the_ledger_and_nothing_is_started(measur
     measured.assert_all_dead(seconds=2)
 
 
-def test_an_added_concurrency_measures_only_its_own_points(measured: Checkout):
+def test_added_concurrency_measures_only_its_points(measured: Checkout):
     before = {name: measured.started_at(name) for name in "ab"}
     measured.config["workloads"]["chat"]["concurrency"] = [1, 2, 3]
 
@@ -43,7 +43,7 @@ def test_an_added_concurrency_measures_only_its_own_points(measured: Checkout):
 
 
 @pytest.mark.parametrize("file", ["raw.json", "measurement.json"])
-def test_a_damaged_ledger_entry_is_noticed_and_its_point_measured_again_at_once(measured: Checkout, file: str):
+def test_damaged_ledger_entry_is_measured_again(measured: Checkout, file: str):
     before, other = measured.started_at("a"), measured.digests("b")
     key = measured.points("a")["chat-c1-r1"]["key"]
     entry = measured.results / "ledger" / key[:2] / key / file
@@ -64,7 +64,7 @@ def test_a_damaged_ledger_entry_is_noticed_and_its_point_measured_again_at_once(
     assert list((measured.results / "ledger/damaged").glob(f"*/{key}"))
 
 
-def test_a_dry_run_of_a_thousand_points_in_one_chain_ends_in_time(checkout: Checkout):
+def test_dry_run_of_1000_points_ends_in_time(checkout: Checkout):
     checkout.keep("a")
     checkout.config["workloads"]["chat"] |= {"concurrency": list(range(1, 501)), "repetitions": 2}
     done = checkout.run("-n", "--quiet", "rules")
@@ -73,7 +73,7 @@ def test_a_dry_run_of_a_thousand_points_in_one_chain_ends_in_time(checkout: Chec
     assert re.search(r"^measure +1000$", done.text, re.MULTILINE), done.text
 
 
-def test_a_dry_run_of_two_hundred_deployments_ends_in_time(checkout: Checkout, capsys: pytest.CaptureFixture[str]):
+def test_dry_run_of_200_deployments_ends_in_time(checkout: Checkout, capsys: pytest.CaptureFixture[str]):
     checkout.config["workloads"]["chat"]["concurrency"] = list(range(1, 11))
     one = checkout.config["deployments"]["a"]
     checkout.config["deployments"] = {f"d{n}": one | {"options": {"max-model-len": 256 + n}} for n in range(200)}

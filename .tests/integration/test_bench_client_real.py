@@ -105,7 +105,7 @@ def start(argv: list[str]) -> subprocess.Popen:
     return subprocess.Popen(argv, env=os.environ | command_lines.NO_PROXY | VARIABLES, stdout=subprocess.DEVNULL)
 
 
-def test_results_on_an_undisturbed_stream_equal_those_of_the_plain_client(staged, server, tmp_path):
+def test_results_on_an_undisturbed_stream_equal_vllms_own(staged, server, tmp_path):
     python, model = staged
     with Server() as other:
         ours = command_lines.bench(python, server.url, "tiny", model, POINT, str(tmp_path), "ours.json")
@@ -138,7 +138,7 @@ def test_results_on_an_undisturbed_stream_equal_those_of_the_plain_client(staged
     assert all(len(body["prompt"]) > 0.7 * longest for body in warmups)
 
 
-def test_two_processes_send_their_first_requests_together_and_their_wait_is_not_measured(staged, server, tmp_path):
+def test_two_processes_start_together_and_their_wait_is_not_measured(staged, server, tmp_path):
     python, model = staged
     point = POINT.model_copy(update={"clients": 2})
     argvs = [
@@ -162,7 +162,7 @@ def test_two_processes_send_their_first_requests_together_and_their_wait_is_not_
     assert max(raw.duration_s for _, raw in parts) > merged["duration"] + 1.0, "vLLM's own includes the wait"
 
 
-def test_a_stream_is_read_wherever_the_network_cuts_it(staged):
+def test_stream_is_read_wherever_the_network_splits_it(staged):
     argv = [staged[0], str(Path(__file__).with_name("split_chunks.py")), str(IN_MODEL_ENV)]
     done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=120)
     found = json.loads(done.stdout.splitlines()[-1])

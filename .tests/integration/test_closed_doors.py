@@ -187,7 +187,7 @@ def statuses(url: str, routes: list[str]) -> dict[str, Counter]:
     return {route: Counter(ask(url, route, headers).status_code for headers in WITHOUT) for route in routes}
 
 
-def test_a_server_on_the_stand_in_asks_for_the_key_everywhere(standin_python, tmp_path):
+def test_every_route_of_standin_server_requires_the_key(standin_python, tmp_path):
     routes = ["GET /health", "GET /metrics", "GET /v1/models", "POST /v1/completions", "POST /tokenize", "GET /version",
               "GET /x", "OPTIONS /v1/completions", "HEAD /health", "PUT /x", "DELETE /x", "PATCH /x"]  # fmt: skip
     with server(standin_python, "m", tmp_path) as url:
@@ -196,14 +196,14 @@ def test_a_server_on_the_stand_in_asks_for_the_key_everywhere(standin_python, tm
         assert ask(url, "POST /v1/completions", RIGHT, **ASK).status_code == 200
 
 
-def test_a_replica_shows_its_health_and_nothing_else(replicas):
+def test_replica_without_key_serves_only_its_health(replicas):
     assert ask(replicas[0], "GET /health", {}).status_code == 200
     for route in ("HEAD /health", "POST /health", "GET /metrics", "GET /v1/models", "POST /v1/completions"):
         assert ask(replicas[0], route, {}).status_code == 401, route
 
 
 @pytest.mark.parametrize("route", ROUTER_ROUTES)
-def test_the_router_asks_for_the_key_on_every_route(routed, replicas, route):
+def test_every_route_of_router_requires_the_key(routed, replicas, route):
     route = route.strip().format(new="http://127.0.0.1:9", old=replicas[0])
     for headers in WITHOUT:
         answer = ask(routed[0], route, headers)
@@ -212,7 +212,7 @@ def test_the_router_asks_for_the_key_on_every_route(routed, replicas, route):
         assert route.startswith("HEAD") or "valid API key" in answer.text
 
 
-def test_what_the_router_says_before_it_looks_at_the_key_does_nothing(routed, replicas):
+def test_router_responses_before_the_key_check_are_harmless(routed, replicas):
     """A method it does not know, a browser's question in advance and a body that is not one are answered without the key."""
     before = served(replicas)
     for route, status in (("GET /v1/completions", 405), ("DELETE /v1/models", 405), ("OPTIONS /v1/completions", 200)):
@@ -225,12 +225,12 @@ def test_what_the_router_says_before_it_looks_at_the_key_does_nothing(routed, re
     assert len(ask(routed[0], "GET /list_workers", RIGHT).json()["urls"]) == len(replicas)
 
 
-def test_docs_explain_the_address_that_the_router_s_refusal_names(routed):
+def test_docs_explain_the_address_in_the_routers_refusal(routed):
     (named,) = re.findall(r"https?://\S+", ask(routed[0], "POST /v1/completions", {}).text)
     assert named in (ROOT / "docs" / "security.md").read_text()
 
 
-def test_its_counters_hold_no_key_and_no_prompt(routed):
+def test_router_counters_hold_no_key_and_no_prompt(routed):
     ask(routed[0], "POST /v1/completions", RIGHT, **ASK | {"prompt": "planted-prompt"})
     text = httpx.get(routed[1]).text
     assert "vllm_router_processed_requests_total" in text
@@ -258,7 +258,7 @@ def least_busy(replicas, tmp_path):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_the_least_busy_replica_gets_the_next_request(least_busy, replicas, stream):
+def test_least_busy_replica_gets_the_next_request(least_busy, replicas, stream):
     def asked(tokens: int) -> httpx.Response:
         return ask(least_busy[0], "POST /v1/completions", RIGHT, **ASK | {"stream": stream, "max_tokens": tokens})
 
@@ -272,7 +272,7 @@ def test_the_least_busy_replica_gets_the_next_request(least_busy, replicas, stre
     assert sorted(after - start for after, start in zip(served(replicas), before, strict=True)) == [1, 6]
 
 
-def test_with_nothing_in_flight_one_replica_gets_all_and_the_counters_show_no_prompt(least_busy, replicas):
+def test_sequential_requests_go_to_one_replica(least_busy, replicas):
     before = served(replicas)
     for prompt in ["planted-prompt"] * 3 + [f"planted-prompt {number}" for number in range(3)]:
         assert ask(least_busy[0], "POST /v1/completions", RIGHT, **ASK | {"prompt": prompt}).status_code == 200
@@ -282,7 +282,7 @@ def test_with_nothing_in_flight_one_replica_gets_all_and_the_counters_show_no_pr
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_who_hangs_up_leaves_nothing_in_flight(least_busy, replicas, stream):
+def test_closed_connection_leaves_nothing_in_flight(least_busy, replicas, stream):
     def whom() -> int:
         """Who gets what comes while nothing is in flight. What was hung up on, here or in an earlier test, may end and be counted too."""
         before = served(replicas)
@@ -304,7 +304,7 @@ def test_who_hangs_up_leaves_nothing_in_flight(least_busy, replicas, stream):
     assert whom() == idle
 
 
-def test_a_dead_replica_fails_its_share_and_is_not_covered_up(standin_python, tmp_path):
+def test_dead_replica_fails_its_share_of_requests(standin_python, tmp_path):
     with server(standin_python, "m", tmp_path, behind_router=True) as alive, ExitStack() as mortal:
         dead = mortal.enter_context(server(standin_python, "m", tmp_path, behind_router=True))
         with router([alive, dead], tmp_path) as (url, _):
@@ -314,7 +314,7 @@ def test_a_dead_replica_fails_its_share_and_is_not_covered_up(standin_python, tm
 
 
 @pytest.mark.parametrize("fault", ["open", "absent"])
-def test_no_router_is_started_for_a_replica_that_is_open_or_not_there(standin_python, tmp_path, fault):
+def test_router_refuses_an_open_or_missing_replica(standin_python, tmp_path, fault):
     (port,) = free_ports.find(HOST, 1, start=secrets.randbelow(len(free_ports.PORTS)))
     url = f"http://{HOST}:{port}"
     argv = router_command_line.router(router_python(), [url], HOST, port + 1, port + 2)
@@ -329,7 +329,7 @@ def test_no_router_is_started_for_a_replica_that_is_open_or_not_there(standin_py
 
 @pytest.mark.real
 @pytest.mark.timeout(300)
-def test_real_vllm_asks_for_the_key_on_every_route_it_has(tmp_path):
+def test_every_route_of_real_vllm_requires_the_key(tmp_path):
     """Its own list of routes, from its log; then what it does for the one who has the key, counted."""
     python = real_python()
     model = tmp_path / "tiny"

@@ -27,7 +27,7 @@ def without_privileges() -> list[str]:
     "kind",
     ["closed", pytest.param("missing", marks=pytest.mark.full), pytest.param("anothers", marks=pytest.mark.full)],
 )
-def test_run_with_home_that_takes_no_files(checkout: Checkout, tmp_path: Path, kind: str):
+def test_run_with_unwritable_home(checkout: Checkout, tmp_path: Path, kind: str):
     home = tmp_path / "home"
     home.mkdir()
     if kind == "anothers":

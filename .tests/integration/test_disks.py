@@ -66,7 +66,7 @@ def test_run_on_full_disk_is_refused_before_it_starts(checkout: Checkout, disks,
     assert again.rc == 0, again.text
 
 
-def test_results_disk_filled_while_measuring_loses_no_finished_point(checkout: Checkout, disks):
+def test_results_disk_full_while_measuring_loses_no_finished_point(checkout: Checkout, disks):
     disk = checkout.path / "results"
     disks.mount(disk)
     run = start_second_point(checkout)
@@ -87,7 +87,7 @@ def test_results_disk_filled_while_measuring_loses_no_finished_point(checkout: C
     assert {row["verdict"] for row in checkout.rows().values()} == {"VALID"}
 
 
-def test_results_disk_turned_read_only_leaves_no_process_and_no_scratch(checkout: Checkout, disks):
+def test_read_only_results_disk_leaves_no_process_and_no_scratch(checkout: Checkout, disks):
     disk = checkout.path / "results"
     disks.mount_disk(disk)
     run = start_second_point(checkout)
@@ -109,7 +109,7 @@ def test_results_disk_turned_read_only_leaves_no_process_and_no_scratch(checkout
 
 
 @pytest.mark.full
-def test_cache_filled_while_measuring_costs_nothing_measured(checkout: Checkout, disks):
+def test_cache_full_while_measuring_loses_no_measurement(checkout: Checkout, disks):
     """With the ledger in the cache, the next run stores the measurements that it lacks."""
     checkout.config["share_ledger"] = True
     disk = place(checkout, "cache")

@@ -65,7 +65,7 @@ def assert_mended_by_running_again(checkout: Checkout, lost: set[str], kept: dic
         ("server", signal.SIGSTOP, "server_hung"),
     ],
 )
-def test_a_server_lost_while_measured_gives_no_figure_and_costs_only_its_own_points(
+def test_lost_server_costs_only_its_own_points(
     checkout: Checkout, victim: str, number: signal.Signals, reason: str
 ):
     checkout.config["timeouts"]["no_progress"] = 4.0
@@ -90,7 +90,7 @@ def test_a_server_lost_while_measured_gives_no_figure_and_costs_only_its_own_poi
     assert_mended_by_running_again(checkout, {"chat-c2-r1"}, kept)
 
 
-def test_a_stopped_client_makes_its_point_suspect_until_measured_again(checkout: Checkout):
+def test_stopped_client_makes_its_point_suspect(checkout: Checkout):
     checkout.keep("a")
     checkout.config["workloads"]["chat"] |= {"requests": 40, "concurrency": [2]}
     running = checkout.start(**SLOW)
@@ -117,7 +117,7 @@ def test_a_stopped_client_makes_its_point_suspect_until_measured_again(checkout:
         pytest.param("never_ready", "engine_starting", "not ready after 6 s", marks=pytest.mark.full),
     ],
 )
-def test_a_server_that_does_not_start_is_a_named_gap_and_at_the_second_time_a_hole(checkout: Checkout, fault: str, reason: str, words: str):
+def test_server_that_never_starts_is_named_and_twice_gives_up(checkout: Checkout, fault: str, reason: str, words: str):
     checkout.config["timeouts"] |= {"start": 6.0}
     checkout.inject(fault)
 
@@ -150,7 +150,7 @@ def test_a_server_that_does_not_start_is_a_named_gap_and_at_the_second_time_a_ho
     checkout.assert_all_dead(seconds=2)
 
 
-def test_a_port_that_is_taken_is_named_with_the_way_out_and_nothing_is_started_on_it(checkout: Checkout):
+def test_taken_port_is_named_with_a_remedy(checkout: Checkout):
     with socket.socket() as mine:
         mine.bind(("127.0.0.1", 0))
         mine.listen()
@@ -165,7 +165,7 @@ def test_a_port_that_is_taken_is_named_with_the_way_out_and_nothing_is_started_o
     assert_mended_by_running_again(checkout, {"chat-c1-r1", "chat-c2-r1"}, kept)
 
 
-def test_requests_that_fail_behind_an_exit_code_of_zero_give_no_figure(checkout: Checkout):
+def test_failed_requests_despite_exit_code_0_give_no_result(checkout: Checkout):
     reasons = {
         "fail_requests:3": "requests_failed", "cut_streams:2": "requests_failed", "short_tokens": "output_tokens_short",
         "zero_tokens": "no_output",
@@ -214,7 +214,7 @@ def test_requests_that_fail_behind_an_exit_code_of_zero_give_no_figure(checkout:
         ("hang", "client_timeout"),
     ],
 )
-def test_a_client_that_fails_gives_no_figure_and_its_point_is_set_aside(checkout: Checkout, fault: str, reason: str):
+def test_failed_client_gives_no_result_and_its_point_is_rejected(checkout: Checkout, fault: str, reason: str):
     checkout.keep("a")
     checkout.config["workloads"]["chat"]["concurrency"] = [1]
     checkout.config["timeouts"]["point"] = 3.0
@@ -231,7 +231,7 @@ def test_a_client_that_fails_gives_no_figure_and_its_point_is_set_aside(checkout
     assert checkout.points("a") == {}, "the next run measures the point again"
 
 
-def test_a_model_that_changed_after_staging_is_refused_by_file_before_a_server_starts(checkout: Checkout):
+def test_model_changed_after_staging_is_refused_by_file(checkout: Checkout):
     manifest = checkout.record("models/tiny/manifest.json")
     injuries = {"changed": _change, "truncated": _truncate, "missing": Path.unlink}
     one = checkout.config["deployments"].pop("a")

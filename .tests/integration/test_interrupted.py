@@ -52,7 +52,7 @@ def assert_plain_rerun_completes(checkout: Checkout, **variables: str) -> None:
     [CTRL_C, *(pytest.param(end, marks=pytest.mark.full) for end in (INT, TERM, HUP)), KILL],
     ids=NAMES.get,
 )
-def test_in_mid_measurement(checkout: Checkout, end: tuple[signal.Signals, bool]):
+def test_interrupted_while_measuring(checkout: Checkout, end: tuple[signal.Signals, bool]):
     checkout.keep("a")
     checkout.inject("none")
     running = checkout.start(STANDIN_TOKEN_S="0.05")
@@ -73,7 +73,7 @@ def test_in_mid_measurement(checkout: Checkout, end: tuple[signal.Signals, bool]
 
 
 @pytest.mark.parametrize("end", [CTRL_C, pytest.param(HUP, marks=pytest.mark.full), KILL], ids=NAMES.get)
-def test_while_the_server_loads(checkout: Checkout, end: tuple[signal.Signals, bool]):
+def test_interrupted_while_server_loads(checkout: Checkout, end: tuple[signal.Signals, bool]):
     checkout.keep("a")
     running = checkout.start(STANDIN_START_S="60")
     checkout.wait_for_progress("waiting for vLLM")
@@ -91,7 +91,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64", reason="the lock is for CPython 3.11 on x86_64")
 @pytest.mark.parametrize("end", [*(pytest.param(end, marks=pytest.mark.full) for end in (INT, TERM)), KILL], ids=NAMES.get)
-def test_while_an_environment_is_built(checkout: Checkout, index: Index, tmp_path: Path, end: tuple[signal.Signals, bool]):
+def test_interrupted_while_environment_is_built(checkout: Checkout, index: Index, tmp_path: Path, end: tuple[signal.Signals, bool]):
     checkout.keep("a")
     checkout.config["environments"] = {"standin": {"lock": "cpu"}}
     checkout.config["cache"] = str(tmp_path / "cache")

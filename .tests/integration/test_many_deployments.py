@@ -51,14 +51,14 @@ def calls(checkout: Checkout, deployments: int) -> dict[str, int]:
     return found
 
 
-def test_twice_the_deployments_make_twice_the_calls_and_no_more(checkout: Checkout):
+def test_calls_grow_linearly_with_deployments(checkout: Checkout):
     few, more, most = (calls(checkout, deployments) for deployments in (10, 20, 40))
     for whose in ("all", "own"):
         first, second = more[whose] - few[whose], most[whose] - more[whose]
         assert 0 < second <= 2.15 * first, (whose, few, more, most)
 
 
-def test_a_load_point_adds_seven_input_files_to_the_graph(checkout: Checkout):
+def test_each_load_point_adds_seven_input_files(checkout: Checkout):
     """Each file that Snakemake follows costs time and memory: 20,000 load points have as many times that."""
     configure(checkout, 2)
     fewer = _inputs(checkout)

@@ -71,7 +71,7 @@ def reached(python: str, folder: Path, load_format: str) -> list[list[int]]:
     return json.loads(output.read_text())
 
 
-def test_tokens_reach_the_experts_that_even_choice_would(python, tmp_path):
+def test_random_weights_reach_experts_evenly(python, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(SMALL))
     ours = reached(python, tmp_path, random_weights.LOAD_FORMAT)
     assert len(ours) == SMALL["num_hidden_layers"]
@@ -109,7 +109,7 @@ print(json.dumps({
 """
 
 
-def test_what_is_drawn_for_each_kind_of_parameter(python):
+def test_random_values_for_each_kind_of_parameter(python):
     own = random_weights.environment({"load-format": random_weights.LOAD_FORMAT}, {})
     argv = [python, "-c", DRAWN]
     done = subprocess.run(argv, env=passed_on.clean_environment(own), capture_output=True, text=True, timeout=300)

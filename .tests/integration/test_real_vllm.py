@@ -84,7 +84,7 @@ def validate_records(results: Path) -> int:
     return count
 
 
-def test_the_embedded_default_survives_a_crash_and_an_interruption_and_ends_with_report_and_archive(fresh, tmp_path):
+def test_default_run_completes_after_crash_and_interruption(fresh, tmp_path):
     """kill -9 while vLLM loads over Ray, SIGTERM while a point is measured, then a plain run to the end."""
     config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text())
     # Both deployments, two of the three concurrencies, one repetition: the rest of the default is more of the same.
@@ -140,7 +140,7 @@ def test_the_embedded_default_survives_a_crash_and_an_interruption_and_ends_with
 
 
 @pytest.mark.faults
-def test_faults_of_a_live_server_are_named_and_leave_the_healthy_deployment_alone(fresh):
+def test_faults_of_live_servers_spare_the_healthy_deployment(fresh):
     """API server killed, engine killed, server stopped, exit at start, requests refused: one deployment each, one run."""
     # Another seed each: the ledger knows a deployment by what it is, not by its name.
     deployments = {

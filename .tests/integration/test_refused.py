@@ -19,7 +19,7 @@ from integration.harness import SNAKEMAKE, Checkout
         (("timeouts",), "no_progres", "no_progress"),
     ],
 )
-def test_a_misspelt_key_is_refused_with_its_line_and_the_nearest_spelling(fresh: Checkout, place: tuple[str, ...], wrong: str, right: str):
+def test_misspelt_key_is_refused_with_line_and_suggestion(fresh: Checkout, place: tuple[str, ...], wrong: str, right: str):
     section = fresh.config
     for key in place:
         section = section[key]
@@ -56,7 +56,7 @@ HOSTILE: dict[str, tuple[bytes | None, str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_file_is_refused_before_snakemake_reads_it(fresh: Checkout, name: str):
+def test_hostile_file_is_refused_before_snakemake_reads_it(fresh: Checkout, name: str):
     content, expected = HOSTILE[name]
     if content is not None:
         (fresh.path / "hostile.yaml").write_bytes(content)
@@ -72,20 +72,20 @@ def test_a_hostile_file_is_refused_before_snakemake_reads_it(fresh: Checkout, na
     assert not fresh.results.exists() and fresh.processes() == []
 
 
-def test_a_hostile_embedded_default_is_refused_too(fresh: Checkout):
+def test_hostile_default_configuration_is_refused(fresh: Checkout):
     (fresh.path / "config" / "config.yaml").write_text("run: " + "[" * 5000)
     done = subprocess.run([SNAKEMAKE, "--profile", "profiles/local"], cwd=fresh.path, capture_output=True, text=True, timeout=30)
     assert done.returncode == 2 and "config.yaml:1:" in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
-def test_a_staged_model_that_is_gone_stops_no_run_that_has_it(measured: Checkout):
+def test_finished_run_does_not_need_its_deleted_model(measured: Checkout):
     """Whoever makes a report again needs neither model nor environment."""
     measured.config["models"]["tiny"]["source"] = str(measured.path / "gone")
     done = measured.run("-n")
     assert done.rc == 0, done.text
 
 
-def test_a_second_run_is_refused_with_the_first_ones_pid_and_the_first_goes_on(checkout: Checkout):
+def test_second_run_is_refused_with_pid_of_the_first(checkout: Checkout):
     checkout.keep("a")
     first = checkout.start(STANDIN_TOKEN_S="0.1")
     checkout.wait_for_progress("chat-c1-r1: 6 requests")
@@ -102,7 +102,7 @@ def test_a_second_run_is_refused_with_the_first_ones_pid_and_the_first_goes_on(c
     checkout.assert_all_dead(seconds=2)
 
 
-def test_a_killed_run_leaves_a_lock_that_the_next_run_removes_with_a_word(checkout: Checkout):
+def test_next_run_removes_lock_of_killed_one_and_reports_it(checkout: Checkout):
     checkout.keep("a")
     killed = checkout.start(STANDIN_START_S="60")
     checkout.wait_for_progress("waiting for vLLM")
@@ -118,7 +118,7 @@ def test_a_killed_run_leaves_a_lock_that_the_next_run_removes_with_a_word(checko
     checkout.assert_all_dead(seconds=2)
 
 
-def test_runs_in_two_checkouts_leave_each_others_deployments_alone(checkouts):
+def test_runs_in_two_checkouts_do_not_disturb_each_other(checkouts):
     """Same run, deployment and attempt names, one machine: what one ends as its own leftover must not be the other's."""
     one, other = checkouts(), checkouts()
     for checkout in (one, other):
@@ -139,7 +139,7 @@ def test_runs_in_two_checkouts_leave_each_others_deployments_alone(checkouts):
     assert one.daemon("a")["ended_at"] <= other.daemon("a")["started_at"]
 
 
-def test_dry_run_asked_for_by_a_profile_writes_nothing(fresh: Checkout):
+def test_dry_run_set_in_a_profile_writes_nothing(fresh: Checkout):
     (fresh.path / "looking").mkdir()
     (fresh.path / "looking" / "config.yaml").write_text("dry-run: true\ncores: 2\n")
     done = fresh.run("--profile", "looking", profile=False)

@@ -141,16 +141,16 @@ FORETOLD = {
 """Rows whose jobs Snakemake can tell without running them, and their variants."""
 
 ELSEWHERE = {
-    "nothing": "test_first_run_measures_all_second_does_nothing_and_no_secret_is_left",
-    "failure": "test_a_server_that_does_not_start_is_a_named_gap_and_at_the_second_time_a_hole",
-    "record": "test_deleted_record_comes_back_from_the_ledger_and_nothing_is_started",
-    "point": "test_an_added_concurrency_measures_only_its_own_points",
-    "damage": "test_a_damaged_ledger_entry_is_noticed_and_its_point_measured_again_at_once",
-    "lock": "test_a_changed_list_builds_the_environments_that_are_made_from_it",
-    "option": "test_a_changed_option_runs_the_stages_of_its_deployment_alone",
-    "time-outs": "test_changed_time_outs_and_templates_make_page_and_archive_anew",
-    "ledger": "test_what_the_main_process_makes_good_lets_nothing_run",
-    "both": "test_every_product_comes_back_and_only_what_is_lost_twice_is_measured_again",
+    "nothing": "test_first_run_measures_all_and_second_does_nothing",
+    "failure": "test_server_that_never_starts_is_named_and_twice_gives_up",
+    "record": "test_deleted_record_is_restored_from_ledger",
+    "point": "test_added_concurrency_measures_only_its_points",
+    "damage": "test_damaged_ledger_entry_is_measured_again",
+    "lock": "test_changed_lock_file_rebuilds_its_environments",
+    "option": "test_changed_option_reruns_only_its_deployment",
+    "time-outs": "test_changed_timeouts_and_templates_rewrite_report_and_archive",
+    "ledger": "test_files_restored_by_main_process_rerun_nothing",
+    "both": "test_lost_files_are_restored_and_only_lost_results_remeasured",
     "cache": "test_a_model_that_is_gone_from_the_cache_loses_its_record_and_a_local_one_does_not",
 }
 """Rows with a test of their own, here or in another file."""
@@ -182,7 +182,7 @@ def test_what_runs_again(foretold: dict[tuple[str, str], Future], row: str, vari
     assert foretold[row, variant].result() == FORETOLD[row][variant].runs
 
 
-def test_a_changed_option_runs_the_stages_of_its_deployment_alone(measured: Checkout):
+def test_changed_option_reruns_only_its_deployment(measured: Checkout):
     before, other = measured.started_at("a"), measured.digests("b")
     measured.config["deployments"]["a"]["options"]["max-num-seqs"] = 8
     begin = time.time()
@@ -195,7 +195,7 @@ def test_a_changed_option_runs_the_stages_of_its_deployment_alone(measured: Chec
     assert measured.digests("b") == other and len(measured.attempts("b")) == 1
 
 
-def test_a_variable_of_the_shell_is_in_plan_and_key_unless_the_configuration_gives_it(checkout: Checkout):
+def test_inherited_variable_is_in_plan_and_key_unless_configured(checkout: Checkout):
     checkout.config["deployments"]["b"]["variables"] = {"NCCL_ALGO": "Tree"}
     export(NCCL_ALGO="Ring", OMP_NUM_THREADS="4", TRITON_CACHE_DIR="/tmp/x")(checkout)
 
@@ -208,7 +208,7 @@ def test_a_variable_of_the_shell_is_in_plan_and_key_unless_the_configuration_giv
     assert [plan["key_parts"]["variables"] for plan in (a, b)] == [{"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree"}]
 
 
-def test_changed_time_outs_and_templates_make_page_and_archive_anew(measured: Checkout):
+def test_changed_timeouts_and_templates_rewrite_report_and_archive(measured: Checkout):
     measured.config["timeouts"]["start"] = 31.0
     style = measured.path / "workflow" / "templates" / "report.css"
     style.write_text(style.read_text() + "\n/* another style */\n")
@@ -224,7 +224,7 @@ def test_changed_time_outs_and_templates_make_page_and_archive_anew(measured: Ch
     assert b'"start": 31.0' in measured.archived()["config.json"]
 
 
-def test_a_changed_list_builds_the_environments_that_are_made_from_it(measured: Checkout):
+def test_changed_lock_file_rebuilds_its_environments(measured: Checkout):
     measured.config["environments"]["locked"] = {"lock": "cpu"}
     measured.config["deployments"]["b"]["environment"] = "locked"
     record = measured.results / "environments" / "locked" / "environment.json"
@@ -237,7 +237,7 @@ def test_a_changed_list_builds_the_environments_that_are_made_from_it(measured: 
     assert measured.foretold(target) == {"build_environment/locked"}
 
 
-def test_what_the_main_process_makes_good_lets_nothing_run(measured: Checkout):
+def test_files_restored_by_main_process_rerun_nothing(measured: Checkout):
     stored = {path: path.read_bytes() for path in measured.results.glob("ledger/*/*/raw.json")}
     lose("ledger", "config.json", "sources.json")(measured)
     begin = time.time()
@@ -251,7 +251,7 @@ def test_what_the_main_process_makes_good_lets_nothing_run(measured: Checkout):
     assert (measured.results / "config.json").exists() and (measured.results / "sources.json").exists()
 
 
-def test_every_product_comes_back_and_only_what_is_lost_twice_is_measured_again(measured: Checkout):
+def test_lost_files_are_restored_and_only_lost_results_remeasured(measured: Checkout):
     before, other, raw = measured.started_at("a"), measured.started_at("b"), measured.digests("b")
     key = measured.points("a")["chat-c1-r1"]["key"]
     kept = ("logs", "benchmarks", "ledger", "attempts")
@@ -278,7 +278,7 @@ def test_every_product_comes_back_and_only_what_is_lost_twice_is_measured_again(
     measured.assert_all_dead(seconds=2)
 
 
-def test_every_row_of_the_table_has_its_test():
+def test_every_row_of_the_ledger_table_has_a_test():
     text = (ROOT / "docs" / "explanation" / "ledger.md").read_text()
     table = text.partition("| row | you change or lose |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE)

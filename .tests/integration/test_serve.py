@@ -85,7 +85,7 @@ def assert_nothing_left(checkout: Checkout) -> None:
     assert "Nothing lives" in servemark(checkout, "status").stdout
 
 
-def test_an_endpoint_is_used_shown_and_stopped_and_serves_again_when_asked_again(only_a: Checkout):
+def test_endpoint_is_used_listed_stopped_and_served_again(only_a: Checkout):
     running = serve(only_a)
     folder = endpoint(only_a)
     key_file = (attempt(only_a) / "api-key").resolve()
@@ -133,7 +133,7 @@ def test_an_endpoint_is_used_shown_and_stopped_and_serves_again_when_asked_again
     assert not list((only_a.results / "deployments" / "a").glob("attempts")), "measuring knows nothing of it"
 
 
-def test_a_server_that_dies_is_a_failure_with_its_cause(only_a: Checkout):
+def test_died_server_is_a_failure_with_its_cause(only_a: Checkout):
     running = serve(only_a)
     server = json.loads((attempt(only_a) / "daemons" / "server.json").read_text())
     os.kill(server["pid"], signal.SIGKILL)
@@ -160,7 +160,7 @@ def test_a_server_that_dies_is_a_failure_with_its_cause(only_a: Checkout):
         assert fact in text, fact
 
 
-def test_a_server_that_does_not_come_up_is_a_failure_and_leaves_nothing(only_a: Checkout):
+def test_server_that_does_not_start_is_a_failure_and_leaves_nothing(only_a: Checkout):
     only_a.inject("exit_at_start")
     done = only_a.run("--", held_target("a"))
     assert done.rc == 1
@@ -169,7 +169,7 @@ def test_a_server_that_does_not_come_up_is_a_failure_and_leaves_nothing(only_a: 
     assert_nothing_left(only_a)
 
 
-def test_a_kill_of_the_main_process_ends_the_endpoint_and_the_next_one_comes_up(only_a: Checkout):
+def test_killed_main_process_ends_the_endpoint_and_next_one_starts(only_a: Checkout):
     running = serve(only_a)
     running.interrupt(signal.SIGKILL)
     running.wait(15)
@@ -181,7 +181,7 @@ def test_a_kill_of_the_main_process_ends_the_endpoint_and_the_next_one_comes_up(
     assert_nothing_left(only_a)
 
 
-def test_on_one_machine_several_endpoints_are_refused_with_the_target_of_each(checkout: Checkout):
+def test_several_endpoints_on_one_machine_are_refused_with_targets(checkout: Checkout):
     for targets in (["serve"], [held_target("a"), held_target("b")]):
         done = checkout.run("--", *targets)
         assert done.rc == 2
@@ -193,7 +193,7 @@ def test_on_one_machine_several_endpoints_are_refused_with_the_target_of_each(ch
     assert_nothing_left(checkout)
 
 
-def test_a_deployment_that_is_measured_is_shown_and_stopped_and_its_points_say_so(only_a: Checkout):
+def test_measured_deployment_is_listed_and_stopped(only_a: Checkout):
     running = only_a.start(STANDIN_TOKEN_S="0.2")
     only_a.wait_for_progress("chat-c1-r1: 6 requests")
     (shown,) = living(only_a)
@@ -209,7 +209,7 @@ def test_a_deployment_that_is_measured_is_shown_and_stopped_and_its_points_say_s
     only_a.assert_all_dead()
 
 
-def test_the_machine_is_waited_for_and_a_waiting_deployment_can_be_stopped(checkouts):
+def test_deployment_that_waits_for_the_machine_can_be_stopped(checkouts):
     first, second = checkouts(), checkouts()
     for each in (first, second):
         each.keep("a")
@@ -225,7 +225,7 @@ def test_the_machine_is_waited_for_and_a_waiting_deployment_can_be_stopped(check
     assert_nothing_left(first)
 
 
-def test_a_server_that_hangs_is_shown_as_silent_and_can_be_stopped(only_a: Checkout):
+def test_hanging_server_is_listed_as_silent_and_can_be_stopped(only_a: Checkout):
     only_a.inject("none")
     running = serve(only_a)
     only_a.inject("hang")
@@ -249,7 +249,7 @@ def test_requests_in_flight_are_counted(only_a: Checkout):
     assert running.wait(STOPPED_S).rc == 0
 
 
-def test_a_copied_checkout_leaves_the_originals_endpoint_alone(only_a: Checkout):
+def test_copied_checkout_does_not_stop_the_originals_endpoint(only_a: Checkout):
     running = serve(only_a)
     (shown,) = living(only_a)
     copy = Checkout(only_a.path.with_name("copy"), only_a.runtime, only_a.config)

@@ -33,7 +33,7 @@ def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return found
 
 
-def test_the_printed_python_runs_with_openai_of_any_version(checkout: Checkout, pythons: dict[str, str], tmp_path):
+def test_printed_python_runs_with_old_and_new_openai(checkout: Checkout, pythons: dict[str, str], tmp_path):
     checkout.keep("a")
     running = serve(checkout)
     page = (checkout.results / "serving" / "a" / how_to_use.NAME).read_text()

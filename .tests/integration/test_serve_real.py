@@ -85,7 +85,7 @@ def gained(server: str, key: str, act: Callable[[], object]) -> dict[str, int]:
     return {engine: after[engine] - before.get(engine, 0) for engine in sorted(after)}
 
 
-def test_the_router_gives_each_data_parallel_engine_as_many_requests(real):
+def test_router_gives_each_data_parallel_engine_as_many_requests(real):
     """vLLM's own balancing leaves one engine with more than another; the router names the engine, and real vLLM obeys."""
     deployment = real.config["deployments"]["a"]
     deployment["topology"] = {"data_parallel": 2, "balancing": "router"}
@@ -111,7 +111,7 @@ def test_the_router_gives_each_data_parallel_engine_as_many_requests(real):
     assert_nothing_left(real)
 
 
-def test_the_code_of_the_page_works_with_the_openai_client_and_requests_are_counted(real, tmp_path):
+def test_printed_python_works_and_its_requests_are_counted(real, tmp_path):
     running = serve(real, seconds=700)
     url = living(real)[0]["url"]
     idle = HTTPConnection(*url.removeprefix("http://").split(":"), timeout=10)

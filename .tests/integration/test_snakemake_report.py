@@ -8,7 +8,7 @@ from integration.harness import Checkout
 NOWHERE = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy"), "http://127.0.0.1:9")
 
 
-def test_snakemakes_report_of_a_finished_run_has_the_results_and_their_captions(measured: Checkout):
+def test_snakemake_report_has_results_and_captions(measured: Checkout):
     before = measured.digests("a")
     done = measured.run("--report", "own.html", **NOWHERE)
     assert done.rc == 0 and "Report created" in done.text, done.text
@@ -27,7 +27,7 @@ def test_snakemakes_report_of_a_finished_run_has_the_results_and_their_captions(
     assert not (measured.path / ".snakemake" / "servemark-owner.json").exists(), "looking claims nothing"
 
 
-def test_snakemakes_report_without_results_says_which_file_is_missing(fresh: Checkout):
+def test_snakemake_report_without_results_names_missing_file(fresh: Checkout):
     done = fresh.run("--report", "own.html", **NOWHERE)
     assert done.rc == 1 and "marked for report but does not exist" in done.text, done.text
     assert "Traceback" not in done.text and not (fresh.path / "own.html").exists()

@@ -29,7 +29,7 @@ def kill_everything(checkout: Checkout) -> None:
 @pytest.mark.full
 @pytest.mark.real
 @pytest.mark.timeout(900)
-def test_real_vllm_leaves_nothing_even_killed_and_run_again(fresh: Checkout, tmp_path: Path) -> None:
+def test_killed_real_vllm_leaves_nothing_after_a_rerun(fresh: Checkout, tmp_path: Path) -> None:
     before, temporary = abandoned(), tmp_path / "temporary"
     temporary.mkdir()
     fresh.config = real(fresh, {"a": TINY, "b": TINY | {"topology": {"tensor_parallel": 2, "executor": "mp"}}}, requests=20)

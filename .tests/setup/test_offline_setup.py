@@ -16,7 +16,7 @@ ROOT = harness.ROOT
 LOCK = Lock("workflow", ROOT / "envs" / "workflow.lock", ())
 
 
-def test_make_setup_needs_the_files_of_the_lock_and_no_index(tmp_path: Path) -> None:
+def test_make_setup_needs_only_the_files_in_the_lock(tmp_path: Path) -> None:
     files = tmp_path / "files"
     pip = [
         sys.executable,

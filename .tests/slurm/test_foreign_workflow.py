@@ -108,7 +108,7 @@ def test_two_rules_run_as_two_jobs(new_workflow: Callable[[], Run], python: Path
 
 
 @pytest.mark.faults
-def test_next_run_cancels_jobs_of_one_killed_with_its_guard(new_workflow: Callable[[], Run], python: Path) -> None:
+def test_next_run_cancels_jobs_of_run_killed_with_its_guard(new_workflow: Callable[[], Run], python: Path) -> None:
     run = start(new_workflow(), python, seconds=100)
     job = run.job("RUNNING")
     for pid in run.until(run.guards, 5, "the guard is there"):

@@ -111,7 +111,7 @@ def test_client_node_in_one_allocation_with_gpu_nodes(quiet: Sandbox) -> None:
 
 
 @needs_slurm
-def test_nodes_are_worlds_of_their_own(cluster: Sandbox) -> None:
+def test_nodes_have_separate_namespaces(cluster: Sandbox) -> None:
     cluster.run(["touch", "/tmp/mark", str(cluster.folder / "shared-mark")], node="node1", check=True)
     try:
         seen = cluster.run(["ls", "/tmp", str(cluster.folder)], node="node2").stdout.split()
@@ -166,7 +166,7 @@ def test_daemon_of_a_job(request: pytest.FixtureRequest, name: str, survives: bo
 
 @pytest.mark.full
 @needs_slurm
-def test_accounting_tells_how_a_job_ended(quiet: Sandbox) -> None:
+def test_accounting_records_the_end_of_a_job(quiet: Sandbox) -> None:
     job = submit(quiet, "exit 3")
 
     def ended() -> str | None:
@@ -278,7 +278,7 @@ def test_power_cut(plain: Sandbox) -> None:
 
 
 @needs_slurm
-def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+def test_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log/mine").touch()
     with pytest.raises(SandboxError, match="not empty"):
@@ -288,7 +288,7 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @needs_slurm
-def test_stop_after_the_starter_was_killed(tmp_path: Path) -> None:
+def test_stop_after_the_starting_process_was_killed(tmp_path: Path) -> None:
     here = Path(__file__).parent
     argv = [sys.executable, "-m", "sandbox", "start", str(tmp_path), "--no-accounting"]
     starter = subprocess.Popen(argv, cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

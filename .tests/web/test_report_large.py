@@ -11,7 +11,7 @@ from servemark.report.page import render
 DESKTOP = {"width": 1280, "height": 900}
 
 
-def test_a_page_of_20000_measurements_opens_with_its_tables_and_plots(visit, shots, capsys):
+def test_report_of_20000_measurements_opens_with_tables_and_plots(visit, shots, capsys):
     html = render(report_data_large.large(1000, 10, 2))
     assert len(html.encode()) < 10_000_000
     begin = time.monotonic()

@@ -14,7 +14,7 @@ from servemark.report.page import render
 
 
 @pytest.mark.parametrize("build", BUILDS, ids=[build.__name__ for build in BUILDS])
-def test_page_asks_for_nothing_and_breaks_no_policy(visit, build):
+def test_report_loads_nothing_and_breaks_no_policy(visit, build):
     visited = visit(render(build()), viewport=DESKTOP)
     assert visited.page.title() == f"{build().run}: servemark report"
     quiet(visited)
@@ -37,7 +37,7 @@ def test_policy_stops_a_foreign_script_and_eval(visit):
     assert visited.page.title() == "demo: servemark report"
 
 
-def test_every_plot_stands_with_one_mark_a_measurement(visit):
+def test_every_plot_has_one_mark_for_each_measurement(visit):
     page = visit(render(report_data.demo()), viewport=DESKTOP).page
     assert {chart: points(page, chart).count() for chart in CURVES} == dict.fromkeys(CURVES, 12)
     assert page.locator("[data-drawing=startup] svg .mark-rect.role-mark path").count() == 5 + 6
@@ -130,7 +130,7 @@ def test_plot_is_saved_as_svg(visit):
     assert download.value.path().read_text().startswith("<svg")
 
 
-def test_another_workload_is_drawn_when_chosen(visit):
+def test_chosen_workload_is_drawn(visit):
     visited = visit(render(report_data.troubled()), viewport=DESKTOP)
     page = visited.page
     assert [text.split(",")[0] for text in page.locator("#panel option").all_inner_texts()] == ["chat", "burst"]
@@ -143,7 +143,7 @@ def test_another_workload_is_drawn_when_chosen(visit):
     quiet(visited)
 
 
-def test_invalid_figures_appear_nowhere(visit):
+def test_invalid_results_appear_nowhere(visit):
     page = visit(render(report_data.troubled()), viewport=DESKTOP).page
     whole = page.evaluate("() => document.documentElement.outerHTML")
     for shown in (str(report_data.POISON), formatting.number(report_data.POISON), "98,765", "98765"):
@@ -170,7 +170,7 @@ def test_hostile_text_is_shown_and_inert(visit):
 
 
 @pytest.mark.parametrize("build", BUILDS, ids=[build.__name__ for build in BUILDS])
-def test_phone_needs_no_sideways_scrolling(visit, shots, build):
+def test_phone_needs_no_horizontal_scrolling(visit, shots, build):
     visited = visit(render(build()), viewport=PHONE, device_scale_factor=2, is_mobile=True, has_touch=True)
     page = visited.page
     assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
@@ -264,7 +264,7 @@ def test_printed_tables_fit_the_paper(visit, shots, build):
     assert not page.locator("nav").is_visible()
 
 
-def test_two_nodes_show_where_they_ran_and_figures_per_device(visit):
+def test_report_of_two_nodes_has_places_and_results_per_device(visit):
     visited = visit(render(report_data_cluster.two_nodes()), viewport=DESKTOP)
     page = visited.page
     assert page.get_by_role("link", name="Cluster").get_attribute("href") == "#cluster"
@@ -279,13 +279,13 @@ def test_two_nodes_show_where_they_ran_and_figures_per_device(visit):
     quiet(visited)
 
 
-def test_a_laptops_page_has_no_section_on_clusters(visit):
+def test_report_of_a_laptop_has_no_cluster_section(visit):
     page = visit(render(report_data.demo()), viewport=DESKTOP).page
     assert page.locator("#cluster").count() == 0
     assert page.get_by_role("radio", name="per device").count() == 0
 
 
-def test_run_without_any_measurement_says_so(visit):
+def test_report_without_measurements_states_it(visit):
     empty = replace(report_data.demo(), measurements=[], startups={}, stopped={})
     visited = visit(render(empty), viewport=DESKTOP)
     assert visited.page.locator("#headline .big").all_inner_texts() == ["no figure", "no figure"]

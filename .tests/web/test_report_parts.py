@@ -20,7 +20,7 @@ def lines(page, chart: str):
     return page.locator(f"[data-drawing={chart}] svg .mark-line.role-mark path")
 
 
-def test_bins_and_timeline_stand_soon_and_are_named(visit):
+def test_bins_and_timeline_are_drawn_soon_and_named(visit):
     visited = visit(render(report_data.demo()), viewport=DESKTOP)
     page = visited.page
     for chart in BINS:
@@ -34,7 +34,7 @@ def test_bins_and_timeline_stand_soon_and_are_named(visit):
     quiet(visited)
 
 
-def test_another_load_is_drawn_and_tabled_when_chosen(visit):
+def test_chosen_load_is_drawn_and_tabled(visit):
     visited = visit(render(report_data.troubled()), viewport=DESKTOP)
     page = visited.page
     assert page.locator("#load").input_value() == "load-2", "the heaviest load of the first workload"
@@ -53,7 +53,7 @@ def test_another_load_is_drawn_and_tabled_when_chosen(visit):
     quiet(visited)
 
 
-def test_a_bin_tells_its_range_and_count(visit):
+def test_bin_tooltip_has_range_and_count(visit):
     page = visit(render(report_data.demo()), viewport=DESKTOP).page
     page.locator("[data-drawing=bins-e2el]").scroll_into_view_if_needed()
     heights = [bar.bounding_box()["height"] for bar in bars(page, "bins-e2el").all()]
@@ -64,7 +64,7 @@ def test_a_bin_tells_its_range_and_count(visit):
     assert {"Deployment", "Milliseconds", "Requests", "Share (%)"} <= set(said) and " to " in said[said.index("Milliseconds") + 1]
 
 
-def test_the_legend_hides_a_deployment_in_the_bins_too_and_both_legends_agree(visit):
+def test_legend_hides_a_deployment_in_curves_and_bins(visit):
     page = visit(render(report_data.demo()), viewport=DESKTOP).page
     buttons = page.get_by_role("button", name="ray-tp2")
     assert buttons.count() == 2
@@ -78,7 +78,7 @@ def test_the_legend_hides_a_deployment_in_the_bins_too_and_both_legends_agree(vi
     assert [lines(page, chart).count() for chart in BINS] == [2] * 4
 
 
-def test_another_points_timeline_is_drawn_when_chosen(visit):
+def test_timeline_of_chosen_point_is_drawn(visit):
     visited = visit(render(report_data_cluster.two_nodes()), viewport=DESKTOP)
     page = visited.page
     assert page.locator("#point option:checked").inner_text().startswith("tp2-x4: chat, concurrency\u00a0512")
@@ -97,7 +97,7 @@ def test_another_points_timeline_is_drawn_when_chosen(visit):
     quiet(visited)
 
 
-def test_a_failed_attempt_leads_to_its_failure_with_the_quoted_lines(visit):
+def test_failed_attempt_links_to_its_failure(visit):
     visited = visit(render(report_data.troubled()), viewport=DESKTOP)
     page = visited.page
     page.locator("#attempts").get_by_role("link", name="await_ready: server_exited").click()
@@ -109,7 +109,7 @@ def test_a_failed_attempt_leads_to_its_failure_with_the_quoted_lines(visit):
 
 
 @pytest.mark.parametrize("build", BUILDS, ids=[build.__name__ for build in BUILDS])
-def test_axe_objects_to_nothing(visit, axe, build):
+def test_axe_finds_no_violation(visit, axe, build):
     page = visit(render(build()), viewport=DESKTOP).page
     page.evaluate("() => { for (const part of document.querySelectorAll('details')) part.open = true; }")
     for scheme, size in (("light", DESKTOP), ("dark", DESKTOP), ("light", PHONE)):
@@ -119,7 +119,7 @@ def test_axe_objects_to_nothing(visit, axe, build):
         assert axe(page) == []
 
 
-def test_every_control_is_reached_by_the_tab_key_and_shows_it(visit):
+def test_tab_key_reaches_every_control_visibly(visit):
     page = visit(render(report_data.troubled()), viewport=DESKTOP).page
     wanted = page.evaluate(
         """() => [...document.querySelectorAll('a[href], button, select, summary, .scroll, pre, .choice input:checked')]
@@ -145,7 +145,7 @@ def test_every_control_is_reached_by_the_tab_key_and_shows_it(visit):
     assert reached == wanted
 
 
-def test_paper_has_the_plots_and_not_the_tables_of_bins(visit, tmp_path):
+def test_printed_report_has_plots_but_no_tables_of_bins(visit, tmp_path):
     page = visit(render(report_data.troubled()), viewport={"width": 718, "height": 1000}).page
     page.pdf(path=tmp_path / "report.pdf", print_background=True, prefer_css_page_size=True)
     page.emulate_media(media="print")
@@ -155,7 +155,7 @@ def test_paper_has_the_plots_and_not_the_tables_of_bins(visit, tmp_path):
     assert page.locator("#load").is_visible(), "which load the bins are of"
 
 
-def test_without_javascript_everything_but_the_plots_is_there(visit):
+def test_report_without_javascript_lacks_only_the_plots(visit):
     page = visit(render(report_data_cluster.two_nodes()), viewport=DESKTOP, java_script_enabled=False).page
     assert page.locator("#comparison tbody tr").count() == 6
     assert page.locator("#timeline tbody tr").count() == 18

@@ -64,7 +64,7 @@ def site_packages(checkout: RealCheckout) -> Path:
     return found
 
 
-def test_what_is_wrong_with_the_nodes_is_found_before_a_model_is_loaded(checkout: RealCheckout, new_injury: Callable[[], Injury]) -> None:
+def test_faulty_nodes_are_found_before_a_model_is_loaded(checkout: RealCheckout, new_injury: Callable[[], Injury]) -> None:
     def found(fault: str, pattern: str) -> None:
         injury = new_injury()
         injury.of(fault, pattern)
@@ -102,7 +102,7 @@ def test_what_is_wrong_with_the_nodes_is_found_before_a_model_is_loaded(checkout
     assert checkout.results.joinpath("ledger").is_dir() is False or not list(checkout.results.glob("ledger/*/*.json"))
 
 
-def test_nodes_or_devices_that_slurm_does_not_have_are_refused_before_anything_is_submitted(
+def test_missing_nodes_or_devices_are_refused_before_submission(
     checkout: RealCheckout, new_injury: Callable[[], Injury]
 ) -> None:
     jobs = len(checkout.cluster.jobs())
@@ -126,7 +126,7 @@ def test_nodes_or_devices_that_slurm_does_not_have_are_refused_before_anything_i
     assert len(checkout.cluster.jobs()) == jobs, "nothing was submitted"
 
 
-def test_an_allocation_that_is_too_small_is_named(checkout: RealCheckout, new_injury: Callable[[], Injury]) -> None:
+def test_too_small_allocation_is_named(checkout: RealCheckout, new_injury: Callable[[], Injury]) -> None:
     """A run by hand inside a job with less than the topology wants: the scheduler's part is not ours then."""
     over_two = {"nodes": 2, "tensor_parallel": 2, "executor": "ray"}
     cases = (
@@ -159,7 +159,7 @@ def test_an_allocation_that_is_too_small_is_named(checkout: RealCheckout, new_in
         injury.left = "nothing"
 
 
-def test_ranks_that_do_not_find_each_other_are_explained(checkout: RealCheckout, new_injury: Callable[[], Injury]) -> None:
+def test_ranks_that_cannot_connect_are_explained(checkout: RealCheckout, new_injury: Callable[[], Injury]) -> None:
     """First as the nodes of a sandbox are without its cluster file's variables, then with a /dev/shm each, as real nodes have it."""
     injury = new_injury()
     injury.of(

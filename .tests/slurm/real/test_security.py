@@ -177,16 +177,16 @@ def curl(cluster: Sandbox, node: str, address: str, route: str) -> dict:
 
 
 @pytest.mark.timeout(400)
-def test_secrets_of_the_user_and_the_run_are_stored_nowhere(lived: Lived, tmp_path: Path) -> None:
+def test_secrets_of_user_and_run_are_stored_nowhere(lived: Lived, tmp_path: Path) -> None:
     assert lived.done is not None and lived.done.rc == 0, lived.done and lived.done.text
     assert_no_canary(lived, tmp_path)
 
 
-def test_no_other_user_reads_what_is_not_a_result(lived: Lived) -> None:
+def test_other_users_read_only_results(lived: Lived) -> None:
     assert_closed_files(lived)
 
 
-def test_nobody_without_the_key_is_answered_on_either_node(lived: Lived) -> None:
+def test_requests_without_the_key_are_refused_on_both_nodes(lived: Lived) -> None:
     assert {route: answer["http"] for route, answer in lived.answers.items()} == {
         f"{node}: {route}": "401" for node in NODES for route in ROUTES
     }
@@ -225,7 +225,7 @@ REFUSALS = ("no connection", "HTTP 401", "gRPC UNAUTHENTICATED")
 @pytest.mark.faults
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("kind", CASES)
-def test_another_user_gets_what_docs_security_lists_and_no_more(
+def test_ports_give_other_users_only_what_docs_security_lists(
     kind: str, real_checkouts: Callable[[], RealCheckout], tmp_path: Path
 ) -> None:
     checkout = real_checkouts()

@@ -41,7 +41,7 @@ def test_cancelled_by_a_user(checkout: ScheduledCheckout, injury: Injury, when: 
 
 
 @pytest.mark.parametrize("when", ["loading", "measuring"])
-def test_its_time_is_over(checkout: ScheduledCheckout, injury: Injury, when: str) -> None:
+def test_job_runs_into_its_time_limit(checkout: ScheduledCheckout, injury: Injury, when: str) -> None:
     injury.of(f"wall time over while {when}", r"a/chat-c2-r1 +out_of_time", "out_of_time")
     # The keeper ends everything 33 s before: stop 3 s + 30 s for the records.
     checkout.site["max_minutes"] = 1 if when == "loading" else 2
@@ -120,7 +120,7 @@ def test_nodes_are_drained(checkout: ScheduledCheckout, injury: Injury) -> None:
         checkout.cluster.wait_idle()
 
 
-def test_slurmd_is_lost(checkout: ScheduledCheckout, injury: Injury) -> None:
+def test_lost_slurmd(checkout: ScheduledCheckout, injury: Injury) -> None:
     """Its processes live on. The controller tells the keeper's sruns of the lost node, so keeper and stages end without slurmd; a server
     whose srun's end did not come through ends when it has heard nothing of its keeper for a while."""
     injury.of("slurmd killed, its processes live on", r"deployment a \(job \d+\): node \S+ failed after \S+")
@@ -150,7 +150,7 @@ def test_slurmd_is_lost(checkout: ScheduledCheckout, injury: Injury) -> None:
         checkout.cluster.wait_idle()
 
 
-def test_a_frozen_node_comes_back_after_another_has_done_its_work(checkout: ScheduledCheckout, injury: Injury) -> None:
+def test_frozen_node_wakes_up_after_a_rerun_elsewhere(checkout: ScheduledCheckout, injury: Injury) -> None:
     """All processes stand still while Slurm gives the node up and a rerun completes elsewhere; then they go on."""
     injury.of("node frozen, given up, and back after the rerun", r"deployment a \(job \d+\): node \S+ failed after \S+")
     running, job, before = measuring(checkout)
@@ -195,7 +195,7 @@ def controller_away(cluster: Sandbox, seconds: float) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("when", ["submitting", "measuring"])
-def test_the_controller_is_away_for_45_s(checkout: ScheduledCheckout, injury: Injury, when: str) -> None:
+def test_slurmctld_is_down_for_45_s(checkout: ScheduledCheckout, injury: Injury, when: str) -> None:
     injury.of(f"slurmctld down 45 s while {when}", r"Slurm responds again after \d+ s", "waits, reports it, continues")
     if when == "submitting":
         running = begin(checkout)
@@ -213,7 +213,7 @@ def test_the_controller_is_away_for_45_s(checkout: ScheduledCheckout, injury: In
     assert {name: after[name] for name in before} == before
 
 
-def test_the_accounting_daemon_is_away(checkout: ScheduledCheckout, injury: Injury) -> None:
+def test_slurmdbd_is_down(checkout: ScheduledCheckout, injury: Injury) -> None:
     injury.of(
         "slurmdbd down from before the submission to after the end",
         r"job \d+ COMPLETED",
@@ -236,7 +236,7 @@ def test_the_accounting_daemon_is_away(checkout: ScheduledCheckout, injury: Inju
 
 @core
 @pytest.mark.parametrize(("key", "value"), [("account", "nobodys"), ("partition", "nowhere"), ("qos", "golden"), ("gpus_per_node", 99)])
-def test_refused_before_anything_is_submitted(checkout: ScheduledCheckout, injury: Injury, key: str, value: object) -> None:
+def test_refused_before_submission(checkout: ScheduledCheckout, injury: Injury, key: str, value: object) -> None:
     injury.of(f"{key}: {value}", rf"Slurm refuses the request \(see [\w, .]*{key}[\w, .]*\): .+")
     begin_ = time.monotonic()
     checkout.site[key] = value
@@ -250,7 +250,7 @@ def test_refused_before_anything_is_submitted(checkout: ScheduledCheckout, injur
     injury.mended_by(checkout.run("--until", "confirm_plans"))
 
 
-def test_refused_at_the_submission_of_the_group(checkout: ScheduledCheckout, injury: Injury) -> None:
+def test_refused_at_submission_of_the_group(checkout: ScheduledCheckout, injury: Injury) -> None:
     injury.of("partition closed between check and submission", r"deployment a: Slurm refused it: .+")
     running = begin(checkout)
     checkout.wait_for_progress("1 ranks", seconds=60)

@@ -64,7 +64,7 @@ def test_interrupted_while_pending(checkout: ScheduledCheckout, injury: Injury) 
     assert_mended(checkout, injury, {})
 
 
-def test_interrupted_while_slurm_is_being_asked(checkout: ScheduledCheckout, injury: Injury) -> None:
+def test_interrupted_during_a_slurm_query(checkout: ScheduledCheckout, injury: Injury) -> None:
     injury.of("Ctrl-C during a status query", r"servemark: SIGINT: ending the running stages")
     tools = checkout.path / "slow"
     tools.mkdir()
@@ -126,7 +126,7 @@ def guards(checkout: ScheduledCheckout) -> list[int]:
     return [p.pid for p in checkout.where(guard.__name__).get("login", [])]
 
 
-def test_the_main_process_is_itself_a_job_and_its_time_is_over(checkout: ScheduledCheckout, injury: Injury) -> None:
+def test_main_process_is_a_job_that_runs_into_its_time_limit(checkout: ScheduledCheckout, injury: Injury) -> None:
     injury.of("the main process's own job reaches its time limit", r"the job that this process runs in ends in 30 s")
     checkout.keep("a")
     checkout.inject("none")
@@ -177,7 +177,7 @@ def _inner(running: Running) -> int:
 # What is there already
 
 
-def test_somebody_elses_server_on_the_configured_port(checkout: ScheduledCheckout, injury: Injury) -> None:
+def test_foreign_server_on_the_configured_port(checkout: ScheduledCheckout, injury: Injury) -> None:
     injury.of("another program listens on the configured port", r"a/chat-c1-r1 +port_taken", "port_taken")
     checkout.config["deployments"]["a"]["port"] = 18123
     code = "import http.server as h; h.ThreadingHTTPServer(('0.0.0.0', 18123), h.SimpleHTTPRequestHandler).serve_forever()"
@@ -196,7 +196,7 @@ def test_somebody_elses_server_on_the_configured_port(checkout: ScheduledCheckou
     assert_mended(checkout, injury, {})
 
 
-def test_what_an_earlier_run_has_left_is_ended_by_the_next(
+def test_leftovers_of_earlier_run_are_ended_by_the_next(
     checkouts: Callable[..., ScheduledCheckout], loose: Sandbox, injury: Injury
 ) -> None:
     """Without control groups, a process that hides outlives job and keeper: vLLM's engine does when the server is killed."""

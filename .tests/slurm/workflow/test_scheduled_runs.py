@@ -76,7 +76,7 @@ def two(module_checkouts: Callable[..., ScheduledCheckout]) -> Two:
     return Two(checkout, running.wait(RUN_S), text, server, node)
 
 
-def test_two_deployments_are_measured_at_once_on_two_nodes(two: Two) -> None:
+def test_two_deployments_are_measured_in_parallel_on_two_nodes(two: Two) -> None:
     assert two.done.rc == 0, two.done.text
     two.checkout.assert_nothing_left(5)
     rows = two.checkout.rows()
@@ -92,7 +92,7 @@ def test_two_deployments_are_measured_at_once_on_two_nodes(two: Two) -> None:
     assert max(min(a.values()), min(b.values())) < min(max(a.values()), max(b.values())), measured
 
 
-def test_only_what_needs_the_nodes_is_a_job(two: Two, planned: ScheduledCheckout) -> None:
+def test_only_stages_that_need_nodes_are_jobs(two: Two, planned: ScheduledCheckout) -> None:
     assert {e["name"] for e in planned.journal("submitted")} == {"probe_hardware", "check_environment"}
     every = two.checkout.journal("submitted")
     # The environment is checked again, because the cluster file names modules now.
@@ -107,14 +107,14 @@ def test_only_what_needs_the_nodes_is_a_job(two: Two, planned: ScheduledCheckout
         assert rules and set(rules[1].split()) == live, script
 
 
-def test_the_cluster_files_variables_and_modules_reach_the_server(two: Two) -> None:
+def test_variables_and_modules_of_cluster_file_reach_the_server(two: Two) -> None:
     assert two.node in ("node1", "node2")
     assert two.server["NCCL_SOCKET_IFNAME"] == "hsn" and two.server["OF_THE_DEPLOYMENT"] == "1"
     assert two.server["STANDIN_MODULE"] == "fabric/1.2;gcc/13;"
     assert two.server["CUDA_VISIBLE_DEVICES"] == "0"
 
 
-def test_time_is_asked_for_by_the_points_that_lack(two: Two) -> None:
+def test_time_limit_depends_on_the_missing_points(two: Two) -> None:
     for name in "ab":
         [job] = submitted(two.checkout, f"deployment {name}")
         assert limit_minutes(two.checkout, job) == 5 + 2 * 1
@@ -136,7 +136,7 @@ def test_accounting_has_the_jobs(two: Two) -> None:
         assert job["attempts"] and record["gpu_hours_allocated"] > 0
 
 
-def test_a_second_run_does_nothing(two: Two) -> None:
+def test_second_run_does_nothing(two: Two) -> None:
     before, jobs = two.checkout.digests("a") | two.checkout.digests("b"), len(two.checkout.journal("submitted"))
     again = two.checkout.run()
     assert again.rc == 0 and "Nothing to be done" in again.text, again.text
@@ -185,7 +185,7 @@ def test_servers_over_two_nodes_and_the_client_on_a_third(checkout: ScheduledChe
     assert not list(checkout.path.glob("slurm-*.out")), "its output goes where every job's goes"
 
 
-def test_short_jobs_fit_next_to_other_jobs_and_tell_of_the_whole_node(fresh: ScheduledCheckout) -> None:
+def test_short_jobs_share_a_node_and_report_all_of_it(fresh: ScheduledCheckout) -> None:
     others = [
         fresh.cluster.run(
             ["sbatch", "--parsable", "--account=research", f"--nodelist={node}", "--gres=gpu:3", "--cpus-per-task=12", "--mem=40000",
@@ -210,7 +210,7 @@ def test_short_jobs_fit_next_to_other_jobs_and_tell_of_the_whole_node(fresh: Sch
     fresh.assert_nothing_left(5)
 
 
-def test_an_environment_is_built_in_a_job_when_the_cluster_file_says_so(fresh: ScheduledCheckout) -> None:
+def test_environment_is_built_in_a_job_if_configured(fresh: ScheduledCheckout) -> None:
     fresh.site |= {
         "build_on": "job",
         "stage_on": "job",
@@ -294,7 +294,7 @@ def _begin_the_long_one(short_run: Callable[[], Short]) -> None:
     """Whatever test comes first."""
 
 
-def test_near_the_end_of_its_time_it_stops_between_points_and_a_rerun_measures_the_one_that_lacks(
+def test_run_stops_between_points_before_its_time_limit(
     short_run: Callable[[], Short],
 ) -> None:
     run = short_run()

@@ -48,7 +48,7 @@ def assert_nothing_left(checkout: ScheduledCheckout) -> None:
     assert "Nothing lives" in servemark(checkout, "status").stdout
 
 
-def test_each_endpoint_has_a_job_is_seen_from_the_login_node_and_stopped_there(checkout: ScheduledCheckout) -> None:
+def test_endpoints_are_listed_and_stopped_from_the_login_node(checkout: ScheduledCheckout) -> None:
     checkout.site["max_minutes"] = 30
     running = serve(checkout, "a", "b")
     assert "cannot reach" not in running.text
@@ -77,7 +77,7 @@ def test_each_endpoint_has_a_job_is_seen_from_the_login_node_and_stopped_there(c
     assert_nothing_left(checkout)
 
 
-def test_an_address_that_the_login_node_cannot_reach_comes_with_a_tunnel(checkout: ScheduledCheckout) -> None:
+def test_unreachable_address_is_printed_with_an_ssh_tunnel(checkout: ScheduledCheckout) -> None:
     """eth0 of the nodes ends nowhere on the login node; their other network reaches it, so ssh would go that way."""
     checkout.keep("a")
     checkout.site["interface"] = "eth0"
@@ -103,7 +103,7 @@ def test_an_address_that_the_login_node_cannot_reach_comes_with_a_tunnel(checkou
     assert_nothing_left(checkout)
 
 
-def test_a_job_that_slurm_has_ended_is_not_alive_whatever_the_files_say(checkout: ScheduledCheckout) -> None:
+def test_job_ended_by_slurm_is_not_listed_as_alive(checkout: ScheduledCheckout) -> None:
     checkout.keep("a")
     running = serve(checkout, "a")
     (job,) = checkout.queue()
@@ -126,7 +126,7 @@ def test_a_job_that_slurm_has_ended_is_not_alive_whatever_the_files_say(checkout
     assert_nothing_left(checkout)
 
 
-def test_an_endpoint_ends_well_with_its_allocation(checkout: ScheduledCheckout) -> None:
+def test_endpoint_ends_normally_with_its_allocation(checkout: ScheduledCheckout) -> None:
     checkout.keep("a")
     checkout.site["max_minutes"] = 2
     running = serve(checkout, "a")
@@ -136,7 +136,7 @@ def test_an_endpoint_ends_well_with_its_allocation(checkout: ScheduledCheckout) 
     assert_nothing_left(checkout)
 
 
-def test_a_copied_checkout_cancels_none_of_the_originals_jobs(checkout: ScheduledCheckout) -> None:
+def test_copied_checkout_cancels_no_job_of_the_original(checkout: ScheduledCheckout) -> None:
     checkout.keep("a")
     running = serve(checkout, "a")
     (job,) = checkout.queue()

@@ -13,7 +13,7 @@ from servemark.measurement.raw import read_raw
 from servemark.records import Plan
 
 
-def test_a_suspended_job_gives_no_valid_number(checkout: ScheduledCheckout) -> None:
+def test_suspended_job_gives_no_valid_result(checkout: ScheduledCheckout) -> None:
     checkout.keep("a")
     # Some 20 s. The stand-in's variable for its pace does not reach a job: its name looks like that of a secret.
     checkout.config["workloads"]["chat"] |= {"requests": 50, "concurrency": [2], "output_tokens": 300}

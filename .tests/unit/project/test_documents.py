@@ -22,7 +22,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_to_a_file_and_a_heading(page):
+def test_every_link_has_a_target(page):
     wrong = []
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         name, _, heading = target.partition("#")
@@ -35,7 +35,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_path_of_the_checkout_that_is_named_exists(page):
+def test_every_path_named_in_documents_exists(page):
     below, source = "|".join(map(re.escape, TOP)), r"[\w.-]+(?:/[\w.-]+)*/[\w-]+\.(?:py|md|in|lock)"
     named = re.findall(rf"`((?:{below})/[\w./-]+|{source})`", page.read_text())
     # A path in the library may be named from there. Capitals stand for a name of the reader's choice, and so does `ourcluster`.
@@ -44,7 +44,7 @@ def test_every_path_of_the_checkout_that_is_named_exists(page):
     assert [name for name in real if not any((root / name).exists() for root in roots)] == []
 
 
-def test_every_whole_configuration_in_the_documents_is_valid(tmp_path):
+def test_configurations_in_documents_are_valid(tmp_path):
     blocks = [block for page in PAGES for block in re.findall(r"^```yaml\n(run: .*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)]
     for number, block in enumerate(blocks):
         path = tmp_path / f"{number}.yaml"
@@ -65,7 +65,7 @@ def test_the_site_has_every_page_and_no_other():
     assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
 
 
-def test_the_site_loads_nothing_from_elsewhere():
+def test_site_loads_nothing_from_other_hosts():
     settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     assert settings["theme"]["font"] is False and settings["strict"] is True
     assert [name for name in settings["extra"]["polyfills"] if not (ROOT / "docs" / name).is_file()] == []

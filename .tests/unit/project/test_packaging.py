@@ -45,11 +45,11 @@ def imported() -> set[str]:
     return {canonicalize_name(by_module[module][0]) for module in third_party}
 
 
-def test_the_library_declares_what_it_imports_and_nothing_else():
+def test_declared_dependencies_are_the_imported_ones():
     assert imported() == DECLARED.keys() - NOT_IMPORTED
 
 
-def test_the_workflow_environment_has_the_same_packages_in_versions_that_the_library_takes():
+def test_workflow_environment_satisfies_the_declared_versions():
     listed = requirements((ROOT / "envs" / "workflow.in").read_text().splitlines())
     assert listed.keys() == DECLARED.keys()
     pins = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "envs" / "workflow.lock").read_text(), re.MULTILINE)
@@ -60,7 +60,7 @@ def test_the_workflow_environment_has_the_same_packages_in_versions_that_the_lib
             assert DECLARED[name].specifier.contains(version) and listed[name].specifier.contains(version), name
 
 
-def test_the_changelog_begins_with_the_version_of_the_package_and_nothing_else_states_it():
+def test_version_stands_only_in_package_and_changelog():
     text = (ROOT / "CHANGELOG.md").read_text()
     assert re.findall(r"^## (\S+)", text, re.MULTILINE)[0] == servemark.__version__
     assert "version" not in yaml.safe_load((ROOT / "CITATION.cff").read_text())

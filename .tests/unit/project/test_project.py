@@ -29,7 +29,7 @@ def test_every_stage_is_a_rule(rules):
     assert set(stages.split()) <= set(rules)
 
 
-def test_every_rule_has_a_docstring_and_names_for_what_it_takes_and_makes(rules):
+def test_every_rule_has_a_docstring_and_named_inputs_and_outputs(rules):
     assert [rule.name for rule in rules.values() if not rule.documented or rule.unnamed] == []
 
 
@@ -57,13 +57,13 @@ def test_scripts_are_adapters():
     assert {name: length for name, length in lengths.items() if length > 45} == {}
 
 
-def test_the_records_schemas_are_those_of_the_types():
+def test_schemas_match_the_types():
     written = {path.name: path.read_text() for path in (ROOT / "workflow" / "schemas").glob("*.json")}
     assert written == schemas.texts(), "run: make generate"
     assert len(written) == len(ALL_RECORDS)
 
 
-def test_a_record_fits_its_schema_and_another_kind_does_not():
+def test_record_fits_only_its_own_schema():
     schema = schemas.record_schema(Plans)
     record = {"kind": "plans", "version": 1, "load_points": {"a": 2}}
     jsonschema.validate(record, schema)
@@ -78,13 +78,13 @@ def test_a_record_fits_its_schema_and_another_kind_does_not():
     jsonschema.Draft202012Validator.check_schema(schemas.record_schema(Check))
 
 
-def test_no_large_file_but_locks_and_the_archive_of_a_run():
+def test_no_large_file_except_locks_and_one_archive():
     sizes = {p.name: p.stat().st_size for p in tracked() if p.is_file() and p.suffix != ".lock"}
     archives = {p.name for p in (ROOT / ".tests" / "fixtures" / "archives").iterdir()}
     assert {name: size for name, size in sizes.items() if size > 2**20 * (2 if name in archives else 1)} == {}
 
 
-def test_every_requirement_of_a_lock_has_a_hash_and_no_index_is_named():
+def test_lock_files_have_hashes_and_name_no_index():
     for lock in (ROOT / "envs").glob("*.lock"):
         text = lock.read_text()
         requirements = re.findall(r"^[A-Za-z0-9][^\n]*==.*?(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
@@ -93,7 +93,7 @@ def test_every_requirement_of_a_lock_has_a_hash_and_no_index_is_named():
         assert not re.search(r"https?://|--index|--find-links", text), lock
 
 
-def test_every_make_target_named_in_documents_and_workflows_exists():
+def test_make_targets_in_documents_and_workflows_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / ".github").rglob("*.*"))]
     named = {name for path in files for name in re.findall(r"\bmake ([a-z-]+)\b", path.read_text())}
@@ -101,12 +101,12 @@ def test_every_make_target_named_in_documents_and_workflows_exists():
     assert named <= targets | {"it"}
 
 
-def test_check_prints_what_a_configuration_asks_for(capsys):
+def test_check_prints_a_summary_of_a_configuration(capsys):
     assert cli.main(["check", str(ROOT / "config" / "config.yaml")]) == 0
     assert "ray-tp2: model tiny, environment cpu, executor ray, 2 rank(s), 6 load points" in capsys.readouterr().out
 
 
-def test_who_stops_reading_gets_no_traceback(tmp_path):
+def test_closed_output_pipe_gives_no_traceback(tmp_path):
     read, write = os.pipe()
     os.close(read)
     argv = [sys.executable, "-m", "servemark.cli", "check", str(ROOT / "config" / "config.yaml")]
@@ -115,7 +115,7 @@ def test_who_stops_reading_gets_no_traceback(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_check_answers_a_mistake_with_exit_code_2_and_the_place(tmp_path, capsys):
+def test_check_exits_with_2_and_names_the_line_of_a_mistake(tmp_path, capsys):
     bad = tmp_path / "bad.yaml"
     bad.write_text((ROOT / "config" / "config.yaml").read_text().replace("output_tokens:", "output_token:"))
     assert cli.main(["check", str(bad)]) == 2

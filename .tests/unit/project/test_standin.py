@@ -67,7 +67,7 @@ def test_socket_refuses_until_ready_and_the_log_goes_through_the_stages(python, 
         assert "servemark stand-in server, not vLLM" in text
 
 
-def test_models_completion_tokenizer_and_metrics_answer_like_vllm(python, tmp_path):
+def test_models_completion_tokenizer_and_metrics_respond_like_vllm(python, tmp_path):
     with server(python, tmp_path, "--max-model-len", "64") as running:
         assert [card["id"] for card in running.get("/v1/models").json()["data"]] == ["tiny"]
         answer = running.complete(tokens=5).json()
@@ -103,7 +103,7 @@ def test_key_guards_v1_only(python, tmp_path):
         assert KEY not in running.log.read_text()
 
 
-def test_middleware_is_imported_and_asked_before_anything_else(python, tmp_path):
+def test_middleware_runs_before_anything_else(python, tmp_path):
     variables = {api_key.KEY: KEY, **api_key.environment({})}
     with server(python, tmp_path, *api_key.arguments(), **variables) as running:
         for path in ("/metrics", "/health", "/v1/models", "/nothing"):
@@ -165,7 +165,7 @@ def test_never_ready_stays_at_loading_until_the_fault_is_lifted(python, tmp_path
         running.wait_until_ready()
 
 
-def test_slow_start_takes_the_seconds_it_is_told(python, tmp_path):
+def test_slow_start_takes_the_configured_seconds(python, tmp_path):
     begin = time.monotonic()
     with server(python, tmp_path, STANDIN_FAULT="slow_start:1.0"):
         assert 1.1 <= time.monotonic() - begin < 5
@@ -205,7 +205,7 @@ def test_die_after_kills_the_server_and_leaves_its_engine_like_vllm(python, tmp_
         assert engine.is_running() and engine.name() == "EngineCore"
 
 
-def test_dead_engine_answers_503_then_exits_with_code_0(python, tmp_path):
+def test_dead_engine_returns_503_then_exits_with_code_0(python, tmp_path):
     with server(python, tmp_path) as running:
         (engine,) = psutil.Process(running.process.pid).children()
         assert "EngineCore" in engine.name()
