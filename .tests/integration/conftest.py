@@ -17,13 +17,13 @@ from standin import make_prefix
 
 @pytest.fixture(scope="session")
 def bare_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """A checkout as a user gets it: nothing was run in it. Not to be run in; it is copied."""
+    """Return a checkout without any run. Tests copy it and do not run in it."""
     base = tmp_path_factory.mktemp("shared")
     prefix = make_prefix(base / "standin")
     path = base / "bare"
     path.mkdir()
     harness.copy_parts(path)
-    # Each script is an interpreter of its own: without this, each would compile the library again.
+    # Each script is a separate interpreter; without this, each would compile the library again.
     compileall.compile_dir(path / "workflow" / "lib", quiet=1)
     compileall.compile_dir(prefix / "lib", quiet=1)
     return Checkout(path, base / "r0", harness.basic_config(prefix, base / "cache"))
@@ -31,7 +31,7 @@ def bare_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 @pytest.fixture(scope="session")
 def planned_checkout(bare_checkout: Checkout) -> Checkout:
-    """A checkout in which hardware, environment and model were looked at already. Not to be run in; it is copied."""
+    """Return a checkout with hardware, environment and model recorded. Tests copy it and do not run in it."""
     path = bare_checkout.path.with_name("planned")
     shutil.copytree(bare_checkout.path, path)
     checkout = Checkout(path, bare_checkout.runtime, bare_checkout.config)
@@ -42,7 +42,7 @@ def planned_checkout(bare_checkout: Checkout) -> Checkout:
 
 @pytest.fixture(scope="session")
 def measured_checkout(planned_checkout: Checkout) -> Checkout:
-    """A checkout with a finished run. Not to be run in; it is copied."""
+    """Return a checkout with a finished run. Tests copy it and do not run in it."""
     path = planned_checkout.path.with_name("measured")
     shutil.copytree(planned_checkout.path, path)
     checkout = Checkout(path, planned_checkout.runtime, planned_checkout.config)
@@ -53,7 +53,7 @@ def measured_checkout(planned_checkout: Checkout) -> Checkout:
 
 def _copies(source: Checkout, tmp_path: Path) -> Iterator[Callable[[], Checkout]]:
     made: list[Checkout] = []
-    # A short name: Ray's sockets lie below it, and their names have 107 bytes.
+    # A short name: Ray's socket paths below it may have at most 107 bytes.
     runtime = Path(tempfile.mkdtemp(prefix="smt-", dir="/tmp"))
 
     def make() -> Checkout:
@@ -71,25 +71,25 @@ def _copies(source: Checkout, tmp_path: Path) -> Iterator[Callable[[], Checkout]
 
 @pytest.fixture
 def fresh(bare_checkout: Checkout, tmp_path: Path) -> Iterator[Checkout]:
-    """A checkout of one's own, untouched."""
+    """Return a copy of the checkout without any run."""
     for make in _copies(bare_checkout, tmp_path):
         yield make()
 
 
 @pytest.fixture
 def checkouts(planned_checkout: Checkout, tmp_path: Path) -> Iterator[Callable[[], Checkout]]:
-    """Makes checkouts of one's own, up to the point where deployments are planned; all with one machine lock."""
+    """Return a function that makes checkouts ready for planning; all share one machine lock."""
     yield from _copies(planned_checkout, tmp_path)
 
 
 @pytest.fixture
 def checkout(checkouts: Callable[[], Checkout]) -> Checkout:
-    """A checkout of one's own, up to the point where deployments are planned."""
+    """Return a checkout that is ready for planning."""
     return checkouts()
 
 
 @pytest.fixture
 def measured(measured_checkout: Checkout, tmp_path: Path) -> Iterator[Checkout]:
-    """A checkout of one's own with a finished run."""
+    """Return a copy of the checkout with a finished run."""
     for make in _copies(measured_checkout, tmp_path):
         yield make()

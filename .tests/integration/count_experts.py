@@ -1,4 +1,4 @@
-"""Run by an environment with vLLM: how many experts 64 random prompts reach in a decode step, in the first and in the last layer.
+"""Count the experts that 64 random prompts reach in a decode step, in the first and in the last layer. For an environment with vLLM.
 
 usage: python count_experts.py MODEL_FOLDER LOAD_FORMAT OUTPUT
 """

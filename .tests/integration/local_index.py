@@ -1,4 +1,4 @@
-"""A package index on loopback with one wheel, the stand-ins of vllm, torch and ray; it can hang, and a locked list for it."""
+"""A package index on loopback with one wheel (stand-ins of vllm, torch and ray) and a lock file for it; the index can hang."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import standin
 NAME, VERSION = "servemark-standin", "0.0.0"
 WHEEL = "servemark_standin-0.0.0-py3-none-any.whl"
 
-# Stands where the project's repair of the CPU build stands: a backend in its own folder, so that nothing is fetched to build it.
+# In place of the project's patch for the CPU build: with its own build backend, so that pip downloads nothing to build it.
 SHIM = """
 import zipfile
 
@@ -39,7 +39,7 @@ version = "0.0.0"
 
 
 def make_wheel(path: Path) -> str:
-    """Write the wheel; returns its sha256."""
+    """Write the wheel and return its sha256."""
     site = Path(standin.__file__).with_name("site")
     info = f"servemark_standin-{VERSION}.dist-info"
     with zipfile.ZipFile(path, "w") as wheel:
@@ -53,14 +53,14 @@ def make_wheel(path: Path) -> str:
 
 
 def lock(checkout: Path, sha256: str) -> None:
-    """Replace the checkout's list for ``lock: cpu`` and the repair beside it."""
+    """Replace the checkout's lock file ``cpu`` and the patch next to it."""
     (checkout / "envs/cpu.lock").write_text(f"{NAME}=={VERSION} \\\n    --hash=sha256:{sha256}\n")
     (checkout / "envs/cpu-shim/pyproject.toml").write_text(SHIM_PROJECT)
     (checkout / "envs/cpu-shim/servemark_cpu_ray.py").write_text(SHIM)
 
 
 class Index:
-    """``url`` for pip; while ``hanging`` is set, a request gets no answer. ``asked`` is set by the first request."""
+    """``url`` for pip; while ``hanging`` is set, requests get no response. The first request sets ``asked``."""
 
     def __init__(self, url: str):
         self.url, self.hanging, self.asked = url, threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""File systems of a test's own: small, filled up, read-only. Root makes them in a mount namespace that ends with the test."""
+"""File systems for one test: small, full, read-only. Root makes them in a mount namespace that ends with the test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def own_namespace() -> Iterator[None]:
-    """Mount what this thread and its children alone see. The mounts end when they do, whatever ends them."""
+    """Enter a mount namespace of this thread and its children. The mounts end with them."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount")
     outside, folder = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY), Path.cwd()
@@ -32,19 +32,19 @@ def own_namespace() -> Iterator[None]:
             yield
         finally:
             assert _libc.setns(outside, CLONE_NEWNS) == 0, os.strerror(ctypes.get_errno())
-            # setns leaves a process at the namespace's root.
+            # setns moves the process to the namespace's root folder.
             os.chdir(folder)
     finally:
         os.close(outside)
 
 
 def mount(place: Path, mib: int = 64) -> None:
-    """Put a file system of this size at ``place``, with what lies there: a tmpfs."""
+    """Mount a tmpfs of this size at ``place``, with the files of that folder."""
     _over(place, ["-t", "tmpfs", "-o", f"size={mib}m,mode=0755", "tmpfs"])
 
 
 def mount_disk(place: Path, mib: int = 64) -> None:
-    """The same with ext4, which :func:`fail` can make read-only while files are open."""
+    """Mount an ext4 file system, which :func:`fail` can make read-only while files are open."""
     if not shutil.which("mkfs.ext4") or not Path("/dev/loop-control").exists():
         pytest.skip("needs mkfs.ext4 and loop devices")
     with open(_image(place), "wb") as stream:
@@ -54,7 +54,7 @@ def mount_disk(place: Path, mib: int = 64) -> None:
 
 
 def fail(place: Path) -> None:
-    """Make a :func:`mount_disk` read-only at once, as the kernel does after an error of the disk."""
+    """Make a :func:`mount_disk` read-only at once, as the kernel does after a disk error."""
     subprocess.run(["mount", "-o", "remount,abort", str(place)], check=True)
 
 
@@ -76,12 +76,12 @@ def _over(place: Path, what: Sequence[str | Path]) -> None:
     place.mkdir()
     subprocess.run(["mount", *what, str(place)], check=True)
     subprocess.run(["cp", "-a", f"{before}/.", str(place)], check=True)
-    # What a test puts there is to outlive a disk that fails, as what servemark has flushed does.
+    # The test's files must survive the failed disk, like servemark's flushed files.
     subprocess.run(["sync", "-f", str(place)], check=True)
 
 
 def fill(place: Path) -> None:
-    """Write a file until nothing more fits."""
+    """Fill the file system with one file."""
     with open(place / FILLING, "ab", buffering=0) as stream:
         for size in (1 << 20, 4096):
             with contextlib.suppress(OSError):

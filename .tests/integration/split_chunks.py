@@ -1,4 +1,4 @@
-"""Read a stream that the network cut at awkward places, with vLLM's own request function and with ours. For the model environment.
+"""Read a stream that the network split at awkward places, with vLLM's request function and with ours. For the model environment.
 
 usage: python split_chunks.py FOLDER_OF_BENCH_CLIENT
 

@@ -1,4 +1,4 @@
-"""Later runs in the same checkout: only what is lacking is made, and what was measured is measured once."""
+"""Later runs in the same checkout make only missing files and measure no point twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from integration.harness import Checkout
 
-# Requests of one load point: those asked for and one warm-up; each start of a server adds one, the readiness check.
+# Requests of one load point: the measured ones and one warm-up; each start of a server adds one, the readiness check.
 POINT = 7
 
 
@@ -60,7 +60,7 @@ def test_damaged_ledger_entry_is_measured_again(measured: Checkout, file: str):
     after = measured.started_at("a")
     assert after["chat-c1-r1"] > before["chat-c1-r1"] and after["chat-c2-r1"] == before["chat-c2-r1"]
     assert measured.digests("b") == other
-    assert json.loads(entry.read_text()), "the entry is whole again"
+    assert json.loads(entry.read_text()), "the entry is restored"
     assert list((measured.results / "ledger/damaged").glob(f"*/{key}"))
 
 

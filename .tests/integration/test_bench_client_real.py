@@ -1,4 +1,4 @@
-"""Our request function in vLLM's own client (CPU): what it sends, when it begins, and results that equal those of the plain client."""
+"""Our request function in vLLM's client (CPU): its requests, its start, and results equal to those of vLLM's own function."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VARIABLES = {"SERVEMARK_WARMUP": '{"tokens": 5, "shared": 0.0}', "HF_HUB_OFFLINE
 
 
 class Server(ThreadingHTTPServer):
-    """Streams as many tokens as are asked for, evenly paced; keeps when each request came, and its body."""
+    """A server that streams the requested number of tokens at an even pace and keeps the time and body of each request."""
 
     def __init__(self):
         self.requests: list[tuple[float, dict]] = []
@@ -45,12 +45,12 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def sent(self, tokens: int) -> list[dict]:
-        """The bodies that asked for so many tokens, in the order of their prompts."""
+        """Return the bodies with this number of requested tokens, in the order of their prompts."""
         return sorted((body for _, body in self.requests if body["max_tokens"] == tokens), key=lambda one: one["prompt"])
 
 
 class Streaming(BaseHTTPRequestHandler):
-    """Answers completions; any other route is an error to vLLM's client, which does without."""
+    """Serves completions; any other route returns an error, which vLLM's client accepts."""
 
     def do_POST(self) -> None:
         came, body = time.perf_counter(), json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -84,7 +84,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def staged(bare_checkout, tmp_path_factory) -> tuple[str, str]:
-    """The interpreter of the cpu lock's environment, and the folder of the small model."""
+    """Return the interpreter of the cpu lock's environment, and the folder of the small model."""
     if sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64":
         reason = "the cpu lock is for CPython 3.11 on x86_64"
         pytest.fail(reason) if os.environ.get("SERVEMARK_REQUIRE_REAL") == "1" else pytest.skip(reason)
@@ -125,15 +125,15 @@ def test_results_on_an_undisturbed_stream_equal_vllms_own(staged, server, tmp_pa
         assert first == pytest.approx(second, rel=0.15), name
     assert figures[0].output_throughput == pytest.approx(figures[1].output_throughput, rel=0.15)
     merged = merge(parts[:1], [()])
-    assert merged["duration"] == pytest.approx(mine.duration_s, abs=0.1), "one process waits for nobody"
+    assert merged["duration"] == pytest.approx(mine.duration_s, abs=0.1), "a single process does not wait"
 
-    # The plain client's warm-ups ask for as many tokens: they are the first measured prompt, six times.
+    # vLLM's warm-ups request as many tokens: they are the first measured prompt, six times.
     assert [body["prompt"] for body in server.sent(20)] == sorted({body["prompt"] for body in other.sent(20)})
     assert all(body in other.sent(20) for body in server.sent(20)), "the same requests are measured"
     warmups = server.sent(5)
     assert (len(warmups), len(server.requests)) == (6, 14)
     beginnings = {body["prompt"][:16] for body in (*warmups, *server.sent(20))}
-    assert len(beginnings) == 14, "warm-ups begin neither like each other nor like what is measured"
+    assert len(beginnings) == 14, "warm-ups share no prefix with each other or with measured prompts"
     longest = max(len(body["prompt"]) for body in server.sent(20))
     assert all(len(body["prompt"]) > 0.7 * longest for body in warmups)
 
@@ -167,4 +167,4 @@ def test_stream_is_read_wherever_the_network_splits_it(staged):
     done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=120)
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["ours"] == {"success": True, "text": "one  two three", "tokens": 3}
-    assert not found["plain"]["success"], "vLLM's function reads it too: bench_client.py need not mend the stream any more"
+    assert not found["plain"]["success"], "vLLM's function reads it too: bench_client.py need not reassemble the stream"

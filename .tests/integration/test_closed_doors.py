@@ -1,7 +1,7 @@
-"""Nobody without the key uses a server or the router: every route is tried, on the stand-in and on real vLLM.
+"""Servers and router refuse requests without the API key: every route is tried, on the stand-in and on real vLLM.
 
-The router and real vLLM are taken from the environment of the cpu lock, which is built in the checkout's cache where that was not
-done yet; where that lock cannot be used these tests skip, and fail instead when SERVEMARK_REQUIRE_REAL=1.
+Router and real vLLM come from the environment of the cpu lock, which is built in the checkout's cache if it does not exist. If that
+lock cannot be used, these tests skip; with SERVEMARK_REQUIRE_REAL=1 they fail.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WITHOUT = (
     {"X-API-Key": KEY},
 )
 ASK = {"model": "tiny", "prompt": [3, 5, 7], "max_tokens": 4, "temperature": 0}
-# What vllm-router 0.1.17 knows (its server.rs and the strings of its core), and a few that it would hand on.
+# Routes of vllm-router 0.1.17 (its server.rs and the strings of its core), and a few that it would forward.
 ROUTER_ROUTES = """POST /generate|POST /v1/chat/completions|POST /v1/completions|POST /rerank|POST /v1/rerank|POST /v1/responses
     POST /v1/embeddings|POST /inference/v1/generate|GET /v1/responses/x|POST /v1/responses/x/cancel|DELETE /v1/responses/x
     GET /v1/responses/x/input|GET /liveness|GET /readiness|GET /health|GET /health_generate|GET /v1/models|GET /get_model_info
@@ -56,7 +56,7 @@ ROUTER_ROUTES = """POST /generate|POST /v1/chat/completions|POST /v1/completions
     PUT /anything|DELETE /anything|POST /start_profile|GET //v1/models|HEAD /v1/models|HEAD /health|POST /pause|GET /""".replace(
     "\n    ", "|"
 ).split("|")
-# Valid for every body the router looks into before it looks at the key.
+# Valid for every body that the router parses before it checks the key.
 BODY = ASK | {
     "prompt": "x",
     "messages": [{"role": "user", "content": "x"}], "input": "x", "query": "x", "documents": ["x"], "text": "x",
@@ -66,7 +66,7 @@ BODY = ASK | {
 
 @functools.cache
 def real_python() -> str:
-    """The interpreter of the environment with real vLLM, built if that was not done yet."""
+    """Return the interpreter of the environment with real vLLM; build the environment if necessary."""
     if sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64":
         _missing("the cpu lock is for CPython 3.11 on x86_64")
     lock, log = lockfiles.table(ROOT / "envs")["cpu"], Path(tempfile.mkdtemp()) / "build.log"
@@ -76,7 +76,7 @@ def real_python() -> str:
 
 
 def router_python() -> str:
-    """The interpreter of an environment with vllm-router (SERVEMARK_ROUTER_PYTHON names another one)."""
+    """Return the interpreter of an environment with vllm-router (SERVEMARK_ROUTER_PYTHON names another one)."""
     python = os.environ.get("SERVEMARK_ROUTER_PYTHON") or real_python()
     if subprocess.run([python, "-c", "import vllm_router.launch_router"], capture_output=True).returncode != 0:
         _missing(f"{python} has no vllm-router")
@@ -95,7 +95,7 @@ def ask(url: str, route: str, headers: dict[str, str], **body) -> httpx.Response
 
 @contextmanager
 def started(argv: list[str], env: dict[str, str], log: Path, url: str, seconds: float) -> Iterator[psutil.Process]:
-    """A process that listens at ``url``; ended with all its children."""
+    """Start a process that listens at ``url``; end it with all its children."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
     with log.open("wb") as stream:
         child = subprocess.Popen(argv, env=kept | env, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
@@ -114,7 +114,7 @@ def started(argv: list[str], env: dict[str, str], log: Path, url: str, seconds: 
         yield process
     finally:
         tree = [process, *process.children(recursive=True)] if process.is_running() else []
-        # Killed at once, vLLM would leave what it has in /dev/shm.
+        # With SIGKILL, vLLM would leave files in /dev/shm.
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):
             child.terminate()
             child.wait(10)
@@ -208,12 +208,12 @@ def test_every_route_of_router_requires_the_key(routed, replicas, route):
     for headers in WITHOUT:
         answer = ask(routed[0], route, headers)
         assert answer.status_code == 401, (headers, answer.text)
-        # Its own words: what a replica refuses has gone through the router.
+        # The router's own words: a replica's refusal would mean that the router forwarded the request.
         assert route.startswith("HEAD") or "valid API key" in answer.text
 
 
 def test_router_responses_before_the_key_check_are_harmless(routed, replicas):
-    """A method it does not know, a browser's question in advance and a body that is not one are answered without the key."""
+    """The router responds without a key check to an unknown method, a CORS preflight and a malformed body."""
     before = served(replicas)
     for route, status in (("GET /v1/completions", 405), ("DELETE /v1/models", 405), ("OPTIONS /v1/completions", 200)):
         assert ask(routed[0], route, {}).status_code == status
@@ -284,7 +284,7 @@ def test_sequential_requests_go_to_one_replica(least_busy, replicas):
 @pytest.mark.parametrize("stream", [True, False])
 def test_closed_connection_leaves_nothing_in_flight(least_busy, replicas, stream):
     def whom() -> int:
-        """Who gets what comes while nothing is in flight. What was hung up on, here or in an earlier test, may end and be counted too."""
+        """Return the replicas that got the requests. Requests closed here or in an earlier test may be counted too."""
         before = served(replicas)
         for _ in range(6):
             assert ask(least_busy[0], "POST /v1/completions", RIGHT, **ASK).status_code == 200
@@ -330,7 +330,7 @@ def test_router_refuses_an_open_or_missing_replica(standin_python, tmp_path, fau
 @pytest.mark.real
 @pytest.mark.timeout(300)
 def test_every_route_of_real_vllm_requires_the_key(tmp_path):
-    """Its own list of routes, from its log; then what it does for the one who has the key, counted."""
+    """Try the routes that vLLM logs, without and with the key."""
     python = real_python()
     model = tmp_path / "tiny"
     make("tiny-dense", model)

@@ -1,4 +1,4 @@
-"""A run in a shell whose home folder takes no files."""
+"""A run with a home folder that is not writable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOBODY = 65534
 
 
 def without_privileges() -> list[str]:
-    """A command that takes root's right to write everywhere; file owner and mode decide then, as for an ordinary user."""
+    """Return a command that drops root's right to write everywhere, so that file owner and mode count."""
     if os.geteuid() != 0:
         return []
     found = shutil.which("setpriv")
@@ -50,7 +50,7 @@ def test_run_with_unwritable_home(checkout: Checkout, tmp_path: Path, kind: str)
     assert done.rc == 0, done.text
     assert "Traceback" not in done.text and "Permission denied" not in done.text, done.text
     assert list(home.iterdir()) == []
-    # What libraries keep for the next run lies in the user's own folder on this machine.
+    # Caches of libraries are in the user's own folder on this machine.
     assert {path.name for path in checkout.runtime.iterdir()} == {"machine.lock", "home"}
     assert checkout.runtime.stat().st_mode & 0o077 == 0
     home.chmod(0o700)

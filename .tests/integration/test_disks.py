@@ -1,4 +1,4 @@
-"""Full and read-only file systems: the run names them, leaves nothing behind, and goes on when they accept writes again."""
+"""Full and read-only file systems: the run names them, leaves nothing behind, and resumes when they accept writes again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from integration.harness import GONE_S, Checkout, Finished, Running, wait_until
 
 @pytest.fixture
 def disks(checkout: Checkout, tmp_path: Path) -> Iterator[ModuleType]:
-    """File systems of one's own; the checkout has one deployment, and a cache of its own."""
+    """Return a checkout with one deployment and its own cache, and file systems for it."""
     checkout.keep("a")
     cache = tmp_path / "cache"
     shutil.copytree(checkout.config["cache"], cache)
@@ -30,7 +30,7 @@ def place(checkout: Checkout, name: str) -> Path:
 
 
 def assert_names(done: Finished, disk: Path) -> None:
-    """The run failed, and its output names the file system without a traceback."""
+    """Assert that the run failed and names the file system without a traceback."""
     assert done.rc == 1, done.text
     assert str(disk) in done.text and "what to do: " in done.text, done.text
     for word in ("Traceback", "Exception ignored", "Logging error", "by a defect of servemark"):
@@ -97,7 +97,7 @@ def test_read_only_results_disk_leaves_no_process_and_no_scratch(checkout: Check
     done = run.wait(240)
 
     assert_names(done, disk)
-    # The records that stand for the deployment stay: they cannot be removed.
+    # The live records stay: they cannot be removed.
     wait_until(lambda: not checkout.processes(), GONE_S, "all processes have ended")
     assert [path.name for path in checkout.runtime.iterdir() if path.name != "machine.lock"] == []
     assert_names(checkout.run(), disk)
@@ -110,7 +110,7 @@ def test_read_only_results_disk_leaves_no_process_and_no_scratch(checkout: Check
 
 @pytest.mark.full
 def test_cache_full_while_measuring_loses_no_measurement(checkout: Checkout, disks):
-    """With the ledger in the cache, the next run stores the measurements that it lacks."""
+    """With the ledger in the cache, the next run stores the missing measurements."""
     checkout.config["share_ledger"] = True
     disk = place(checkout, "cache")
     disks.mount(disk)

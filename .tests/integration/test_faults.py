@@ -1,4 +1,4 @@
-"""Faults of server, client, port and model: each ends in bounded time, is named, costs no healthy result, and gives no figure."""
+"""Faults of server, client, port and model: each ends in bounded time, is named, and gives no result; healthy results stay."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from servemark.report.table import FIGURES
 SLOW = {"STANDIN_TOKEN_S": "0.05"}
 
 
-def assert_no_figure(checkout: Checkout, deployment: str, point: str) -> None:
-    """Neither table nor record nor page has a number for this point."""
+def assert_no_result(checkout: Checkout, deployment: str, point: str) -> None:
+    """Assert that table, record and report have no number for this point."""
     row = checkout.rows()[deployment, point]
     assert row["verdict"] == "INVALID"
     assert [row[figure] for figure in FIGURES] == [""] * len(FIGURES)
@@ -33,7 +33,7 @@ def assert_no_figure(checkout: Checkout, deployment: str, point: str) -> None:
 
 
 def assert_healthy(checkout: Checkout, deployment: str = "b") -> dict[str, str]:
-    """All points of this deployment have figures; returns when each was measured."""
+    """Assert that all points of this deployment have results; return when each was measured."""
     rows = {point: row for (name, point), row in checkout.rows().items() if name == deployment}
     assert set(rows) == {"chat-c1-r1", "chat-c2-r1"}
     for row in rows.values():
@@ -43,8 +43,8 @@ def assert_healthy(checkout: Checkout, deployment: str = "b") -> dict[str, str]:
     return checkout.started_at(deployment)
 
 
-def assert_mended_by_running_again(checkout: Checkout, lost: set[str], kept: dict[str, str], **variables: str) -> Finished:
-    """A plain second run measures exactly the lost points of ``a``, and passes."""
+def assert_rerun_completes(checkout: Checkout, lost: set[str], kept: dict[str, str], **variables: str) -> Finished:
+    """Assert that a plain rerun measures exactly the lost points of ``a`` and succeeds."""
     before = {**checkout.started_at("a")}
     served = checkout.requests_served("b")
     again = checkout.run(**variables)
@@ -65,9 +65,7 @@ def assert_mended_by_running_again(checkout: Checkout, lost: set[str], kept: dic
         ("server", signal.SIGSTOP, "server_hung"),
     ],
 )
-def test_lost_server_costs_only_its_own_points(
-    checkout: Checkout, victim: str, number: signal.Signals, reason: str
-):
+def test_lost_server_costs_only_its_own_points(checkout: Checkout, victim: str, number: signal.Signals, reason: str):
     checkout.config["timeouts"]["no_progress"] = 4.0
     checkout.inject("none")
     running = checkout.start(**SLOW)
@@ -81,13 +79,13 @@ def test_lost_server_costs_only_its_own_points(
     assert done.rc == 1, done.text
     assert f"  a/chat-c2-r1  {reason}" in done.text and "  a/chat-c1-r1  " not in done.text, done.text
     checkout.assert_all_dead(seconds=2)
-    assert_no_figure(checkout, "a", "chat-c2-r1")
+    assert_no_result(checkout, "a", "chat-c2-r1")
     assert reason in checkout.report()
     kept = assert_healthy(checkout)
     assert set(checkout.rejected()) == {"a/chat-c2-r1.1"}
     assert "chat-c2-r1" not in checkout.points("a")
     checkout.inject("none")
-    assert_mended_by_running_again(checkout, {"chat-c2-r1"}, kept)
+    assert_rerun_completes(checkout, {"chat-c2-r1"}, kept)
 
 
 def test_stopped_client_makes_its_point_suspect(checkout: Checkout):
@@ -129,8 +127,8 @@ def test_server_that_never_starts_is_named_and_twice_gives_up(checkout: Checkout
     assert any(words in line for line in (*failure["quote"], failure["detail"])), failure
     assert failure["remedy"] and failure["remedy"] in done.text and failure["log"] in done.text
     for point in ("chat-c1-r1", "chat-c2-r1"):
-        assert_no_figure(checkout, "a", point)
-    assert reason in checkout.report() and words in checkout.report(), "the page quotes the server's own words"
+        assert_no_result(checkout, "a", point)
+    assert reason in checkout.report() and words in checkout.report(), "the report quotes the server's log"
     kept = assert_healthy(checkout)
     archived = checkout.archived()
     assert archived["report.html"].decode() == checkout.report()
@@ -159,10 +157,10 @@ def test_taken_port_is_named_with_a_remedy(checkout: Checkout):
         done = checkout.run()
         assert done.rc == 1, done.text
     assert "port_taken" in done.text and f"Port {port}" in done.text and "port: auto" in done.text
-    assert_no_figure(checkout, "a", "chat-c1-r1")
+    assert_no_result(checkout, "a", "chat-c1-r1")
     assert not (checkout.attempts("a")[-1] / "server.log").exists()
     kept = assert_healthy(checkout)
-    assert_mended_by_running_again(checkout, {"chat-c1-r1", "chat-c2-r1"}, kept)
+    assert_rerun_completes(checkout, {"chat-c1-r1", "chat-c2-r1"}, kept)
 
 
 def test_failed_requests_despite_exit_code_0_give_no_result(checkout: Checkout):
@@ -179,7 +177,7 @@ def test_failed_requests_despite_exit_code_0_give_no_result(checkout: Checkout):
     checkout.config["deployments"]["b"] = healthy
 
     running = checkout.start(**SLOW)
-    # The faults begin after the readiness check, which would see some of them; deployments come in any order.
+    # The faults begin after the readiness check, which would detect some of them; deployments run in any order.
     waiting = dict(names)
 
     def all_injected() -> bool:
@@ -195,7 +193,7 @@ def test_failed_requests_despite_exit_code_0_give_no_result(checkout: Checkout):
     assert done.rc == 1, done.text
     for fault, reason in reasons.items():
         deployment = names[fault]
-        assert_no_figure(checkout, deployment, "chat-c2-r1")
+        assert_no_result(checkout, deployment, "chat-c2-r1")
         record = checkout.rejected()[f"{deployment}/chat-c2-r1.1"]
         assert record["client_exit_code"] == 0
         assert reason in [r["code"] for r in record["reasons"] if r["severity"] == "INVALID"], record["reasons"]
@@ -222,7 +220,7 @@ def test_failed_client_gives_no_result_and_its_point_is_rejected(checkout: Check
     done = checkout.run(STANDIN_CLIENT_FAULT=fault)
 
     assert done.rc == 1, done.text
-    assert_no_figure(checkout, "a", "chat-c1-r1")
+    assert_no_result(checkout, "a", "chat-c1-r1")
     (record,) = checkout.rejected().values()
     codes = [r["code"] for r in record["reasons"] if r["severity"] == "INVALID"]
     assert reason in codes, codes
@@ -253,7 +251,7 @@ def test_model_changed_after_staging_is_refused_by_file(checkout: Checkout):
         failure = checkout.record(f"deployments/{name}/startup.json")["failure"]
         assert f"{name}: model.safetensors" in failure["detail"], failure
         assert not (checkout.attempts(name)[-1] / "server.log").exists()
-        assert_no_figure(checkout, name, "chat-c2-r1")
+        assert_no_result(checkout, name, "chat-c2-r1")
     assert checkout.rows()["b", "chat-c2-r1"]["verdict"] == "VALID"
     checkout.assert_all_dead(seconds=2)
 

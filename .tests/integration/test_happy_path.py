@@ -1,4 +1,4 @@
-"""A run without faults: what it leaves, what it does not leave, and that a second one has nothing to do."""
+"""A run without faults: its results, no leftovers, and a second run with nothing to do."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_first_run_measures_all_and_second_does_nothing(fresh: Checkout, tmp_pat
     assert "Nothing to be done" in second.text
     assert fresh.digests("a") | fresh.digests("b") == before
 
-    # Table, page and archive made again are the same bytes, and the archive is as it says.
+    # Table, report and archive made again have the same bytes, and the archive verifies.
     sealed = archive.read_bytes()
     for name in ("measurements.csv", "report.html", f"archive/{RUN}.tar.zst"):
         (fresh.results / name).unlink()
@@ -103,7 +103,7 @@ def test_first_run_measures_all_and_second_does_nothing(fresh: Checkout, tmp_pat
 
 
 def assert_attempts_apart(checkout: Checkout) -> None:
-    """The servers of the two deployments never lived at the same time."""
+    """Assert that the servers of the two deployments never ran at the same time."""
     (first, second) = sorted((checkout.daemon(name)["started_at"], checkout.daemon(name)["ended_at"]) for name in "ab")
     assert first[0] < first[1] <= second[0] < second[1]
 

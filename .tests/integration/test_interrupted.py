@@ -1,6 +1,6 @@
-"""Runs that are interrupted, whatever the signal and the moment: nothing lives on, and a plain second run completes.
+"""Interrupted runs, by any signal at any moment: no process survives, and a plain rerun completes.
 
-What was measured before the interruption is not measured again.
+Points measured before the interruption are not measured again.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from integration import local_index
 from integration.harness import GONE_S, Checkout, Running
 from integration.local_index import Index
 
-# The signal, and whether the whole process group gets it, as from a terminal's Ctrl-C, or the main process alone.
+# The signal, and whether it goes to the whole process group, as with Ctrl-C in a terminal, or only to the main process.
 CTRL_C = (signal.SIGINT, True)
 INT, TERM, HUP, KILL = ((number, False) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL))
 NAMES = {CTRL_C: "ctrl-c", INT: "SIGINT", TERM: "SIGTERM", HUP: "SIGHUP", KILL: "SIGKILL"}
-# A main process answers a signal within this time; what it started is gone GONE_S after its end at the latest.
+# A main process ends within this time after a signal; its children are gone at most GONE_S later.
 ANSWER_S = 12.0
 
 
@@ -33,7 +33,7 @@ def end_run(checkout: Checkout, running: Running, end: tuple[signal.Signals, boo
     if number == signal.SIGKILL:
         assert done.rc == -signal.SIGKILL
     else:
-        assert done.rc not in (0, -number), f"an orderly end, not a death by the signal: {done.rc}\n{done.text}"
+        assert done.rc not in (0, -number), f"an orderly end, not killed by the signal: {done.rc}\n{done.text}"
         assert f"servemark: {number.name}" in done.text and "run again to go on" in done.text
         assert "Traceback" not in done.text, done.text
         assert checkout.secrets() == []

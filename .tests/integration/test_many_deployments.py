@@ -1,4 +1,4 @@
-"""What a dry run costs when there are many deployments: counts of calls and files, which no busy machine changes."""
+"""The cost of a dry run with many deployments, as counts of calls and files, which do not depend on the machine's load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 from integration.harness import Checkout
 
 POINTS = 4
-# Runs Snakemake's command line under a profiler and prints how many calls it made, in all and in the workflow's own code.
+# Runs Snakemake's command line under a profiler and prints its number of calls, in total and in the workflow's code.
 COUNTED = """
 import cProfile, json, os, sys
 from snakemake.cli import main
@@ -38,7 +38,7 @@ def configure(checkout: Checkout, deployments: int) -> None:
 
 
 def calls(checkout: Checkout, deployments: int) -> dict[str, int]:
-    """Return how many function calls a dry run with so many deployments makes: ``all`` and ``own``, those of the workflow."""
+    """Return the function calls of a dry run with this number of deployments: ``all``, and ``own`` in the workflow's code."""
     configure(checkout, deployments)
     (checkout.path / "my.yaml").write_text(yaml.safe_dump(checkout.config))
     arguments = ["--profile", "profiles/local", "--configfile", "my.yaml", "-n", "--quiet", "rules", "host"]
@@ -59,11 +59,11 @@ def test_calls_grow_linearly_with_deployments(checkout: Checkout):
 
 
 def test_each_load_point_adds_seven_input_files(checkout: Checkout):
-    """Each file that Snakemake follows costs time and memory: 20,000 load points have as many times that."""
+    """Each file that Snakemake tracks costs time and memory, 20,000 times over with 20,000 load points."""
     configure(checkout, 2)
     fewer = _inputs(checkout)
     checkout.config["workloads"]["chat"]["concurrency"] = list(range(1, POINTS + 2))
-    # Token, point before it, plan and configuration; its record for the stop; record and raw result for the run.
+    # Live record, previous point, plan and configuration; its record for the stop; record and raw result for the run.
     assert (_inputs(checkout) - fewer) / 2 == 7
 
 

@@ -1,4 +1,4 @@
-"""The whole workflow in a folder with a space, an umlaut, quotes and signs that shells expand in its name."""
+"""The whole workflow in a folder whose name has a space, an umlaut, quotes and characters that shells expand."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from standin import make_prefix
 
 @pytest.fixture
 def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Checkout]:
-    """A checkout as a user gets it, in an odd folder, with an environment of its own."""
+    """Return a fresh checkout in an odd folder, with its own environment."""
     path = tmp_path / odd_folder.NAME / "checkout"
     path.mkdir(parents=True)
     harness.copy_parts(path)
     monkeypatch.setattr(harness, "SNAKEMAKE", odd_folder.own_environment(path))
     runtime = Path(tempfile.mkdtemp(prefix="smt-", dir="/tmp"))
-    # In a configuration, `$` is refused.
+    # A configuration may not contain `$`.
     prefix = make_prefix(tmp_path / odd_folder.NAME.replace("$", ""))
     checkout = Checkout(path, runtime, harness.basic_config(prefix, Path("results/cache")))
     checkout.keep("a")

@@ -20,7 +20,7 @@ def test_real_vllm_compiles_and_uses_ray_in_odd_folder(fresh: Checkout, tmp_path
     config = real(fresh, {}, requests=20)
     (tmp_path / odd_folder.NAME).mkdir()
     fresh.path = Path(shutil.move(fresh.path, tmp_path / odd_folder.NAME / "checkout"))
-    # A cache of its own, so that torch compiles; the environment that the other tests have built.
+    # Its own cache, so that torch compiles; the environment of the other tests.
     (fresh.path / "results/cache").mkdir()
     (fresh.path / "results/cache/environments").symlink_to(Path(config["cache"], "environments"))
     compiled = TINY | {"options": TINY["options"] | {"enforce-eager": False}}

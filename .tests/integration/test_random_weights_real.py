@@ -1,4 +1,4 @@
-"""Random weights on real vLLM (CPU): a small gpt-oss reaches as many experts as even choice does; with vLLM's own it reaches hardly any."""
+"""Random weights on real vLLM (CPU): a small gpt-oss reaches as many experts as uniform choice would; with vLLM's own weights, few."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SMALL = {
 
 @pytest.fixture
 def python(fresh) -> str:
-    """The interpreter of the cpu lock's environment, which is built once in the checkout's own cache."""
+    """Return the interpreter of the cpu lock's environment, which is built once in the checkout's cache."""
     if sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64":
         reason = "the cpu lock is for CPython 3.11 on x86_64"
         if os.environ.get("SERVEMARK_REQUIRE_REAL") == "1":
@@ -56,7 +56,7 @@ def python(fresh) -> str:
 
 
 def reached(python: str, folder: Path, load_format: str) -> list[list[int]]:
-    """Experts reached in each decode step of each layer."""
+    """Return the experts reached in each decode step of each layer."""
     output = folder / f"{load_format}.json"
     argv = [python, str(Path(__file__).with_name("count_experts.py")), str(folder), load_format, str(output)]
     own = {
@@ -79,7 +79,7 @@ def test_random_weights_reach_experts_evenly(python, tmp_path):
     assert all(len(steps) >= 40 and min(steps) >= 96 for steps in ours), ours
     vllms = reached(python, tmp_path, "dummy")
     assert len(vllms) == SMALL["num_hidden_layers"]
-    assert all(max(steps) <= 8 for steps in vllms), "vLLM's own dummy weights spread now: say so where they are compared"
+    assert all(max(steps) <= 8 for steps in vllms), "vLLM's own dummy weights now spread: update the documents that compare them"
 
 
 DRAWN = """

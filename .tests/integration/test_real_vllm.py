@@ -1,7 +1,7 @@
-"""The same on real vLLM and real Ray (CPU): the embedded default to its archive, each class of fault once, each end of a run.
+"""Real vLLM and real Ray (CPU): the default configuration to its archive, each class of fault once, each end of a run.
 
-Needs what the cpu lock needs (CPython 3.11 on x86_64, a pip that finds PyTorch's CPU build); skips with the reason where
-that is missing, and fails instead when SERVEMARK_REQUIRE_REAL=1. The environment is built once, in the checkout's own cache.
+Needs the requirements of the cpu lock (CPython 3.11 on x86_64, a pip that finds PyTorch's CPU build). Without them the tests skip with
+the reason; with SERVEMARK_REQUIRE_REAL=1 they fail. The environment is built once, in the checkout's cache.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TINY = {
 
 @pytest.fixture(autouse=True)
 def _short_runtime(fresh):
-    """Ray makes socket names below the runtime folder, and these may have 107 bytes in all."""
+    """Ray's socket paths lie below the runtime folder and may have at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="sm", dir="/tmp") as folder:
         fresh.runtime = Path(folder)
         yield
@@ -59,7 +59,7 @@ def _possible():
 
 
 def real(base: Checkout, deployments: dict, **workload) -> dict:
-    """A configuration of real deployments, with one workload that takes some seconds a point."""
+    """Return a configuration of real deployments with one workload of some seconds a point."""
     config = {
         "run": base.config["run"],
         "models": {"tiny": {"source": "builtin:tiny-dense"}},
@@ -73,7 +73,7 @@ def real(base: Checkout, deployments: dict, **workload) -> dict:
 
 
 def validate_records(results: Path) -> int:
-    """Check every record of a run against its schema; returns how many there were."""
+    """Validate every record of a run against its schema; return their number."""
     schemas = {record.KIND: record_schema(record) for record in ALL_RECORDS}
     count = 0
     for path in results.rglob("*.json"):
@@ -87,7 +87,7 @@ def validate_records(results: Path) -> int:
 def test_default_run_completes_after_crash_and_interruption(fresh, tmp_path):
     """kill -9 while vLLM loads over Ray, SIGTERM while a point is measured, then a plain run to the end."""
     config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text())
-    # Both deployments, two of the three concurrencies, one repetition: the rest of the default is more of the same.
+    # Both deployments, two of the three concurrencies, one repetition; the rest of the default repeats these.
     config["workloads"]["chat"] |= {"concurrency": [1, 8], "repetitions": 1}
     fresh.config = config | {"run": fresh.config["run"], "cache": str(CACHE)}
     over_ray = f"results/{fresh.config['run']}/deployments/ray-tp2/stopped.json"
@@ -142,16 +142,16 @@ def test_default_run_completes_after_crash_and_interruption(fresh, tmp_path):
 @pytest.mark.faults
 def test_faults_of_live_servers_spare_the_healthy_deployment(fresh):
     """API server killed, engine killed, server stopped, exit at start, requests refused: one deployment each, one run."""
-    # Another seed each: the ledger knows a deployment by what it is, not by its name.
+    # A different seed each: the ledger key holds a deployment's properties, not its name.
     deployments = {
         name: TINY | {"options": TINY["options"] | {"seed": seed}}
         for seed, name in enumerate(("killed", "engine", "frozen", "refused", "healthy"))
     }
     deployments["refused"]["options"]["max-model-len"] = 100_000
-    # The model's own length, 4096: against one that is set, a longer workload is refused before anything is started.
+    # The model's own length, 4096. With max_model_len set, a longer workload would be refused before anything starts.
     del deployments["healthy"]["options"]["max-model-len"]
     fresh.config = real(fresh, deployments)
-    # Longer than the server takes: it answers 400 to every request, and the client exits with 0.
+    # Longer than the server accepts: every response is 400, and the client exits with 0.
     fresh.config["workloads"]["toolong"] = fresh.config["workloads"]["chat"] | {
         "input_tokens": 4200,
         "requests": 8,
@@ -191,7 +191,7 @@ def test_faults_of_live_servers_spare_the_healthy_deployment(fresh):
 
 
 def busy(checkout: Checkout, deployment: str, above: int = 300) -> bool:
-    """Whether this deployment's server has generated more tokens than ``above`` (its warm-ups and the probe are fewer)."""
+    """Return whether this deployment's server has generated more than ``above`` tokens (warm-ups and probe have fewer)."""
     attempts = checkout.attempts(deployment)
     if not attempts or not (attempts[-1] / "daemons" / "server.json").exists():
         return False

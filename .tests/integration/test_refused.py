@@ -1,4 +1,4 @@
-"""What is refused before anything is started: a configuration with a fault, a second run in the same checkout."""
+"""Refusals before anything is started: a faulty configuration, a second run in the same checkout."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_hostile_file_is_refused_before_snakemake_reads_it(fresh: Checkout, name
     (fresh.path / "model").mkdir()
     (fresh.path / "model" / "config.json").write_text('{"a":' * 3000)
 
-    # The second --configfile takes the place of the first; both are given where the files are merged.
+    # The second --configfile overrides the first; Snakemake merges them.
     files = ["my.yaml", "hostile.yaml"] if name in ("repetitions", "model") else ["hostile.yaml"]
     done = fresh.run("--configfile", *files, *(["-n"] if name == "deep" else []))
 
@@ -79,7 +79,7 @@ def test_hostile_default_configuration_is_refused(fresh: Checkout):
 
 
 def test_finished_run_does_not_need_its_deleted_model(measured: Checkout):
-    """Whoever makes a report again needs neither model nor environment."""
+    """Writing a report again needs neither model nor environment."""
     measured.config["models"]["tiny"]["source"] = str(measured.path / "gone")
     done = measured.run("-n")
     assert done.rc == 0, done.text
@@ -119,7 +119,7 @@ def test_next_run_removes_lock_of_killed_one_and_reports_it(checkout: Checkout):
 
 
 def test_runs_in_two_checkouts_do_not_disturb_each_other(checkouts):
-    """Same run, deployment and attempt names, one machine: what one ends as its own leftover must not be the other's."""
+    """With the same run, deployment and attempt names on one machine, a run must end only its own leftovers."""
     one, other = checkouts(), checkouts()
     for checkout in (one, other):
         checkout.keep("a")

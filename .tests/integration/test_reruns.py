@@ -1,4 +1,4 @@
-"""What runs again when something is changed or lost: a test for each row of the table in docs/explanation/ledger.md."""
+"""What runs again after a change or a loss: one case for each row of the table in docs/explanation/ledger.md."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ ENVIRONMENT = {"build_environment/standin", "check_environment/standin"}
 
 
 def stages(*deployments: str) -> set[str]:
-    """The stages of these deployments, and all that is made from what they write."""
+    """Return the stages of these deployments and all rules after them."""
     return {f"{rule}/{deployment}" for rule in STAGES for deployment in deployments} | TABLE
 
 
 def plans(*deployments: str) -> set[str]:
-    """From the plans of these deployments on; a plan that is confirmed again delays only those that need it."""
+    """Return the rules from the plans of these deployments on; confirming plans again reruns no other deployment."""
     return {f"plan_deployment/{deployment}" for deployment in deployments} | {"confirm_plans"} | stages(*deployments)
 
 
 class Case(NamedTuple):
-    """What is done to a finished run, and the jobs that the next run then has."""
+    """A change to a finished run, and the jobs of the next run."""
 
     do: Callable[[Checkout], object]
     runs: set[str]
@@ -62,7 +62,7 @@ def lose(*names: str) -> Callable[[Checkout], None]:
 
 
 def edit(*names: str) -> Callable[[Checkout], None]:
-    """Change the content of files of the workflow, and nothing of what they do."""
+    """Change files of the workflow, but not their effect."""
 
     def do(checkout: Checkout) -> None:
         for name in names:
@@ -77,7 +77,7 @@ def library(*names: str) -> Callable[[Checkout], None]:
 
 
 def export(**variables: str) -> Callable[[Checkout], None]:
-    """Start Snakemake from a shell with these variables."""
+    """Export these variables in the shell that starts Snakemake."""
     return lambda checkout: checkout.exported.update(variables)
 
 
@@ -92,7 +92,7 @@ FORETOLD = {
     },
     "thresholds": {"": Case(tighten, stages("a", "b"))},
     "template": {"": Case(edit("templates/report.html.j2"), PAGE)},
-    # One rule of each kind; that each has its digest, and of which files, test_code_digest.py knows.
+    # One rule of each kind; test_code_digest.py tests the digest of each rule.
     "code": {
         "hardware": Case(library("machine/hardware"), {"probe_hardware"} | ENVIRONMENT | plans("a", "b")),
         "plan": Case(library("planning/memory"), plans("a", "b")),
@@ -160,7 +160,7 @@ CASES = [(row, variant) for row, variants in FORETOLD.items() for variant in var
 
 @pytest.fixture(scope="module")
 def foretold(measured_checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Future]]:
-    """Each case in a copy of a finished run, two at a time: a dry run is mostly one core's work."""
+    """Return the jobs of each case, from dry runs in copies of a finished run, two at a time (a dry run uses one core)."""
     base = tmp_path_factory.mktemp("foretold")
 
     def look(row: str, variant: str) -> set[str]:
@@ -259,9 +259,9 @@ def test_lost_files_are_restored_and_only_lost_results_remeasured(measured: Chec
     for path in products:
         path.unlink()
     lose(f"ledger/{key[:2]}/{key}")(measured)
-    # The model's files as well: it is staged in a cache of its own.
+    # The model's files too: it is staged in its own cache.
     measured.config["cache"] = "results/cache"
-    # And servemark was updated, in what every rule writes with.
+    # servemark was also updated, in code that every rule uses.
     library("records/base")(measured)
 
     again = measured.run()

@@ -1,4 +1,4 @@
-"""Endpoints that are held for people: they come up, say how they are used, show in `servemark status`, and leave nothing behind."""
+"""Endpoints for users: they start, print how to use them, appear in `servemark status`, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 from integration.harness import RUN, Checkout, Running, wait_until
 from servemark.deployment import how_to_use
 
-# A hold sees the end of its deployment within a tick, the server has 3 s to end, and Snakemake takes a moment.
+# hold_endpoint detects the end of its deployment within a tick; the server has 3 s to end; Snakemake takes a moment.
 STOPPED_S = 15.0
 
 
@@ -43,7 +43,7 @@ def attempt(checkout: Checkout, deployment: str = "a") -> Path:
 
 
 def serve(checkout: Checkout, *targets: str, seconds: float = 60, **variables: str) -> Running:
-    """Start it and wait until an endpoint is ready."""
+    """Start serving and wait until an endpoint is ready."""
     before = len(checkout.progress())
     running = checkout.start("--", *(targets or ["serve"]), **variables)
 
@@ -124,13 +124,13 @@ def test_endpoint_is_used_listed_stopped_and_served_again(only_a: Checkout):
     assert_nothing_left(only_a)
 
     again = serve(only_a)
-    assert len(list((folder / "attempts").glob("*"))) == 2, "asked again, it serves again"
+    assert len(list((folder / "attempts").glob("*"))) == 2, "a second request serves again"
     assert (attempt(only_a) / "api-key").read_text() != key
     again.interrupt(signal.SIGINT, group=True)
     assert again.wait(15).rc not in (0, -signal.SIGINT)
     assert_nothing_left(only_a)
     assert not (folder / "held.json").exists()
-    assert not list((only_a.results / "deployments" / "a").glob("attempts")), "measuring knows nothing of it"
+    assert not list((only_a.results / "deployments" / "a").glob("attempts")), "measuring is not affected"
 
 
 def test_died_server_is_a_failure_with_its_cause(only_a: Checkout):
@@ -218,7 +218,7 @@ def test_deployment_that_waits_for_the_machine_can_be_stopped(checkouts):
     wait_until(lambda: [one for one in living(second) if "waits for the machine" in one["state"]], 30, "it waits")
     assert "in use by deployment a" in living(second)[0]["state"]
     assert servemark(second, "stop", "a").returncode == 0
-    assert waiting.wait(STOPPED_S).rc == 0, "stopped as asked, though it never came up"
+    assert waiting.wait(STOPPED_S).rc == 0, "stopped on request, although it never started"
     assert json.loads((endpoint(second) / "held.json").read_text())["why"] == "stop_requested"
     assert servemark(first, "stop", "a").returncode == 0
     assert holding.wait(STOPPED_S).rc == 0

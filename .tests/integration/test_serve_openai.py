@@ -13,13 +13,13 @@ from integration.test_serve import STOPPED_S, serve, servemark
 from servemark.deployment import how_to_use
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
-# openai before 1.56 hands httpx an argument that httpx 0.28 no longer takes.
+# openai before 1.56 passes an argument that httpx 0.28 does not accept.
 VERSIONS = {"newest": ["openai"], "oldest": ["openai==1.0.0", "httpx<0.28"]}
 
 
 @pytest.fixture(scope="module")
 def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An interpreter with each version, in an environment of its own."""
+    """Return an interpreter for each version, each in its own environment."""
     found = {}
     for name, packages in VERSIONS.items():
         folder = tmp_path_factory.mktemp("openai") / name
@@ -39,7 +39,7 @@ def test_printed_python_runs_with_old_and_new_openai(checkout: Checkout, pythons
     page = (checkout.results / "serving" / "a" / how_to_use.NAME).read_text()
     program = tmp_path / "ask.py"
     program.write_text(page.partition(f"{how_to_use.PYTHON_BEGIN}\n")[2].partition(how_to_use.PYTHON_END)[0])
-    # As on a cluster whose proxy does not know its compute nodes.
+    # As on a cluster whose proxy does not reach its compute nodes.
     proxies = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"), "http://127.0.0.1:9")
     for name, python in pythons.items():
         asked = subprocess.run([python, str(program)], capture_output=True, text=True, timeout=120, env=os.environ | proxies)

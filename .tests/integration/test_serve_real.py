@@ -1,4 +1,4 @@
-"""A held endpoint of real vLLM (CPU), used as its page says: the very Python code, with the openai package that vLLM brings."""
+"""An endpoint of real vLLM (CPU), used with the Python code of how-to-use.txt and the openai package that vLLM installs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VLLM_CLOSES_S = 5
 
 @pytest.fixture
 def real(fresh):
-    """One deployment of real vLLM; its environment is the one that the other real tests build."""
+    """Return a configuration with one deployment of real vLLM, in the environment of the other real tests."""
     if sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64":
         reason = "the cpu lock is for CPython 3.11 on x86_64"
         pytest.fail(reason) if os.environ.get("SERVEMARK_REQUIRE_REAL") == "1" else pytest.skip(reason)
@@ -55,7 +55,7 @@ def real(fresh):
 
 
 def served(server: str, key: str) -> dict[str, int]:
-    """Requests that each engine of a server has brought to an end."""
+    """Return the requests that each engine of a server has finished."""
     text = httpx.get(f"{server}/metrics", headers={"Authorization": f"Bearer {key}"}, trust_env=False, timeout=10).text
     counts: Counter[str] = Counter()
     for engine, number in re.findall(r'^vllm:request_success_total\{[^}]*engine="(\d+)"[^}]*\} (\S+)', text, re.MULTILINE):
@@ -64,7 +64,7 @@ def served(server: str, key: str) -> dict[str, int]:
 
 
 def status(connection: HTTPConnection) -> int:
-    """The answer to a request on a connection; only the first one, and one after the server's closing, connects."""
+    """Return the status of a request on a kept connection, which reconnects only after the server has closed it."""
     connection.request("GET", "/version")
     response = connection.getresponse()
     response.read()
@@ -78,7 +78,7 @@ def ask(url: str, key: str, rank: int | None = None, count: int = 4) -> None:
 
 
 def gained(server: str, key: str, act: Callable[[], object]) -> dict[str, int]:
-    """Requests that each engine ends while something is done."""
+    """Return the requests that each engine finishes during an action."""
     before = served(server, key)
     act()
     after = served(server, key)
@@ -86,7 +86,7 @@ def gained(server: str, key: str, act: Callable[[], object]) -> dict[str, int]:
 
 
 def test_router_gives_each_data_parallel_engine_as_many_requests(real):
-    """vLLM's own balancing leaves one engine with more than another; the router names the engine, and real vLLM obeys."""
+    """vLLM's own balancing is uneven; the router chooses the engine, and real vLLM follows."""
     deployment = real.config["deployments"]["a"]
     deployment["topology"] = {"data_parallel": 2, "balancing": "router"}
     running = serve(real, seconds=800)
@@ -99,7 +99,7 @@ def test_router_gives_each_data_parallel_engine_as_many_requests(real):
     with ThreadPoolExecutor() as pool:
 
         def beside_a_long_one() -> None:
-            # vLLM itself would give them all to the engine that is free.
+            # vLLM itself would send all of them to the idle engine.
             long = pool.submit(ask, server["url"], key, rank=0, count=400)
             for _ in range(6):
                 ask(ready["url"], key)
@@ -136,7 +136,7 @@ def test_printed_python_works_and_its_requests_are_counted(real, tmp_path):
 
     time.sleep(max(0.0, VLLM_CLOSES_S + 1 - (time.monotonic() - since)))
     assert status(idle) == 401
-    assert idle.sock is kept, "the server closed a connection that its client still kept for the next request"
+    assert idle.sock is kept, "the server closed a connection that its client still kept open"
     idle.close()
 
     assert servemark(real, "stop", "a", "--run", RUN).returncode == 0

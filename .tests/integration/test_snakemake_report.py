@@ -1,10 +1,10 @@
-"""Snakemake's own report of a run: made without a network, with our captions; without results it says what is missing."""
+"""Snakemake's own report of a run: made without a network, with our captions; without results it names the missing file."""
 
 from __future__ import annotations
 
 from integration.harness import Checkout
 
-# Whoever asked for an address would end here, in a moment.
+# Every request to another host would fail here at once.
 NOWHERE = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy"), "http://127.0.0.1:9")
 
 
@@ -24,7 +24,7 @@ def test_snakemake_report_has_results_and_captions(measured: Checkout):
     for name in "ab":
         assert f"What was going to be started as <em>{name}</em>" in page and f"How <em>{name}</em> came up" in page
     assert measured.digests("a") == before
-    assert not (measured.path / ".snakemake" / "servemark-owner.json").exists(), "looking claims nothing"
+    assert not (measured.path / ".snakemake" / "servemark-owner.json").exists(), "making a report claims nothing"
 
 
 def test_snakemake_report_without_results_names_missing_file(fresh: Checkout):

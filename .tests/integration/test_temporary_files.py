@@ -1,4 +1,4 @@
-"""What an interrupted or killed run leaves where temporary files lie: nothing."""
+"""An interrupted or killed run leaves no temporary files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from integration.harness import Checkout
 
 @pytest.fixture
 def temporary(tmp_path: Path) -> Path:
-    """A folder for the temporary files of a run."""
+    """Return a folder for the temporary files of a run."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     return folder

@@ -1,4 +1,4 @@
-"""What real vLLM (CPU) leaves where temporary files lie and in /dev/shm: nothing, also after all of it was killed and run again."""
+"""Real vLLM (CPU) leaves no temporary files and nothing in /dev/shm, even if it is killed and run again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from servemark.processes import shared_memory
 
 
 def abandoned() -> set[str]:
-    """Names in /dev/shm that no living process has mapped: other programs of this machine come and go."""
+    """Return the names in /dev/shm that no living process has mapped (other programs of this machine use it too)."""
     mapped = {name for pid in psutil.pids() for name in shared_memory.mapped(pid)}
     return {path.name for path in Path(shared_memory.FOLDER).iterdir()} - mapped
 
@@ -35,7 +35,7 @@ def test_killed_real_vllm_leaves_nothing_after_a_rerun(fresh: Checkout, tmp_path
     fresh.config = real(fresh, {"a": TINY, "b": TINY | {"topology": {"tensor_parallel": 2, "executor": "mp"}}}, requests=20)
     fresh.config["verdict"] = {"min_duration_s": 0.0, "min_requests_per_slot": 0.0}
     running = fresh.start(TMPDIR=str(temporary))
-    # Both ranks have mapped what they share when the server is ready.
+    # Both ranks have mapped their shared memory when the server is ready.
     fresh.wait_for_progress("ready after", subject="b", seconds=400)
     running.interrupt(signal.SIGSTOP)
     kill_everything(fresh)

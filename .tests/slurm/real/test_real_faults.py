@@ -102,9 +102,7 @@ def test_faulty_nodes_are_found_before_a_model_is_loaded(checkout: RealCheckout,
     assert checkout.results.joinpath("ledger").is_dir() is False or not list(checkout.results.glob("ledger/*/*.json"))
 
 
-def test_missing_nodes_or_devices_are_refused_before_submission(
-    checkout: RealCheckout, new_injury: Callable[[], Injury]
-) -> None:
+def test_missing_nodes_or_devices_are_refused_before_submission(checkout: RealCheckout, new_injury: Callable[[], Injury]) -> None:
     jobs = len(checkout.cluster.jobs())
     for fault, pattern, change in (
         (
