@@ -1,4 +1,4 @@
-"""Sandboxes for a whole session, and runs of small workflows in them."""
+"""Sandboxes for the whole session, and runs of small workflows in them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def _started(folder: Path, options: Options) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """Two nodes, no accounting: what a state costs when only the controller knows it."""
+    """Start two nodes without accounting: only the controller has the states of jobs."""
     yield from _started(tmp_path_factory.mktemp("plain"), Options(accounting=False, kill_wait=3))
 
 
 @pytest.fixture(scope="session")
 def accounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """Two nodes with accounting, enforced accounts, and preemption."""
+    """Start two nodes with accounting, enforced accounts, and preemption."""
     yield from _started(tmp_path_factory.mktemp("accounted"), Options(preemption=True, kill_wait=3, requeue_wait=5))
 
 
 @pytest.fixture
 def new_run(request: pytest.FixtureRequest) -> Iterator[Callable[[Sandbox], Run]]:
-    """Makes runs of ``executor.smk``, each in a new folder; whatever is left of them ends with the test."""
+    """Return a function that makes runs of ``executor.smk``, each in a new folder; the end of the test ends what is left."""
     runs: list[Run] = []
 
     def make(cluster: Sandbox) -> Run:

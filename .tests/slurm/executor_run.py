@@ -1,4 +1,4 @@
-"""Runs of a small workflow through the executor ``slurm-guarded``, without servemark's own rules."""
+"""Runs of a small workflow through the executor ``slurm-guarded``, without servemark's rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUE
 
 
 class Run:
-    """One Snakemake on the login node, in a folder of its own that all nodes see."""
+    """One Snakemake on the login node, in its own folder that all nodes see."""
 
     def __init__(self, cluster: Sandbox, folder: Path, jobs_file: str = "results/test/slurm/jobs.jsonl"):
         self.cluster, self.folder, self.jobs_file = cluster, folder, folder / jobs_file
@@ -30,7 +30,7 @@ class Run:
         self.process: subprocess.Popen[Any] | None = None
 
     def start(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> Run:
-        """Start it; output goes to ``said.txt``."""
+        """Start Snakemake; its output goes to ``said.txt``."""
         wanted = {journal.VARIABLE: str(self.jobs_file)} | dict(env or {})
         with open(self.folder / "said.txt", "ab") as said:
             self.begun = time.monotonic()
@@ -47,20 +47,20 @@ class Run:
         return (self.folder / "said.txt").read_text()
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        """Lines of the journal of one kind."""
+        """Return the journal's events of one kind."""
         lines = self.jobs_file.read_text().splitlines() if self.jobs_file.exists() else []
         return [entry for entry in map(json.loads, lines) if entry["event"] == kind]
 
     def until(self, ready: Callable[[], Any], seconds: float, what: str) -> Any:
-        """Wait for something while the run lives or not; fail with what it said."""
+        """Wait until ``ready`` returns a true value, and return it; fail with the run's output."""
         deadline = time.monotonic() + seconds
         while not (found := ready()):
-            assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}; the run said:\n{self.said}\n{self.guard_log}"
+            assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}; the run printed:\n{self.said}\n{self.guard_log}"
             time.sleep(0.05)
         return found
 
     def job(self, state: str, seconds: float = 60.0) -> str:
-        """The id of a job of this run, once the controller has it in this state."""
+        """Return the id of a job of this run, once the controller lists it in this state."""
         name = self.until(lambda: self.events("run"), seconds, "the executor has started")[0]["run"]
 
         def found() -> list[str]:
@@ -69,31 +69,31 @@ class Run:
         return str(self.until(found, seconds, f"a job is {state}")[0])
 
     def end(self, seconds: float) -> int:
-        """Wait for its end, which must come within so many seconds, and give the exit code."""
+        """Wait for the run's end, at most this number of seconds, and return the exit code."""
         assert self.process is not None
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise AssertionError(f"no end within {seconds:.0f} s; it said:\n{self.said}") from None
+            raise AssertionError(f"no end within {seconds:.0f} s; it printed:\n{self.said}") from None
 
     def signal(self, number: int) -> None:
-        """To Snakemake alone, not to its children."""
+        """Send a signal to Snakemake, not to its children."""
         assert self.process is not None
         self.process.send_signal(number)
 
     def queue(self) -> list[dict[str, str]]:
-        """What is in the queue of jobs of this run."""
+        """Return the jobs of this run in the queue."""
         names = {entry["run"] for entry in self.events("run")}
         return [job for job in self.cluster.jobs() if job["name"] in names and job["state"] in LIVE]
 
     def assert_clear(self, seconds: float) -> None:
-        """Within so many seconds nothing of it is in the queue and no guard lives."""
+        """Assert that within this number of seconds the run has no job in the queue and no guard."""
         self.until(lambda: not self.queue(), seconds, f"the queue is clear; there is {self.queue()}")
         self.until(lambda: not self.guards(), seconds, "the guard has ended")
 
     def guards(self) -> list[int]:
-        """Process ids on the login node of this run's guards."""
+        """Return the process ids of this run's guards on the login node."""
         found = []
         for process in self.cluster.processes("login"):
             with contextlib.suppress(OSError):
@@ -103,7 +103,7 @@ class Run:
         return found
 
     def close(self) -> None:
-        """Leave nothing for the next test."""
+        """End the run, its guards and its jobs."""
         if self.process and self.process.poll() is None:
             self.process.kill()
             self.process.wait()

@@ -1,4 +1,4 @@
-"""The executor and the guard against a real Slurm: every end is told, in bounded time, and nothing stays in the queue."""
+"""The executor and the guard on a real Slurm: every end is reported in bounded time, and no job stays in the queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sandbox import Sandbox
 
 from snakemake_executor_plugin_slurm_guarded import job_accounts, journal, preflight
 
-# Three starts of Snakemake, one in the other, on a machine that is busy with other tests. What is tested is bounded more closely.
+# Three nested starts of Snakemake on a busy machine. The tested times have tighter limits.
 START_S = 60.0
 NewRun = Callable[[Sandbox], Run]
 PROFILE = ["--profile", str(Path(__file__).parents[2] / "profiles/slurm"), "--latency-wait", "5"]
@@ -29,7 +29,7 @@ def start(run: Run, *targets: str, seconds: float = 1, env: dict[str, str] | Non
 
 
 def wrapper(run: Run, tool: str, body: str) -> dict[str, str]:
-    """A PATH on which ``tool`` is a shell script; ``$REAL`` is the real one."""
+    """Return a PATH with a shell script in place of ``tool``; ``$REAL`` is the real one."""
     folder = run.folder / "bin"
     folder.mkdir(exist_ok=True)
     script = folder / tool
@@ -39,14 +39,14 @@ def wrapper(run: Run, tool: str, body: str) -> dict[str, str]:
 
 
 def noted_states(run: Run) -> set[str]:
-    """How the run's jobs have ended, by the journal alone: all that is left when a Slurm without accounting has forgotten them."""
+    """Return the final states of the run's jobs by the journal, the only source after a Slurm without accounting has dropped them."""
     entries = list(journal.read(run.jobs_file))
     return {job_accounts.from_journal(entries, entry["job"]).state for entry in run.events("submitted")}
 
 
 @pytest.fixture(scope="module")
 def out_of_time(plain: Sandbox) -> Run:
-    """Started before the other tests: Slurm's shortest time limit is a minute."""
+    """Start this run before the other tests: Slurm's shortest time limit is a minute."""
     folder = plain.folder / "work/out-of-time"
     folder.mkdir(parents=True)
     (folder / "Snakefile").write_text(Path(__file__).with_name("executor.smk").read_text())
@@ -147,7 +147,7 @@ def test_refused(accounted: Sandbox, new_run: NewRun, request_: dict[str, object
 def test_controller_away_for_20_s(plain: Sandbox, new_run: NewRun, when: str) -> None:
     run = new_run(plain)
     if when == "running":
-        # A job that asks Slurm nothing itself: what ours do is tested with the whole workflow.
+        # A job that runs no Slurm command itself; the tests of the whole workflow cover such jobs.
         start(run, "done.x", seconds=25).job("RUNNING")
     plain.stop_slurmctld()
     try:
@@ -164,7 +164,7 @@ def test_controller_away_for_20_s(plain: Sandbox, new_run: NewRun, when: str) ->
 
 
 @pytest.mark.faults
-def test_answer_to_a_submission_lost(plain: Sandbox, new_run: NewRun) -> None:
+def test_response_to_a_submission_is_lost(plain: Sandbox, new_run: NewRun) -> None:
     run = new_run(plain)
     lose = '$REAL "$@"; [ $(wc -l < "$0.calls") -gt 1 ] || { echo "sbatch: error: Socket timed out" >&2; exit 1; }'
     start(run, "done.a", env=wrapper(run, "sbatch", lose))
@@ -193,7 +193,7 @@ def test_interrupted(plain: Sandbox, new_run: NewRun, number: int, state: str) -
 
 @pytest.mark.faults
 @pytest.mark.parametrize("tool", ["squeue", "sbatch"])
-def test_interrupted_in_a_question(plain: Sandbox, new_run: NewRun, tool: str) -> None:
+def test_interrupted_during_a_query(plain: Sandbox, new_run: NewRun, tool: str) -> None:
     run = new_run(plain)
     start(run, "done.a", seconds=100, env=wrapper(run, tool, '$REAL "$@"; sleep 5'))
     run.job("RUNNING")
@@ -236,7 +236,7 @@ def test_a_node_fails(accounted: Sandbox, new_run: NewRun) -> None:
 
 @pytest.mark.faults
 def test_main_process_in_a_slurm_job(plain: Sandbox, new_run: NewRun) -> None:
-    """SLURM_* of its own job does not shape what it submits; SLURM_CONF stays."""
+    """SLURM_* variables of its own job do not change what it submits; SLURM_CONF stays."""
     run = new_run(plain)
     outer = {"SLURM_JOB_ID": "1", "SLURM_NNODES": "2", "SLURM_MEM_PER_NODE": "1", "SBATCH_IGNORE": "1"}
     start(run, "done.a", env=outer)
@@ -244,7 +244,7 @@ def test_main_process_in_a_slurm_job(plain: Sandbox, new_run: NewRun) -> None:
 
 
 @pytest.mark.faults
-def test_killed_run_is_swept(plain: Sandbox, new_run: NewRun) -> None:
+def test_jobs_of_killed_run_are_cancelled(plain: Sandbox, new_run: NewRun) -> None:
     run = start(new_run(plain), "group.x", "done.a", seconds=100)
     run.job("RUNNING")
     run.until(lambda: len(run.events("submitted")) == 2, 10, "both are submitted")
@@ -291,7 +291,7 @@ for nodes, gres in ((1, "gpu:4"), (2, "gpu:4"), (1, "gpu:99")):
 
 @pytest.mark.faults
 def test_preflight_queues_what_sbatch_queues(plain: Sandbox, new_run: NewRun) -> None:
-    """A request for one node, for two, and for GPUs that no node has."""
+    """Requests for one node, for two nodes, and for GPUs that no node has."""
     folder = new_run(plain).folder
 
     def ask() -> list[str]:
@@ -332,7 +332,7 @@ def test_preflight_queues_what_sbatch_queues(plain: Sandbox, new_run: NewRun) ->
     assert not [job for job in plain.jobs() if job["name"].startswith(preflight.NAME) and job["state"] in LIVE]
 
 
-def test_held_job_says_why_it_waits_and_goes_on(plain: Sandbox, new_run: NewRun) -> None:
+def test_reason_of_held_job_is_printed_and_released_job_runs(plain: Sandbox, new_run: NewRun) -> None:
     run = start(new_run(plain), "done.a", extra="--hold")
     job = run.job("PENDING")
     run.until(lambda: "scontrol release" in run.said, 30, "it says that the job is held")

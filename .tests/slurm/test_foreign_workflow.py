@@ -1,4 +1,4 @@
-"""The executor runs somebody else's workflow, in an environment without servemark."""
+"""The executor runs another workflow, in an environment without servemark."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ rule write:
     shell:
         "sleep {params.seconds}; echo to be or not to be > {output}"
 """
-# As the plugin's README gives it.
+# As in the plugin's README.
 PROFILE = """
 executor: slurm-guarded
 jobs: 10
@@ -59,7 +59,7 @@ latency-wait: 5
 
 @pytest.fixture(scope="module")
 def python(plain: Sandbox) -> Path:
-    """An interpreter with Snakemake and the plugin, and without servemark."""
+    """Return an interpreter with Snakemake and the plugin, without servemark."""
     venv = plain.folder / "work" / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     (site,) = venv.glob("lib/python3.*/site-packages")
@@ -73,7 +73,7 @@ def python(plain: Sandbox) -> Path:
 
 @pytest.fixture
 def new_workflow(plain: Sandbox, request: pytest.FixtureRequest) -> Iterator[Callable[[], Run]]:
-    """Make the workflow in a folder of its own."""
+    """Make the workflow in its own folder."""
     runs: list[Run] = []
 
     def make() -> Run:

@@ -1,4 +1,4 @@
-"""The sandbox does what the tests that use it rely on."""
+"""The sandbox behaves as other tests require."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ needs_slurm = pytest.mark.skipif(_REASON is not None, reason=_REASON or "")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """Everything switched on."""
+    """Start a cluster with every option."""
     options = Options(kill_wait=5, client_node=True, preemption=True, requeue_wait=5, qos=("urgent",))
     sandbox = Sandbox(tmp_path_factory.mktemp("cluster"), options)
     with sandbox:
@@ -42,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """No accounting; jobs are tracked by their process trees; a silent node is soon missed."""
+    """Start a cluster without accounting, with process-tree tracking and a short slurmd time-out."""
     options = Options(accounting=False, proctrack="linuxproc", kill_wait=5, slurmd_timeout=4)
     with Sandbox(tmp_path_factory.mktemp("plain"), options) as sandbox:
         yield sandbox
@@ -51,14 +51,14 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def quiet(cluster: Sandbox) -> Iterator[Sandbox]:
-    """The cluster, given back without jobs and with all nodes idle."""
+    """Return the cluster; afterwards it has no jobs and all nodes are idle."""
     yield cluster
     cluster.run(["scancel", "--user=root"])
     cluster.wait_idle(30)
 
 
 def submit(sandbox: Sandbox, script: str, *flags: str) -> str:
-    """Submit a job and return its number."""
+    """Submit a job and return its id."""
     argv = ["sbatch", "--parsable", "--output=/dev/null", *flags]
     return sandbox.run(argv, input=f"#!/bin/bash\n{script}\n", check=True).stdout.strip()
 
@@ -72,7 +72,7 @@ def wait_state(sandbox: Sandbox, job: str, *states: str, seconds: float = 40) ->
 
 
 def reaches(sandbox: Sandbox, node: str, address: str) -> bool:
-    """Whether a connection from a node to the Slurm daemon at an address comes about."""
+    """Return whether a node can connect to the Slurm daemon at an address."""
     port = 6817 if address == "login" else 6818
     return sandbox.run(["timeout", "1.5", "bash", "-c", f": </dev/tcp/{address}/{port}"], node=node).returncode == 0
 
@@ -105,7 +105,7 @@ def test_job_over_two_nodes(quiet: Sandbox, user: str) -> None:
 def test_client_node_in_one_allocation_with_gpu_nodes(quiet: Sandbox) -> None:
     done = quiet.run(["srun", "-p", "mixed", "-N3", "--constraint=[gpu*2&cpu*1]", "hostname"])
     assert sorted(done.stdout.split()) == ["client1", "node1", "node2"], done.stderr
-    # As different components of one job, each with its own wishes.
+    # As different components of one job, each with its own request.
     parts = ["srun", "-p", "mixed", "-N2", "--gres=gpu:4", "hostname", ":", "-p", "mixed", "-C", "cpu", "hostname"]
     assert sorted(quiet.run(parts).stdout.split()) == ["client1", "node1", "node2"]
 
@@ -216,7 +216,7 @@ def test_cut_between_nodes(cluster: Sandbox) -> None:
     finally:
         cluster.mend_network()
     assert reaches(cluster, "node1", "node2")
-    cluster.mend_network()  # nothing to mend is no error
+    cluster.mend_network()  # undoing no cut is no error
 
 
 @pytest.mark.full

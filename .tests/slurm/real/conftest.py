@@ -1,8 +1,8 @@
 """Fixtures: a Slurm of two nodes, real vLLM and Ray on it, a prepared checkout, and a copy of it for each test.
 
-Needs what the Slurm sandbox and the cpu lock need; skips with the reason where that is missing, and fails instead when
-SERVEMARK_REQUIRE_SLURM=1 or SERVEMARK_REQUIRE_REAL=1. The environment is built once, in the checkout's own cache, and outside the
-sandbox, whose network leads nowhere.
+Needs the requirements of the Slurm sandbox and of the cpu lock. Without them the tests skip with the reason; with
+SERVEMARK_REQUIRE_SLURM=1 or SERVEMARK_REQUIRE_REAL=1 they fail. The environment is built once, in the checkout's cache, and outside the
+sandbox, which has no network to other hosts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _skip(reason: str, variable: str) -> None:
 
 @pytest.fixture(scope="session")
 def disk() -> Iterator[Path]:
-    """A folder that both nodes see, and that every user may enter: what nobody cannot read there is closed by us."""
+    """Return a folder that both nodes see and every user may enter: files in it that others cannot read are closed by servemark."""
     with tempfile.TemporaryDirectory(prefix="sm-re-", dir="/var/tmp", ignore_cleanup_errors=True) as folder:
         path = Path(folder)
         path.chmod(0o755)
@@ -50,8 +50,8 @@ def disk() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def site(disk: Path) -> Iterator[Sandbox]:
-    """Two nodes with pretended GPUs, accounting, and a site that stores every job's script and environment."""
-    # A real server needs some seconds to end; Slurm's own default is 30.
+    """Start two nodes with fake GPUs and with accounting that stores every job's script and environment."""
+    # A real server needs some seconds to end; Slurm's default is 30.
     options = Options(kill_wait=20)
     if reason := why_unavailable(options):
         _skip(reason, "SERVEMARK_REQUIRE_SLURM")
@@ -69,7 +69,7 @@ def site(disk: Path) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="session")
 def real_environment(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Build the environment of the cpu lock, or find it built."""
+    """Build the environment of the cpu lock unless it exists."""
     if sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64":
         _skip("the cpu lock is for CPython 3.11 on x86_64", "SERVEMARK_REQUIRE_REAL")
     path = tmp_path_factory.mktemp("build") / "checkout"
@@ -98,7 +98,7 @@ def _bare(disk: Path, name: str, site: Sandbox, config: dict[str, Any]) -> RealC
 
 @pytest.fixture(scope="session")
 def prepared(site: Sandbox, disk: Path, real_environment: None) -> RealCheckout:
-    """A checkout in which hardware, real environment and model were looked at. Not to be run in; it is copied."""
+    """Return a checkout with hardware, real environment and model recorded. Tests copy it and do not run in it."""
     config = {
         "run": harness.RUN,
         "models": {"tiny": {"source": "builtin:tiny-dense"}},
@@ -107,7 +107,7 @@ def prepared(site: Sandbox, disk: Path, real_environment: None) -> RealCheckout:
         "workloads": {"chat": {"dataset": "random", "input_tokens": 64, "output_tokens": 16, "requests": 16, "concurrency": 4}},
         "cache": str(CACHE),
         "verdict": {"min_duration_s": 0.0, "min_requests_per_slot": 0.0},
-        # A machine of two cores that others use, too: a rank imports vLLM for a minute there.
+        # On a busy machine of two cores, a rank takes a minute to import vLLM.
         "timeouts": {
             "cluster": 180.0,
             "start": 420.0,
@@ -133,7 +133,7 @@ def _copies(source: RealCheckout, disk: Path) -> Iterator[MakeCheckout]:
         folder.chmod(0o755)
         path = folder / "checkout"
         shutil.copytree(source.path, path)
-        # What was submitted there is the other one's.
+        # Its jobs belong to the original.
         shutil.rmtree(path / "results" / harness.RUN / "slurm", ignore_errors=True)
         made.append(RealCheckout(source.cluster, path, source.config))
         return made[-1]
@@ -148,14 +148,14 @@ def _copies(source: RealCheckout, disk: Path) -> Iterator[MakeCheckout]:
 
 @pytest.fixture
 def real_checkouts(prepared: RealCheckout, disk: Path) -> Iterator[MakeCheckout]:
-    """Makes checkouts with real vLLM, up to the point where deployments are planned."""
+    """Return a function that makes checkouts with real vLLM, ready for planning."""
     with _copies(prepared, disk) as make:
         yield make
 
 
 @pytest.fixture(scope="session")
 def prepared_standin(site: Sandbox, disk: Path) -> RealCheckout:
-    """The same on the stand-in, for what does not need vLLM itself."""
+    """Return the same on the stand-in, for tests that do not need vLLM."""
     checkout = _bare(disk, "prepared-standin", site, standin_config(make_prefix(disk / "standin"), disk / "cache"))
     done = checkout.run("--until", "check_environment", "stage_weights")
     assert done.rc == 0, done.text
@@ -165,14 +165,14 @@ def prepared_standin(site: Sandbox, disk: Path) -> RealCheckout:
 
 @pytest.fixture(scope="module")
 def standin_checkouts(prepared_standin: RealCheckout, disk: Path) -> Iterator[MakeCheckout]:
-    """Makes checkouts on the stand-in, up to the point where deployments are planned."""
+    """Return a function that makes checkouts on the stand-in, ready for planning."""
     with _copies(prepared_standin, disk) as make:
         yield make
 
 
 @pytest.fixture(scope="session")
 def fault_table() -> Iterator[FaultTable]:
-    """Collects one row for each fault; added to the file that SERVEMARK_FAULT_TABLE names, if it names one."""
+    """Collect one row for each fault; append them to the file that SERVEMARK_FAULT_TABLE names, if set."""
     table = FaultTable()
     yield table
     if path := os.environ.get("SERVEMARK_FAULT_TABLE"):
@@ -183,7 +183,7 @@ def fault_table() -> Iterator[FaultTable]:
 
 @pytest.fixture
 def new_injury(fault_table: FaultTable) -> Callable[[], Injury]:
-    """Makes rows of the table."""
+    """Return a function that makes rows of the table."""
 
     def make() -> Injury:
         fault_table.rows.append(Injury())

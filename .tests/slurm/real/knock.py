@@ -1,11 +1,11 @@
-"""Run by the model environment's interpreter, as another user: try ports without any key or token, and print what each gives.
+"""Try ports as another user, without any key or token, and print their responses. For the model environment's interpreter.
 
 usage: python knock.py UID ADDRESS:PORT...           on standard output {ADDRESS:PORT: {connect, http, body, grpc, zmq, store}}
        python knock.py UID SECONDS ADDRESS:PORT...   subscribe to ZeroMQ sockets; {ADDRESS:PORT: [numbers in each pickle]}
 
-``http``: status of ``GET /metrics``, or null for what speaks no HTTP. ``grpc``: Ray's responses to one harmless call of each of its
-services, by status name; UNIMPLEMENTED (another service) is left out. ``zmq``: whether the port begins with ZeroMQ's greeting. ``store``:
-what torch's TCPStore client reads after it wrote "written", or null. Nothing that arrives is unpickled.
+``http``: status of ``GET /metrics``, or null if the port does not speak HTTP. ``grpc``: Ray's responses to one harmless call of each of its
+services, by status name; UNIMPLEMENTED (another service) is omitted. ``zmq``: whether the port begins with ZeroMQ's greeting. ``store``:
+what torch's TCPStore client reads after it wrote "written", or null. Received pickles are not loaded.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ import grpc
 import zmq
 from torch.distributed import TCPStore
 
-# One call that changes nothing of each service (ray/src/ray/protobuf, 2.60); an empty message is a valid request of each.
+# One harmless call of each service (ray/src/ray/protobuf, 2.60); an empty message is a valid request for each.
 CALLS = (
     "NodeInfoGcsService/GetAllNodeInfo",
     "NodeManagerService/GetSystemConfig",
@@ -35,7 +35,7 @@ CALLS = (
 
 
 def knock(address, port):
-    """What one port says to somebody without a key."""
+    """Return the responses of one port to a client without a key."""
     try:
         socket.create_connection((address, port), timeout=3).close()
     except OSError:
@@ -50,7 +50,7 @@ def knock(address, port):
 
 
 def _greets(address, port):
-    """Whether the port begins as ZeroMQ does (ZMTP 3.1, section 2.2: FF, eight bytes, 7F)."""
+    """Return whether the port begins with ZeroMQ's greeting (ZMTP 3.1, section 2.2: FF, eight bytes, 7F)."""
     try:
         with socket.create_connection((address, port), timeout=3) as connection:
             connection.settimeout(1)
@@ -62,7 +62,7 @@ def _greets(address, port):
 
 def _store(address, port):
     found = []
-    # Its constructor waits for ever where something else listens and says nothing.
+    # Its constructor waits for ever if another program listens and sends nothing.
     thread = threading.Thread(target=_write, args=(address, port, found), daemon=True)
     thread.start()
     thread.join(5)
@@ -77,7 +77,7 @@ def _write(address, port, found):
 
 
 def listen(addresses, seconds):
-    """The numbers of each message that ZeroMQ sockets publish, in their order; a message that is no pickle has none."""
+    """Return the numbers in each message that ZeroMQ sockets publish, in order; none for a message that is not a pickle."""
     context, poller, names, found = zmq.Context(), zmq.Poller(), {}, {address: [] for address in addresses}
     for address in addresses:
         subscriber = context.socket(zmq.SUB)
@@ -131,7 +131,7 @@ def _grpc(address, port):
 
 
 if __name__ == "__main__":
-    # The interpreter may lie where that user cannot read: what is loaded late is loaded by a first try, at a closed port.
+    # The user may not be able to read the interpreter's folder: a first try at a closed port loads all lazy modules.
     knock("localhost", 9), _http("localhost", 9), _grpc("localhost", 9), _store("localhost", 9)
     os.setgid(int(sys.argv[1]))
     os.setuid(int(sys.argv[1]))
@@ -143,4 +143,4 @@ if __name__ == "__main__":
             answers = pool.map(lambda door: knock(door[0], int(door[2])), doors)
             found = dict(zip(sys.argv[2:], answers, strict=False))
     print(json.dumps(found), flush=True)
-    os._exit(0)  # past threads that wait
+    os._exit(0)  # ends despite waiting threads

@@ -1,4 +1,4 @@
-"""The ports that a deployment opens on the nodes of a sandbox, and what each gives to another user."""
+"""The ports that a deployment opens on the nodes of a sandbox, and their responses to another user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOBODY = pwd.getpwnam("nobody").pw_uid
 
 @dataclass(frozen=True)
 class Door:
-    """A listening socket of a node: who has it, and on which addresses."""
+    """A listening socket of a node, with its program and its addresses."""
 
     node: str
     bound: str
@@ -26,7 +26,7 @@ class Door:
 
     @property
     def address(self) -> str:
-        """How to reach it; loopback only from the node itself."""
+        """The address to connect to; loopback only from the node itself."""
         host = self.bound.strip("[]").removeprefix("::ffff:")
         return f"{ADDRESS[self.node] if host in ('0.0.0.0', '*', '::') else host}:{self.port}"
 
@@ -47,7 +47,7 @@ _SOCKET = re.compile(r"LISTEN +\d+ +\d+ +(\S+):(\d+) .*?\(\(\"([^\"]+)\",pid=(\d
 
 
 def doors(checkout: RealCheckout, node: str) -> list[Door]:
-    """Every listening socket on a node but Slurm's own daemon's, with the option of its program's command line that names the port."""
+    """Return every listening socket on a node, except slurmd's, with the command-line option that names its port."""
     listed = checkout.cluster.run(["ss", "-ltnpH"], node=node, check=True).stdout
     commands = {process.node_pid: process.command for process in checkout.cluster.processes(node)}
     found = []
@@ -60,7 +60,7 @@ def doors(checkout: RealCheckout, node: str) -> list[Door]:
 
 
 def knocking(checkout: RealCheckout, *arguments: str) -> list[str]:
-    """The command of knock.py as another user; ``arguments`` are its own."""
+    """Return the command that runs knock.py as another user with these arguments."""
     python = checkout.record("environments/cpu/environment.json")["python"]
     script = str(Path(__file__).with_name("knock.py"))
     clean = ["env", "--ignore-environment", "PATH=/usr/bin:/bin", "HOME=/nonexistent"]
@@ -68,7 +68,7 @@ def knocking(checkout: RealCheckout, *arguments: str) -> list[str]:
 
 
 def knock(checkout: RealCheckout, node: str, wanted: list[Door]) -> dict[str, dict]:
-    """What each port gives to another user on this node, without key or token."""
+    """Return each port's responses to another user on this node, without key or token."""
     addresses = sorted({door.address for door in wanted})
     done = checkout.cluster.run(knocking(checkout, *addresses), node=node, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -76,7 +76,7 @@ def knock(checkout: RealCheckout, node: str, wanted: list[Door]) -> dict[str, di
 
 
 def overheard(checkout: RealCheckout, addresses: list[str], attempt: Path) -> bool:
-    """Whether another user on node2, subscribed to these ports of ZeroMQ, receives the tokens of a prompt of ours."""
+    """Return whether another user on node2 who subscribes to these ZeroMQ ports receives the tokens of our prompt."""
     prompt = [7 + 13 * place for place in range(48)]
     token = json.loads((attempt.parents[1] / "ready.json").read_text())
     body = json.dumps({"model": token["served_name"], "prompt": prompt, "max_tokens": 4})
@@ -97,7 +97,7 @@ def overheard(checkout: RealCheckout, addresses: list[str], attempt: Path) -> bo
 
 
 def verdict(answer: dict) -> str:
-    """In a word, what another user gets there."""
+    """Return in one word what another user gets there."""
     if not answer["connect"]:
         return "no connection"
     if answer["http"] is not None:

@@ -1,4 +1,4 @@
-"""A checkout on real vLLM and Ray over the nodes of a sandbox, and what can be seen of its deployment there."""
+"""A checkout with real vLLM and Ray on the nodes of a sandbox, and queries about its deployment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduled_checkout import ScheduledCheckout
 from integration import harness
 
 NODES = ("node1", "node2")
-# What a process of a deployment is, by the beginning of a word of its command line; vLLM and Ray rename theirs.
+# Kinds of processes, by the beginning of a word of the command line; vLLM and Ray rename their processes.
 KINDS = {
     "gcs_server": "gcs",
     "raylet": "raylet",
@@ -27,7 +27,7 @@ KINDS = {
 
 
 def tiny(options: dict[str, Any] | None = None, **topology: Any) -> dict[str, Any]:
-    """A deployment of the tiny model. Pipeline stages on CPU do not come up in eager mode."""
+    """Return a deployment of the tiny model. Pipeline stages on CPU do not start in eager mode."""
     eager = topology.get("pipeline_parallel", 1) == 1
     return {
         "model": "tiny",
@@ -44,21 +44,21 @@ def tiny(options: dict[str, Any] | None = None, **topology: Any) -> dict[str, An
 
 
 def standin_config(prefix: Path, cache: Path) -> dict[str, Any]:
-    """Two deployments on the stand-in, each on a node of its own."""
+    """Return a configuration of two deployments on the stand-in, each on its own node."""
     config = harness.basic_config(prefix, cache)
     config["timeouts"] |= {"cluster": 60.0, "start": 90.0}
     return config
 
 
 class RealCheckout(ScheduledCheckout):
-    """A checkout whose deployments are real, with the cluster file that ``make slurm-sandbox`` gives to its user."""
+    """A checkout with real deployments and the cluster file of ``make slurm-sandbox``."""
 
     def __init__(self, cluster: Sandbox, path: Path, config: dict[str, Any]):
         super().__init__(cluster, path, config)
         self.site = yaml.safe_load(cluster.cluster_file.read_text())
 
     def kinds(self, node: str) -> dict[str, list[psutil.Process]]:
-        """Processes of deployments on a node, by what they are."""
+        """Return the processes of deployments on a node, by kind."""
         found: dict[str, list[psutil.Process]] = {}
         for where, process in self.of_ours():
             if where != node:
@@ -67,7 +67,7 @@ class RealCheckout(ScheduledCheckout):
                 words = process.cmdline()
             except psutil.Error:
                 continue
-            # srun and servemark.supervisor.remote name the command they bring; they are not it.
+            # The command lines of srun and servemark.supervisor.remote hold the command that they start.
             if any("servemark." in word or word == "srun" for word in words):
                 continue
             for beginning, kind in KINDS.items():
@@ -77,15 +77,15 @@ class RealCheckout(ScheduledCheckout):
         return found
 
     def failure(self, deployment: str) -> dict[str, Any] | None:
-        """Why the deployment's last start failed, as stop_deployment has recorded it."""
+        """Return why the deployment's last start failed, from the record of stop_deployment."""
         failure: dict[str, Any] | None = self.record(f"deployments/{deployment}/stopped.json")["failure"]
         return failure
 
     def log(self, deployment: str, name: str) -> str:
-        """A log of the latest attempt."""
+        """Return a log of the latest attempt."""
         return (self.attempts(deployment)[-1] / name).read_text(errors="replace")
 
     def facts(self, deployment: str, name: str) -> dict[str, Any]:
-        """A record of a deployment."""
+        """Return a record of a deployment."""
         record: dict[str, Any] = json.loads((self.results / "deployments" / deployment / name).read_text())
         return record

@@ -1,4 +1,4 @@
-"""Faults of nodes, networks and processes on real vLLM and Ray over two nodes: named, bounded, cleaned up, mended by a plain run."""
+"""Faults of nodes, networks and processes on real vLLM and Ray over two nodes: named, bounded, cleaned up, completed by a rerun."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from integration.harness import SNAKEMAKE, Running, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 
-# From a fault in a live deployment to the end of the run: no_progress and the stop, then the report and the archive.
+# From a fault in a live deployment to the end of the run: no_progress, stop, report and archive.
 LIVE_END_S = 150.0
-# A fault that start_cluster finds, from the start of the run: the job, the survey, the report.
+# From the start of the run, for a fault that start_cluster finds: job, survey of nodes, report.
 EARLY_END_S = 240.0
-# A loaded machine ends a tree of twenty processes on two nodes within this.
+# A loaded machine ends twenty processes on two nodes within this time.
 GONE_S = 45.0
 
 
 @pytest.fixture
 def checkout(real_checkouts: Callable[[], RealCheckout]) -> RealCheckout:
-    """Two ranks over two nodes by Ray: a short point first, then one that is long enough to be disturbed."""
+    """Return a checkout with two ranks on two nodes by Ray: a short point first, then one long enough to be disturbed."""
     made = real_checkouts()
     made.config["deployments"] = {"a": tiny(nodes=2, tensor_parallel=2, executor="ray")}
     one = made.config["workloads"]["chat"]
@@ -38,16 +38,16 @@ def checkout(real_checkouts: Callable[[], RealCheckout]) -> RealCheckout:
 
 
 def forget_rejections(checkout: RealCheckout) -> None:
-    """Two faults of one reason at the same point are two attempts here, and not a hole that is accepted."""
+    """Delete rejected records, so that two faults with one reason at the same point do not count as a permanent gap."""
     shutil.rmtree(checkout.results / "rejected", ignore_errors=True)
 
 
 @contextmanager
 def another_version(cluster: Sandbox, node: str, metadata: Path, version: str, folder: Path) -> Iterator[None]:
-    """A package has another version on one node, for as long as this lasts; on the disk nothing is changed.
+    """Show another version of a package on one node, without a change on the disk.
 
     Args:
-        folder: one that the node sees, as it does not see this machine's /tmp.
+        folder: one that the node sees (it does not see this machine's /tmp).
     """
     other = folder / "METADATA"
     other.write_text(re.sub(r"^Version: .*$", f"Version: {version}", metadata.read_text(), count=1, flags=re.MULTILINE))
@@ -125,7 +125,7 @@ def test_missing_nodes_or_devices_are_refused_before_submission(checkout: RealCh
 
 
 def test_too_small_allocation_is_named(checkout: RealCheckout, new_injury: Callable[[], Injury]) -> None:
-    """A run by hand inside a job with less than the topology wants: the scheduler's part is not ours then."""
+    """A run by hand inside a job that is smaller than the topology; then servemark submits nothing itself."""
     over_two = {"nodes": 2, "tensor_parallel": 2, "executor": "ray"}
     cases = (
         ("a node too few", r"The allocation has 1 node\(s\), node1; expected 2\.", 4, over_two),
@@ -158,7 +158,7 @@ def test_too_small_allocation_is_named(checkout: RealCheckout, new_injury: Calla
 
 
 def test_ranks_that_cannot_connect_are_explained(checkout: RealCheckout, new_injury: Callable[[], Injury]) -> None:
-    """First as the nodes of a sandbox are without its cluster file's variables, then with a /dev/shm each, as real nodes have it."""
+    """First without the variables of the sandbox's cluster file, then with a separate /dev/shm on each node, as on real nodes."""
     injury = new_injury()
     injury.of(
         "nodes that share /dev/shm and no folder of sockets",
@@ -195,7 +195,7 @@ def finished(checkout: RealCheckout, since: int) -> int:
 
 
 def measuring(checkout: RealCheckout) -> Running:
-    """Start and wait until the long point's requests are being answered."""
+    """Start a run and wait until the long point generates tokens."""
     since = len(checkout.progress())
     running = checkout.start()
 
@@ -218,7 +218,7 @@ def kill(node: str, kind: str) -> Callable[[RealCheckout], None]:
 
 
 DIED = r"The server died during long-c4-r1: {} [^\n]*exited with code \d+: [^\n]+"
-# Fault, what is done, the measurement's reason, what the run must say.
+# Fault, action, the measurement's reason, what the run must print.
 LIVE = (
     ("Ray's head loses its raylet", kill("node1", "raylet"), "server_died", DIED.format("ray-head")),
     ("the other node loses its raylet", kill("node2", "raylet"), "server_died", DIED.format("ray-n1")),
@@ -234,7 +234,7 @@ LIVE = (
 
 
 def test_faults_of_a_live_deployment(checkout: RealCheckout, new_injury: Callable[[], Injury]) -> None:
-    """Successive starts of one deployment, each disturbed; then a plain run measures what is lacking and nothing else."""
+    """Disturb successive starts of one deployment; then a plain run measures only the missing points."""
     brief: dict[str, str] = {}
     for fault, disturb, reason, pattern in LIVE:
         injury = new_injury()

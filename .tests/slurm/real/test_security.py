@@ -1,7 +1,7 @@
-"""What another user of the same nodes and network gets: no file, no secret, and of ports only what docs/security.md lists.
+"""Another user of the same nodes and network gets no file, no secret, and from ports only what docs/security.md lists.
 
-On the stand-in: secrets of the user and of the run are nowhere, also where a site stores every job's script and environment. On real
-vLLM and Ray: every port that a deployment opens is tried from both nodes by another user without key or token.
+On the stand-in: no secret of the user or the run is stored, even on a site that stores every job's script and environment. On real vLLM
+and Ray: another user without key or token tries every port of a deployment from both nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from integration.harness import RUN, Finished
 
 @dataclass
 class Lived:
-    """A deployment that was looked at while it lived, and has ended since."""
+    """A deployment that was inspected while it ran, and has ended."""
 
     checkout: RealCheckout
     canaries: dict[str, str]
@@ -38,7 +38,7 @@ class Lived:
     done: Finished | None = None
 
     def look(self, folder: Path) -> None:
-        """Everything that is to be seen of a living deployment, without the answers of its ports. ``folder``: of its newest attempt."""
+        """Return what is visible of a running deployment, without its ports' responses. ``folder``: of its newest attempt."""
         for name in ("api-key", "ray-token"):
             if (folder / name).exists():
                 self.canaries[name] = (folder / name).read_text()
@@ -55,13 +55,13 @@ class Lived:
 
 
 def readable_for_nobody(cluster: Sandbox, node: str, roots: list[str]) -> list[str]:
-    """Files below the roots that another user can read on this node."""
+    """Return the files below the roots that another user can read on this node."""
     found = cluster.run(["find", *roots, "-xdev", "-type", "f", "-readable", "-print"], node=node, user="nobody", timeout=60)
     return found.stdout.splitlines()
 
 
 def shared_memory(pid: int) -> dict[str, int]:
-    """Files of shared memory that a process has mapped, with their modes."""
+    """Return the shared memory files that a process has mapped, with their modes."""
     try:
         names = {line.split()[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if " /dev/shm/" in line}
     except OSError:
@@ -70,7 +70,7 @@ def shared_memory(pid: int) -> dict[str, int]:
 
 
 def new_canaries() -> dict[str, str]:
-    """Secrets as users have them in their environment, by the variable; each is found by its text alone."""
+    """Return secrets as in users' environments, by variable; each can be found by its text alone."""
     return {
         "HF_TOKEN": "hf_" + secrets.token_hex(17),
         "DATABASE_SECRET": "canary" + secrets.token_hex(16),
@@ -81,8 +81,8 @@ def new_canaries() -> dict[str, str]:
 
 
 def holding(texts: list[str], folders: list[Path]) -> list[str]:
-    """Files below the folders that hold one of the texts."""
-    # The texts go by standard input: nothing is searched for on a command line that others see.
+    """Return the files below the folders that contain one of the texts."""
+    # The texts go through standard input, as others can see command lines.
     argv = ["grep", "--recursive", "--files-with-matches", "--text", "--fixed-strings", "--devices=skip", "--file=-"]
     done = subprocess.run([*argv, *map(str, folders)], input="\n".join(texts), capture_output=True, text=True)
     assert done.returncode in (0, 1) or "No such file" in done.stderr, done.stderr
@@ -90,7 +90,7 @@ def holding(texts: list[str], folders: list[Path]) -> list[str]:
 
 
 def accounting(cluster: Sandbox, jobs: list[str]) -> str:
-    """All that Slurm tells of jobs: every field, and each stored script and environment."""
+    """Return all that Slurm prints about jobs: every field, script and environment."""
     text = cluster.run(["sacct", "--allusers", "--parsable2", "--format=ALL", f"--jobs={','.join(jobs)}"], check=True).stdout
     for job in jobs:
         for stored in ("--batch-script", "--env-vars"):
@@ -100,7 +100,7 @@ def accounting(cluster: Sandbox, jobs: list[str]) -> str:
 
 
 def assert_no_canary(lived: Lived, tmp_path: Path) -> None:
-    """None of the secrets is in what Slurm stores, on a command line, in the run's files, in the archive, or on a node."""
+    """Assert that no secret is in Slurm's accounting, on a command line, in the run's files, in the archive, or on a node."""
     checkout, texts = lived.checkout, list(lived.canaries.values())
     cluster = checkout.cluster
     jobs = [entry["job"] for entry in checkout.journal("submitted")]
@@ -124,14 +124,14 @@ def assert_no_canary(lived: Lived, tmp_path: Path) -> None:
 
 
 def assert_closed_files(lived: Lived) -> None:
-    """Of what an attempt holds nobody else reads anything; secrets are the owner's alone."""
+    """Assert that others can read no file of an attempt, and that secrets have mode 0600."""
     assert lived.modes["."] == 0o700
     private = {name: mode for name, mode in lived.modes.items() if name in ("api-key", "ray-token") or re.match(r"(requests|tools)/", name)}
     assert "api-key" in private and len(private) > 1
     private = {name: mode for name, mode in private.items() if ".place." not in name}
     assert set(private.values()) == {0o600}, private
     for node, files in lived.readable.items():
-        assert any("/checkout/config/" in name for name in files), "nobody gets as far as the checkout"
+        assert any("/checkout/config/" in name for name in files), "other users can enter the checkout"
         inside = [name for name in files if "/attempts/" in name or name.startswith("/tmp/servemark-")]
         assert inside == [], f"{node}: readable by anybody"
     assert {name: oct(mode) for name, mode in lived.shared.items() if mode & 0o077} == {}, "shared memory of others"
@@ -145,7 +145,7 @@ def lived(prepared_standin: RealCheckout, standin_checkouts: Callable[[], RealCh
     checkout = standin_checkouts()
     found = Lived(checkout, new_canaries())
     checkout.keep("a")
-    # Fifty seconds for the point: time to look at what lives, on a busy machine too.
+    # Fifty seconds for the point: time for the inspection, also on a busy machine.
     checkout.config["workloads"]["chat"] |= {"requests": 50, "concurrency": 2}
     running = checkout.start(STANDIN_TOKEN_S="0.5", **found.canaries)
     checkout.wait_for_progress("chat-c2-r1: 50 requests", subject="a", seconds=90)
@@ -160,7 +160,7 @@ ROUTES = ("/health", "/metrics", "/v1/models", "/version", "/", "/nothing")
 
 
 def curl(cluster: Sandbox, node: str, address: str, route: str) -> dict:
-    """The status that nobody, without a key, gets on a node."""
+    """Return the HTTP status that the user nobody, without a key, gets on a node."""
     argv = [
         "curl",
         "--silent",
@@ -200,7 +200,7 @@ CASES = {
     "mp": tiny(nodes=2, tensor_parallel=2),
     "replicas": tiny(nodes=2, replicas=2, tensor_parallel=2),
 }
-# (program, bound to, what another user gets): all that is neither a refusal nor Slurm's. docs/security.md explains each row.
+# (program, bound to, what another user gets), without refusals and Slurm's own ports. docs/security.md explains each row.
 REACHED: dict[str, set[tuple[str, str, str]]] = {
     "ray": {
         ("VLLM::EngineCor", "fabric", "ZeroMQ"),
@@ -262,7 +262,7 @@ def test_ports_give_other_users_only_what_docs_security_lists(
     heard = overheard(checkout, sockets, attempt) if sockets else False
     print(f"{kind}: prompts are {'read' if heard else 'not read'} from {len(sockets)} sockets", file=sys.stderr)
     assert found == REACHED[kind]
-    # The day this changes, docs/security.md and servemark.planning.exposure say too much.
+    # If this changes, update docs/security.md and servemark.planning.exposure.
     assert heard == (kind != "replicas")
 
     stopped = checkout.cluster.run(

@@ -1,4 +1,4 @@
-"""Every shape of a deployment over two nodes, on real vLLM and Ray, through ``snakemake --profile slurm``."""
+"""Every topology over two nodes, on real vLLM and Ray, through ``snakemake --profile slurm``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from real_checkout import NODES, RealCheckout, tiny
 
 from servemark.weights import builtin
 
-# Ray joined, with the gate passed, on a machine that does nothing else; printed, and judged by the reader.
+# Time until Ray's cluster check has passed, on an idle machine; printed, not asserted.
 GATE_TARGET_S = 15.0
 MODELS = {"tiny": {"source": "builtin:tiny-dense"}}
 
-# Kinds of processes that each node must have while points are measured.
+# Kinds of processes that each node must run while points are measured.
 ESSENTIAL: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
     "ray-tp2": (
         tiny(nodes=2, tensor_parallel=2, executor="ray"),
@@ -28,7 +28,7 @@ ESSENTIAL: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
         tiny(nodes=2, replicas=2),
         {"node1": {"server", "engine"}, "node2": {"server", "engine"}},
     ),
-    # Three layers over two stages: one has two, the other one.
+    # Three layers over two stages: two and one.
     "mp-pp2-uneven": (
         tiny(nodes=2, pipeline_parallel=2) | {"model": "three-layers"},
         {"node1": {"server", "worker"}, "node2": {"server", "worker"}},
@@ -56,21 +56,21 @@ REST: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
 
 
 def three_layers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The tiny model with a number of layers that two stages cannot share evenly."""
+    """Return the tiny model with a number of layers that two stages cannot share evenly."""
     monkeypatch.setitem(builtin.CONFIGS, "tiny-three", builtin.CONFIGS["tiny-dense"] | {"num_hidden_layers": 3})
     builtin.make("tiny-three", folder)
     return {"source": str(folder)}
 
 
 class Seen:
-    """What runs on which node while a deployment is measured: one look at each, and what lacked in it."""
+    """The processes on each node while a deployment is measured, and missing kinds."""
 
     def __init__(self, checkout: RealCheckout, wanted: dict[str, dict[str, set[str]]]):
         self.checkout, self.wanted = checkout, wanted
         self.kinds: dict[str, dict[str, set[str]]] = {}
 
     def __call__(self) -> None:
-        """Look at the deployment that is ready now; again and again, until it had all that it must have."""
+        """Inspect the deployment that is ready now, repeatedly, until every required kind has been seen."""
         for name in self.wanted:
             if not (self.checkout.results / "deployments" / name / "ready.json").exists():
                 continue
@@ -81,13 +81,13 @@ class Seen:
                 self.kinds[name] = found
 
     def lacks(self, name: str) -> dict[str, set[str]]:
-        """Kinds that a node has not had."""
+        """Return the required kinds that were not seen on a node."""
         found = self.kinds.get(name, {})
         return {node: kinds - found.get(node, set()) for node, kinds in self.wanted[name].items() if kinds - found.get(node, set())}
 
 
 def measure(checkout: RealCheckout, cases: dict[str, Any], seconds: float) -> None:
-    """Run all of them in one run and look at what every one has left, and had while it lived."""
+    """Measure all deployments in one run; check the results and processes of each."""
     checkout.config["deployments"] = {name: deployment for name, (deployment, _) in cases.items()}
     seen = Seen(checkout, {name: wanted for name, (_, wanted) in cases.items()})
     running = checkout.start()
@@ -109,7 +109,7 @@ def measure(checkout: RealCheckout, cases: dict[str, Any], seconds: float) -> No
 
 
 def assert_over_nodes(checkout: RealCheckout, name: str, topology: dict[str, Any]) -> None:
-    """What the records say of the nodes."""
+    """Assert that the records name both nodes."""
     wide = topology.get("nodes", 1) == 2
     startup, accounting = checkout.facts(name, "startup.json"), checkout.facts(name, "accounting.json")
     stopped = checkout.facts(name, "stopped.json")
@@ -135,7 +135,7 @@ def assert_over_nodes(checkout: RealCheckout, name: str, topology: dict[str, Any
 
 
 def gate_s(checkout: RealCheckout, name: str, job: dict[str, Any]) -> float:
-    """Seconds from the start of the job, as Slurm has it, to the word that every node has joined Ray."""
+    """Return the seconds from the job's start in Slurm to the message that every node has joined Ray."""
     passed = next(
         line for line in checkout.progress()
         if line["stage"] == "start_cluster" and line["subject"] == name and "node(s) looked at and joined in" in line["text"]
@@ -161,7 +161,7 @@ def test_ray_replicas_and_uneven_stages_over_two_nodes(
 @pytest.mark.real_slurm
 @pytest.mark.timeout(900)
 def test_two_nodes_by_ray_with_the_cluster_file_of_slurm_sandbox(real_checkouts: Callable[[], RealCheckout]) -> None:
-    """The way of ``make slurm-sandbox``: the file as ``sandbox start`` writes it, by its path, and no other setting."""
+    """As with ``make slurm-sandbox``: only the cluster file that ``sandbox start`` writes, by its path."""
     checkout = real_checkouts()
     checkout.config["cluster"] = str(checkout.cluster.cluster_file)
     del checkout.config["timeouts"]

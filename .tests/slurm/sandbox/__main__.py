@@ -104,7 +104,7 @@ def _status(sandbox: Sandbox) -> int:
 def _enter(sandbox: Sandbox, argv: Sequence[str], node: str, user: str | None) -> int:
     here = Path.cwd()
     child = sandbox.popen(argv, node=node, user=user, cwd=here if sandbox.sees(here, node) else "/tmp")
-    # The terminal sends ^C to the command as well, and it is the command's to heed.
+    # The terminal also sends ^C to the command, which handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
     code = child.wait()
@@ -112,7 +112,7 @@ def _enter(sandbox: Sandbox, argv: Sequence[str], node: str, user: str | None) -
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is the process's."""
+    """Run one command and return the exit code."""
     chosen = vars(_parser().parse_args(arguments))
     command, folder = chosen.pop("command"), chosen.pop("folder")
     try:

@@ -1,4 +1,4 @@
-"""The text of every configuration file, from the options alone."""
+"""The text of every configuration file, made from the options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from .options import LOGIN, Options
 
 CLUSTER = "sandbox"
-# The same in every sandbox: the addresses live in its own network namespaces.
+# The same in every sandbox, as each has its own network namespaces.
 ADDRESSES = {LOGIN: "10.77.0.1", "node1": "10.77.0.11", "node2": "10.77.0.12", "client1": "10.77.0.13"}
 LAN_ADDRESSES = {name: address.replace("10.77.", "10.78.") for name, address in ADDRESSES.items() if name != LOGIN}
 FABRIC = "hsn0"
@@ -15,21 +15,21 @@ LAN = "eth0"
 
 
 def hosts(options: Options) -> str:
-    """/etc/hosts of every node."""
+    """Return /etc/hosts of every node."""
     lines = ["127.0.0.1 localhost", *(f"{ADDRESSES[name]} {name}" for name in options.all_nodes)]
     return "\n".join(lines) + "\n"
 
 
 def gres_conf(options: Options, folder: Path) -> str:
-    """gres.conf; Slurm takes a GPU's number from the end of its file's name."""
+    """Return gres.conf; Slurm takes a GPU's number from the end of its file name."""
     files = f"{folder}/devices/nvidia[0-{options.gpus - 1}]"
     return f"NodeName={','.join(options.gpu_nodes)} Name=gpu File={files}\n"
 
 
 def cluster_file(options: Options, folder: Path) -> str:
-    """servemark's cluster file for this sandbox: ``--config cluster=FOLDER/cluster.yaml``.
+    """Return servemark's cluster file for this sandbox: ``--config cluster=FOLDER/cluster.yaml``.
 
-    vLLM takes two ranks for neighbours if both see the same /dev/shm. The nodes of a sandbox share it, so ranks on different nodes look
+    vLLM assumes that ranks with the same /dev/shm are on one node. The nodes of a sandbox share it, so ranks on different nodes look
     for each other's socket in VLLM_RPC_BASE_PATH, which therefore is a folder that every node sees.
     """
     return f"""\
@@ -49,12 +49,12 @@ variables:
 
 
 def cgroup_conf() -> str:
-    """cgroup.conf for a machine with version 1 controllers."""
+    """Return cgroup.conf for a machine with version 1 controllers."""
     return "CgroupPlugin=cgroup/v1\nCgroupAutomount=yes\n"
 
 
 def slurmdbd_conf(folder: Path) -> str:
-    """slurmdbd.conf; the database is reached by its socket in the login node's own /run."""
+    """Return slurmdbd.conf; slurmdbd connects to the database by a socket in the login node's /run."""
     return f"""\
 DbdHost={LOGIN}
 DbdAddr={ADDRESSES[LOGIN]}
@@ -71,12 +71,12 @@ DebugLevel=info
 
 
 def slurm_conf(options: Options, folder: Path) -> str:
-    """slurm.conf."""
+    """Return slurm.conf."""
     return "\n".join((_base(options, folder), _accounting(options), _preemption(options), _nodes(options), ""))
 
 
 def _base(options: Options, folder: Path) -> str:
-    # The intervals are short so that a test waits for what it tests and not for the scheduler's next round.
+    # The intervals are short, so that tests do not wait for the scheduler's next round.
     return f"""\
 ClusterName={CLUSTER}
 SlurmctldHost={LOGIN}({ADDRESSES[LOGIN]})
@@ -140,7 +140,7 @@ def _nodes(options: Options) -> str:
         lines.append(f"NodeName={name} NodeAddr={ADDRESSES[name]} NodeHostname={name} {shape} {kind}")
     gpu_nodes = ",".join(options.gpu_nodes)
     times = "DefaultTime=10 MaxTime=60"
-    # Only between partitions of different tiers is there preemption; nothing preempts a job of `batch`.
+    # Slurm preempts only between partitions of different tiers; no job preempts one of `batch`.
     keep = " PriorityTier=5 PreemptMode=OFF" if options.preemption else ""
     lines.append(f"PartitionName=batch Nodes={gpu_nodes} Default=YES {times}{keep}")
     lines.append(f"PartitionName=short Nodes={gpu_nodes} DefaultTime=1 MaxTime=2{keep}")

@@ -21,14 +21,14 @@ class Daemons:
         self._machine = machine
 
     def _bare(self, *argv: str) -> list[str]:
-        # What happens to be set where the sandbox is started is nothing to the daemons and what they start.
+        # The starter's other variables must not reach the daemons and their children.
         kept = ("SLURM_CONF", "SERVEMARK_SANDBOX")
         environment = self._machine.environment(LOGIN, None)
         settings = [f"PATH={SYSTEM_PATH}", "HOME=/root", *(f"{name}={environment[name]}" for name in kept)]
         return ["/usr/bin/env", "--ignore-environment", *settings, find(argv[0]), *argv[1:]]
 
     def command(self, *argv: str, node: str = LOGIN, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-        """Run a command of the sandbox itself to its end; the exit code is the caller's to judge."""
+        """Run a command of the sandbox to its end; the caller checks the exit code."""
         child = self._machine.popen(self._bare(*argv), node, capture=True, stdin=subprocess.DEVNULL)
         out, err = child.communicate(timeout=timeout)
         return subprocess.CompletedProcess(argv, child.returncode, out, err)
@@ -43,7 +43,7 @@ class Daemons:
         return done.stdout
 
     def find(self, program: str, node: str = LOGIN) -> Process | None:
-        """The process of a Slurm daemon, by the number it has written down; None when it does not run."""
+        """Return the process of a Slurm daemon, by its pid file; None if it does not run."""
         init = self._machine.init_pid(node)
         try:
             number = int(Path(f"/proc/{init}/root/run/slurm/{program}.pid").read_text())
@@ -59,7 +59,7 @@ class Daemons:
         return None
 
     def stop(self, program: str, node: str = LOGIN, number: int = signal.SIGTERM) -> None:
-        """End a Slurm daemon and wait until it is gone; nothing happens when it does not run."""
+        """End a Slurm daemon, if it runs, and wait until it is gone."""
         process = self.find(program, node)
         if process is None:
             return
@@ -77,7 +77,7 @@ class Daemons:
         wait_for(lambda: (folder / "munge/socket/munge.socket.2").exists(), 10, f"munged's socket ({folder}/log)")
 
     def make_database(self) -> subprocess.Popen[str]:
-        """Begin to write the system tables of an empty MariaDB (half a second to several)."""
+        """Start writing the system tables of an empty MariaDB (takes half a second or more)."""
         argv = [
             "mariadb-install-db", "--no-defaults", f"--datadir={self._machine.folder}/database", "--user=root",
             "--auth-root-authentication-method=normal", "--skip-test-db",
@@ -86,7 +86,7 @@ class Daemons:
 
     def start_mariadb(self) -> None:
         folder = self._machine.folder
-        # Nothing in it outlives the sandbox, so nothing needs to be safe on disk.
+        # The database ends with the sandbox, so it need not be safe on disk.
         argv = [
             "setsid", "--fork", find("mariadbd"), "--no-defaults", f"--datadir={folder}/database", "--user=root",
             "--socket=/run/mysqld/mysqld.sock", "--skip-networking", "--skip-grant-tables",
@@ -108,7 +108,7 @@ class Daemons:
         )
 
     def fill_accounting(self) -> None:
-        """Cluster, accounts, users and QOS."""
+        """Create cluster, accounts, users and QOS."""
         options = self._machine.options
         self.checked("sacctmgr", "-iQ", "add", "cluster", configuration.CLUSTER)
         for qos in options.qos:
@@ -141,7 +141,7 @@ class Daemons:
         wait_for(lambda: self.find(program, node), 20, f"{program} on {node} ({log})")
 
     def wait_idle(self, expected: Sequence[str], seconds: float = 60) -> None:
-        """Wait until these nodes take jobs."""
+        """Wait until these nodes accept jobs."""
 
         def idle() -> bool:
             lines = self.command("sinfo", "-hN", "-o", "%N %T").stdout.split("\n")

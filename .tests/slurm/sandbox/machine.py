@@ -1,4 +1,4 @@
-"""The nodes without Slurm: made, entered, disturbed and taken away."""
+"""The nodes without Slurm: make, enter, disturb and remove them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 class Machine:
-    """The namespaces of one sandbox and what is on record about them (``sandbox.json`` in its folder).
+    """The namespaces of one sandbox and their record (``sandbox.json`` in its folder).
 
     A process namespace holds the whole sandbox and each node has one inside it. When the outer one's init is killed,
     the kernel ends every process in all of them, and with the last process go mounts, networks and interfaces.
@@ -44,7 +44,7 @@ class Machine:
 
     @classmethod
     def on_record(cls, folder: Path) -> Machine | None:
-        """The machine that the folder's record tells of; None when there is no record."""
+        """Return the machine of the folder's record; None without a record."""
         try:
             record = json.loads((folder / "sandbox.json").read_text())
         except FileNotFoundError:
@@ -69,7 +69,7 @@ class Machine:
         return "" in self._inits and self._inits[""].alive()
 
     def init_pid(self, node: str) -> int:
-        """The number, on the machine, of a node's first process. Raises SandboxError when the node is not there."""
+        """Return the machine's process id of a node's init. Raises SandboxError if the node does not run."""
         process = self._inits.get(node)
         if process is None or not process.alive():
             known = ", ".join(name for name in self._inits if name) or "none"
@@ -78,7 +78,7 @@ class Machine:
 
     def build(self) -> None:
         """Make all nodes with their mounts and the network between them."""
-        self._write_record()  # from here on the control groups can be found again
+        self._write_record()  # from now on the control groups can be found again
         self._start_first_init()
         self._start_node_init(LOGIN)
         self._batch("ip", nodes.login_network())
@@ -86,7 +86,7 @@ class Machine:
             self.boot(node)
 
     def boot(self, node: str) -> None:
-        """Make a compute node and join it to the network. Raises SandboxError when it is up already."""
+        """Make a compute node and connect it to the network. Raises SandboxError if it runs already."""
         if node in self._inits and self._inits[node].alive():
             raise SandboxError(f"{node} is up already; kill it first.")
         self._start_node_init(node)
@@ -166,7 +166,7 @@ class Machine:
         self._write_record()
 
     def _batch(self, program: str, text: str, node: str = LOGIN) -> None:
-        """Run ``ip`` or ``nft`` over a list of commands in a node's network (seeing the machine's process numbers)."""
+        """Run ``ip`` or ``nft`` with a list of commands in a node's network (with the machine's process ids)."""
         flags = ["-batch", "-"] if program == "ip" else ["-f", "-"]
         argv = [find("nsenter"), f"--net=/proc/{self.init_pid(node)}/ns/net", "--", find(program), *flags]
         done = subprocess.run(argv, input=text, text=True, capture_output=True)
@@ -180,11 +180,11 @@ class Machine:
         self._batch("nft", nodes.cut_rules(node, other))
 
     def mend(self) -> None:
-        # Added first, so that it is no error when nothing was cut.
+        # Added first, so that deleting it is no error if nothing was cut.
         self._batch("nft", "add table bridge cut\ndelete table bridge cut\n")
 
     def environment(self, node: str, user: str | None) -> dict[str, str]:
-        """The environment of a command on a node: the caller's, without its Slurm job, as a login there would have it."""
+        """Return a command's environment on a node: the caller's without its Slurm job, as after a login."""
         keep = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM", "SBATCH_", "SALLOC_", "SRUN_"))}
         name = user or "root"
         entry = pwd.getpwnam(name)
@@ -211,7 +211,7 @@ class Machine:
         capture: bool = False,
         **options: Any,
     ) -> subprocess.Popen[Any]:
-        """subprocess.Popen on a node; ``env`` is added to ``environment(node)``, ``cwd`` is a folder of the node."""
+        """Start subprocess.Popen on a node; ``env`` is added to ``environment(node)``, ``cwd`` is a folder of the node."""
         init = self.init_pid(node)
         if capture:
             options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
@@ -227,7 +227,7 @@ class Machine:
         return child
 
     def destroy(self) -> None:
-        """End every process of the sandbox and take its control groups away. The record stays."""
+        """End every process of the sandbox and remove its control groups. The record stays."""
         outer = self._inits.get("")
         if outer is not None:
             outer.kill()
@@ -244,17 +244,17 @@ class Machine:
         self._remove_cgroups()
 
     def _collect(self) -> None:
-        # A dead child keeps its process namespace open until it has been collected.
+        # A dead child keeps its process namespace open until it is reaped.
         self._children = [child for child in self._children if child.poll() is None]
 
     def _thaw(self, node: str | None = None) -> None:
-        # Frozen processes would not even die of SIGKILL.
+        # SIGKILL does not end frozen processes.
         for state in nodes.cgroup(self.identity, node).glob("**/freezer.state"):
             try:
                 if state.read_text().strip() != "THAWED":
                     state.write_text("THAWED")
             except OSError:
-                continue  # removed by Slurm in the meantime
+                continue  # Slurm has removed it
 
     def _remove_cgroups(self) -> None:
         top = nodes.cgroup(self.identity)
@@ -268,12 +268,12 @@ class Machine:
         wait_for(removed, 10, f"Removing the control groups {top}")
 
     def leftovers(self) -> list[str]:
-        """What there still is of the sandbox, a line each: processes, namespaces, mounts, control groups."""
+        """Return the sandbox's remaining processes, namespaces, mounts and control groups, one line each."""
         found = []
         for pid in numbers():
             mark = environment_of(pid).get(_MARK)
             kinds = ("pid", "mnt", "net", "uts")
-            # A number of a namespace is used again, so a process of another sandbox may well be in one.
+            # Namespace numbers are reused, so a process of another sandbox may be in one.
             elsewhere = mark not in (None, self.identity)
             if mark == self.identity and pid != os.getpid():
                 found.append(f"process {pid}")

@@ -1,4 +1,4 @@
-"""How a node is made: namespaces, mounts, network; and how one gets into it. Text and argument lists only."""
+"""How to make and enter a node: namespaces, mounts, network. Only texts and argument lists."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _INIT = str(Path(__file__).with_name("init.py"))
 
 
 def init_argv(node: str | None) -> list[str]:
-    """The command that makes the namespaces of a node (None: those around the whole sandbox) with an init in them."""
+    """Return the command that makes a node's namespaces (None: those of the whole sandbox) with an init in them."""
     argv = [find("unshare"), "--pid", "--mount", "--fork"]
     if node is not None:
-        # Left to the sandbox's init when its own parent ends, so that nobody outside has to collect it.
+        # The sandbox's init reaps it when its parent has ended.
         argv = [find("setsid"), "--fork", *argv, "--net", "--uts"]
     return [*argv, sys.executable, "-I", "-S", _INIT]
 
 
 def enter_argv(init: int, argv: Sequence[str], user: str | None, cwd: str) -> list[str]:
-    """The command that runs ``argv`` on the node whose init is ``init``, but for the process namespace (see spawn).
+    """Return the command that runs ``argv`` on the node with this init, except for the process namespace (see spawn).
 
-    Each program in the chain replaces itself with the next one, so the process number and signals are those of ``argv``.
+    Each program in the chain replaces itself with the next one, so ``argv`` has the process id and gets the signals.
     """
     chain = [find("nsenter"), f"--target={init}", "--mount", "--net", "--uts", "--"]
     if user is not None:
@@ -44,13 +44,13 @@ def _group(user: str) -> int:
 
 
 def cgroup(sandbox: str, node: str | None = None) -> Path:
-    """The control group of a sandbox, or of one of its nodes, in the machine's freezer."""
+    """Return the freezer control group of a sandbox or of one of its nodes."""
     top = FREEZER / f"servemark-sandbox-{sandbox}"
     return top / node if node else top
 
 
 def shared(folder: Path, paths: Sequence[str]) -> list[str]:
-    """What of the private folders all nodes shall see: no duplicates, none inside another one."""
+    """Return the shared ones of the private folders, without duplicates and nested folders."""
     wanted = sorted({str(Path(path).absolute()) for path in (str(folder), *paths)})
     wanted = [path for path in wanted if any(Path(path).is_relative_to(top) for top in _PRIVATE)]
     for path in wanted:
@@ -60,12 +60,12 @@ def shared(folder: Path, paths: Sequence[str]) -> list[str]:
 
 
 def mount_script(folder: Path, node: str, freezer: Path | None, shared_paths: Sequence[str]) -> str:
-    """A shell script that turns the copied mounts of a new node into its own."""
+    """Return a shell script that turns the copied mounts of a new node into its own."""
     q = shlex.quote
     lines = [
         "set -e",
         "mount -t proc proc /proc",
-        # Descriptors keep hold of what is about to be covered.
+        # Descriptors keep access to folders that mounts will cover.
         "exec 3</tmp 4</run",
         f"mount --bind {q(f'{folder}/nodes/{node}/tmp')} /tmp",
         "mount -t tmpfs -o mode=755 tmpfs /run",
@@ -80,25 +80,25 @@ def mount_script(folder: Path, node: str, freezer: Path | None, shared_paths: Se
         "chmod 1777 /run/lock",
         f"mount --bind {q(f'{folder}/munge/socket')} /run/munge",
         f"mount --bind {q(f'{folder}/etc/hosts')} /etc/hosts",
-        # A place that every user may read, wherever the sandbox's folder lies.
+        # A folder that every user may read.
         f"mount --bind {q(f'{folder}/etc')} /run/slurm/etc",
-        # Programs and users look there when SLURM_CONF is not passed on to them.
+        # Slurm's default place, for programs without SLURM_CONF.
         f"if [ -d /etc/slurm ]; then mount --bind {q(f'{folder}/etc')} /etc/slurm; fi",
-        # A new sysfs shows this node's network interfaces; the control groups are mounted below it and kept.
+        # A new sysfs shows this node's network interfaces; the control groups are mounted below it again.
         "mount --rbind /sys/fs/cgroup /run/keep",
         "mount -t sysfs sysfs /sys",
         "mount --rbind /run/keep /sys/fs/cgroup",
         "umount -l /run/keep",
     ]
     if freezer is not None:
-        # Slurm's groups are named after the node alone; in a group of the sandbox two sandboxes do not clash.
+        # Slurm names its groups after the node; a group for each sandbox avoids clashes.
         lines.append(f"mount --bind {q(str(freezer))} {FREEZER}")
     lines.append(f"hostname {q(node)}")
     return "\n".join(lines) + "\n"
 
 
 def login_network() -> str:
-    """Input for ``ip -batch -`` in the login node's network: it holds the bridge that joins all nodes."""
+    """Return input for ``ip -batch -`` in the login node's network: the bridge that connects all nodes."""
     return f"""\
 link set lo up
 link add {FABRIC} type bridge
@@ -108,9 +108,9 @@ address add {ADDRESSES[LOGIN]}/24 dev {FABRIC}
 
 
 def cables(node: str, init: int) -> str:
-    """Input for ``ip -batch -`` in the login node's network: what joins a node; ``init`` is its init's number.
+    """Return input for ``ip -batch -`` in the login node's network that connects a node; ``init`` is its init's process id.
 
-    The second interface's other end is left in the login node's network without a bridge or an address.
+    The other end of the second interface stays in the login node's network without a bridge or an address.
     """
     return f"""\
 link add to-{node} type veth peer name {FABRIC} netns {init}
@@ -121,7 +121,7 @@ link set lan-{node} up
 
 
 def node_network(node: str, options: Options) -> str:
-    """Input for ``ip -batch -`` in a compute node's network."""
+    """Return input for ``ip -batch -`` in a compute node's network."""
     route = f"route add default via {LAN_ADDRESSES['node1'].rpartition('.')[0]}.1 dev {LAN}\n"
     return f"""\
 link set lo up
@@ -133,7 +133,7 @@ address add {LAN_ADDRESSES[node]}/24 dev {LAN}
 
 
 def cut_rules(node: str, other: str) -> str:
-    """Input for ``nft -f -`` in the login node's network: drop what passes the bridge between two nodes."""
+    """Return input for ``nft -f -`` in the login node's network that drops all packets between two nodes."""
     return f"""\
 add table bridge cut
 add chain bridge cut forward {{ type filter hook forward priority 0; }}

@@ -1,4 +1,4 @@
-"""What a sandbox is asked to be."""
+"""The options of a sandbox."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ LOGIN = "login"
 
 
 class SandboxError(RuntimeError):
-    """Something about the sandbox went wrong; the text says what, where to look and what to do."""
+    """An error of the sandbox; the text states what happened, where to look and what to do."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """The choices of a sandbox. Times are in seconds.
+    """The options of a sandbox. Times are in seconds.
 
     Attributes:
         accounting: run slurmdbd on a private MariaDB and enforce accounts, limits and QOS.
         preemption: add the partitions ``low-requeue``, ``low-cancel`` and ``high`` over the GPU nodes.
         kill_wait: from SIGTERM to SIGKILL at the end of a job (Slurm's default is 30).
         client_node: add ``client1``, without GPUs, in the partitions ``client`` and (with the GPU nodes) ``mixed``.
-        proctrack: ``cgroup``: a job's daemons die with it; ``linuxproc``: those that left its process tree survive.
-        slurmd_timeout: how long slurmctld waits for a silent slurmd before the node is DOWN and its jobs NODE_FAIL.
-            slurmctld looks in rounds: with 20 it took 31 s until NODE_FAIL, with 4 still 25 s (Slurm 22.05).
+        proctrack: ``cgroup``: a job's daemons end with it; ``linuxproc``: processes outside its tree survive.
+        slurmd_timeout: how long slurmctld waits for a silent slurmd until the node is DOWN and its jobs NODE_FAIL.
+            slurmctld checks in intervals: with 20 it took 31 s until NODE_FAIL, with 4 it took 25 s (Slurm 22.05).
         requeue_wait: least time before a requeued job starts again (Slurm's default is 120).
         accounts: Slurm accounts of root and ``second_user``; the first is the default one.
-        qos: QOS beside ``normal``, open to all accounts.
-        second_user: an existing user of the machine that may submit jobs as well; empty for none.
-        default_route: send what has no other route through ``eth0``, which leads nowhere.
-        gpus: pretended GPUs per GPU node.
-        cpus: pretended cores per node.
-        memory_mb: pretended memory per node, MiB.
-        shared_paths: folders below /tmp or /run that all nodes shall see; the sandbox's own folder always is one.
+        qos: QOS in addition to ``normal``, open to all accounts.
+        second_user: an existing user of the machine who may also submit jobs; empty for none.
+        default_route: add a default route through ``eth0``, which is not connected to other hosts.
+        gpus: fake GPUs per GPU node.
+        cpus: fake cores per node.
+        memory_mb: fake memory per node, MiB.
+        shared_paths: folders below /tmp or /run that all nodes see; the sandbox's folder always is one.
     """
 
     accounting: bool = True

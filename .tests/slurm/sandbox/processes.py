@@ -1,4 +1,4 @@
-"""Processes as the machine sees them: identity, namespaces, ends."""
+"""Processes of the machine: identity, namespaces, ends."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Process:
-    """A process by number and start time (clock ticks since boot), so that a number used again is not taken for it."""
+    """A process by process id and start time (clock ticks since boot), so that a reused id is another process."""
 
     pid: int
     start: int
 
     @classmethod
     def of(cls, pid: int) -> Process:
-        """The process that has this number now. Raises ProcessLookupError when there is none."""
+        """Return the process that has this id now. Raises ProcessLookupError if there is none."""
         start = _start_time(pid)
         if start is None:
             raise ProcessLookupError(f"no process {pid}")
         return cls(pid, start)
 
     def alive(self) -> bool:
-        """Whether it is still there (a dead one that nobody has collected yet is not)."""
+        """Whether the process is alive (a zombie is not)."""
         return _start_time(self.pid) == self.start
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send it a signal; nothing happens when it is gone."""
+        """Send a signal, unless the process has ended."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return
         try:
-            # The descriptor is held first: were the process gone and its number used again, the start time tells.
+            # The descriptor comes first: the start time then tells whether the id was reused.
             if self.alive():
                 signal.pidfd_send_signal(descriptor, number)
         except ProcessLookupError:
@@ -55,7 +55,7 @@ class Process:
             os.close(descriptor)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it has ended; False when it has not by then."""
+        """Wait until the process has ended; return False after the time limit."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -71,7 +71,7 @@ class Process:
 
 @dataclass(frozen=True)
 class NodeProcess:
-    """A process of a node: its number on the machine, its number on the node, its command line (blank-separated)."""
+    """A process of a node: its id on the machine, its id on the node, its command line (blank-separated)."""
 
     pid: int
     node_pid: int
@@ -87,7 +87,7 @@ def _start_time(pid: int) -> int | None:
 
 
 def namespace(pid: int, kind: str) -> int | None:
-    """The inode of a process's namespace of a kind (``pid``, ``net``, ...); None when it is gone or off limits."""
+    """Return the inode of a process's namespace of a kind (``pid``, ``net``, ...); None if it cannot be read."""
     try:
         return os.stat(f"/proc/{pid}/ns/{kind}").st_ino
     except OSError:
@@ -95,12 +95,12 @@ def namespace(pid: int, kind: str) -> int | None:
 
 
 def numbers() -> Iterator[int]:
-    """The numbers of all processes of the machine."""
+    """Return the ids of all processes of the machine."""
     return (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """The environment a process was started with; empty when it is gone or has none."""
+    """Return the initial environment of a process; empty if it has ended or has none."""
     try:
         raw = Path(f"/proc/{pid}/environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -110,7 +110,7 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def node_numbers(pid: int) -> tuple[int, ...]:
-    """A process's numbers, from the machine's process namespace to its own; empty when it is gone."""
+    """Return a process's ids, from the machine's process namespace to its own; empty if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -119,7 +119,7 @@ def node_numbers(pid: int) -> tuple[int, ...]:
 
 
 def in_namespace(inode: int) -> list[NodeProcess]:
-    """The living processes of one process namespace."""
+    """Return the living processes of one process namespace."""
     found = []
     for pid in numbers():
         if namespace(pid, "pid") != inode or _start_time(pid) is None:
@@ -134,10 +134,10 @@ def in_namespace(inode: int) -> list[NodeProcess]:
 
 
 def spawn(argv: Sequence[str], init: int, **options: Any) -> subprocess.Popen[Any]:
-    """subprocess.Popen, but the child is born into the process namespace of the process ``init``.
+    """Start subprocess.Popen with the child in the process namespace of the process ``init``.
 
-    So the Popen object is the command itself (its exit code, its signals) and not a middleman such as nsenter's
-    ``--pid`` needs. A namespace chosen for children belongs to a thread, hence one thread per call.
+    The Popen object is the command itself (its exit code, its signals), without a process in between as with nsenter's ``--pid``. The
+    namespace for children is a property of a thread, so each call has its own thread.
     """
     result: list[subprocess.Popen[Any]] = []
     failure: list[BaseException] = []
@@ -164,7 +164,7 @@ def spawn(argv: Sequence[str], init: int, **options: Any) -> subprocess.Popen[An
 
 
 def wait_for(ready: Callable[[], Any], seconds: float, what: str) -> Any:
-    """Ask ``ready`` until it answers something true; SandboxError says ``what`` did not come about in time."""
+    """Poll ``ready`` until it returns a true value; SandboxError names ``what`` was not ready in time."""
     deadline = time.monotonic() + seconds
     while True:
         answer = ready()

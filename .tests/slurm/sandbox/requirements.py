@@ -1,4 +1,4 @@
-"""What must be there before a sandbox can start."""
+"""Requirements of a sandbox."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .options import Options, SandboxError
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 FREEZER = Path("/sys/fs/cgroup/freezer")
 
-# Program -> the Debian and Ubuntu package that has it.
+# Program -> its Debian and Ubuntu package.
 _ALWAYS = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
@@ -29,7 +29,7 @@ _ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core", "maria
 
 
 def find(program: str) -> str:
-    """The full path of a program, looked for in the system's folders even when PATH lacks /usr/sbin."""
+    """Return the full path of a program; search /usr/sbin too if PATH does not have it."""
     found = shutil.which(program, path=SYSTEM_PATH)
     if found is None:
         package = (_ALWAYS | _ACCOUNTING).get(program, program)
@@ -38,7 +38,7 @@ def find(program: str) -> str:
 
 
 def why_unavailable(options: Options | None = None) -> str | None:
-    """Why no sandbox can start here, in one line that names what to do; None when one can."""
+    """Return why no sandbox can start here and what to do, in one line; None if one can."""
     options = options or Options()
     if os.geteuid() != 0:
         return "The Slurm sandbox makes namespaces and needs root. Run it as root, or in a virtual machine or container."
@@ -63,7 +63,7 @@ def _exists(user: str) -> bool:
 
 
 def require(options: Options) -> None:
-    """Raise SandboxError when no sandbox with these options can start here."""
+    """Raise SandboxError if no sandbox with these options can start here."""
     reason = why_unavailable(options)
     if reason:
         raise SandboxError(reason)

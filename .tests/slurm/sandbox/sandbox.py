@@ -1,4 +1,4 @@
-"""The sandbox itself: start, use, disturb, stop."""
+"""The sandbox: start, use, disturb, stop."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ _JOB_FIELDS = {
 class Sandbox:
     """A Slurm cluster below a folder. ``with Sandbox(folder, Options(...)) as cluster:`` starts and stops it.
 
-    A second object on the same folder (in another process, say) uses the cluster that runs there; its options are then
-    those on record.
+    A second object on the same folder, for example in another process, uses the running cluster and its recorded options.
     """
 
     def __init__(self, folder: str | Path, options: Options | None = None):
@@ -52,24 +51,24 @@ class Sandbox:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The compute nodes."""
+        """The names of the compute nodes."""
         return self.options.compute_nodes
 
     @property
     def cluster_file(self) -> Path:
-        """The cluster file with which servemark runs on these nodes."""
+        """The cluster file for servemark on these nodes."""
         return self.folder / "cluster.yaml"
 
     @property
     def alive(self) -> bool:
-        """Whether its nodes are there."""
+        """Whether the nodes run."""
         return self._machine.alive
 
     def start(self) -> Sandbox:
-        """Start everything and wait until all nodes are idle. On an error, whatever was made is taken away again.
+        """Start everything and wait until all nodes are idle. On an error, remove everything again.
 
         Raises:
-            SandboxError: something is missing or did not come up; or there is a sandbox in the folder already.
+            SandboxError: a requirement is missing, a part did not start, or the folder has a running sandbox.
         """
         begun = time.monotonic()
         if Machine.on_record(self.folder) is not None:
@@ -105,7 +104,7 @@ class Sandbox:
         daemons.wait_idle(self.nodes)
 
     def stop(self) -> None:
-        """End it and leave no process, namespace, mount or control group; files (logs) stay. Safe to call again."""
+        """End all processes, namespaces, mounts and control groups; files (logs) stay. Safe to call again."""
         self._machine.destroy()
         self._machine.forget()
 
@@ -116,11 +115,11 @@ class Sandbox:
         self.stop()
 
     def leftovers(self) -> list[str]:
-        """What there still is of it, a line each; empty after stop()."""
+        """Return what is left of the sandbox, one line each; empty after stop()."""
         return self._machine.leftovers()
 
     def environment(self, node: str = LOGIN, user: str | None = None) -> dict[str, str]:
-        """The environment that commands on a node get."""
+        """Return the environment of commands on a node."""
         return self._machine.environment(node, user)
 
     def popen(
@@ -132,14 +131,14 @@ class Sandbox:
         cwd: str | Path | None = None,
         **options: Any,
     ) -> subprocess.Popen[Any]:
-        """subprocess.Popen on a node.
+        """Start subprocess.Popen on a node.
 
         Args:
             argv: the command.
             node: ``login`` or a compute node.
-            user: an existing user of the machine; root when None.
+            user: an existing user of the machine; None: root.
             env: added to ``environment(node, user)``.
-            cwd: a folder as the node sees it; the node's /tmp when None.
+            cwd: a folder on the node; None: the node's /tmp.
             options: of subprocess.Popen.
         """
         return self._machine.popen(argv, node, user, env, cwd, **options)
@@ -155,11 +154,11 @@ class Sandbox:
         check: bool = False,
         input: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on a node to its end; output is captured as text. Arguments as in ``popen``.
+        """Run a command on a node to its end; capture its output as text. Arguments as in ``popen``.
 
         Raises:
             subprocess.TimeoutExpired: after ``timeout`` seconds; the command has been killed (not what it started).
-            subprocess.CalledProcessError: with ``check``, when the exit code is not 0.
+            subprocess.CalledProcessError: with ``check``, if the exit code is not 0.
         """
         stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
         pipes = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -175,7 +174,7 @@ class Sandbox:
         return done
 
     def jobs(self) -> list[dict[str, str]]:
-        """The jobs slurmctld remembers, newest last; keys as in squeue's long names, e.g. ``job_id``, ``state``."""
+        """Return slurmctld's jobs, newest last; keys are squeue's long names, e.g. ``job_id``, ``state``."""
         layout = "|".join(_JOB_FIELDS.values())
         done = self.run(["squeue", "--all", "--noheader", "--states=all", "--sort=i", f"--format={layout}"])
         if done.returncode != 0:
@@ -183,16 +182,16 @@ class Sandbox:
         return [dict(zip(_JOB_FIELDS, line.split("|"), strict=True)) for line in done.stdout.splitlines()]
 
     def sees(self, path: str | Path, node: str = LOGIN) -> bool:
-        """Whether a path is there for the processes of a node."""
+        """Return whether a path exists on a node."""
         return Path(f"/proc/{self._machine.init_pid(node)}/root{Path(path).absolute()}").exists()
 
     def processes(self, node: str) -> list[NodeProcess]:
-        """The processes of a node, its init and daemons included."""
+        """Return the processes of a node, with its init and daemons."""
         inode = namespace(self._machine.init_pid(node), "pid")
         return [] if inode is None else in_namespace(inode)
 
     def wait(self, ready: Callable[[], Any], seconds: float, what: str) -> Any:
-        """Ask ``ready`` until it answers something true and return that; SandboxError after ``seconds``."""
+        """Poll ``ready`` until it returns a true value, and return it; SandboxError after ``seconds``."""
         return wait_for(ready, seconds, what)
 
     def wait_idle(self, seconds: float = 60) -> None:
@@ -200,12 +199,12 @@ class Sandbox:
         self._daemons.wait_idle(self.nodes, seconds)
 
     def slurmd_pid(self, node: str) -> int | None:
-        """The number of a node's slurmd on the machine; None when it does not run."""
+        """Return the process id of a node's slurmd on the machine; None if it does not run."""
         process = self._daemons.find("slurmd", node)
         return None if process is None else process.pid
 
     def kill_slurmd(self, node: str) -> None:
-        """SIGKILL a node's slurmd. Jobs there go on, unseen, until slurmctld misses the node."""
+        """Send SIGKILL to a node's slurmd. Its jobs continue until slurmctld declares the node DOWN."""
         self._daemons.stop("slurmd", node, signal.SIGKILL)
 
     def start_slurmd(self, node: str) -> None:
@@ -224,18 +223,18 @@ class Sandbox:
         self._daemons.start_slurmdbd()
 
     def kill_node(self, node: str) -> None:
-        """End a compute node at once with all its processes, as a power cut does."""
+        """End a compute node with all its processes at once, as a power cut does."""
         if node not in self.nodes:
             raise SandboxError(f"{node!r} is no compute node; there are {', '.join(self.nodes)}.")
         self._machine.power_off(node)
 
     def start_node(self, node: str) -> None:
-        """Make a killed compute node anew, with its slurmd; what was in its /tmp is still there."""
+        """Start a killed compute node again, with its slurmd; its /tmp is unchanged."""
         self._machine.boot(node)
         self._daemons.start_slurmd(node)
 
     def cut_network(self, node: str, other: str) -> None:
-        """Silently drop everything between two compute nodes, both ways; the login node still reaches both."""
+        """Drop all packets between two compute nodes, both ways; the login node still reaches both."""
         self._machine.cut(node, other)
 
     def mend_network(self) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures: a cluster with everything switched on, a checkout that was planned on it once, a copy of it for each test, the fault table."""
+"""Fixtures: a cluster with every option, a checkout prepared on it once, a copy for each test, the fault table."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from standin import make_prefix
 SITE = Options(
     client_node=True, preemption=True, kill_wait=5, slurmd_timeout=4, requeue_wait=5, accounts=("research", "teaching")
 )  # fmt: skip
-# Processes are tracked by their tree, as on clusters without control groups: one that has left it outlives its job.
+# Processes are tracked by their tree, as on clusters without control groups: a detached one outlives its job.
 LOOSE = Options(accounting=False, proctrack="linuxproc", kill_wait=3)
 
 
 @pytest.fixture(scope="session")
 def disk() -> Iterator[Path]:
-    """A folder that every node of every sandbox sees, as they do not see each other's /tmp."""
+    """Return a folder that every node of every sandbox sees (they do not see each other's /tmp)."""
     with tempfile.TemporaryDirectory(prefix="sm-wf-", dir="/var/tmp", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
@@ -50,24 +50,24 @@ def _started(folder: Path, options: Options) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="session")
 def site(disk: Path) -> Iterator[Sandbox]:
-    """Two nodes with pretended GPUs and one without; accounts enforced; preemption; a lost node is missed soon."""
+    """Start two nodes with fake GPUs and one without; accounts enforced; preemption; a short slurmd time-out."""
     yield from _started(disk / "site", SITE)
 
 
 @pytest.fixture(scope="session")
 def loose(disk: Path) -> Iterator[Sandbox]:
-    """Two nodes without control groups and without accounting."""
+    """Start two nodes without control groups and without accounting."""
     yield from _started(disk / "loose", LOOSE)
 
 
 @pytest.fixture(scope="session")
 def bare(site: Sandbox, disk: Path) -> ScheduledCheckout:
-    """A checkout as a user gets it: nothing was run in it. Not to be run in; it is copied."""
+    """Return a checkout without any run. Tests copy it and do not run in it."""
     prefix = make_prefix(disk / "standin")
     path = disk / "bare"
     path.mkdir()
     harness.copy_parts(path)
-    # Each script is an interpreter of its own: without this, each would compile the library again.
+    # Each script is a separate interpreter; without this, each would compile the library again.
     compileall.compile_dir(path / "workflow" / "lib", quiet=1)
     compileall.compile_dir(prefix / "lib", quiet=1)
     config = harness.basic_config(prefix, disk / "cache")
@@ -77,7 +77,7 @@ def bare(site: Sandbox, disk: Path) -> ScheduledCheckout:
 
 @pytest.fixture(scope="session")
 def planned(bare: ScheduledCheckout) -> ScheduledCheckout:
-    """A checkout in which the nodes' hardware, the environment and the model were looked at. Not to be run in; it is copied."""
+    """Return a checkout with hardware, environment and model recorded. Tests copy it and do not run in it."""
     path = bare.path.with_name("planned")
     shutil.copytree(bare.path, path)
     checkout = ScheduledCheckout(bare.cluster, path, bare.config)
@@ -97,7 +97,7 @@ def _copies(source: ScheduledCheckout) -> Iterator[MakeCheckout]:
     def make(cluster: Sandbox = source.cluster) -> ScheduledCheckout:
         path = Path(tempfile.mkdtemp(prefix="c", dir=source.path.parent)) / "checkout"
         shutil.copytree(source.path, path)
-        # What was submitted there is the other one's.
+        # Its jobs belong to the original.
         shutil.rmtree(path / "results" / harness.RUN / "slurm", ignore_errors=True)
         made.append(ScheduledCheckout(cluster, path, source.config))
         return made[-1]
@@ -111,34 +111,34 @@ def _copies(source: ScheduledCheckout) -> Iterator[MakeCheckout]:
 
 @pytest.fixture(scope="module")
 def module_checkouts(planned: ScheduledCheckout) -> Iterator[MakeCheckout]:
-    """Makes checkouts, up to the point where deployments are planned, that several tests look at."""
+    """Return a function that makes checkouts ready for planning, shared by several tests."""
     with _copies(planned) as make:
         yield make
 
 
 @pytest.fixture
 def checkouts(planned: ScheduledCheckout) -> Iterator[MakeCheckout]:
-    """Makes checkouts of one's own, up to the point where deployments are planned."""
+    """Return a function that makes checkouts ready for planning."""
     with _copies(planned) as make:
         yield make
 
 
 @pytest.fixture
 def checkout(checkouts: MakeCheckout) -> ScheduledCheckout:
-    """A checkout of one's own, up to the point where deployments are planned."""
+    """Return a checkout that is ready for planning."""
     return checkouts()
 
 
 @pytest.fixture
 def fresh(bare: ScheduledCheckout) -> Iterator[ScheduledCheckout]:
-    """A checkout of one's own, untouched."""
+    """Return a copy of the checkout without any run."""
     with _copies(bare) as make:
         yield make()
 
 
 @pytest.fixture
 def queue_left_empty(site: Sandbox) -> Iterator[None]:
-    """No job is left in the site's queue for the next test."""
+    """Assert after the test that the site's queue is empty."""
     yield
     harness.wait_until(
         lambda: not [j for j in site.jobs() if j["state"] in ("RUNNING", "COMPLETING", "PENDING")] or _cancel_all(site),
@@ -153,7 +153,7 @@ def _cancel_all(site: Sandbox) -> None:
 
 @pytest.fixture(scope="session")
 def fault_table() -> Iterator[FaultTable]:
-    """Collects one row for each fault; written to the file that SERVEMARK_FAULT_TABLE names, if it names one."""
+    """Collect one row for each fault; write them to the file that SERVEMARK_FAULT_TABLE names, if set."""
     table = FaultTable()
     yield table
     if path := os.environ.get("SERVEMARK_FAULT_TABLE"):
@@ -162,7 +162,7 @@ def fault_table() -> Iterator[FaultTable]:
 
 @pytest.fixture
 def injury(fault_table: FaultTable) -> Injury:
-    """This test's row of the table."""
+    """Return this test's row of the table."""
     row = Injury()
     fault_table.rows.append(row)
     return row

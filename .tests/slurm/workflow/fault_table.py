@@ -1,4 +1,4 @@
-"""One row for each injected fault: what was expected, what was seen, how long it took, what was left."""
+"""One row for each injected fault: expected and actual message, times, leftovers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ HEAD = ("fault", "expected", "seen", "to the end (s)", "rerun (s)", "left behind
 
 @dataclass
 class Injury:
-    """A row, filled in while the test goes on; what a failed test did not come to stays a dash.
+    """A row that the test fills in step by step; unreached cells of a failed test stay a dash.
 
     Attributes:
-        fault: what was done to the run.
-        expected: what the run must say of it, a pattern.
-        seen: what it said.
+        fault: the injected fault.
+        expected: the message that the run must print, as a pattern.
+        seen: the printed message.
         end_s: from the fault to the run's end.
         rerun_s: how long the plain rerun took.
-        left: what there was of the run afterwards.
+        left: leftovers of the run afterwards.
     """
 
     fault: str = ""
@@ -37,22 +37,22 @@ class Injury:
     _pattern: str = field(default="", repr=False)
 
     def of(self, fault: str, pattern: str, expected: str | None = None) -> None:
-        """Say what is injected, and the pattern that a run's output must hold for it; ``expected`` says the same to a reader."""
+        """Set the fault and the pattern that the run's output must match; ``expected`` is its text for readers."""
         self.fault, self._pattern, self.expected = fault, pattern, expected or _readable(pattern)
 
     def check_reason(self, text: str) -> None:
-        """The text must state the reason."""
+        """Assert that the text states the reason."""
         found = re.search(self._pattern, text)
         if found:
             self.seen = " ".join(found[0].split())
         assert found, f"nothing says {self._pattern!r} in:\n{text}"
 
     def ends(self, checkout: ScheduledCheckout, running: Running, within_s: float, since: float, gone_s: float | None) -> Finished:
-        """Wait for the run's end, at most ``within_s`` after the fault, and see that it says why.
+        """Wait for the run's end, at most ``within_s`` after the fault, and assert that it prints the reason.
 
         Args:
             since: when the fault was injected, ``time.monotonic()``.
-            gone_s: within so many seconds of the end nothing may be left; None: something is left, by the fault's nature.
+            gone_s: seconds after the end until nothing may be left; None: the fault itself leaves something.
         """
         done = running.wait(max(1.0, since + within_s - time.monotonic()))
         self.end_s = time.monotonic() - since
@@ -68,18 +68,18 @@ class Injury:
         return done
 
     def mended_by(self, done: Finished) -> None:
-        """A plain rerun has completed."""
+        """Record that a plain rerun has completed."""
         self.rerun_s = done.seconds
         assert done.rc == 0, done.text
 
     def cells(self) -> tuple[str, ...]:
-        """As text, in the order of the columns."""
+        """Return the cells as text, in the order of the columns."""
         times = ("-" if seconds is None else f"{seconds:.0f}" for seconds in (self.end_s, self.rerun_s))
         return (self.fault, self.expected, self.seen, *times, self.left)
 
 
 def _readable(pattern: str) -> str:
-    """A pattern as a reader of the table wants it: ``job N`` for ``job \\d+``."""
+    """Return a pattern in readable form: ``job N`` for ``job \\d+``."""
     for code, words in (
         (r"\d+", "N"),
         (r"\S+", "..."),
@@ -98,6 +98,6 @@ class FaultTable:
     rows: list[Injury] = field(default_factory=list)
 
     def markdown(self) -> str:
-        """The table as Markdown."""
+        """Return the table as Markdown."""
         lines = [HEAD, ("---",) * len(HEAD), *(row.cells() for row in self.rows if row.fault)]
         return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)

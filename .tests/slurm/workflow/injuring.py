@@ -1,4 +1,4 @@
-"""What the fault tests do to a run alike: one deployment that can be made to hang, a cluster that is taken, and the rerun that mends it."""
+"""Shared steps of the fault tests: one deployment that can hang, an occupied cluster, and the rerun that completes the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scheduled_checkout import ScheduledCheckout
 
 from integration.harness import Finished, Running
 
-# From a job's end to the run's end: the executor looks every few seconds, KillWait is 5 s, and the machine is busy.
+# From a job's end to the run's end: the executor queries every few seconds, KillWait is 5 s, and the machine is busy.
 END_S = 60.0
 
 
@@ -21,7 +21,7 @@ def begin(checkout: ScheduledCheckout, *arguments: str, **variables: str) -> Run
 
 
 def measuring(checkout: ScheduledCheckout, *arguments: str, **variables: str) -> tuple[Running, dict[str, str], dict[str, str]]:
-    """The same, up to its second point, in which the server hangs; with its job, and when the first point was measured."""
+    """Start the run and wait until the server hangs in the second point; return run, job and the time of the first point."""
     running = begin(checkout, *arguments, **variables)
     job = checkout.measuring()
     before = checkout.started_at("a")
@@ -30,7 +30,7 @@ def measuring(checkout: ScheduledCheckout, *arguments: str, **variables: str) ->
 
 
 def assert_mended(checkout: ScheduledCheckout, injury: Injury, before: dict[str, str]) -> Finished:
-    """A plain rerun completes, and measures nothing again that was measured."""
+    """Assert that a plain rerun completes and measures no point twice."""
     checkout.hang(False)
     done = checkout.run()
     injury.mended_by(done)
@@ -42,7 +42,7 @@ def assert_mended(checkout: ScheduledCheckout, injury: Injury, before: dict[str,
 
 
 def occupy(cluster: Sandbox, partition: str, seconds: int, nodes: int = 2) -> str:
-    """A job of somebody else that takes whole nodes; its id."""
+    """Submit a job of another user that occupies whole nodes; return its id."""
     argv = [
         "sbatch",
         "--parsable",

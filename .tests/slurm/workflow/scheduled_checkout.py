@@ -1,4 +1,4 @@
-"""A checkout that all nodes of a sandbox see, runs of the whole workflow through its Slurm, and the question whether anything is left."""
+"""A checkout that all nodes of a sandbox see, runs of the whole workflow through its Slurm, and checks for leftovers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from sandbox.options import LOGIN
 
 from integration.harness import RUN, SNAKEMAKE, Checkout, Finished, Running, wait_until
 
-# Words of squeue for a job that is still somebody's business.
+# squeue's states of a job that has not ended.
 LIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED")
-# Nothing of ours may be in the queue or alive this long after a run has ended, whatever ended it. The machine of the tests is busy.
+# After this time, an ended run may have no job and no process. The machine of the tests is busy.
 GONE_S = 30.0
-# One whole run with one deployment takes 20 to 30 s on two cores, most of it interpreters that start.
+# One run with one deployment takes 20 to 30 s on two cores, mostly starts of interpreters.
 RUN_S = 150.0
 
 SITE: dict[str, Any] = {
@@ -40,7 +40,7 @@ SITE: dict[str, Any] = {
 
 
 class ScheduledCheckout(Checkout):
-    """One checkout with its own results and its own cluster file, ``config/clusters/test.yaml``, written from ``site``."""
+    """A checkout with its own results and its own cluster file, ``config/clusters/test.yaml``, written from ``site``."""
 
     def __init__(self, cluster: Sandbox, path: Path, config: dict[str, Any]):
         self.cluster, self.path, self.config, self.site = cluster, path, copy.deepcopy(config), copy.deepcopy(SITE)
@@ -51,22 +51,22 @@ class ScheduledCheckout(Checkout):
     # Runs
 
     def write(self) -> None:
-        """Write the configuration and the cluster file as they are now."""
+        """Write the current configuration and cluster file."""
         (self.path / "my.yaml").write_text(yaml.safe_dump(self.config, sort_keys=False))
         (self.path / "config/clusters/test.yaml").write_text(yaml.safe_dump(self.site, sort_keys=False))
 
     def command(self, *arguments: str) -> list[str]:
-        """The command line of a run."""
+        """Return the command line of a run."""
         profile = ["--profile", "profiles/slurm", "--latency-wait", "5"]
         return [str(SNAKEMAKE), *profile, "--configfile", "my.yaml", *arguments]
 
     def start(self, *arguments: str, profile: bool = True, **variables: str) -> Running:
-        """Start Snakemake on the login node; ``variables`` are environment variables of everything it starts, in jobs too."""
+        """Start Snakemake on the login node with these environment variables, which jobs get too."""
         assert profile
         self.write()
         self._runs += 1
         output = self.path.parent / f"output-{self.path.name}-{self._runs}.txt"
-        # Its own library, all of it: an executor plugin is imported before the Snakefile says where the library is.
+        # The checkout's own library: the executor plugin is imported before the Snakefile adds the library's path.
         library = {"PYTHONPATH": str(self.path / "workflow/lib")}
         env = {"STANDIN_START_S": "0.1", "STANDIN_TOKEN_S": "0.002"} | library | variables
         with output.open("wb") as stream:
@@ -80,21 +80,21 @@ class ScheduledCheckout(Checkout):
     def run(self, *arguments: str, seconds: float = RUN_S, **variables: str) -> Finished:
         return self.start(*arguments, **variables).wait(seconds)
 
-    # What Slurm and the executor say
+    # Slurm and the executor
 
     def journal(self, event: str) -> list[dict[str, Any]]:
-        """What the executor has noted of its jobs, of one kind of event, all runs of this checkout together."""
+        """Return the journal's events of one kind, of all runs of this checkout."""
         path = self.results / "slurm/jobs.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         return [entry for entry in map(json.loads, lines) if entry["event"] == event]
 
     def queue(self) -> list[dict[str, str]]:
-        """This checkout's jobs that are not over."""
+        """Return this checkout's jobs that have not ended."""
         names = {entry["run"] for entry in self.journal("run")}
         return [job for job in self.cluster.jobs() if job["name"] in names and job["state"] in LIVE]
 
     def job(self, deployment: str = "a", state: str = "RUNNING", seconds: float = 60) -> dict[str, str]:
-        """The deployment's job, once it is in this state."""
+        """Return the deployment's job, once it is in this state."""
 
         def found() -> dict[str, str] | None:
             labelled = {e["job"] for e in self.journal("submitted") if e["label"] == f"deployment {deployment}"}
@@ -103,21 +103,21 @@ class ScheduledCheckout(Checkout):
         return wait_until(found, seconds, f"the job of {deployment} is {state}; {self.current and self.current.text}")
 
     def measuring(self, point: str = "chat-c2-r1", seconds: float = 90) -> dict[str, str]:
-        """Wait until the server of ``a`` hangs in this point, which it does while it has the fault ``hang``; gives its job."""
+        """Wait until the server of ``a``, with the fault ``hang``, hangs in this point; return its job."""
         self.wait_for_progress(f"{point}: 6 requests", subject="a", seconds=seconds)
         self.hang(True)
         return self.job()
 
     def hang(self, hangs: bool) -> None:
-        """Have the server of ``a`` hang, or not; it must have been given a fault file by :meth:`inject`."""
+        """Let the server of ``a`` hang, or not; call :meth:`inject` first."""
         (self.path / "fault-a").write_text("hang" if hangs else "none")
 
-    # What must not be left
+    # Leftovers of a run
 
     def of_ours(self) -> Iterator[tuple[str, psutil.Process]]:
-        """Every living process of a run in this checkout with the name of its node.
+        """Return every living process of a run in this checkout with the name of its node.
 
-        They work in the checkout's folder or name it; the daemons that Slurm keeps for a job count as well.
+        Their working folder or command line names the checkout; Slurm's step daemons for its jobs count too.
         """
         for node in (LOGIN, *self.cluster.nodes):
             with contextlib.suppress(RuntimeError):  # the node is off
@@ -132,7 +132,7 @@ class ScheduledCheckout(Checkout):
         return [process for _, process in self.of_ours()]
 
     def where(self, words: str) -> dict[str, list[psutil.Process]]:
-        """Our processes whose command line holds these words, by node."""
+        """Return our processes with these words in the command line, by node."""
         found: dict[str, list[psutil.Process]] = {}
         for node, process in self.of_ours():
             with contextlib.suppress(psutil.Error):
@@ -141,13 +141,13 @@ class ScheduledCheckout(Checkout):
         return found
 
     def scratch(self) -> list[str]:
-        """Scratch folders of this checkout's attempts that are still on a node."""
+        """Return the remaining scratch folders of this checkout's attempts on a node."""
         names = [json.loads(p.read_text())["scratch"] for p in self.results.glob("deployments/*/attempts/*/keeper-spec.json")]
         places = [self.cluster.folder / "nodes" / node / name[1:] for node in (LOGIN, *self.cluster.nodes) for name in names]
         return [str(place) for place in places if place.exists()]
 
     def left(self) -> list[str]:
-        """What there still is of this checkout's runs, a line each: jobs, processes, scratch folders, tokens, keys."""
+        """Return what is left of this checkout's runs, one line each: jobs, processes, scratch folders, live records, keys."""
         lines = [f"job {job['job_id']} is {job['state']}" for job in self.queue()]
         lines += [f"{node}: process {process.pid} {_words(process)}" for node, process in self.of_ours()]
         lines += [f"scratch folder {path}" for path in self.scratch()]
@@ -155,7 +155,7 @@ class ScheduledCheckout(Checkout):
         return lines + [f"file {path}" for path in [*(p for found in tokens for p in found), *self.secrets()]]
 
     def assert_nothing_left(self, seconds: float = GONE_S) -> None:
-        """Within so many seconds there is nothing of ours in the queue, on any node, or among the results."""
+        """Assert that within this number of seconds nothing of the runs is in the queue, on a node, or among the results."""
         deadline = time.monotonic() + seconds
         while left := self.left():
             assert time.monotonic() < deadline, f"still there after {seconds:.0f} s: {left}"
@@ -164,7 +164,7 @@ class ScheduledCheckout(Checkout):
     assert_all_dead = assert_nothing_left
 
     def close(self) -> None:
-        """Leave nothing for the next test, whatever this one has left."""
+        """End everything that the test has left."""
         if self.current and self.current.process.poll() is None:
             self.current.process.kill()
             self.current.process.wait()
@@ -179,7 +179,7 @@ class ScheduledCheckout(Checkout):
 
 
 def eventually(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """``wait_until`` under a name that reads well for states of Slurm."""
+    """Wait until a condition holds: ``wait_until`` for states of Slurm."""
     return wait_until(condition, seconds, what)
 
 

@@ -1,4 +1,4 @@
-"""Faults of Slurm: each run ends in bounded time and says why, leaves nothing, and a plain rerun completes it."""
+"""Faults of Slurm: each run ends in bounded time, prints the reason, leaves nothing, and a plain rerun completes it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_cancelled_by_a_user(checkout: ScheduledCheckout, injury: Injury, when: 
 @pytest.mark.parametrize("when", ["loading", "measuring"])
 def test_job_runs_into_its_time_limit(checkout: ScheduledCheckout, injury: Injury, when: str) -> None:
     injury.of(f"wall time over while {when}", r"a/chat-c2-r1 +out_of_time", "out_of_time")
-    # The keeper ends everything 33 s before: stop 3 s + 30 s for the records.
+    # The supervisor ends everything 33 s before: stop 3 s + 30 s for the records.
     checkout.site["max_minutes"] = 1 if when == "loading" else 2
     if when == "loading":
         checkout.config["timeouts"] |= {"start": 300.0, "stall": 300.0}
@@ -53,7 +53,7 @@ def test_job_runs_into_its_time_limit(checkout: ScheduledCheckout, injury: Injur
         running, _, before = measuring(checkout)
     done = injury.ends(checkout, running, 120, time.monotonic(), GONE_S)
     assert done.rc == 1
-    assert [entry["state"] for entry in checkout.journal("ended")] == ["COMPLETED"], "it ended before Slurm ended it"
+    assert [entry["state"] for entry in checkout.journal("ended")] == ["COMPLETED"], "the supervisor ended it before Slurm did"
     failure = checkout.record("deployments/a/stopped.json")["failure"]
     assert failure["reason"] == "out_of_time" and "minutes_per_point" in failure["remedy"], failure
     assert "out_of_time" in checkout.report()
@@ -121,8 +121,8 @@ def test_nodes_are_drained(checkout: ScheduledCheckout, injury: Injury) -> None:
 
 
 def test_lost_slurmd(checkout: ScheduledCheckout, injury: Injury) -> None:
-    """Its processes live on. The controller tells the keeper's sruns of the lost node, so keeper and stages end without slurmd; a server
-    whose srun's end did not come through ends when it has heard nothing of its keeper for a while."""
+    """The processes survive. slurmctld informs the supervisor's sruns of the lost node, so supervisor and stages end. A server
+    that did not notice its srun's end ends after some time without a heartbeat of its supervisor."""
     injury.of("slurmd killed, its processes live on", r"deployment a \(job \d+\): node \S+ failed after \S+")
     running, job, before = measuring(checkout)
     lost = job["nodes"]
@@ -130,7 +130,7 @@ def test_lost_slurmd(checkout: ScheduledCheckout, injury: Injury) -> None:
     checkout.cluster.kill_slurmd(lost)
     try:
         time.sleep(3)
-        assert checkout.where("servemark.supervisor").keys() == {lost}, "they outlive slurmd, or this test proves nothing"
+        assert checkout.where("servemark.supervisor").keys() == {lost}, "the processes must outlive slurmd for this test"
         assert injury.ends(checkout, running, 120, since, None).rc == 1
         wait_until(lambda: not checkout.where("snakemake"), GONE_S, "who could write a record has ended")
         checkout.hang(False)
@@ -151,7 +151,7 @@ def test_lost_slurmd(checkout: ScheduledCheckout, injury: Injury) -> None:
 
 
 def test_frozen_node_wakes_up_after_a_rerun_elsewhere(checkout: ScheduledCheckout, injury: Injury) -> None:
-    """All processes stand still while Slurm gives the node up and a rerun completes elsewhere; then they go on."""
+    """All processes are frozen while Slurm declares the node lost and a rerun completes elsewhere; then they resume."""
     injury.of("node frozen, given up, and back after the rerun", r"deployment a \(job \d+\): node \S+ failed after \S+")
     running, job, before = measuring(checkout)
     lost = job["nodes"]
@@ -170,7 +170,7 @@ def test_frozen_node_wakes_up_after_a_rerun_elsewhere(checkout: ScheduledCheckou
             with contextlib.suppress(psutil.Error):
                 process.resume()
         checkout.assert_nothing_left(process_request.SILENCE_S + GONE_S)
-        assert checkout.digests("a") | checkout.started_at("a") == done, "what woke up has changed the newer one's records"
+        assert checkout.digests("a") | checkout.started_at("a") == done, "resumed processes have changed the newer run's records"
         injury.left = "nothing"
     finally:
         for process in frozen:
@@ -242,11 +242,11 @@ def test_refused_before_submission(checkout: ScheduledCheckout, injury: Injury, 
     checkout.site[key] = value
     done = injury.ends(checkout, begin(checkout), 40, begin_, GONE_S)
     assert done.rc == 2
-    # The preflight notes the empty jobs by which it asks sbatch.
+    # The preflight check also notes its empty jobs.
     runs = [entry["run"] for entry in checkout.journal("run") if not entry["run"].startswith(preflight.NAME)]
     assert not runs and not checkout.attempts("a")
     checkout.site[key] = {"account": "research", "partition": "batch", "qos": "normal", "gpus_per_node": 4}[key]
-    # What is refused here is refused before the rules: that it goes on at all is enough.
+    # The refusal would come before the rules: it is enough that the run starts.
     injury.mended_by(checkout.run("--until", "confirm_plans"))
 
 

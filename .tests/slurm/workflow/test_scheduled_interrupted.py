@@ -1,6 +1,6 @@
-"""Faults of our own side: a main process that is interrupted, killed or not alone, and what was there before it.
+"""Faults of the main process: interrupted, killed, not alone, or with leftovers of earlier runs.
 
-Each run ends in bounded time and says why, leaves nothing, and a plain rerun completes it.
+Each run ends in bounded time, prints the reason, leaves nothing, and a plain rerun completes it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_interrupted_during_a_slurm_query(checkout: ScheduledCheckout, injury: I
     injury.of("Ctrl-C during a status query", r"servemark: SIGINT: ending the running stages")
     tools = checkout.path / "slow"
     tools.mkdir()
-    # A stand-in for a controller that is slow to answer.
+    # In place of a controller that responds slowly.
     (tools / "squeue").write_text('#!/bin/sh\necho x >> "$0.calls"\n/usr/bin/squeue "$@"; [ ! -e "$0.slow" ] || sleep 6\n')
     (tools / "squeue").chmod(0o755)
     running, _, before = measuring(checkout, PATH=f"{tools}:{checkout.cluster.environment()['PATH']}")
@@ -86,7 +86,7 @@ def test_interrupted_twice(checkout: ScheduledCheckout, injury: Injury) -> None:
     injury.of("Ctrl-C twice", r"interrupted again; ending at once")
     tools = checkout.path / "slow"
     tools.mkdir()
-    # A stand-in for a controller that is slow to answer: otherwise the first one is enough.
+    # In place of a controller that responds slowly; otherwise the first signal is enough.
     (tools / "scancel").write_text('#!/bin/sh\nsleep 4\nexec /usr/bin/scancel "$@"\n')
     (tools / "scancel").chmod(0o755)
     running, _, before = measuring(checkout, PATH=f"{tools}:{checkout.cluster.environment()['PATH']}")
@@ -100,7 +100,7 @@ def test_interrupted_twice(checkout: ScheduledCheckout, injury: Injury) -> None:
 
 @pytest.mark.parametrize("guard", [pytest.param("its guard lives", marks=core), "its guard too"])
 def test_killed(checkout: ScheduledCheckout, injury: Injury, guard: str) -> None:
-    """kill -9 of the main process; the job ends by the guard, or, without one, when the next run begins."""
+    """kill -9 of the main process: the guard ends the job or, without a guard, the next run does."""
     injury.of(f"kill -9 of the main process, {guard}", "", "said by the next run")
     running, job, before = measuring(checkout)
     if guard == "its guard too":
@@ -169,12 +169,12 @@ def test_two_runs_in_one_checkout(checkout: ScheduledCheckout, injury: Injury) -
 
 
 def _inner(running: Running) -> int:
-    """The process's number as its own node counts."""
+    """Return the process's id on its node."""
     line = next(li for li in Path(f"/proc/{running.process.pid}/status").read_text().splitlines() if li.startswith("NSpid:"))
     return int(line.split()[-1])
 
 
-# What is there already
+# Leftovers and foreign processes
 
 
 def test_foreign_server_on_the_configured_port(checkout: ScheduledCheckout, injury: Injury) -> None:
@@ -187,7 +187,7 @@ def test_foreign_server_on_the_configured_port(checkout: ScheduledCheckout, inju
         since = time.monotonic()
         done = injury.ends(checkout, begin(checkout), RUN_S, since, GONE_S)
         assert done.rc == 1 and "port: auto" in done.text, done.text
-        assert all(process.poll() is None for process in foreign), "it is not ours to end"
+        assert all(process.poll() is None for process in foreign), "a foreign server must survive"
         assert not (checkout.attempts("a")[-1] / "server.log").exists()
     finally:
         for process in foreign:
@@ -199,7 +199,7 @@ def test_foreign_server_on_the_configured_port(checkout: ScheduledCheckout, inju
 def test_leftovers_of_earlier_run_are_ended_by_the_next(
     checkouts: Callable[..., ScheduledCheckout], loose: Sandbox, injury: Injury
 ) -> None:
-    """Without control groups, a process that hides outlives job and keeper: vLLM's engine does when the server is killed."""
+    """Without control groups, vLLM's engine outlives job and supervisor if the server is killed."""
     injury.of(
         "keeper, remote and server killed; the engine lives on",
         r"ended a process left by an earlier attempt( on node1)?: \d+ \S+",
@@ -208,7 +208,7 @@ def test_leftovers_of_earlier_run_are_ended_by_the_next(
     checkout.site["extra"] = ["--nodelist=node1"]
     running, job, before = measuring(checkout)
     engines = checkout.where("standin_engine.py")["node1"]
-    # All at once, before one of them can end what is below it.
+    # All at once, before one of them can end its children.
     words = ("servemark.supervisor", "servemark.supervisor.remote", "cli.main serve")
     killed = [found for word in words for found in checkout.where(word)["node1"]]
     for act in (psutil.Process.suspend, psutil.Process.kill):
@@ -221,7 +221,7 @@ def test_leftovers_of_earlier_run_are_ended_by_the_next(
     done = running.wait(END_S)
     injury.end_s = time.monotonic() - since
     assert done.rc == 1, done.text
-    assert [process for process in engines if process.is_running()], "the engine outlived its job, or this test proves nothing"
+    assert [process for process in engines if process.is_running()], "the engine must outlive its job for this test"
     again = assert_mended(checkout, injury, before)
     injury.check_reason(again.text)
     assert not [process for process in engines if process.is_running()]

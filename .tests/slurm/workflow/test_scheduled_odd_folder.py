@@ -1,4 +1,4 @@
-"""A whole run through Slurm in a folder with a space, an umlaut, quotes and signs that shells and sbatch expand in its name."""
+"""A whole run through Slurm in a folder whose name has a space, an umlaut, quotes and characters that shells and sbatch expand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from builders import odd_folder
 
 @pytest.fixture
 def odd(bare: ScheduledCheckout, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScheduledCheckout]:
-    """A checkout as a user gets it, in an odd folder, with an environment of its own."""
+    """Return a fresh checkout in an odd folder, with its own environment."""
     path = bare.path.parent / odd_folder.NAME / "checkout"
     shutil.copytree(bare.path, path)
     monkeypatch.setattr(scheduled_checkout, "SNAKEMAKE", odd_folder.own_environment(path))

@@ -1,4 +1,4 @@
-"""Whole runs through Slurm without faults: what runs where, what is asked for, what is not done twice."""
+"""Whole runs through Slurm without faults: places of jobs, requests, no repeated work."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from scheduled_checkout import RUN_S, ScheduledCheckout
 
 from integration.harness import Finished, wait_until
 
-# A stand-in for a site's environment modules: what /etc/profile.d defines there for every login shell.
+# In place of a site's environment modules, which /etc/profile.d defines for every login shell.
 MODULES = 'module() { [ "$1" = load ] && export STANDIN_MODULE="$STANDIN_MODULE$2;"; }\n'
 
 
 def limit_minutes(checkout: ScheduledCheckout, job: str) -> int:
-    """The time limit of a job that slurmctld still remembers."""
+    """Return the time limit of a job that slurmctld still lists, minutes."""
     text = checkout.cluster.run(["scontrol", "show", "job", job], check=True).stdout
     hours, minutes, _ = re.search(r"TimeLimit=(\d+):(\d+):(\d+)", text).groups()
     return 60 * int(hours) + int(minutes)
 
 
 def submitted(checkout: ScheduledCheckout, label: str) -> list[str]:
-    """Ids of the jobs of this label, oldest first."""
+    """Return the ids of the jobs with this label, oldest first."""
     return [entry["job"] for entry in checkout.journal("submitted") if entry["label"] == label]
 
 
@@ -42,7 +42,7 @@ def environment_of(process: psutil.Process) -> dict[str, str]:
 
 @dataclass
 class Two:
-    """A run of two deployments, and what was seen while it ran."""
+    """A run of two deployments, and observations while it ran."""
 
     checkout: ScheduledCheckout
     done: Finished
@@ -95,7 +95,7 @@ def test_two_deployments_are_measured_in_parallel_on_two_nodes(two: Two) -> None
 def test_only_stages_that_need_nodes_are_jobs(two: Two, planned: ScheduledCheckout) -> None:
     assert {e["name"] for e in planned.journal("submitted")} == {"probe_hardware", "check_environment"}
     every = two.checkout.journal("submitted")
-    # The environment is checked again, because the cluster file names modules now.
+    # The environment is checked again, because the cluster file names modules.
     labels = ["check_environment (environment=standin)", "deployment a", "deployment b"]
     assert sorted(entry["label"] for entry in every) == labels
     jobs = [entry for entry in every if entry["label"].startswith("deployment ")]
@@ -166,7 +166,7 @@ def test_servers_over_two_nodes_and_the_client_on_a_third(checkout: ScheduledChe
     checkout.assert_nothing_left(5)
     digest = checkout.record("models/tiny/manifest.json")["digest"]
     assert f"/tmp/models/servemark-{os.getuid()}/{digest[:16]}" in served
-    # The cluster is that of the test before, whose copy on a node serves again.
+    # The cluster is that of the previous test; its copy on a node is used again.
     told = (checkout.results / "progress.jsonl").read_text()
     copied = re.findall(r"the model's copy on (\w+): (?:copied in|there already)", told)
     assert sorted(copied) == sorted(servers) and len(copied) == 2
@@ -182,7 +182,7 @@ def test_servers_over_two_nodes_and_the_client_on_a_third(checkout: ScheduledChe
     assert set(daemons) == {"server", "server-n1"} and set(daemons.values()) == set(of_servers)
     [job] = checkout.record("deployments/a/accounting.json")["jobs"]
     assert sorted(job["nodes"]) == ["client1", "node1", "node2"] and job["gpus"] == 8
-    assert not list(checkout.path.glob("slurm-*.out")), "its output goes where every job's goes"
+    assert not list(checkout.path.glob("slurm-*.out")), "its output goes to the folder of all jobs"
 
 
 def test_short_jobs_share_a_node_and_report_all_of_it(fresh: ScheduledCheckout) -> None:
@@ -205,7 +205,7 @@ def test_short_jobs_share_a_node_and_report_all_of_it(fresh: ScheduledCheckout) 
         text = fresh.cluster.run(["scontrol", "show", "job", jobs[rule]], check=True).stdout
         assert f"TRES={tres},node=1" in text and "gres/gpu=1" in text and "OverSubscribe=OK" in text, text
     found = fresh.record("hardware.json")
-    # The sandbox constrains no cores, and its GPUs are pretended.
+    # The sandbox does not confine cores, and its GPUs are fake.
     assert (found["cpu_count"], found["gpus"], found["worked_out"]) == (os.cpu_count(), [], {})
     fresh.assert_nothing_left(5)
 
@@ -228,7 +228,7 @@ def test_environment_is_built_in_a_job_if_configured(fresh: ScheduledCheckout) -
 
 @dataclass
 class Short:
-    """A run whose allocation is too short for its last of ten points, and the plain rerun."""
+    """A run with an allocation too short for the last of its ten points, and the plain rerun."""
 
     checkout: ScheduledCheckout
     first: Finished
@@ -238,7 +238,7 @@ class Short:
 
 
 class Holding(threading.Thread):
-    """Holds the ninth point until the allocation has too little time left for another one like it."""
+    """Delays the ninth point until the allocation has too little time left for another one."""
 
     def __init__(self, checkout: ScheduledCheckout):
         super().__init__(daemon=True)
@@ -262,14 +262,14 @@ class Holding(threading.Thread):
 
 @pytest.fixture(scope="module")
 def short_run(module_checkouts: Callable[..., ScheduledCheckout], plain: Sandbox) -> Iterator[Callable[[], Short]]:
-    """Begun before the other tests, because it takes as long as its allocation; on a cluster without accounting."""
+    """Start this run before the other tests, because it takes as long as its allocation; on a cluster without accounting."""
     checkout = module_checkouts(plain)
     checkout.keep("a")
     checkout.inject("none")
     workload = checkout.config["workloads"]["chat"]
     checkout.config["workloads"] = {
         "early": workload | {"concurrency": [1], "repetitions": 8},
-        # Of another length: what is the same in everything but its name is measured once.
+        # With another length: equal points with different names would be measured once.
         "late": workload | {"concurrency": [1, 2], "input_tokens": 9},
     }
     checkout.config["timeouts"] |= {"no_progress": 120.0, "point": 200.0}
@@ -291,7 +291,7 @@ def short_run(module_checkouts: Callable[..., ScheduledCheckout], plain: Sandbox
 
 @pytest.fixture(scope="module", autouse=True)
 def _begin_the_long_one(short_run: Callable[[], Short]) -> None:
-    """Whatever test comes first."""
+    """Start the long run before the first test."""
 
 
 def test_run_stops_between_points_before_its_time_limit(

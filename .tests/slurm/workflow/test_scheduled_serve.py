@@ -1,4 +1,4 @@
-"""Endpoints held on a real Slurm: each in its own job, seen and stopped from the login node, ended with their allocation."""
+"""Endpoints on a real Slurm: each in its own job, listed and stopped from the login node, ended with its allocation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from servemark.deployment import how_to_use
 
 
 def servemark(checkout: ScheduledCheckout, *arguments: str):
-    """The command on the login node: it sees neither the nodes' processes nor their networks."""
+    """Run the command ``servemark`` on the login node, which sees neither the nodes' processes nor their networks."""
     env = {"PYTHONPATH": str(checkout.path / "workflow" / "lib")}
     return checkout.cluster.run([sys.executable, "-m", "servemark.cli", *arguments], cwd=checkout.path, env=env)
 
@@ -69,7 +69,7 @@ def test_endpoints_are_listed_and_stopped_from_the_login_node(checkout: Schedule
     stopped = servemark(checkout, "stop", "a")
     assert stopped.returncode == 0 and "a ended after" in stopped.stdout, stopped
     wait_until(lambda: len(checkout.queue()) == 1, GONE_S, "a's job is over")
-    assert set(living(checkout)) == {"b"}, "the other one lives on"
+    assert set(living(checkout)) == {"b"}, "the other endpoint stays up"
     assert servemark(checkout, "stop", "b", "--run", RUN).returncode == 0
     assert running.wait(60).rc == 0, running.text
     held = [json.loads((checkout.results / "serving" / name / "held.json").read_text())["why"] for name in ("a", "b")]
@@ -78,7 +78,7 @@ def test_endpoints_are_listed_and_stopped_from_the_login_node(checkout: Schedule
 
 
 def test_unreachable_address_is_printed_with_an_ssh_tunnel(checkout: ScheduledCheckout) -> None:
-    """eth0 of the nodes ends nowhere on the login node; their other network reaches it, so ssh would go that way."""
+    """The nodes' eth0 is not connected to the login node; ssh would use their other network."""
     checkout.keep("a")
     checkout.site["interface"] = "eth0"
     nodes = checkout.cluster.nodes
@@ -88,7 +88,7 @@ def test_unreachable_address_is_printed_with_an_ssh_tunnel(checkout: ScheduledCh
         running = serve(checkout, "a")
         (one,) = living(checkout).values()
         address = one["url"].removeprefix("http://")
-        assert address.startswith("10.78.0."), "of the network that was asked for"
+        assert address.startswith("10.78.0."), "in the configured network"
         tunnel = f"ssh -N -L 8000:{address} {one['nodes'][0]}"
         wait_until(lambda: f"cannot reach {address}" in running.text and tunnel in running.text, 20, running.text)
         page = checkout.results / "serving" / "a" / how_to_use.NAME

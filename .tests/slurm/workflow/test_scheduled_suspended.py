@@ -1,4 +1,4 @@
-"""A job that Slurm suspends while it measures: the number is marked, the run completes, and the point can be measured again."""
+"""Slurm suspends a job while it measures: the result is marked, the run completes, and the point can be measured again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from servemark.records import Plan
 
 def test_suspended_job_gives_no_valid_result(checkout: ScheduledCheckout) -> None:
     checkout.keep("a")
-    # Some 20 s. The stand-in's variable for its pace does not reach a job: its name looks like that of a secret.
+    # Some 20 s. The stand-in's variable for its pace does not reach a job, because it has the name of a secret.
     checkout.config["workloads"]["chat"] |= {"requests": 50, "concurrency": [2], "output_tokens": 300}
     running = checkout.start()
     checkout.wait_for_progress("chat-c2-r1: 50 requests", subject="a", seconds=RUN_S)
