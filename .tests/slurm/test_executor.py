@@ -335,7 +335,7 @@ def test_preflight_queues_what_sbatch_queues(plain: Sandbox, new_run: NewRun) ->
 def test_reason_of_held_job_is_printed_and_released_job_runs(plain: Sandbox, new_run: NewRun) -> None:
     run = start(new_run(plain), "done.a", extra="--hold")
     job = run.job("PENDING")
-    run.until(lambda: "scontrol release" in run.said, 30, "it says that the job is held")
+    run.until(lambda: "scontrol release" in run.said, 30, "the run reports that the job is held")
     assert [entry["reason"] for entry in run.events("state")][-1] == "JobHeldUser"
     plain.run(["scontrol", "release", job], check=True)
     assert run.end(START_S) == 0, run.said

@@ -76,7 +76,7 @@ def test_preempted_and_requeued_by_slurm(checkout: ScheduledCheckout, injury: In
     injury.of(
         "preempted, and Slurm may requeue",
         r"4 VALID|2 VALID|2 SUSPECT|1 VALID, 1 SUSPECT",
-        "goes on by itself in a new attempt",
+        "continues by itself in a new attempt",
     )
     checkout.site["partition"] = "low-requeue"
     running, job, before = measuring(checkout, "--slurm-guarded-requeue")
@@ -105,7 +105,7 @@ def set_node(cluster: Sandbox, node: str, state: str) -> None:
 
 
 def test_nodes_are_drained(checkout: ScheduledCheckout, injury: Injury) -> None:
-    injury.of("one node drained before, the other while it runs", r"job \d+ COMPLETED", "goes on")
+    injury.of("one node drained before, the other while it runs", r"job \d+ COMPLETED", "continues")
     try:
         set_node(checkout.cluster, "node1", "drain")
         running, job, _ = measuring(checkout)
@@ -123,7 +123,7 @@ def test_nodes_are_drained(checkout: ScheduledCheckout, injury: Injury) -> None:
 def test_lost_slurmd(checkout: ScheduledCheckout, injury: Injury) -> None:
     """The processes survive. slurmctld informs the supervisor's sruns of the lost node, so supervisor and stages end. A server
     that did not notice its srun's end ends after some time without a heartbeat of its supervisor."""
-    injury.of("slurmd killed, its processes live on", r"deployment a \(job \d+\): node \S+ failed after \S+")
+    injury.of("slurmd killed, its processes survive", r"deployment a \(job \d+\): node \S+ failed after \S+")
     running, job, before = measuring(checkout)
     lost = job["nodes"]
     since = time.monotonic()
@@ -132,7 +132,7 @@ def test_lost_slurmd(checkout: ScheduledCheckout, injury: Injury) -> None:
         time.sleep(3)
         assert checkout.where("servemark.supervisor").keys() == {lost}, "the processes must outlive slurmd for this test"
         assert injury.ends(checkout, running, 120, since, None).rc == 1
-        wait_until(lambda: not checkout.where("snakemake"), GONE_S, "who could write a record has ended")
+        wait_until(lambda: not checkout.where("snakemake"), GONE_S, "all writers of records have ended")
         checkout.hang(False)
         injury.mended_by(checkout.run())
         assert checkout.started_at("a")["chat-c1-r1"] == before["chat-c1-r1"]
@@ -142,7 +142,7 @@ def test_lost_slurmd(checkout: ScheduledCheckout, injury: Injury) -> None:
         wait_until(
             lambda: not checkout.where("servemark"),
             process_request.SILENCE_S + GONE_S,
-            "nothing of it lives on, without slurmd",
+            "its processes have ended, without slurmd",
         )
         injury.left = "nothing"
     finally:
@@ -217,7 +217,7 @@ def test_slurmdbd_is_down(checkout: ScheduledCheckout, injury: Injury) -> None:
     injury.of(
         "slurmdbd down from before the submission to after the end",
         r"job \d+ COMPLETED",
-        "goes on; accounting by the controller",
+        "continues; accounting by the controller",
     )
     checkout.cluster.stop_slurmdbd()
     try:
@@ -251,7 +251,7 @@ def test_refused_before_submission(checkout: ScheduledCheckout, injury: Injury, 
 
 
 def test_refused_at_submission_of_the_group(checkout: ScheduledCheckout, injury: Injury) -> None:
-    injury.of("partition closed between check and submission", r"deployment a: Slurm refused it: .+")
+    injury.of("partition closed between check and submission", r"deployment a: could not be submitted: Slurm refused it: .+")
     running = begin(checkout)
     checkout.wait_for_progress("1 ranks", seconds=60)
     since = time.monotonic()

@@ -101,7 +101,7 @@ def test_interrupted_twice(checkout: ScheduledCheckout, injury: Injury) -> None:
 @pytest.mark.parametrize("guard", [pytest.param("its guard lives", marks=core), "its guard too"])
 def test_killed(checkout: ScheduledCheckout, injury: Injury, guard: str) -> None:
     """kill -9 of the main process: the guard ends the job or, without a guard, the next run does."""
-    injury.of(f"kill -9 of the main process, {guard}", "", "said by the next run")
+    injury.of(f"kill -9 of the main process, {guard}", "", "printed by the next run")
     running, job, before = measuring(checkout)
     if guard == "its guard too":
         for pid in guards(checkout):
@@ -115,8 +115,8 @@ def test_killed(checkout: ScheduledCheckout, injury: Injury, guard: str) -> None
         assert [j["job_id"] for j in checkout.queue()] == [job["job_id"]]
     else:
         assert job["job_id"] in (checkout.results / "slurm/guard.log").read_text()
-    told = rf"still in Slurm's queue \({job['job_id']}\); cancelling" if left_alone else "An earlier run ended without unlocking"
-    injury.of(injury.fault, told, "said by the next run")
+    told = rf"still in Slurm's queue \({job['job_id']}\)\. Cancelling" if left_alone else "An earlier run ended without unlocking"
+    injury.of(injury.fault, told, "printed by the next run")
     done = assert_mended(checkout, injury, before)
     injury.check_reason(done.text)
     injury.left = "nothing"

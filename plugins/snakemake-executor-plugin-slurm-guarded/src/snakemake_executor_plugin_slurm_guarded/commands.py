@@ -45,7 +45,7 @@ class CommandFailed(Exception):
 
     def __init__(self, trouble: Trouble, argv: Sequence[str], said: str):
         self.trouble, self.tool, self.said = trouble, argv[0], said.strip()
-        super().__init__(f"{self.tool}: {self.said or trouble.value}")
+        super().__init__(f"{self.tool}: {self.said.removeprefix(f'{self.tool}: ') or trouble.value}")
 
     @property
     def no_such_job(self) -> bool:
