@@ -1,4 +1,4 @@
-"""A server that answers each path with what a test has put there."""
+"""A server with responses that a test sets for each path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Answers each path with what the test has put there: (status, body)."""
+    """Handler with a response for each path: (status, body)."""
 
     table: dict[str, tuple[int, object]] = {}
     asked: list[tuple[str, str | None]] = []
@@ -36,7 +36,7 @@ class Answers(BaseHTTPRequestHandler):
 
 @contextmanager
 def server(**paths):
-    """A server on a free port; its handler class, whose table can be changed, and its address."""
+    """Start a server on a free port; return its handler class, whose table a test can change, and its address."""
     table = {"/health": (200, ""), "/v1/models": (200, {"data": [{"id": "tiny"}]})} | {f"/{k}": v for k, v in paths.items()}
     handler = type("Handler", (Answers,), {"table": table, "asked": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:

@@ -1,4 +1,4 @@
-"""A small valid configuration as text, for tests that put a fault into it."""
+"""A small valid configuration as text, for tests that insert a fault."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ workloads:
 
 
 def write(folder: Path, text: str, name: str = "my.yaml") -> Path:
-    """Write a configuration; gives its path."""
+    """Write a configuration and return its path."""
     path = folder / name
     path.write_text(text)
     return path
 
 
 def failure(path: Path) -> str:
-    """The message with which a configuration is refused."""
+    """Return the message that refuses a configuration."""
     with pytest.raises(ConfigError) as caught:
         load(path)
     assert caught.value.exit_code == 2

@@ -6,13 +6,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 def total(text: str, name: str) -> int:
-    """Return the sum of a counter over its labels; 0 where it is not there."""
+    """Return the sum of a counter over its labels; 0 if it does not exist."""
     families = text_string_to_metric_families(text)
     return round(sum(sample.value for family in families for sample in family.samples if sample.name == name))
 
 
 def requests_served(text: str) -> int:
-    """Return how many requests a vLLM server has ended since it started, aborted ones included."""
+    """Return how many requests a vLLM server has finished since its start, aborted ones included."""
     assert "vllm:request_success_total" in text, "these are not vLLM's metrics"
     return total(text, "vllm:request_success_total")
 

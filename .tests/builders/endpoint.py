@@ -1,4 +1,4 @@
-"""An endpoint that is served, for the page about its use."""
+"""An endpoint, for the text about its use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes for tests: a sleeper, and a child with a detached child of its own that is deaf to requests."""
+"""Processes for tests: a sleeper, and a child with a detached child that ignores TERM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from servemark.processes import children
 from servemark.processes.identity import Identity
 from servemark.variables import passed_on
 
-# Starts a child that left for a session of its own and is deaf to TERM, says its pid, and sleeps.
+# Starts a child in its own session that ignores TERM, prints its process id, and sleeps.
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)"
 PARENT = f"""
 import subprocess, sys, time
@@ -40,7 +40,7 @@ def sleeper():
 
 @pytest.fixture
 def family(tmp_path, wait_for):
-    """A child with a detached, deaf child of its own: (child, grandchild's identity)."""
+    """Start a child with a detached child that ignores TERM; return (child, grandchild's identity)."""
     log = tmp_path / "family.log"
     child = children.start_child([sys.executable, "-c", PARENT], log=log, env=passed_on.clean_environment())
     wait_for(lambda: log.read_text().endswith("\n"))

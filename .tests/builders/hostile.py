@@ -1,6 +1,6 @@
-"""Configurations and models that are no such thing, and ``servemark check`` on each, alone and with little time and memory.
+"""Malformed configurations and models, and ``servemark check`` on each, in its own process with little time and memory.
 
-python hostile.py FOLDER FILE...    checks the files in FOLDER, each in a process of its own; prints {file: [exit code, output]} as JSON
+python hostile.py FOLDER FILE...    checks the files in FOLDER, each in its own process; prints {file: [exit code, output]} as JSON
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ GRID = "".join(f"    options.k{key}: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n" for key 
 SWEEP = f"sweeps:\n- over: deployments.plain\n  grid:\n{GRID}"
 CODE = '__import__("os").system("touch hacked")'
 
-# Name -> (content, what the message must hold). The file is called NAME.yaml.
+# Name -> (content, text that the message must contain). The file is NAME.yaml.
 FILES: dict[str, tuple[str | bytes, str]] = {
-    # what is no text, or no YAML
+    # not text, or not YAML
     "latin": (b"run: demo\ncache: \xe9\n", "latin.yaml:2: "),
     "utf16": (BASE.encode("utf-16"), "utf16.yaml:1: "),
     "nul-byte": (b"run: a\0b\n", "nul-byte.yaml: "),
@@ -72,7 +72,7 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "own-list": ("run: demo\ncache: &a [*a]\n", "own-list.yaml:2:"),
     "own-mapping": (BASE + "verdict: &a {x: *a}\n", "own-mapping.yaml:25:"),
     "many-values": (BASE + "".join(f"k{key}: 1\n" for key in range(60_000)), "many-values.yaml:"),
-    # what stands at the top
+    # top level
     "empty": ("", "empty.yaml:1: "),
     "comment": ("# nothing\n", "comment.yaml:1: "),
     "list": ("- a\n", "list.yaml:1: "),
@@ -119,14 +119,14 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "twice": (BASE + "run: b\n", "twice.yaml:25: run: "),
     "crlf": (_in("requests: 32", "requests: 0").replace("\n", "\r\n"), "crlf.yaml:23: workloads.chat.requests: "),
     "byte-order-mark": (b"\xef\xbb\xbf" + _in("requests: 32", "requests: 0").encode(), "byte-order-mark.yaml:23: "),
-    # homes and places
+    # home folders and paths
     "home-of-a-source": (_in(SOURCE, "    source: ~nosuchuser/x\n"), "home-of-a-source.yaml:4: models.tiny.source: "),
     "home-of-a-prefix": (_in(LOCK, "    prefix: ~nosuchuser/x\n"), "home-of-a-prefix.yaml:7: environments.cpu.prefix: "),
     "home-of-a-cache": (BASE + "cache: ~nosuchuser/x\n", "home-of-a-cache.yaml:25: cache: "),
     "home-of-a-cluster": (BASE + "cluster: ~nosuchuser/x\n", "home-of-a-cluster.yaml:25: cluster: "),
     "no-model": (_in(SOURCE, "    source: ./nowhere\n"), "no-model.yaml:4: models.tiny.source: "),
     "no-prefix": (_in(LOCK, "    prefix: ./nowhere\n"), "no-prefix.yaml:7: environments.cpu.prefix: "),
-    # how many
+    # sizes
     "repetitions": (BASE + "    repetitions: 1000000000\n", "repetitions.yaml:25: workloads.chat.repetitions: "),
     "loads": (_in(LOADS, f"    concurrency: [{', '.join(map(str, range(1, 20_002)))}]\n"), "loads.yaml:24: workloads.chat.concurrency: "),
     "sweeps": (
@@ -134,7 +134,7 @@ FILES: dict[str, tuple[str | bytes, str]] = {
         "20,000",
     ),
     "one-sweep": (BASE + SWEEP + "    options.k3: [1, 2]\n", "one-sweep.yaml:27: sweeps[0].grid: "),
-    # the cluster file, which is hostile in the same ways
+    # the cluster file, with the same faults
     "cluster-bomb": (BASE + "cluster: ./bomb-of-lists.yaml\n", "bomb-of-lists.yaml:"),
     "cluster-deep": (BASE + "cluster: ./deep-list.yaml\n", "deep-list.yaml:1:"),
     "cluster-latin": (BASE + "cluster: ./latin.yaml\n", "latin.yaml:2: "),
@@ -147,7 +147,7 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "cluster-of-10-to-400": (BASE + "cluster: ./site-huge.yaml\n", "site-huge.yaml:2: gpus_per_node: "),
 }  # fmt: skip
 
-# What is no file of its own: made by ``write``.
+# Other kinds of files, made by ``write``.
 PLACES = {
     "folder.yaml": "folder.yaml ",
     "pipe.yaml": "pipe.yaml ",
@@ -169,12 +169,12 @@ def write(folder: Path) -> None:
 
 
 def _check(file: str, output: Path) -> int:
-    """Run ``servemark check`` in a fork with little memory and CPU time; gives the exit code, negative for a signal."""
+    """Run ``servemark check`` in a fork with little memory and CPU time; return the exit code, negative for a signal."""
     child = os.fork()
     if not child:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
-        signal.alarm(60)  # of a wait that takes no CPU time, as for a pipe
+        signal.alarm(60)  # for a wait without CPU time, as for a pipe
         number = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(number, 1)
         os.dup2(number, 2)

@@ -36,6 +36,6 @@ NODE = Node(name="node1", host="n1", address="10.0.0.1", interface="hsn0", devic
 
 
 def executor(folder: Path, told: Progress, asked: Plan, **changes: Any) -> Executor:
-    """The executor of a plan on one node, with changes to the context of its stage."""
+    """Return the executor of a plan on one node, with changes to the context of its stage."""
     ground = Ground(Allocation(None, ("here",)), folder / "attempts" / "001", Path("/tmp/scratch"))
     return executors.of(stage_context(folder, told, asked, **changes), ground, (NODE,))

@@ -11,7 +11,7 @@ LENGTHS = ("input_tokens", "output_tokens")
 
 
 def load(**changes: Any) -> LoadPoint:
-    """Four requests at once, 8 tokens in, 5 out; ``input_tokens`` and ``output_tokens`` are those of the prompts."""
+    """Return a load point of four concurrent requests, 8 tokens in, 5 out; ``input_tokens`` and ``output_tokens`` set the prompts'."""
     values: dict[str, Any] = {
         "workload": "chat",
         "concurrency": 4,
@@ -27,19 +27,19 @@ def load(**changes: Any) -> LoadPoint:
 
 
 def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What of ``values`` belongs to a load point, and the rest."""
+    """Split ``values`` into those of a load point and the rest."""
     own = {*LoadPoint.model_fields, *LENGTHS}
     inside = {name: value for name, value in values.items() if name in own}
     return inside, {name: value for name, value in values.items() if name not in own}
 
 
 def at_load(record: Any, **changes: Any) -> Any:
-    """The measurement, or the planned point, with another load point."""
+    """Return the measurement or planned point with another load point."""
     return record.model_copy(update={"load": record.load.model_copy(update=changes)})
 
 
 class UnevenPrompts(RandomPrompts):
-    """Another kind of prompts: their length is not known, and each output is one token longer than the one before."""
+    """Prompts of unknown length; each output is one token longer than the previous one."""
 
     def client_arguments(self) -> list[str]:
         return ["--dataset-name", "uneven"]

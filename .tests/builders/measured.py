@@ -1,4 +1,4 @@
-"""A measurement to be kept in a ledger."""
+"""A measurement for a ledger."""
 
 from __future__ import annotations
 

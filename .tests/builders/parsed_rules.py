@@ -1,6 +1,6 @@
 """The rules as Snakemake parses them.
 
-Parsing changes the interpreter (recursion limit, garbage collection, environment), so it runs in a process of its own: ``parsed_rules``.
+Parsing changes the interpreter (recursion limit, garbage collection, environment), so ``parsed_rules`` runs it in a separate process.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Rule:
-    """What tests ask of one rule.
+    """Properties of one rule.
 
     Attributes:
-        script: name of the script without its folder; None for a target, which runs nothing.
+        script: name of the script without its folder; None for a target without a script.
         unnamed: number of inputs, outputs and parameters without a name.
         code: the parameter ``code``, a digest of the files that the script depends on; None without it.
     """
@@ -38,7 +38,7 @@ def parsed_rules(folder: Path) -> dict[str, Rule]:
     """Return every rule by its name.
 
     Args:
-        folder: an empty folder for what Snakemake writes.
+        folder: an empty folder for Snakemake's files.
     """
     (folder / "config").symlink_to(ROOT / "config")
     done = subprocess.run([sys.executable, __file__], cwd=folder, capture_output=True, text=True, timeout=120)
@@ -52,7 +52,7 @@ def _rules() -> list[Rule]:
     from snakemake.settings.types import OutputSettings, ResourceSettings, WorkflowSettings
     from snakemake_interface_executor_plugins.settings import ExecMode
 
-    # As in a job: the main process would claim the folder for a run.
+    # As in a job, because a main process would claim the folder for a run.
     settings = WorkflowSettings(exec_mode=ExecMode.SUBPROCESS)
     with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
         workflow = api.workflow(ResourceSettings(cores=1), workflow_settings=settings, snakefile=ROOT / "Snakefile")

@@ -1,4 +1,4 @@
-"""Places of the checkout that tests read."""
+"""Paths in the checkout that tests read."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Where things lie in the stand-ins' environments."""
+"""Paths in the stand-ins' environments."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from servemark.records import Environment
 
 
 def site_packages(of: Environment) -> Path:
-    """Where an environment's packages lie."""
+    """Return the folder of an environment's packages."""
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     return Path(of.prefix) / "lib" / version / "site-packages"

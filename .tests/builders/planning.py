@@ -1,4 +1,4 @@
-"""What a deployment is planned with: an environment's options, nodes, load points."""
+"""Inputs of a plan: an environment's options, nodes, load points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of a client, a point, and limits, to be judged."""
+"""Requests of a client, a point and limits, for verdicts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def request(number=0, **changes):
 
 
 def raw_of(requests, duration=5.0, **changes):
-    """A result whose totals agree with its requests."""
+    """Return a raw result whose totals agree with its requests."""
     good = [r for r in requests if r.ok]
     tokens_in, tokens_out = sum(r.input_tokens for r in good), sum(r.output_tokens for r in good)
     itls = [gap for r in good for gap in r.itls]

@@ -1,4 +1,4 @@
-"""A stand-in of the Hugging Face hub on loopback: the routes that snapshot_download takes, and the faults that a test orders.
+"""A stand-in of the Hugging Face hub on loopback: the routes of snapshot_download, and faults that a test sets.
 
 Written after the hub's responses: /api/models/ORG/NAME/revision/REVISION?blobs=true, /api/models/ORG/NAME/tree/COMMIT?recursive=true,
 HEAD and GET of /ORG/NAME/resolve/COMMIT/PATH (large files: a redirect to another host, here a second port), Range, X-Error-Code,
@@ -24,13 +24,13 @@ FIRST, SECOND = "1" * 40, "2" * 40
 
 @dataclass
 class Fault:
-    """What happens instead of an answer.
+    """A fault in place of a response.
 
     Attributes:
-        on: a part of the path that it is for.
-        status: the answer; 0 ends the connection within the body, after its byte ``after``, where ``slow`` after a minute.
-        times: how often; then all is well.
-        unless_token: requests with this token are answered as ever.
+        on: a part of the affected paths.
+        status: of the response; 0 ends the connection within the body, after the byte ``after``, with ``slow`` after a minute.
+        times: number of affected requests; later ones succeed.
+        unless_token: requests with this token succeed.
     """
 
     on: str
@@ -45,7 +45,7 @@ class Fault:
 
 @dataclass
 class Asked:
-    """A request that came in."""
+    """A received request."""
 
     method: str
     path: str
@@ -71,7 +71,7 @@ class StandinHub:
         return sorted(path.split("/resolve/")[1][41:] for path in got)
 
     def ranges(self, path: str) -> list[str | None]:
-        """The Range headers of the requests for a large file that reached the store."""
+        """Return the Range headers of the store's requests for a large file."""
         return [asked.range for asked in self.asked if asked.path.startswith("/store/") and asked.path.endswith(path)]
 
     def listing(self, commit: str) -> dict[str, object]:
@@ -101,13 +101,13 @@ class StandinHub:
         return entries
 
     def stated(self, commit: str, path: str) -> tuple[int, str]:
-        """Return the size and the digest that the hub states of a file: sha256 of a large file, else git's sha1."""
+        """Return the size and digest of a file in the hub's responses: sha256 for a large file, else git's sha1."""
         content = self.commits[commit][path]
         digest = hashlib.sha256(content).hexdigest() if path.endswith(self.lfs) else blob(content)
         return self.sizes.get(path, len(content)), self.digests.get(path, digest)
 
     def fault(self, path: str, authorization: str | None) -> Fault | None:
-        """The ordered fault for a request, one time less from now on."""
+        """Return the fault for a request, and count it."""
         for fault in self.faults:
             if fault.on in path and fault.times > 0:
                 if fault.unless_token and authorization == f"Bearer {fault.unless_token}":
@@ -149,13 +149,13 @@ class _Answers(BaseHTTPRequestHandler):
         repository, _, revision = rest.partition("/revision/")
         commit = self.hub.branches.get(revision, revision)
         if repository != self.hub.repository:
-            # As the hub does to everybody who is not signed in.
+            # As the hub does for requests without a token.
             self._send(401, b"", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"})
         elif commit not in self.hub.commits:
             message = f"Invalid rev id: {revision}"
             self._send(404, b"", {"X-Error-Code": "RevisionNotFound", "X-Error-Message": message})
         else:
-            assert parse_qs(urlsplit(self.path).query)["blobs"] == ["true"], "sizes and digests come only when asked for"
+            assert parse_qs(urlsplit(self.path).query)["blobs"] == ["true"], "the hub sends sizes and digests only on request"
             self._send_json(self.hub.listing(commit))
 
     def _send_json(self, data: object) -> None:
@@ -171,7 +171,7 @@ class _Answers(BaseHTTPRequestHandler):
         headers = {"X-Repo-Commit": commit, "ETag": f'"{digest}"'}
         if path.endswith(self.hub.lfs):
             where = f"{self.hub.store}/store/{commit}/{path}?X-Amz-Signature=signed-for-you"
-            # Xet as the hub offers it: a client that uses it requests a route that is not here.
+            # The hub offers Xet; a client that uses it requests a route that does not exist here.
             refresh = f"/api/models/{repository}/xet-read-token/{commit}"
             headers |= {"X-Linked-Etag": headers["ETag"], "X-Linked-Size": str(size), "X-Xet-Refresh-Route": refresh}
             self._send(302, b"", headers | {"Location": where, "X-Xet-Hash": "f" * 64})
@@ -214,13 +214,13 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 def tensors(count: int) -> bytes:
-    """A safetensors file with one tensor of ``count`` bytes."""
+    """Return a safetensors file with one tensor of ``count`` bytes."""
     header = json.dumps({"w": {"dtype": "U8", "shape": [count], "data_offsets": [0, count]}}).encode()
     return len(header).to_bytes(8, "little") + header + (bytes(range(256)) * (count // 256 + 1))[:count]
 
 
 def small_model() -> dict[str, bytes]:
-    """A repository as people make them: the weights in three formats, and what nobody serves."""
+    """Return a typical repository: the weights in three formats, and files that no server needs."""
     return {
         ".gitattributes": b"*.safetensors filter=lfs",
         "README.md": b"# A model",
@@ -235,13 +235,13 @@ def small_model() -> dict[str, bytes]:
 
 
 def blob(content: bytes) -> str:
-    """Git's digest of a file."""
+    """Return git's digest of a file."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 @contextmanager
 def serving(hub: StandinHub) -> Iterator[StandinHub]:
-    """The stand-in on two free ports: the hub and its store of large files."""
+    """Start the stand-in on two free ports: the hub and its store of large files."""
     servers = [
         ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (_Answers,), {"hub": hub, "is_store": store})) for store in (False, True)
     ]
@@ -249,7 +249,7 @@ def serving(hub: StandinHub) -> Iterator[StandinHub]:
     threads = []
     for server in servers:
         server.daemon_threads = True
-        # Threads that stand still on purpose are not waited for.
+        # Do not wait for threads that hang on purpose.
         server.block_on_close = False
         threads.append(threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True))
         threads[-1].start()

@@ -1,4 +1,4 @@
-"""A Ray for the stand-in environment: a head that lives or dies, and a client that answers what a test has put there."""
+"""A Ray for the stand-in environment: a head that stays or ends, and a client with responses that a test sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NODE = {
     "NodeManagerAddress": "127.0.0.1",
     "Resources": {"CPU": 2.0, "GPU": 2.0},
 }
-# A head listens where it is told to; a worker joins a head and listens nowhere.
+# A head listens at its configured address; a worker connects to a head and does not listen.
 LIVES = """
 import socket, time
 told = dict(word.partition('=')[::2] for word in sys.argv)
@@ -32,7 +32,7 @@ json.dump(seen, open(os.path.join(os.environ['RAY_TMPDIR'], name), 'w'))
 
 
 def put_ray(environment: Environment, head: str = LIVES, nodes: str = "[]", connects: str = "") -> None:
-    """Make ``ray start`` run ``head``, ``ray.nodes()`` give ``nodes``, and every client run ``connects`` when it connects."""
+    """Let ``ray start`` run ``head``, ``ray.nodes()`` return ``nodes``, and each connecting client run ``connects``."""
     package = site_packages(environment) / "ray"
     (package / "scripts").mkdir()
     (package / "scripts" / "__init__.py").touch()

@@ -1,4 +1,4 @@
-"""A vllm_router for the stand-in environment: one request to each replica in turn, the key judged by a replica."""
+"""A vllm_router for the stand-in environment: requests go to the replicas in turn; a replica checks the key."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def launch_router(arguments):
 
 
 def put_router(environment: Environment) -> None:
-    """Give the stand-in environment a router."""
+    """Add a router to the stand-in environment."""
     package = site_packages(environment) / "vllm_router"
     package.mkdir()
     (package / "__init__.py").touch()

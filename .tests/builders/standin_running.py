@@ -1,4 +1,4 @@
-"""The stand-in of vLLM as a process: its server, and its client run to the end."""
+"""The stand-in of vLLM as processes: its server, and a complete run of its client."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ KEY = "standin-test-key"
 
 
 def free_port():
-    """A port of this machine that nobody listens on."""
+    """Return a free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def environment(**extra):
-    """A stand-in's environment: it starts and answers soon."""
+    """Return environment variables for a stand-in that starts and responds quickly."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     return {**kept, "STANDIN_START_S": "0.1", "STANDIN_TOKEN_S": "0.001", **extra}
 
 
 class Running:
-    """A started stand-in: its process, address and log."""
+    """A running stand-in: its process, address and log."""
 
     def __init__(self, process, port, log):
         self.process, self.log, self.url = process, log, f"http://127.0.0.1:{port}"
@@ -57,7 +57,7 @@ class Running:
 
 @contextmanager
 def server(python, tmp_path, *options, ready=True, **variables):
-    """A server with these options and environment variables, ended with all that it started; by default ready."""
+    """Start a server with these options and variables, by default until it is ready; end it with its children."""
     port, log = free_port(), tmp_path / "server.log"
     argv = [python, *CLI, "serve", "/models/tiny", "--host", "127.0.0.1", "--port", str(port)]
     argv += ["--served-model-name", "tiny", "--dtype", "bfloat16", "--enforce-eager", *options]

@@ -1,4 +1,4 @@
-"""Stand-ins of Slurm's commands: a job on nodes that all are this machine. What they print is what Slurm 22.05.8 printed."""
+"""Stand-ins of Slurm's commands: a job on nodes that all are this machine. They print recorded output of Slurm 22.05.8."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ case "$1 $2" in
 *) echo "stand-in of scontrol: $*" >&2; exit 2 ;;
 esac
 """
-# As srun does it: the same standard input for every task, SLURMD_NODENAME in each, the highest exit code of all.
+# Like srun: the same standard input for every task, SLURMD_NODENAME in each, the highest exit code.
 _SRUN = r"""#!/bin/sh
 # Stand-in of srun: runs the command on this machine, once for every node that is named.
 echo "$@" >> {folder}/srun.calls
@@ -51,10 +51,10 @@ _SQUEUE = "#!/bin/sh\n# Stand-in of squeue.\ncat {folder}/alive\n"
 
 @dataclass(frozen=True)
 class StandinSlurm:
-    """The job that this process is in; node1 is where it is.
+    """The job of this process, which runs on node1.
 
-    Files in ``folder``: ``job`` and ``described`` are what scontrol prints, ``alive`` what squeue prints, ``lost`` names nodes on which
-    srun starts nothing, ``devices.NODE`` is CUDA_VISIBLE_DEVICES there.
+    Files in ``folder``: ``job`` and ``described`` hold scontrol's output, ``alive`` squeue's; ``lost`` names nodes on which srun starts
+    nothing; ``devices.NODE`` is CUDA_VISIBLE_DEVICES on a node.
     """
 
     folder: Path
@@ -62,7 +62,7 @@ class StandinSlurm:
 
     @classmethod
     def install(cls, folder: Path, monkeypatch: pytest.MonkeyPatch) -> StandinSlurm:
-        """Make the commands and put them first on PATH."""
+        """Write the commands and put them first on PATH."""
         (folder / "bin").mkdir(parents=True)
         for name, text in (("scontrol", _SCONTROL), ("srun", _SRUN), ("squeue", _SQUEUE)):
             script = folder / "bin" / name
@@ -78,13 +78,13 @@ class StandinSlurm:
         return made
 
     def nodes(self, *names: str) -> None:
-        """The job's nodes, with one CPU of each, for an hour from now."""
+        """Set the job's nodes, with one CPU of each, for an hour from now."""
         (self.folder / "nodes").write_text(",".join(names) + "\n")
         self.job(JOB.replace("NodeList=node[1-2]\n", f"NodeList={','.join(names)}\n").replace("=0-15", "=0"))
         self.ends_at(time.time() + 3600)
 
     def heterogeneous(self, *components: str) -> None:
-        """The nodes of each component, with one CPU of each, for an hour from now."""
+        """Set the nodes of each component, with one CPU of each, for an hour from now."""
         self.nodes(*",".join(components).split(","))
         whole = (self.folder / "job").read_text()
         names = re.search(r"\bNodeList=(\S+)", whole)[1]
@@ -95,7 +95,7 @@ class StandinSlurm:
         self.job("\n".join(parts))
 
     def ends_at(self, moment: float) -> None:
-        """When the job's time is over, seconds since 1970; Slurm prints local time."""
+        """Set the job's end, seconds since 1970; Slurm prints local time."""
         text = (self.folder / "job").read_text()
         self.job(re.sub(r"EndTime=\S+", f"EndTime={datetime.fromtimestamp(moment):%Y-%m-%dT%H:%M:%S}", text))
 
@@ -112,11 +112,11 @@ class StandinSlurm:
         (self.folder / "lost").write_text("".join(f"{node}\n" for node in nodes))
 
     def devices(self, **visible: str) -> None:
-        """The devices that the job has on each node, as Slurm names them; on the others it names none."""
+        """Set the job's devices on each node, in Slurm's format; other nodes have none."""
         for node, names in visible.items():
             (self.folder / f"devices.{node}").write_text(names)
 
     def calls(self, tool: str) -> list[str]:
-        """The arguments of every call so far."""
+        """Return the arguments of every call so far."""
         path = self.folder / f"{tool}.calls"
         return path.read_text().splitlines() if path.exists() else []

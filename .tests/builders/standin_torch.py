@@ -1,4 +1,4 @@
-"""The part of torch.distributed that the all-reduce uses, for the stand-in environment: ranks really add up over TCP."""
+"""The part of torch.distributed for the all-reduce, for the stand-in environment: ranks really sum over TCP."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def device(kind, index=0):
 
 
 def put_torch(environment: Environment) -> None:
-    """Give the stand-in environment a torch.distributed."""
+    """Add torch.distributed to the stand-in environment."""
     package = site_packages(environment) / "torch"
     (package / "distributed.py").write_text(_DISTRIBUTED.lstrip())
     with open(package / "__init__.py", "a") as stream:

@@ -1,4 +1,4 @@
-"""``make setup`` with the files of the lock alone and no index, in an odd folder. Asks the package index once, to fetch the files."""
+"""``make setup`` in an odd folder with only the files of the lock and no index. The test downloads the files once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_make_setup_needs_only_the_files_in_the_lock(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", checkout)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "LC_", "LANG"))}
     offline = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(files), "LC_ALL": "C"}
-    # The system's own Python where there is one that fits: its pip is old, and warns of what newer ones refuse.
+    # The system's Python if its version fits: its old pip warns about things that newer ones refuse.
     plain = "/usr/bin/python3.11"
     python = plain if Path(plain).exists() else sys.executable
     argv = ["make", "setup", f"PYTHON={python}"]

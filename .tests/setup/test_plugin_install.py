@@ -1,4 +1,4 @@
-"""The Slurm executor is a distribution that pip builds and installs alone. Asks the package index once, for what builds it."""
+"""pip builds and installs the Slurm executor as a separate distribution. The test downloads the build backend once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ print(json.dumps([found["Name"], found.get_all("Requires-Dist"), files]))
 
 
 def test_pip_builds_and_installs_the_plugin_alone(tmp_path: Path) -> None:
-    # A copy, because setuptools writes into the folder that it builds.
+    # A copy, because setuptools writes into the source folder.
     source, venv = tmp_path / "plugin", tmp_path / "venv"
     shutil.copytree(PLUGIN, source, ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, timeout=120)

@@ -1,6 +1,6 @@
 """A stand-in for a vLLM environment, for fault tests that need a server in seconds: no model, no vLLM, no torch.
 
-Everything in it calls itself a stand-in (version ``0.0.0+standin``); what it measures is its own made-up pace.
+All parts identify themselves as a stand-in (version ``0.0.0+standin``); its timings are made up.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _SITE = Path(__file__).with_name("site")
 def make_prefix(directory: Path) -> Path:
     """Make an environment prefix whose ``bin/python`` finds stand-ins of vllm, torch and ray, and nothing else.
 
-    Takes about 0.1 s. ``bin/python -m vllm.entrypoints.cli.main`` knows ``serve`` and ``bench serve``; the variables
-    that steer their pace and faults are described in ``site/vllm/standin_faults.py``.
+    Takes about 0.1 s. ``bin/python -m vllm.entrypoints.cli.main`` has ``serve`` and ``bench serve``; ``site/vllm/standin_faults.py``
+    describes the variables for their pace and faults.
 
     Args:
-        directory: where to make it; created if needed.
+        directory: the prefix; created if necessary.
 
     Returns:
         The directory.

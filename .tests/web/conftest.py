@@ -23,7 +23,7 @@ ARGUMENTS = (
 
 @dataclass
 class Seen:
-    """What the page did that it must not do, and which addresses it asked for."""
+    """The report's errors, and the addresses that it requested."""
 
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ def _need(condition: bool, why: str) -> None:
 
 @pytest.fixture
 def shots(tmp_path: Path) -> Path:
-    """Folder for screenshots: SERVEMARK_SCREENSHOTS, or the test's own."""
+    """Return the folder for screenshots: SERVEMARK_SCREENSHOTS, or the test's own."""
     folder = Path(os.environ.get("SERVEMARK_SCREENSHOTS") or tmp_path / "screenshots")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -53,7 +53,7 @@ def shots(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def visit(tmp_path: Path) -> Iterator:
-    """``visit(html, **context options)`` opens the page by file:// and waits for its plots."""
+    """Return ``visit(html, **context options)``, which opens a report by file:// and waits for its plots."""
     _need(CHROMIUM.exists(), f"{CHROMIUM} is not installed")
     try:
         from playwright.sync_api import Error, sync_playwright
@@ -102,7 +102,7 @@ def visit(tmp_path: Path) -> Iterator:
 
 @pytest.fixture
 def axe() -> Callable[[object], list[str]]:
-    """``axe(page)`` lists what axe-core objects to in the page as it stands: rule, number of places, the first of them."""
+    """Return ``axe(page)``, which lists axe-core's violations on the current page: rule, number of places, the first place."""
     try:
         from axe_playwright_python.sync_playwright import Axe
     except ImportError:

@@ -1,4 +1,4 @@
-"""The page of a very large run in a real browser."""
+"""The report of a very large run in a real browser."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_report_of_20000_measurements_opens_with_tables_and_plots(visit, shots, 
     page = visited.page
     assert visited.seen.complaints == []
     assert page.locator("#figures tbody tr").count() == 2000
-    # Two reasons, each SUSPECT or INVALID measurement, and what the one reason of a verdict means.
+    # Two reasons, each SUSPECT or INVALID measurement, and the meaning of a verdict's reason.
     assert page.locator("#verdicts tbody tr").count() == 2 + 80 + 1
     assert page.locator("#curves .legend button").count() == thinning.SERIES
     for chart in ("throughput", "ttft", "tpot", "itl", "e2el", "startup", "timeline-requests"):

@@ -248,7 +248,7 @@ def test_tables_hold_the_numbers_without_javascript(visit):
 
 @pytest.mark.parametrize("build", BUILDS, ids=[build.__name__ for build in BUILDS])
 def test_printed_tables_fit_the_paper(visit, shots, build):
-    """A4 less 10 mm margins is 718 CSS pixels wide, 1047 in landscape, which the table of all figures uses."""
+    """A4 without 10 mm margins is 718 CSS pixels wide; in landscape, for the table of all results, 1047."""
     page = visit(render(build()), viewport=DESKTOP).page
     page.pdf(path=shots / f"{build.__name__}.pdf", print_background=True, prefer_css_page_size=True)
     page.emulate_media(media="print")

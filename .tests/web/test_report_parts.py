@@ -1,4 +1,4 @@
-"""The page's parts beside the curves in a real browser: bins, timelines, links into logs; keyboard, screen reader, paper."""
+"""Other parts of the report in a real browser: bins, timelines, links into logs; keyboard, screen reader, print."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_bins_and_timeline_are_drawn_soon_and_named(visit):
     assert {chart: lines(page, chart).count() for chart in LINES} == {"timeline-requests": 2, "timeline-kv": 1}
     for chart in (*BINS, *LINES):
         assert page.locator(f"[data-drawing={chart}] [aria-label]").first.get_attribute("aria-label")
-    # Generous: this machine may do other things meanwhile. It takes about one second.
+    # Generous, for a busy machine. It takes about one second.
     assert page.evaluate("() => performance.now()") < 15_000
     quiet(visited)
 
@@ -152,7 +152,7 @@ def test_printed_report_has_plots_but_no_tables_of_bins(visit, tmp_path):
     assert not page.locator("#bins").is_visible()
     for chart in (*BINS, *LINES):
         assert page.locator(f"[data-drawing={chart}] svg").bounding_box()["height"] > 80
-    assert page.locator("#load").is_visible(), "which load the bins are of"
+    assert page.locator("#load").is_visible(), "the load of the bins"
 
 
 def test_report_without_javascript_lacks_only_the_plots(visit):

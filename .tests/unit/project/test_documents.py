@@ -1,4 +1,4 @@
-"""Documents lead somewhere: every link and every path of the checkout that they name exists, and the site has every page."""
+"""Every link in the documents has a target, every path that they name exists, and the site has every page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_link_has_a_target(page):
 def test_every_path_named_in_documents_exists(page):
     below, source = "|".join(map(re.escape, TOP)), r"[\w.-]+(?:/[\w.-]+)*/[\w-]+\.(?:py|md|in|lock)"
     named = re.findall(rf"`((?:{below})/[\w./-]+|{source})`", page.read_text())
-    # A path in the library may be named from there. Capitals stand for a name of the reader's choice, and so does `ourcluster`.
+    # Paths may be relative to the library. Names in capitals and `ourcluster` are placeholders.
     roots = (page.parent, ROOT, ROOT / "workflow" / "lib" / "servemark")
     real = [name for name in named if not re.search(r"/[A-Z]+\b(?!\.md)|ourcluster", name)]
     assert [name for name in real if not any((root / name).exists() for root in roots)] == []

@@ -1,4 +1,4 @@
-"""Dependencies and version: what the library imports, pyproject.toml, envs/ and the documents agree."""
+"""Dependencies and version: the library's imports, pyproject.toml, envs/ and the documents agree."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DECLARED = requirements(tomllib.loads((ROOT / "pyproject.toml").read_text())["pr
 
 
 def imported() -> set[str]:
-    """Distributions that the library imports; not those of scripts for the model environment's interpreter."""
+    """Return the distributions that the library imports, without scripts for the model environment's interpreter."""
     own = {path.stem for path in [*LIBRARY.glob("*"), *(ROOT / "plugins").glob("*/src/*")]}
     modules = set()
     for path in [*LIBRARY.rglob("*.py"), *(ROOT / "workflow" / "scripts").glob("*.py")]:

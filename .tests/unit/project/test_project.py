@@ -1,4 +1,4 @@
-"""The project's own promises: generated files in step, every rule documented and logged, nothing in git that must not be."""
+"""Rules of the project: generated files are up to date, every rule is documented and logged, git holds no large files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_rule_has_a_docstring_and_named_inputs_and_outputs(rules):
 def test_every_rule_with_outputs_has_a_script_a_log_and_a_benchmark(rules):
     stages = [rule for rule in rules.values() if rule.outputs]
     assert [rule.name for rule in stages if not (rule.script and rule.has_log and rule.has_benchmark)] == []
-    # The others are targets: they stand for what stages make, and run nothing.
+    # The other rules are targets and run nothing.
     assert {rule.name for rule in rules.values() if rule.script} == {rule.name for rule in stages}
 
 

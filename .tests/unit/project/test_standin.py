@@ -1,4 +1,4 @@
-"""The stand-in environment and its server behave like vLLM where fault tests rely on it."""
+"""The stand-in environment and its server behave like vLLM, as the fault tests require."""
 
 from __future__ import annotations
 

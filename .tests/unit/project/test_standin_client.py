@@ -1,4 +1,4 @@
-"""The stand-in of vLLM's benchmark client writes what the real one writes, and fails as it fails."""
+"""The stand-in of vLLM's benchmark client writes the same output as the real one, and fails in the same way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def python(standin):
 
 
 def shape(value):
-    """Type of a JSON value; of a list, the types of its items."""
+    """Return the type of a JSON value; for a list, the types of its items."""
     if isinstance(value, list):
         return ["list", *sorted({str(shape(item)) for item in value})]
     return "number" if isinstance(value, (int, float)) else type(value).__name__

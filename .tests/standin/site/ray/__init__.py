@@ -1,3 +1,3 @@
-"""Stand-in of ray: it is there and says its version, no more."""
+"""Stand-in of ray: only its version."""
 
 __version__ = "0.0.0+standin"

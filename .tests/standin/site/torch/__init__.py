@@ -1,4 +1,4 @@
-"""Stand-in of torch: enough for an environment check, no arithmetic to speak of."""
+"""Stand-in of torch: enough for the environment check."""
 
 from torch import cuda, version
 
@@ -7,7 +7,7 @@ __all__ = ["Tensor", "cuda", "device", "full", "ones", "version", "zeros"]
 
 
 class Tensor:
-    """A list of numbers that can be moved, added up and read."""
+    """A list of numbers with move, sum and read."""
 
     def __init__(self, values):
         self.values = list(values)
@@ -39,7 +39,7 @@ def ones(count, **_kwargs):
 
 
 def full(_shape, value, **_kwargs):
-    """Its first and its last number only: nothing looks between them."""
+    """Return the first and the last number only; no caller reads the others."""
     return Tensor([value, value])
 
 

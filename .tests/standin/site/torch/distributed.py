@@ -1,4 +1,4 @@
-"""Stand-in of torch.distributed: numbers are added up by rank 0, over TCP."""
+"""Stand-in of torch.distributed: rank 0 sums the numbers, over TCP."""
 
 import json
 import socket

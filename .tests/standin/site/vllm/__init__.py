@@ -1,3 +1,3 @@
-"""Stand-in of vllm for fault tests: `vllm serve` and `vllm bench serve` that speak like the real ones."""
+"""Stand-in of vllm for fault tests: `vllm serve` and `vllm bench serve` with vLLM's interfaces."""
 
 __version__ = "0.0.0+standin"

@@ -1,4 +1,4 @@
-"""The stand-in's variables: those of the real one that tests speak of, and one that is not vLLM's own."""
+"""The stand-in's variables: vLLM's variables in tests, and one that is not vLLM's."""
 
 import os
 

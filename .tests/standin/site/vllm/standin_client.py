@@ -64,7 +64,7 @@ def arguments(argv):
 
 
 def request(args, prompt):
-    """Send one prompt and read its stream; errors are kept as text, never raised, like vLLM's client does."""
+    """Send one prompt and read its stream. Like vLLM's client, keep errors as text and raise none."""
     output = Output(prompt_len=args.random_input_len, start_time=time.perf_counter())
     url = urlsplit(args.base_url)
     payload = {
@@ -116,7 +116,7 @@ def read_stream(response, output):
         elif usage := data.get("usage"):
             output.output_tokens = usage["completion_tokens"]
             output.prompt_len = usage["prompt_tokens"]
-    # readline() does not tell a stream that was cut from one that ended; the last event does.
+    # readline() does not distinguish a cut stream from an ended one; the last event does.
     if not done:
         raise http.client.IncompleteRead(b"", None)
     output.success = not first
@@ -126,7 +126,7 @@ def read_stream(response, output):
 
 
 def run(args, prompts):
-    """Send all prompts at the asked rate with the asked number at once; outputs in the prompts' order, and seconds."""
+    """Send all prompts at the requested rate and concurrency; return the outputs in the prompts' order, and seconds."""
     rng = random.Random(args.seed)
     begin = time.perf_counter()
     due = begin
@@ -150,7 +150,7 @@ def run(args, prompts):
 
 
 def percentile(values, share):
-    """Linear interpolation between closest ranks, numpy's default."""
+    """Return a percentile by linear interpolation between closest ranks, numpy's default."""
     ordered = sorted(values)
     position = (len(ordered) - 1) * share / 100
     low = math.floor(position)
@@ -159,7 +159,7 @@ def percentile(values, share):
 
 
 def busiest_second(outputs):
-    """Most tokens and most open requests in any second, by the rule of vLLM's calculate_metrics."""
+    """Return the most tokens and most open requests in any second, as in vLLM's calculate_metrics."""
     if not outputs:
         return 0.0, 0
     begin = min(o.start_time for o in outputs)
@@ -175,7 +175,7 @@ def busiest_second(outputs):
 
 
 def result(args, outputs, seconds):
-    """The result in the keys and order of vLLM 0.32 with --save-detailed."""
+    """Return the result with the keys and order of vLLM 0.32 with --save-detailed."""
     good = [o for o in outputs if o.success]
     lengths = [o.output_tokens if o.success else 0 for o in outputs]
     total_in, total_out = sum(o.prompt_len for o in good), sum(lengths)
@@ -232,7 +232,7 @@ def save(args, data):
 
 
 def first_request(args, prompt):
-    """Repeat the first request until it succeeds or the limit passes."""
+    """Repeat the first request until it succeeds or the time limit passes."""
     deadline = time.perf_counter() + args.ready_check_timeout_sec
     while True:
         output = request(args, prompt)

@@ -1,11 +1,11 @@
-"""The stand-in's engine process: it only lives. Like vLLM's, it outlives a server that was killed with SIGKILL."""
+"""The stand-in's engine process. Like vLLM's, it survives a server that was killed with SIGKILL."""
 
 import ctypes
 import signal
 import time
 
 PR_SET_NAME = 15
-# The real one stays for ever; a test that forgets it should not leave one on the machine.
+# The real one stays for ever; this one ends, so that a test cannot leave it on the machine.
 LIFE_S = 600
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What steers the stand-in, all by environment variables.
+"""Environment variables that control the stand-in.
 
 STANDIN_START_S       seconds from start to ready, default 1
 STANDIN_TOKEN_S       seconds per generated token, default 0.002
 STANDIN_FAULT         fault of the server: exit_at_start, bad_option, never_ready, hang, fail_requests:K, cut_streams:K,
                       zero_tokens, short_tokens, die_after:N, ignore_term, slow_start:S, wrong_name
-STANDIN_FAULT_FILE    a file whose text, while there is any, replaces STANDIN_FAULT; "none" is no fault. Read at each
+STANDIN_FAULT_FILE    a file whose text, if any, replaces STANDIN_FAULT; "none" is no fault. Read at each
                       request and token, so a fault can be switched while the server runs
 STANDIN_CLIENT_FAULT  fault of the client: truncated_json, no_file, exit_1, nan, hang
 """
@@ -19,7 +19,7 @@ def number(name, default):
 
 
 def fault():
-    """The server's present fault and its number: ``("cut_streams", 3.0)``, ``("hang", 0.0)`` or ``("", 0.0)``."""
+    """Return the server's current fault and its number: ``("cut_streams", 3.0)``, ``("hang", 0.0)`` or ``("", 0.0)``."""
     text = os.environ.get("STANDIN_FAULT", "")
     file = os.environ.get("STANDIN_FAULT_FILE")
     if file:

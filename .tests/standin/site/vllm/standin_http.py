@@ -1,4 +1,4 @@
-"""The stand-in's HTTP side: vLLM's routes, the OpenAI stream format, metrics, and the faults that requests can see."""
+"""The stand-in's HTTP part: vLLM's routes, the OpenAI stream format, metrics, and faults of requests."""
 
 import importlib
 import itertools
@@ -16,13 +16,13 @@ from vllm import standin_log as log
 from vllm.standin_faults import fault, number
 
 VOCABULARY = 1024
-FINISHED = ("stop", "length", "abort", "error", "repetition")  # the reasons that vLLM counts, in its order
+FINISHED = ("stop", "length", "abort", "error", "repetition")  # vLLM's finish reasons, in its order
 
 
 class Door:
     """An ASGI middleware (``--middleware module.Class``) in front of a server that is not ASGI.
 
-    Its ``receive`` has no body to give, and it may not wait for anything: enough for what judges a request by its headers.
+    Its ``receive`` has no body and it may not wait, which is enough for a check of headers.
     """
 
     def __init__(self, dotted):
@@ -34,7 +34,7 @@ class Door:
         scope["passed"] = True
 
     def refusal(self, handler):
-        """None when the middleware passed the request on; else its answer: status, headers, body."""
+        """Return None if the middleware passed the request on; else its response: status, headers, body."""
         path = handler.path.partition("?")[0]
         headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in handler.headers.items()]
         scope = {"type": "http", "method": handler.command, "path": path, "headers": headers}
@@ -53,7 +53,7 @@ class Door:
 
 
 class State:
-    """What all requests share."""
+    """State shared by all requests."""
 
     def __init__(self, args):
         self.names = args.served_model_name or [args.model]
@@ -84,7 +84,7 @@ class State:
 
 
 def token_ids(prompt):
-    """Token numbers of a prompt: itself when it is numbers, else one per word (the word ``t17`` is token 17)."""
+    """Return the token ids of a prompt: the prompt itself if it is numbers, else one per word (``t17`` is token 17)."""
     if isinstance(prompt, list):
         return prompt
     return [int(word[1:]) if word[:1] == "t" and word[1:].isdigit() else zlib.crc32(word.encode()) % VOCABULARY for word in prompt.split()]
@@ -97,7 +97,7 @@ def wait_while_hanging():
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # one small chunk per token: without this each waits for an acknowledgement
+    disable_nagle_algorithm = True  # without this, each small chunk waits for an acknowledgement
     state: State
 
     def log_message(self, format, *args):
@@ -122,7 +122,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def admitted(self):
         wait_while_hanging()
-        for door in reversed(self.state.doors):  # as in vLLM: the one that was named last is asked first
+        for door in reversed(self.state.doors):  # as in vLLM: the last one named runs first
             if refused := door.refusal(self):
                 self.answer(*refused)
                 return False
@@ -204,12 +204,12 @@ class Handler(BaseHTTPRequestHandler):
                     self.reply(200, completion(body, text, reason, usage))
             except (BrokenPipeError, ConnectionResetError):
                 reason = "abort"
-                self.close_connection = True  # the client went away; vLLM aborts such a request without a word
+                self.close_connection = True  # the client closed the connection; vLLM aborts such a request silently
             finally:
                 state.add(running=-1, **{reason: 1})
 
     def tokens(self, count):
-        """``count`` made-up words at the stand-in's pace; ends early when the engine dies."""
+        """Yield ``count`` made-up words at the stand-in's pace; end early if the engine dies."""
         pace, begin = number("STANDIN_TOKEN_S", 0.002), time.monotonic()
         for index in range(count):
             time.sleep(pace)
@@ -236,7 +236,7 @@ class Handler(BaseHTTPRequestHandler):
             reason = None if sent < count else "length" if count == asked else "stop"
             self.event(completion(body, word, reason))
         if cut or sent < count:
-            # The socket closes without the last chunk, as when a server or its engine dies under a request.
+            # The socket closes without the last chunk, as if the server or its engine died during a request.
             self.close_connection = True
             return
         if (body.get("stream_options") or {}).get("include_usage"):
@@ -265,7 +265,7 @@ def completion(body, text, finish_reason, usage=None):
 
 
 def metrics(state):
-    """The metrics of vLLM that servemark reads, in Prometheus' text format."""
+    """Return the metrics of vLLM that servemark reads, in Prometheus' text format."""
     with state.lock:
         counts = dict(state.counts)
     labels = f'{{engine="0",model_name="{state.names[0]}"}}'

@@ -1,4 +1,4 @@
-"""Log lines in the shape of vLLM's, and the texts the stand-in prints."""
+"""Log lines in vLLM's format, and the stand-in's texts."""
 
 import os
 import sys
@@ -30,7 +30,7 @@ root cause."""
 
 
 def say(text, *, who="APIServer", pid=None, level="INFO", where="standin.py:1"):
-    """Print a log record line by line, each with process, level, time and place like vLLM's logger."""
+    """Print a log record line by line, each with process, level, time and source as in vLLM's logger."""
     stamp = time.strftime("%m-%d %H:%M:%S")
     for line in text.splitlines():
         sys.stdout.write(f"({who} pid={pid or os.getpid()}) {level} {stamp} [{where}] {line}\n")
@@ -38,6 +38,6 @@ def say(text, *, who="APIServer", pid=None, level="INFO", where="standin.py:1"):
 
 
 def plain(text):
-    """Print text as it is, as uvicorn and uncaught exceptions do."""
+    """Print text without a prefix, like uvicorn and uncaught exceptions."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""servemark stand-in server, not vLLM: answers the same routes with made-up tokens at a made-up pace."""
+"""servemark stand-in server, not vLLM: serves the same routes with made-up tokens at a made-up pace."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from vllm import standin_log as log
 from vllm.standin_faults import fault, number
 from vllm.standin_http import Handler, Server, State
 
-DEATH_S = 1.0  # how long vLLM answers 503 before it exits after its engine died
+DEATH_S = 1.0  # how long vLLM responds with 503 until it exits after its engine's death
 
 
 def arguments(argv):
@@ -37,7 +37,7 @@ def help_text():
 
 
 def load(args, engine_pid):
-    """Go through vLLM's start-up stages in the log, in the time STANDIN_START_S says."""
+    """Log vLLM's start-up stages, spread over STANDIN_START_S seconds."""
     name, value = fault()
     step = (number("STANDIN_START_S", 1.0) + (value if name == "slow_start" else 0.0)) / 4
 
@@ -63,7 +63,7 @@ def load(args, engine_pid):
 
 
 def watch_engine(engine, state, server, stopping):
-    """End the server a moment after its engine died: 503 first, then, like vLLM, a clean exit."""
+    """End the server a moment after its engine died: first 503, then a clean exit, like vLLM."""
     engine.wait()
     if stopping.is_set():
         return
@@ -82,7 +82,7 @@ def main(argv):
     log.say(log.BANNER)
     log.say(f"non-default args: {vars(args) | {'api_key': None}}")
     if args.headless:
-        # Like vLLM's followers: no port, and no eye for the head's end.
+        # Like vLLM's followers: no port, and no watch on the head.
         log.say("Stand-in follower: waits for the end")
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         threading.Event().wait()
@@ -98,7 +98,7 @@ def main(argv):
     state = State(args)
     server = Server((args.host, args.port), type("BoundHandler", (Handler,), {"state": state}), bind_and_activate=False)
     server.address_family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
-    server.server_bind()  # like vLLM: bound before the load, so a taken port fails at once, but listening only after it
+    server.server_bind()  # like vLLM: bound before the load, so that a taken port fails at once, but listening only after it
     words = [sys.executable, str(Path(__file__).with_name("standin_engine.py")), "VLLM::EngineCore"]
     engine = subprocess.Popen(words, stdout=subprocess.PIPE)
     stopping = threading.Event()
@@ -116,7 +116,7 @@ def main(argv):
     ignored = name == "ignore_term"
     signal.signal(signal.SIGTERM, signal.SIG_IGN if ignored else stop_before_ready)
     load(args, engine.pid)
-    engine.stdout.readline()  # it says when it has taken its name
+    engine.stdout.readline()  # it prints when it has set its process name
     signal.signal(signal.SIGTERM, signal.SIG_IGN if ignored else stop)
     signal.signal(signal.SIGINT, stop)
     log.say(f"Starting vLLM server on http://{args.host}:{args.port}")

@@ -1,4 +1,4 @@
-"""The table of request functions, for its names: the stand-in client sends its requests itself."""
+"""The names in vLLM's table of request functions; the stand-in client sends its requests itself."""
 
 
 async def async_request_openai_completions(request_func_input, session, pbar=None):
