@@ -1,6 +1,7 @@
 """The executor: submits a run's jobs, reports their ends to Snakemake, and cancels what is left at the run's end."""
 
 import asyncio
+import itertools
 import os
 import re
 import shlex
@@ -9,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncGenerator, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,11 +63,11 @@ class Executor(RemoteExecutor):
         self._run = str(uuid.uuid4())
         self._stop = threading.Event()
         self._cancelled = False
-        self._lock = threading.RLock()  # for the tracker and the counts below; the base class has its own lock
+        self._lock = threading.RLock()  # for the tracker; the base class has its own lock
         timing = Timing(settings.first_look, settings.shortest_interval, settings.longest_interval, settings.lost_after)
         self._tracker = Tracker(timing, requeue=settings.requeue)
-        self._submitting = 0
-        self._count = 0
+        self._submissions: list[Future[None]] = []
+        self._numbers = itertools.count(1)
         self._outage = submit.Outage(self._warn)
         self._watch = Watch(self._run, self._journal, self._tracker, self._lock, self._outage, self._stop, self._say)
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="sbatch")
@@ -100,9 +101,7 @@ class Executor(RemoteExecutor):
         """Hand jobs to the threads that submit them."""
         for job in jobs:
             self.run_job_pre(job)
-            with self._lock:
-                self._submitting += 1
-            self._pool.submit(self.run_job, job)
+            self._submissions.append(self._pool.submit(self.run_job, job))
 
     def run_job(self, job: JobExecutorInterface) -> None:
         """Submit one job or group job. Every error goes to the scheduler, as an exception in this thread would be lost."""
@@ -115,14 +114,9 @@ class Executor(RemoteExecutor):
         except Exception as error:
             why = f"{label}: could not be submitted: {type(error).__name__}: {error}"
             self._report_error(job, GuardedError(why, reason="slurm_not_submitted"))
-        finally:
-            with self._lock:
-                self._submitting -= 1
 
     def _submit(self, job: JobExecutorInterface, label: str) -> None:
-        with self._lock:
-            self._count += 1
-            token = f"{label.replace('|', ' ')} #{self._count}"
+        token = f"{label.replace('|', ' ')} #{next(self._numbers)}"
         request = Request.of(job.resources, name=label, threads=job.threads)
         folder = self._logs / re.sub(r"[^\w.=-]", "_", label)
         folder.mkdir(parents=True, exist_ok=True)
@@ -211,14 +205,15 @@ class Executor(RemoteExecutor):
         """Do nothing: the interface requires this method, and :meth:`cancel` does not use it."""
 
     def _cancel_all(self) -> None:
-        with self._lock:
-            ids, submitting = list(self._tracker.jobs), self._submitting
-        first, self._cancelled = not self._cancelled, True
-        if not first or (not self._count and not submitting):
+        if self._cancelled or not self._submissions:
             return
+        self._cancelled = True
+        submitting = self._submitting()
+        with self._lock:
+            ids = list(self._tracker.jobs)
         deadline = time.monotonic() + self._settings.cancel_within
         done = self._try_cancel(deadline)
-        while self._submitting and time.monotonic() < deadline:
+        while self._submitting() and time.monotonic() < deadline:
             time.sleep(0.05)
         if submitting or not done:
             # A job whose submission was under way has no id yet, but it has the run's name.
@@ -226,6 +221,9 @@ class Executor(RemoteExecutor):
         if not done:
             self._warn("Slurm did not accept the cancellation in time. The guard process retries for 10 min.")
         journal.append(self._journal, "cancelled", run=self._run, jobs=ids, taken=done)
+
+    def _submitting(self) -> bool:
+        return any(not submission.done() for submission in self._submissions)
 
     def _try_cancel(self, deadline: float) -> bool:
         try:
@@ -238,7 +236,7 @@ class Executor(RemoteExecutor):
     def shutdown(self) -> None:
         """Cancel jobs that have not ended (Snakemake stops after an internal error) and end the threads."""
         self._stop.set()
-        if self._tracker.jobs or self._submitting:
+        if self._tracker.jobs or self._submitting():
             self._cancel_all()
         self._pool.shutdown(wait=True, cancel_futures=True)
         super().shutdown()

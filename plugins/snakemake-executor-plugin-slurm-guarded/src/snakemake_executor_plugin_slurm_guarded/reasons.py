@@ -16,6 +16,8 @@ from snakemake_executor_plugin_slurm_guarded.queries import Job
 LOST = "LOST"
 STUCK = "STUCK"
 _RERUN = "Run the same command again. Finished work is kept."
+_SUPPORT = "Tell the cluster's support"
+_SIGNALS = {one.value: f" ({one.name})" for one in signal.Signals}
 
 
 class Reason(NamedTuple):
@@ -151,54 +153,35 @@ class End:
 
 def explain(end: End) -> GuardedError:
     """Return the error for a job that did not succeed."""
-    what, do = _explain(end, end.view)
-    return GuardedError(f"{end.label} (job {end.job}): {what}.", look=end.log or None, do=do, reason=f"slurm_{end.state.lower()}")
-
-
-def _explain(end: End, job: Job) -> tuple[str, str]:
+    job = end.view
     after = f" after {clock(job.elapsed_s)}" if job.elapsed_s else " before it had started"
     on = f" on {job.nodes}" if job.nodes else ""
     # These reasons only repeat the state.
-    repeats = job.reason in ("", "None", "NonZeroExitCode", "TimeLimit")
-    because = "" if repeats else f": Slurm gives the reason {job.reason}"
-    support = f"Tell the cluster's support if it happens again. {_RERUN}"
-    match end.state:
-        case "CANCELLED":
-            by = f" by user {end.by}" if end.by else ""
-            return f"cancelled{by}{after}{because}", f"If you did not intend this, ask {end.by or 'your administrators'}. {_RERUN}"
-        case "TIMEOUT":
-            limit = f" of {minutes(job.limit_min)}" if job.limit_min else ""
-            return f"ran into its time limit{limit}{on}", f"{_RERUN} To finish within one job, request more time ({TERMS['time']})."
-        case "DEADLINE":
-            return "could not end before its deadline", f"Remove --deadline from {TERMS['extra']}."
-        case "PREEMPTED":
-            what = f"preempted{after}{on}: a job of higher priority took its place"
-            return what, f"Use a partition or QOS without preemption. {_RERUN}"
-        case "NODE_FAIL":
-            node = f"one of the nodes {job.nodes}" if any(mark in job.nodes for mark in "[,") else f"node {job.nodes}"
-            return f"{node if job.nodes else 'a node'} failed{after}", support
-        case "BOOT_FAIL" | "LAUNCH_FAILED" | "RECONFIG_FAIL":
-            return f"Slurm could not start it{on} ({end.state}){because}", support
-        case "OUT_OF_MEMORY":
-            do = f"Request more memory ({TERMS['memory']}) or whole nodes."
-            return f"exceeded the memory that Slurm had allocated{after}{on}", do
-        case "REVOKED":
-            return "revoked by Slurm's federation: another cluster started it", "Submit to one cluster only."
-        case "FAILED":
-            how = f"failed with exit code {'unknown' if job.exit_code is None else job.exit_code}"
-            return f"{f'ended by {_signal(job.signal)}' if job.signal else how}{after}{on}{because}", "Read the cause in the log."
-        case "LOST":
-            what = "Slurm does not list it any more, and not all of its outputs exist"
-            return what, f"Read in the log how far it came. {_RERUN}"
-        case "STUCK":
-            what = f"ended, but Slurm cannot remove its processes{on}"
-            return what, f"Tell the cluster's support: the job hangs in COMPLETING. {_RERUN}"
-    return f"ended in state {end.state}{after}{on}{because}", _RERUN
-
-
-def _signal(number: int) -> str:
-    names = [one.name for one in signal.Signals if one == number]
-    return f"signal {number} ({names[0]})" if names else f"signal {number}"
+    because = "" if job.reason in ("", "None", "NonZeroExitCode", "TimeLimit") else f": Slurm gives the reason {job.reason}"
+    by = f" by user {end.by}" if end.by else ""
+    limit = f" of {minutes(job.limit_min)}" if job.limit_min else ""
+    node = f"{'one of the nodes' if '[' in job.nodes or ',' in job.nodes else 'node'} {job.nodes}" if job.nodes else "a node"
+    how = f"failed with exit code {'unknown' if job.exit_code is None else job.exit_code}"
+    if job.signal:
+        how = f"ended by signal {job.signal}{_SIGNALS.get(job.signal, '')}"
+    not_started = (f"Slurm could not start it{on} ({end.state}){because}", f"{_SUPPORT} if it happens again. {_RERUN}")
+    what, do = {
+        "CANCELLED": (f"cancelled{by}{after}{because}", f"If you did not intend this, ask {end.by or 'your administrators'}. {_RERUN}"),
+        "TIMEOUT": (f"ran into its time limit{limit}{on}", f"{_RERUN} To finish in one job, request more time ({TERMS['time']})."),
+        "DEADLINE": ("could not end before its deadline", f"Remove --deadline from {TERMS['extra']}."),
+        "PREEMPTED": (
+            f"preempted{after}{on}: a job of higher priority took its place",
+            f"Use a partition or QOS without preemption. {_RERUN}",
+        ),
+        "NODE_FAIL": (f"{node} failed{after}", f"{_SUPPORT} if it happens again. {_RERUN}"),
+        **dict.fromkeys(("BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"), not_started),
+        "OUT_OF_MEMORY": (f"exceeded its allocated memory{after}{on}", f"Request more memory ({TERMS['memory']}) or whole nodes."),
+        "REVOKED": ("revoked by Slurm's federation: another cluster started it", "Submit to one cluster only."),
+        "FAILED": (f"{how}{after}{on}{because}", "Read the cause in the log."),
+        LOST: ("Slurm does not list it any more, and not all of its outputs exist", f"Read in the log how far it came. {_RERUN}"),
+        STUCK: (f"ended, but Slurm cannot remove its processes{on}", f"{_SUPPORT} that the job hangs in COMPLETING. {_RERUN}"),
+    }.get(end.state, (f"ended in state {end.state}{after}{on}{because}", _RERUN))
+    return GuardedError(f"{end.label} (job {end.job}): {what}.", look=end.log or None, do=do, reason=f"slurm_{end.state.lower()}")
 
 
 def clock(seconds: float | None) -> str:
