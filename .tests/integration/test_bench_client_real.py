@@ -138,7 +138,7 @@ def test_results_on_an_undisturbed_stream_equal_vllms_own(staged, server, tmp_pa
     assert all(len(body["prompt"]) > 0.7 * longest for body in warmups)
 
 
-def test_two_processes_start_together_and_their_wait_is_not_measured(staged, server, tmp_path):
+def test_wait_for_the_second_process_is_not_measured(staged, server, tmp_path):
     python, model = staged
     point = POINT.model_copy(update={"clients": 2})
     argvs = [

@@ -52,7 +52,7 @@ def test_help_lists_the_options_of_the_real_server(python):
     assert "stand-in" in shown
 
 
-def test_socket_refuses_until_ready_and_the_log_goes_through_the_stages(python, tmp_path):
+def test_socket_refuses_until_ready_and_log_has_all_stages(python, tmp_path):
     with server(python, tmp_path, ready=False, STANDIN_START_S="1") as running:
         time.sleep(0.5)
         with pytest.raises(httpx.ConnectError):

@@ -33,18 +33,9 @@ _IN_SERVICE = frozenset(["idle", "allocated", "mixed", "completing", "planned"])
 
 @dataclass(frozen=True)
 class Job:
-    """One start of a job as Slurm lists it. Missing values are None, 0 or empty; times are Slurm's own text.
+    """One start of a job as Slurm lists it. Missing values are None, 0 or empty; times are Slurm's own text."""
 
-    Attributes:
-        id: in accounting with ``+N`` at its end for a component of a heterogeneous job.
-        limit_min: time limit, minutes.
-        exit: ``CODE:SIGNAL``.
-        requeue: whether Slurm may start it again.
-        tres: its resources, such as ``cpu=32,gres/gpu=8``.
-        restarts: number of earlier starts.
-    """
-
-    id: str
+    id: str  # in accounting with `+N` at its end for a component of a heterogeneous job
     state: State
     reason: str = ""
     nodes: str = ""
@@ -56,14 +47,14 @@ class Job:
     ended: str = ""
     elapsed_s: float | None = None
     limit_min: float | None = None
-    exit: str = ""
-    requeue: bool = False
+    exit: str = ""  # CODE:SIGNAL
+    requeue: bool = False  # whether Slurm may start it again
     partition: str = ""
     account: str = ""
     qos: str = ""
-    tres: str = ""
+    tres: str = ""  # such as cpu=32,gres/gpu=8
     cpus: int = 0
-    restarts: int = 0
+    restarts: int = 0  # number of earlier starts
 
     @property
     def queue_wait_s(self) -> float | None:

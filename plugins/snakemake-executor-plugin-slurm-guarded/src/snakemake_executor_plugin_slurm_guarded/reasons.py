@@ -21,19 +21,12 @@ _SIGNALS = {one.value: f" ({one.name})" for one in signal.Signals}
 
 
 class Reason(NamedTuple):
-    """One row of the table.
+    """One row of the table."""
 
-    Attributes:
-        pattern: regular expression for the beginning of Slurm's text; the first matching row counts.
-        meaning: why the job does not start.
-        do: what to do, with keys of :data:`TERMS`; empty if the user can only wait.
-        never: whether the job cannot start with this request and these limits.
-    """
-
-    pattern: str
-    meaning: str
-    do: str = ""
-    never: bool = False
+    pattern: str  # regular expression for the beginning of Slurm's text; the first matching row counts
+    meaning: str  # why the job does not start
+    do: str = ""  # what to do, with keys of TERMS; empty if the user can only wait
+    never: bool = False  # whether the job cannot start with this request and these limits
 
 
 _ASK = "Ask the cluster's administrators."
@@ -133,22 +126,15 @@ def sentence(label: str, job: str, said: str) -> str:
 
 @dataclass(frozen=True)
 class End:
-    """How a job ended.
-
-    Attributes:
-        state: Slurm's word, or LOST (Slurm does not list the job any more) or STUCK (it does not leave COMPLETING).
-        success: whether the work was done; for LOST, whether all outputs exist.
-        view: the job as Slurm listed it last.
-        by: name of the user who cancelled it, if accounting has it.
-    """
+    """How a job ended."""
 
     job: str
     label: str
     log: str
-    state: str
-    success: bool
-    view: Job
-    by: str | None = None
+    state: str  # Slurm's word, or LOST (Slurm does not list the job any more) or STUCK (it does not leave COMPLETING)
+    success: bool  # whether the work was done; for LOST, whether all outputs exist
+    view: Job  # the job as Slurm listed it last
+    by: str | None = None  # name of the user who cancelled it, if accounting has it
 
 
 def explain(end: End) -> GuardedError:

@@ -12,29 +12,22 @@ from typing import Any
 class Request:
     """What one job requests. None and "" leave the choice to Slurm.
 
-    Attributes:
-        name: of the job, for messages.
-        nodes: number of nodes, with one task on each.
-        gres: per node, e.g. ``gpu:4``.
-        minutes: time limit.
-        exclusive: whole nodes with all cores and memory; ``cpus`` (per task) and ``memory_mb`` (MiB per node) are ignored then.
-        extra: further sbatch flags, as you would type them.
-        second: sbatch flags of a second component with one node and no gres (a heterogeneous job). Its account, partition, QOS and time are
-            those of the first unless these flags name others. None: no second component.
+    ``second`` holds sbatch flags of a second component with one node and no gres (a heterogeneous job). Its account, partition, QOS and
+    time are those of the first unless these flags name others. None: no second component.
     """
 
-    name: str = ""
+    name: str = ""  # for messages
     account: str | None = None
     partition: str | None = None
     qos: str | None = None
     constraint: str | None = None
-    nodes: int = 1
-    gres: str | None = None
-    minutes: int | None = None
-    exclusive: bool = False
-    extra: str = ""
-    cpus: int | None = None
-    memory_mb: int | None = None
+    nodes: int = 1  # with one task on each
+    gres: str | None = None  # per node, e.g. gpu:4
+    minutes: int | None = None  # time limit
+    exclusive: bool = False  # whole nodes with all cores and memory; cpus and memory_mb are ignored then
+    extra: str = ""  # further sbatch flags, as you would type them
+    cpus: int | None = None  # per task
+    memory_mb: int | None = None  # MiB per node
     second: str | None = None
 
     def flags(self, *common: str) -> list[str]:

@@ -32,24 +32,15 @@ _LOOKUPS = 8
 
 @dataclass(frozen=True)
 class Timing:
-    """When to query and when to give up, in seconds.
+    """When to query and when to give up, in seconds."""
 
-    Attributes:
-        first: from a job's submission to the first query.
-        shortest, longest: bounds of the interval between queries; in between it is a tenth of the time that a job has waited or run.
-        lost: a job that no source lists for so long is LOST.
-        stuck: a job that stays COMPLETING for so long is STUCK; Slurm's UnkillableStepTimeout is 60 s by default.
-        waits: a job that waits for so long has its reason reported.
-        requeue: an end after which Slurm may requeue the job must last this long.
-    """
-
-    first: float = 1.0
-    shortest: float = 2.0
+    first: float = 1.0  # from a job's submission to the first query
+    shortest: float = 2.0  # bounds of the interval between queries; in between, a tenth of the time that a job has waited or run
     longest: float = 15.0
-    lost: float = 30.0
-    stuck: float = 300.0
-    waits: float = 5.0
-    requeue: float = 10.0
+    lost: float = 30.0  # a job that no source lists for so long is LOST
+    stuck: float = 300.0  # a job that stays COMPLETING for so long is STUCK; Slurm's UnkillableStepTimeout is 60 s by default
+    waits: float = 5.0  # a job that waits for so long has its reason reported
+    requeue: float = 10.0  # an end after which Slurm may requeue the job must last this long
 
     def interval(self, age: float) -> float:
         """Return the seconds between two queries for a job that has waited or run for ``age`` seconds."""
@@ -76,21 +67,13 @@ class Tracked:
 
 @dataclass
 class Update:
-    """What one query has changed.
+    """What one query has changed."""
 
-    Attributes:
-        ended: jobs that have ended; the tracker has dropped them.
-        missing: jobs that squeue does not list; call :meth:`Tracker.found` or :meth:`Tracker.not_found` for each.
-        changed: jobs with another state than before.
-        waiting: jobs that wait for a reason that the user has not read yet.
-        doubles: ids of jobs that were submitted twice (an sbatch seemed to fail) and must be cancelled.
-    """
-
-    ended: list[End] = field(default_factory=list)
-    missing: list[Tracked] = field(default_factory=list)
-    changed: list[Tracked] = field(default_factory=list)
-    waiting: list[Tracked] = field(default_factory=list)
-    doubles: list[str] = field(default_factory=list)
+    ended: list[End] = field(default_factory=list)  # the tracker has dropped these jobs
+    missing: list[Tracked] = field(default_factory=list)  # squeue does not list these; call `found` or `not_found` for each
+    changed: list[Tracked] = field(default_factory=list)  # these jobs have another state than before
+    waiting: list[Tracked] = field(default_factory=list)  # these wait for a reason that the user has not read yet
+    doubles: list[str] = field(default_factory=list)  # ids of jobs that were submitted twice (an sbatch seemed to fail); to be cancelled
 
 
 class Tracker:
