@@ -99,7 +99,7 @@ rule archive_results:
 
 
 rule check_measurements:
-    """The gate: sets INVALID measurements aside, so that the next run measures exactly those again, and fails."""
+    """The final check: moves INVALID measurements aside, so that the next run measures only these again, and fails."""
     input:
         archive=f"<run>/archive/{experiment.config.run}.tar.zst",
         csv="<run>/measurements.csv",

@@ -1,4 +1,4 @@
-"""The gate: nothing INVALID passes unnoticed."""
+"""Run the final check: no INVALID measurement passes unnoticed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,5 +17,5 @@ with stage("check_measurements", "", snakemake.log[0]) as here:
     config = read_resolved(snakemake.input.settings)
     ledger = Ledger(config.ledger_folder)
     records = record_files(run_folder, config.deployments)
-    check = final_check.gate(run_folder, records, ledger, config.accept_invalid, here.progress)
+    check = final_check.check(run_folder, records, ledger, config.accept_invalid, here.progress)
     check.write(snakemake.output.check)

@@ -17,12 +17,13 @@ from servemark import supervisor
 from servemark.config.cluster import Site
 from servemark.config.model import Timeouts
 from servemark.deployment import attempts
-from servemark.measurement import quarantine, silence
+from servemark.measurement import silence
 from servemark.measurement.raw import read_raw
 from servemark.measurement.reasons import MORE_TIME
 from servemark.nodes import suspension
 from servemark.records import Ready, Timeline, Topology
 from servemark.report import timelines
+from servemark.run import final_check
 from servemark.supervisor import ownership
 
 
@@ -134,7 +135,7 @@ def test_a_server_that_is_killed_in_mid_measurement_ends_the_deployment_with_its
     stopped = plain.stop()
     assert stopped.failure == first.failure
     assert (stopped.daemons[0].signal, stopped.daemons[0].why) == (signal.SIGKILL, "exited")
-    assert quarantine.reason_codes(second) == {"server_died"}
+    assert final_check.reason_codes(second) == {"server_died"}
 
 
 def test_a_server_that_hangs_is_found_by_its_silence_and_ended(deploy, tmp_path):

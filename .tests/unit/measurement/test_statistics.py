@@ -69,7 +69,12 @@ def test_a_value_that_is_not_finite_is_refused(value):
 
 
 def test_requests_with_one_output_token_have_no_time_per_output_token():
-    assert statistics.times_per_output_token([2.0, 1.0, 5.0], [1.0, 1.0, 2.0], [3, 1, 2]) == [0.5, 3.0]
+    good = [
+        request(latency=2.0, ttft=1.0),
+        request(latency=1.0, ttft=1.0, output_tokens=1),
+        request(latency=5.0, ttft=2.0, output_tokens=2),
+    ]
+    assert statistics.latencies(good)["tpot"] == [0.5, 3.0]
     figures = statistics.recount(1.0, [request(output_tokens=1, ttft=0.5, itls=(), latency=0.5)])
     assert figures.tpot_ms is None
     assert figures.itl_ms is None

@@ -1,57 +1,223 @@
-"""The final check of a run: accepted results, rejected ones, gaps."""
+"""The final check of a run: accepted results, rejected ones, holes, and what the user reads."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import pytest
 
 from builders import report_data
+from builders.loads import load
 from servemark.errors import ServemarkError
 from servemark.measurement.ledger import Ledger
-from servemark.records import Measurement
+from servemark.measurement.reasons import remedy
+from servemark.records import Failure, Measurement, Reason
 from servemark.run import final_check
+from servemark.run.final_check import decide, reason_codes, reject
+
+FAILURE = Failure(
+    stage="await_ready",
+    reason="server_exited",
+    detail="The server exited with 1.",
+    log="logs/server.log",
+    remedy="Read it.",
+)
+
+
+def record(point="chat-c1", verdict="INVALID", codes=("server_died",), key="1" * 64, deployment="plain", **changes):
+    reasons = tuple(Reason(code=code, severity="INVALID", detail=f"Detail of {code}.") for code in codes)
+    values = {
+        "deployment": deployment, "load": load(name=point), "key": key, "key_parts": {}, "verdict": verdict,
+        "reasons": reasons if verdict == "INVALID" else (), "raw": f"{point}.raw.json", "attempt": "attempts/1",
+    }  # fmt: skip
+    return Measurement(**{**values, **changes})
 
 
 @pytest.fixture
-def run_folder(tmp_path):
-    return tmp_path / "results" / "demo"
+def run(tmp_path, told):
+    class Run:
+        folder = tmp_path / "results" / "demo"
+        rejected = folder / "rejected"
+
+        def put(self, *records):
+            paths = {}
+            for made in records:
+                path = self.folder / "deployments" / made.deployment / "points" / f"{made.load.name}.json"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if made.raw:
+                    path.with_name(made.raw).write_text(f"raw:{made.load.name}")
+                made.write(path)
+                paths[path] = made
+            return paths
+
+        def check(self, *records, accept_invalid=False):
+            """Return whether the check passes, its record, and the error's or the summary's text."""
+            paths = self.put(*records)
+            try:
+                passed = final_check.check(self.folder, paths, Ledger(self.folder / "ledger"), accept_invalid, told)
+            except ServemarkError as error:
+                return SimpleNamespace(passed=error.reason != "invalid_measurements", holes=(), text=error.what)
+            return SimpleNamespace(passed=True, holes=passed.holes, text=self.summary(), record=passed)
+
+        def summary(self):
+            return (self.folder / "summary.txt").read_text()
+
+        def files(self, folder):
+            place = self.folder / folder
+            return sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
+
+    return Run()
 
 
-def write(run_folder, *records):
-    paths = []
-    for record in records:
-        path = run_folder / "deployments" / record.deployment / "points" / f"{record.load.name}.json"
-        record.write(path)
-        paths.append(path)
-    return paths
-
-
-def test_the_gate_passes_and_says_where_everything_is(run_folder, told):
-    suspect = report_data.sweep()[-1]
-    paths = write(run_folder, report_data.measurement(), suspect)
-    check = final_check.gate(run_folder, paths, Ledger(run_folder / "ledger"), False, told)
-    assert (check.run, check.valid, check.suspect, check.holes) == ("demo", 1, 1, ())
-    summary = (run_folder / "summary.txt").read_text()
+def test_good_records_pass_and_the_summary_names_all_results(run, told):
+    result = run.check(report_data.measurement(), report_data.sweep()[-1])
+    assert (result.record.run, result.record.valid, result.record.suspect, result.holes) == ("demo", 1, 1, ())
     for name in ("report.html", "measurements.csv", "archive/demo.tar.zst"):
-        assert str(run_folder / name) in summary
+        assert str(run.folder / name) in result.text
     assert told.words == ["1 VALID, 1 SUSPECT, 0 accepted holes"]
+    assert not run.rejected.exists()
 
 
-def test_the_gate_sets_invalid_ones_aside_and_a_second_failure_is_a_hole(run_folder, told):
+def test_invalid_record_is_moved_and_a_second_failure_is_a_hole(run, told):
     bad = report_data.invalid(concurrency=4)
-    paths = write(run_folder, report_data.measurement(), bad)
-    with pytest.raises(ServemarkError, match="1 of 2 measurements are INVALID") as failed:
-        final_check.gate(run_folder, paths, Ledger(run_folder / "ledger"), False, told)
-    assert failed.value.reason == "invalid_measurements" and "15 of 32 requests failed" in failed.value.what
-    assert not (run_folder / "deployments" / "plain" / "points" / f"{bad.load.name}.json").exists()
-    assert Measurement.read(run_folder / "rejected" / "plain" / f"{bad.load.name}.1.json").verdict == "INVALID"
-    assert bad.load.name in (run_folder / "summary.txt").read_text(), "the summary is there after a failure, too"
-    assert str(report_data.POISON) not in (run_folder / "summary.txt").read_text()
-    check = final_check.gate(run_folder, write(run_folder, report_data.measurement(), bad), Ledger(run_folder / "ledger"), False, told)
-    assert [(hole["point"], hole["reason"]) for hole in check.holes] == [(bad.load.name, "requests_failed")]
+    failed = run.check(report_data.measurement(), bad)
+    assert not failed.passed and failed.text.startswith("1 of 2 ") and "15 of 32 requests failed" in failed.text
+    assert not (run.folder / "deployments" / "plain" / "points" / f"{bad.load.name}.json").exists()
+    assert Measurement.read(run.rejected / "plain" / f"{bad.load.name}.1.json").verdict == "INVALID"
+    assert bad.load.name in run.summary() and str(report_data.POISON) not in run.summary()
+    second = run.check(report_data.measurement(), bad)
+    assert [(hole["point"], hole["reason"]) for hole in second.holes] == [(bad.load.name, "requests_failed")]
     assert told.words == ["1 VALID, 0 SUSPECT, 1 accepted holes"]
 
 
-def test_the_gate_accepts_what_the_user_accepts(run_folder, told):
-    bad = report_data.invalid(concurrency=4)
-    check = final_check.gate(run_folder, write(run_folder, bad), Ledger(run_folder / "ledger"), ["plain/chat-*"], told)
-    assert (check.valid, len(check.holes)) == (0, 1)
+def test_invalid_record_is_moved_with_its_raw_file_and_good_ones_stay(run):
+    assert not run.check(record("good", "VALID"), record("bad")).passed
+    assert run.files("deployments") == ["plain/points/good.json", "plain/points/good.raw.json"]
+    assert run.files("rejected") == ["plain/bad.1.json", "plain/bad.1.raw"]
+    moved = Measurement.read(run.rejected / "plain" / "bad.1.json")
+    assert moved.raw == "bad.1.raw"
+    assert (run.rejected / "plain" / moved.raw).read_text() == "raw:bad"
+
+
+def test_same_fault_twice_becomes_a_hole_that_stays(run):
+    assert not run.check(record()).passed
+    second = run.check(record())
+    assert [(hole["deployment"], hole["point"], hole["reason"]) for hole in second.holes] == [("plain", "chat-c1", "server_died")]
+    assert set(second.holes[0]) == {"deployment", "point", "reason", "detail"}
+    assert run.files("deployments") == ["plain/points/chat-c1.json", "plain/points/chat-c1.raw.json"]
+    assert run.check(record()).holes == second.holes
+
+
+@pytest.mark.parametrize(
+    "second",
+    [record(codes=("server_hung",)), record(codes=("server_died", "server_hung")), record(key="2" * 64)],
+    ids=["other-reason", "more-reasons", "other-key"],
+)
+def test_other_reasons_or_another_key_are_measured_again(run, second):
+    run.check(record())
+    assert not run.check(second).passed
+    assert [name for name in run.files("rejected") if name.endswith(".json")] == ["plain/chat-c1.1.json", "plain/chat-c1.2.json"]
+
+
+def test_alternating_faults_end_as_a_hole(run):
+    assert [run.check(record(codes=(code,))).passed for code in ("a", "b", "a")] == [False, False, True]
+
+
+def test_suspect_reason_does_not_change_the_fault():
+    extra = (*record().reasons, Reason(code="too_short", severity="SUSPECT", detail="x"))
+    assert reason_codes(record(reasons=extra)) == reason_codes(record())
+
+
+def test_same_fault_of_another_point_or_deployment_is_measured_again(run):
+    run.check(record("a"))
+    assert not run.check(record("b"), record("a", deployment="ray")).passed
+    assert {"plain/b.1.json", "ray/a.1.json"} <= set(run.files("rejected"))
+
+
+def test_failed_deployment_is_compared_by_its_failures_code(run):
+    assert not run.check(record(failure=FAILURE, codes=("server_exited",))).passed
+    detail = FAILURE.model_copy(update={"detail": "Other words."})
+    assert run.check(record(failure=detail, codes=("server_exited", "more"))).passed
+
+
+def test_point_skipped_after_another_points_failure_is_no_hole(run):
+    """Each run may measure a load first that ends the server, and so skip this point."""
+    inherited = Failure(stage="measure", reason="server_died", detail="The server died.")
+    for _ in range(3):
+        assert not run.check(record(failure=inherited, codes=("server_died",))).passed
+    own = record(failure=inherited, codes=("server_died",), client_argv=("vllm", "bench"))
+    assert not run.check(own).passed, "its own first measurement"
+    assert run.check(own).passed
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_hole"),
+    [
+        (True, True),
+        (False, False),
+        ([], False),
+        (["plain/*"], True),
+        (["*/chat-c1"], True),
+        (["ray/*", "plain/chat-c?"], True),
+        (["ray/*"], False),
+        (["chat-c1"], False),
+        ("plain/*", True),
+    ],
+)
+def test_accepted_points_are_holes_at_once(run, accept, is_hole):
+    result = run.check(record(), accept_invalid=accept)
+    assert (result.passed, len(result.holes)) == (is_hole, int(is_hole))
+    if is_hole:
+        assert "accept_invalid" in result.holes[0]["detail"]
+        assert not run.check(record()).passed, "measured again without accept_invalid"
+
+
+def test_error_names_point_reason_detail_log_and_remedy(run):
+    text = run.check(record("bad"), record("dead", failure=FAILURE), record("x", codes=("new_code",))).text
+    for part in (
+        str(run.rejected), "plain/bad", "server_died", "Detail of server_died.", "attempts/1", remedy("server_died"),
+        "plain/dead", "server_exited", FAILURE.detail, FAILURE.log, FAILURE.remedy, "new_code", remedy("new_code"),
+    ):  # fmt: skip
+        assert part in text
+    assert "Holes (1)" in run.check(record("bad")).text
+
+
+def test_invalid_record_without_reason_is_reported(run):
+    assert "unknown" in run.check(record(codes=())).text
+
+
+def test_record_without_raw_file_is_moved(run):
+    for made in (record("gone"), record("none", raw=None)):
+        path = run.folder / "m" / f"{made.load.name}.json"
+        made.write(path)
+        assert Measurement.read(reject(path, made, run.rejected)).load == made.load
+        assert not path.exists()
+
+
+def test_number_of_a_leftover_raw_file_is_not_used_again(run):
+    (run.rejected / "plain").mkdir(parents=True)
+    (run.rejected / "plain" / "chat-c1.1.raw").write_text("kept")
+    run.check(record())
+    assert run.files("rejected") == ["plain/chat-c1.1.raw", "plain/chat-c1.2.json", "plain/chat-c1.2.raw"]
+    assert (run.rejected / "plain" / "chat-c1.1.raw").read_text() == "kept"
+
+
+def test_unreadable_rejected_record_does_not_count(run):
+    (run.rejected / "plain").mkdir(parents=True)
+    (run.rejected / "plain" / "chat-c1.1.json").write_text("{")
+    assert not run.check(record()).passed
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", ""])
+def test_name_that_leads_out_of_the_folder_is_refused(run, name):
+    path = next(iter(run.put(record())))
+    for wrong in ({"deployment": name}, {"point": name}):
+        with pytest.raises(ServemarkError) as refused:
+            reject(path, record(**wrong), run.rejected)
+        assert refused.value.reason == "record_broken"
+
+
+def test_decide_touches_no_file(tmp_path):
+    decisions = decide({tmp_path / "none.json": record()}, [record()], False)
+    assert [(decision.action, decision.record.load.name) for decision in decisions] == [("hole", "chat-c1")]
+    assert list(tmp_path.iterdir()) == []

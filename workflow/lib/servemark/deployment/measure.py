@@ -21,10 +21,10 @@ from servemark.deployment.watch import Load, ServerWatch, scraper
 from servemark.environments import bytecode_cache
 from servemark.files import storage
 from servemark.measurement import reasons, verdict
-from servemark.measurement.facts import ServerFacts
 from servemark.measurement.key import point_parts
 from servemark.measurement.ledger import PASSING, Ledger, file_sha256, is_keepable
 from servemark.measurement.raw import RawError, read_raw
+from servemark.measurement.verdict import ServerFacts
 from servemark.nodes import suspension
 from servemark.records import Failure, LoadPoint, Measurement, PlannedPoint, Ready, Timeline, utc_now, write_atomically
 

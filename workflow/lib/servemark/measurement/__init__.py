@@ -1,1 +1,1 @@
-"""What decides whether a number may be shown: raw results, verdicts, the ledger and the gate."""
+"""What decides whether a result may be shown: raw results, statistics, verdicts, reasons and the ledger."""

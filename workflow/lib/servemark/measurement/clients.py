@@ -1,42 +1,46 @@
-"""The processes of the benchmark client: when each was at work, how busy it was, and what that means for the figures.
+"""What the benchmark client's processes did: when each was active, how busy it was, and whether it kept the request rate.
 
-A process is at work for its duration, which ends with its last request. In a closed loop it begins with the first start
-(:mod:`servemark.measurement.merge`). At a request rate it is that of vLLM's client (``benchmark_start_time`` and ``benchmark_duration`` in
-vllm/benchmarks/serve.py, 0.32) and begins earlier: the wait for the first arrival counts. The first start counts as the beginning where a
-request failed, because not every vLLM writes down when that ended.
+A process is active for its duration, which ends with its last request. In a closed loop it begins with the first start
+(:mod:`servemark.measurement.merge`). At a request rate the duration is that of vLLM's client (``benchmark_duration`` in
+vllm/benchmarks/serve.py, 0.32), which includes the wait for the first arrival. If a request failed, the first start counts as the
+beginning, because not every vLLM version records when a failed request ended.
+
+vLLM's client draws all arrivals in advance and scales them so that the last of n requests is due n / rate after the beginning, whatever the
+randomness of the gaps (``get_request`` in the same file; vllm-project/vllm pull request 21108, July 2025. Earlier, a client on one core
+sent up to 9 % fewer). So randomness does not explain a low rate. A request is late if it waits for the concurrency limit (the semaphore in
+``benchmark``) or if the client is busy. Its start is taken after this wait, so latencies do not include the wait.
+
+A limit that is always reached makes the last start late. A limit that is reached at times does not; such waits are known only if the client
+records them (``queue_times``: 0.32 does, 0.25 does not).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from servemark.measurement.raw import Client, RawResult, Results
-from servemark.measurement.reason_row import rows
+from servemark.measurement.reasons import reason
 from servemark.measurement.statistics import disagreements, recount, same
 from servemark.measurement.thresholds import Verdict
-from servemark.records import Reason
+from servemark.records import LoadPoint, Reason
 
-ROWS = rows("SUSPECT",
-    client_saturated=("A client process used nearly a whole core, so its times include its own delays.",
-        "Have more `clients` share the load."),
-    clients_out_of_step=("The client processes did not send requests at the same time.",
-        "Raise `requests`, so that the point takes longer than the start of the clients."),
-)  # fmt: skip
+FREE_WAIT_S = 0.005
+"""Mean wait in the client that counts as no wait (``client_free_wait`` in planning/advice.yaml)."""
 
 
 def window(client: Results) -> tuple[float, float] | None:
-    """Return first and last moment of a process's measurement, on the clock of its requests; None when it lists no request."""
+    """Return first and last moment of a process's measurement, on the clock of its requests; None if it lists no request."""
     if not client.requests:
         return None
     begin = min(request.start for request in client.requests)
-    # A failed request does not say when it ended, so the last end is known only without one.
     if len(client.good) == len(client.requests):
         begin = min(begin, max(request.start + request.latency for request in client.good) - client.duration_s)
     return begin, begin + client.duration_s
 
 
 def span_s(clients: Sequence[Client]) -> float:
-    """Return seconds from the first moment of any process to the last of any; with one process its own duration."""
+    """Return seconds from the first moment of any process to the last moment of any; for one process its own duration."""
     windows = [found for found in map(window, clients) if found]
     if len(clients) == 1 or not windows:
         return max(client.duration_s for client in clients)
@@ -44,28 +48,32 @@ def span_s(clients: Sequence[Client]) -> float:
 
 
 def overlap_s(clients: Sequence[Client]) -> float:
-    """Return seconds during which every process was at work."""
-    windows = [found or (0.0, 0.0) for found in map(window, clients)]
+    """Return seconds during which every process was active."""
+    windows = [window(client) or (0.0, 0.0) for client in clients]
     return max(0.0, min(end for _, end in windows) - max(begin for begin, _ in windows))
 
 
 def cpu_cores(client: Client) -> float | None:
-    """Return cores that a process used between the first and the last sample of its measurement; None with less than two."""
-    inside = window(client) or (0.0, 0.0)
-    samples = [sample for sample in client.cpu if inside[0] <= sample[0] <= inside[1]]
+    """Return the cores that a process used, from the first to the last sample of its measurement; None with fewer than two samples."""
+    begin, end = window(client) or (0.0, 0.0)
+    samples = [sample for sample in client.cpu if begin <= sample[0] <= end]
     if len(samples) < 2 or samples[-1][0] <= samples[0][0]:
         return None
     return (samples[-1][1] - samples[0][1]) / (samples[-1][0] - samples[0][0])
 
 
 def busiest(clients: Sequence[Client]) -> tuple[int, float] | None:
-    """Return number (from 1) and cores of the process that used most; None where that is known of none."""
+    """Return number (from 1) and cores of the process that used most; None if no process has samples."""
     known = [(cores, number) for number, client in enumerate(clients, 1) if (cores := cpu_cores(client)) is not None]
     return max(known)[::-1] if known else None
 
 
 def own_disagreements(raw: RawResult) -> list[str]:
-    """Return which totals of the processes differ from their own requests or from the whole file; ValueError: impossible times."""
+    """Return the totals of processes that differ from their own requests, or from the whole file.
+
+    Raises:
+        ValueError: impossible times.
+    """
     found = [
         f"{text} in client process {number}"
         for number, client in enumerate(raw.clients, 1)
@@ -81,14 +89,49 @@ def reasons(clients: Sequence[Client], duration_s: float, limits: Verdict) -> It
     most = busiest(clients)
     if most and most[1] > limits.max_client_cpu:
         detail = (
-            f"Client process {most[0]} of {len(clients)} used {most[1]:.0%} of a core while it measured, more than "
-            f"{limits.max_client_cpu:.0%}: it sent and read late, so the figures are partly its own. Give the workload more `clients`."
+            f"Client process {most[0]} of {len(clients)} used {most[1]:.0%} of a core during the measurement, more than "
+            f"{limits.max_client_cpu:.0%}. It sent and read late, so the results include its own delays. Raise `clients` of the workload."
         )
-        yield ROWS["client_saturated"].found(detail)
+        yield reason("client_saturated", detail)
     if len(clients) > 1 and (together := overlap_s(clients)) < limits.min_client_overlap * duration_s:
         detail = (
-            f"All {len(clients)} client processes were at work during {together:.2f} s of {duration_s:.2f} s "
-            f"({together / duration_s:.0%}; {limits.min_client_overlap:.0%} asked): otherwise the load was a smaller one. "
-            "More `requests` make what lies outside weigh less."
+            f"All {len(clients)} client processes were active for {together:.2f} s of {duration_s:.2f} s ({together / duration_s:.0%}); "
+            f"expected at least {limits.min_client_overlap:.0%}. The rest of the time the load was smaller than configured. "
+            "Raise `requests`: that time then weighs less."
         )
-        yield ROWS["clients_out_of_step"].found(detail)
+        yield reason("clients_out_of_step", detail)
+
+
+def sent_per_s(clients: Sequence[Results]) -> float:
+    """Return the requests/s of all processes together, each from its beginning to its last start."""
+    rates = []
+    for client in clients:
+        if found := window(client):
+            seconds = max(request.start for request in client.requests) - found[0]
+            # 0 s: a single request whose beginning is not known.
+            rates.append(len(client.requests) / seconds if seconds > 0 else math.inf)
+    return math.fsum(rates)
+
+
+def rate_reasons(raw: RawResult, asked: LoadPoint, limits: Verdict) -> Iterator[Reason]:
+    """Yield ``rate_not_kept`` if the client sent fewer requests/s than configured, or if requests waited in the client."""
+    rate = asked.request_rate
+    if rate is None or not math.isfinite(rate) or not raw.good:
+        return
+    sent = sent_per_s(raw.clients or (raw,))
+    waits = [request.waited for request in raw.good if request.waited is not None]
+    waited = math.fsum(waits) / len(waits) if waits else None
+    ttft = math.fsum(request.ttft for request in raw.good) / len(raw.good)
+    slow = sent < rate * (1 - limits.max_rate_deviation)
+    if not slow and (waited is None or waited <= max(FREE_WAIT_S, limits.max_rate_deviation * ttft)):
+        return
+    detail = f"{rate:g} requests/s were configured and {float(f'{sent:.4g}'):g} were sent"
+    detail += f" ({1 - sent / rate:.0%} fewer)" if slow else ""
+    if waited is not None:
+        detail += f". A request waited {1000 * waited:.0f} ms on average in the client before it was sent (mean TTFT: {1000 * ttft:.0f} ms)"
+    limit = f"raise `concurrency`, which limits the rate and is {asked.concurrency}; " if asked.concurrency else ""
+    detail += (
+        ". Latencies do not include such waits, so these are not the results of the configured load. One of these helps: "
+        f"{limit}raise `clients` of the workload; lower `request_rate`."
+    )
+    yield reason("rate_not_kept", detail)

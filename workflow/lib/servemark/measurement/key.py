@@ -1,27 +1,26 @@
-"""The ledger's key: a normalised list of everything that decides a load point's figures, and nothing else.
+"""The ledger key: the sha256 of everything that decides a load point's results, and of nothing else.
 
-* model: the model's digest (every file's sha256)
-* environment: the environment's digest (every installed package)
+* model: digest of the model (sha256 of every file)
+* environment: digest of the environment (every installed package)
 * topology: nodes, devices per node, tensor/pipeline/data parallel size, replicas, executor, place of the client; balancing and routing
-  when they are not the first choice
-* options: the server's options, as ``--name`` would spell them (kebab case, no dashes in front), in any order
-* variables: the server's environment variables: the deployment's own over the cluster's over those of the shell that decide
-  (``servemark.variables.inherited``), wherever a value comes from
-* modules: what ``module load`` brings (the fabric's NCCL plugin, a compiler), in the order it is loaded
-* interface: the network between nodes as configured, when there is more than one node; else None
+  unless they have their default
+* options: the server's options, as ``--name`` spells them (kebab case, without dashes in front), in any order
+* variables: the server's environment variables, wherever a value comes from. The deployment's own take precedence over the cluster's, and
+  these over inherited ones that decide results (``servemark.variables.inherited``)
+* modules: what ``module load`` loads (the fabric's NCCL plugin, a compiler), in this order
+* interface: the configured network between nodes if there is more than one node; else None
 * hardware: accelerator; GPU names and memory, sorted; driver; CPU model and logical count; architecture
-* workload: what the prompts' kind states (``Prompts.key_part``: dataset, lengths), requests, warm-ups, client options; the number of client
-  processes when there are several, and ``ask`` when it is not the endpoint
+* workload: the prompts (``Prompts.key_part``: dataset, lengths), requests, warm-ups, client options; the number of client processes if
+  there are several, and ``ask`` unless it is the endpoint
 * load (concurrency, request rate), repetition, seed
 
-Never in the key: what is asked of a scheduler, ports, addresses, places, job ids, host names, secrets, names of run,
-deployment and workload, times.
+Never in the key: requests to a scheduler, ports, addresses, paths, job ids, host names, secrets, times, and the names of run, deployment
+and workload.
 
-Two spellings are made one only where the server gets the same words either way: ``max_model_len`` and
-``max-model-len``, the number 512 and the text "512". ``true`` (a bare flag) and ``"true"`` (an argument) stay two: a
-key that differs too often costs a measurement, one that differs too seldom shows a wrong number. For the same reason a
-variable or option is left out only when it is known to name a place; one that selects code, a network or a table of
-tunings stays, even when its value looks like a path (see ``variables/table.py``).
+Two spellings are normalised to one only if the server gets the same words either way: ``max_model_len`` and ``max-model-len``, the number
+512 and the text "512". ``true`` (a bare flag) and ``"true"`` (an argument) stay different. A key that differs too often costs a
+measurement; a key that differs too seldom shows a wrong number. So a variable or option is left out only if it is known to name a place.
+One that selects code, a network or a table of tunings stays, even if its value looks like a path (see ``variables/table.py``).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ PLACE_OPTIONS = frozenset({
     "label", "master-addr", "master-port", "metadata", "model", "node-rank", "port", "result-dir", "result-filename",
     "root-path", "served-model-name",
 })  # fmt: skip
-"""Options that say where or under which name a server, a client or its files live."""
+"""Options that name the place of a server, a client or its files, and nothing that decides results."""
 
 
 def deployment_parts(
@@ -56,8 +55,15 @@ def deployment_parts(
     modules: Sequence[str] = (),
     interface: str | None = None,
 ) -> dict[str, Any]:
-    """Return the deployment's share of the key, stable in content and order. ``hardware``: one node's; ValueError: see options."""
-    # Left out, so that keys from before there was a choice stay.
+    """Return the deployment's part of the key, stable in content and order.
+
+    Args:
+        hardware: one node's.
+
+    Raises:
+        ValueError: see :func:`normalise_options`.
+    """
+    # Defaults are left out: keys of measurements without these settings stay the same.
     first = {("balancing", "server"), ("routing", "round_robin")}
     return {
         "model": model_digest,
@@ -72,7 +78,7 @@ def deployment_parts(
 
 
 def hardware_part(hardware: Hardware) -> dict[str, Any]:
-    """Return what of the hardware decides figures: nodes that differ in it are not of one kind."""
+    """Return the properties of the hardware that decide results; nodes of one kind have the same."""
     return {
         "accelerator": hardware.accelerator,
         "gpus": sorted([gpu.name, gpu.memory_mib] for gpu in hardware.gpus),
@@ -84,10 +90,10 @@ def hardware_part(hardware: Hardware) -> dict[str, Any]:
 
 
 def point_parts(load: LoadPoint) -> dict[str, Any]:
-    """Return the load point's share of the ledger key."""
+    """Return the load point's part of the ledger key."""
     own = {"requests": load.requests, "warmups": load.warmups, "options": load.client_options}
     workload = load.prompts.key_part() | own
-    # Left out where they are the default, so that what was measured before there was a choice keeps its key.
+    # Defaults are left out, as in `deployment_parts`.
     workload |= {} if load.warmup_tokens is None else {"warmup_tokens": load.warmup_tokens}
     workload |= {"clients": load.clients} if load.clients > 1 else {}
     workload |= {"ask": load.ask} if load.ask != "endpoint" else {}
@@ -100,14 +106,22 @@ def point_parts(load: LoadPoint) -> dict[str, Any]:
 
 
 def digest(deployment: Mapping[str, Any], point: Mapping[str, Any]) -> str:
-    """Return the key: sha256 (hex) of both parts as canonical JSON; ValueError or TypeError if a part is not JSON (NaN included)."""
+    """Return the ledger key: sha256 (hex) of both parts as canonical JSON.
+
+    Raises:
+        TypeError, ValueError: a part is not JSON, for example NaN.
+    """
     parts = {"format": FORMAT, "deployment": deployment, "point": point}
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def normalise_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options in kebab case, sorted, without those that only name a place; ValueError: two spellings with different values."""
+    """Return options in kebab case, sorted, without ``PLACE_OPTIONS``.
+
+    Raises:
+        ValueError: two spellings of an option have different values.
+    """
     result: dict[str, Any] = {}
     for spelling, value in options.items():
         name = spelling.lstrip("-").replace("_", "-")
@@ -121,7 +135,7 @@ def normalise_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _word(value: Any) -> Any:
-    """Return a value as the command line would carry it; flags, lists and JSON objects keep their shape."""
+    """Return a value as a command line has it; flags, lists and JSON objects keep their shape."""
     if value is None or isinstance(value, bool | Mapping):
         return value
     if isinstance(value, list | tuple):

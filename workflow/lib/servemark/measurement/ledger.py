@@ -1,7 +1,7 @@
 """The ledger: a content-addressed store of finished measurements that are VALID or SUSPECT.
 
-One entry is a folder ``<root>/<first two digits of the key>/<key>/`` with ``measurement.json`` and ``raw.json``. It is
-written beside and renamed into place, so it exists whole or not at all, also when two jobs store the same key at once.
+An entry is a folder ``<root>/<first two digits of the key>/<key>/`` with ``measurement.json`` and ``raw.json``. ``store`` writes a draft
+next to it and renames the draft, so an entry is complete or absent, even if two jobs store the same key at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from servemark.records import Measurement, write_atomically
 RECORD, RAW = "measurement.json", "raw.json"
 KEEPABLE = ("VALID", "SUSPECT")
 PASSING = frozenset({"interrupted"})
-"""Reasons that come from the moment of the measurement and not from the load: a later run must not reuse such results."""
+"""Reasons that depend on the moment of the measurement and not on the load: a later run must not reuse such results."""
 
 
 def is_keepable(record: Measurement) -> bool:
@@ -31,27 +31,30 @@ def is_keepable(record: Measurement) -> bool:
 
 @dataclass(frozen=True)
 class StoredMeasurement:
-    """A checked entry. ``record`` is as it was stored: names of deployment and point are those of its first use."""
+    """A checked entry. ``record`` has the names of deployment and point of its first use."""
 
     record: Measurement
     raw: Path
 
     def copy_raw(self, destination: Path) -> None:
-        """Put the per-request results at ``destination``, atomically. A copy, so that the file's time is new."""
+        """Copy the per-request results to ``destination``, atomically; the copy has a new modification time."""
         write_atomically(destination, self.raw.read_bytes())
 
 
 class Ledger:
-    """The store under ``root``, made by the first ``store``; ``warnings`` name damaged entries, moved to ``<root>/damaged/``."""
+    """The store in ``root``, which the first ``store`` creates; ``warnings`` name damaged entries, moved to ``<root>/damaged/``."""
 
     def __init__(self, root: Path):
         self.root = Path(root)
         self.warnings: list[str] = []
 
     def find(self, key: str) -> StoredMeasurement | None:
-        """Return the entry of ``key`` after checking it, the raw file's sha256 included; None when there is none.
+        """Return the entry of ``key`` after checking it, the raw file's sha256 included; None without one.
 
-        A damaged entry is moved aside, adds to ``warnings`` and counts as none. One that cannot be read just now stays: ServemarkError.
+        Move a damaged entry aside, with a warning, and return None. Leave an entry in place that cannot be read now.
+
+        Raises:
+            ServemarkError: an entry cannot be read now.
         """
         entry = self._entry(key)
         if not entry.exists():
@@ -62,24 +65,25 @@ class Ledger:
             self._set_aside(entry, error)
             return None
         except OSError as error:
-            # A shared disk that does not respond now proves nothing about its files.
+            # The disk may be unreachable for now; its files may be intact.
             raise ServemarkError(
                 f"The stored measurement {entry} cannot be read: {error.strerror or error}.",
-                do="Run the same command again when the disk responds. Files of other users must be readable for you.",
+                do="Run the same command again when the disk responds. If another user stored it, ask for read permission.",
                 reason="ledger_unreadable",
             ) from None
 
     def store(self, key: str, record: Measurement, raw_path: Path) -> StoredMeasurement:
-        """Keep one measurement, unless a good entry exists; return the entry.
+        """Store one measurement, unless a good entry exists; return the entry.
 
-        ValueError: the record is INVALID or interrupted, has another key, or is not about ``raw_path``.
+        Raises:
+            ValueError: the record is INVALID or interrupted, has another key, or does not name ``raw_path`` by its sha256.
         """
         if not is_keepable(record):
             raise ValueError(f"this {record.verdict} measurement does not belong in the ledger")
         if record.key != key:
             raise ValueError(f"the record has the key {record.key}, not {key}")
         if file_sha256(raw_path) != record.raw_sha256:
-            raise ValueError(f"{raw_path} is not the raw file the record names")
+            raise ValueError(f"{raw_path} is not the raw file that the record names")
         entry = self._entry(key)
         entry.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(dir=entry.parent, prefix=".draft-"))
@@ -101,18 +105,24 @@ class Ledger:
         return StoredMeasurement(record, entry / RAW)
 
     def forget(self, key: str, raw_sha256: str | None) -> None:
-        """Set an entry aside that today's thresholds refuse, so that its point is measured again; only if its results have this sha256."""
+        """Move an entry aside if its results have this sha256: the current thresholds reject it, and its point must be measured again."""
         entry = self._entry(key)
         if raw_sha256 and (entry / RAW).exists() and file_sha256(entry / RAW) == raw_sha256:
-            self._set_aside(entry, ServemarkError("INVALID by today's thresholds."))
+            self._set_aside(entry, ServemarkError("It is INVALID by the current thresholds."))
 
     def has(self, key: str) -> bool:
-        """Return whether both files of an entry are there, good or damaged; nothing is read."""
+        """Return whether both files of an entry exist, good or damaged; read nothing."""
         return all((self._entry(key) / name).exists() for name in (RECORD, RAW))
 
     def missing(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """Return the keys with no usable entry, in the given order. Hash raw files, and move nothing: ``find`` does that."""
-        return tuple(key for key in keys if not self._looks_good(key))
+        """Return the keys without a usable entry, in the given order. Hash the raw files; move nothing."""
+        absent = []
+        for key in keys:
+            try:
+                self._checked(key)
+            except (ServemarkError, OSError):
+                absent.append(key)
+        return tuple(absent)
 
     def _entry(self, key: str) -> Path:
         if not re.fullmatch(r"[0-9a-f]{64}", key):
@@ -120,19 +130,13 @@ class Ledger:
         return self.root / key[:2] / key
 
     def _checked(self, key: str) -> StoredMeasurement:
-        """Read an entry; a file that cannot be read raises OSError, anything else that is wrong with it ServemarkError."""
+        """Read an entry; raise OSError for a file that cannot be read, ServemarkError for any other fault."""
         entry = self._entry(key)
-        (entry / RECORD).read_bytes()  # Record.read has one error for all of an unreadable file's causes
+        (entry / RECORD).read_bytes()  # Record.read raises ServemarkError for an unreadable file too.
         sha256, record = file_sha256(entry / RAW), Measurement.read(entry / RECORD)
         if (record.key, record.raw_sha256) != (key, sha256) or record.verdict not in KEEPABLE:
-            raise ServemarkError(f"{entry} holds a {record.verdict} measurement with the key {record.key} and results {sha256}.")
+            raise ServemarkError(f"{entry} contains a {record.verdict} measurement with the key {record.key} and the raw file {sha256}.")
         return StoredMeasurement(record, entry / RAW)
-
-    def _looks_good(self, key: str) -> bool:
-        try:
-            return bool(self._checked(key))
-        except (ServemarkError, OSError):
-            return False
 
     def _set_aside(self, entry: Path, error: Exception) -> None:
         damaged = self.root / "damaged"
@@ -140,15 +144,15 @@ class Ledger:
         place = Path(tempfile.mkdtemp(dir=damaged, prefix=f"{entry.name[:16]}-"))
         try:
             os.replace(entry, place / entry.name)
-        except FileNotFoundError:  # another process moved it first
+        except FileNotFoundError:  # Another process moved it first.
             place.rmdir()
         else:
             what = str(error).splitlines()[0]
-            self.warnings.append(f"A stored measurement was damaged and will be measured again: {what} Kept as {place}.")
+            self.warnings.append(f"A stored measurement cannot be used and its point is measured again: {what} It was moved to {place}.")
 
 
 def link_or_copy(source: Path, destination: Path) -> None:
-    """Make ``destination`` the same content: a hard link, or a copy where the file system cannot link."""
+    """Make ``destination`` a hard link to ``source``, or a copy if the file system cannot link."""
     try:
         os.link(source, destination)
     except OSError:

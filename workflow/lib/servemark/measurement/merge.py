@@ -1,4 +1,4 @@
-"""The result files of several client processes made one, before any percentile is computed."""
+"""Merge the result files of several client processes into one, before any percentile is computed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from servemark.measurement.raw import COUNTS, MEANS, TOTALS, Client, RawResult
 from servemark.measurement.statistics import span_of
 
 _SUMS = (*COUNTS, "request_rate", "max_concurrency")
-# Of distributions and of single seconds; those of the whole load follow from the requests, not from those of the parts.
+# Statistics of distributions and of single seconds: those of the whole load follow from its requests, not from those of the parts.
 _NOT_OF_PARTS = re.compile(r"(mean|median|std|p[\d.]+)_\w+_ms|max_output_tokens_per_s|max_concurrent_requests")
 
 Part = tuple[Mapping[str, Any], RawResult]
@@ -21,15 +21,15 @@ Samples = Sequence[tuple[float, float]]
 
 
 def merge(parts: Sequence[Part], cpu: Sequence[Samples]) -> dict[str, Any]:
-    """Return one result in the format of :mod:`servemark.measurement.raw`: lists joined, sums added, throughputs and means from the parts.
+    """Return one result in the format of :mod:`servemark.measurement.raw`: lists joined, counts added, throughputs and means recomputed.
 
-    The duration of a closed loop is that of its requests, from the first start to the last end: vLLM's own includes the time that a process
-    waited for the others. At a request rate it is vLLM's own, which the wait for the first arrival belongs to. Other values of several
-    processes stay where all are equal.
+    The duration of a closed loop is that of its requests, from the first start to the last end: vLLM's own duration includes the time that
+    a process waited for the others. At a request rate it is vLLM's own, which includes the wait for the first arrival. Other values stay
+    only if all processes have the same value.
 
     Args:
-        parts: of each process, its result file's JSON and content.
-        cpu: of each process, moments on the clock of its requests and CPU seconds since its start; kept within its measurement.
+        parts: JSON and content of each process's result file.
+        cpu: for each process, moments on the clock of its requests and CPU seconds since its start; kept within its measurement.
     """
     parts = [_timed(data, raw) for data, raw in parts]
     shares = [_share(raw, samples) for (_, raw), samples in zip(parts, cpu, strict=True)]
@@ -39,7 +39,7 @@ def merge(parts: Sequence[Part], cpu: Sequence[Samples]) -> dict[str, Any]:
 
 
 def _timed(data: Mapping[str, Any], raw: RawResult) -> Part:
-    """Return the part with the duration and the throughputs of its own requests, where no request rate was asked for."""
+    """Return the part with the duration and the throughputs of its own requests, if it has no request rate."""
     if data.get("request_rate") != "inf" or not raw.requests:
         return data, raw
     duration_s = span_of(raw.requests)
@@ -51,20 +51,20 @@ def _timed(data: Mapping[str, Any], raw: RawResult) -> Part:
 def _throughputs(data: Mapping[str, Any], duration_s: float) -> dict[str, float]:
     tokens_in, tokens_out = data["total_input_tokens"], data["total_output_tokens"]
     amounts = (data["completed"], tokens_out, tokens_in + tokens_out)
-    # A duration that is none is the verdict's to name.
+    # The verdict rejects a duration of 0.
     return {key: amount / duration_s if duration_s > 0 else 0.0 for key, amount in zip(TOTALS, amounts, strict=True)}
 
 
 def _share(raw: RawResult, samples: Samples) -> Client:
     begin, end = clients.window(raw) or (0.0, 0.0)
-    said = {name: value for name, value in vars(raw).items() if name != "clients"}
-    return Client(**said, cpu=tuple((moment, used) for moment, used in samples if begin <= moment <= end))
+    own = {name: value for name, value in vars(raw).items() if name != "clients"}
+    return Client(**own, cpu=tuple((moment, used) for moment, used in samples if begin <= moment <= end))
 
 
 def _entry(data: Mapping[str, Any], share: Client) -> dict[str, Any]:
-    said = {key: data[key] for key in (*COUNTS, "duration", *TOTALS, *MEANS) if key in data}
+    own = {key: data[key] for key in (*COUNTS, "duration", *TOTALS, *MEANS) if key in data}
     first = min((request.start for request in share.requests), default=0.0)
-    return {**said, "listed": len(share.requests), "first_start": first, "cpu": [list(sample) for sample in share.cpu]}
+    return {**own, "listed": len(share.requests), "first_start": first, "cpu": [list(sample) for sample in share.cpu]}
 
 
 def _joined(parts: Sequence[Mapping[str, Any]], shares: Sequence[Client]) -> dict[str, Any]:

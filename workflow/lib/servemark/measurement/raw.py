@@ -1,20 +1,22 @@
 """The benchmark client's per-request results, read from its ``--save-detailed`` JSON and checked.
 
-Format (vllm/benchmarks/serve.py, ``benchmark`` and ``main_async``): one JSON object with the client's totals and a list entry per request,
-failed requests included. ``input_lens`` and ``output_lens`` are tokens (0 output tokens for a failed request), ``errors`` texts (empty when
-it went well); ``ttfts`` (0.0 when no chunk came), ``itls`` (a list each) and ``start_times`` (monotonic clock) are seconds. vLLM 0.32 adds
+Format (vllm/benchmarks/serve.py, ``benchmark`` and ``main_async``): one JSON object with the client's totals and, in lists, an entry per
+request, failed ones included. ``input_lens`` and ``output_lens`` are tokens (0 output tokens for a failed request), ``errors`` texts (empty
+without an error); ``ttfts`` (0.0 without any chunk), ``itls`` (a list each) and ``start_times`` (monotonic clock) are seconds. vLLM 0.32
+adds
 
-* ``latencies``: seconds to the last chunk, or to the failure (vLLM's own functions: 0.0). For 0.25 it is ``ttft + sum(itls)``, the same.
-* ``queue_times``: seconds between a request's arrival and its start, in the client. Without a request rate all arrive at once, before
-  several processes wait for each other.
+* ``latencies``: seconds to the last chunk, or to the failure (vLLM's own functions: 0.0). For 0.25, ``ttft + sum(itls)`` is the same
+  number.
+* ``queue_times``: seconds between a request's arrival and its start, in the client. Without a request rate all requests arrive at once,
+  before several processes wait for each other.
 
-Several client processes share the load of one point; their files are merged into one (:mod:`servemark.measurement.merge`), with a further
-key ``clients``. It has an entry for each process, in the order of its requests in the lists: its own totals (``num_prompts`` to
-``mean_itl_ms``), ``listed`` (entries of the lists that are its own), ``first_start`` (start of its first request, on the same clock), and
-``cpu``: ``[moment, seconds]`` about once a second, the same clock and the CPU time that it had used since it was started.
+If several client processes share the load, :mod:`servemark.measurement.merge` merges their files into one with another key, ``clients``: an
+entry for each process, in the order of its requests in the lists. An entry has the process's own totals (``num_prompts`` to
+``mean_itl_ms``), ``listed`` (the number of its entries in the lists), ``first_start`` (start of its first request), and ``cpu``: ``[moment,
+seconds]`` about once a second, on the same clock, with the CPU time used since the process started.
 
-The file has no success flag. A request that failed has an error text, or, when the server answered with a status line
-without a reason phrase (``output.error = response.reason or ""``), an empty one and a TTFT of 0.0.
+The file has no success flag. A failed request has an error text. If the server responded with a status line without a reason phrase
+(``output.error = response.reason or ""``), the text is empty and the TTFT is 0.0.
 """
 
 from __future__ import annotations
@@ -29,7 +31,6 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from servemark.errors import ServemarkError
-from servemark.measurement.reason_row import rows
 
 COUNTS = ("num_prompts", "completed", "failed", "total_input_tokens", "total_output_tokens")
 TOTALS = ("request_throughput", "output_throughput", "total_token_throughput")
@@ -40,21 +41,8 @@ _Count = Annotated[int, Field(strict=True, ge=0)]
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
-ROWS = rows("INVALID",
-    non_finite=("The result file holds a number that is not finite.", "Read the client's log of this point, then run again."),
-    raw_broken=("The client's result file cannot be read.", "Read the client's log of this point."),
-    raw_empty=("The client's result file is empty.", "Read the client's log of this point."),
-    raw_extra=("The client's result file holds text after its end.", "Read the client's log of this point."),
-    raw_incomplete=("The client's result file lacks a key.", "Another version of vLLM may write another format."),
-    raw_lengths=("The lists of the client's result file have different lengths.", "Read the client's log of this point."),
-    raw_missing=("The client wrote no result file.", "Read the client's log of this point."),
-    raw_types=("A value of the client's result file is of another type.", "Another version of vLLM may write another format."),
-    raw_truncated=("The client's result file ends in the middle.", "Read the client's log of this point."),
-)  # fmt: skip
-
-
-class _Said(BaseModel):
-    """What the client, or one of its processes, says of its requests."""
+class _Totals(BaseModel):
+    """The totals that the client, or one of its processes, reports."""
 
     num_prompts: _Count
     completed: _Count
@@ -75,13 +63,13 @@ class _Said(BaseModel):
         return {key: getattr(self, key) for key in COUNTS[:3]} | {"duration_s": self.duration, "totals": totals}
 
 
-class _Entry(_Said):
+class _Entry(_Totals):
     listed: _Count
     first_start: _Number
     cpu: list[tuple[_Number, _Number]]
 
 
-class _File(_Said):
+class _File(_Totals):
     input_lens: list[_Count]
     output_lens: list[_Count]
     ttfts: list[_Number]
@@ -94,14 +82,14 @@ class _File(_Said):
 
 
 class RawError(ServemarkError):
-    """The client's result file cannot be used; ``reason`` says in one code why."""
+    """The client's result file cannot be used; ``reason`` is the code of the cause."""
 
     default_reason = "raw_broken"
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request; times in seconds, ``start`` on the client's monotonic clock, ``waited`` before it (None: not written down)."""
+    """One request; times in seconds, ``start`` on the client's monotonic clock, ``waited`` before it (None: not recorded)."""
 
     ok: bool
     input_tokens: int
@@ -116,7 +104,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Results:
-    """Requests, and what the client says of them. ``totals`` are the client's own sums, kept for comparison only."""
+    """Requests and the client's own totals, which are for comparison only."""
 
     num_prompts: int
     completed: int
@@ -140,7 +128,7 @@ class Client(Results):
 
 @dataclass(frozen=True)
 class RawResult(Results):
-    """The checked content of one result file. ``clients`` is empty in a file from before there were several."""
+    """The checked content of one result file. ``clients`` is empty for a file that vLLM's client wrote itself."""
 
     clients: tuple[Client, ...] = ()
 
@@ -151,16 +139,20 @@ def read_raw(path: Path) -> RawResult:
 
 
 def read_data(path: Path) -> tuple[dict[str, Any], RawResult]:
-    """Return one result file's JSON, and its checked content; raise RawError with a reason ``raw_*`` or ``non_finite``."""
+    """Return one result file's JSON and its checked content.
+
+    Raises:
+        RawError: with a reason ``raw_*`` or ``non_finite``.
+    """
     try:
         data = _parse(path.read_text(encoding="utf-8"))
         return data, _result(data)
     except FileNotFoundError:
-        what, reason = "The client wrote no result file", "raw_missing"
+        reason, what = "raw_missing", "The client wrote no result file"
     except (OSError, UnicodeDecodeError) as error:
-        what, reason = f"The result file cannot be read: {error}", "raw_broken"
-    except (ValidationError, _Bad) as error:
-        reason, what = (_fault(error) if isinstance(error, ValidationError) else error).args
+        reason, what = "raw_broken", f"The result file cannot be read: {error}"
+    except _Bad as error:
+        reason, what = error.args
     raise RawError(f"{what} ({path.name}).", look=str(path), do="Read the client's log of this point.", reason=reason)
 
 
@@ -174,52 +166,51 @@ def _parse(text: str) -> dict[str, Any]:
         raise _Bad("raw_empty", "The result file is empty")
 
     def refuse(constant: str) -> None:
-        raise _Bad("non_finite", f"The result file holds {constant}, which is no number")
+        raise _Bad("non_finite", f"The result file contains {constant}, which is not a finite number")
 
     try:
         data, end = json.JSONDecoder(parse_constant=refuse).raw_decode(body)
     except (ValueError, RecursionError) as error:
         if body.startswith("{") and not body.endswith("}"):
-            raise _Bad("raw_truncated", f"The result file ends in the middle: {error}") from None
+            raise _Bad("raw_truncated", f"The result file is truncated: {error}") from None
         raise _Bad("raw_broken", f"The result file is not JSON: {error}") from None
     if end != len(body):
         raise _Bad("raw_extra", "More text follows the first JSON document of the result file")
     if not isinstance(data, dict):
-        raise _Bad("raw_broken", f"The result file holds a {type(data).__name__}, not an object")
+        raise _Bad("raw_broken", f"The result file contains a {type(data).__name__}, not an object")
     return data
 
 
 def _fault(error: ValidationError) -> _Bad:
     errors = error.errors(include_url=False)
     if missing := [one["loc"][-1] for one in errors if one["type"] == "missing" and isinstance(one["loc"][-1], str)]:
-        return _Bad("raw_incomplete", f"The result file lacks {', '.join(map(str, missing))}; was --save-detailed given?")
+        return _Bad("raw_incomplete", f"The result file has no {', '.join(map(str, missing))}; the client needs --save-detailed")
     first = errors[0]
     place, huge = ".".join(map(str, first["loc"])), type(first["input"]) is int and first["type"].startswith("float")
     if first["type"] == "finite_number" or huge:
-        return _Bad("non_finite", f"{place} holds a number that is not finite")
-    return _Bad("raw_types", f"{place} holds {first['input']!r:.40}: {first['msg']}")
+        return _Bad("non_finite", f"{place} is not a finite number")
+    return _Bad("raw_types", f"{place} is {first['input']!r:.40}: {first['msg']}")
 
 
 def _result(data: dict[str, Any]) -> RawResult:
-    file = _File.model_validate(data)
+    try:
+        file = _File.model_validate(data)
+    except ValidationError as error:
+        raise _fault(error) from None
     lengths = {key: len(getattr(file, key)) for key in _LISTS if key in file.model_fields_set}
     if len(set(lengths.values())) > 1:
         text = ", ".join(f"{key} {length}" for key, length in lengths.items())
-        raise _Bad("raw_lengths", f"The per-request lists have other lengths: {text}")
+        raise _Bad("raw_lengths", f"The per-request lists have different lengths: {text}")
     latencies = file.latencies or [ttft + math.fsum(itls) for ttft, itls in zip(file.ttfts, file.itls, strict=True)]
     waits: Sequence[float | None] = file.queue_times or [None] * len(latencies)
     columns = (file.input_lens, file.output_lens, file.ttfts, file.itls, latencies, file.start_times, file.errors, waits)
-    # In the order of Request's fields, of which the first follows from two others.
+    # In the order of Request's fields; `ok` follows from error and TTFT.
     requests = tuple(Request(not row[6] and row[2] != 0.0, *row) for row in zip(*columns, strict=True))
-    return RawResult(**file.results(), requests=requests, clients=_clients(file.clients, requests))
-
-
-def _clients(entries: list[_Entry], requests: tuple[Request, ...]) -> tuple[Client, ...]:
-    found, begin = [], 0
-    for entry in entries:
+    clients, begin = [], 0
+    for entry in file.clients:
         end = begin + entry.listed
-        found.append(Client(**entry.results(), requests=requests[begin:end], cpu=tuple(entry.cpu)))
+        clients.append(Client(**entry.results(), requests=requests[begin:end], cpu=tuple(entry.cpu)))
         begin = end
-    if found and begin != len(requests):
+    if clients and begin != len(requests):
         raise _Bad("raw_lengths", f"The client processes list {begin} requests, the file {len(requests)}")
-    return tuple(found)
+    return RawResult(**file.results(), requests=requests, clients=tuple(clients))

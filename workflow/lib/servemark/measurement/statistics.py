@@ -1,4 +1,4 @@
-"""The results of one load point, recounted from its requests, and where the client's own totals differ.
+"""The results of one load point, recounted from its requests, and the client's own totals that differ from them.
 
 Every definition is that of ``vllm bench serve`` (``calculate_metrics`` in vllm/benchmarks/serve.py, vLLM 0.32): only completed requests
 count; percentiles are numpy's default (linear interpolation); the standard deviation is the population's (numpy's default, ddof=0).
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
@@ -17,8 +16,8 @@ from servemark.measurement.raw import Request, Results
 from servemark.records import Summary
 
 MS = 1000.0
-# Sums of thousands of float64 differ by far less when only the order of adding differs.
-SAME_FIGURE = 1e-6
+# Sums of thousands of float64 differ by far less when only the order of addition differs.
+SAME_RESULT = 1e-6
 
 
 @dataclass(frozen=True)
@@ -38,37 +37,44 @@ class Figures:
 
 
 def summarise(seconds: Sequence[float]) -> Summary | None:
-    """Return the distribution of latencies in milliseconds; None when there are none; ValueError if one is not finite."""
+    """Return the distribution of latencies in milliseconds; None without values.
+
+    Raises:
+        ValueError: a latency is not finite.
+    """
     if len(seconds) == 0:
         return None
     values = np.asarray([second * MS for second in seconds], dtype=np.float64)
     if not np.isfinite(values).all():
         raise ValueError("a latency is not a finite number")
-    p50, p95, p99 = (float(value) for value in np.percentile(values, [50, 95, 99]))
+    p50, p95, p99 = map(float, np.percentile(values, [50, 95, 99]))
     mean, std, largest = float(values.mean()), float(values.std()), float(values.max())
     return Summary(count=len(values), mean=mean, std=std, p50=p50, p95=p95, p99=p99, max=largest)
 
 
-def times_per_output_token(latencies: Sequence[float], ttfts: Sequence[float], output_tokens: Sequence[int]) -> list[float]:
-    """Return TPOT in seconds: (latency - ttft) / (output tokens - 1), of the requests with more than one output token."""
-    return [(latency - ttft) / (tokens - 1) for latency, ttft, tokens in zip(latencies, ttfts, output_tokens, strict=True) if tokens > 1]
+def latencies(good: Sequence[Request]) -> dict[str, list[float]]:
+    """Return all latencies of completed requests in seconds, by metric.
 
-
-def inter_token_latencies(itls: Sequence[Sequence[float]]) -> list[float]:
-    """Return ITL in seconds: the gaps between streamed chunks of all requests in one list."""
-    return list(chain.from_iterable(itls))
+    TPOT is (latency - TTFT) / (output tokens - 1), for requests with more than one output token. ITL are the gaps between streamed chunks.
+    """
+    return {
+        "ttft": [request.ttft for request in good],
+        "tpot": [(request.latency - request.ttft) / (request.output_tokens - 1) for request in good if request.output_tokens > 1],
+        "itl": [gap for request in good for gap in request.itls],
+        "e2el": [request.latency for request in good],
+    }
 
 
 def recount(duration_s: float, good: Sequence[Request]) -> Figures:
     """Return the results of the completed requests of one load point.
 
-    ValueError: a duration that is not positive, or a time that is not finite.
+    Raises:
+        ValueError: a duration that is not positive, or a time that is not finite.
     """
     if not duration_s > 0:
         raise ValueError(f"duration must be greater than 0 s, got {duration_s}")
-    total_input, output_tokens = sum(request.input_tokens for request in good), [request.output_tokens for request in good]
-    latencies, ttfts = [request.latency for request in good], [request.ttft for request in good]
-    total_output = sum(output_tokens)
+    total_input, total_output = sum(request.input_tokens for request in good), sum(request.output_tokens for request in good)
+    summaries = {f"{metric}_ms": summarise(seconds) for metric, seconds in latencies(good).items()}
     return Figures(
         duration_s=duration_s,
         total_input_tokens=total_input,
@@ -76,10 +82,7 @@ def recount(duration_s: float, good: Sequence[Request]) -> Figures:
         request_throughput=len(good) / duration_s,
         output_throughput=total_output / duration_s,
         total_throughput=(total_input + total_output) / duration_s,
-        ttft_ms=summarise(ttfts),
-        tpot_ms=summarise(times_per_output_token(latencies, ttfts, output_tokens)),
-        itl_ms=summarise(inter_token_latencies([request.itls for request in good])),
-        e2el_ms=summarise(latencies),
+        **summaries,
     )
 
 
@@ -88,11 +91,11 @@ def span_of(requests: Sequence[Request]) -> float:
     return max(request.start + request.latency for request in requests) - min(request.start for request in requests)
 
 
-def disagreements(said: Results, figures: Figures) -> list[str]:
+def disagreements(client: Results, figures: Figures) -> list[str]:
     """Return every total of the client that differs from ``figures``, recounted from its completed requests, with both numbers."""
     ours = {
-        "completed": len(said.good),
-        "failed": len(said.requests) - len(said.good),
+        "completed": len(client.good),
+        "failed": len(client.requests) - len(client.good),
         "total_input_tokens": figures.total_input_tokens,
         "total_output_tokens": figures.total_output_tokens,
         "request_throughput": figures.request_throughput,
@@ -100,12 +103,12 @@ def disagreements(said: Results, figures: Figures) -> list[str]:
         "total_token_throughput": figures.total_throughput,
         "mean_ttft_ms": figures.ttft_ms.mean if figures.ttft_ms else 0.0,
         "mean_itl_ms": figures.itl_ms.mean if figures.itl_ms else 0.0,
-        "first_start": min((request.start for request in said.requests), default=0.0),
+        "first_start": min((request.start for request in client.requests), default=0.0),
     }
-    client = {"completed": said.completed, "failed": said.failed, **said.totals}
-    return [f"{name} {theirs:g} (ours {ours[name]:g})" for name, theirs in client.items() if not same(ours[name], theirs)]
+    totals = {"completed": client.completed, "failed": client.failed, **client.totals}
+    return [f"{name} {theirs:g} (ours {ours[name]:g})" for name, theirs in totals.items() if not same(ours[name], theirs)]
 
 
 def same(ours: float, theirs: float) -> bool:
-    """Return whether two sums are one number."""
-    return math.isclose(ours, theirs, rel_tol=SAME_FIGURE, abs_tol=1e-9)
+    """Return whether two sums are equal within rounding."""
+    return math.isclose(ours, theirs, rel_tol=SAME_RESULT, abs_tol=1e-9)

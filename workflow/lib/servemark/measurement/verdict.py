@@ -1,7 +1,7 @@
 """The verdict on one load point: VALID, SUSPECT or INVALID, with every reason.
 
-The client's exit code says nothing (0 with not one request completed), nor do its totals: every figure is recounted
-from the per-request lists, and the client's own totals are only compared with ours.
+The client exits with 0 even if no request completed, and its totals can be wrong. So servemark recounts every result from the per-request
+lists, and uses the client's totals for comparison only.
 """
 
 from __future__ import annotations
@@ -11,57 +11,48 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from servemark.measurement import clients, rate, silence, statistics
-from servemark.measurement.facts import ServerFacts
-from servemark.measurement.raw import ROWS as RAW_ROWS
+from servemark.measurement import clients, silence, statistics
 from servemark.measurement.raw import RawError, RawResult, Request
-from servemark.measurement.reason_row import rows
+from servemark.measurement.reasons import reason
 from servemark.measurement.statistics import disagreements, recount, span_of
 from servemark.measurement.thresholds import Verdict as Thresholds
 from servemark.records import Failure, LoadPoint, Measurement, Reason
 
 Verdict = Literal["VALID", "SUSPECT", "INVALID"]
 
-# No model makes two tokens of one answer within this time (seconds): they were ready and waited to be sent or read.
+# Seconds. No model generates two tokens of one output this fast: both were ready and waited to be sent or read.
 BURST_GAP_S = 1e-4
-# perf_counter resolves nanoseconds; this only forgives the rounding of sums.
+# Seconds. perf_counter resolves nanoseconds; this allows for the rounding of sums only.
 CLOCK_SLACK_S = 1e-6
 
 
-ROWS = {
-    **rows("INVALID",
-        client_disagrees=("The client's totals differ from its own requests.",
-            "Compare the result file with the client's log; another vLLM may write another format."),
-        client_failed=("The benchmark client exited with an error.", "Read the client's log of this point."),
-        client_timeout=("The benchmark client did not end in time.",
-            "Allow the point more time, or ask for fewer requests or a lower load."),
-        clients_unaccounted=("The result file holds another number of client processes than configured.", "Run again."),
-        clock_odd=("The recorded times contradict each other.",
-            "Look for a clock or virtualisation problem on the client's node, then run again."),
-        no_output=("Completed requests have no output token.", "Send one request by hand and read the server's log."),
-        output_tokens_long=("Requests got more output tokens than configured.",
-            "Check that the client's options do not ask for other lengths."),
-        output_tokens_short=("Requests got fewer output tokens than configured.",
-            "Check `ignore-eos` and that input and output fit in `max-model-len`."),
-        requests_unaccounted=("The client sent another number of requests than configured.", "Read the client's log."),
-        server_changed=("The server was restarted during the point.", "Read its log, then run again."),
-        server_died=("The server ended during the point.", "Read the server's log; after fixing the cause run again."),
-        server_hung=("The server stopped responding during the point.", "Read the server's log; lower the load if it ran out of memory."),
-    ),
-    **rows("INVALID", "SUSPECT",
-        requests_failed=("Requests failed. SUSPECT if `verdict.max_failed_fraction` allows that many.",
-            "Read the errors in the raw result file and the server's log."),
-    ),
-    **rows("SUSPECT",
-        few_requests_per_slot=("Each slot of the concurrency served few requests, so ramp-up and tail weigh much.",
-            "Raise `requests`, so that each slot of the concurrency serves several."),
-        input_tokens_differ=("The prompts have another number of tokens than configured.",
-            "Check that client and server use the same tokenizer."),
-        tokens_in_bursts=("Many tokens arrived with no time after the one before, so latencies between tokens describe a delay elsewhere.",
-            "Free the machine of other work, or have more `clients` share the load."),
-        too_short=("The load took less time than `verdict.min_duration_s`.", "Raise `requests`, so that the point takes longer."),
-    ),
-}  # fmt: skip
+@dataclass(frozen=True)
+class ServerFacts:
+    """What servemark observed of server, client and job during one load point, in addition to the client's results.
+
+    ``same_process``: pid and start time of the server are the same before and after. ``client_exit_code``: None if it did not exit by
+    itself. ``interrupted``: what stopped all of them for a time, from Slurm's record or an earlier verdict.
+    """
+
+    same_process: bool
+    died: str | None = None
+    hung: str | None = None
+    client_exit_code: int | None = None
+    client_timed_out: bool = False
+    interrupted: str | None = None
+
+    @classmethod
+    def of(cls, record: Measurement) -> ServerFacts:
+        """Return the facts of an earlier measurement, from the reasons in its record."""
+        details = {reason.code: reason.detail for reason in record.reasons}
+        return cls(
+            same_process="server_changed" not in details,
+            died=details.get("server_died"),
+            hung=details.get("server_hung"),
+            client_exit_code=record.client_exit_code,
+            client_timed_out="client_timeout" in details,
+            interrupted=details.get(silence.INTERRUPTED),
+        )
 
 
 @dataclass(frozen=True)
@@ -70,30 +61,27 @@ class Judgement:
 
     verdict: Verdict
     reasons: tuple[Reason, ...]
-    completed: int
-    failed: int
-    figures: statistics.Figures | None
+    completed: int = 0
+    failed: int = 0
+    figures: statistics.Figures | None = None
     client_cpu: float | None = None
 
 
 def judge(raw: RawResult | RawError, asked: LoadPoint, thresholds: Thresholds, server: ServerFacts) -> Judgement:
-    """Decide whether the results of one load point may be shown. ``raw``: from ``read_raw``, or the error it raised."""
+    """Return the verdict on the results of one load point. ``raw``: from ``read_raw``, or the error that it raised."""
     reasons = list(_server_reasons(server))
     if isinstance(raw, RawError):
-        reasons.append(RAW_ROWS[raw.reason].found(raw.what))
-        return Judgement("INVALID", tuple(reasons), completed=0, failed=0, figures=None)
+        return Judgement("INVALID", (*reasons, reason(raw.reason, raw.what)))
     good = raw.good
-    failed = len(raw.requests) - len(good)
     reasons += _request_reasons(raw, good, asked, thresholds)
-    odd = next(filter(None, (_odd_clock(said.duration_s, said.good) for said in (raw, *raw.clients))), None)
     figures = None
-    if odd:
-        reasons.append(ROWS["clock_odd"].found(odd))
+    if odd := next(filter(None, (_odd_clock(part.duration_s, part.good) for part in (raw, *raw.clients))), None):
+        reasons.append(reason("clock_odd", odd))
     else:
         figures = recount(raw.duration_s, good)
-        reasons += _figure_reasons(raw, good, figures, asked, thresholds)
+        reasons += _result_reasons(raw, good, figures, asked, thresholds)
         reasons += clients.reasons(raw.clients, raw.duration_s, thresholds)
-        reasons += rate.reasons(raw, asked, thresholds)
+        reasons += clients.rate_reasons(raw, asked, thresholds)
         if server.interrupted is None:
             reasons += silence.reasons(raw, asked)
     severities = {one.severity for one in reasons}
@@ -103,72 +91,70 @@ def judge(raw: RawResult | RawError, asked: LoadPoint, thresholds: Thresholds, s
         verdict,
         tuple(reasons),
         completed=len(good),
-        failed=failed,
+        failed=len(raw.requests) - len(good),
         figures=None if verdict == "INVALID" else figures,
         client_cpu=round(busiest[1], 4) if busiest else None,
     )
 
 
 def judged(record: Measurement, judgement: Judgement) -> Measurement:
-    """Return the record with this verdict and these figures in place of its own; everything else stays."""
+    """Return the record with this verdict and these results in place of its own; everything else stays."""
     found = {f.name: getattr(judgement, f.name) for f in fields(judgement) if f.name != "figures"}
     found |= {"client_cpu": None} if judgement.figures is None else {}
     return record.model_copy(update=found | {f.name: getattr(judgement.figures, f.name, None) for f in fields(statistics.Figures)})
 
 
 def not_measured(record: Measurement, failure: Failure) -> Measurement:
-    """Return the INVALID record of a load point that was never measured because an earlier stage failed."""
+    """Return the INVALID record of a load point that was not measured because an earlier stage failed."""
     why = Reason(code=failure.reason, severity="INVALID", detail=failure.detail)
-    judgement = Judgement("INVALID", (why,), completed=0, failed=0, figures=None)
-    return judged(record.model_copy(update={"failure": failure}), judgement)
+    return judged(record.model_copy(update={"failure": failure}), Judgement("INVALID", (why,)))
 
 
 def _server_reasons(server: ServerFacts) -> Iterator[Reason]:
     if server.died:
-        yield ROWS["server_died"].found(server.died)
+        yield reason("server_died", server.died)
     if server.hung:
-        yield ROWS["server_hung"].found(server.hung)
+        yield reason("server_hung", server.hung)
     if not server.same_process:
-        yield ROWS["server_changed"].found("The server's process at the end is not the one at the start.")
+        yield reason("server_changed", "The server's process at the end is not the process at the start.")
     if server.client_timed_out:
-        yield ROWS["client_timeout"].found("The benchmark client did not end in time and was stopped.")
+        yield reason("client_timeout", "The benchmark client did not end in time; servemark stopped it.")
     elif server.client_exit_code != 0:
         code = server.client_exit_code
-        yield ROWS["client_failed"].found("The client never exited." if code is None else f"The client exited with {code}.")
+        yield reason("client_failed", "The benchmark client did not exit." if code is None else f"The benchmark client exited with {code}.")
     if server.interrupted:
-        yield silence.ROWS[silence.INTERRUPTED].found(server.interrupted)
+        yield reason(silence.INTERRUPTED, server.interrupted)
 
 
 def _request_reasons(raw: RawResult, good: list[Request], asked: LoadPoint, thresholds: Thresholds) -> Iterator[Reason]:
-    accounted, failed = len(raw.requests), len(raw.requests) - len(good)
-    if {accounted, raw.num_prompts} != {asked.requests}:
-        detail = f"{asked.requests} requests were asked for; the client reports {raw.num_prompts} and lists {accounted}."
-        yield ROWS["requests_unaccounted"].found(detail)
+    listed, failed = len(raw.requests), len(raw.requests) - len(good)
+    if {listed, raw.num_prompts} != {asked.requests}:
+        detail = f"{asked.requests} requests were configured; the client reports {raw.num_prompts} and lists {listed}."
+        yield reason("requests_unaccounted", detail)
     if len(raw.clients) != asked.clients and (raw.clients or asked.clients > 1):
-        detail = f"{asked.clients} client processes were asked for; the result file holds {len(raw.clients)}."
-        yield ROWS["clients_unaccounted"].found(detail)
+        detail = f"{asked.clients} client processes were configured; the result file contains {len(raw.clients)}."
+        yield reason("clients_unaccounted", detail)
     if failed:
-        fraction = failed / accounted
+        fraction = failed / listed
         first = next((request.error for request in raw.requests if request.error.strip()), "no error text")
-        detail = f"{failed} of {accounted} requests failed ({fraction:.1%}); first: {first.strip().splitlines()[-1]:.200}"
-        allowed = fraction <= thresholds.max_failed_fraction
-        yield ROWS["requests_failed"].found(detail, "SUSPECT" if allowed else "INVALID")
-    silent = sum(request.output_tokens == 0 for request in good)
+        detail = f"{failed} of {listed} requests failed ({fraction:.1%}); first error: {first.strip().splitlines()[-1]:.200}"
+        yield reason("requests_failed", detail, "SUSPECT" if fraction <= thresholds.max_failed_fraction else "INVALID")
+    empty = sum(request.output_tokens == 0 for request in good)
     if not good:
-        yield ROWS["no_output"].found("Not one request completed.")
-    elif silent:
-        yield ROWS["no_output"].found(f"{silent} of {len(good)} completed requests have no output token.")
-    # Failed requests are judged by requests_failed; here the completed ones must have been answered in full.
+        yield reason("no_output", "No request completed.")
+    elif empty:
+        yield reason("no_output", f"{empty} of {len(good)} completed requests have no output token.")
+    # Completed requests only: `requests_failed` covers the others.
     numbers = [number for number, request in enumerate(raw.requests) if request.ok]
     outputs = [asked.prompts.expected_output_tokens(number) for number in numbers]
     wanted, got, tolerance = sum(outputs), sum(request.output_tokens for request in good), thresholds.output_tokens_tolerance
     over = [request.output_tokens - each for request, each in zip(good, outputs, strict=True)]
     short, long = sum(tokens < 0 for tokens in over), sum(tokens > 0 for tokens in over)
-    text = f"{len(good)} completed requests gave {got} output tokens; {wanted} were asked for"
+    text = f"{len(good)} completed requests got {got} output tokens; expected {wanted}"
     if got < wanted * (1 - tolerance) or (tolerance == 0 and short):
-        yield ROWS["output_tokens_short"].found(f"{text} ({short} requests too short).")
+        yield reason("output_tokens_short", f"{text} ({short} outputs are too short).")
     if got > wanted * (1 + tolerance) or (tolerance == 0 and long):
-        yield ROWS["output_tokens_long"].found(f"{text} ({long} requests too long).")
+        yield reason("output_tokens_long", f"{text} ({long} outputs are too long).")
     prompts = [
         (request.input_tokens, own + asked.prefix_tokens)
         for request, number in zip(good, numbers, strict=True)
@@ -176,11 +162,11 @@ def _request_reasons(raw: RawResult, good: list[Request], asked: LoadPoint, thre
     ]
     got, wanted = sum(found for found, _ in prompts), sum(expected for _, expected in prompts)
     if abs(got - wanted) > thresholds.input_tokens_tolerance * wanted:
-        yield ROWS["input_tokens_differ"].found(f"Prompts hold {got} tokens; {wanted} were asked for.")
+        yield reason("input_tokens_differ", f"The prompts contain {got} tokens; expected {wanted}.")
 
 
 def _odd_clock(duration_s: float, good: list[Request]) -> str | None:
-    """Return what is impossible in the times, or None. Starts are compared with each other: their zero is arbitrary."""
+    """Return what is impossible in the times, or None. Starts are only compared with each other: their zero is arbitrary."""
     if not duration_s > 0:
         return f"The client's duration is {duration_s} s."
     for number, request in enumerate(good):
@@ -193,20 +179,24 @@ def _odd_clock(duration_s: float, good: list[Request]) -> str | None:
     return None
 
 
-def _figure_reasons(
+def _result_reasons(
     raw: RawResult, good: list[Request], figures: statistics.Figures, asked: LoadPoint, thresholds: Thresholds
 ) -> Iterator[Reason]:
     if differ := [*disagreements(raw, figures), *clients.own_disagreements(raw)]:
-        yield ROWS["client_disagrees"].found(f"The client's totals differ from its own requests: {', '.join(differ)}.")
+        yield reason("client_disagrees", f"The client's totals differ from its own requests: {', '.join(differ)}.")
     if figures.duration_s < thresholds.min_duration_s:
-        yield ROWS["too_short"].found(f"The load took {figures.duration_s:.2f} s; {thresholds.min_duration_s:g} s asked.")
+        yield reason("too_short", f"The measurement took {figures.duration_s:.2f} s; expected at least {thresholds.min_duration_s:g} s.")
     if asked.concurrency and len(good) / asked.concurrency < thresholds.min_requests_per_slot:
-        least = f"fewer than {thresholds.min_requests_per_slot:g} per slot, so ramp-up and tail weigh much."
-        yield ROWS["few_requests_per_slot"].found(f"{len(good)} requests over concurrency {asked.concurrency}: {least}")
+        detail = (
+            f"{len(good)} requests at concurrency {asked.concurrency} are fewer than {thresholds.min_requests_per_slot:g} per slot, so "
+            "ramp-up and ramp-down distort the results."
+        )
+        yield reason("few_requests_per_slot", detail)
     gaps = [gap for request in good for gap in request.itls]
     burst = sum(gap < BURST_GAP_S for gap in gaps) / len(gaps) if gaps else 0.0
     if burst > thresholds.max_burst_fraction:
-        yield ROWS["tokens_in_bursts"].found(
-            f"{burst:.0%} of the tokens arrived with no time after the one before: server or client was held up (a busy machine, or "
-            "one client process for too many streams), so TTFT and the times between tokens describe the hold-up.",
+        detail = (
+            f"{burst:.0%} of the tokens arrived at the same time as the previous one. The server or the client was delayed (busy machine, "
+            "or too many streams for one client process), so TTFT and the times between tokens include this delay."
         )
+        yield reason("tokens_in_bursts", detail)

@@ -8,7 +8,7 @@ logarithm, so that every machine counts alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from servemark.measurement import statistics
-from servemark.measurement.raw import RawError, RawResult, read_raw
+from servemark.measurement.raw import RawError, read_raw
 from servemark.records import Measurement
 from servemark.report import charts, formatting
 
@@ -82,21 +82,12 @@ def _metrics(results: _Results) -> dict[str, Bins]:
             raw = read_raw(path)
         except RawError:
             continue
-        for metric, seconds in _latencies(raw):
+        for metric, seconds in statistics.latencies(raw.good).items():
             # No time is negative, but a damaged file may state one.
             values = np.maximum(np.asarray(seconds, dtype=np.float64) * statistics.MS, 0.0)
             samples[metric].setdefault(record.deployment, []).append(values)
     pooled = {metric: {name: np.concatenate(parts) for name, parts in of.items()} for metric, of in samples.items()}
     return {metric: bins(of) for metric, of in pooled.items() if sum(map(len, of.values()))}
-
-
-def _latencies(raw: RawResult) -> Iterator[tuple[str, Sequence[float]]]:
-    good = [request for request in raw.requests if request.ok]
-    latencies, ttfts = [request.latency for request in good], [request.ttft for request in good]
-    yield "ttft", ttfts
-    yield "tpot", statistics.times_per_output_token(latencies, ttfts, [request.output_tokens for request in good])
-    yield "itl", statistics.inter_token_latencies([request.itls for request in good])
-    yield "e2el", latencies
 
 
 def bins(samples: Mapping[str, np.ndarray]) -> Bins:

@@ -1,46 +1,199 @@
-"""The last stage of a run: pass, or set INVALID measurements aside and fail."""
+"""The last stage of a run: pass, or move INVALID measurements aside and fail, so that the next run measures only these points again.
+
+A point that is INVALID twice for the same reasons with the same ledger key becomes a hole: the report names it, and no run measures it
+again. So does a point that ``accept_invalid`` matches. A reason outside the load point, such as the allocation's time limit, never makes a
+hole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import fnmatch
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from servemark.errors import ServemarkError
-from servemark.measurement import quarantine
 from servemark.measurement.ledger import Ledger
+from servemark.measurement.reasons import DEFAULT_REMEDY, OUTSIDE, remedy
 from servemark.progress import Progress
 from servemark.records import Check, Measurement, write_atomically
 from servemark.report import table
 
+QUOTED_LINES = 3
 
-def gate(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_invalid: bool | Sequence[str], progress: Progress) -> Check:
-    """Set INVALID measurements aside and fail, or pass and name the holes; write summary.txt either way.
+
+@dataclass(frozen=True)
+class Decision:
+    """What happens to one record, and why."""
+
+    path: Path
+    record: Measurement
+    action: Literal["keep", "move", "hole"]
+    why: str = ""
+
+
+def check(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_invalid: bool | Sequence[str], progress: Progress) -> Check:
+    """Move INVALID measurements aside and fail, or pass with a list of holes; write summary.txt either way.
+
+    A record and its raw file move to ``rejected/<deployment>/<point>.<n>.json`` and ``.raw``; n counts a point's rejections from 1.
+
+    Args:
+        accept_invalid: True, or glob patterns on ``deployment/point``: INVALID points that become holes at once.
 
     Raises:
-        ServemarkError: at least one measurement has to be made again.
+        ServemarkError: servemark has to measure at least one point again.
     """
     found = {path: Measurement.read(path) for path in records}
-    answer = quarantine.gate(found, run_folder / "rejected", accept_invalid)
-    for path in answer.moved.values():
-        rejected = Measurement.read(path)
-        ledger.forget(rejected.key, rejected.raw_sha256)
-    name = run_folder.name
-    lines = [table.text_table(table.tidy(list(found.values()))), ""]
-    if answer.table:
-        lines += [answer.table, ""]
-    lines += [
+    rejected = run_folder / "rejected"
+    decisions = decide(found, _read_rejected(rejected, {record.deployment for record in found.values()}), accept_invalid)
+    moved, holes = ([decision for decision in decisions if decision.action == action] for action in ("move", "hole"))
+    for decision in moved:
+        reject(decision.path, decision.record, rejected)
+        ledger.forget(decision.record.key, decision.record.raw_sha256)
+    details = _details(moved, holes, rejected)
+    lines = [
+        *(table.text_table(table.tidy(list(found.values()))), ""),
+        *([details, ""] if details else []),
         f"report        {run_folder / 'report.html'}",
         f"measurements  {run_folder / 'measurements.csv'} and .parquet",
-        f"archive       {run_folder / 'archive' / f'{name}.tar.zst'}",
+        f"archive       {run_folder / 'archive' / f'{run_folder.name}.tar.zst'}",
     ]
     write_atomically(run_folder / "summary.txt", "\n".join(lines) + "\n")
-    if not answer.passed:
+    if moved:
         raise ServemarkError(
-            f"{len(answer.moved)} of {len(found)} measurements are INVALID. They are excluded from all results and were moved to "
-            f"{run_folder / 'rejected'}.\n{answer.table}",
+            f"{len(moved)} of {len(found)} measurements are INVALID.\n{details}",
             look=str(run_folder / "report.html"),
             do="Fix the cause and rerun the same command: only these points are measured again.",
             reason="invalid_measurements",
         )
-    progress.say(f"{answer.valid} VALID, {answer.suspect} SUSPECT, {len(answer.holes)} accepted holes")
-    return Check(run=name, valid=answer.valid, suspect=answer.suspect, holes=answer.holes)
+    verdicts = [record.verdict for record in found.values()]
+    valid, suspect = verdicts.count("VALID"), verdicts.count("SUSPECT")
+    progress.say(f"{valid} VALID, {suspect} SUSPECT, {len(holes)} accepted holes")
+    return Check(run=run_folder.name, valid=valid, suspect=suspect, holes=tuple(map(_hole, holes)))
+
+
+def decide(
+    records: Mapping[Path, Measurement], rejected: Iterable[Measurement], accept_invalid: bool | Sequence[str]
+) -> tuple[Decision, ...]:
+    """Return what happens to each record, sorted by deployment and point. ``rejected``: records of earlier rejections."""
+    patterns = accept_invalid if not isinstance(accept_invalid, bool) else ["*"] if accept_invalid else []
+    seen = {(_name(record), record.key, reason_codes(record)) for record in rejected if not _skipped(record)}
+    decisions = []
+    for path, record in sorted(records.items(), key=lambda item: (item[1].deployment, item[1].load.name)):
+        name, codes = _name(record), reason_codes(record)
+        if record.verdict != "INVALID":
+            decisions.append(Decision(path, record, "keep"))
+        elif any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            decisions.append(Decision(path, record, "hole", "accepted by accept_invalid"))
+        elif (name, record.key, codes) in seen and not codes & OUTSIDE and not _skipped(record):
+            decisions.append(Decision(path, record, "hole", "INVALID again for the same reason"))
+        else:
+            decisions.append(Decision(path, record, "move"))
+    return tuple(decisions)
+
+
+def _skipped(record: Measurement) -> bool:
+    """Return whether the point was not measured because the server ended in an earlier point."""
+    return record.failure is not None and record.failure.stage == "measure" and not record.client_argv
+
+
+def reason_codes(record: Measurement) -> frozenset[str]:
+    """Return the codes that make a record INVALID; for a failed deployment, its failure's code alone."""
+    if record.failure:
+        return frozenset({record.failure.reason})
+    return frozenset(reason.code for reason in record.reasons if reason.severity == "INVALID")
+
+
+def _read_rejected(rejected: Path, deployments: Iterable[str]) -> Iterator[Measurement]:
+    """Yield the records of earlier rejections; skip records that cannot be read."""
+    for path in sorted(path for name in deployments for path in (rejected / _plain(name)).glob("*.json")):
+        with contextlib.suppress(ServemarkError):
+            yield Measurement.read(path)
+
+
+def reject(path: Path, record: Measurement, rejected: Path) -> Path:
+    """Move one record and its raw file aside; return the record's new path.
+
+    The record moves last, in one rename: if the process dies earlier, the next run's final check completes the move.
+    """
+    folder = rejected / _plain(record.deployment)
+    folder.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while any((folder / f"{_plain(record.load.name)}.{number}{end}").exists() for end in (".json", ".raw")):
+        number += 1
+    target = folder / f"{record.load.name}.{number}.json"
+    raw = path.parent / _plain(record.raw) if record.raw else None
+    if raw and raw.exists():
+        # Not .json: each .json file in this folder is a record.
+        place = target.with_suffix(".raw")
+        shutil.move(raw, place)
+        record.model_copy(update={"raw": place.name}).write(path)
+    shutil.move(path, target)
+    return target
+
+
+def _plain(name: str) -> str:
+    if not name or name in (".", "..") or Path(name).name != name:
+        raise ServemarkError(f"{name!r} in a measurement's record is not a plain name.", reason="record_broken")
+    return name
+
+
+def _name(record: Measurement) -> str:
+    return f"{record.deployment}/{record.load.name}"
+
+
+def _causes(record: Measurement) -> list[tuple[str, str, str, str]]:
+    """Return (reason, detail with quoted log lines, log, remedy) of each cause of an INVALID record."""
+    if record.failure:
+        failure = record.failure
+        quote = "".join(f"\n{line.strip()}" for line in failure.quote[:QUOTED_LINES])
+        return [(failure.reason, failure.detail + quote, failure.log or "-", failure.remedy or remedy(failure.reason))]
+    log = f"{record.attempt}/server.log" if record.attempt else "-"
+    if record.attempt and not {"server_died", "server_hung", "server_changed"} & reason_codes(record):
+        # RUN/deployments/NAME/attempts/NUMBER
+        run_folder = record.attempt.partition("/deployments/")[0]
+        log = f"{run_folder}/logs/measure/{record.deployment}/{record.load.name}.log"
+    return [(reason.code, reason.detail, log, remedy(reason.code)) for reason in record.reasons if reason.severity == "INVALID"] or [
+        ("unknown", "The record contains no reason.", log, DEFAULT_REMEDY)
+    ]
+
+
+def _hole(decision: Decision) -> dict[str, str]:
+    causes = _causes(decision.record)
+    return {
+        "deployment": decision.record.deployment,
+        "point": decision.record.load.name,
+        "reason": ", ".join(reason for reason, *_ in causes),
+        "detail": f"{' '.join(detail for _, detail, *_ in causes)} ({decision.why})".replace("\n", " | "),
+    }
+
+
+def _details(moved: Sequence[Decision], holes: Sequence[Decision], rejected: Path) -> str:
+    parts = []
+    if moved:
+        parts += [
+            f"INVALID ({len(moved)}): excluded from all results and moved to {rejected}. The next run measures only these points again. A "
+            "point that is INVALID again for the same reason then becomes a hole.",
+            *_rows(moved),
+        ]
+    if holes:
+        parts += [
+            f"Holes ({len(holes)}): points without results. The report names them, and the next run does not measure them.",
+            *_rows(holes),
+            f"To measure a hole again after fixing its cause, delete {rejected.parent}/deployments/DEPLOYMENT/points/POINT.json and "
+            f"{rejected}/DEPLOYMENT/POINT.*",
+        ]
+    return "\n".join(parts)
+
+
+def _rows(decisions: Sequence[Decision]) -> Iterator[str]:
+    """Yield a line with point and reason for each cause, then detail, log and remedy."""
+    width = max(len(_name(decision.record)) for decision in decisions)
+    for decision in decisions:
+        for reason, detail, log, do in _causes(decision.record):
+            yield f"  {_name(decision.record):<{width}}  {reason}{f' ({decision.why})' if decision.why else ''}"
+            detail = detail.replace("\n", f"\n  {'':<{width}}      | ")
+            yield from (f"  {'':<{width}}    {label}: {text}" for label, text in (("detail", detail), ("log", log), ("remedy", do)))

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from servemark.errors import ServemarkError
 from servemark.measurement import verdict
-from servemark.measurement.facts import ServerFacts
 from servemark.measurement.ledger import file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
 from servemark.measurement.statistics import recount as figures_of
 from servemark.measurement.thresholds import Verdict
+from servemark.measurement.verdict import ServerFacts
 from servemark.records import Failure, Measurement, PlannedPoint
 from servemark.report.gather import RunRecords
 from servemark.verification.stated import Difference
