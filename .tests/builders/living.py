@@ -9,8 +9,7 @@ from pathlib import Path
 from servemark.cli.live import Jobs, Living, living
 from servemark.deployment import attempts
 from servemark.processes import identity as processes
-from servemark.records import write_atomically
-from servemark.records.endpoint import EndpointStatus
+from servemark.records import EndpointStatus, write_atomically
 from servemark.supervisor import KeeperSpec, KeeperState
 from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, Trouble
 from snakemake_executor_plugin_slurm_guarded.queries import Job

@@ -1,4 +1,4 @@
-"""From records to a table, a page, an archive and the gate.
+"""From records to a table, a page, an archive and the final check.
 
 Input: every record of the run. Output: accounting.json of each deployment, measurements.csv and .parquet, report.html,
 archive/RUN.tar.zst and, if nothing is left to measure again, check.json.

@@ -20,6 +20,7 @@ from servemark.errors import ConfigError, StageFailed
 from servemark.processes import identity as processes
 from servemark.records import (
     Cluster,
+    EndpointStatus,
     Failure,
     Node,
     Plan,
@@ -29,7 +30,6 @@ from servemark.records import (
     Topology,
     write_atomically,
 )
-from servemark.records.endpoint import EndpointStatus
 from servemark.run import serve
 from servemark.supervisor import KeeperSpec, KeeperState
 

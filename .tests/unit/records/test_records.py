@@ -18,8 +18,7 @@ from servemark.errors import (
     StageFailed,
     WeightsRefused,
 )
-from servemark.records import ALL_RECORDS, Check, Cluster, Gpu, Record, Topology, utc_now, write_atomically
-from servemark.records.endpoint import EndpointStatus, Held
+from servemark.records import ALL_RECORDS, Check, Cluster, EndpointStatus, Gpu, Held, Record, Topology, utc_now, write_atomically
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path):

@@ -21,8 +21,7 @@ from servemark.deployment import attempts
 from servemark.deployment.hold import STATUS
 from servemark.errors import ServemarkError
 from servemark.processes.identity import Identity
-from servemark.records import Cluster
-from servemark.records.endpoint import EndpointStatus
+from servemark.records import Cluster, EndpointStatus
 from servemark.run.serve import FOLDER as SERVING
 from servemark.supervisor import KeeperState
 from snakemake_executor_plugin_slurm_guarded import journal, queries, reasons

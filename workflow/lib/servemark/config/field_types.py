@@ -18,7 +18,7 @@ from servemark.config.reserved import CLIENT_OPTIONS, SERVE_OPTIONS, kebab, refu
 from servemark.environments import lockfiles
 from servemark.files import folder_name
 from servemark.records.base import MOST, Count
-from servemark.records.workload import PREFIX
+from servemark.records.load_point import PREFIX
 from servemark.variables import table
 from servemark.weights import hub_source
 from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret

@@ -1,4 +1,4 @@
-"""Workloads of the configuration: a union by ``dataset`` of what is sent (``records/workload.py``) and how much of it at once."""
+"""Workloads of the configuration: a union by ``dataset`` of what is sent (``records/load_point.py``) and how much of it at once."""
 
 from __future__ import annotations
 

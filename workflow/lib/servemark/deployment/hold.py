@@ -22,8 +22,7 @@ from servemark.deployment.watch import Load, scraper
 from servemark.errors import StageFailed
 from servemark.planning import exposure
 from servemark.processes import identity
-from servemark.records import Cluster, Failure, Ready, utc_now, write_atomically
-from servemark.records.endpoint import EndpointStatus, Held
+from servemark.records import Cluster, EndpointStatus, Failure, Held, Ready, utc_now, write_atomically
 from servemark.supervisor import ownership
 
 STAGE = "hold_endpoint"

@@ -1,7 +1,7 @@
-"""Every record that one stage writes and another reads: typed, versioned, written atomically.
+"""Records that one stage writes and another reads: JSON files with ``kind`` and ``version``, typed and written atomically.
 
-A record is a JSON file with ``kind`` and ``version``. Reading one of another kind, of another version or with unknown
-keys is an error: conditions are checked in the record, never assumed from the file's existence.
+Reading a record of another kind or version, or with unknown keys, is an error. A stage checks the content of a record, not only that the
+file exists.
 """
 
 from servemark.records.base import Failure, Record, RecordT, Strict, utc_now, write_atomically
@@ -9,7 +9,9 @@ from servemark.records.deployment import (
     Cluster,
     DaemonState,
     Endpoint,
+    EndpointStatus,
     Fabric,
+    Held,
     Node,
     Part,
     RayNode,
@@ -21,14 +23,20 @@ from servemark.records.deployment import (
     StartupPhase,
     Stopped,
 )
-from servemark.records.endpoint import EndpointStatus, Held
 from servemark.records.inputs import Environment, EnvironmentCheck, Gpu, Hardware, Interface, KernelTools, Manifest, ModelFile, Sources
-from servemark.records.load_point import LoadPoint
-from servemark.records.measurement import Accounting, Check, JobAccount, Measurement, Reason, Summary
+from servemark.records.load_point import AnyPrompts, LoadPoint, Prompts, RandomPrompts
+from servemark.records.measurement import (
+    Accounting,
+    Check,
+    JobAccount,
+    Measurement,
+    Reason,
+    ServerTimeline,
+    Summary,
+    Timeline,
+)
 from servemark.records.plan import Estimate, Plan, PlannedPoint, Plans, record_files
-from servemark.records.timeline import ServerTimeline, Timeline
 from servemark.records.topology import Topology
-from servemark.records.workload import AnyPrompts, Prompts, RandomPrompts
 
 ALL_RECORDS = tuple(kind for kind in list(globals().values()) if isinstance(kind, type) and issubclass(kind, Record) and kind.KIND)
 

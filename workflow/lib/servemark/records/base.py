@@ -1,4 +1,4 @@
-"""How a record is read, checked and written."""
+"""Read, check and write records."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from servemark.errors import ServemarkError
 from servemark.files import storage
 
 MOST = 10**9
-"""Upper bound of everything that is counted, and of seconds: 32 years."""
+"""Upper bound of counts and of seconds (32 years)."""
 Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
 
 
 class Strict(BaseModel):
-    """Base of all parts: unknown keys refused, values frozen."""
+    """Base of all parts: refuses unknown keys, and its values are frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 class Failure(Strict):
-    """Why a stage of a deployment failed. A failure travels through the later stages' records to report and gate."""
+    """Why a stage of a deployment failed. Each later stage copies it into its record, so report and final check find it."""
 
     stage: str = Field(description="rule that failed, e.g. await_ready")
     reason: str = Field(description="stable snake_case code, e.g. server_exited")
     detail: str = Field(description="what happened, in a sentence")
-    log: str | None = Field(default=None, description="log file to look at, relative to the checkout")
+    log: str | None = Field(default=None, description="log file that shows the cause, relative to the checkout")
     quote: tuple[str, ...] = Field(default=(), description="log lines that state the cause, verbatim")
     remedy: str | None = Field(default=None, description="what to do next")
 
@@ -44,7 +44,7 @@ class Record(Strict):
 
     @classmethod
     def read(cls: type[RecordT], path: str | os.PathLike[str]) -> RecordT:
-        """Read and check one record; raise ServemarkError if it is missing, of another kind or version, or does not fit the type."""
+        """Read and check one record; raise ServemarkError if it is missing, or of another kind, version or type."""
         again = "Delete it and run snakemake again."
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -54,7 +54,7 @@ class Record(Strict):
                 return cls.model_validate(known)
             fault = f"kind {kind!r} version {version!r}; expected {cls.KIND!r} version {cls.VERSION}."
         except FileNotFoundError:
-            again = "Run snakemake again: it makes missing files."
+            again = "Run snakemake again: it creates missing files."
             raise ServemarkError(f"The record {path} is missing.", do=again, reason="record_missing") from None
         # ValueError: not JSON, or a value that does not fit its type.
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -63,9 +63,9 @@ class Record(Strict):
 
     @classmethod
     def upgraded(cls, data: Any, version: Any) -> dict[str, Any] | None:  # noqa: ARG003 - for the subclasses
-        """Return the content of a record of an older version in the form of this one; None for a version that cannot be read.
+        """Return the content of a record of an older version in the form of this version; None if this class cannot read that version.
 
-        ``data`` may be anything: its errors of key and type are those of a broken record.
+        ``data`` may be any JSON. KeyError, TypeError and AttributeError mean that the record is broken.
         """
         return None
 
@@ -75,7 +75,7 @@ class Record(Strict):
         return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write atomically: a reader sees the whole record or none."""
+        """Write the record atomically: a reader finds all of it or nothing."""
         write_atomically(path, self.to_json())
 
 
@@ -83,7 +83,7 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes, mode: int = 0o644) -> None:
-    """Write ``content``, text as UTF-8, to a temporary file beside ``path``, flush it to disk and rename it into place."""
+    """Write ``content`` (text as UTF-8) to a temporary file next to ``path``, flush it to disk and rename it."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -100,5 +100,5 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, mode: i
 
 
 def utc_now() -> str:
-    """Return the time as records state it: UTC, ISO 8601, to the millisecond."""
+    """Return the time in the format of records: UTC, ISO 8601, milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""A live deployment, stage by stage."""
+"""A live deployment, stage by stage, and a served endpoint."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class DaemonState(Strict):
 
 
 class Node(Strict):
-    """One node of the allocation as it was found when the deployment began."""
+    """One node of the allocation at the start of the deployment."""
 
-    name: str = Field(description="as the scheduler names it; this machine's host name without one")
-    host: str = Field(description="what the node calls itself")
+    name: str = Field(description="name in the scheduler; without a scheduler, this machine's host name")
+    host: str = Field(description="the node's own host name")
     address: str = Field(description="IPv4 address on the chosen interface")
     interface: str
-    devices: int = Field(description="devices for ranks that the allocation has there")
-    cuda_visible_devices: str | None = Field(default=None, description="CUDA_VISIBLE_DEVICES there; null: it was not set")
+    devices: int = Field(description="devices that the allocation has there for ranks")
+    cuda_visible_devices: str | None = Field(default=None, description="CUDA_VISIBLE_DEVICES there; null: not set")
     cpu_count: int
     memory_gib: float
     shm_gib: float
@@ -42,19 +42,19 @@ class Node(Strict):
     python: str = Field(description="version of the model environment's interpreter there")
     vllm: str
     ray: str | None = None
-    ports: tuple[int, ...] = Field(default=(), description="ports that were free on this address")
-    leftovers: tuple[str, ...] = Field(default=(), description="processes of earlier attempts that were ended there")
+    ports: tuple[int, ...] = Field(default=(), description="free ports on this address")
+    leftovers: tuple[str, ...] = Field(default=(), description="processes of earlier attempts that servemark ended there")
 
 
 class Part(Strict):
-    """What one replica has on one node."""
+    """The part of one replica on one node."""
 
     node: int = Field(description="index into the cluster's nodes")
-    devices: tuple[int, ...] = Field(description="which of the node's devices")
+    devices: tuple[int, ...] = Field(description="indices of the node's devices")
 
 
 class Replica(Strict):
-    """One server of a deployment, on its own part of the allocation. The first part's node is its head."""
+    """One server of a deployment on its own part of the allocation. The node of its first part is the head."""
 
     name: str = Field(description="r0, r1, ...")
     parts: tuple[Part, ...]
@@ -62,7 +62,7 @@ class Replica(Strict):
 
 
 class RayNode(Strict):
-    """One node of a Ray cluster, as Ray itself reports it."""
+    """One node of a Ray cluster, as Ray reports it."""
 
     host: str
     address: str
@@ -73,44 +73,44 @@ class RayNode(Strict):
 
 class _Stage(Strict):
     deployment: str
-    replay: bool = Field(default=False, description="the ledger lacks no point: nothing is started")
+    replay: bool = Field(default=False, description="all points are in the ledger: nothing is started")
     failure: Failure | None = None
-    attempt: str | None = Field(default=None, description="folder of this attempt: supervisor's state and logs")
+    attempt: str | None = Field(default=None, description="folder of this attempt with the supervisor's state and logs")
 
 
 class Cluster(_Stage, Record):
-    """Live record: the deployment holds its nodes, and its Ray clusters, if it has any, are up. Written by start_cluster."""
+    """Live record: the deployment owns its nodes, and its Ray clusters (if any) are up. start_cluster writes it."""
 
     KIND = "cluster"
-    job_id: str | None = Field(default=None, description="the scheduler's job; None without a scheduler")
-    ends_at: str | None = Field(default=None, description="when the allocation's time is over")
-    nodes: tuple[Node, ...] = Field(default=(), description="the servers' nodes in order, then the client's own if it has one")
+    job_id: str | None = Field(default=None, description="the scheduler's job; null without a scheduler")
+    ends_at: str | None = Field(default=None, description="end of the allocation's time")
+    nodes: tuple[Node, ...] = Field(default=(), description="the servers' nodes in order, then the client's own node (if any)")
     replicas: tuple[Replica, ...] = ()
-    model_path: str | None = Field(default=None, description="where the servers read the model, on every node")
+    model_path: str | None = Field(default=None, description="folder from which the servers read the model, on every node")
     ray_nodes: tuple[RayNode, ...] = ()
-    seconds: float = Field(default=0.0, description="from the beginning to the passed gate, waiting for the machine left out")
+    seconds: float = Field(default=0.0, description="from the start to the passed Ray cluster check, without waiting for the machine")
 
 
 class Fabric(Record):
-    """All ranks reach each other: an all-reduce with the variables that the server will get. Written by check_fabric; kept."""
+    """Result of an all-reduce between all ranks with the server's variables. check_fabric writes it; it is kept."""
 
     KIND = "fabric"
     deployment: str
     replay: bool = False
-    needed: bool = Field(default=False, description="false on one node: nothing was checked")
+    needed: bool = Field(default=False, description="false on one node, where nothing is checked")
     failure: Failure | None = None
     attempt: str | None = None
     backend: str | None = Field(default=None, description="nccl or gloo")
     ranks: int = 0
-    transport: tuple[str, ...] = Field(default=(), description="how ranks reach each other, in the library's own words")
+    transport: tuple[str, ...] = Field(default=(), description="connection between ranks, as the library reports it")
     interfaces: tuple[str, ...] = ()
     bytes: int = Field(default=0, description="size of the reduced tensor")
-    seconds: float | None = Field(default=None, description="median of one all-reduce")
+    seconds: float | None = Field(default=None, description="median time of one all-reduce")
     bus_gib_per_s: float | None = Field(default=None, description="2 (n-1)/n bytes / seconds, as nccl-tests; GiB/s")
 
 
 class ServerPlace(Strict):
-    """One replica's server: its address and its process under the supervisor."""
+    """One replica's server: its address, and its process under the supervisor."""
 
     replica: str
     daemon: str
@@ -120,7 +120,7 @@ class ServerPlace(Strict):
 
 
 class _Served(_Stage):
-    url: str | None = Field(default=None, description="the one address: the server's, or the router's, where there is one")
+    url: str | None = Field(default=None, description="address for clients: the router's if there is one, else the server's")
     served_name: str | None = None
     key_file: str | None = None
     servers: tuple[ServerPlace, ...] = ()
@@ -128,16 +128,16 @@ class _Served(_Stage):
 
 
 class Endpoint(_Served, Record):
-    """Live record: the server's process is running. Written by serve_model."""
+    """Live record: the server's process is running. serve_model writes it."""
 
     KIND = "endpoint"
     started_at: str | None = None
     compile_cache: CompileCache | None = Field(default=None, description="as in startup.json")
-    compile_cache_folder: str | None = Field(default=None, description="where servers that came up are noted; None: they are not")
+    compile_cache_folder: str | None = Field(default=None, description="folder in which servemark notes servers that started; null: none")
 
 
 class Ready(_Served, Record):
-    """Live record: the server returned a real completion. Written by await_ready."""
+    """Live record: the server returned a real completion. await_ready writes it."""
 
     KIND = "ready"
     client_node: str | None = None
@@ -153,7 +153,7 @@ class StartupPhase(Strict):
 
 
 class ReplicaStartup(Strict):
-    """How one of several servers came up."""
+    """Start-up of one of several servers."""
 
     replica: str
     node: str
@@ -163,7 +163,7 @@ class ReplicaStartup(Strict):
 
 
 class Startup(Record):
-    """How the server came up, and what it said of its memory. Written by await_ready; kept."""
+    """Start-up of the server, and the memory that it reported. await_ready writes it; it is kept."""
 
     KIND = "startup"
     deployment: str
@@ -174,27 +174,60 @@ class Startup(Record):
     seconds_to_first_token: float | None = Field(default=None, description="process start to the first generated token")
     phases: tuple[StartupPhase, ...] = ()
     observed: dict[str, float] = Field(default={}, description="from the log: weights_gib, kv_cache_gib, kv_cache_tokens, max_concurrency")
-    differences: dict[str, float] = Field(default={}, description="observed over estimated, per figure")
-    all_reduce: tuple[str, ...] = Field(default=(), description="of tensor parallel ranks, in the log's words and order")
+    differences: dict[str, float] = Field(default={}, description="observed / estimated value of each number")
+    all_reduce: tuple[str, ...] = Field(default=(), description="between tensor parallel ranks, with the log's names and order")
     log: str | None = None
-    replicas: tuple[ReplicaStartup, ...] = Field(default=(), description="each server, if several; the values above are the last one's")
-    nodes: tuple[Node, ...] = Field(default=(), description="those of cluster.json, which does not outlive the deployment")
-    placement: tuple[Replica, ...] = Field(default=(), description="which replica has which devices of which node")
+    replicas: tuple[ReplicaStartup, ...] = Field(default=(), description="each of several servers; the values above are the last one's")
+    nodes: tuple[Node, ...] = Field(default=(), description="copied from cluster.json, which is deleted with the deployment")
+    placement: tuple[Replica, ...] = Field(default=(), description="devices of each replica on each node")
     ray_nodes: tuple[RayNode, ...] = ()
     servers: tuple[ServerPlace, ...] = ()
     router: ServerPlace | None = None
     client_node: str | None = None
     compile_cache: CompileCache | None = Field(
         default=None,
-        description="compiled code before the start: `none` (a fresh folder was asked for), `empty`, `other` (of other models or options), "
-        "`filled` (by the same model and options); null: not known, the deployment's variables name the places",
+        description="compiled code before the start: `none` (a fresh folder was configured), `empty`, `other` (other models or options), "
+        "`filled` (same model and options); null: not known, because the deployment's variables name the folders",
     )
 
 
 class Stopped(_Stage, Record):
-    """How the deployment ended. Written by stop_deployment."""
+    """End of the deployment. stop_deployment writes it."""
 
     KIND = "stopped"
     daemons: tuple[DaemonState, ...] = ()
-    leftovers: tuple[str, ...] = Field(default=(), description="processes that were still there and had to be ended")
+    leftovers: tuple[str, ...] = Field(default=(), description="processes that still ran and that servemark ended")
     seconds: float = 0.0
+
+
+class EndpointStatus(Record):
+    """Heartbeat of a served endpoint. hold_endpoint writes it every few seconds; no rule reads it."""
+
+    KIND = "endpoint_status"
+    deployment: str
+    state: Literal["held", "silent", "ended"] = Field(description="silent: alive, but a server does not respond to /metrics")
+    at: str = Field(description="time of this record, UTC")
+    since: str = Field(description="start of serving")
+    ends_at: str | None = Field(default=None, description="end of the allocation's time; null without an allocation")
+    url: str | None = None
+    served_name: str | None = None
+    nodes: tuple[str, ...] = ()
+    job_id: str | None = None
+    attempt: str | None = None
+    finished: int = Field(default=0, description="requests completed since serving began")
+    running: int = Field(default=0, description="requests in the servers now, queued ones included")
+    why: str | None = Field(default=None, description="why it ended, as the supervisor reports it")
+
+
+class Held(Record):
+    """Regular end of a served endpoint. hold_endpoint writes it; the next run removes it when it begins."""
+
+    KIND = "held"
+    deployment: str
+    attempt: str
+    why: Literal["stop_requested", "out_of_time"]
+    since: str | None = Field(default=None, description="null: the endpoint ended before it was ready")
+    until: str
+    finished: int = Field(default=0, description="requests completed, as of the last heartbeat")
+    daemons: tuple[DaemonState, ...] = ()
+    leftovers: tuple[str, ...] = Field(default=(), description="processes that servemark had to end")

@@ -1,4 +1,4 @@
-"""What a run finds or makes before it starts anything: sources, hardware, environments, models."""
+"""Inputs of a run: sources, hardware, environments, models."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Interface(Strict):
 
 
 class Hardware(Record):
-    """What the machine that will run the model is. Written by probe_hardware."""
+    """Hardware of the machine that runs the model. probe_hardware writes it."""
 
     KIND = "hardware"
     accelerator: Literal["cpu", "cuda"]
     host: str
     cpu_model: str
-    cpu_count: int = Field(description="logical CPUs this process may use")
+    cpu_count: int = Field(description="logical CPUs that the probe may use")
     memory_gib: float
     shm_gib: float = Field(description="size of /dev/shm")
     architecture: str
@@ -39,14 +39,12 @@ class Hardware(Record):
     os: str
     glibc: str
     gpus: tuple[Gpu, ...] = Field(default=(), description="usable ones, in the order of CUDA_VISIBLE_DEVICES, else of nvidia-smi")
-    hidden_gpus: int = Field(default=0, description="how many more the machine has, which CUDA_VISIBLE_DEVICES hides")
-    cuda_visible_devices: str | None = Field(default=None, description="CUDA_VISIBLE_DEVICES as the probe found it; null: it was not set")
+    hidden_gpus: int = Field(default=0, description="number of further GPUs that CUDA_VISIBLE_DEVICES hides")
+    cuda_visible_devices: str | None = Field(default=None, description="CUDA_VISIBLE_DEVICES of the probe; null: not set")
     driver: str | None = None
-    cuda: str | None = Field(default=None, description="highest CUDA version the driver can do")
-    gpu_topology: str | None = Field(
-        default=None, description="nvidia-smi topo -m, hidden GPUs too; null: none, or the probe had a part of the GPUs"
-    )
-    worked_out: dict[str, str] = Field(default={}, description="source of each number that a probe with a part of the node derived")
+    cuda: str | None = Field(default=None, description="highest CUDA version that the driver supports")
+    gpu_topology: str | None = Field(default=None, description="nvidia-smi topo -m, with hidden GPUs; null: none, or only some were probed")
+    worked_out: dict[str, str] = Field(default={}, description="source of each number that a probe on a part of the node derived")
     interfaces: tuple[Interface, ...] = ()
     nofile: int
     nproc: int
@@ -59,37 +57,37 @@ class Hardware(Record):
 
 
 class Environment(Record):
-    """An interpreter with vLLM, Ray and torch. Written by build_environment."""
+    """An interpreter with vLLM, Ray and torch. build_environment writes it."""
 
     KIND = "environment"
     name: str
     origin: Literal["lock", "prefix"]
-    digest: str = Field(description="sha256 over what was installed; the ledger's environment identity")
+    digest: str = Field(description="sha256 of all that was installed; the environment's identity in the ledger")
     prefix: str
     python: str = Field(description="path of the interpreter")
     lock: str | None = None
     packages: int
-    installed: str | None = Field(default=None, description="sha256 over the distributions of one built here")
-    bytecode: str | None = Field(default=None, description="folder in which Python keeps its compiled modules; null: next to their sources")
-    seconds: float = Field(description="time this build took; 0 when an existing one was used")
+    installed: str | None = Field(default=None, description="sha256 of the distributions, if servemark built the environment")
+    bytecode: str | None = Field(default=None, description="folder of Python's compiled modules; null: next to their sources")
+    seconds: float = Field(description="time of the build; 0 for an existing environment")
     size_mib: float
 
 
 class KernelTools(Strict):
-    """What FlashInfer has, or finds on the node, to get the kernels that vLLM calls."""
+    """Means of FlashInfer to get the kernels that vLLM calls: precompiled ones, or a compiler on the node."""
 
     flashinfer: str | None = Field(default=None, description="version of flashinfer-python; null: not installed")
     precompiled: bool = Field(default=False, description="flashinfer-jit-cache of the same version is installed")
-    sampler: bool = Field(default=False, description="whether vLLM uses FlashInfer's sampler unless told otherwise")
-    nvcc: str | None = Field(default=None, description="the CUDA compiler that FlashInfer would call; null: none")
-    nvcc_cuda: str | None = Field(default=None, description="CUDA version of that compiler, as it reports it")
-    headers_cuda: str | None = Field(default=None, description="CUDA version of the headers next to it")
-    ninja: str | None = Field(default=None, description="the ninja in the PATH; null: none")
-    compiler: str | None = Field(default=None, description="the C++ compiler (CXX, or c++ in the PATH); null: none")
+    sampler: bool = Field(default=False, description="whether vLLM uses FlashInfer's sampler by default")
+    nvcc: str | None = Field(default=None, description="CUDA compiler that FlashInfer would call; null: none")
+    nvcc_cuda: str | None = Field(default=None, description="CUDA version that this compiler reports")
+    headers_cuda: str | None = Field(default=None, description="CUDA version of the headers next to the compiler")
+    ninja: str | None = Field(default=None, description="ninja in the PATH; null: none")
+    compiler: str | None = Field(default=None, description="C++ compiler (CXX, or c++ in the PATH); null: none")
 
 
 class EnvironmentCheck(Record):
-    """What the environment says of itself on the node. Written by check_environment."""
+    """What the environment reports on the node. check_environment writes it."""
 
     KIND = "environment_check"
     name: str
@@ -99,13 +97,13 @@ class EnvironmentCheck(Record):
     torch: str
     torch_cuda: str | None
     ray: str | None
-    router: bool | None = Field(default=None, description="whether vllm-router is there; null: it was not asked")
+    router: bool | None = Field(default=None, description="whether vllm-router is installed; null: not checked")
     nccl: str | None = None
     vllm_platform: str
-    tensor_on: Literal["cpu", "cuda"] | None = Field(default=None, description="where torch added two numbers; cpu of a CUDA build: no GPU")
-    serve_options: tuple[str, ...] = Field(default=(), description="every option `vllm serve --help=all` knows, without dashes")
-    variables: tuple[str, ...] = Field(default=(), description="every VLLM_ variable that vllm/envs.py lists; none: it was not asked")
-    kernels: KernelTools | None = Field(default=None, description="null: no CUDA build, or not looked up")
+    tensor_on: Literal["cpu", "cuda"] | None = Field(default=None, description="where torch can compute; cpu with a CUDA build: no GPU")
+    serve_options: tuple[str, ...] = Field(default=(), description="every option of `vllm serve --help=all`, without dashes")
+    variables: tuple[str, ...] = Field(default=(), description="every VLLM_ variable in vllm/envs.py; empty: not checked")
+    kernels: KernelTools | None = Field(default=None, description="null: no CUDA build, or not checked")
     warnings: tuple[str, ...] = ()
 
 
@@ -118,19 +116,19 @@ class ModelFile(Strict):
 
 
 class Manifest(Record):
-    """A model at an exact revision. Written by stage_weights."""
+    """A model at an exact revision. stage_weights writes it."""
 
     KIND = "manifest"
     name: str
     source: str
     path: str = Field(description="directory with the files")
-    digest: str = Field(description="sha256 over the sorted (path, size, sha256) lines; the ledger's model identity")
+    digest: str = Field(description="sha256 of the sorted (path, size, sha256) lines; the model's identity in the ledger")
     files: tuple[ModelFile, ...]
     bytes: int
     config: dict[str, Any] = Field(description="the model's config.json")
-    weight_bytes: int | None = Field(description="sum of the safetensors files' tensor bytes; null: random weights, none are stored")
-    parameters: int = Field(description="number of parameters: from the safetensors headers, or from the shape where there are none")
-    load_format: Literal["auto", "dummy"] = Field(default="auto", description="dummy: random weights; config and tokenizer alone")
+    weight_bytes: int | None = Field(description="bytes of all tensors in the safetensors files; null: random weights, none are stored")
+    parameters: int = Field(description="number of parameters: from the safetensors headers, else from the model's shape")
+    load_format: Literal["auto", "dummy"] = Field(default="auto", description="dummy: random weights; only config and tokenizer are files")
 
 
 class GivenFile(Strict):
@@ -142,16 +140,14 @@ class GivenFile(Strict):
 
 
 class Sources(Record):
-    """What a run's main process was started from. Written at its start, copied into the folder of every attempt that it makes."""
+    """Code and configuration of a run. The main process writes it at its start and copies it into the folder of each attempt."""
 
     KIND = "sources"
     servemark: str = Field(description="version")
-    commit: str | None = Field(default=None, description="of the checkout, 40 hexadecimal digits")
+    commit: str | None = Field(default=None, description="commit of the checkout, 40 hexadecimal digits")
     why: str | None = Field(default=None, description="why there is no commit")
-    dirty: bool | None = Field(default=None, description="tracked files differ from the commit, or code is untracked; None: no commit")
-    changes: int = Field(default=0, description="number of such files")
+    dirty: bool | None = Field(default=None, description="tracked files differ from the commit, or code is untracked; null: no commit")
+    changes: int = Field(default=0, description="number of these files")
     changed: tuple[str, ...] = Field(default=(), description="their names, at most 100")
-    changes_sha256: str | None = Field(
-        default=None, description="sha256 of a line `SHA256  NAME` for each by name, `deleted  NAME` for a deleted one"
-    )
-    configuration: tuple[GivenFile, ...] = Field(default=(), description="the given files, later ones take precedence; without --config")
+    changes_sha256: str | None = Field(default=None, description="sha256 of the sorted lines `SHA256  NAME` or `deleted  NAME`")
+    configuration: tuple[GivenFile, ...] = Field(default=(), description="configuration files, the last takes precedence; without --config")

@@ -1,18 +1,74 @@
-"""One load on a deployment; plan and measurement embed the same record."""
+"""One load on a deployment, and what its requests contain: one class of prompts for each ``dataset``.
+
+Configuration, plan, ledger key, command line of the client, and measurement share these classes; plan and measurement embed one record.
+To add a kind of prompts, write a class here and a class in ``config/workload.py``, and name both in the unions below them.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from servemark.records.base import Strict
-from servemark.records.workload import AnyPrompts
+from servemark.records.base import Count, Strict
+
+PREFIX = "random-prefix-len"
+"""Option of the client: number of shared tokens, drawn once, in front of each prompt's own ``input_tokens``.
+
+Source: vllm/benchmarks/datasets, RandomDataset, ``total_input_len = prefix_len + int(input_len)`` (0.32.0).
+"""
+
+
+class Prompts(Strict):
+    """Base of all kinds. Planning uses ``input_tokens`` and ``output_tokens`` as upper bounds of prompts and outputs."""
+
+    dataset: str
+    input_tokens: Count
+    output_tokens: Count
+
+    @abstractmethod
+    def client_arguments(self) -> list[str]:
+        """Return the arguments of ``vllm bench serve`` that select these prompts and the lengths of their outputs."""
+
+    def key_part(self) -> dict[str, Any]:
+        """Return the prompts' part of the ledger key: everything that decides the requests, and no name of a file or folder."""
+        return self.model_dump()
+
+    def expected_input_tokens(self, request: int) -> int | None:
+        """Return the expected length of prompt number ``request`` (from 0) without a shared prefix, tokens; None: not checked."""
+        return self.input_tokens
+
+    def expected_output_tokens(self, request: int) -> int:
+        """Return the expected length of an output, tokens. ``request``: see ``expected_input_tokens``."""
+        return self.output_tokens
+
+    def prefix_tokens(self, client_options: Mapping[str, Any]) -> int:
+        """Return the number of shared tokens in front of each prompt's own."""
+        return 0
+
+
+class RandomPrompts(Prompts):
+    """Random tokens of fixed length."""
+
+    dataset: Literal["random"] = Field(description="source of the prompts: `random` (random tokens of fixed length)")
+    input_tokens: Count = Field(description="prompt length, tokens; `client_options.random-prefix-len: N` adds N shared ones")
+    output_tokens: Count = Field(description="output length, tokens; the end-of-text token is ignored")
+
+    def client_arguments(self) -> list[str]:
+        lengths = ["--random-input-len", str(self.input_tokens), "--random-output-len", str(self.output_tokens)]
+        return ["--dataset-name", self.dataset, *lengths]
+
+    def prefix_tokens(self, client_options: Mapping[str, Any]) -> int:
+        return int(str(client_options.get(PREFIX) or 0))
+
+
+AnyPrompts = Annotated[RandomPrompts, Field(discriminator="dataset")]
 
 
 class LoadPoint(Strict):
-    """What is sent to a deployment, and how: prompts, concurrency or request rate, repetition and seed."""
+    """The requests to a deployment: prompts, concurrency or request rate, repetition and seed."""
 
     name: str = Field(description="WORKLOAD-cCONCURRENCY-rREPETITION, or WORKLOAD-qRATE-rREPETITION")
     workload: str = Field(description="its name in the configuration")
@@ -23,16 +79,14 @@ class LoadPoint(Strict):
     seed: int = Field(description="of the prompts, 0 to 2**31 - 1")
     requests: int
     warmups: int
-    warmup_tokens: int | None = Field(
-        default=None, description="output tokens of a warm-up, at most; none: vLLM's own warm-ups with full outputs"
-    )
+    warmup_tokens: int | None = Field(default=None, description="output tokens of a warm-up; none: vLLM's own warm-ups, full outputs")
     client_options: dict[str, Any] = {}
     clients: int = Field(default=1, description="processes of the client that share the load")
-    ask: Literal["endpoint", "replica"] = Field(default="endpoint", description="one address, or the first replica past the router")
+    ask: Literal["endpoint", "replica"] = Field(default="endpoint", description="the endpoint's address, or only its first replica")
 
     @property
     def prefix_tokens(self) -> int:
-        """Tokens that all prompts begin with, before their own."""
+        """Shared tokens in front of each prompt's own."""
         return self.prompts.prefix_tokens(self.client_options)
 
     @property
@@ -52,8 +106,8 @@ _RENAMED = {"point": "name", "asked": "requests", "options": "client_options"}
 def embed(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return a planned point or a measurement of version 1 in the form of version 2, with its load point under ``load``.
 
-    Version 1 knew random prompts only and spelled the load point out among its other keys; a measurement held a part of it in
-    ``key_parts`` alone.
+    Version 1 has random prompts only, and the load point's values among its other keys. In a measurement some of them are in
+    ``key_parts`` only.
     """
     own = {_RENAMED.get(name, name): value for name, value in flat.items()}
     shape = flat["key_parts"]["point"]["workload"] if "key_parts" in flat else {}

@@ -1,10 +1,11 @@
-"""Measurements, what the scheduler says, and the gate."""
+"""Measurements, their timelines, the scheduler's accounting, and the final check."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat, model_validator
 
 from servemark.records.base import Failure, Record, Strict
 from servemark.records.load_point import LoadPoint, embed
@@ -32,7 +33,7 @@ class Summary(Strict):
 
 
 class Measurement(Record):
-    """One load point on one deployment, with its verdict. Figures are None unless VALID or SUSPECT."""
+    """One load point on one deployment, with its verdict. Results are null if it is INVALID."""
 
     KIND = "measurement"
     VERSION = 2
@@ -57,12 +58,8 @@ class Measurement(Record):
     tpot_ms: Summary | None = None
     itl_ms: Summary | None = None
     e2el_ms: Summary | None = None
-    replica_requests: dict[str, int] = Field(
-        default={}, description="requests that each replica finished, by its own count, warm-ups included"
-    )
-    client_cpu: float | None = Field(
-        default=None, description="cores of the client's busiest process; None: less than two samples, 1 s apart"
-    )
+    replica_requests: dict[str, int] = Field(default={}, description="each replica's own count of completed requests, with warm-ups")
+    client_cpu: float | None = Field(default=None, description="cores of the client's busiest process; null: fewer than two samples")
     client_node: str | None = None
     client_argv: tuple[str, ...] = Field(default=(), description="of the first process; others differ in load, seed and result file")
     client_exit_code: int | None = None
@@ -71,30 +68,65 @@ class Measurement(Record):
 
     @classmethod
     def upgraded(cls, data: Any, version: Any) -> dict[str, Any] | None:
-        """Return a measurement of version 1 in the present form."""
+        """Return a measurement of version 1 in the form of version 2."""
         return embed(data) if version == 1 else None
 
 
-class JobAccount(records.JobAccount):
-    """One start of a job as the scheduler saw it."""
+class ServerTimeline(Strict):
+    """One server's responses to /metrics in order of time: entry i of each list belongs to the same response."""
 
-    attempts: tuple[str, ...] = Field(default=(), description="folders of the attempts that ran in it")
+    replica: str
+    seconds: tuple[FiniteFloat, ...] = Field(description="since the first sample, shortly before the client started")
+    running: tuple[FiniteFloat, ...] = Field(description="requests in the batch; sum of all engines")
+    waiting: tuple[FiniteFloat, ...] = Field(description="requests in the queue; sum of all engines")
+    kv_cache_usage: tuple[FiniteFloat | None, ...] = Field(description="0 to 1, of the fullest engine; null: not reported")
+    engines: int = Field(default=1, description="data parallel engines that the server reports")
+    fullest: tuple[FiniteFloat, ...] = Field(default=(), description="requests of the fullest engine; empty: one engine")
+
+    @model_validator(mode="after")
+    def _same_length(self) -> Self:
+        lists = (self.seconds, self.running, self.waiting, self.kv_cache_usage)
+        if len({len(values) for values in lists}) != 1 or len(self.fullest) not in (0, len(self.seconds)):
+            raise ValueError("the lists of a server have different lengths")
+        return self
+
+
+class Timeline(Record):
+    """A load point second by second; its measurement has the same deployment, point and ``started_at``. No result depends on it."""
+
+    KIND = "timeline"
+    deployment: str
+    point: str
+    started_at: str
+    interval_s: FiniteFloat = Field(description="time between two samples, seconds")
+    servers: tuple[ServerTimeline, ...]
+
+    @staticmethod
+    def path(attempt: Path, point: str) -> Path:
+        """Return the file of a point's timeline. It is in the attempt's folder, which stays on a replay and goes into the archive."""
+        return attempt / "timelines" / f"{point}.json"
+
+
+class JobAccount(records.JobAccount):
+    """One start of a job, as the scheduler recorded it."""
+
+    attempts: tuple[str, ...] = Field(default=(), description="folders of the attempts in this job")
 
 
 class Accounting(Record):
-    """The scheduler's own record of a deployment's jobs. Written by account_allocation."""
+    """The scheduler's record of a deployment's jobs. account_allocation writes it."""
 
     KIND = "accounting"
     deployment: str
     scheduler: Literal["none", "slurm"]
     source: Literal["none", "sacct", "scontrol", "journal"] = Field(
-        default="none", description="the poorest of any job's; with slurm, none: one job is unknown"
+        default="none", description="least detailed source of any job; none with slurm: a job is unknown"
     )
-    trouble: str | None = Field(default=None, description="message of a better source that did not respond")
+    trouble: str | None = Field(default=None, description="message of a more detailed source that did not respond")
     jobs: tuple[JobAccount, ...] = Field(default=(), description="one per start of a job, requeues included, oldest first")
-    gpu_hours_allocated: float | None = Field(default=None, description="elapsed x GPUs of all jobs, hours; None: not known of every job")
+    gpu_hours_allocated: float | None = Field(default=None, description="elapsed time x GPUs of all jobs, hours; null: a job is unknown")
     gpu_hours_used: float = Field(
-        default=0.0, description="devices x time from the last server's first token to the first server's end, hours, over all attempts"
+        default=0.0, description="devices x hours from the last server's first token to the first server's end, all attempts"
     )
 
 
@@ -105,4 +137,4 @@ class Check(Record):
     run: str
     valid: int
     suspect: int
-    holes: tuple[dict[str, str], ...] = Field(default=(), description="accepted gaps: deployment, point, reason, detail")
+    holes: tuple[dict[str, str], ...] = Field(default=(), description="points without results: deployment, point, reason, detail")

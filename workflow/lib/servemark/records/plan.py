@@ -1,4 +1,4 @@
-"""What is going to be started and measured."""
+"""Deployments and load points that a run is going to start and measure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from servemark.records.topology import Topology
 
 
 class Estimate(Strict):
-    """What planning expects, per rank where not said otherwise. GiB are 2**30 bytes."""
+    """Memory that planning expects. 1 GiB is 2**30 bytes."""
 
     weights_gib: float = Field(description="weights on one rank")
     kv_bytes_per_token: int = Field(description="KV cache bytes of one token over all layers, on one rank")
     kv_cache_gib: float = Field(description="memory left for the KV cache on one rank")
-    kv_cache_tokens: int = Field(description="tokens the KV cache of one engine holds")
+    kv_cache_tokens: int = Field(description="capacity of one engine's KV cache, tokens")
     max_concurrency: float = Field(description="requests of max_model_len tokens that fit at once")
     max_model_len: int
 
@@ -32,7 +32,7 @@ class PlannedPoint(Strict):
 
 
 class Plan(Record):
-    """A deployment that is known to be legal, with its points. Written by plan_deployment."""
+    """A legal deployment with its load points. plan_deployment writes it."""
 
     KIND = "plan"
     VERSION = 2
@@ -44,14 +44,14 @@ class Plan(Record):
     served_name: str
     topology: Topology
     options: dict[str, Any]
-    variables: dict[str, str] = Field(description="the cluster's under the deployment's own, and those that turn FlashInfer off")
-    all_reduce: tuple[str, ...] = Field(default=(), description="expected between tensor parallel ranks, in vLLM's names and order")
-    inherited: dict[str, str] = Field(default={}, description="inherited ones that reach the server and decide; in the key as if given")
-    modules: tuple[str, ...] = Field(default=(), description="loaded on every node before anything is started")
+    variables: dict[str, str] = Field(description="the deployment's before the cluster's, and those that turn FlashInfer off")
+    all_reduce: tuple[str, ...] = Field(default=(), description="expected between tensor parallel ranks, with vLLM's names and order")
+    inherited: dict[str, str] = Field(default={}, description="inherited variables that decide results, so in the key as if configured")
+    modules: tuple[str, ...] = Field(default=(), description="modules that are loaded on every node before any process starts")
     estimate: Estimate | None = None
     warnings: tuple[str, ...] = ()
     points: tuple[PlannedPoint, ...]
-    key_parts: dict[str, Any] = Field(description="the deployment's share of every point's ledger key")
+    key_parts: dict[str, Any] = Field(description="the deployment's part of every point's ledger key")
 
     @property
     def loads(self) -> list[LoadPoint]:
@@ -59,28 +59,28 @@ class Plan(Record):
         return [point.load for point in self.points]
 
     def load_of(self, workload: str) -> LoadPoint | None:
-        """Return the first load point of a workload; all of them hold the same prompts and ask the same servers."""
+        """Return the first load point of a workload; all of them have the same kind of prompts and the same target."""
         return next((load for load in self.loads if load.workload == workload), None)
 
     def asked_by(self, workload: str) -> Topology:
-        """Return the part of the topology that a workload's requests go to: one replica where it asks one past the router."""
+        """Return the part of the topology that serves a workload's requests: one replica for ``ask: replica``, else all of it."""
         load = self.load_of(workload)
         return self.topology.asked(load.ask if load else "endpoint")
 
     @classmethod
     def upgraded(cls, data: Any, version: Any) -> dict[str, Any] | None:
-        """Return a plan of version 1 in the present form."""
+        """Return a plan of version 1 in the form of version 2."""
         return data | {"points": [embed(point) for point in data["points"]]} if version == 1 else None
 
 
 def record_files(run_folder: Path, deployments: Iterable[str]) -> list[Path]:
-    """Return the paths of the records of all planned points; raise ServemarkError if a plan is missing or cannot be read."""
+    """Return the paths of all planned points' records; raise ServemarkError if a plan is missing or unreadable."""
     folders = [run_folder / "deployments" / name for name in deployments]
     return [folder / "points" / f"{load.name}.json" for folder in folders for load in Plan.read(folder / "plan.json").loads]
 
 
 class Plans(Record):
-    """Every deployment of the run has a plan. Written by confirm_plans; nothing is started without it."""
+    """Every deployment of the run has a plan. confirm_plans writes it; nothing starts without it."""
 
     KIND = "plans"
     load_points: dict[str, int] = Field(description="number of load points by deployment")

@@ -1,4 +1,4 @@
-"""JSON schemas of every record we write, generated from the types."""
+"""JSON schemas of all records, generated from their types."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def record_schema(record: type[Record]) -> dict[str, Any]:
 
 
 def texts() -> dict[str, str]:
-    """Return file name -> text of every record's schema."""
+    """Return the text of each schema by file name."""
     return {f"{record.KIND}.schema.json": json.dumps(record_schema(record), indent=2, ensure_ascii=False) + "\n" for record in ALL_RECORDS}
 
 
 def write(folder: Path) -> None:
-    """Write all of them."""
+    """Write all schemas into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts().items():
         (folder / name).write_text(text)
