@@ -101,7 +101,7 @@ def test_who_died(lines, expected):
         (Lost(3), "node1", "Rank 3 died."),
         (Lost(3, None, HERE), "node1", "Rank 3 on node1 died."),
         (Lost(0, None, HERE, engine=2), None, "Rank 0 of data parallel engine 2 died."),
-        (Lost(None, 5, "10.0.0.2"), "node1", "An actor of Ray on node2 (pid 5) died."),
+        (Lost(None, 5, "10.0.0.2"), "node1", "A Ray actor on node2 (pid 5) died."),
         (Lost(address="10.0.0.2"), "node1", "Ray lost node node2."),
         (Lost(address="10.0.0.9"), "node1", "Ray lost node 10.0.0.9."),
     ],

@@ -1,7 +1,4 @@
-"""From a log to the cause of a failure and what to do about it.
-
-The knowledge is data (``catalogue.yaml``); this module only decides which row of it a log fits.
-"""
+"""Find the cause of a failure in a log, and what to do about it: ``catalogue.yaml`` holds the causes, this module selects the row."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from servemark.records import Strict
 
 
 class Row(Strict):
-    """One known cause of trouble; the fields are explained at the top of ``catalogue.yaml``."""
+    """One known cause; the top of ``catalogue.yaml`` explains the fields."""
 
     id: str
     kind: Literal["fatal", "hang", "silent", "warning"]
@@ -41,7 +38,7 @@ class Row(Strict):
 
 
 class Diagnosis(Strict):
-    """What a log says about a failure: stable reason code, cause and remedy in plain words, log lines verbatim."""
+    """A failure that a log explains: reason code, cause and remedy, and log lines, verbatim."""
 
     id: str
     reason: str
@@ -58,20 +55,20 @@ def catalogue() -> tuple[Row, ...]:
 
 
 def row(reason: str) -> Row:
-    """Return the row of one reason code, for stages that see the state itself instead of a log line; raise KeyError without one."""
+    """Return the row of a reason code, for stages that detect the state itself; raise KeyError without one."""
     return {candidate.reason: candidate for candidate in reversed(catalogue())}[reason]
 
 
 def diagnose(log: Log, *, stop_requested: bool = False, stalled: bool = False) -> Diagnosis | None:
-    """Return the known cause that a log states, or None.
+    """Return the known cause that a log shows, or None.
 
-    Specific rows come before generic ones; within a tier the first matching line wins, because later errors are
-    mostly consequences. Memory is bounded by `servemark.diagnosis.text.window` (4 Mi characters).
+    Specific rows take precedence over generic ones. Among equal rows the first matching line wins, because later errors are usually
+    consequences.
 
     Args:
         log: the text, the ``Path`` of a file, or lines.
-        stop_requested: we asked the server to stop: lines from its shutdown on are no failure.
-        stalled: the process lives but nothing moves: causes of hangs count too, the latest line first.
+        stop_requested: servemark asked the server to stop, so lines after the shutdown began are no failure.
+        stalled: the process runs but makes no progress, so causes of hangs count too, the latest line first.
     """
     lines = window(log, until_shutdown=stop_requested)
     text = "\n".join(lines)
@@ -87,29 +84,28 @@ def diagnose(log: Log, *, stop_requested: bool = False, stalled: bool = False) -
 
 
 def root_error(log: Log) -> tuple[str, ...]:
-    """Return the server's own error, verbatim, for a log that fits no row.
+    """Return the server's own error, verbatim, for a log that matches no row; empty for an empty log.
 
-    vLLM states the root cause first and consequences after it ("See root cause above"). In this order: the final line of the first
-    traceback with the indented lines under it and the exceptions chained to it, or the command line parser's error if that came
-    earlier; the first error record; the last five lines. Empty for an empty log. Where a record before the first whole traceback
-    announces an exception, and other processes' lines tore its traceback apart: that record and what can still be told of the exception.
+    vLLM logs the root cause first and consequences later ("See root cause above"). So the first of these counts: the command line
+    parser's error; the first traceback (its final line, the indented lines below, and the exceptions chained to it); the first error
+    record; the last five lines. :func:`servemark.diagnosis.text.torn_traceback` covers tracebacks mixed with other processes' lines.
     """
     return root_error_lines(window(log))
 
 
 def states_error(log: Log) -> bool:
-    """Return whether any line of a log is an error: `root_error` quotes the last lines of one without."""
+    """Return whether any line of a log is an error; without one, `root_error` quotes the last lines."""
     return bool(error_lines(window(log)))
 
 
 def first_errors(files: Iterable[Path]) -> tuple[str, ...]:
-    """Return the first errors in the first of these logs of Ray's processes that has any, with the file's name before each line."""
+    """Return the first errors in the first of these logs of Ray's processes that has any; each line begins with the file's name."""
     found = ((path, lines) for path in files if (lines := ray_error_lines(window(path))))
     return next((tuple(f"{path.name}: {line}" for line in lines) for path, lines in found), ())
 
 
 def warnings(log: Log) -> tuple[Diagnosis, ...]:
-    """Return every warning row that a log fits, each once: worth a note, never the cause of a failure."""
+    """Return every warning row that matches a log, each once; warnings never cause a failure."""
     lines = window(log)
     hits = (_pick("\n".join(lines), [r]) for r in catalogue() if r.kind == "warning")
     return tuple(_diagnosis(lines, *hit) for hit in hits if hit)
@@ -134,14 +130,14 @@ def _offset(text: str, candidate: Row, latest: bool) -> int | None:
     if not found:
         return None
     offset = found[0].start()
-    # Below a line that is an error, such a row is a consequence.
+    # After an error, such a row is a consequence.
     if candidate.first and error_lines(text[: text.rfind("\n", 0, offset) + 1].split("\n")):
         return None
     return offset
 
 
 def _offset_in_last_line(text: str, pattern: re.Pattern[str]) -> int | None:
-    """Return where the pattern matches in the last line that is not empty and no heartbeat of a hanging start."""
+    """Return the offset of the last line that is neither empty nor a heartbeat of a hanging start, if the pattern matches it."""
     heartbeats = [r.pattern for r in catalogue() if r.kind == "hang" and not r.last and r.pattern]
     end = len(text)
     while end > 0:
@@ -161,7 +157,7 @@ def _diagnosis(lines: Sequence[str], found: Row, index: int) -> Diagnosis:
 
 
 def _with_its_error(lines: Sequence[str], index: int, matching: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the matching lines with the ``SomeError: ...`` line of their traceback; of a torn one, what is left of it."""
+    """Return the matching lines with the final ``SomeError: ...`` line of their traceback, or the remains of a torn traceback."""
     parsed = [parse(line) for line in lines]
     found = tracebacks(parsed)
     for start, final in found:

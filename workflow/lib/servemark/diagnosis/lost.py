@@ -1,4 +1,4 @@
-"""Which rank, actor or node a server's log says has died, and where it was."""
+"""Find which rank, Ray actor or node died, and on which node, in a server's log."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import NamedTuple
 
 from servemark.diagnosis.text import parse
 
-# Address of what ran on the node of the process that wrote the log.
+# Address that stands for the node of the process that wrote the log.
 HERE = ""
 
-# vllm/v1/executor/ray_executor_v2.py and multiproc_executor.py; each worker says its rank (vllm/distributed/parallel_state.py), Ray puts
-# process and address before the lines of actors on other nodes (ray/_private/worker.py).
+# vllm/v1/executor/ray_executor_v2.py and multiproc_executor.py. Each worker logs its rank (vllm/distributed/parallel_state.py); Ray puts
+# process and address in front of the lines of actors on other nodes (ray/_private/worker.py).
 _DEAD_RANKS = re.compile(r"RayWorkerProc rank=\[([\d, ]+)\] died unexpectedly")
 _DEAD_PROCESS = re.compile(r"Worker proc \w+-(\d+) died unexpectedly")
-# One of several data parallel engines in one log, each of which counts its ranks from 0 (vllm/v1/engine/core.py).
+# One of several data parallel engines in one log; each counts its ranks from 0 (vllm/v1/engine/core.py).
 _ENGINE = re.compile(r"\(EngineCore_DP(\d+) pid=\d+\)")
 _RANK = re.compile(r"\bworld_size=\d+ rank=(\d+) local_rank=\d+ ")
 _PROCESS = re.compile(r"\(\w+ pid=(\d+)(?:, ip=([^)\s]+))?\)")
-# ray/exceptions.py, ActorDiedError; the fields are in lines of their own.
+# ray/exceptions.py, ActorDiedError; each field has its own line.
 _DEAD_ACTOR = re.compile(r"The actor died unexpectedly before finishing this task\.")
 _FIELD = re.compile(r"^\s+(pid|ip): (\S+)$")
 _FIELDS = 8
-# Ray's message about the same, when the driver does not ask for the actor's answer.
+# Ray's message about a dead actor if the driver does not wait for its result.
 _DEAD_WORKER = re.compile(r"A worker died or was killed while executing a task.* Worker IP address: (\S+) .*Worker PID: (\d+) ")
-# Ray's head, when a raylet does not answer any more; the raylet's own last words, when an agent of it ended.
+# Ray's head, if a raylet stops responding; or the raylet's last message, if one of its agents ended.
 _DEAD_NODE = re.compile(
     r"The node with node id: \w+ and address: (\S+) and node name: \S+ has been marked dead"
     r"|\(raylet, ip=([^)\s]+)\) .*The raylet exited immediately"
@@ -33,9 +33,9 @@ _DEAD_NODE = re.compile(
 
 
 class Lost(NamedTuple):
-    """A rank (``rank`` is known), an actor of Ray (only ``pid`` is) or a whole node (neither is).
+    """A rank (``rank`` is set), a Ray actor (only ``pid`` is set) or a whole node (neither is set).
 
-    ``address``: where it was; None: not known. ``engine``: whose rank it is, where the log is one of several data parallel engines.
+    ``address``: of its node; None: not known. ``engine``: the rank's data parallel engine, if the log is from several.
     """
 
     rank: int | None = None
@@ -45,15 +45,15 @@ class Lost(NamedTuple):
 
     @property
     def is_node(self) -> bool:
-        """Whether no process is named."""
+        """Whether it is a whole node."""
         return self.rank is None and self.pid is None
 
 
 def lost(lines: Sequence[str]) -> tuple[Lost, ...]:
-    """Return what has died, in the order of the log, each once.
+    """Return the ranks, actors and nodes that died, in the order of the log, each once.
 
-    A rank's place is what the worker itself printed when it started; two workers of the same rank (several engines in one log, or
-    nodes that share a temporary folder of Ray) leave it unknown.
+    A rank's node comes from the worker's own start message. It is unknown if two workers have the same rank (several engines in one log, or
+    nodes with a common temporary folder of Ray).
     """
     ranks = _ranks(lines)
     found: dict[Lost, None] = {}
@@ -78,16 +78,16 @@ def lost(lines: Sequence[str]) -> tuple[Lost, ...]:
 
 
 def in_words(found: Iterable[Lost], names: Mapping[str, str], here: str | None) -> str:
-    """Return one sentence for each that died.
+    """Return a sentence for each rank, actor or node that died.
 
     Args:
         names: node by address.
-        here: the node of the process that wrote the log, if it is to be named.
+        here: name of the node of the process that wrote the log; None: leave it out.
     """
     sentences = []
     for one in found:
         node = here if one.address == HERE else names.get(one.address or "", one.address)
-        who = "An actor of Ray" if one.rank is None else f"Rank {one.rank}"
+        who = "A Ray actor" if one.rank is None else f"Rank {one.rank}"
         who += "" if one.engine is None else f" of data parallel engine {one.engine}"
         who += f"{f' on {node}' if node else ''}{f' (pid {one.pid})' if one.pid is not None else ''}"
         sentences.append(f"Ray lost node {node}." if one.is_node else f"{who} died.")
@@ -95,10 +95,10 @@ def in_words(found: Iterable[Lost], names: Mapping[str, str], here: str | None) 
 
 
 def _ranks(lines: Iterable[str]) -> dict[int, set[tuple[int, str]]]:
-    """Return for each rank the pids and addresses of the workers that claimed it."""
+    """Return the pids and addresses of the workers of each rank."""
     found: dict[int, set[tuple[int, str]]] = {}
     for line in lines:
-        # Ray counts lines of several actors as one and leaves their addresses out, unless RAY_DEDUP_LOGS forbids it.
+        # Ray merges equal lines of several actors and leaves out their addresses, unless RAY_DEDUP_LOGS is off.
         if (match := _RANK.search(line)) and "[repeated " not in line and (writer := _PROCESS.findall(line, 0, match.start())):
             address = next((address for _, address in writer if address), HERE)
             found.setdefault(int(match[1]), set()).add((int(writer[-1][0]), address))
@@ -111,5 +111,5 @@ def _of_rank(rank: int, ranks: Mapping[int, set[tuple[int, str]]]) -> Lost:
 
 
 def _of_actor(pid: int, address: str | None, ranks: Mapping[int, set[tuple[int, str]]]) -> Lost:
-    said = [rank for rank, places in ranks.items() if places in ({(pid, address)}, {(pid, HERE)})]
-    return _of_rank(said[0], ranks) if len(said) == 1 else Lost(None, pid, address)
+    found = [rank for rank, places in ranks.items() if places in ({(pid, address)}, {(pid, HERE)})]
+    return _of_rank(found[0], ranks) if len(found) == 1 else Lost(None, pid, address)

@@ -1,4 +1,4 @@
-"""How far a starting vLLM server is, and where its start-up time went, from the lines of its log."""
+"""Progress of a starting vLLM server, and the time of each phase, from the lines of its log."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from datetime import datetime
 from pathlib import Path
 
+from servemark.diagnosis.text import ANSI
 from servemark.records import StartupPhase
 
 CONNECTING = "connecting the ranks"
@@ -36,16 +37,15 @@ PHASES = (
 )
 
 BUILDING = "building FlashInfer's kernels"
-"""The stage while FlashInfer compiles a module. It has no place among `STAGES`: vLLM may ask for a module at any of them."""
+"""The stage while FlashInfer compiles a module. It is not one of `STAGES`, because vLLM may need a module at any of them."""
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STAMPS = (
     re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b"),
     re.compile(r"^\d{4}-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d),\d+ - "),  # FlashInfer's own logger
 )
 _LONGEST_LINE = 1 << 16
 
-# What a line says about the stage the server is in from then on. Wordings of vLLM 0.15 to 0.33.
+# Lines that begin a stage, as vLLM 0.15 to 0.33 writes them.
 _MARKERS = tuple(
     (re.compile(pattern), STAGES.index(stage))
     for pattern, stage in (
@@ -65,7 +65,7 @@ _MARKERS = tuple(
         (r"Initializing a V1 LLM engine \(v", "starting the engine"),
     )
 )
-# Seconds that lines state; of several ranks the slowest counts.
+# Lines that state seconds; the slowest rank counts.
 _STATED = {
     "model": re.compile(r"Model loading took [\d.]+ GiB(?: memory)? and ([\d.]+) seconds"),
     "weights": re.compile(r"Loading weights took ([\d.]+) seconds"),
@@ -73,17 +73,17 @@ _STATED = {
     "init": re.compile(r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s"),
     "compile": re.compile(r"torch\.compile (?:took|takes) ([\d.]+) s in total|\(compilation: ([\d.]+) s\b"),
 }
-# On CPU no line has the seconds of compiling; it lies between these two (v1/worker/cpu_model_runner.py, 0.32.0).
+# On CPU no line states the seconds of compilation: it is the time between these two (v1/worker/cpu_model_runner.py, 0.32.0).
 _WARMING, _WARM = "Warming up model for the compilation", "Warming up done"
 _SEEN = {
-    # vllm/compilation/backends.py and decorators.py, alike in 0.25.1 and 0.32.0.
+    # vllm/compilation/backends.py and decorators.py, equal in 0.25.1 and 0.32.0.
     "made": re.compile(r"Compiling a graph for compile range|saved AOT compiled function to|Compiling model again due to"),
     "loaded": re.compile(r"Directly load (?:AOT compilation|the compiled graph\(s\))"),
     "eager": re.compile(r"Enforce eager set|enforce_eager=True"),
-    # Every version sizes the KV cache before it captures graphs. From 0.32 on it captures a few before too, to estimate memory.
+    # vLLM sizes the KV cache before it captures CUDA graphs. vLLM 0.32 and newer also captures a few earlier, to estimate memory.
     "sized": re.compile(r"Available KV cache memory|KV cache size: [\d,]+ tokens|Explicitly set .* for KV cache"),
 }
-# flashinfer/jit/core.py, 0.7.0: printed once for each module that is not in its cache. No line says when the module is ready.
+# flashinfer/jit/core.py, 0.7.0: one line for each module that is not in its cache. No line marks the end of a build.
 _BUILD = re.compile(r"flashinfer\.jit: Building JIT module")
 _HEARTBEAT = re.compile(
     r"Waiting for \d+ local, \d+ remote core engine proc|No available shared memory broadcast block"
@@ -94,7 +94,7 @@ _MOMENTS = {"starting the engine": "engine", "loading weights": "load"}
 
 
 def _moment(*parts: int) -> datetime | None:
-    """Return month, day, hour, minute and second in a leap year; None for what is no date, which another program may write."""
+    """Return month, day, hour, minute and second in a leap year; None if another program's line has an impossible date."""
     try:
         return datetime(2004, *parts)  # type: ignore[arg-type]
     except ValueError:
@@ -102,10 +102,10 @@ def _moment(*parts: int) -> datetime | None:
 
 
 class StartupLog:
-    """Incremental reader of one server's log: `feed` it text as it grows, or `read_on` in its file; then see `stage` and `phases`.
+    """Incremental reader of one server's log: `feed` it text, or `read_on` in its file, then use `stage` and `phases`.
 
     Attributes:
-        progress: lines so far that are no heartbeats: while this grows, the start moves.
+        progress: number of lines that are no heartbeats; while it grows, the start makes progress.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -120,11 +120,11 @@ class StartupLog:
 
     @property
     def stage(self) -> str:
-        """What the server is doing now: one of `STAGES`, or `BUILDING`. `STAGES` never go back, since Ray repeats old lines later."""
+        """The current stage: `BUILDING` or one of `STAGES`, which never go back although Ray repeats old lines."""
         return BUILDING if self._building else STAGES[self._stage]
 
     def read_on(self) -> bool:
-        """Feed what was appended to the file; return whether the server has made progress."""
+        """Feed the new text of the file; return whether the server has made progress."""
         assert self._path is not None
         before = self.progress
         with self._path.open(errors="replace") as stream:
@@ -134,28 +134,27 @@ class StartupLog:
         return self.progress != before
 
     def feed(self, text: str) -> None:
-        """Read more of the log; ``text`` may end anywhere, a carriage return ends a line too."""
+        """Read more of the log; ``text`` may end within a line, and a carriage return ends a line too."""
         if STAGES[self._stage] == "ready":
             return
         *lines, self._rest = re.split(r"[\r\n]", self._rest + text)
         if len(self._rest) > _LONGEST_LINE:
             lines, self._rest = [*lines, self._rest], ""
         for line in lines:
-            self._line(_ANSI.sub("", line))
+            self._line(ANSI.sub("", line))
 
     def phases(self, started_at: datetime | str, ready_at: datetime | str | None = None) -> tuple[StartupPhase, ...]:
-        """Return seconds of each of `PHASES`, which sum to the time from the process start to readiness.
+        """Return seconds of each of `PHASES`; their sum is the time from the process start to readiness (or to the latest line).
 
-        The server's own numbers are used where it gives them: weights (slowest rank), compilation, graph capture and the engine's
-        initialisation, which contains all that follows the weights. A kernel build of FlashInfer lasts from its line to the next one.
-        What the initialisation has left is profiling and KV cache. What lies between the engine's first line and its end besides all
-        that is the engine's start (processes, placement group, ranks). A phase takes at most what is left, so nothing counts twice.
-        Before readiness the end is the latest line. The log's clock ticks in whole seconds.
+        The server's own numbers count if it logs them: weights (slowest rank), compilation, graph capture and the engine's
+        initialisation, which contains all phases after the weights. A kernel build of FlashInfer lasts from its line to the next one.
+        Profiling and KV cache are the rest of the initialisation. The engine's start (processes, placement group, ranks) is the rest of
+        the time between the engine's first line and its end. A phase takes at most the time that is left, so no time counts twice. The
+        log's clock has whole seconds.
 
         Args:
-            started_at: when the server's process started; a datetime or ISO text, in local time or with a zone. It must
-                be the time of the server's own zone, since the log states none.
-            ready_at: when it was ready, where that is known better than from the log.
+            started_at: start of the server's process, a datetime or ISO text, in the server's local time or with a zone.
+            ready_at: time of readiness, if it is known more exactly than from the log.
         """
         start = _local(started_at)
         last = self._at.get("ready") or self._at.get("latest")
@@ -179,7 +178,7 @@ class StartupLog:
             *(engine, middle - weights - init, weights, parts["compile"], left),
             *(parts["estimate"], parts["build"], parts["capture"], total - engine - middle),
         )
-        # Whether the compiled model was made or found; ranks and parts of a model may differ. None where nothing was compiled.
+        # Whether vLLM compiled the model or loaded it from a cache. Ranks and parts of a model may differ. None: no compilation.
         notes = {"compile": " and ".join(word for word in ("made", "loaded") if word in self._seen) or None}
         return tuple(StartupPhase(name=name, seconds=round(s, 3), note=notes.get(name)) for name, s in zip(PHASES, seconds, strict=True))
 
@@ -188,7 +187,7 @@ class StartupLog:
             return
         if not _HEARTBEAT.search(line):
             self.progress += 1
-        # Ray shows a line of another rank seconds later, marked "[repeated 3x across cluster]", with its old stamp.
+        # Ray shows a line of another rank seconds later, marked "[repeated 3x across cluster]", with its old time stamp.
         stamped = next(filter(None, (pattern.search(line) for pattern in _STAMPS)), None)
         stamp = _moment(*map(int, stamped.groups())) if stamped else None
         if stamp and "[repeated" not in line:
@@ -207,7 +206,7 @@ class StartupLog:
                 self._at.setdefault(_MOMENTS[STAGES[stage]], stamp)
 
     def _kernel_build(self, line: str, stamp: datetime) -> None:
-        """Time FlashInfer's builds: from the first line of one to the next line of the server that says that something moves."""
+        """Add the time of FlashInfer's builds: from the first line of a build to the server's next line that is no heartbeat."""
         if _BUILD.search(line):
             self._building = self._building or stamp
         elif self._building and not _HEARTBEAT.search(line):
@@ -234,17 +233,17 @@ class StartupLog:
 
 
 def _near(stamp: datetime, reference: datetime) -> datetime:
-    """Return the time in the year that puts it nearest to ``reference``: the log writes no year."""
+    """Return the time in the year in which it is nearest to ``reference``: log lines have no year."""
     years = [year for year in range(reference.year - 1, reference.year + 2) if (stamp.month, stamp.day) != (2, 29) or calendar.isleap(year)]
     return min((stamp.replace(year=year) for year in years), key=lambda moment: abs(moment - reference))
 
 
 def _seconds(earlier: datetime, later: datetime) -> float:
-    """Return the seconds between two stamps; the earlier one may lie in the year before."""
+    """Return the seconds between two time stamps; the earlier one may be in the previous year."""
     return (later - _near(earlier, later)).total_seconds()
 
 
 def _local(moment: datetime | str) -> datetime:
-    """Return a time in this machine's zone, without the zone, as the log writes it."""
+    """Return a time in this machine's zone, without the zone, like the log's time stamps."""
     value = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
     return value.astimezone().replace(tzinfo=None) if value.tzinfo else value

@@ -1,4 +1,4 @@
-"""Reading a server's log in bounded memory: colour codes, noise, process prefixes and Python tracebacks."""
+"""Read a server's log in bounded memory: colour codes, noise, process prefixes and Python tracebacks."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ HEAD = 1 << 20
 AFTER = 1 << 20
 TAIL = 2 << 20
 LONGEST_LINE = 4000
-# The tracebacks of eight workers that fail at once, run into one another, and room to spare.
+# Lines. The mixed tracebacks of eight workers that fail at once are shorter.
 TORN = 2000
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-# vLLM puts "(APIServer pid=1) " before each line of a process, Ray one more for each actor.
+ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# vLLM puts "(APIServer pid=1) " in front of each line of a process, Ray another prefix for each actor.
 _PROCESS = re.compile(r"(?:\([^()]*\bpid=[^()]*\) ?)*")
 _RECORD = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\.\.\. )?(?:\[[^\]]*\])? ?")
-# ERR is how Ray's command line names the level.
+# ERR is the level's name in Ray's command line.
 _ERROR = re.compile(r"\b(?:ERROR|ERR|CRITICAL|Traceback)\b|^[\w.]+Error\b|\berror: ")
-# Statistics that Ray's processes write every minute, and what the others say when the raylet is gone: no causes.
+# No causes: statistics that Ray's processes write every minute, and what they write after the raylet ended.
 _RAY_NOISE = ("[state-dump]", "Raylet is terminated")
-# Errors and failed checks (C) in the logs of Ray's own processes, and what a process says that a signal ends.
+# Errors and failed checks (C) in the logs of Ray's own processes, and the message of a process that a signal ends.
 _RAY_ERROR = re.compile(r"^\[\d{4}-\d\d-\d\d [\d:,]+ [EFC] \d+ \d+\]|^\*\*\* SIG\w+ received")
 _ARGPARSE = re.compile(r"^[\w./-]+(?: [\w-]+)*: error: ")
-# What vLLM logs right before an exception's traceback: it says that there is one, and no more.
+# vLLM's message in front of an exception's traceback, without the exception.
 _ANNOUNCEMENT = re.compile(r"\w+ (?:hit an exception|failed to start|failed|encountered a fatal error)\.$")
-# The last line of a traceback, the lines above it that name a place, and those that may raise an exception without a message.
+# The last line of a traceback, the lines above it that name a place, and source lines that may raise an exception without a message.
 _FINAL = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:\(\w+\))?(?::(?: |$)|$)")
 _PLACE = re.compile(r'\s+File ".*", line \d+, in ')
 _SOURCE = re.compile(r"\s+(?:assert|raise)\b")
@@ -44,7 +44,7 @@ _NOISE_ENDS = ("it/s]", "s/it]", " 200 OK")
 
 
 class Line(NamedTuple):
-    """One log line: its writer (process prefix and level of the log record) and its message."""
+    """One log line: writer (process prefix and level of the log record) and message."""
 
     writer: tuple[str, str]
     message: str
@@ -58,22 +58,22 @@ class Traceback(NamedTuple):
 
 
 def stream(log: Log) -> Iterator[str]:
-    """Yield lines of a log (text, ``Path`` or lines) without line ends and colour codes; carriage returns of progress bars end a line."""
+    """Yield lines of a log (text, ``Path`` or lines) without line ends and colour codes; a carriage return ends a line too."""
     if isinstance(log, Path):
         with log.open(errors="replace") as handle:
             yield from stream(iter(partial(handle.readline, 1 << 16), ""))
         return
     for raw in io.StringIO(log, newline=None) if isinstance(log, str) else log:
         line = raw.rstrip()
-        yield _ANSI.sub("", line) if "\x1b" in line else line
+        yield ANSI.sub("", line) if "\x1b" in line else line
 
 
 def window(log: Log, *, until_shutdown: bool = False) -> list[str]:
-    """Return the lines of a log that can state a cause, at most 4 Mi characters of them.
+    """Return the lines of a log that can show a cause, at most 4 Mi characters.
 
-    Access lines of answered requests, progress bars and throughput lines are dropped first: they are nearly all of a
-    long log. Of the rest the first 1 Mi characters stay, then 1 Mi from the first error on, and the last 2 Mi.
-    Lines are cut at 4,000 characters. ``until_shutdown`` stops at the first line of a shutdown. A log of 200 MB takes about 3 s.
+    Access lines of successful requests, progress bars and throughput lines, which are most of a long log, are left out. Of the rest, the
+    first 1 Mi characters stay, then 1 Mi from the first error on, and the last 2 Mi. Lines are cut at 4,000 characters. A log of 200 MB
+    takes about 3 s. ``until_shutdown``: stop at the first line of a shutdown.
     """
     head: list[str] = []
     after: list[str] = []
@@ -108,9 +108,9 @@ def parse(line: str) -> Line:
 
 
 def tracebacks(lines: Sequence[Line]) -> list[Traceback]:
-    """Return all complete Python tracebacks, by their first line; those of interleaved processes are kept apart.
+    """Return all complete Python tracebacks in order, also those of processes whose lines alternate.
 
-    One in which its writer announces another exception is none: the lines of two processes carry one prefix.
+    A traceback in which its writer announces another exception does not count: lines of two processes have the same prefix.
     """
     found = []
     begun: dict[tuple[str, str], int] = {}
@@ -130,14 +130,14 @@ def tracebacks(lines: Sequence[Line]) -> list[Traceback]:
 
 
 def torn_traceback(lines: Sequence[Line], found: Sequence[Traceback]) -> tuple[int, ...]:
-    """Return what can still be told of an announced exception whose traceback other processes' lines tore apart, as indices.
+    """Return indices of the remains of an announced exception whose traceback is mixed with other processes' lines, at most four.
 
-    Workers that fail at once write into one another's lines, so that prefixes are missing or stand before another's line: who wrote
-    what is lost. The first final line after the announcement is taken, and where it has no message, also the nearest line above it
-    that may have raised it, with the nearest place above that; at most four lines.
+    If workers fail at once, their lines mix: prefixes are missing or stand in front of another process's line. The remains are the
+    announcement and the first final line after it. If that has no message, the nearest line above that may have raised it and the nearest
+    place above that line follow.
 
     Args:
-        found: the whole tracebacks. Where one of them comes first, or is what was announced, nothing is torn.
+        found: the complete tracebacks. If the first of them is earlier, or is the announced one, nothing is torn.
     """
     announced = next((i for i, line in enumerate(lines) if _ANNOUNCEMENT.match(line.message)), None)
     if announced is None:
@@ -159,12 +159,12 @@ def torn_traceback(lines: Sequence[Line], found: Sequence[Traceback]) -> tuple[i
 
 
 def root_error_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return the server's own words for its first failure, verbatim; see `servemark.diagnosis.root_error`."""
+    """Return the server's first error, verbatim; see `servemark.diagnosis.root_error`."""
     return error_lines(lines) or tuple([line for line in lines if line.strip()][-5:])
 
 
 def error_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Like `root_error_lines`, but empty when no line is an error."""
+    """Return the server's first error, verbatim; empty if no line is an error."""
     parsed = [parse(line) for line in lines]
     found = tracebacks(parsed)
     refused = next((i for i, line in enumerate(parsed) if _ARGPARSE.match(line.message)), None)
@@ -179,9 +179,9 @@ def error_lines(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def ray_error_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return the first errors in a log of one of Ray's own processes; empty when there is none."""
-    told = [line for line in lines if not any(noise in line for noise in _RAY_NOISE)]
-    return error_lines(told) or tuple(islice((line for line in told if _RAY_ERROR.search(line)), 3))
+    """Return the first errors in a log of one of Ray's own processes; empty without one."""
+    kept = [line for line in lines if not any(noise in line for noise in _RAY_NOISE)]
+    return error_lines(kept) or tuple(islice((line for line in kept if _RAY_ERROR.search(line)), 3))
 
 
 def _chain(lines: Sequence[str], parsed: Sequence[Line], found: Sequence[Traceback]) -> tuple[str, ...]:
@@ -200,7 +200,7 @@ def _chain(lines: Sequence[str], parsed: Sequence[Line], found: Sequence[Traceba
 
 
 def _with_continuation(lines: Sequence[str], parsed: Sequence[Line], index: int) -> tuple[str, ...]:
-    """Return a line and up to eight indented lines that its writer put under it (multi-line messages)."""
+    """Return a line and up to eight indented lines of the same writer below it (multi-line messages)."""
     writer = parsed[index].writer
     quote = [lines[index]]
     for line, (who, message) in zip(lines[index + 1 :], parsed[index + 1 :], strict=True):
