@@ -34,7 +34,7 @@ def end_run(checkout: Checkout, running: Running, end: tuple[signal.Signals, boo
         assert done.rc == -signal.SIGKILL
     else:
         assert done.rc not in (0, -number), f"an orderly end, not killed by the signal: {done.rc}\n{done.text}"
-        assert f"servemark: {number.name}" in done.text and "run again to go on" in done.text
+        assert f"servemark: {number.name}" in done.text and "Run the same command again" in done.text
         assert "Traceback" not in done.text, done.text
         assert checkout.secrets() == []
 

@@ -244,7 +244,7 @@ def test_files_restored_by_main_process_rerun_nothing(measured: Checkout):
 
     again = measured.run()
 
-    assert again.rc == 0 and "4 measurement(s) were gone from the ledger" in again.text, again.text
+    assert again.rc == 0 and "4 measurement(s) were missing in the ledger" in again.text, again.text
     assert measured.ran(begin) == set() and "Nothing to be done" in again.text
     assert {path: path.read_bytes() for path in measured.results.glob("ledger/*/*/raw.json")} == stored
     assert len(list(measured.results.glob("ledger/*/*/measurement.json"))) == len(stored) == 4

@@ -185,7 +185,7 @@ def test_several_endpoints_on_one_machine_are_refused_with_targets(checkout: Che
     for targets in (["serve"], [held_target("a"), held_target("b")]):
         done = checkout.run("--", *targets)
         assert done.rc == 2
-        assert "one deployment is served at a time" in done.text and held_target("b") in done.text
+        assert "one deployment at a time" in done.text and held_target("b") in done.text
     running = serve(checkout, held_target("b"))
     assert [(one["deployment"], one["purpose"]) for one in living(checkout)] == [("b", "held")]
     assert servemark(checkout, "stop", "b").returncode == 0

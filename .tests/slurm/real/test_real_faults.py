@@ -162,7 +162,7 @@ def test_ranks_that_cannot_connect_are_explained(checkout: RealCheckout, new_inj
     injury = new_injury()
     injury.of(
         "nodes that share /dev/shm and no folder of sockets",
-        r"The ranks did not find each other\.[^\n]+VLLM_RPC_BASE_PATH[^\n]+",
+        r"The ranks did not connect to each other\.[^\n]+VLLM_RPC_BASE_PATH[^\n]+",
     )
     variables = checkout.site.pop("variables")
     checkout.config["timeouts"]["stall"] = 60.0

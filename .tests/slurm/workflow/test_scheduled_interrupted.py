@@ -83,7 +83,7 @@ def test_interrupted_during_a_slurm_query(checkout: ScheduledCheckout, injury: I
 
 
 def test_interrupted_twice(checkout: ScheduledCheckout, injury: Injury) -> None:
-    injury.of("Ctrl-C twice", r"interrupted again; ending at once")
+    injury.of("Ctrl-C twice", r"interrupted again; ")
     tools = checkout.path / "slow"
     tools.mkdir()
     # In place of a controller that responds slowly; otherwise the first signal is enough.
@@ -115,7 +115,7 @@ def test_killed(checkout: ScheduledCheckout, injury: Injury, guard: str) -> None
         assert [j["job_id"] for j in checkout.queue()] == [job["job_id"]]
     else:
         assert job["job_id"] in (checkout.results / "slurm/guard.log").read_text()
-    told = rf"still in Slurm's queue \({job['job_id']}\)\. Cancelling" if left_alone else "An earlier run ended without unlocking"
+    told = rf"still in Slurm's queue \({job['job_id']}\)\. Cancelling" if left_alone else "An earlier run did not unlock"
     injury.of(injury.fault, told, "printed by the next run")
     done = assert_mended(checkout, injury, before)
     injury.check_reason(done.text)
@@ -151,7 +151,7 @@ def test_main_process_is_a_job_that_runs_into_its_time_limit(checkout: Scheduled
 
 
 def test_two_runs_in_one_checkout(checkout: ScheduledCheckout, injury: Injury) -> None:
-    injury.of("a second Snakemake in the same directory", r"Another run is at work in this directory: process \d+ on login")
+    injury.of("a second Snakemake in the same directory", r"Another run is using this directory: process \d+ on login")
     running, _, before = measuring(checkout)
     since = time.monotonic()
     first = checkout.current

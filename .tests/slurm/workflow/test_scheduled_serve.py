@@ -147,7 +147,7 @@ def test_copied_checkout_cancels_no_job_of_the_original(checkout: ScheduledCheck
     begun = [copy.run("--until", "stage_weights") for _ in range(2)]
     assert [done.rc for done in begun] == [0, 0], begun[0].text
     told = [done.text.count(f"scancel {job['job_id']}") for done in begun]
-    assert told == [1, 0] and "Another run is at work" not in begun[0].text
+    assert told == [1, 0] and "Another run is using" not in begun[0].text
     assert [one["job_id"] for one in checkout.queue()] == [job["job_id"]] and living(checkout)["a"]["state"] == "ready"
     assert servemark(checkout, "stop", "a").returncode == 0
     assert running.wait(60).rc == 0, running.text

@@ -260,8 +260,8 @@ def test_the_first_failure_of_an_attempt_is_the_one_that_is_noted(tmp_path):
     ("why", "reason", "remedy"),
     [
         ("out_of_time", "out_of_time", "max_minutes"),
-        ("stop_requested", "stop_requested", "to go on"),
-        ("taken_over", "taken_over", "the newer one goes on"),
+        ("stop_requested", "stop_requested", "same command"),
+        ("taken_over", "taken_over", "No action needed"),
         ("stage_killed", "stage_killed", "dmesg"),
         ("daemon_ended:server", "server_died", None),
         ("lifeline_ended", "server_died", None),

@@ -42,7 +42,7 @@ def test_the_fullest_of_several_engines_is_told_as_a_multiple_of_the_equal_share
     (found,) = shown(several)
     assert found["fullest_share"] == pytest.approx(7 * 2 / 12)
     assert shown(said)[0]["fullest_share"] is None
-    with pytest.raises(ValidationError, match="other lengths"):
+    with pytest.raises(ValidationError, match="different lengths"):
         ServerTimeline.model_validate(several.model_dump() | {"fullest": (1.0,)})
 
 
@@ -117,7 +117,7 @@ def test_a_timeline_of_another_measurement_of_the_same_name_does_not_belong():
 
 
 def test_lists_of_other_lengths_and_numbers_that_are_none_are_refused():
-    with pytest.raises(ValidationError, match="other lengths"):
+    with pytest.raises(ValidationError, match="different lengths"):
         server(seconds=(0.0, 1.0))
     with pytest.raises(ValidationError):
         server(running=(0.0, float("nan"), 0.0))

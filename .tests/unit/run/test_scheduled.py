@@ -169,16 +169,16 @@ def test_without_a_limit_of_ours_the_partitions_holds_and_is_asked_for_once(tmp_
 def test_what_is_lacking_is_counted_by_the_ledger(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given, plan = config(), Path("plan.json")
-    assert scheduled.lacking(given, plan) is None, "no plan yet"
+    assert scheduled.missing_points(given, plan) is None, "no plan yet"
     points = tuple(planned_point(number, {}) for number in (1, 2, 3))
     report_data.plan().model_copy(update={"points": points}).write(plan)
-    assert scheduled.lacking(given, plan) == 3
+    assert scheduled.missing_points(given, plan) == 3
     record = report_data.measurement().model_copy(update={"key": points[1].key})
     Path("raw.json").write_text("{}")
     monkeypatch.setattr(Ledger, "missing", lambda ledger, keys: [key for key in keys if key != record.key])
-    assert scheduled.lacking(given, plan) == 2
+    assert scheduled.missing_points(given, plan) == 2
     plan.write_text("{}")
-    assert scheduled.lacking(given, plan) is None, "a plan that cannot be read is none"
+    assert scheduled.missing_points(given, plan) is None, "a plan that cannot be read is none"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""A digest of the files that decide what a stage writes, as a parameter of its rule: the rule runs again when one of them changes.
+"""Digest of the files that decide what a stage writes, as a parameter of its rule: if a file changes, the rule runs again.
 
-Found by following imports from a stage's script on: ``from servemark.records import Plan`` leads to the module that defines ``Plan``.
-Modules in :data:`APART` are not followed. Snakemake itself watches a rule's script alone.
+The files come from the imports of a stage's script: ``from servemark.records import Plan`` leads to the module that defines ``Plan``.
+Modules in :data:`APART` are not followed. Snakemake itself only watches a rule's script.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import snakemake_executor_plugin_slurm_guarded as plugin
 
 PACKAGE = "servemark"
 
-# How a stage is run, watched and ended, and its progress.
+# Running, watching and ending a stage, and its progress.
 _AROUND = "run progress errors files processes supervisor deployment.context variables.passed_on"
-# Its result reaches a stage as parameters and config.json, which are compared themselves.
+# A stage gets its result as parameters and config.json, which Snakemake compares.
 _GIVEN = "config"
-# How a deployment is started and watched. Its records state what happened, and new code changes none of that.
+# Starting and watching a deployment: new code does not change what its records report.
 _LIVE = (
     "launch.command_lines launch.router_command_line launch.api_key nodes machine.addresses deployment.attempts deployment.launcher "
     "deployment.executors deployment.server deployment.watch"
 )
-# How a model's files are downloaded: they are compared with the hub's digests.
+# Downloading a model's files, which are compared with the hub's digests.
 _FETCHED = "weights.hub_client weights.hub_refusals"
 
 APART = tuple(f"{PACKAGE}.{name}" for name in f"{_AROUND} {_GIVEN} {_LIVE} {_FETCHED}".split())
-"""Modules and packages that decide nothing of what a stage writes."""
+"""Modules and packages that do not decide what a stage writes."""
 _APART = tuple(f"{name}." for name in APART)
 
 BESIDE = {
@@ -40,10 +40,10 @@ BESIDE = {
     f"{PACKAGE}.planning.advice_data": "advice.yaml",
     f"{PACKAGE}.init.write": "*.j2",
     f"{PACKAGE}.environments.check": "../in_model_env/check_environment.py",
-    # Not its code: its version is in the plan's options.
+    # Only its version, which is in the plan's options.
     f"{PACKAGE}.launch.random_weights": "../in_model_env/random_weights/*.dist-info/*",
 }
-"""Files that a module reads or runs without importing them: a pattern, relative to the module's folder."""
+"""Files that a module reads or runs without an import: a pattern relative to the module's folder."""
 
 _PACKAGES = rf"(?:{PACKAGE}|{plugin.__name__})\b"
 _IMPORT = re.compile(
@@ -52,7 +52,7 @@ _IMPORT = re.compile(
 
 
 def digest(script: Path, library: Path) -> str:
-    """Return the sha256 (hex, shortened) of the contents and names of :func:`files`."""
+    """Return the sha256 (hex, 16 digits) of the names and contents of :func:`files`."""
     found = hashlib.sha256()
     for name, path in sorted(files(script, library).items()):
         found.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
@@ -60,11 +60,9 @@ def digest(script: Path, library: Path) -> str:
 
 
 def files(script: Path, library: Path) -> dict[str, Path]:
-    """Return the script and what it depends on: module or file name -> path.
+    """Return the paths of a stage's script (``workflow/scripts/RULE.py``) and of its dependencies, by module or file name.
 
-    Args:
-        script: a stage's, ``workflow/scripts/RULE.py``.
-        library: the folder that holds the package, ``workflow/lib``.
+    ``library``: the folder of the package, ``workflow/lib``.
     """
     found, waiting = {script.name: script}, [script]
     while waiting:
@@ -84,7 +82,7 @@ def files(script: Path, library: Path) -> dict[str, Path]:
 def imports(path: Path) -> tuple[tuple[str, str | None], ...]:
     """Return a module's imports of the package and of the Slurm plugin: (module, name), with None for ``import module``.
 
-    By a pattern, because ``ast`` takes ten times as long at each start of Snakemake. A test compares the two.
+    It uses a pattern, because ``ast`` takes ten times as long at each start of Snakemake. A test compares both.
     """
     found: list[tuple[str, str | None]] = []
     for module, names, whole in _IMPORT.findall(path.read_text(encoding="utf-8")):
@@ -95,7 +93,7 @@ def imports(path: Path) -> tuple[tuple[str, str | None], ...]:
 
 
 def _defining(module: str, name: str | None, library: Path) -> str:
-    """Return the module that an import leads to: a submodule, the one from which a package imports the name, or ``module``."""
+    """Return the module that defines an imported name: a submodule, the module from which a package imports it, or ``module``."""
     if name is None:
         return module
     if _path(f"{module}.{name}", library):

@@ -1,4 +1,4 @@
-"""Restore what was deleted from ledger and cache: Snakemake sees only the records."""
+"""Restore what was deleted from ledger and cache: Snakemake only checks the records."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ T = TypeVar("T")
 
 
 def make_good(run_folder: Path, config: Config) -> list[str]:
-    """Store lost measurements again from their records, and remove records of models and environments that are gone from the cache.
+    """Store missing measurements again from their records, and delete records of models and environments that the cache does not have.
 
-    Call it in the main process of a run that executes jobs, before Snakemake looks at any file; it returns messages for the user.
+    Call it in the main process of a run that executes jobs, before Snakemake checks any file. Return messages for the user.
     """
     ledger = Ledger(config.ledger_folder)
     used = config.deployments.values()
-    said = []
+    messages = []
     if restored := sum(_restored(run_folder / "deployments" / name, ledger) for name in config.deployments):
-        said.append(f"{restored} measurement(s) were gone from the ledger; they are stored again from their records.")
+        messages.append(f"{restored} measurement(s) were missing in the ledger. They were stored again from their records.")
     for name in sorted({deployment.model for deployment in used}):
         path = run_folder / "models" / name / "manifest.json"
         if (manifest := _read(Manifest.read, path)) and _model_is_gone(manifest):
             path.unlink()
-            said.append(f"The files of the model {name} are gone ({manifest.path}); they are made or fetched again.")
+            messages.append(f"The files of the model {name} do not exist in {manifest.path}. They are created or downloaded again.")
     for name in sorted({deployment.environment for deployment in used}):
         path = run_folder / "environments" / name / "environment.json"
         environment = _read(Environment.read, path)
         if environment and environment.origin == "lock" and not Path(environment.python).exists():
-            # What is left of it counts as half-built.
+            # The rest of it counts as an unfinished build.
             Path(environment.prefix, MARKER).unlink(missing_ok=True)
             path.unlink()
-            said.append(f"The environment {name} is gone ({environment.prefix}); it is built again.")
-    return said
+            messages.append(f"The environment {name} does not exist in {environment.prefix}. It is built again.")
+    return messages
 
 
 def _read(read: Callable[[Path], T], path: Path) -> T | None:
-    """Return the record; None without one. The stage that reads a broken one refuses it."""
+    """Return the record, or None if it is missing or broken: the stage that needs a broken record rejects it."""
     try:
         return read(path)
     except ServemarkError:
@@ -59,7 +59,7 @@ def _restored(deployment: Path, ledger: Ledger) -> int:
         if ledger.has(point.key) or not (record := _read(Measurement.read, path)):
             continue
         if record.key == point.key and is_keepable(record) and record.raw:
-            # Its per-request results may be gone or differ.
+            # Its per-request results may be missing or differ.
             with contextlib.suppress(ValueError, FileNotFoundError):
                 ledger.store(point.key, record, path.with_name(record.raw))
                 count += 1
@@ -67,7 +67,7 @@ def _restored(deployment: Path, ledger: Ledger) -> int:
 
 
 def _model_is_gone(manifest: Manifest) -> bool:
-    """Return whether a model that a rule made or fetched is gone. If a part of a made one is gone, remove all of it."""
+    """Return whether a created or downloaded model is missing. If a part of a created model is missing, delete all of it."""
     folder = Path(manifest.path)
     if manifest.source.startswith("builtin:"):
         try:

@@ -1,8 +1,8 @@
-"""One run at a time in a checkout, and no lock that outlives its owner.
+"""The run lock: one run at a time in a checkout, and no lock of a dead run.
 
-Snakemake's own lock is a list of file names: after a crash its user must judge and type ``--unlock``. Our owner record has host, pid and
-start time of the Snakemake that works here. A second run is refused with the first one's name. A dead owner's record and the locks in
-``.snakemake/locks`` are removed with a message; so are those of another checkout, of which this one is a copy.
+Snakemake's own lock does not name its owner, so after a crash the user must decide on ``--unlock``. servemark's owner record contains
+host, pid and start time of the Snakemake process in this checkout. A second run is refused, and the message names the first. If the owner
+is dead, or the record belongs to a checkout of which this one is a copy, servemark removes the record and ``.snakemake/locks``.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from servemark.processes.identity import Identity, myself
 from servemark.records import Strict, utc_now, write_atomically
 from snakemake_executor_plugin_slurm_guarded.records import Checkout
 
-# Options of snakemake that run no jobs, besides a dry run: allowed while a run is alive. Short ones also within one word, as in -pS.
-_LOOKING = re.compile(
+# Options of snakemake that run no jobs, in addition to a dry run; short ones also within one word, as in -pS.
+_READ_ONLY = re.compile(
     r"--(?:lint|dag|rulegraph|filegraph|d3dag|(?:detailed-)?summary|list(?:-[a-z-]+)?|l[tucip]|unlock|report|archive|version|help"
     r"|generate-unit-tests|containerize|cleanup-metadata|cm)(?:=.*)?|-[afFkpt]*[DhlSv].*"
 )
 
 
 class Owner(Strict):
-    """The run that works in a checkout (None in a record of an older version)."""
+    """The run in a checkout. ``checkout``: None in a record of an older version."""
 
     host: str
     pid: int
@@ -43,23 +43,20 @@ class Owner(Strict):
 
     @property
     def lives(self) -> bool:
-        """Whether its process is alive. One on another host counts as alive, because nobody can check it from here."""
+        """Whether its process is alive. A process on another host counts as alive, because this host cannot check it."""
         return self.host != socket.gethostname() or Identity.parse(self.identity).alive
 
 
 def executes(argv: Sequence[str], *, dry_run: bool) -> bool:
-    """Return whether a call of snakemake runs jobs; ``dry_run`` as Snakemake read it from command line, profile and environment."""
-    return not dry_run and not any(map(_LOOKING.fullmatch, argv))
+    """Return whether a call of snakemake runs jobs; ``dry_run``: Snakemake's value from command line, profile and environment."""
+    return not dry_run and not any(map(_READ_ONLY.fullmatch, argv))
 
 
 def claim(workdir: Path, argv: Sequence[str], *, dry_run: bool = False) -> list[str]:
-    """Claim the checkout that holds ``.snakemake``, unless this call of snakemake (``argv``) runs no jobs.
-
-    Returns:
-        Messages for the user about what an earlier, dead run left.
+    """Lock the checkout in ``workdir``, unless this call of snakemake (``argv``) runs no jobs; return messages for the user.
 
     Raises:
-        RunLocked: another living run owns the checkout.
+        RunLocked: another run that is alive owns the checkout.
     """
     if not executes(argv, dry_run=dry_run):
         return []
@@ -69,14 +66,14 @@ def claim(workdir: Path, argv: Sequence[str], *, dry_run: bool = False) -> list[
     with FileLock(folder / "servemark-owner.lock"):
         owner = _read(record)
         noted = owner.checkout if owner else None
-        # The same path is never a copy: some file systems give each login node its own inode numbers.
+        # The same path is never a copy: on some file systems each login node has its own inode numbers.
         copied = noted is not None and noted.path != str(workdir.resolve()) and not noted.is_at(workdir)
         if owner and owner.lives and not copied:
             elsewhere = owner.host != socket.gethostname()
             raise RunLocked(
-                f"Another run is at work in this directory: process {owner.pid} on {owner.host}, since {owner.since}\n  ({owner.command}).",
-                do="Wait for it, or end it with Ctrl-C there; for a second run at the same time use a second checkout."
-                + (f" If it is gone, or this directory is a copy from that machine, delete {record}." if elsewhere else ""),
+                f"Another run is using this directory: process {owner.pid} on {owner.host}, since {owner.since}\n  ({owner.command}).",
+                do="Wait for it, or end it with Ctrl-C there. For a second run at the same time, use a second checkout."
+                + (f" If that run has ended, or this directory is a copy from that machine, delete {record}." if elsewhere else ""),
             )
         me = Owner(
             host=socket.gethostname(),
@@ -91,7 +88,7 @@ def claim(workdir: Path, argv: Sequence[str], *, dry_run: bool = False) -> list[
 
 
 def release(workdir: Path) -> None:
-    """Remove our claim."""
+    """Remove this process's lock."""
     record = workdir / ".snakemake" / "servemark-owner.json"
     owner = _read(record)
     if owner and owner.host == socket.gethostname() and owner.identity == str(myself()):
@@ -107,7 +104,7 @@ def _read(record: Path) -> Owner | None:
         return None
     except ValueError as error:
         why = f"{error.error_count()} fields do not fit" if isinstance(error, ValidationError) else error
-        print(f"servemark: {record} is damaged ({why}). servemark treats it as a leftover and replaces it.", file=sys.stderr)
+        print(f"servemark: {record} is damaged ({why}). servemark replaces it.", file=sys.stderr)
         return None
 
 
@@ -117,8 +114,8 @@ def _remove_stale(locks: Path, owner: Owner | None, *, copied: bool) -> list[str
         file.unlink(missing_ok=True)
     if copied and owner and owner.checkout:
         where = f"{owner.checkout.path} (process {owner.pid} on {owner.host})"
-        return [f"This directory is a copy: its run lock belongs to a run in {where}. Removed the copied lock."]
+        return [f"This directory is a copy, and its run lock belongs to a run in {where}. servemark removed the copied lock."]
     if not stale:
         return []
-    who = f"process {owner.pid}, started {owner.since}, is gone" if owner else "no run is alive here"
-    return [f"An earlier run ended without unlocking the directory ({who}); removed its lock. Finished work is kept."]
+    who = f"process {owner.pid}, started {owner.since}, does not exist" if owner else "no run is alive here"
+    return [f"An earlier run did not unlock this directory ({who}). servemark removed its lock. Finished work is kept."]

@@ -1,4 +1,4 @@
-"""Runs through a scheduler: checks before anything is submitted, and the resources of each job."""
+"""Runs through a scheduler: checks before the first job, and the resources of each job."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from snakemake_executor_plugin_slurm_guarded.request import RESOURCES as RESOURC
 from snakemake_executor_plugin_slurm_guarded.request import Request
 
 T = TypeVar("T")
-# Exported, so that the jobs of a run see what the main process sees.
+# Exported, so that the jobs of a run inherit it from the main process.
 VARIABLE = "SERVEMARK_SCHEDULED"
-# Cluster file for a configuration without the key ``cluster``; a user may export it.
+# Cluster file for a configuration without the key ``cluster``; users may export it.
 CLUSTER_VARIABLE = "SERVEMARK_CLUSTER"
 DEFAULT_CLUSTER = "slurm"
-# Resources that name the site's choices, and no amounts.
+# Resources that are names of the site, not amounts.
 SITE = ("slurm_account", "slurm_partition", "qos", "constraint", "slurm_extra")
-# A main process that is a job itself ends so long before that job: Slurm then kills it and its guard, and cancelling its jobs takes
-# a few seconds.
+# A main process that runs in a job ends this long before that job: cancelling its own jobs takes a few seconds, and Slurm kills it at the
+# end.
 OWN_MARGIN_S = 30.0
-# Names of configuration keys for the executor's messages.
+# Names of configuration keys, for the executor's messages.
 KEYS = {
     "speaker": "servemark",
     "place": "the cluster file (topology.nodes: of the experiment)",
@@ -54,7 +54,7 @@ KEYS = {
 
 
 def is_scheduled(*, is_main: bool, jobs: int | None) -> bool:
-    """Return whether jobs go to a scheduler: while Snakemake parses, its limit ``jobs`` is set only for executors that are not local."""
+    """Return whether jobs go to a scheduler: while Snakemake parses, ``jobs`` is set only for executors that are not local."""
     if is_main:
         os.environ.pop(VARIABLE, None)
         if jobs is not None:
@@ -64,18 +64,18 @@ def is_scheduled(*, is_main: bool, jobs: int | None) -> bool:
 
 
 def restore_configuration() -> None:
-    """Restore the configuration of Slurm's tools in a job, which the inner executor removes."""
+    """Set SLURM_CONF again in a job, because the inner executor removes it."""
     if configuration := os.environ.get(commands.CONF_VARIABLE):
         os.environ.setdefault("SLURM_CONF", configuration)
 
 
 def default_cluster() -> str | None:
-    """Return the cluster file for a configuration that names none."""
+    """Return the cluster file for a configuration without one."""
     return os.environ.get(CLUSTER_VARIABLE)
 
 
 def prepare(config: Config, folder: Path) -> None:
-    """Before anything is submitted, end jobs of earlier runs and check that Slurm would accept the jobs of this one.
+    """End jobs of earlier runs, and check that Slurm accepts the jobs of this run, before the first job.
 
     Raises:
         ConfigError: Slurm is missing, does not respond, or refuses a request; or jobs of an earlier run do not end.
@@ -103,7 +103,7 @@ def ask_slurm(config: Config, folder: Path, say: Callable[[str], None], *, patie
     TERMS.update(KEYS)
     wanted = []
     for name in config.deployments:
-        count = lacking(config, folder / "deployments" / name / "plan.json")
+        count = missing_points(config, folder / "deployments" / name / "plan.json")
         wanted.append(deployment_request(config, name, len(points(config, name)) if count is None else count))
     wanted += small_requests(config)
     try:
@@ -114,42 +114,42 @@ def ask_slurm(config: Config, folder: Path, say: Callable[[str], None], *, patie
 
 
 def end_with_own_job() -> None:
-    """End the run in order shortly before the job that it runs in; call it when signals are handled."""
+    """End the run in order shortly before its own job ends; call it after ``signals.install``."""
     if VARIABLE in os.environ and (ends_at := own_end()):
-        why = f"the job that this process runs in ends in {OWN_MARGIN_S:.0f} s; its time limit is too short for the whole run."
+        why = f"The job of this process ends in {OWN_MARGIN_S:.0f} s: its time limit is too short for the whole run."
         signals.at(ends_at - OWN_MARGIN_S, why)
 
 
 def own_end() -> float | None:
-    """Return when the main process's own job ends, seconds since 1970; None outside of a job, or without a limit."""
+    """Return the end of the main process's own job, seconds since 1970; None outside of a job, or without a limit."""
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return None
     try:
-        said = commands.run(["squeue", "--noheader", f"--jobs={job}", "--format=%e"])
-        return datetime.fromisoformat(said.strip()).timestamp()
+        output = commands.run(["squeue", "--noheader", f"--jobs={job}", "--format=%e"])
+        return datetime.fromisoformat(output.strip()).timestamp()
     except (CommandFailed, ValueError):
         return None
 
 
-def deployment_request(config: Config, name: str, lacking: int | None) -> Request:
-    """Return one deployment's job; ``lacking`` points are not in the ledger, None for a job of the shortest length."""
+def deployment_request(config: Config, name: str, missing: int | None) -> Request:
+    """Return one deployment's job for ``missing`` points that are not in the ledger; None: the shortest job."""
     assert config.cluster is not None, "a run through a scheduler has a cluster"
-    return requests.request(name, config.deployments[name].topology, config.cluster, lacking or 0, _limit(config))
+    return requests.request(name, config.deployments[name].topology, config.cluster, missing or 0, _limit(config))
 
 
 def allocation_request(config: Config, folder: Path, name: str, *, serving: bool, timed: bool = True) -> Request:
-    """Return what a deployment's job asks for; for ``serving`` a day, or what the cluster file and the partition allow.
+    """Return the request for a deployment's job; for ``serving``, a day or what the cluster file and the partition allow.
 
     Args:
         folder: the run's results.
-        timed: whether the time limit is wanted; it needs the ledger.
+        timed: whether the caller needs the time limit, which depends on the ledger.
     """
     if serving:
-        # So many points take longer than any endpoint is served.
+        # This many points need more time than the longest job has.
         request = deployment_request(config, name, LONGEST_MIN)
         return replace(request, minutes=min(LONGEST_MIN, request.minutes or LONGEST_MIN))
-    points = lacking(config, folder / "deployments" / name / "plan.json") if timed else 0
+    points = missing_points(config, folder / "deployments" / name / "plan.json") if timed else 0
     return deployment_request(config, name, points)
 
 
@@ -168,14 +168,14 @@ def small_requests(config: Config) -> list[Request]:
 
 
 def share(config: Config) -> dict[str, Any] | None:
-    """Return the share of each node that a deployment's job gets; None if the probe records what it finds."""
+    """Return the share of each node that a deployment's job gets; None if the probe has to find it."""
     assert config.cluster is not None, "a run through a scheduler has a cluster"
     found = requests.share(config.cluster)
     return found.model_dump() if found else None
 
 
-def lacking(config: Config, plan: Path) -> int | None:
-    """Return how many points of a planned deployment the ledger lacks; None without a plan."""
+def missing_points(config: Config, plan: Path) -> int | None:
+    """Return the number of points of a planned deployment that are not in the ledger; None without a plan."""
     try:
         keys = [point.key for point in Plan.read(plan).points]
     except ServemarkError:
@@ -184,7 +184,7 @@ def lacking(config: Config, plan: Path) -> int | None:
 
 
 def _gpus_there(config: Config) -> bool:
-    """Return whether the short jobs' partition has GPUs; looked up only if an exclusive job may get some that it does not request."""
+    """Return whether the short jobs' partition has GPUs; look it up only if an exclusive job may get GPUs that it does not request."""
     cluster = config.cluster
     if cluster is None or cluster.gpus_per_node or not cluster.exclusive or cluster.small_jobs.whole_node:
         return True

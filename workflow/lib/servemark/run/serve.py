@@ -1,4 +1,4 @@
-"""``snakemake serve`` in the main process: targets, one endpoint a machine, and leftovers of earlier endpoints."""
+"""``snakemake serve`` in the main process: targets, one endpoint per machine, and leftovers of earlier endpoints."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ LONGEST_MIN = 24 * 60
 
 
 def target(run: str, deployment: str) -> str:
-    """Return Snakemake's target for serving one deployment alone."""
+    """Return Snakemake's target for serving only one deployment."""
     return f"results/{run}/{FOLDER}/{deployment}/{HELD}"
 
 
 def begin(run_folder: Path, deployments: Iterable[str], words: Iterable[str], *, scheduled: bool) -> None:
-    """Forget how earlier endpoints ended, so that the same target serves again, and remove their leftovers now and at exit.
+    """Delete the records of earlier endpoints' ends, so that the same target serves again, and their leftovers, now and at exit.
 
-    Call it in the main process of a run that executes jobs, before Snakemake looks at any file. Several targets in ``words``, the command
-    line, end the process with exit code 2 on one machine: the second would wait until the first is stopped.
+    Call it in the main process of a run that executes jobs, before Snakemake checks any file. On one machine, several endpoints in
+    ``words``, the command line, end the process with exit code 2: the second would wait until the first stops.
     """
     try:
         if not scheduled:
@@ -46,7 +46,7 @@ def begin(run_folder: Path, deployments: Iterable[str], words: Iterable[str], *,
 
 
 def refuse_several(run: str, deployments: list[str], words: Iterable[str]) -> None:
-    """Raise ConfigError if a command line asks for more than one endpoint on one machine."""
+    """Raise ConfigError if a command line requests more than one endpoint."""
     asked = set()
     for name in words:
         if name == TARGET:
@@ -57,8 +57,8 @@ def refuse_several(run: str, deployments: list[str], words: Iterable[str]) -> No
     if len(asked) > 1:
         each = "".join(f"\n    .venv/bin/snakemake --profile profiles/local {target(run, name)}" for name in chosen)
         raise ConfigError(
-            f"On one machine, one deployment is served at a time; these are {len(asked)}: {', '.join(chosen)}.",
-            do=f"Ask for one of them (with the same --configfile):{each}\n  On a cluster each gets its own nodes, and all are served.",
+            f"On one machine, servemark serves one deployment at a time; the command requests {len(asked)}: {', '.join(chosen)}.",
+            do=f"Request one of them (with the same --configfile):{each}\n  On a cluster, each has its own nodes and servemark serves all.",
             reason="one_at_a_time",
         )
 

@@ -1,8 +1,8 @@
-"""End the main Snakemake in order and in bounded time after a signal.
+"""End the main Snakemake process in order, and in bounded time, after a signal.
 
-Snakemake alone answers SIGTERM by waiting for its running jobs, SIGHUP by dying at once, and SIGINT sent to it alone (not to the
-terminal's process group) by waiting, too. Here each of them interrupts the running rules' scripts; they end their tools, Snakemake
-removes incomplete outputs and its lock, and the supervisors end with the lifeline.
+By default Snakemake waits for its running jobs after SIGTERM, and after a SIGINT to it alone (not to the terminal's process group). After
+SIGHUP it dies at once. Here each of these signals interrupts the scripts of the running rules. The scripts end their tools, Snakemake
+removes incomplete outputs and its lock, and the supervisors end because their heartbeat pipe closes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _before_exit: list[Callable[[], None]] = []
 
 
 def install() -> None:
-    """Handle SIGINT, SIGTERM and SIGHUP, but not an ignored SIGHUP (nohup). Call it after Snakemake has set its own handler (onstart)."""
+    """Handle SIGINT, SIGTERM, and SIGHUP unless it is ignored (nohup). Call it after Snakemake has set its own handler (onstart)."""
     for number in _ours():
         signal.signal(number, _interrupt)
 
@@ -40,7 +40,7 @@ def before_exit(action: Callable[[], None]) -> None:
 
 
 def at(moment: float, why: str) -> None:
-    """At this moment (seconds since 1970), print why and do what SIGTERM does."""
+    """Print ``why`` at this moment (seconds since 1970), and send SIGTERM to this process."""
 
     def wait() -> None:
         threading.Event().wait(min(max(0.0, moment - time.time()), threading.TIMEOUT_MAX))
@@ -54,7 +54,7 @@ def _interrupt(number: int, _: object) -> None:
     for other in _ours():
         signal.signal(other, lambda *_: _end_now("interrupted again"))
     name = signal.Signals(number).name
-    _say(f"{name}: ending the running stages; finished measurements are kept, run again to go on.")
+    _say(f"{name}: ending the running stages. Finished measurements are kept. Run the same command again to continue.")
     identity.signal_all(psutil.Process().children(), signal.SIGINT)
     timer = threading.Timer(BOUND_S, _end_now, [f"the running stages did not end within {BOUND_S:.0f} s"])
     timer.daemon = True
@@ -65,13 +65,13 @@ def _interrupt(number: int, _: object) -> None:
 def _end_now(why: str) -> None:
     for action in _before_exit:
         action()
-    _say(f"{why}; ending at once.")
+    _say(f"{why}; killing all processes of this run.")
     identity.signal_all(identity.descendants(os.getpid()), signal.SIGKILL)
     os._exit(130)
 
 
 def _say(text: str) -> None:
-    # Not print: it raises when the signal comes in the middle of another print, and blocks when nobody reads.
+    # Not print: it raises if the signal interrupts another print, and blocks if no process reads the pipe.
     with contextlib.suppress(OSError):
         if select.select([], [2], [], 0)[1]:
             os.write(2, f"servemark: {text}\n".encode())

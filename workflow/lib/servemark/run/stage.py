@@ -1,4 +1,4 @@
-"""What every rule's script does around its work: log, lifeline, progress, and a message for an error."""
+"""What every rule's script does in addition to its work: log, heartbeat pipe, progress, and a message for an error."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from servemark.supervisor import ownership
 
 @contextmanager
 def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, begins: bool = False) -> Iterator[Stage]:
-    """Run a rule's work. The run's folder is the one that holds ``logs/``.
+    """Run a rule's work. All output goes to ``log``, which is below the run's folder in ``logs/``.
 
-    All output goes to ``log``. A :class:`ServemarkError` ends the script with its message and no traceback. A script that does not
-    succeed stops its deployment, so that nothing lives on without a rule.
+    A :class:`ServemarkError` ends the script with its message, without a traceback. A script that fails stops its deployment, so that no
+    process outlives the rule.
 
     Args:
         deployment: the deployment's folder, for the stages of a live deployment.
         begins: this stage begins a deployment and becomes its owner.
     """
-    # SIGINT as well: a run that a script started in the background ignores it.
+    # SIGINT too: a run that a shell script starts in the background ignores it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     log_path, run_folder = Path(log), Path(log.partition("/logs/")[0])
@@ -46,7 +46,7 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, 
     try:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         log_path.write_bytes(b"")
-        # Tools append to the same log.
+        # Append mode, because tools write to the same log.
         with open(log_path, "ab", buffering=0) as stream:
             for descriptor, output in ((1, sys.stdout), (2, sys.stderr)):
                 output.flush()
@@ -76,13 +76,13 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, 
     except Exception as error:
         places = (run_folder, log_path.parent, Path(".snakemake"), Path(tempfile.gettempdir()))
         if refused := storage.refusal(error, places):
-            # Into the log only: text in the buffer of sys.stderr could reach the terminal later.
+            # Not through sys.stderr: text in its buffer could reach the terminal later.
             with contextlib.suppress(OSError), open(log_path, "ab", buffering=0) as stream:
                 stream.write(traceback.format_exc().encode(errors="backslashreplace"))
             _tell(f"{name} {subject}", refused, progress, terminal)
         else:
             _note(traceback.format_exc().rstrip())
-            progress.say(f"failed by a defect of servemark or its surroundings; the traceback is in {log}")
+            progress.say(f"failed because of an unexpected error, probably a defect of servemark; the traceback is in {log}")
         _stop(deployment)
         sys.exit(1)
     finally:
@@ -96,7 +96,7 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, 
 
 
 def _tell(who: str, error: ServemarkError, progress: Progress, terminal: tuple[int, int]) -> None:
-    """Write an error to the run's progress and to the log; to the terminal if the disk takes no progress."""
+    """Write an error to the run's progress and to the log, or to the terminal if the disk is full."""
     first, *reasons = error.what.splitlines()
     for line in (f"failed: {first}", *map(str.strip, reasons), *([f"what to do: {error.do}"] if error.do else [])):
         progress.say(line)
@@ -107,33 +107,33 @@ def _tell(who: str, error: ServemarkError, progress: Progress, terminal: tuple[i
 
 
 def _note(text: str) -> None:
-    # The log's disk may be full.
+    # The disk of the log may be full.
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
 def _stop(deployment: Path | None) -> None:
-    """End the deployment of a failed stage. Write an OSError to the log: the stage has its own error to report."""
+    """End the deployment of a failed stage; write an OSError to the log, because the stage reports its own error."""
     if deployment is None:
         return
     try:
         if ownership.taken_over(deployment):
-            # Nothing here is ours, the stop file included.
+            # Nothing here belongs to this job, not even the stop file.
             ownership.end_those_above()
         elif attempt := attempts.latest(deployment):
             _end(attempt)
     except OSError as error:
-        _note(f"servemark: could not ask the supervisor of {deployment} to end: {error}")
+        _note(f"servemark: cannot ask the supervisor of {deployment} to end: {error}")
 
 
 def _end(attempt: Path) -> None:
     if not supervisor.is_alive(attempt):
-        # A supervisor that ended after a daemon has left the keys.
+        # The supervisor ended after a daemon did, and left the keys.
         storage.tidy(supervisor.remove_secrets, attempt)
         return
     supervisor.ask_to_end(attempt)
     spec = attempts.spec(attempt)
     if spec.machine_lock is None:
-        # Slurm kills what is left of a job when its script ends, also a supervisor that is cleaning up.
+        # When the script of a job ends, Slurm kills all its processes, even a supervisor that is cleaning up.
         with contextlib.suppress(TimeoutError):
             supervisor.stop(attempt, spec.stop_grace_s + 15)
