@@ -27,7 +27,7 @@ def text() -> str:
     logs = ((row.reason, row.cause, row.remedy) for row in diagnosis.catalogue())
     return f"""# Reasons
 
-<!-- Written by `make generate` from measurement/reasons.py and diagnosis/catalogue.yaml. -->
+<!-- Written by `make generate` from measurement/reasons.yaml and diagnosis/catalogue.yaml. -->
 
 Records, tables, reports and messages name these codes.
 

@@ -5,13 +5,10 @@ A process is active for its duration, which ends with its last request. In a clo
 vllm/benchmarks/serve.py, 0.32), which includes the wait for the first arrival. If a request failed, the first start counts as the
 beginning, because not every vLLM version records when a failed request ended.
 
-vLLM's client draws all arrivals in advance and scales them so that the last of n requests is due n / rate after the beginning, whatever the
-randomness of the gaps (``get_request`` in the same file; vllm-project/vllm pull request 21108, July 2025. Earlier, a client on one core
-sent up to 9 % fewer). So randomness does not explain a low rate. A request is late if it waits for the concurrency limit (the semaphore in
-``benchmark``) or if the client is busy. Its start is taken after this wait, so latencies do not include the wait.
-
-A limit that is always reached makes the last start late. A limit that is reached at times does not; such waits are known only if the client
-records them (``queue_times``: 0.32 does, 0.25 does not).
+vLLM's client scales its random arrivals so that the last of n requests is due n / rate after the beginning (``get_request`` in the same
+file; vllm-project/vllm pull request 21108, July 2025). So randomness does not explain a low rate. A request is late if it waits for the
+concurrency limit or if the client is busy. Its start is taken after this wait, so latencies do not include it. A limit that is reached only
+at times does not lower the rate; its waits are known only if the client records them (``queue_times``: 0.32 does, 0.25 does not).
 """
 
 from __future__ import annotations

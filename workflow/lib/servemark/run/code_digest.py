@@ -36,6 +36,7 @@ BESIDE = {
     f"{PACKAGE}.archive.crate": "kinds.yaml",
     f"{PACKAGE}.archive.seal": "README.txt",
     f"{PACKAGE}.diagnosis": "catalogue.yaml",
+    f"{PACKAGE}.measurement.reasons": "reasons.yaml",
     f"{PACKAGE}.deployment.how_to_use": "how-to-use.txt",
     f"{PACKAGE}.planning.advice_data": "advice.yaml",
     f"{PACKAGE}.init.write": "*.j2",
