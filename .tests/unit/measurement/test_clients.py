@@ -71,7 +71,7 @@ def merged(tmp_path: Path, parts: list, cpu=None) -> Path:
     return path
 
 
-def test_the_parts_make_one_file_whose_figures_are_those_of_all_requests(tmp_path, pair):
+def test_merged_file_has_the_results_of_all_requests(tmp_path, pair):
     raw = read_raw(merged(tmp_path, pair))
     first, second = (part for _, part in pair)
     assert raw.requests == first.requests + second.requests
@@ -98,7 +98,7 @@ def timed(data: dict) -> dict:
     return {key: data[key] for key in TIMED}
 
 
-def test_one_process_keeps_all_that_it_says_but_the_duration_and_what_is_divided_by_it(tmp_path):
+def test_one_process_keeps_all_values_but_duration_and_throughput(tmp_path):
     ((data, raw),) = written(tmp_path, json.loads(REAL.read_text()))
     one = merge([(data, raw)], [[(raw.requests[0].start, 3.0)]])
     assert {key: value for key, value in one.items() if key not in (*TIMED, "clients")} == {
@@ -117,7 +117,7 @@ def test_one_process_keeps_all_that_it_says_but_the_duration_and_what_is_divided
     assert (judgement.verdict, judgement.client_cpu) == ("VALID", None), "one sample tells nothing"
 
 
-def test_the_time_that_processes_waited_for_each_other_is_not_part_of_a_closed_loop(tmp_path, pair):
+def test_duration_of_closed_loop_excludes_wait_of_processes(tmp_path, pair):
     """vLLM's clock runs while a process waits before its first request; at a rate none waits then, and its clock counts."""
     waited = [data | {"duration": data["duration"] + 7.0} for data, _ in pair]
     expected = timed(merge(pair, [(), ()]))
@@ -126,7 +126,7 @@ def test_the_time_that_processes_waited_for_each_other_is_not_part_of_a_closed_l
     assert merge(written(tmp_path, *paced), [(), ()])["duration"] == pytest.approx(expected["duration"] + 7.0, abs=0.1)
 
 
-def test_a_failed_request_counts_until_it_failed(tmp_path):
+def test_failed_request_counts_until_its_failure(tmp_path):
     data = json.loads(REAL.read_text())
     data["errors"][3], data["latencies"][3] = "timed out", 60.0
     ((_, raw),) = parts = written(tmp_path, data)
@@ -134,7 +134,7 @@ def test_a_failed_request_counts_until_it_failed(tmp_path):
     assert made["duration"] == pytest.approx(60.0, abs=0.2) and raw.requests[3].latency == 60.0
 
 
-def test_rates_are_added_and_what_differs_is_left_out(tmp_path):
+def test_rates_are_added_and_differing_values_left_out(tmp_path):
     data = json.loads(REAL.read_text())
     parts = [
         part_of(data, 0, 8) | {"request_rate": 2.5, "date": "1"},
@@ -178,7 +178,7 @@ def test_totals_are_compared_for_each_process_and_for_all(tmp_path, pair, change
         (lambda entries: entries.append(3), "raw_types"),
     ],
 )  # fmt: skip
-def test_an_entry_that_is_no_clients_is_refused(tmp_path, pair, change, reason):
+def test_invalid_client_entry_is_refused(tmp_path, pair, change, reason):
     path = merged(tmp_path, pair)
     data = json.loads(path.read_text())
     change(data["clients"])
@@ -189,13 +189,13 @@ def test_an_entry_that_is_no_clients_is_refused(tmp_path, pair, change, reason):
 
 
 @pytest.mark.parametrize(("asked", "suits"), [(1, False), (2, True), (3, False)])
-def test_the_file_holds_as_many_processes_as_were_asked_for(tmp_path, pair, asked, suits):
+def test_number_of_processes_must_match_configuration(tmp_path, pair, asked, suits):
     judgement = judge(read_raw(merged(tmp_path, pair)), point(**ASKED, clients=asked), EASY, FINE)
     assert ("clients_unaccounted" in codes(judgement, "INVALID")) is not suits
 
 
 @pytest.mark.parametrize(("asked", "suits"), [(1, True), (2, False)])
-def test_a_file_from_before_there_were_several_is_one_process(asked, suits):
+def test_file_without_clients_counts_as_one_process(asked, suits):
     judgement = judge(read_raw(REAL), point(**ASKED, clients=asked), EASY, FINE)
     assert (judgement.verdict == "VALID") is suits and judgement.client_cpu is None
 
@@ -207,7 +207,7 @@ def client(begin: float, seconds: float, cpu=(), wait_s: float = 0.0) -> Client:
     return Client(2, 2, 0, seconds, requests, {}, tuple(cpu))
 
 
-def test_a_process_is_at_work_for_its_duration_up_to_its_last_answer():
+def test_window_ends_with_last_request_and_lasts_the_duration():
     assert clients.window(client(100.0, 10.0)) == pytest.approx((100, 110))
     assert clients.window(client(100.0, 10.0, wait_s=3.0)) == pytest.approx((100, 110)), "waiting for the first arrival counts"
     first, last = client(100.0, 10.0).requests
@@ -219,14 +219,14 @@ def test_a_process_is_at_work_for_its_duration_up_to_its_last_answer():
     assert clients.span_s([replace(failed, requests=())]) == 10.0
 
 
-def test_the_span_goes_from_the_first_beginning_to_the_last_end_and_the_overlap_between_the_others():
+def test_span_and_overlap_of_several_processes():
     three = [client(100.0, 10.0), client(101.0, 10.0), client(102.0, 7.0)]
     assert (clients.span_s(three), clients.overlap_s(three)) == pytest.approx((11.0, 7.0))
     assert clients.overlap_s([client(100.0, 5.0), client(106.0, 5.0)]) == 0.0
     assert clients.span_s([client(100.0, 10.0)]) == 10.0, "one process: the very number that it wrote"
 
 
-def test_the_cpu_share_is_that_of_the_measuring_alone():
+def test_cpu_cores_count_the_measurement_only():
     # All of a core while it imports, half of one while it measures, all of one while it writes.
     samples = [(t, float(t - 90)) for t in range(90, 100)] + [(100 + t, 10 + t / 2) for t in range(11)] + [(111.0, 16.0)]
     assert clients.cpu_cores(client(100.0, 10.0, samples)) == pytest.approx(0.5)
@@ -239,7 +239,7 @@ def test_the_cpu_share_is_that_of_the_measuring_alone():
     ("cores", "late_s", "expected"),
     [(0.84, 0.0, set()), (0.86, 0.0, {"client_saturated"}), (0.2, 0.9, set()), (0.2, 1.1, {"clients_out_of_step"})],
 )
-def test_a_busy_client_and_one_out_of_step_are_suspect_with_their_numbers(cores, late_s, expected):
+def test_busy_client_and_poor_overlap_are_suspect(cores, late_s, expected):
     def cpu(begin: float, share: float) -> list[tuple[float, float]]:
         return [(begin + t, 3 + t * share) for t in range(21)]
 
@@ -254,7 +254,7 @@ def test_a_busy_client_and_one_out_of_step_are_suspect_with_their_numbers(cores,
     assert list(clients.reasons(two[:1], 20.0, thresholds(min_client_overlap=1.0))) == [], "one is in step with itself"
 
 
-def test_the_record_says_how_many_asked_whom_and_how_busy_they_were(tmp_path, pair):
+def test_record_has_clients_target_and_cpu(tmp_path, pair):
     path = merged(tmp_path, pair)
     data = json.loads(path.read_text())
     begin = data["clients"][1]["first_start"]

@@ -96,7 +96,7 @@ BIG = Gpu(name="H200", memory_mib=143771)
     ],
     ids=str,
 )
-def test_what_decides_the_figures_changes_the_key(change):
+def test_value_that_decides_results_changes_the_key(change):
     assert key(**change) != key()
 
 
@@ -136,7 +136,7 @@ def test_what_decides_the_figures_changes_the_key(change):
     ],
     ids=str,
 )
-def test_where_and_when_and_under_which_name_do_not_change_the_key(change):
+def test_place_time_and_names_do_not_change_the_key(change):
     assert key(**change) == key()
 
 
@@ -151,14 +151,14 @@ def test_order_does_not_change_the_key():
     assert key(hardware={"gpus": gpus}) == key(hardware={"gpus": gpus[::-1]})
 
 
-def test_every_field_of_the_hardware_record_is_either_in_the_key_or_known_not_to_be():
+def test_each_hardware_field_is_in_the_key_or_known_to_be_absent():
     outside = {"host", "memory_gib", "shm_gib", "kernel", "os", "glibc", "cuda", "gpu_topology", "interfaces", "nofile",
                "nproc", "probed_at", "hidden_gpus", "cuda_visible_devices", "worked_out"}  # fmt: skip
     inside = deployment_parts(**DEPLOYMENT, hardware=Hardware(**HARDWARE))["hardware"]
     assert set(inside) | outside == set(Hardware.model_fields)
 
 
-def test_every_field_of_a_load_point_is_in_the_key_but_its_names():
+def test_each_load_point_field_but_names_is_in_the_key():
     parts = point_parts(load(**LOAD, clients=2, ask="replica"))
     flat = {*parts, *parts["workload"], *parts["load"], "prompts", "client_options"}
     assert set(LoadPoint.model_fields) - flat == {"name"}
@@ -171,18 +171,18 @@ def test_nested_options_keep_their_meaning():
     assert key(**option(middleware=["a", "b"])) != key(**option(middleware=["b", "a"]))
 
 
-def test_a_rate_is_the_same_number_however_it_is_written():
+def test_spellings_of_a_rate_give_one_key():
     assert key(point={"request_rate": 4}) == key(point={"request_rate": 4.0})
     assert key(point={"request_rate": float("inf")}) != key(point={"request_rate": None})
 
 
-def test_one_option_in_two_spellings_is_fine_only_with_one_value():
+def test_two_spellings_of_an_option_need_one_value():
     assert normalise_options({"max_model_len": 5, "max-model-len": "5"}) == {"max-model-len": "5"}
     with pytest.raises(ValueError, match="max-model-len"):
         normalise_options({"max_model_len": 5, "max-model-len": 6})
 
 
-def test_the_parts_hold_no_secret_and_no_place_and_give_the_key_again_after_json():
+def test_key_parts_have_no_secret_or_place_and_survive_json():
     deployment = deployment_parts(
         **{**DEPLOYMENT, **variable(VLLM_API_KEY="s3cret", HF_HOME="/scratch/x"), **option(api_key="s3cret", port=1)},
         hardware=Hardware(**HARDWARE),

@@ -32,7 +32,7 @@ def store(tmp_path):
 
 
 @pytest.mark.parametrize("verdict", ["VALID", "SUSPECT"])
-def test_what_is_stored_is_found(store, raw, verdict):
+def test_stored_measurement_is_found(store, raw, verdict):
     stored = store.store(KEY, record(verdict=verdict), raw)
     found = Ledger(store.root).find(KEY)
     assert found == stored
@@ -56,7 +56,7 @@ def test_a_key_that_was_never_stored_is_a_miss(store):
         (record(raw_sha256=None), "raw file"),
     ],
 )
-def test_what_does_not_belong_is_refused(store, raw, bad, text):
+def test_record_that_does_not_belong_is_refused(store, raw, bad, text):
     with pytest.raises(ValueError, match=text):
         store.store(KEY, bad, raw)
     assert store.find(KEY) is None
@@ -90,7 +90,7 @@ def write_record(made):
     ],
     ids=["raw-changed", "raw-gone", "record-gone", "record-cut", "other-kind", "other-key", "invalid"],
 )
-def test_a_damaged_entry_is_moved_aside_with_a_warning_and_can_be_stored_again(store, raw, damage):
+def test_damaged_entry_is_moved_aside_and_can_be_stored_again(store, raw, damage):
     entry = store.store(KEY, record(), raw).raw.parent
     damage(entry)
     assert store.find(KEY) is None
@@ -104,7 +104,7 @@ def test_a_damaged_entry_is_moved_aside_with_a_warning_and_can_be_stored_again(s
 
 
 @pytest.mark.parametrize("name", ["RECORD", "RAW"])
-def test_what_a_disk_does_not_give_just_now_is_no_damage(store, raw, monkeypatch, name):
+def test_entry_that_is_unreadable_for_now_is_not_damaged(store, raw, monkeypatch, name):
     store.store(KEY, record(), raw)
     missing, opened = getattr(ledger_module, name), Path.open
 
@@ -184,7 +184,7 @@ def test_a_rename_that_fails_for_another_reason_is_reported(store, raw, monkeypa
         store.store(KEY, record(), raw)
 
 
-def test_missing_keeps_the_order_and_sees_damage_without_moving_it(store, raw):
+def test_missing_keeps_order_and_detects_damage_without_moving(store, raw):
     store.store(KEY, record(), raw)
     keys = [hashlib.sha256(bytes([n])).hexdigest() for n in range(3)]
     assert store.missing([keys[2], KEY, keys[0]]) == (keys[2], keys[0])
@@ -193,7 +193,7 @@ def test_missing_keeps_the_order_and_sees_damage_without_moving_it(store, raw):
     assert store.warnings == []
 
 
-def test_the_raw_file_is_linked_where_possible_and_copied_elsewhere(store, raw, tmp_path, monkeypatch):
+def test_raw_file_is_linked_or_else_copied(store, raw, tmp_path, monkeypatch):
     assert store.store(KEY, record(), raw).raw.stat().st_ino == raw.stat().st_ino
 
     def cannot_link(*_):
@@ -205,7 +205,7 @@ def test_the_raw_file_is_linked_where_possible_and_copied_elsewhere(store, raw, 
     assert (tmp_path / "copy").stat().st_ino != raw.stat().st_ino
 
 
-def test_a_stored_raw_file_is_put_back_as_a_new_file(store, raw, tmp_path):
+def test_stored_raw_file_is_copied_as_a_new_file(store, raw, tmp_path):
     os.utime(raw, (1, 1))
     target = tmp_path / "again" / "x.raw.json"
     store.store(KEY, record(), raw).copy_raw(target)
@@ -214,7 +214,7 @@ def test_a_stored_raw_file_is_put_back_as_a_new_file(store, raw, tmp_path):
     assert [path.name for path in target.parent.iterdir()] == ["x.raw.json"]
 
 
-def test_a_put_back_that_fails_leaves_nothing(store, raw, tmp_path):
+def test_failed_copy_leaves_nothing(store, raw, tmp_path):
     stored = store.store(KEY, record(), raw)
     stored.raw.unlink()
     with pytest.raises(FileNotFoundError):

@@ -71,7 +71,7 @@ def test_the_detail_has_the_rates_the_waits_and_the_limit():
     assert all(key in reason.detail for key in ("`concurrency`", "`clients`", "`request_rate`"))
 
 
-def test_where_the_limit_is_reached_now_and_then_the_mean_rate_is_kept_and_the_waits_tell():
+def test_limit_reached_at_times_is_found_by_waits_only():
     raw = read_raw(FIXTURES / "bench-0.32.0-rate-near-limit.json")
     (reason,) = judged(raw, concurrency=11, input_tokens=64, output_tokens=4).reasons
     assert numbers(reason.detail)[:3] == ["20", "19.99", "67"]
@@ -81,7 +81,7 @@ def test_where_the_limit_is_reached_now_and_then_the_mean_rate_is_kept_and_the_w
 
 @pytest.mark.parametrize("burstiness", [0.05, 0.3, 1.0, 20.0])
 @pytest.mark.parametrize("count", [4, 30, 400])
-def test_an_unhindered_client_keeps_its_rate_however_random_its_arrivals_and_few_its_requests(burstiness, count):
+def test_free_client_keeps_rate_with_any_burstiness_and_count(burstiness, count):
     for seed in range(20):
         assert judged(result(load(arrivals(count, RATE, burstiness, seed))), limits=EASY).reasons == ()
 
@@ -90,7 +90,7 @@ EASY = thresholds(min_requests_per_slot=0, min_duration_s=0)
 
 
 @pytest.mark.parametrize(("places", "suspect"), [(7, True), (8, False)])
-def test_without_waits_the_starts_alone_tell_of_a_limit_that_is_always_reached(places, suspect):
+def test_limit_always_reached_is_found_by_starts_alone(places, suspect):
     """Seven places of 0.4 s each let 17.5 requests/s through, eight let 20: with equal gaps and a tolerance of a twentieth."""
     even = [number / RATE for number in range(1, 401)]
     judgement = judged(result(load(even, places, told=False)), concurrency=places)
@@ -98,7 +98,7 @@ def test_without_waits_the_starts_alone_tell_of_a_limit_that_is_always_reached(p
     assert all("17.5" in reason.detail and "waited" not in reason.detail for reason in judgement.reasons)
 
 
-def test_without_a_limit_the_way_out_is_another_one():
+def test_remedy_without_limit_does_not_name_concurrency():
     late = [number / 15 for number in range(1, 61)]
     (reason,) = judged(result(load(late, told=False))).reasons
     assert numbers(reason.detail) == ["20", "15", "25%"]
@@ -106,7 +106,7 @@ def test_without_a_limit_the_way_out_is_another_one():
 
 
 @pytest.mark.parametrize(("deviation", "suspect"), [(0.04, True), (0.06, False), (1.0, False)])
-def test_how_much_may_be_lacking_is_configured(deviation, suspect):
+def test_deviation_of_the_rate_is_configured(deviation, suspect):
     slow = result(load([number / 19 for number in range(1, 61)], told=False))
     limits = EASY.model_copy(update={"max_rate_deviation": deviation})
     assert ("rate_not_kept" in codes(judged(slow, limits=limits))) is suspect
@@ -116,18 +116,18 @@ def test_how_much_may_be_lacking_is_configured(deviation, suspect):
     ("wait_s", "ttft_s", "suspect"),
     [(0.004, 0.01, False), (0.006, 0.01, True), (0.009, 0.2, False), (0.011, 0.2, True)],
 )
-def test_a_wait_counts_beside_the_ttft_that_lacks_it_but_not_what_any_client_takes(wait_s, ttft_s, suspect):
+def test_wait_is_compared_with_ttft_above_free_wait(wait_s, ttft_s, suspect):
     due = arrivals(60, RATE)
     sent = [request(start=50 + moment, ttft=ttft_s, waited=wait_s) for moment in due]
     assert ("rate_not_kept" in codes(judged(result(sent)))) is suspect
 
 
 @pytest.mark.parametrize("rate", [None, float("inf")])
-def test_without_a_rate_waiting_is_the_load_itself(rate):
+def test_waits_do_not_count_without_a_rate(rate):
     assert judged(result(load([0.0] * 40, places=4)), rate=rate, concurrency=4).reasons == ()
 
 
-def test_each_of_several_processes_keeps_its_share_of_the_rate():
+def test_each_process_must_keep_its_share_of_the_rate():
     def both(second_rate: float):
         parts = [load(arrivals(50, RATE / 2, seed=1)), load(arrivals(50, second_rate, seed=2), begin=50.3)]
         halves = tuple(as_client(result(part, begin)) for part, begin in zip(parts, (50.0, 50.3), strict=True))
@@ -138,7 +138,7 @@ def test_each_of_several_processes_keeps_its_share_of_the_rate():
     assert both(RATE / 2 * 0.85) == {"rate_not_kept"}, "three quarters of a tenth of the whole"
 
 
-def test_a_failed_request_hides_the_beginning_and_makes_nothing_slower():
+def test_failed_request_does_not_lower_the_rate():
     sent = load(arrivals(40, RATE))
     lost = replace(sent[-1], ok=False, output_tokens=0, ttft=0.0, itls=(), latency=0.0, error="Boom")
     judgement = judged(result([*sent[:-1], lost]), limits=EASY.model_copy(update={"max_failed_fraction": 0.1}))
@@ -149,7 +149,7 @@ def test_a_failed_request_hides_the_beginning_and_makes_nothing_slower():
     assert "rate_not_kept" not in codes(judgement), "when the second process began is not known"
 
 
-def test_waits_are_read_where_they_are_written(tmp_path):
+def test_waits_are_read_from_queue_times(tmp_path):
     path = FIXTURES / "bench-0.32.0-rate-near-limit.json"
     data = json.loads(path.read_text())
     assert [one.waited for one in read_raw(path).requests] == data.pop("queue_times")

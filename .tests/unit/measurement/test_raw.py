@@ -37,12 +37,12 @@ def test_a_real_result_is_read_whole():
     assert raw.totals["output_throughput"] == data["output_throughput"]
 
 
-def test_a_result_without_latencies_as_vllm_0_25_writes_it_gives_the_same_latencies(tmp_path):
+def test_result_of_vllm_0_25_gives_the_same_latencies(tmp_path):
     new, old = read_raw(GOOD), read_raw(changed(tmp_path, latencies=None, queue_times=None))
     assert [r.latency for r in old.requests] == pytest.approx([r.latency for r in new.requests], abs=1e-9)
 
 
-def test_requests_cut_by_a_killed_server_are_failed_ones():
+def test_requests_cut_by_killed_server_are_failed():
     raw = read_raw(KILLED)
     assert [r.ok for r in raw.requests].count(False) == raw.failed == 4
     failed = [r for r in raw.requests if not r.ok]
@@ -50,7 +50,7 @@ def test_requests_cut_by_a_killed_server_are_failed_ones():
     assert all(r.output_tokens == 200 for r in raw.requests if r.ok)
 
 
-def test_a_request_without_first_token_and_without_error_text_is_a_failed_one(tmp_path):
+def test_request_without_token_and_error_text_is_failed(tmp_path):
     path = changed(tmp_path, ttfts=lambda ttfts: [0.0, *ttfts[1:]])
     assert [r.ok for r in read_raw(path).requests].count(False) == 1
 
@@ -76,7 +76,7 @@ def test_a_request_without_first_token_and_without_error_text_is_a_failed_one(tm
         "two-documents", "trailing-text",
     ],
 )  # fmt: skip
-def test_a_file_that_is_not_one_json_object_is_refused_with_its_reason(tmp_path, text, reason):
+def test_file_that_is_not_one_json_object_is_refused(tmp_path, text, reason):
     with pytest.raises(RawError) as caught:
         read_raw(written(tmp_path, text))
     assert caught.value.reason == reason
@@ -84,7 +84,7 @@ def test_a_file_that_is_not_one_json_object_is_refused_with_its_reason(tmp_path,
 
 
 @pytest.mark.parametrize("length", range(1, len(GOOD.read_text()), 97))
-def test_every_cut_of_a_result_is_refused(tmp_path, length):
+def test_truncated_result_is_refused(tmp_path, length):
     with pytest.raises(RawError) as caught:
         read_raw(written(tmp_path, GOOD.read_text()[:length]))
     assert caught.value.reason in ("raw_truncated", "raw_broken")

@@ -79,7 +79,7 @@ REAL = [("cpu-detailed", LOOP), ("rate-kept", RATE), ("rate-near-limit", RATE), 
 
 @pytest.mark.parametrize(("file", "asked"), REAL)
 @pytest.mark.parametrize("share", [0.3, 0.55, 0.9])
-def test_a_real_result_is_suspect_only_where_all_stood_still(file, asked, share):
+def test_real_result_is_suspect_only_if_paused(file, asked, share):
     raw = read_raw(FIXTURES / f"bench-0.32.0-{file}.json")
     assert not interrupted(raw, asked)
     assert interrupted(stood_still(raw, (share, 20.0)), asked)
@@ -87,7 +87,7 @@ def test_a_real_result_is_suspect_only_where_all_stood_still(file, asked, share)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
-def test_a_result_of_h200_is_suspect_only_where_all_stood_still(h200, share):
+def test_h200_result_is_suspect_only_if_paused(h200, share):
     raw, asked = h200
     assert not interrupted(raw, asked)
     assert interrupted(unsampled(stood_still(raw, (share, 20.0))), asked)
@@ -101,7 +101,7 @@ def test_two_suspensions_do_not_explain_each_other(h200):
     assert all(number in reason.detail for number in ("40.0 s", "182.0 s", "22%"))
 
 
-def test_an_interrupted_point_keeps_its_figures_and_is_suspect():
+def test_interrupted_point_is_suspect_and_keeps_results():
     raw = read_raw(FIXTURES / "bench-0.32.0-cpu-detailed.json")
     asked = point(requests=16, concurrency=4, input_tokens=24, output_tokens=8)
     still = stood_still(raw, (0.5, 20.0))
@@ -111,13 +111,13 @@ def test_an_interrupted_point_keeps_its_figures_and_is_suspect():
     assert judgement.figures is not None
 
 
-def test_the_first_silence_is_judged_by_the_samples_alone():
+def test_only_samples_judge_silence_before_first_token():
     raw = read_raw(FIXTURES / "bench-0.32.0-rate-kept.json")
     still = stood_still(raw, (0.0001, 20.0))
     assert interrupted(still, RATE) and not interrupted(unsampled(still), RATE)
 
 
-def test_one_of_several_client_processes_that_was_stopped_is_named():
+def test_detail_names_the_stopped_client_process():
     fine = as_client(load([0.2] * 16))
     still = as_client(stood_still(load([0.2] * 16), (0.5, 6.0)))
     both = raw_of([*fine.requests, *still.requests], duration=still.duration_s)
@@ -142,17 +142,17 @@ EXPLAINED = {
 
 
 @pytest.mark.parametrize("name", EXPLAINED)
-def test_silences_that_the_workload_explains_are_no_interruption(name):
+def test_silence_that_the_workload_explains_is_no_interruption(name):
     assert not interrupted(*EXPLAINED[name])
 
 
 @pytest.mark.parametrize("name", sorted(EXPLAINED.keys() - {"one token each", "one request"}))
-def test_a_minute_of_standing_still_shows_in_each_of_these_loads(name):
+def test_long_pause_is_found_in_each_load(name):
     raw, asked = EXPLAINED[name]
     assert interrupted(stood_still(raw, (0.6, 60.0 + 20 * max(one.ttft for one in raw.requests))), asked)
 
 
-def test_nothing_in_flight_is_a_silence_in_a_closed_loop_alone():
+def test_time_without_requests_is_silence_in_closed_loop_only():
     first, second = load([0.2] * 8), load([0.2] * 8, begin=1000.0)
     apart = raw_of([*first.requests, *second.requests], duration=second.duration_s + 900.0)
     assert interrupted(apart, LOOP) and not interrupted(apart, RATE)

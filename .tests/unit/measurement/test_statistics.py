@@ -19,7 +19,7 @@ def recount(name):
 
 @pytest.mark.parametrize("name", ["bench-0.32.0-cpu-detailed.json", "bench-0.32.0-cpu-server-killed.json"])
 @pytest.mark.parametrize("latency", ["ttft", "tpot", "itl", "e2el"])
-def test_every_latency_figure_equals_the_clients_own(name, latency):
+def test_each_latency_equals_the_clients_own(name, latency):
     data, figures = recount(name)
     summary = getattr(figures, f"{latency}_ms")
     for ours, theirs in [
@@ -51,7 +51,7 @@ def test_every_throughput_equals_the_clients_own(name):
         ([4.0, 1.0, 3.0, 2.0], 2500.0, 3850.0, 1000 * math.sqrt(1.25)),
     ],
 )
-def test_percentiles_interpolate_linearly_and_std_is_the_populations(values, p50, p95, std):
+def test_percentiles_are_linear_and_std_is_population(values, p50, p95, std):
     summary = statistics.summarise(values)
     assert (summary.p50, summary.p95, summary.std) == pytest.approx((p50, p95, std))
     assert (summary.count, summary.max) == (len(values), 1000 * max(values))
@@ -68,7 +68,7 @@ def test_a_value_that_is_not_finite_is_refused(value):
         statistics.summarise([1.0, value])
 
 
-def test_requests_with_one_output_token_have_no_time_per_output_token():
+def test_request_with_one_output_token_has_no_tpot():
     good = [
         request(latency=2.0, ttft=1.0),
         request(latency=1.0, ttft=1.0, output_tokens=1),
@@ -81,7 +81,7 @@ def test_requests_with_one_output_token_have_no_time_per_output_token():
     assert figures.e2el_ms.mean == 500.0
 
 
-def test_no_completed_request_gives_zero_throughput_and_no_latency():
+def test_no_completed_request_gives_zero_throughput():
     figures = statistics.recount(2.0, [])
     assert (figures.request_throughput, figures.total_throughput, figures.ttft_ms) == (0.0, 0.0, None)
 

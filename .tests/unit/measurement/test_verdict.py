@@ -25,7 +25,7 @@ def four(**first):
     return [request(0, **first), *(request(n) for n in range(1, 4))]
 
 
-def test_a_good_point_is_valid_with_all_figures():
+def test_good_point_is_valid_with_all_results():
     judgement = judge(raw_of(four()), point(), thresholds(), FINE)
     assert (judgement.verdict, judgement.reasons, judgement.completed, judgement.failed) == ("VALID", (), 4, 0)
     assert judgement.figures.output_throughput == pytest.approx(12 / 5)
@@ -40,7 +40,7 @@ def test_a_real_result_is_valid():
     assert judgement.figures.request_throughput == pytest.approx(raw.totals["request_throughput"])
 
 
-def test_a_real_result_of_a_killed_server_is_invalid_although_the_client_exited_with_0():
+def test_real_result_of_killed_server_is_invalid():
     asked = point(requests=12, concurrency=3, input_tokens=24, output_tokens=200)
     raw = read_raw(FIXTURES / "bench-0.32.0-cpu-server-killed.json")
     judgement = judge(raw, asked, thresholds(), ServerFacts(same_process=True, client_exit_code=0))
@@ -81,7 +81,7 @@ def test_a_real_result_of_a_killed_server_is_invalid_although_the_client_exited_
         (RawError("NaN", reason="non_finite"), {}, {}, "non_finite"),
     ],
 )  # fmt: skip
-def test_a_fault_in_the_results_makes_the_point_invalid(raw, asked, limits, code):
+def test_fault_in_results_makes_point_invalid(raw, asked, limits, code):
     judgement = judge(raw, point(**asked), thresholds(**limits), FINE)
     assert judgement.verdict == "INVALID"
     assert code in codes(judgement, "INVALID")
@@ -95,7 +95,7 @@ def test_a_fault_in_the_results_makes_the_point_invalid(raw, asked, limits, code
         "total_token_throughput", "mean_ttft_ms", "mean_itl_ms",
     ],
 )  # fmt: skip
-def test_a_total_of_the_client_that_differs_from_its_requests_makes_the_point_invalid(total):
+def test_differing_total_of_client_makes_point_invalid(total):
     raw = raw_of(four())
     raw = replace(raw, totals={**raw.totals, total: raw.totals[total] * 1.001})
     judgement = judge(raw, point(), thresholds(), FINE)
@@ -107,14 +107,14 @@ def test_a_total_of_the_client_that_differs_from_its_requests_makes_the_point_in
     ("longer", "found"),
     [((0, 1, 2, 3), set()), ((0, 1, 2, 4), {"output_tokens_long"}), ((0,) * 4, {"output_tokens_short"})],
 )
-def test_each_output_is_compared_with_the_length_that_its_prompts_kind_expects(longer, found):
+def test_output_is_compared_with_expected_length(longer, found):
     prompts = UnevenPrompts(dataset="random", input_tokens=9999, output_tokens=3)
     requests = [request(n, output_tokens=3 + more) for n, more in enumerate(longer)]
     judgement = judge(raw_of(requests), point(prompts=prompts), thresholds(), FINE)
     assert codes(judgement) == found, "prompts of unknown length are not compared"
 
 
-def test_a_failed_request_shifts_no_expected_length():
+def test_failed_request_does_not_shift_expected_lengths():
     prompts = UnevenPrompts(dataset="random", input_tokens=10, output_tokens=3)
     requests = [request(0, **FAILED), *(request(n, output_tokens=3 + n) for n in (1, 2, 3))]
     limits = thresholds(max_failed_fraction=0.25, min_requests_per_slot=1)
@@ -132,7 +132,7 @@ def test_a_failed_request_shifts_no_expected_length():
         (ServerFacts(same_process=True, client_exit_code=None, client_timed_out=True), "client_timeout"),
     ],
 )
-def test_a_fault_of_server_or_client_makes_perfect_results_invalid(server, code):
+def test_fault_of_server_or_client_makes_point_invalid(server, code):
     judgement = judge(raw_of(four()), point(), thresholds(), server)
     assert (judgement.verdict, codes(judgement), judgement.figures) == ("INVALID", {code}, None)
 
@@ -148,7 +148,7 @@ def test_a_fault_of_server_or_client_makes_perfect_results_invalid(server, code)
         (raw_of(four()), {"concurrency": 3}, {}, "few_requests_per_slot"),
     ],
 )  # fmt: skip
-def test_a_weakness_makes_the_point_suspect_and_keeps_its_figures(raw, asked, limits, code):
+def test_weakness_makes_point_suspect_and_keeps_results(raw, asked, limits, code):
     judgement = judge(raw, point(**asked), thresholds(**limits), FINE)
     assert (judgement.verdict, codes(judgement)) == ("SUSPECT", {code})
     assert judgement.figures is not None
@@ -167,7 +167,7 @@ def test_a_weakness_makes_the_point_suspect_and_keeps_its_figures(raw, asked, li
         (raw_of(four(ttft=0.4, itls=(), output_tokens=1)), {}, {"output_tokens_tolerance": 0.2}),
     ],
 )
-def test_what_is_within_its_limit_is_valid(raw, asked, limits):
+def test_value_within_its_limit_is_valid(raw, asked, limits):
     assert judge(raw, point(**asked), thresholds(**limits), FINE).reasons == ()
 
 
@@ -185,7 +185,7 @@ def record(judgement, **changes):
     return judged(bare(**changes), judgement)
 
 
-def test_a_valid_record_carries_the_recounted_figures():
+def test_valid_record_has_recounted_results():
     judgement = judge(raw_of(four()), point(), thresholds(), FINE)
     made = record(judgement, raw="chat-c2-r1.raw.json", raw_sha256="ab", attempt="attempts/1")
     assert all(getattr(made, name) == getattr(judgement.figures, name) for name in FIGURES)
@@ -198,7 +198,7 @@ def test_a_valid_record_carries_the_recounted_figures():
     )
 
 
-def test_a_verdict_replaces_every_figure_of_an_earlier_one():
+def test_verdict_replaces_all_earlier_results():
     earlier = record(judge(raw_of(four()), point(), thresholds(), FINE), raw="raw.json", attempt="attempts/1")
     lost = judged(
         earlier.model_copy(update={"client_cpu": 0.5}),
@@ -211,7 +211,7 @@ def test_a_verdict_replaces_every_figure_of_an_earlier_one():
     assert rest == dict.fromkeys(rest) | {"completed": 0, "failed": 0}
 
 
-def test_an_invalid_record_has_no_figure_but_its_counts():
+def test_invalid_record_has_counts_only():
     made = record(judge(raw_of(four(**FAILED)), point(), thresholds(), FINE))
     assert made.verdict == "INVALID"
     assert [getattr(made, name) for name in FIGURES] == [None] * len(FIGURES)
@@ -224,7 +224,7 @@ def test_a_record_survives_writing_and_reading(tmp_path):
     assert type(made).read(tmp_path / "m.json") == made
 
 
-def test_a_point_of_a_failed_deployment_is_invalid_by_its_failures_reason():
+def test_point_of_failed_deployment_has_its_failures_reason():
     failure = Failure(stage="await_ready", reason="server_exited", detail="The server exited with 1.")
     made = not_measured(bare(), failure)
     assert (made.verdict, made.failure, made.load.requests, made.completed) == ("INVALID", failure, 4, 0)
@@ -240,7 +240,7 @@ def test_a_point_of_a_failed_deployment_is_invalid_by_its_failures_reason():
         ((0.1, 0.1, 0.1, 0.00009, 0.00009), True),
     ],
 )
-def test_tokens_that_arrive_together_make_the_point_suspect(gaps, suspect):
+def test_tokens_in_bursts_make_point_suspect(gaps, suspect):
     burst = [request(n, output_tokens=6, itls=gaps, latency=0.2 + sum(gaps)) for n in range(4)]
     judgement = judge(raw_of(burst), point(output_tokens=6), thresholds(max_burst_fraction=0.2), FINE)
     assert ("tokens_in_bursts" in codes(judgement, "SUSPECT")) is suspect, judgement.reasons

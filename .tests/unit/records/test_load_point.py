@@ -46,7 +46,7 @@ def test_plan_and_measurement_of_version_1_have_the_same_load_point(h200):
     assert shape == ("tutorial-c512-r1", 512, 2560, 8, None)
 
 
-def test_what_an_earlier_version_measured_has_the_key_that_is_looked_up_now(h200):
+def test_measurement_of_version_1_has_the_current_key(h200):
     plan = Plan.read(h200 / "plan.json")
     (point,) = plan.points
     assert key.digest(plan.key_parts, key.point_parts(point.load)) == point.key
@@ -66,7 +66,7 @@ def test_a_ledger_entry_of_version_1_is_found_and_read(h200, tmp_path):
     assert (ledger.warnings, ledger.missing([point.key])) == ([], ())
 
 
-def test_a_measurement_of_version_1_gets_what_only_its_keys_parts_hold(tmp_path):
+def test_measurement_of_version_1_takes_values_from_key_parts(tmp_path):
     path = tmp_path / "record.json"
     path.write_text(json.dumps(FLAT))
     record = Measurement.read(path)
@@ -104,7 +104,7 @@ def test_a_damaged_plan_of_version_1_is_refused(tmp_path, points):
     assert refused.value.reason == "record_broken"
 
 
-def test_a_prefix_counts_to_the_prompt_and_not_to_its_own_tokens():
+def test_prefix_counts_to_prompt_but_not_to_own_tokens():
     point = load(input_tokens=64, output_tokens=32, client_options={"random-prefix-len": "512"})
     assert (point.prefix_tokens, point.prompt_tokens, point.request_tokens) == (512, 576, 608)
     assert load(client_options={"random-prefix-len": None}).prefix_tokens == 0

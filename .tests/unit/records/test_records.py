@@ -21,7 +21,7 @@ from servemark.errors import (
 from servemark.records import ALL_RECORDS, Check, Cluster, EndpointStatus, Gpu, Held, Record, Topology, utc_now, write_atomically
 
 
-def test_a_record_comes_back_as_it_was_written(tmp_path):
+def test_record_is_read_as_it_was_written(tmp_path):
     for number, record in enumerate((report_data.hardware(), report_data.plan(), report_data.measurement())):
         path = tmp_path / "new" / "folders" / f"{number}.json"
         record.write(path)
@@ -30,7 +30,7 @@ def test_a_record_comes_back_as_it_was_written(tmp_path):
         assert list(data)[:2] == ["kind", "version"] and data["kind"] == record.KIND
 
 
-def test_every_record_has_a_kind_of_its_own():
+def test_each_record_has_its_own_kind():
     # The records of a held endpoint pass between no rules; they are known where an endpoint is held.
     known = {*ALL_RECORDS, EndpointStatus, Held}
     assert known == set(Record.__subclasses__())
@@ -51,7 +51,7 @@ def test_every_record_has_a_kind_of_its_own():
         ('{"kind": "cluster", "version": 1, "deployment": "a", "extra": 1}', "record_broken"),
     ],
 )
-def test_what_is_not_the_record_is_refused_with_the_way_out(tmp_path, text, reason):
+def test_wrong_record_is_refused_with_remedy(tmp_path, text, reason):
     path = tmp_path / "cluster.json"
     if text is not None:
         path.write_text(text)
@@ -61,13 +61,13 @@ def test_what_is_not_the_record_is_refused_with_the_way_out(tmp_path, text, reas
     assert str(path) in refused.value.what and "snakemake again" in refused.value.do
 
 
-def test_a_folder_in_the_place_of_a_record_is_refused(tmp_path):
+def test_folder_in_place_of_record_is_refused(tmp_path):
     with pytest.raises(ServemarkError) as refused:
         Cluster.read(tmp_path)
     assert refused.value.reason == "record_broken"
 
 
-def test_a_reader_sees_the_old_record_or_the_new_one_and_never_a_part(tmp_path):
+def test_reader_gets_old_or_new_record_but_never_a_part(tmp_path):
     path = tmp_path / "check.json"
     records = [Check(run=name * 20_000, valid=1, suspect=0) for name in ("a", "b")]
     records[0].write(path)
@@ -124,7 +124,7 @@ def test_ranks_multiply():
         ({"look": "a.log", "do": "Mend it."}, "It broke.\n  look at: a.log\n  what to do: Mend it."),
     ],
 )
-def test_an_error_says_what_happened_where_to_look_and_what_to_do(given, message):
+def test_error_message_has_three_parts(given, message):
     error = ServemarkError("It broke.", **given)
     assert error.message() == str(error) == message
 
@@ -146,6 +146,6 @@ def test_exit_codes_and_reasons(kind, exit_code, reason):
     assert kind("x", reason="port_taken").reason == "port_taken"
 
 
-def test_a_failed_stage_keeps_the_lines_that_say_why():
+def test_failure_of_stage_keeps_quoted_lines():
     assert StageFailed("x", quote=["a", "b"]).quote == ("a", "b")
     assert StageFailed("x").quote == ()

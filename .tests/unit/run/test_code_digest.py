@@ -75,18 +75,18 @@ REACHED = {
 }
 
 
-def test_imports_are_followed_to_the_module_that_defines_a_name_and_not_into_what_is_apart(small: tuple[Path, Path]):
+def test_imports_lead_to_defining_module_but_not_into_apart(small: tuple[Path, Path]):
     assert code_digest.files(*small).keys() == REACHED
 
 
 @pytest.mark.parametrize("name", sorted(REACHED))
-def test_the_digest_changes_with_each_file_that_counts(small: tuple[Path, Path], name: str):
+def test_digest_changes_with_each_file_that_counts(small: tuple[Path, Path], name: str):
     before = code_digest.digest(*small)
     code_digest.files(*small)[name].open("a").write("# edited\n")
     assert code_digest.digest(*small) != before
 
 
-def test_the_digest_does_not_change_with_any_other_file_nor_with_times(small: tuple[Path, Path]):
+def test_digest_ignores_other_files_and_times(small: tuple[Path, Path]):
     script, library = small
     before = code_digest.digest(script, library)
     for name in ("unused", "progress", "records/__init__", "records/ready"):
@@ -95,18 +95,18 @@ def test_the_digest_does_not_change_with_any_other_file_nor_with_times(small: tu
     assert code_digest.digest(script, library) == before
 
 
-def test_the_digest_changes_with_a_file_that_is_new(small: tuple[Path, Path]):
+def test_digest_changes_with_a_new_file(small: tuple[Path, Path]):
     before = code_digest.digest(*small)
     (small[1].parent / "templates" / "foot.html.j2").touch()
     assert code_digest.digest(*small) != before
 
 
-def test_each_rule_has_its_digest_as_a_parameter_unless_it_tells_of_a_live_deployment(rules):
+def test_each_rule_has_a_digest_unless_it_is_of_a_live_deployment(rules):
     expected = {rule: None if rule in LIVE else code_digest.digest(SCRIPTS / f"{rule}.py", LIBRARY) for rule in RULES}
     assert {rule: rules[rule].code for rule in RULES} == expected
 
 
-def test_what_stands_before_a_deployment_depends_on_little():
+def test_early_rules_depend_on_few_modules():
     """Each of these runs all that follows, through a scheduler even in jobs: what more they reach belongs there on purpose."""
     assert of_rule("probe_hardware") == {
         "machine.hardware", "machine.visible_gpus", "records.base", "records.inputs", "planning.node_share"
@@ -125,20 +125,20 @@ def test_what_stands_before_a_deployment_depends_on_little():
     }  # fmt: skip
 
 
-def test_a_rule_depends_on_what_it_takes_from_the_slurm_plugin():
+def test_rule_depends_on_its_modules_of_the_slurm_plugin():
     name = code_digest.plugin.__name__
     assert {f"{name}.job_accounts", f"{name}.queries", f"{name}.states"} <= of_rule("account_allocation")
     assert f"{name}.commands" not in of_rule("write_report")
 
 
 @pytest.mark.parametrize("rule", sorted(set(RULES) - LIVE))
-def test_no_rule_depends_on_how_it_is_run(rule: str):
+def test_no_rule_depends_on_modules_apart(rule: str):
     reached = of_rule(rule)
     assert reached & {"records.base", "records.plan"}
     assert not [name for name in reached if re.match(r"(run|progress|supervisor|processes|config|launch\.[a-q]|in_model_env)\b", name)]
 
 
-def test_what_is_apart_is_there_and_every_template_counts():
+def test_modules_apart_exist_and_each_template_counts():
     for name in code_digest.APART:
         place = LIBRARY.joinpath(*name.split("."))
         assert place.is_dir() or place.with_suffix(".py").is_file(), name

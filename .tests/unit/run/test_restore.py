@@ -77,14 +77,14 @@ def run(tmp_path, told, monkeypatch) -> Run:
     return made
 
 
-def test_a_whole_run_is_left_as_it_is(run: Run):
+def test_complete_run_stays_unchanged(run: Run):
     before = {path: path.stat().st_mtime_ns for path in Path().rglob("*") if path.is_file()}
     assert run.make_good() == []
     assert {path: path.stat().st_mtime_ns for path in Path().rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("lost", ["", "raw.json", "measurement.json"])
-def test_a_measurement_that_the_ledger_lost_is_stored_again_from_its_record(run: Run, lost: str):
+def test_deleted_measurement_is_restored_from_its_record(run: Run, lost: str):
     key = POINTS["chat-c1"]
     entry = run.ledger.root / key[:2] / key
     if lost:
@@ -99,7 +99,7 @@ def test_a_measurement_that_the_ledger_lost_is_stored_again_from_its_record(run:
 
 
 @pytest.mark.parametrize("also", ["record", "raw", "other raw", "other key", "INVALID", "interrupted", "plan", "broken record"])
-def test_without_a_record_that_fits_the_point_is_left_to_be_measured(run: Run, also: str):
+def test_point_without_matching_record_is_not_restored(run: Run, also: str):
     path, raw = run.point("chat-c1"), run.raw("chat-c1")
     shutil.rmtree(run.ledger.root)
     run.point("chat-c2").unlink()
@@ -126,7 +126,7 @@ def test_without_a_record_that_fits_the_point_is_left_to_be_measured(run: Run, a
     assert run.ledger.missing(POINTS.values()) == tuple(POINTS.values())
 
 
-def test_a_model_that_is_gone_from_the_cache_loses_its_record_and_a_local_one_does_not(run: Run, told):
+def test_missing_model_loses_its_record_unless_it_is_local(run: Run, told):
     folder = Path(Manifest.read(run.manifest).path)
     local = shutil.copytree(folder, "local")
     shutil.rmtree(folder)
@@ -138,7 +138,7 @@ def test_a_model_that_is_gone_from_the_cache_loses_its_record_and_a_local_one_do
     assert run.make_good() == [] and run.manifest.exists(), "only its owner can bring it back"
 
 
-def test_a_model_of_the_hub_that_is_gone_loses_its_record(run: Run):
+def test_missing_model_of_the_hub_loses_its_record(run: Run):
     here = Manifest.read(run.manifest)
     here.model_copy(update={"source": "hf:org/name@main (commit 0123)"}).write(run.manifest)
     (Path(here.path) / "tokenizer.json").unlink()
@@ -147,7 +147,7 @@ def test_a_model_of_the_hub_that_is_gone_loses_its_record(run: Run):
     assert len(run.make_good()) == 1 and not run.manifest.exists()
 
 
-def test_a_model_made_here_that_lost_a_file_is_made_anew(run: Run, told):
+def test_created_model_that_lost_a_file_is_deleted(run: Run, told):
     before = Manifest.read(run.manifest)
     (Path(before.path) / "tokenizer.json").unlink()
     assert len(run.make_good()) == 1 and not run.manifest.exists()
@@ -155,7 +155,7 @@ def test_a_model_made_here_that_lost_a_file_is_made_anew(run: Run, told):
 
 
 @pytest.mark.parametrize("lost", ["", "bin"])
-def test_an_environment_that_is_gone_loses_its_record_and_counts_as_half_built(run: Run, lost: str):
+def test_missing_environment_loses_its_record_and_marker(run: Run, lost: str):
     prefix = Path(Environment.read(run.environment).prefix)
     shutil.rmtree(prefix / lost)
     (message,) = run.make_good()
@@ -163,13 +163,13 @@ def test_an_environment_that_is_gone_loses_its_record_and_counts_as_half_built(r
     assert not run.environment.exists() and not (prefix / MARKER).exists() and run.manifest.exists()
 
 
-def test_an_environment_that_was_given_keeps_its_record(run: Run):
+def test_existing_prefix_keeps_its_record(run: Run):
     given = Environment.read(run.environment)
     given.model_copy(update={"origin": "prefix"}).write(run.environment)
     shutil.rmtree(given.prefix)
     assert run.make_good() == [] and run.environment.exists()
 
 
-def test_before_a_first_run_there_is_nothing_to_make_good(run: Run):
+def test_first_run_has_nothing_to_restore(run: Run):
     shutil.rmtree("results")
     assert run.make_good() == [] and not Path("results").exists()

@@ -95,7 +95,7 @@ def test_which_command_lines_run_jobs(argv, executes):
     assert run_lock.executes(argv, dry_run=True) is False
 
 
-def test_a_claim_names_its_owner_and_a_release_takes_it_back(tmp_path):
+def test_claim_names_its_owner_and_release_removes_it(tmp_path):
     assert run_lock.claim(tmp_path, ["--cores", "two words"]) == []
     owner = json.loads(owner_file(tmp_path).read_text())
     assert (owner["host"], owner["pid"]) == (socket.gethostname(), os.getpid())
@@ -106,7 +106,7 @@ def test_a_claim_names_its_owner_and_a_release_takes_it_back(tmp_path):
     run_lock.release(tmp_path)
 
 
-def test_a_second_run_is_refused_and_the_first_one_named(tmp_path, other):
+def test_second_run_is_refused_and_first_one_named(tmp_path, other):
     with pytest.raises(RunLocked) as refused:
         run_lock.claim(tmp_path, ["--cores", "1"])
     assert (refused.value.exit_code, refused.value.reason) == (2, "run_locked")
@@ -117,20 +117,20 @@ def test_a_second_run_is_refused_and_the_first_one_named(tmp_path, other):
     assert owner_file(tmp_path).exists(), "only the owner releases"
 
 
-def test_looking_is_allowed_while_a_run_is_alive_and_leaves_everything(tmp_path, other):
+def test_read_only_call_during_a_run_changes_nothing(tmp_path, other):
     before = owner_file(tmp_path).read_text()
     assert run_lock.claim(tmp_path, ["-np"], dry_run=True) == []
     assert owner_file(tmp_path).read_text() == before
 
 
-def test_looking_at_a_fresh_checkout_claims_nothing_and_removes_no_lock(tmp_path):
+def test_read_only_call_in_fresh_checkout_changes_nothing(tmp_path):
     locks = leave_locks(tmp_path)
     assert run_lock.claim(tmp_path, [], dry_run=True) == []
     assert not owner_file(tmp_path).exists()
     assert all(lock.exists() for lock in locks)
 
 
-def test_what_a_killed_run_left_is_removed_with_a_message(tmp_path, other):
+def test_lock_of_killed_run_is_removed_with_a_message(tmp_path, other):
     locks = leave_locks(tmp_path)
     other.kill()
     other.wait()
@@ -145,7 +145,7 @@ def test_locks_without_any_owner_are_removed_with_a_message(tmp_path):
     assert len(run_lock.claim(tmp_path, [])) == 1 and not any(lock.exists() for lock in locks)
 
 
-def test_a_dead_run_that_left_no_lock_is_not_worth_a_message(tmp_path):
+def test_dead_run_without_lock_gives_no_message(tmp_path):
     write_owner(tmp_path, pid=os.getpid(), identity=f"{os.getpid()}:1")
     assert run_lock.claim(tmp_path, []) == [], "a process id that was given out again is not the old owner"
 
@@ -163,7 +163,7 @@ def test_a_dead_run_that_left_no_lock_is_not_worth_a_message(tmp_path):
     ],
     ids=["empty", "cut", "list", "null", "keys missing", "not text", "no identity"],
 )
-def test_a_damaged_owner_file_is_taken_for_a_dead_runs_and_said(tmp_path, capsys, text):
+def test_damaged_owner_file_counts_as_dead_with_a_message(tmp_path, capsys, text):
     leave_locks(tmp_path)
     owner_file(tmp_path).write_bytes(text.replace("%HOST%", socket.gethostname()).encode("utf-8", errors="surrogateescape"))
     assert len(run_lock.claim(tmp_path, [])) == 1
@@ -171,7 +171,7 @@ def test_a_damaged_owner_file_is_taken_for_a_dead_runs_and_said(tmp_path, capsys
     assert json.loads(owner_file(tmp_path).read_text())["pid"] == os.getpid()
 
 
-def test_a_run_on_another_host_counts_as_alive_and_the_way_out_is_named(tmp_path):
+def test_run_on_another_host_counts_as_alive(tmp_path):
     write_owner(tmp_path, host="login02", pid=4711)
     leave_locks(tmp_path)
     with pytest.raises(RunLocked, match="process 4711 on login02") as refused:

@@ -65,7 +65,7 @@ def own_variables(monkeypatch):
         (False, 1, False, False, None),
     ],
 )
-def test_a_run_is_scheduled_when_its_main_process_hands_jobs_out(is_main, jobs, inherited, expected, cluster):
+def test_run_is_scheduled_if_main_process_submits_jobs(is_main, jobs, inherited, expected, cluster):
     if inherited:
         os.environ[scheduled.VARIABLE] = "1"
     assert scheduled.is_scheduled(is_main=is_main, jobs=jobs) is expected
@@ -83,11 +83,11 @@ def test_the_users_cluster_is_kept():
     ("lacking", "site", "minutes"),
     [(None, {}, 12), (0, {}, 12), (6, {}, 42), (6, {"max_minutes": 30}, 30), (1000, {"max_minutes": 30}, 30)],
 )
-def test_a_deployments_job_gets_the_time_of_the_points_that_are_lacking(lacking, site, minutes):
+def test_job_gets_the_time_of_missing_points(lacking, site, minutes):
     assert scheduled.deployment_request(config(**site), "plain", lacking).minutes == minutes
 
 
-def test_a_deployments_job_asks_for_what_the_cluster_file_says():
+def test_job_requests_what_the_cluster_file_states():
     found = scheduled.deployment_request(
         config({"nodes": 2, "tensor_parallel": 4, "pipeline_parallel": 2}, reservation="day", extra=("--exclude=n1",)),
         "plain",
@@ -105,7 +105,7 @@ def test_a_deployments_job_asks_for_what_the_cluster_file_says():
     )
 
 
-def test_a_short_job_runs_where_short_jobs_run():
+def test_short_job_uses_the_partition_of_short_jobs():
     found = scheduled.small_request(config(), "probe_hardware")
     assert (found.name, found.partition, found.minutes, found.account, found.nodes) == (
         "probe_hardware",
@@ -124,12 +124,12 @@ def test_a_short_job_runs_where_short_jobs_run():
         ({"stage_on": "job"}, ["probe_hardware", "check_environment", "stage_weights"]),
     ],
 )
-def test_slurm_is_asked_about_the_short_jobs_that_a_run_submits(site, rules):
+def test_only_submitted_short_jobs_are_checked(site, rules):
     assert [found.name for found in scheduled.small_requests(config(**site))] == rules
 
 
 @pytest.mark.parametrize(("gres", "whole"), [("gpu:h100:4(S:0-1)", True), ("(null)", False)])
-def test_an_exclusive_job_may_get_gpus_that_it_does_not_ask_for(tmp_path, monkeypatch, gres, whole):
+def test_exclusive_job_may_get_gpus_it_does_not_request(tmp_path, monkeypatch, gres, whole):
     asked = on_path(tmp_path / "bin", monkeypatch)("sinfo", f"echo '{gres}'")
     given = config(gpus_per_node=0)
     for _ in range(2):
@@ -138,7 +138,7 @@ def test_an_exclusive_job_may_get_gpus_that_it_does_not_ask_for(tmp_path, monkey
     assert asked.read_text().splitlines() == ["--all --noheader --format=%G --partition=short"]
 
 
-def test_every_resource_that_a_request_can_have_is_known_to_snakemake():
+def test_snakemake_knows_each_resource_of_a_request():
     full = Request("x", "a", "p", "q", "c", 2, "gpu:1", 5, True, "--x", 8, 100, "--y")
     assert set(full.resources()) == set(scheduled.RESOURCES)
     kinds = {name: type(value) for name, value in scheduled.RESOURCES.items()}
@@ -158,7 +158,7 @@ PARTITION = "PartitionName=gpu Default=NO MaxTime=00:30:00 State=UP"
     ],
     ids=["limited", "unlimited", "no answer"],
 )
-def test_without_a_limit_of_ours_the_partitions_holds_and_is_asked_for_once(tmp_path, monkeypatch, body, minutes, calls):
+def test_limit_of_partition_counts_and_is_queried_once(tmp_path, monkeypatch, body, minutes, calls):
     asked = on_path(tmp_path / "bin", monkeypatch)("scontrol", body)
     given = config(max_minutes=None)
     for _ in range(2):
@@ -166,7 +166,7 @@ def test_without_a_limit_of_ours_the_partitions_holds_and_is_asked_for_once(tmp_
     assert len(asked.read_text().splitlines()) == calls
 
 
-def test_what_is_lacking_is_counted_by_the_ledger(tmp_path, monkeypatch):
+def test_missing_points_are_counted_by_the_ledger(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given, plan = config(), Path("plan.json")
     assert scheduled.missing_points(given, plan) is None, "no plan yet"
@@ -193,25 +193,25 @@ def test_what_is_lacking_is_counted_by_the_ledger(tmp_path, monkeypatch):
     ],
     ids=["a limit", "with blanks", "pending", "unlimited", "says nothing", "fails"],
 )
-def test_the_end_of_the_job_that_the_main_process_runs_in_is_asked_for(tmp_path, monkeypatch, body, expected):
+def test_end_of_own_job_is_queried(tmp_path, monkeypatch, body, expected):
     asked = on_path(tmp_path / "bin", monkeypatch)("squeue", body)
     os.environ["SLURM_JOB_ID"] = "4711"
     assert scheduled.own_end() == expected
     assert asked.read_text() == "--noheader --jobs=4711 --format=%e\n"
 
 
-def test_outside_of_a_job_there_is_no_end_and_nobody_is_asked(tmp_path, monkeypatch):
+def test_own_end_outside_of_a_job_is_none_without_query(tmp_path, monkeypatch):
     asked = on_path(tmp_path / "bin", monkeypatch)("squeue", "echo 2026-11-21T20:30:00")
     os.environ.pop("SLURM_JOB_ID", None)
     assert scheduled.own_end() is None and not asked.exists()
 
 
-def test_a_machine_without_squeue_knows_no_end(tmp_path):
+def test_own_end_without_squeue_is_none(tmp_path):
     os.environ |= {"SLURM_JOB_ID": "4711", "PATH": str(tmp_path)}
     assert scheduled.own_end() is None
 
 
-def test_the_main_process_ends_before_its_own_job_does(monkeypatch):
+def test_main_process_ends_before_its_own_job(monkeypatch):
     planned = []
     monkeypatch.setattr(signals, "at", lambda moment, why: planned.append(moment))
     monkeypatch.setattr(scheduled, "own_end", lambda: 1000.0)
@@ -226,7 +226,7 @@ def test_the_main_process_ends_before_its_own_job_does(monkeypatch):
     assert len(planned) == 1, "it has no end that is known"
 
 
-def test_before_anything_is_submitted_slurm_is_asked_and_old_jobs_are_ended(tmp_path, monkeypatch, capsys):
+def test_prepare_checks_requests_and_ends_old_jobs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     seen = []
     monkeypatch.setattr(preflight, "check", lambda requests, say, **_: (seen.append([r.name for r in requests]), say("asked")))
@@ -241,7 +241,7 @@ def test_before_anything_is_submitted_slurm_is_asked_and_old_jobs_are_ended(tmp_
 
 
 @pytest.mark.parametrize("module", [preflight, leftovers])
-def test_a_refusal_of_the_executor_is_an_error_of_the_configuration(tmp_path, monkeypatch, module):
+def test_refusal_of_executor_is_a_config_error(tmp_path, monkeypatch, module):
     monkeypatch.chdir(tmp_path)
 
     def refuse(*_, **__):
@@ -254,13 +254,13 @@ def test_a_refusal_of_the_executor_is_an_error_of_the_configuration(tmp_path, mo
     assert (caught.value.exit_code, caught.value.reason, caught.value.do) == (2, "slurm_refused", "Do this.")
 
 
-def test_the_executors_messages_name_keys_that_a_user_can_write():
+def test_messages_of_executor_name_configuration_keys():
     theirs = {*Site.model_fields, *(f"small_jobs.{name}" for name in SmallJobs.model_fields), "topology.nodes"}
     keys = {name: text.split(", ") for name, text in scheduled.KEYS.items() if name not in ("speaker", "place")}
     assert set(scheduled.KEYS) == set(TERMS) and {key for names in keys.values() for key in names} <= theirs
 
 
-def test_messages_before_a_run_are_in_servemarks_words(tmp_path, monkeypatch):
+def test_messages_before_a_run_use_servemarks_terms(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make = on_path(tmp_path / "bin", monkeypatch)
     for tool in preflight.TOOLS:

@@ -82,7 +82,7 @@ def run():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_interrupts_the_scripts_and_lets_the_main_process_clean_up(run, number):
+def test_signal_interrupts_scripts_and_main_process_cleans_up(run, number):
     one = run(30, "obedient")
     one.process.send_signal(number)
     code, out, err = one.end(5)
@@ -92,7 +92,7 @@ def test_a_signal_interrupts_the_scripts_and_lets_the_main_process_clean_up(run,
     assert identity.wait_for_end(one.script, 2)
 
 
-def test_under_nohup_the_end_of_the_terminal_is_no_end(run):
+def test_sighup_under_nohup_is_ignored(run):
     one = run(30, "obedient", UNDER_NOHUP="1")
     one.process.send_signal(signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -103,7 +103,7 @@ def test_under_nohup_the_end_of_the_terminal_is_no_end(run):
     assert code == 1 and "SIGTERM" in err and "SIGHUP" not in err and err.count("servemark: ") == 1
 
 
-def test_a_script_that_stays_is_killed_when_the_bound_is_reached(run):
+def test_script_that_does_not_end_is_killed_in_time(run):
     one = run(0.5, "stubborn")
     begin = time.monotonic()
     one.process.send_signal(signal.SIGTERM)
@@ -115,7 +115,7 @@ def test_a_script_that_stays_is_killed_when_the_bound_is_reached(run):
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_second_signal_ends_everything_at_once(run, second):
+def test_second_signal_kills_all_processes(run, second):
     one = run(30, "stubborn")
     one.process.send_signal(signal.SIGINT)
     assert {one.line(), one.line()} == {"script got SIGINT", "interrupted"}
@@ -126,7 +126,7 @@ def test_a_second_signal_ends_everything_at_once(run, second):
     assert identity.wait_for_end(one.script, 2)
 
 
-def test_when_its_moment_has_come_the_main_process_ends_as_by_a_signal_and_says_why(run):
+def test_main_process_ends_at_its_moment_with_reason(run):
     begin = time.monotonic()
     one = run(30, "obedient", ENDS_IN_S="1.0")
     code, out, err = one.end(10)
@@ -138,7 +138,7 @@ def test_when_its_moment_has_come_the_main_process_ends_as_by_a_signal_and_says_
     assert identity.wait_for_end(one.script, 2)
 
 
-def test_a_moment_that_is_far_away_keeps_nothing_from_ending(run):
+def test_distant_moment_does_not_delay_the_end(run):
     # Further than a wait may be long (threading.TIMEOUT_MAX).
     one = run(30, "obedient", ENDS_IN_S="1e15")
     one.script.signal(signal.SIGKILL)
@@ -146,7 +146,7 @@ def test_a_moment_that_is_far_away_keeps_nothing_from_ending(run):
     assert (code, err) == (0, "")
 
 
-def test_a_moment_that_has_passed_is_now(monkeypatch, capfd, wait_for):
+def test_past_moment_counts_as_now(monkeypatch, capfd, wait_for):
     done = []
     monkeypatch.setattr(signals.os, "kill", lambda pid, number: done.append((pid, number)))
     signals.at(time.time() - 3600, "late.")
@@ -155,7 +155,7 @@ def test_a_moment_that_has_passed_is_now(monkeypatch, capfd, wait_for):
     assert capfd.readouterr().err == "servemark: late.\n"
 
 
-def test_a_signal_works_while_the_main_process_is_in_the_middle_of_a_message_that_nobody_reads(run, wait_for):
+def test_signal_works_during_a_blocked_message(run, wait_for):
     one = run(30, "obedient", "chatty")
     wait_for(lambda: stuck(one.process.pid), 5)
     one.process.send_signal(signal.SIGTERM)
@@ -182,7 +182,7 @@ def handlers(monkeypatch):
         signal.signal(number, handler)
 
 
-def test_the_order_of_events(handlers, capfd, wait_for):
+def test_order_of_events_after_a_signal(handlers, capfd, wait_for):
     signals.install()
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGHUP)

@@ -80,7 +80,7 @@ def fail(error):
     return work
 
 
-def test_a_stage_that_goes_well_leaves_the_deployment_alone(tmp_path, attempt):
+def test_successful_stage_leaves_deployment_running(tmp_path, attempt):
     def work(here):
         print("logged")
         subprocess.run(["echo", "a tool's word"], check=True)
@@ -94,7 +94,7 @@ def test_a_stage_that_goes_well_leaves_the_deployment_alone(tmp_path, attempt):
     assert not (attempt / "stop").exists()
 
 
-def test_a_log_holds_the_last_try_only(tmp_path, own_output):
+def test_log_contains_only_the_last_try(tmp_path, own_output):
     run(tmp_path, None, lambda _: print("first"))
     assert run(tmp_path, None, lambda _: print("second"))[1] == "second\n"
 
@@ -118,7 +118,7 @@ def test_a_log_holds_the_last_try_only(tmp_path, own_output):
         ),
     ],
 )
-def test_a_stage_that_fails_says_so_and_stops_the_deployment(tmp_path, attempt, error, code, log, word):
+def test_failed_stage_reports_and_stops_the_deployment(tmp_path, attempt, error, code, log, word):
     found, said, words = run(tmp_path, attempt.parents[1], fail(error))
     assert found == code
     assert said.endswith(log)
@@ -129,7 +129,7 @@ def test_a_stage_that_fails_says_so_and_stops_the_deployment(tmp_path, attempt, 
     assert (attempt / "stop").exists()
 
 
-def test_in_an_allocation_a_stage_that_fails_waits_for_the_end_of_its_deployment(tmp_path, attempt, monkeypatch):
+def test_failed_stage_in_allocation_waits_for_end_of_deployment(tmp_path, attempt, monkeypatch):
     keeper_spec(attempt, None)
     waited = []
 
@@ -142,7 +142,7 @@ def test_in_an_allocation_a_stage_that_fails_waits_for_the_end_of_its_deployment
     assert waited == [(attempt, 17.0)] and (attempt / "stop").exists()
 
 
-def test_an_attempt_that_has_ended_is_not_touched(tmp_path, attempt):
+def test_ended_attempt_is_not_touched(tmp_path, attempt):
     state = supervisor.KeeperState(state="ended", identity=str(myself()), deployment="plain")
     (attempt / "keeper.json").write_text(state.model_dump_json())
     assert run(tmp_path, attempt.parents[1], fail(StageFailed("x")))[0] == 1
@@ -156,7 +156,7 @@ def test_a_stage_without_a_deployment_has_nothing_to_stop(tmp_path, own_output):
 RECORD = Cluster(deployment="plain")
 
 
-def test_a_record_is_written_while_the_deployment_is_ours(tmp_path, attempt):
+def test_record_is_written_while_the_job_owns_the_deployment(tmp_path, attempt):
     path = tmp_path / "cluster.json"
     assert run(tmp_path, attempt.parents[1], lambda here: here.write(RECORD, str(path)))[0] is None
     assert Cluster.read(path) == RECORD
@@ -164,7 +164,7 @@ def test_a_record_is_written_while_the_deployment_is_ours(tmp_path, attempt):
     assert Cluster.read(tmp_path / "other.json") == RECORD, "nobody takes over what is no deployment"
 
 
-def test_a_deployment_that_was_taken_over_meanwhile_gets_no_record_and_is_left_alone(tmp_path, attempt):
+def test_superseded_stage_writes_no_record(tmp_path, attempt):
     folder, path = attempt.parents[1], tmp_path / "cluster.json"
 
     def work(here):
@@ -177,7 +177,7 @@ def test_a_deployment_that_was_taken_over_meanwhile_gets_no_record_and_is_left_a
     assert not (attempt / "stop").exists(), "the newer one's attempt may be the latest"
 
 
-def test_a_stage_of_a_deployment_that_is_anothers_does_no_work(tmp_path, attempt):
+def test_stage_of_superseded_job_does_no_work(tmp_path, attempt):
     (attempt.parents[1] / ownership.FILE).write_text("job 7\n")
     worked = []
     assert run(tmp_path, attempt.parents[1], worked.append)[0] == 1
@@ -192,7 +192,7 @@ def test_the_first_stage_takes_the_deployment(tmp_path, attempt):
     assert len(worked) == 1 and ownership.owner(folder) == ownership.mine()
 
 
-def test_the_keeper_is_told_who_works_while_it_works(tmp_path, attempt):
+def test_worker_file_exists_while_the_stage_works(tmp_path, attempt):
     file = supervisor.worker_file(attempt.parents[1])
     seen = []
     run(tmp_path, attempt.parents[1], lambda _: seen.append(file.read_text()))
@@ -201,7 +201,7 @@ def test_the_keeper_is_told_who_works_while_it_works(tmp_path, attempt):
 
 @pytest.mark.parametrize("ignored", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_script_with_a_word_in_its_log(tmp_path, number, ignored):
+def test_signal_ends_script_with_a_message_in_its_log(tmp_path, number, ignored):
     """Also where SIGINT was ignored before: a shell script does that to what it starts in the background."""
     log = tmp_path / "results" / "demo" / "logs" / "measure.log"
     code = (
@@ -224,7 +224,7 @@ def test_a_signal_ends_a_script_with_a_word_in_its_log(tmp_path, number, ignored
     assert up == "up" and message.startswith("servemark: measure plain")
 
 
-def test_the_snakemakes_above_a_stage_of_a_lost_job_are_killed(tmp_path, attempt):
+def test_parent_snakemakes_of_a_superseded_stage_are_killed(tmp_path, attempt):
     """They would remove the outputs of the rule that failed, which are the newer one's by then; what is not of the job lives on."""
     folder = attempt.parents[1]
     (folder / ownership.FILE).write_text("job 8\n")
@@ -247,7 +247,7 @@ def test_the_snakemakes_above_a_stage_of_a_lost_job_are_killed(tmp_path, attempt
 
 
 @pytest.mark.parametrize(("code", "word"), [(errno.ENOSPC, "No space"), (errno.EROFS, "read-only")])
-def test_stage_that_a_disk_refuses_ends_with_message_after_the_traceback(tmp_path, attempt, code, word):
+def test_stage_on_full_disk_ends_with_message_after_traceback(tmp_path, attempt, code, word):
     refused = OSError(code, os.strerror(code), str(tmp_path / "x"))
     found, said, words = run(tmp_path, attempt.parents[1], fail(refused))
     assert found == 1 and (attempt / "stop").exists()
@@ -255,12 +255,12 @@ def test_stage_that_a_disk_refuses_ends_with_message_after_the_traceback(tmp_pat
     assert said.index("Traceback") < said.index("servemark: measure") and "defect" not in words
 
 
-def test_permission_error_without_file_name_is_a_defect_with_traceback(tmp_path, attempt):
+def test_permission_error_without_file_name_has_a_traceback(tmp_path, attempt):
     found, said, words = run(tmp_path, attempt.parents[1], fail(PermissionError(errno.EPERM, "Operation not permitted")))
     assert found == 1 and "Traceback" in said and "servemark:" not in said and "defect" in words
 
 
-def test_stop_file_that_cannot_be_written_does_not_hide_the_error_of_the_stage(tmp_path, attempt, monkeypatch):
+def test_unwritable_stop_file_does_not_hide_the_stages_error(tmp_path, attempt, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "stop")
 
@@ -269,7 +269,7 @@ def test_stop_file_that_cannot_be_written_does_not_hide_the_error_of_the_stage(t
     assert found == 1 and "It broke." in said and str(attempt.parents[1]) in said and "Traceback" not in said
 
 
-def test_stage_without_disk_for_log_and_progress_tells_the_terminal(tmp_path, own_output, capfd, monkeypatch):
+def test_stage_on_full_disk_writes_to_the_terminal(tmp_path, own_output, capfd, monkeypatch):
     def refuse(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -282,7 +282,7 @@ def test_stage_without_disk_for_log_and_progress_tells_the_terminal(tmp_path, ow
     assert said.count("servemark:") == 1 and "Traceback" not in said
 
 
-def test_keeper_is_ended_by_signal_where_no_stop_file_can_be_made(attempt, monkeypatch):
+def test_supervisor_gets_signal_if_no_stop_file_is_possible(attempt, monkeypatch):
     def refuse(*_, **__):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
