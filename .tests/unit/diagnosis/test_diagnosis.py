@@ -1,4 +1,4 @@
-"""From a log to cause, remedy and the server's own words."""
+"""From a log to cause, remedy and quoted lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TORN_APART = LOGS / "vllm-0.25.1-h200x4-grouped-experts-dp4-failure.log"
 HEALTHY = sorted(path.name for path in LOGS.glob("*.log") if "failure" not in path.name)
 STAMP = "11-20 12:00:00 [core.py:1]"
 
-# id of the row -> lines in the programs' wording, shortened and with made-up values
+# id of the row -> lines as the programs write them, shortened and with invented values
 LINES = {
     "1": ["RuntimeError: The NVIDIA driver on your system is too old (found version 12080). Please update"],
     "2": ["ImportError: libcudart.so.13: cannot open shared object file: No such file or directory"],
@@ -155,7 +155,7 @@ STATE_ONLY = {
     "64",
     "74",
     "75",
-}  # nothing is logged; a stage sees the state and asks for the row
+}  # nothing is logged; a stage detects the state and looks up the row
 
 
 def test_catalogue_has_each_row_once_with_unique_reason():
@@ -335,7 +335,7 @@ def test_recorded_death_of_ray_node_is_explained_by_raylet_log():
         ),
         ("*** SIGSEGV received at time=1795291774 on cpu 1 ***\nPC: @ 0x7f\n", False, (0,)),
         (":job_id:01\nTraceback (most recent call last):\n  File x\nKeyError: 'a'\n", True, (3,)),
-        # Of a raylet that was killed, Ray 2.60 leaves this: no cause is in it.
+        # Ray 2.60 leaves this of a killed raylet: it contains no cause.
         (
             "[state-dump] - num chunks received failed / plasma error: 0\n"
             "2026-11-21 20:22:14,089\tERROR process_watcher.py:115 -- Raylet is terminated. Termination is unexpected.\n"

@@ -1,4 +1,4 @@
-"""Who died, and where: from the words of vLLM and Ray."""
+"""Dead ranks, actors and nodes in logs of vLLM and Ray."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rank(number: int, pid: int, address: str = HERE, more: str = "") -> str:
 
 
 def actor(*fields: str, before: str = "") -> list[str]:
-    """What ray/exceptions.py makes of the death of an actor."""
+    """Return the message of ray/exceptions.py about a dead actor."""
     begin = f"{before}ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
     given = [f"{before}\t{field}" for field in ("class_name: RayWorkerProc", "actor_id: 5f", *fields)]
     return [
@@ -62,14 +62,14 @@ def test_nothing_died_in_the_other_recordings(name):
             (Lost(2, 5, "10.0.0.2"), Lost(3, 6, "10.0.0.2")),
         ),
         ([DIED.format("3")], (Lost(3),)),
-        # Two engines in one log, and two nodes whose Rays read one temporary folder: which of them is not known.
+        # Two engines in one log, or two nodes with a common temporary folder of Ray: the node is not known.
         ([rank(1, 5, "10.0.0.2"), rank(1, 8, "10.0.0.3"), DIED.format("1")], (Lost(1),)),
         ([rank(1, 5, "10.0.0.2"), rank(1, 5), DIED.format("1")], (Lost(1),)),
         ([rank(1, 5, more=" [repeated 7x across cluster]"), DIED.format("1")], (Lost(1),)),
         ([rank(1, 5, "10.0.0.2"), DIED.format("1"), DIED.format("1")], (Lost(1, 5, "10.0.0.2"),)),
         ([rank(1, 5).replace("(RayWorkerProc pid=5) ", ""), MP.format(1)], (Lost(1, 5, HERE),)),
         ([MP.format(3)], (Lost(3, None, HERE),)),
-        # Each data parallel engine counts its own ranks; the workers said those of all engines together.
+        # Each data parallel engine counts its own ranks; the workers log ranks over all engines.
         ([rank(0, 5), *(MP.format(0).replace("(EngineCore ", f"(EngineCore_DP{n} ") for n in (0, 2))],
          (Lost(0, None, HERE, engine=0), Lost(0, None, HERE, engine=2))),
         (actor("pid: 77", "name: vllm_Worker_x_TP1", "ip: 10.0.0.2"), (Lost(None, 77, "10.0.0.2"),)),

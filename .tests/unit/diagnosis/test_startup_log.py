@@ -11,7 +11,7 @@ from servemark.diagnosis.startup_log import BUILDING, PHASES, STAGES, StartupLog
 
 LOGS = FIXTURES / "logs"
 
-# log, process start, stages that it skips, seconds that stand in the log (weights, compile, capture), total seconds
+# log, process start, skipped stages, seconds in the log (weights, compile, capture), total seconds
 RECORDED = [
     ("vllm-0.25.1-h200x1-tp1-first-start", "2026-11-20T14:05:46", {2}, 3.287, 20.11, 51, 93.69, 144),
     ("vllm-0.25.1-h200x1-tp1-second-start", "2026-11-20T14:12:10", {2}, 2.746, 4.52, 15, 24.43, 63),
@@ -23,7 +23,7 @@ RECORDED = [
 
 
 def read(name, size=997):
-    """Feed a recorded log in pieces; the log and the stages it went through."""
+    """Feed a recorded log in pieces; return the log and its stages."""
     text = (LOGS / f"{name}.log").read_bytes().decode()
     log, trail = StartupLog(), [STAGES[0]]
     for start in range(0, len(text), size):

@@ -1,4 +1,4 @@
-"""The server's own words for a failure: tracebacks whole, chained and torn apart, of a log that is looked at within bounds."""
+"""Quoted errors of a failure: complete, chained and torn tracebacks, in a bounded window of the log."""
 
 from __future__ import annotations
 
@@ -62,24 +62,24 @@ PLACE, SOURCE = f'{RECORD}  File "a.py", line 1, in f', f"{RECORD}    assert fit
 @pytest.mark.parametrize(
     ("log", "expected"),
     [
-        # Of a message no more is needed; without one, what raised it is looked for whoever seems to have written it.
+        # A message is enough; without one, the line that raised it follows, whatever its prefix.
         ([A + ANNOUNCED, A + BEGUN, A + B + PLACE, SOURCE, B + A + RECORD + "a.b.SomeError: no room"], (0, 4)),
         ([A + ANNOUNCED, A + BEGUN, A + B + PLACE, B + SOURCE, RECORD + "    ^^^", B + RECORD + "AssertionError"], (0, 2, 3, 5)),
         ([A + ANNOUNCED, A + BEGUN, PLACE, RECORD + "    wait()", B + RECORD + "queue.Empty"], (0, 4)),
         ([SOURCE, A + ANNOUNCED, A + BEGUN, PLACE, B + RECORD + "AssertionError"], (1, 4)),
-        # The second announcement carries the first one's prefix and ends nobody's traceback.
+        # The second announcement has the first one's prefix and ends no traceback.
         ([A + ANNOUNCED, A + BEGUN, A + ANNOUNCED, PLACE, SOURCE, B + RECORD + "AssertionError"], (0, 3, 4, 5)),
         ([A + ANNOUNCED, A + BEGUN, A + ANNOUNCED, A + PLACE, A + SOURCE, A + RECORD + "AssertionError"], (0, 3, 4, 5)),
-        # The engine's own words come later, and whole.
+        # The engine's own traceback comes later and is complete.
         (
             [A + ANNOUNCED, A + BEGUN, B + A + RECORD + "SomeError: no room", A + "Traceback (most recent call last):", A + "OSError: y"],
             (0, 2),
         ),
-        # The announced traceback is whole, or another one before it is.
+        # The announced traceback, or an earlier one, is complete.
         ([A + ANNOUNCED, A + BEGUN, B + RECORD + "SomeError: b", A + PLACE, A + RECORD + "SomeError: a"], (4,)),
         ([A + BEGUN, A + RECORD + "SomeError: a", B + ANNOUNCED, A + B + RECORD + "SomeError: b"], (1,)),
         ([A + ANNOUNCED, "Traceback (most recent call last):", "  File x", "OSError: y", RECORD + "SomeError: z"], (3,)),
-        # Nothing that it could be, nothing near enough.
+        # No final line, or none within range.
         ([A + ANNOUNCED, A + BEGUN, PLACE, f"INFO {STAMP} SomeError: a", B + RECORD + "it goes on"], (0,)),
         ([A + ANNOUNCED, A + BEGUN, *[PLACE] * TORN, B + RECORD + "SomeError: a"], (0,)),
     ],

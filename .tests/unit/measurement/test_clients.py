@@ -1,4 +1,4 @@
-"""Several client processes: one result file made of theirs, and what is said of the client itself."""
+"""Several client processes: their merged result file, and the checks of the client itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EASY = thresholds(min_duration_s=0.1, max_client_cpu=1.0, min_client_overlap=0.0
 
 
 def part_of(data: dict, first: int, last: int, late_s: float = 0.0) -> dict:
-    """What a process that sent these requests of a real result alone would have written."""
+    """Return the result of a process that sends only these requests of a real result."""
     part = {**data, **{key: data[key][first:last] for key in LISTS if key in data}}
     part["start_times"] = [start + late_s for start in part["start_times"]]
     ends = [start + latency for start, latency in zip(part["start_times"], part["latencies"], strict=True)]
@@ -60,7 +60,7 @@ def written(folder: Path, *datas: dict) -> list:
 
 @pytest.fixture
 def pair(tmp_path) -> list:
-    """The two halves of a real result, the second half a little later than it was."""
+    """The two halves of a real result; the second half is shifted to a later time."""
     data = json.loads(REAL.read_text())
     return written(tmp_path, part_of(data, 0, 8), part_of(data, 8, 16, late_s=0.05))
 
@@ -114,11 +114,11 @@ def test_one_process_keeps_all_values_but_duration_and_throughput(tmp_path):
     again = read_raw(tmp_path / "one.json")
     assert again.requests == again.clients[0].requests == raw.requests
     judgement = judge(again, point(**ASKED), EASY, FINE)
-    assert (judgement.verdict, judgement.client_cpu) == ("VALID", None), "one sample tells nothing"
+    assert (judgement.verdict, judgement.client_cpu) == ("VALID", None), "one sample is not enough"
 
 
 def test_duration_of_closed_loop_excludes_wait_of_processes(tmp_path, pair):
-    """vLLM's clock runs while a process waits before its first request; at a rate none waits then, and its clock counts."""
+    """vLLM's duration includes the wait before a process's first request. At a rate no process waits then, and vLLM's duration counts."""
     waited = [data | {"duration": data["duration"] + 7.0} for data, _ in pair]
     expected = timed(merge(pair, [(), ()]))
     assert timed(merge(written(tmp_path, *waited), [(), ()])) == expected
@@ -201,7 +201,7 @@ def test_file_without_clients_counts_as_one_process(asked, suits):
 
 
 def client(begin: float, seconds: float, cpu=(), wait_s: float = 0.0) -> Client:
-    """A process that worked for so long and sent its first request after ``wait_s``."""
+    """Return a process that was active for ``seconds`` and sent its first request after ``wait_s``."""
     first = Request(ok=True, input_tokens=10, output_tokens=3, ttft=0.2, itls=(0.1, 0.1), latency=0.4, start=0.0, error="")
     requests = (replace(first, start=begin + wait_s), replace(first, start=begin + seconds - 0.4))
     return Client(2, 2, 0, seconds, requests, {}, tuple(cpu))
@@ -214,7 +214,7 @@ def test_window_ends_with_last_request_and_lasts_the_duration():
     for ok in (True, False):
         some = (replace(first, ok=ok), replace(last, ok=False, latency=0.0))
         failed = replace(client(100.0, 10.0), requests=some)
-        assert clients.window(failed) == pytest.approx((100, 110)), "when a failed request ended is not known"
+        assert clients.window(failed) == pytest.approx((100, 110)), "the end of a failed request is not known"
     assert clients.window(replace(failed, requests=())) is None
     assert clients.span_s([replace(failed, requests=())]) == 10.0
 
@@ -223,11 +223,11 @@ def test_span_and_overlap_of_several_processes():
     three = [client(100.0, 10.0), client(101.0, 10.0), client(102.0, 7.0)]
     assert (clients.span_s(three), clients.overlap_s(three)) == pytest.approx((11.0, 7.0))
     assert clients.overlap_s([client(100.0, 5.0), client(106.0, 5.0)]) == 0.0
-    assert clients.span_s([client(100.0, 10.0)]) == 10.0, "one process: the very number that it wrote"
+    assert clients.span_s([client(100.0, 10.0)]) == 10.0, "one process: its own number"
 
 
 def test_cpu_cores_count_the_measurement_only():
-    # All of a core while it imports, half of one while it measures, all of one while it writes.
+    # One core during imports, half a core during the measurement, one core during the writing of the result.
     samples = [(t, float(t - 90)) for t in range(90, 100)] + [(100 + t, 10 + t / 2) for t in range(11)] + [(111.0, 16.0)]
     assert clients.cpu_cores(client(100.0, 10.0, samples)) == pytest.approx(0.5)
     assert clients.cpu_cores(client(100.2, 1.0, samples)) is None
@@ -251,7 +251,7 @@ def test_busy_client_and_poor_overlap_are_suspect(cores, late_s, expected):
         assert re.findall(r"[\d.]+%?", found["client_saturated"].detail)[:4] == ["2", "2", "86%", "85%"]
     if "clients_out_of_step" in found:
         assert re.findall(r"\d+\.\d+", found["clients_out_of_step"].detail) == ["18.90", "20.00"]
-    assert list(clients.reasons(two[:1], 20.0, thresholds(min_client_overlap=1.0))) == [], "one is in step with itself"
+    assert list(clients.reasons(two[:1], 20.0, thresholds(min_client_overlap=1.0))) == [], "a single process always overlaps with itself"
 
 
 def test_record_has_clients_target_and_cpu(tmp_path, pair):

@@ -1,4 +1,4 @@
-"""What changes the ledger's key, and what does not."""
+"""Values that change the ledger key, and values that do not."""
 
 import json
 

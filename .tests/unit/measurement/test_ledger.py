@@ -1,4 +1,4 @@
-"""The store keeps what is good, notices what is damaged, and stands two writers."""
+"""The ledger stores good measurements, detects damaged ones, and works with two writers."""
 
 import errno
 import hashlib
@@ -251,7 +251,7 @@ def test_a_forgotten_entry_is_a_miss_and_can_be_stored_again(store, raw):
     store.store(KEY, record(), raw)
     for others in (None, "0" * 64):
         store.forget(KEY, others)
-        assert store.missing([KEY]) == (), "what was refused is not what lies here"
+        assert store.missing([KEY]) == (), "another result is stored under this key"
     mine = file_sha256(raw)
     store.forget(KEY, mine)
     store.forget(OTHER, mine)  # never stored: nothing to do

@@ -1,4 +1,4 @@
-"""A rate that was asked for is held against what was sent, and against what requests waited before they were."""
+"""The configured rate is compared with the rate sent and with the waits of requests in the client."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ RATE, EACH_S = 20.0, 0.4
 
 
 def arrivals(count: int, rate: float, burstiness: float = 1.0, seed: int = 1) -> list[float]:
-    """As vLLM's client draws them: gamma gaps, stretched so that the last request is due ``count`` / ``rate`` after the beginning."""
+    """Return arrivals like vLLM's client: gamma gaps, scaled so that the last request is due ``count`` / ``rate`` after the beginning."""
     draw = random.Random(seed)
     due = list(accumulate(draw.gammavariate(burstiness, 1.0) for _ in range(count)))
     return [moment * count / rate / due[-1] for moment in due]
 
 
 def load(due: list[float], places: int | None = None, begin: float = 50.0, told: bool = True) -> list:
-    """Requests of ``EACH_S`` that came when they were due, and were sent when one of the places was free."""
+    """Return requests of ``EACH_S`` that are sent when they are due and a slot is free."""
     free = [0.0] * (places or len(due))
     sent = []
     for moment in due:
@@ -91,7 +91,7 @@ EASY = thresholds(min_requests_per_slot=0, min_duration_s=0)
 
 @pytest.mark.parametrize(("places", "suspect"), [(7, True), (8, False)])
 def test_limit_always_reached_is_found_by_starts_alone(places, suspect):
-    """Seven places of 0.4 s each let 17.5 requests/s through, eight let 20: with equal gaps and a tolerance of a twentieth."""
+    """Seven slots of 0.4 s allow 17.5 requests/s, eight slots 20, with equal gaps and a tolerance of 5 %."""
     even = [number / RATE for number in range(1, 401)]
     judgement = judged(result(load(even, places, told=False)), concurrency=places)
     assert codes(judgement) == ({"rate_not_kept"} if suspect else set())
@@ -135,7 +135,7 @@ def test_each_process_must_keep_its_share_of_the_rate():
         return codes(judged(replace(raw, clients=halves), clients=2, limits=EASY.model_copy(update={"min_client_overlap": 0.0})))
 
     assert both(RATE / 2) == set()
-    assert both(RATE / 2 * 0.85) == {"rate_not_kept"}, "three quarters of a tenth of the whole"
+    assert both(RATE / 2 * 0.85) == {"rate_not_kept"}, "7.5 % fewer in total"
 
 
 def test_failed_request_does_not_lower_the_rate():
@@ -146,7 +146,7 @@ def test_failed_request_does_not_lower_the_rate():
     half = load(arrivals(40, RATE / 2))
     shares = (as_client(result(half)), as_client(raw_of([lost], duration=2.0)))
     judgement = judged(replace(result([*half, lost]), clients=shares), clients=2, limits=EASY)
-    assert "rate_not_kept" not in codes(judgement), "when the second process began is not known"
+    assert "rate_not_kept" not in codes(judgement), "the beginning of the second process is not known"
 
 
 def test_waits_are_read_from_queue_times(tmp_path):

@@ -1,4 +1,4 @@
-"""Reading the client's per-request results: real files, and every way a file can be unusable."""
+"""Reading the client's per-request results: real files and unusable ones."""
 
 import json
 

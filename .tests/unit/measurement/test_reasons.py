@@ -1,4 +1,4 @@
-"""Every code that the library emits has one row, and every row can be shown."""
+"""Each code that the library emits has one row in the table of reasons."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOTS = (LIBRARY / "servemark", ROOT / "plugins" / "snakemake-executor-plugin-sl
 
 
 def emitted() -> dict[str, str]:
-    """Return each literal code that the library and the executor emit, with where it stands."""
+    """Return each literal code that the library and the executor emit, with its place."""
     found = {}
     for path in sorted(path for root in ROOTS for path in root.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

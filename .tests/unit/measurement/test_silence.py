@@ -1,4 +1,4 @@
-"""A job, client or server that stood still makes a point SUSPECT; silences that the workload explains do not."""
+"""A paused job, client or server makes a point SUSPECT; a silence that the workload explains does not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOP, RATE = point(requests=16), point(requests=16, request_rate=1.0, concurrenc
 
 
 def stood_still(raw, *stops: tuple[float, float]):
-    """The same result with a clock that ran on while everything stood still: ``stops`` are (share of the load's time, seconds)."""
+    """Return the result of a load that was paused: ``stops`` are (share of the load's time, seconds)."""
     begin = min(one.start for one in raw.requests)
     moments = [(begin + share * raw.duration_s, seconds) for share, seconds in stops]
 
@@ -55,7 +55,7 @@ def interrupted(raw: RawResult, asked: LoadPoint = LOOP) -> bool:
 
 
 def load(ttfts, itl: float = 0.05, tokens: int = 20, idle: float = 0.0, slots: int = 1, begin: float = 100.0) -> RawResult:
-    """A closed loop of so many slots, or requests one after another with a pause between them."""
+    """Return a closed loop with this number of slots, or successive requests with a pause between them."""
     free = [begin + 0.013 * slot for slot in range(slots)]
     requests = []
     for ttft in ttfts:
@@ -83,7 +83,7 @@ def test_real_result_is_suspect_only_if_paused(file, asked, share):
     raw = read_raw(FIXTURES / f"bench-0.32.0-{file}.json")
     assert not interrupted(raw, asked)
     assert interrupted(stood_still(raw, (share, 20.0)), asked)
-    assert interrupted(unsampled(stood_still(raw, (share, 20.0))), asked), "the requests' times alone show it"
+    assert interrupted(unsampled(stood_still(raw, (share, 20.0))), asked), "detected from the requests' times only"
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
@@ -91,8 +91,8 @@ def test_h200_result_is_suspect_only_if_paused(h200, share):
     raw, asked = h200
     assert not interrupted(raw, asked)
     assert interrupted(unsampled(stood_still(raw, (share, 20.0))), asked)
-    assert interrupted(stood_still(raw, (share, 5.0)), asked), "as long as its own waits; the samples stopped too"
-    assert not interrupted(stood_still(raw, (share, 1.0)), asked), "less than a hundredth of the time"
+    assert interrupted(stood_still(raw, (share, 5.0)), asked), "as long as its own waits, but the samples stop too"
+    assert not interrupted(stood_still(raw, (share, 1.0)), asked), "less than 1 % of the time"
 
 
 def test_two_suspensions_do_not_explain_each_other(h200):
@@ -157,7 +157,7 @@ def test_time_without_requests_is_silence_in_closed_loop_only():
     apart = raw_of([*first.requests, *second.requests], duration=second.duration_s + 900.0)
     assert interrupted(apart, LOOP) and not interrupted(apart, RATE)
     failed = request(ok=False, ttft=0.0, itls=(), latency=0.0, output_tokens=0, error="cut", start=101.0)
-    assert not interrupted(raw_of([*apart.requests, failed], apart.duration_s), LOOP), "when it ended is not known"
+    assert not interrupted(raw_of([*apart.requests, failed], apart.duration_s), LOOP), "its end is not known"
 
 
 def test_no_completed_request_is_no_silence():

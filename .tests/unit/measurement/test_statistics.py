@@ -1,4 +1,4 @@
-"""Recounted figures equal vLLM's own on a real result."""
+"""Recounted results equal vLLM's own for real files."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Each fault gives its reason and verdict; an INVALID point has no figure."""
+"""Each fault has its reason and verdict; an INVALID point has no results."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def test_real_result_of_killed_server_is_invalid():
     judgement = judge(raw, asked, thresholds(), ServerFacts(same_process=True, client_exit_code=0))
     assert (judgement.verdict, judgement.figures, judgement.failed) == ("INVALID", None, 4)
     assert codes(judgement, "INVALID") == {"requests_failed"}
-    assert codes(judgement, "SUSPECT") == {"tokens_in_bursts"}, "it was recorded on a machine with other work"
+    assert codes(judgement, "SUSPECT") == {"tokens_in_bursts"}, "recorded on a busy machine"
     assert "Connection reset by peer" in judgement.reasons[0].detail
 
 

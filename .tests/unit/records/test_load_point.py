@@ -1,4 +1,4 @@
-"""Plan and measurement embed one load point; what version 1 spelled out is still read."""
+"""Plan and measurement embed one load point; records of version 1 can be read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXPECTED = load(**POINT, name="chat-q2-r2", requests=32, warmups=4, warmup_token
 
 @pytest.fixture
 def h200():
-    """A run that an earlier version measured and archived."""
+    """Return a run that an earlier version measured and archived."""
     with unpacked(FIXTURES / "archives" / "h200x4-tp4.tar.zst") as archive:
         yield archive.folder / "deployments" / "tutorial-tp4"
 

@@ -1,4 +1,4 @@
-"""Records and errors: whole or not at all, of the right kind or refused, and in words a user can act on."""
+"""Records are complete or absent, and wrong kinds are refused; errors have three parts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_record_is_read_as_it_was_written(tmp_path):
 
 
 def test_each_record_has_its_own_kind():
-    # The records of a held endpoint pass between no rules; they are known where an endpoint is held.
+    # No rule reads the records of a served endpoint.
     known = {*ALL_RECORDS, EndpointStatus, Held}
     assert known == set(Record.__subclasses__())
     assert len({kind.KIND for kind in known}) == len(known) and all(kind.KIND for kind in known)

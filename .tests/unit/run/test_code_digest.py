@@ -1,4 +1,4 @@
-"""Which files decide what a stage writes: found from imports, no more than these, and seen by each rule."""
+"""Files that decide what a stage writes: found from imports, and a parameter of each rule."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from servemark.run import code_digest
 WORKFLOW = ROOT / "workflow"
 LIBRARY, SCRIPTS = WORKFLOW / "lib", WORKFLOW / "scripts"
 MODULES = sorted([*LIBRARY.glob("servemark/**/*.py"), *Path(code_digest.plugin.__path__[0]).glob("*.py")])
-# What they write is what happened while a deployment lived; when nothing is started they repeat it.
+# Their records report what happened in a live deployment; without a start they repeat it.
 LIVE = {"start_cluster", "check_fabric", "serve_model", "await_ready", "stop_deployment", "hold_endpoint"}
 RULES = sorted(path.stem for path in SCRIPTS.glob("*.py"))
 
 
 def of_rule(rule: str) -> set[str]:
-    """What a rule depends on beside its script, without the package's name."""
+    """Return a rule's dependencies in addition to its script, without the package's name."""
     return {name.removeprefix("servemark.") for name in code_digest.files(SCRIPTS / f"{rule}.py", LIBRARY)} - {f"{rule}.py"}
 
 
@@ -31,7 +31,7 @@ def test_the_pattern_finds_the_imports_that_python_finds(path: Path):
         if isinstance(node, ast.Import):
             parsed |= {(alias.name, None) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "a relative import is none that the pattern knows"
+            assert node.level == 0, "the pattern does not find relative imports"
             parsed |= {(str(node.module), alias.name) for alias in node.names}
     ours = (code_digest.PACKAGE, code_digest.plugin.__name__)
     assert set(code_digest.imports(path)) == {one for one in parsed if one[0].split(".")[0] in ours}
@@ -107,7 +107,7 @@ def test_each_rule_has_a_digest_unless_it_is_of_a_live_deployment(rules):
 
 
 def test_early_rules_depend_on_few_modules():
-    """Each of these runs all that follows, through a scheduler even in jobs: what more they reach belongs there on purpose."""
+    """A change of an early rule runs all later rules again, so their dependencies are listed here."""
     assert of_rule("probe_hardware") == {
         "machine.hardware", "machine.visible_gpus", "records.base", "records.inputs", "planning.node_share"
     }  # fmt: skip
@@ -146,7 +146,7 @@ def test_modules_apart_exist_and_each_template_counts():
     assert templates and templates <= of_rule("write_report")
     other = [path for path in LIBRARY.glob("servemark/**/*") if path.is_file() and path.suffix not in (".py", ".pyc")]
     beside = {match.resolve() for module, pattern in code_digest.BESIDE.items() for match in _folder(module).glob(pattern)}
-    assert set(other) <= beside, "a file that modules read has to be named in BESIDE"
+    assert set(other) <= beside, "name each file that a module reads in BESIDE"
 
 
 def _folder(module: str) -> Path:

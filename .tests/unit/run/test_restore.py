@@ -1,4 +1,4 @@
-"""What was deleted and Snakemake does not see is made good before it looks."""
+"""Deleted files that Snakemake does not check are restored before it starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POINTS = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("chat-c1"
 
 @dataclass
 class Run:
-    """A finished run of one deployment, in a folder of its own."""
+    """A finished run of one deployment in its own folder."""
 
     folder: Path
     config: Config
@@ -135,14 +135,14 @@ def test_missing_model_loses_its_record_unless_it_is_local(run: Run, told):
     assert not run.manifest.exists() and run.environment.exists()
     staging.stage("tiny", str(local), Path("cache"), told).write(run.manifest)
     shutil.rmtree(local)
-    assert run.make_good() == [] and run.manifest.exists(), "only its owner can bring it back"
+    assert run.make_good() == [] and run.manifest.exists(), "only its owner can restore it"
 
 
 def test_missing_model_of_the_hub_loses_its_record(run: Run):
     here = Manifest.read(run.manifest)
     here.model_copy(update={"source": "hf:org/name@main (commit 0123)"}).write(run.manifest)
     (Path(here.path) / "tokenizer.json").unlink()
-    assert run.make_good() == [], "what is there in part is refused by name where it is used"
+    assert run.make_good() == [], "a stage refuses an incomplete model by name"
     shutil.rmtree(here.path)
     assert len(run.make_good()) == 1 and not run.manifest.exists()
 

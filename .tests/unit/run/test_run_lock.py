@@ -1,4 +1,4 @@
-"""One run at a time in a checkout; a lock never outlives its owner."""
+"""One run at a time in a checkout; the lock of a dead run is removed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write_owner(folder: Path, **changes):
 
 
 def leave_locks(folder: Path) -> list[Path]:
-    """What Snakemake leaves when it is killed."""
+    """Create the files that a killed Snakemake leaves."""
     locks = folder / ".snakemake" / "locks"
     locks.mkdir(parents=True)
     left = [locks / "0.input.lock", locks / "0.output.lock"]
@@ -53,7 +53,7 @@ def leave_locks(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def other(tmp_path):
-    """Another process that has claimed the checkout."""
+    """Another process that owns the checkout."""
     process = subprocess.Popen(
         [sys.executable, "-c", CLAIM, "--cores", "2"],
         cwd=tmp_path,
@@ -147,7 +147,7 @@ def test_locks_without_any_owner_are_removed_with_a_message(tmp_path):
 
 def test_dead_run_without_lock_gives_no_message(tmp_path):
     write_owner(tmp_path, pid=os.getpid(), identity=f"{os.getpid()}:1")
-    assert run_lock.claim(tmp_path, []) == [], "a process id that was given out again is not the old owner"
+    assert run_lock.claim(tmp_path, []) == [], "a reused process id is not the old owner"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_run_on_another_host_counts_as_alive(tmp_path):
 
 @pytest.fixture
 def own(tmp_path):
-    """A checkout in which another process is at work."""
+    """A checkout that another process is using."""
     folder = tmp_path / "own"
     folder.mkdir()
     process = subprocess.Popen(
@@ -220,7 +220,7 @@ def test_a_moved_checkout_is_still_locked(own):
 
 @pytest.mark.parametrize("inode", [None, 1])
 def test_another_login_node_finds_the_run_lock_of_a_checkout(tmp_path, inode):
-    """The path is the same; some file systems give each login node its own inode numbers."""
+    """The path is the same, but on some file systems each login node has its own inode numbers."""
     checkout = Checkout.of(tmp_path).model_dump() | {"host": "login02"} | ({"inode": inode} if inode else {})
     write_owner(tmp_path, host="login02", checkout=checkout)
     with pytest.raises(RunLocked):

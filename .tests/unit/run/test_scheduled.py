@@ -1,4 +1,4 @@
-"""A run through a scheduler: what its jobs ask for, how much time they get, and what is checked before anything is submitted."""
+"""A run through a scheduler: requests and time limits of its jobs, and checks before the first job."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def config(topology: dict | None = None, **site):
 
 @pytest.fixture(autouse=True)
 def own_variables(monkeypatch):
-    """What a test exports, and what it was told of partitions, ends with it."""
+    """Reset exported variables and cached partitions after each test."""
     monkeypatch.setattr(os, "environ", dict(os.environ))
     for name in (scheduled.VARIABLE, scheduled.CLUSTER_VARIABLE, journal.VARIABLE):
         os.environ.pop(name, None)
@@ -59,7 +59,7 @@ def own_variables(monkeypatch):
     [
         (True, 10, False, True, "slurm"),
         (True, None, False, False, None),
-        # A plain run in a shell where a scheduled one was, or in a job of one.
+        # A local run in the shell or the job of a scheduled one.
         (True, None, True, False, None),
         (False, None, True, True, None),
         (False, 1, False, False, None),
@@ -143,7 +143,7 @@ def test_snakemake_knows_each_resource_of_a_request():
     assert set(full.resources()) == set(scheduled.RESOURCES)
     kinds = {name: type(value) for name, value in scheduled.RESOURCES.items()}
     assert {name: type(value) for name, value in full.resources().items()} == kinds
-    assert Request.of(scheduled.RESOURCES) == replace(Request(), cpus=1), "nothing asked is Slurm's own choice"
+    assert Request.of(scheduled.RESOURCES) == replace(Request(), cpus=1), "no request leaves the choice to Slurm"
 
 
 PARTITION = "PartitionName=gpu Default=NO MaxTime=00:30:00 State=UP"
@@ -178,7 +178,7 @@ def test_missing_points_are_counted_by_the_ledger(tmp_path, monkeypatch):
     monkeypatch.setattr(Ledger, "missing", lambda ledger, keys: [key for key in keys if key != record.key])
     assert scheduled.missing_points(given, plan) == 2
     plan.write_text("{}")
-    assert scheduled.missing_points(given, plan) is None, "a plan that cannot be read is none"
+    assert scheduled.missing_points(given, plan) is None, "an unreadable plan counts as none"
 
 
 @pytest.mark.parametrize(
@@ -217,13 +217,13 @@ def test_main_process_ends_before_its_own_job(monkeypatch):
     monkeypatch.setattr(scheduled, "own_end", lambda: 1000.0)
     monkeypatch.delenv(scheduled.VARIABLE, raising=False)
     scheduled.end_with_own_job()
-    assert planned == [], "its jobs do not go to a scheduler"
+    assert planned == [], "its jobs are local"
     monkeypatch.setenv(scheduled.VARIABLE, "1")
     scheduled.end_with_own_job()
     assert planned == [1000.0 - scheduled.OWN_MARGIN_S]
     monkeypatch.setattr(scheduled, "own_end", lambda: None)
     scheduled.end_with_own_job()
-    assert len(planned) == 1, "it has no end that is known"
+    assert len(planned) == 1, "its end is not known"
 
 
 def test_prepare_checks_requests_and_ends_old_jobs(tmp_path, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""A signal to the main process: an orderly, bounded end; a second one ends everything at once."""
+"""A signal ends the main process in order and in bounded time; a second signal kills all processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from servemark.processes import identity
 from servemark.processes.identity import Identity
 from servemark.run import signals
 
-# A main process with one rule's script. The script says what it got; a stubborn one stays, so that the main process waits for it.
+# A main process with one rule's script. The script prints the signal; a stubborn one does not end, so the main process waits for it.
 MAIN = """
 import os, signal, subprocess, sys, time; from servemark.run import signals
 signals.BOUND_S = float(sys.argv[1])
@@ -139,7 +139,7 @@ def test_main_process_ends_at_its_moment_with_reason(run):
 
 
 def test_distant_moment_does_not_delay_the_end(run):
-    # Further than a wait may be long (threading.TIMEOUT_MAX).
+    # Longer than the longest wait (threading.TIMEOUT_MAX).
     one = run(30, "obedient", ENDS_IN_S="1e15")
     one.script.signal(signal.SIGKILL)
     code, _, err = one.end(5)
@@ -164,13 +164,13 @@ def test_signal_works_during_a_blocked_message(run, wait_for):
 
 
 def stuck(pid: int) -> bool:
-    """Whether a process sleeps, here because the pipe is full."""
+    """Return whether a process sleeps, here because the pipe is full."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
 @pytest.fixture
 def handlers(monkeypatch):
-    """The handlers in this process, with what they would do to it recorded instead."""
+    """The handlers in this process; their effects are recorded, not executed."""
     done = []
     monkeypatch.setattr(signals.os, "_exit", lambda code: done.append(("exit", code)))
     monkeypatch.setattr(identity, "signal_all", lambda found, number: done.append(("signal", number)))

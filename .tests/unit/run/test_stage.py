@@ -1,4 +1,4 @@
-"""Around a rule's work: its log, its exit code, its last word, and an end of what it started when it fails."""
+"""What surrounds a rule's work: log, exit code, progress, and the end of its deployment on a failure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from servemark.supervisor import ownership
 
 @pytest.fixture
 def own_output(monkeypatch):
-    """A stage takes this process's output and its SIGTERM; both come back after the test."""
+    """Restore this process's output and its SIGTERM handler, which a stage replaces."""
     monkeypatch.setenv(LIFELINE_VARIABLE, str(myself()))
     monkeypatch.delenv(ownership.VARIABLE, raising=False)
     handler = signal.getsignal(signal.SIGTERM)
@@ -39,7 +39,7 @@ def own_output(monkeypatch):
 
 @pytest.fixture
 def attempt(tmp_path, monkeypatch, own_output):
-    """A deployment's folder with an attempt whose keeper says that it lives; it is this process that is said to be the keeper."""
+    """A deployment's folder with a live attempt; its supervisor is recorded as this process."""
     folder = tmp_path / "results" / "demo" / "deployments" / "plain"
     new = attempts.new(folder)
     state = supervisor.KeeperState(state="running", identity=str(myself()), deployment="plain")
@@ -54,7 +54,7 @@ def keeper_spec(attempt, machine_lock):
 
 
 def run(tmp_path, folder, work, **given):
-    """One stage in this process: (exit code or None, its log, the last word of its progress)."""
+    """Run one stage in this process; return (exit code or None, its log, the last line of its progress)."""
     log = tmp_path / "results" / "demo" / "logs" / "measure" / "plain.log"
     code = None
     # pytest's own streams do not write to 1 and 2
@@ -124,8 +124,8 @@ def test_failed_stage_reports_and_stops_the_deployment(tmp_path, attempt, error,
     assert said.endswith(log)
     assert ("Traceback" in said) is isinstance(error, ZeroDivisionError)
     assert word in words
-    assert ("Mend it." in words) is ("Mend it." in log), "the user sees the way out, not only the log"
-    assert ("Badly." in words) is ("Badly." in log), "every reason, not the first line alone"
+    assert ("Mend it." in words) is ("Mend it." in log), "the user gets the remedy, not only the log"
+    assert ("Badly." in words) is ("Badly." in log), "every reason, not only the first line"
     assert (attempt / "stop").exists()
 
 
@@ -161,7 +161,7 @@ def test_record_is_written_while_the_job_owns_the_deployment(tmp_path, attempt):
     assert run(tmp_path, attempt.parents[1], lambda here: here.write(RECORD, str(path)))[0] is None
     assert Cluster.read(path) == RECORD
     assert run(tmp_path, None, lambda here: here.write(RECORD, str(tmp_path / "other.json")))[0] is None
-    assert Cluster.read(tmp_path / "other.json") == RECORD, "nobody takes over what is no deployment"
+    assert Cluster.read(tmp_path / "other.json") == RECORD, "a folder without deployment has no owner"
 
 
 def test_superseded_stage_writes_no_record(tmp_path, attempt):
@@ -174,7 +174,7 @@ def test_superseded_stage_writes_no_record(tmp_path, attempt):
     code, log, words = run(tmp_path, folder, work)
     assert code == 1 and not path.exists()
     assert "job 7, start 2" in log and "Traceback" not in log and words == ""
-    assert not (attempt / "stop").exists(), "the newer one's attempt may be the latest"
+    assert not (attempt / "stop").exists(), "the newer job's attempt may be the latest"
 
 
 def test_stage_of_superseded_job_does_no_work(tmp_path, attempt):
@@ -202,7 +202,7 @@ def test_worker_file_exists_while_the_stage_works(tmp_path, attempt):
 @pytest.mark.parametrize("ignored", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_script_with_a_message_in_its_log(tmp_path, number, ignored):
-    """Also where SIGINT was ignored before: a shell script does that to what it starts in the background."""
+    """SIGINT may be ignored before: a shell script does so for its background processes."""
     log = tmp_path / "results" / "demo" / "logs" / "measure.log"
     code = (
         "import sys, time; from servemark.run.stage import stage\n"
@@ -225,7 +225,7 @@ def test_signal_ends_script_with_a_message_in_its_log(tmp_path, number, ignored)
 
 
 def test_parent_snakemakes_of_a_superseded_stage_are_killed(tmp_path, attempt):
-    """They would remove the outputs of the rule that failed, which are the newer one's by then; what is not of the job lives on."""
+    """They would remove outputs of the failed rule, which now belong to the newer job. Processes outside the job stay alive."""
     folder = attempt.parents[1]
     (folder / ownership.FILE).write_text("job 8\n")
     stage_code = (
