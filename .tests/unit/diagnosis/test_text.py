@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from servemark.diagnosis import diagnose, root_error
-from servemark.diagnosis.text import LONGEST_LINE, TORN, window
+from servemark.diagnosis.text import LONGEST_LINE, TORN_RANGE, window
 
 STAMP = "11-20 12:00:00 [core.py:1]"
 
@@ -81,7 +81,7 @@ PLACE, SOURCE = f'{RECORD}  File "a.py", line 1, in f', f"{RECORD}    assert fit
         ([A + ANNOUNCED, "Traceback (most recent call last):", "  File x", "OSError: y", RECORD + "SomeError: z"], (3,)),
         # No final line, or none within range.
         ([A + ANNOUNCED, A + BEGUN, PLACE, f"INFO {STAMP} SomeError: a", B + RECORD + "it goes on"], (0,)),
-        ([A + ANNOUNCED, A + BEGUN, *[PLACE] * TORN, B + RECORD + "SomeError: a"], (0,)),
+        ([A + ANNOUNCED, A + BEGUN, *[PLACE] * TORN_RANGE, B + RECORD + "SomeError: a"], (0,)),
     ],
 )  # fmt: skip
 def test_remains_of_a_torn_traceback_are_quoted(log, expected):

@@ -147,11 +147,11 @@ def test_rates_are_added_and_differing_values_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda data: data["clients"][1].update(completed=7), "completed 7 (ours 8) in client process 2"),
-        (lambda data: data["clients"][0].update(mean_ttft_ms=1.0), "mean_ttft_ms 1 (ours"),
-        (lambda data: data["clients"][0].update(first_start=1.0), "first_start 1 (ours"),
+        (lambda data: data["clients"][1].update(completed=7), "completed 7 (recounted 8) in client process 2"),
+        (lambda data: data["clients"][0].update(mean_ttft_ms=1.0), "mean_ttft_ms 1 (recounted"),
+        (lambda data: data["clients"][0].update(first_start=1.0), "first_start 1 (recounted"),
         (lambda data: data["clients"][0].update(duration=data["clients"][0]["duration"] * 3), "in client process 1"),
-        (lambda data: data.update(mean_itl_ms=1.0), "mean_itl_ms 1 (ours"),
+        (lambda data: data.update(mean_itl_ms=1.0), "mean_itl_ms 1 (recounted"),
         (lambda data: data.update({key: data[key] / 2 if key != "duration" else data[key] * 2 for key in
                                    ("duration", "request_throughput", "output_throughput", "total_token_throughput")}),
          "duration"),

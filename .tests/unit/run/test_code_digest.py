@@ -139,14 +139,14 @@ def test_no_rule_depends_on_modules_apart(rule: str):
 
 
 def test_modules_apart_exist_and_each_template_counts():
-    for name in code_digest.APART:
+    for name in code_digest.NOT_FOLLOWED:
         place = LIBRARY.joinpath(*name.split("."))
         assert place.is_dir() or place.with_suffix(".py").is_file(), name
     templates = {path.relative_to(WORKFLOW).as_posix() for path in WORKFLOW.glob("templates/**/*") if path.is_file()}
     assert templates and templates <= of_rule("write_report")
     other = [path for path in LIBRARY.glob("servemark/**/*") if path.is_file() and path.suffix not in (".py", ".pyc")]
-    beside = {match.resolve() for module, pattern in code_digest.BESIDE.items() for match in _folder(module).glob(pattern)}
-    assert set(other) <= beside, "name each file that a module reads in BESIDE"
+    data_files = {match.resolve() for module, pattern in code_digest.DATA_FILES.items() for match in _folder(module).glob(pattern)}
+    assert set(other) <= data_files, "name each file that a module reads in DATA_FILES"
 
 
 def _folder(module: str) -> Path:

@@ -18,7 +18,7 @@ AFTER = 1 << 20
 TAIL = 2 << 20
 LONGEST_LINE = 4000
 # Lines. The mixed tracebacks of eight workers that fail at once are shorter.
-TORN = 2000
+TORN_RANGE = 2000
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # vLLM puts "(APIServer pid=1) " in front of each line of a process, Ray another prefix for each actor.
@@ -146,7 +146,7 @@ def torn_traceback(lines: Sequence[Line], found: Sequence[Traceback]) -> tuple[i
     if found and found[0].start <= begun:
         return ()
     level = lines[announced].writer[1]
-    near = range(announced + 1, min(announced + TORN, len(lines)))
+    near = range(announced + 1, min(announced + TORN_RANGE, len(lines)))
     final = next((i for i in near if lines[i].writer[1] == level and _FINAL.match(lines[i].message)), None)
     if final is None:
         return ()

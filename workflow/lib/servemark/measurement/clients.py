@@ -77,7 +77,7 @@ def own_disagreements(raw: RawResult) -> list[str]:
         for text in disagreements(client, recount(client.duration_s, client.good))
     ]
     if raw.clients and not same(ours := span_s(raw.clients), raw.duration_s):
-        found.append(f"duration {raw.duration_s:g} (ours {ours:g})")
+        found.append(f"duration {raw.duration_s:g} (recounted {ours:g})")
     return found
 
 
@@ -110,9 +110,9 @@ def sent_per_s(clients: Sequence[Results]) -> float:
     return math.fsum(rates)
 
 
-def rate_reasons(raw: RawResult, asked: LoadPoint, limits: Verdict) -> Iterator[Reason]:
+def rate_reasons(raw: RawResult, load: LoadPoint, limits: Verdict) -> Iterator[Reason]:
     """Yield ``rate_not_kept`` if the client sent fewer requests/s than configured, or if requests waited in the client."""
-    rate = asked.request_rate
+    rate = load.request_rate
     if rate is None or not math.isfinite(rate) or not raw.good:
         return
     sent = sent_per_s(raw.clients or (raw,))
@@ -126,7 +126,7 @@ def rate_reasons(raw: RawResult, asked: LoadPoint, limits: Verdict) -> Iterator[
     detail += f" ({1 - sent / rate:.0%} fewer)" if slow else ""
     if waited is not None:
         detail += f". A request waited {1000 * waited:.0f} ms on average in the client before it was sent (mean TTFT: {1000 * ttft:.0f} ms)"
-    limit = f"raise `concurrency`, which limits the rate and is {asked.concurrency}; " if asked.concurrency else ""
+    limit = f"raise `concurrency`, which limits the rate and is {load.concurrency}; " if load.concurrency else ""
     detail += (
         ". Latencies do not include such waits, so these are not the results of the configured load. One of these helps: "
         f"{limit}raise `clients` of the workload; lower `request_rate`."

@@ -148,7 +148,7 @@ class Ledger:
             place.rmdir()
         else:
             what = str(error).splitlines()[0]
-            self.warnings.append(f"A stored measurement cannot be used and its point is measured again: {what} It was moved to {place}.")
+            self.warnings.append(f"A stored measurement cannot be used: {what} servemark moved it to {place} and measures its point again.")
 
 
 def link_or_copy(source: Path, destination: Path) -> None:

@@ -76,9 +76,9 @@ class Found:
         return sum(silence.seconds for silence in self.silences)
 
 
-def reasons(raw: RawResult, asked: LoadPoint) -> Iterator[Reason]:
+def reasons(raw: RawResult, load: LoadPoint) -> Iterator[Reason]:
     """Yield ``interrupted`` if unexplained silences take at least ``SHARE`` of a measurement, whose times must be possible."""
-    closed_loop = asked.request_rate is None and len(raw.good) == len(raw.requests)
+    closed_loop = load.request_rate is None and len(raw.good) == len(raw.requests)
     found = [find(process, closed_loop) for process in raw.clients or (raw,)]
     most = max(found, key=lambda one: one.seconds)
     if most.seconds < SHARE * raw.duration_s:

@@ -106,7 +106,7 @@ def disagreements(client: Results, figures: Figures) -> list[str]:
         "first_start": min((request.start for request in client.requests), default=0.0),
     }
     totals = {"completed": client.completed, "failed": client.failed, **client.totals}
-    return [f"{name} {theirs:g} (ours {ours[name]:g})" for name, theirs in totals.items() if not same(ours[name], theirs)]
+    return [f"{name} {theirs:g} (recounted {ours[name]:g})" for name, theirs in totals.items() if not same(ours[name], theirs)]
 
 
 def same(ours: float, theirs: float) -> bool:

@@ -67,23 +67,23 @@ class Judgement:
     client_cpu: float | None = None
 
 
-def judge(raw: RawResult | RawError, asked: LoadPoint, thresholds: Thresholds, server: ServerFacts) -> Judgement:
+def judge(raw: RawResult | RawError, load: LoadPoint, thresholds: Thresholds, server: ServerFacts) -> Judgement:
     """Return the verdict on the results of one load point. ``raw``: from ``read_raw``, or the error that it raised."""
     reasons = list(_server_reasons(server))
     if isinstance(raw, RawError):
         return Judgement("INVALID", (*reasons, reason(raw.reason, raw.what)))
     good = raw.good
-    reasons += _request_reasons(raw, good, asked, thresholds)
+    reasons += _request_reasons(raw, good, load, thresholds)
     figures = None
     if odd := next(filter(None, (_odd_clock(part.duration_s, part.good) for part in (raw, *raw.clients))), None):
         reasons.append(reason("clock_odd", odd))
     else:
         figures = recount(raw.duration_s, good)
-        reasons += _result_reasons(raw, good, figures, asked, thresholds)
+        reasons += _result_reasons(raw, good, figures, load, thresholds)
         reasons += clients.reasons(raw.clients, raw.duration_s, thresholds)
-        reasons += clients.rate_reasons(raw, asked, thresholds)
+        reasons += clients.rate_reasons(raw, load, thresholds)
         if server.interrupted is None:
-            reasons += silence.reasons(raw, asked)
+            reasons += silence.reasons(raw, load)
     severities = {one.severity for one in reasons}
     verdict: Verdict = "INVALID" if "INVALID" in severities else "SUSPECT" if severities else "VALID"
     busiest = clients.busiest(raw.clients)
@@ -126,13 +126,13 @@ def _server_reasons(server: ServerFacts) -> Iterator[Reason]:
         yield reason(silence.INTERRUPTED, server.interrupted)
 
 
-def _request_reasons(raw: RawResult, good: list[Request], asked: LoadPoint, thresholds: Thresholds) -> Iterator[Reason]:
+def _request_reasons(raw: RawResult, good: list[Request], load: LoadPoint, thresholds: Thresholds) -> Iterator[Reason]:
     listed, failed = len(raw.requests), len(raw.requests) - len(good)
-    if {listed, raw.num_prompts} != {asked.requests}:
-        detail = f"{asked.requests} requests were configured; the client reports {raw.num_prompts} and lists {listed}."
+    if {listed, raw.num_prompts} != {load.requests}:
+        detail = f"{load.requests} requests were configured; the client reports {raw.num_prompts} and lists {listed}."
         yield reason("requests_unaccounted", detail)
-    if len(raw.clients) != asked.clients and (raw.clients or asked.clients > 1):
-        detail = f"{asked.clients} client processes were configured; the result file contains {len(raw.clients)}."
+    if len(raw.clients) != load.clients and (raw.clients or load.clients > 1):
+        detail = f"{load.clients} client processes were configured; the result file contains {len(raw.clients)}."
         yield reason("clients_unaccounted", detail)
     if failed:
         fraction = failed / listed
@@ -146,7 +146,7 @@ def _request_reasons(raw: RawResult, good: list[Request], asked: LoadPoint, thre
         yield reason("no_output", f"{empty} of {len(good)} completed requests have no output token.")
     # Completed requests only: `requests_failed` covers the others.
     numbers = [number for number, request in enumerate(raw.requests) if request.ok]
-    outputs = [asked.prompts.expected_output_tokens(number) for number in numbers]
+    outputs = [load.prompts.expected_output_tokens(number) for number in numbers]
     wanted, got, tolerance = sum(outputs), sum(request.output_tokens for request in good), thresholds.output_tokens_tolerance
     over = [request.output_tokens - each for request, each in zip(good, outputs, strict=True)]
     short, long = sum(tokens < 0 for tokens in over), sum(tokens > 0 for tokens in over)
@@ -156,9 +156,9 @@ def _request_reasons(raw: RawResult, good: list[Request], asked: LoadPoint, thre
     if got > wanted * (1 + tolerance) or (tolerance == 0 and long):
         yield reason("output_tokens_long", f"{text} ({long} outputs are too long).")
     prompts = [
-        (request.input_tokens, own + asked.prefix_tokens)
+        (request.input_tokens, own + load.prefix_tokens)
         for request, number in zip(good, numbers, strict=True)
-        if (own := asked.prompts.expected_input_tokens(number)) is not None
+        if (own := load.prompts.expected_input_tokens(number)) is not None
     ]
     got, wanted = sum(found for found, _ in prompts), sum(expected for _, expected in prompts)
     if abs(got - wanted) > thresholds.input_tokens_tolerance * wanted:
@@ -180,15 +180,15 @@ def _odd_clock(duration_s: float, good: list[Request]) -> str | None:
 
 
 def _result_reasons(
-    raw: RawResult, good: list[Request], figures: statistics.Figures, asked: LoadPoint, thresholds: Thresholds
+    raw: RawResult, good: list[Request], figures: statistics.Figures, load: LoadPoint, thresholds: Thresholds
 ) -> Iterator[Reason]:
     if differ := [*disagreements(raw, figures), *clients.own_disagreements(raw)]:
         yield reason("client_disagrees", f"The client's totals differ from its own requests: {', '.join(differ)}.")
     if figures.duration_s < thresholds.min_duration_s:
         yield reason("too_short", f"The measurement took {figures.duration_s:.2f} s; expected at least {thresholds.min_duration_s:g} s.")
-    if asked.concurrency and len(good) / asked.concurrency < thresholds.min_requests_per_slot:
+    if load.concurrency and len(good) / load.concurrency < thresholds.min_requests_per_slot:
         detail = (
-            f"{len(good)} requests at concurrency {asked.concurrency} are fewer than {thresholds.min_requests_per_slot:g} per slot, so "
+            f"{len(good)} requests at concurrency {load.concurrency} are fewer than {thresholds.min_requests_per_slot:g} per slot, so "
             "ramp-up and ramp-down distort the results."
         )
         yield reason("few_requests_per_slot", detail)

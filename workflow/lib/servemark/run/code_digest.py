@@ -1,7 +1,7 @@
 """Digest of the files that decide what a stage writes, as a parameter of its rule: if a file changes, the rule runs again.
 
 The files come from the imports of a stage's script: ``from servemark.records import Plan`` leads to the module that defines ``Plan``.
-Modules in :data:`APART` are not followed. Snakemake itself only watches a rule's script.
+Modules in :data:`NOT_FOLLOWED` are not followed. Snakemake itself only watches a rule's script.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import snakemake_executor_plugin_slurm_guarded as plugin
 PACKAGE = "servemark"
 
 # Running, watching and ending a stage, and its progress.
-_AROUND = "run progress errors files processes supervisor deployment.context variables.passed_on"
+_SURROUNDINGS = "run progress errors files processes supervisor deployment.context variables.passed_on"
 # A stage gets its result as parameters and config.json, which Snakemake compares.
-_GIVEN = "config"
+_CONFIGURATION = "config"
 # Starting and watching a deployment: new code does not change what its records report.
-_LIVE = (
+_LIVE_DEPLOYMENT = (
     "launch.command_lines launch.router_command_line launch.api_key nodes machine.addresses deployment.attempts deployment.launcher "
     "deployment.executors deployment.server deployment.watch"
 )
 # Downloading a model's files, which are compared with the hub's digests.
-_FETCHED = "weights.hub_client weights.hub_refusals"
+_DOWNLOADS = "weights.hub_client weights.hub_refusals"
 
-APART = tuple(f"{PACKAGE}.{name}" for name in f"{_AROUND} {_GIVEN} {_LIVE} {_FETCHED}".split())
+NOT_FOLLOWED = tuple(f"{PACKAGE}.{name}" for name in f"{_SURROUNDINGS} {_CONFIGURATION} {_LIVE_DEPLOYMENT} {_DOWNLOADS}".split())
 """Modules and packages that do not decide what a stage writes."""
-_APART = tuple(f"{name}." for name in APART)
+_NOT_FOLLOWED = tuple(f"{name}." for name in NOT_FOLLOWED)
 
-BESIDE = {
+DATA_FILES = {
     f"{PACKAGE}.report.page": "../../../templates/**/*",
     f"{PACKAGE}.archive.crate": "kinds.yaml",
     f"{PACKAGE}.archive.seal": "README.txt",
@@ -69,13 +69,13 @@ def files(script: Path, library: Path) -> dict[str, Path]:
     while waiting:
         for module in {_defining(*one, library) for one in imports(waiting.pop())}:
             path = _path(module, library)
-            if module in found or path is None or f"{module}.".startswith(_APART):
+            if module in found or path is None or f"{module}.".startswith(_NOT_FOLLOWED):
                 continue
             found[module] = path
             waiting.append(path)
-            if module in BESIDE:
-                beside = [match.resolve() for match in path.parent.glob(BESIDE[module]) if match.is_file()]
-                found |= {match.relative_to(library.parent.resolve()).as_posix(): match for match in beside}
+            if module in DATA_FILES:
+                data_files = [match.resolve() for match in path.parent.glob(DATA_FILES[module]) if match.is_file()]
+                found |= {match.relative_to(library.parent.resolve()).as_posix(): match for match in data_files}
     return found
 
 

@@ -47,17 +47,17 @@ def begin(run_folder: Path, deployments: Iterable[str], words: Iterable[str], *,
 
 def refuse_several(run: str, deployments: list[str], words: Iterable[str]) -> None:
     """Raise ConfigError if a command line requests more than one endpoint."""
-    asked = set()
+    requested = set()
     for name in words:
         if name == TARGET:
-            asked |= set(deployments)
+            requested |= set(deployments)
         elif found := re.search(rf"(?:^|/){re.escape(run)}/{FOLDER}/([^/]+)/{re.escape(HELD)}$", name):
-            asked.add(found[1])
-    chosen = [name for name in deployments if name in asked]
-    if len(asked) > 1:
+            requested.add(found[1])
+    chosen = [name for name in deployments if name in requested]
+    if len(requested) > 1:
         each = "".join(f"\n    .venv/bin/snakemake --profile profiles/local {target(run, name)}" for name in chosen)
         raise ConfigError(
-            f"On one machine, servemark serves one deployment at a time; the command requests {len(asked)}: {', '.join(chosen)}.",
+            f"On one machine, servemark serves one deployment at a time; the command requests {len(requested)}: {', '.join(chosen)}.",
             do=f"Request one of them (with the same --configfile):{each}\n  On a cluster, each has its own nodes and servemark serves all.",
             reason="one_at_a_time",
         )
@@ -65,7 +65,7 @@ def refuse_several(run: str, deployments: list[str], words: Iterable[str]) -> No
 
 def _tidy(run_folder: Path) -> None:
     for folder in (run_folder / FOLDER).glob("*"):
-        for token in (*attempts.tokens(folder), folder / how_to_use.NAME):
-            token.unlink(missing_ok=True)
+        for path in (*attempts.tokens(folder), folder / how_to_use.NAME):
+            path.unlink(missing_ok=True)
         for attempt in attempts.every(folder):
             supervisor.remove_secrets(attempt)
