@@ -62,6 +62,14 @@ class Record(Strict):
         raise ServemarkError(f"The record {path} cannot be read: {fault}", do=again, reason="record_broken")
 
     @classmethod
+    def read_or_none(cls: type[RecordT], path: str | os.PathLike[str]) -> RecordT | None:
+        """Return one record; None if it is missing or broken."""
+        try:
+            return cls.read(path)
+        except ServemarkError:
+            return None
+
+    @classmethod
     def upgraded(cls, data: Any, version: Any) -> dict[str, Any] | None:  # noqa: ARG003 - for the subclasses
         """Return the content of a record of an older version in the form of this version; None if this class cannot read that version.
 

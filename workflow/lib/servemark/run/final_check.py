@@ -7,7 +7,6 @@ hole.
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -110,8 +109,8 @@ def reason_codes(record: Measurement) -> frozenset[str]:
 def _read_rejected(rejected: Path, deployments: Iterable[str]) -> Iterator[Measurement]:
     """Yield the records of earlier rejections; skip records that cannot be read."""
     for path in sorted(path for name in deployments for path in (rejected / _plain(name)).glob("*.json")):
-        with contextlib.suppress(ServemarkError):
-            yield Measurement.read(path)
+        if record := Measurement.read_or_none(path):
+            yield record
 
 
 def reject(path: Path, record: Measurement, rejected: Path) -> Path:

@@ -4,59 +4,48 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from servemark.config.model import Config
 from servemark.environments.build import MARKER
-from servemark.errors import ServemarkError, WeightsRefused
+from servemark.errors import WeightsRefused
 from servemark.measurement.ledger import Ledger, is_keepable
 from servemark.records import Environment, Manifest, Measurement, Plan
 from servemark.weights.manifest import verify
-
-T = TypeVar("T")
 
 
 def make_good(run_folder: Path, config: Config) -> list[str]:
     """Store missing measurements again from their records, and delete records of models and environments that the cache does not have.
 
-    Call it in the main process of a run that executes jobs, before Snakemake checks any file. Return messages for the user.
+    Call it in the main process of a run that executes jobs, before Snakemake checks any file. Skip broken records: the stage that needs one
+    rejects it. Return messages for the user.
     """
     ledger = Ledger(config.ledger_folder)
     used = config.deployments.values()
     messages = []
     if restored := sum(_restored(run_folder / "deployments" / name, ledger) for name in config.deployments):
-        messages.append(f"{restored} measurement(s) were missing in the ledger. They were stored again from their records.")
+        messages.append(f"{restored} measurement(s) were missing in the ledger. servemark stored them again from their records.")
     for name in sorted({deployment.model for deployment in used}):
         path = run_folder / "models" / name / "manifest.json"
-        if (manifest := _read(Manifest.read, path)) and _model_is_gone(manifest):
+        if (manifest := Manifest.read_or_none(path)) and _model_is_gone(manifest):
             path.unlink()
-            messages.append(f"The files of the model {name} do not exist in {manifest.path}. They are created or downloaded again.")
+            messages.append(f"The files of the model {name} do not exist in {manifest.path}. servemark creates or downloads them again.")
     for name in sorted({deployment.environment for deployment in used}):
         path = run_folder / "environments" / name / "environment.json"
-        environment = _read(Environment.read, path)
+        environment = Environment.read_or_none(path)
         if environment and environment.origin == "lock" and not Path(environment.python).exists():
             # The rest of it counts as an unfinished build.
             Path(environment.prefix, MARKER).unlink(missing_ok=True)
             path.unlink()
-            messages.append(f"The environment {name} does not exist in {environment.prefix}. It is built again.")
+            messages.append(f"The environment {name} does not exist in {environment.prefix}. servemark builds it again.")
     return messages
 
 
-def _read(read: Callable[[Path], T], path: Path) -> T | None:
-    """Return the record, or None if it is missing or broken: the stage that needs a broken record rejects it."""
-    try:
-        return read(path)
-    except ServemarkError:
-        return None
-
-
 def _restored(deployment: Path, ledger: Ledger) -> int:
-    plan, count = _read(Plan.read, deployment / "plan.json"), 0
+    plan, count = Plan.read_or_none(deployment / "plan.json"), 0
     for point in plan.points if plan else ():
         path = deployment / "points" / f"{point.load.name}.json"
-        if ledger.has(point.key) or not (record := _read(Measurement.read, path)):
+        if ledger.has(point.key) or not (record := Measurement.read_or_none(path)):
             continue
         if record.key == point.key and is_keepable(record) and record.raw:
             # Its per-request results may be missing or differ.

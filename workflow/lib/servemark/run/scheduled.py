@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from servemark.config.expand import points
 from servemark.config.model import Config
-from servemark.errors import ConfigError, ServemarkError
+from servemark.errors import ConfigError
 from servemark.measurement.ledger import Ledger
 from servemark.planning import allocation_request as requests
 from servemark.records import Plan
@@ -176,11 +176,8 @@ def share(config: Config) -> dict[str, Any] | None:
 
 def missing_points(config: Config, plan: Path) -> int | None:
     """Return the number of points of a planned deployment that are not in the ledger; None without a plan."""
-    try:
-        keys = [point.key for point in Plan.read(plan).points]
-    except ServemarkError:
-        return None
-    return len(Ledger(config.ledger_folder).missing(keys))
+    found = Plan.read_or_none(plan)
+    return None if found is None else len(Ledger(config.ledger_folder).missing(point.key for point in found.points))
 
 
 def _gpus_there(config: Config) -> bool:
