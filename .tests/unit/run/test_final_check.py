@@ -90,7 +90,7 @@ def test_invalid_record_is_moved_and_a_second_failure_is_a_hole(run, told):
     assert told.words == ["1 VALID, 0 SUSPECT, 1 accepted holes"]
 
 
-def test_invalid_record_is_moved_with_its_raw_file_and_good_ones_stay(run):
+def test_invalid_record_is_moved_with_its_raw_file(run):
     assert not run.check(record("good", "VALID"), record("bad")).passed
     assert run.files("deployments") == ["plain/points/good.json", "plain/points/good.raw.json"]
     assert run.files("rejected") == ["plain/bad.1.json", "plain/bad.1.raw"]
