@@ -60,6 +60,18 @@ def test_estimate_adds_the_start_of_deployments_that_have_not_started():
     assert run.state.left_s(run.now) == 60.0 + 2 * 10.0
 
 
+def test_estimate_counts_no_wait_for_the_machine_and_subtracts_the_start_so_far():
+    run = Run()
+    run.line("a", "start_cluster", "in use", queued=True)
+    run.line("a", "start_cluster", "nodes", after=900.0)
+    run.line("a", "await_ready", "ready", after=60.0)
+    run.line("a", "await_ready", ended=True)
+    run.point("a", "chat-c1-r1", seconds=10.0)
+    assert run.state.left_s(run.now) == 4 * 10.0 + 60.0
+    run.line("b", "start_cluster", "nodes")
+    assert run.state.left_s(run.now + 25.0) == 4 * 10.0 + 35.0
+
+
 def test_estimate_subtracts_the_time_of_the_current_point():
     run = Run()
     run.point("a", "chat-c1-r1", seconds=10.0)

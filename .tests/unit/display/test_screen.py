@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -29,6 +30,14 @@ for number in range(40):
 print("on stdout", flush=True)
 for one in children:
     one.wait()
+if "closed" in sys.argv:
+    while os.path.exists(sys.argv[-1]):
+        time.sleep(0.05)
+    for number in range(2000):
+        screen.print(f"lost {number}")
+        os.write(2, b"lost too " * 100)
+    screen.end()
+    sys.exit(3)
 if "exit" in sys.argv:
     screen.release()
     os.write(2, b"last words\\n")
@@ -48,10 +57,14 @@ def terminal():
 
 
 def run(terminal, *arguments):
+    return start(terminal, *arguments).wait(60)
+
+
+def start(terminal, *arguments):
     environment = {**os.environ, "TERM": "xterm-256color"}
     environment.pop("CI", None)
     argv = [sys.executable, "-c", textwrap.dedent(PROGRAM), *arguments]
-    return subprocess.run(argv, env=environment, timeout=60, check=False, **terminal.ends()).returncode
+    return subprocess.Popen(argv, env=environment, **terminal.ends())
 
 
 def test_lines_of_all_processes_are_whole_and_the_rows_are_removed(terminal, wait_for):
@@ -68,6 +81,16 @@ def test_lines_of_all_processes_are_whole_and_the_rows_are_removed(terminal, wai
 def test_process_that_exits_at_once_has_the_terminal_back(terminal, wait_for):
     assert run(terminal, "exit") == 7
     wait_for(lambda: any("last words" in line for line in terminal.scrolled))
+
+
+def test_process_goes_on_when_its_terminal_is_closed(tmp_path):
+    terminal, open_ = Terminal(90, 30), tmp_path / "open"
+    open_.touch()
+    process = start(terminal, "closed", str(open_))
+    time.sleep(2.0)
+    terminal.close()
+    open_.unlink()
+    assert process.wait(30) == 3
 
 
 @pytest.mark.parametrize(

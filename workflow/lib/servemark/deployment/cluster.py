@@ -144,5 +144,6 @@ def _take_machine(attempt: Path, progress: Progress) -> None:
                 quote=tuple(log.read_text(errors="replace").splitlines()[-3:]) if log.exists() else (),
             )
         if state and state.waiting_for:
-            progress.waiting(f"waiting for the machine, in use by {state.waiting_for.split(' (')[0]}", every_s=20)
+            holder = state.waiting_for.split(" (")[0]
+            progress.waiting(f"waiting for the machine, in use by {holder}", every_s=20, queued=True)
         time.sleep(0.05)

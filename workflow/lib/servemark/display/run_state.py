@@ -47,6 +47,8 @@ class RunState:
     _seconds: dict[str, list[float]] = field(default_factory=dict)
     _starts: list[float] = field(default_factory=list)
     _started: dict[str, float] = field(default_factory=dict)
+    _ready: set[str] = field(default_factory=set)
+    _queued: set[str] = field(default_factory=set)
 
     @property
     def total(self) -> int:
@@ -65,8 +67,12 @@ class RunState:
         measured_before = row.point["name"] if row and row.point else None
         same = row is not None and row.stage == stage and measured_now == measured_before
         self.rows[subject] = Row(subject, stage, str(line["text"]), row.since if row and same else when, when, point)
-        if stage == "start_cluster" and not same:
+        # A start that waits for the machine has not begun.
+        queued, was_queued = bool(line.get("queued")), subject in self._queued
+        if stage == "start_cluster" and (not same or queued or was_queued):
             self._started[subject] = when
+            self._ready.discard(subject)
+            (self._queued.add if queued else self._queued.discard)(subject)
         if point:
             self._point(subject, point)
 
@@ -77,6 +83,7 @@ class RunState:
     def _end(self, subject: str, stage: str, when: float) -> None:
         if stage == "await_ready" and subject in self._started:
             self._starts.append(when - self._started.pop(subject))
+            self._ready.add(subject)
         row = self.rows.get(subject)
         if row is None or row.stage != stage:
             return
@@ -110,9 +117,9 @@ class RunState:
             if not expected:
                 continue
             row = self.rows.get(deployment)
-            begun = row is not None and row.stage == "measure"
             current = min(now - row.since, expected[0]) if row and row.point and row.point["phase"] != "finished" else 0.0
-            parts.append(sum(expected) - current + (0.0 if begun else start))
+            begun = now - self._started[deployment] if deployment in self._started else 0.0
+            parts.append(sum(expected) - current + (0.0 if deployment in self._ready else max(0.0, start - begun)))
         return max(parts, default=0.0) if self.at_once else sum(parts)
 
 

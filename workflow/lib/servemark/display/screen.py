@@ -57,12 +57,18 @@ class Screen:
         self._saved: dict[int, int] = {}
 
     def print(self, text: str, style: str | None = None) -> None:
-        """Print text as it is."""
-        if live := self._live:
-            # Long lines are the terminal's to wrap, so that a copied command or path stays whole.
-            live.console.print(Text(text, style=style or ""), soft_wrap=True)
-        else:
-            print(text, file=sys.stdout if self._stdout else sys.stderr, flush=True)
+        """Print text as it is. A terminal that is gone must not end the run: its text is lost."""
+        try:
+            if live := self._live:
+                # Long lines are the terminal's to wrap, so that a copied command or path stays whole.
+                live.console.print(Text(text, style=style or ""), soft_wrap=True)
+            else:
+                print(text, file=sys.stdout if self._stdout else sys.stderr, flush=True)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            self._live = None
+            self._discard_output()
 
     def begin(self, render: Callable[[ConsoleDimensions], RenderableType]) -> None:
         """Show what ``render`` returns for the terminal's size, twice a second, until :meth:`end`."""
@@ -91,9 +97,10 @@ class Screen:
         """Remove the live rows and give the terminal back."""
         live, self._live = self._live, None
         if live:
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
-            live.stop()
+            with contextlib.suppress(OSError):
+                for stream in (sys.stdout, sys.stderr):
+                    stream.flush()
+                live.stop()
             self.release()
 
     def release(self) -> None:
@@ -102,6 +109,14 @@ class Screen:
         for number, copy in saved.items():
             os.dup2(copy, number)
             os.close(copy)
+
+    def _discard_output(self) -> None:
+        """Lead the output of this process and of later children nowhere."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for number in self._saved:
+            os.dup2(nowhere, number)
+        os.close(nowhere)
+        self._saved = {}
 
     def _pump(self, read: int) -> None:
         """Print what arrives in the pipe, by lines, as long as a process may write to it."""
