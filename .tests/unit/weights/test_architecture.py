@@ -1,4 +1,4 @@
-"""Reading config.json: key names, windows, quantisation, counts, and what is missing."""
+"""Reading config.json: key names, windows, quantisation, counts and missing keys."""
 
 import json
 
@@ -48,7 +48,7 @@ def read(config, **changes):
 
 
 def compressed(weights, inputs=None):
-    """A compressed-tensors checkpoint whose layers are all alike."""
+    """A compressed-tensors checkpoint with one group of layers."""
     return {
         "quant_method": "compressed-tensors",
         "config_groups": {"group_0": {"weights": weights, "input_activations": inputs}},
@@ -60,11 +60,11 @@ def compressed(weights, inputs=None):
     [(LLAMA_8B, 8.03e9), (QWEN3_30B, 30.53e9), (GPT_OSS, 116.83e9)],
     ids=["llama-3.1-8b", "qwen3-30b-a3b", "gpt-oss-120b"],
 )
-def test_parameter_count_agrees_with_the_published_one(config, published):
+def test_parameter_count_agrees_with_the_published_count(config, published):
     assert read(config).parameters().total == pytest.approx(published, rel=0.001)
 
 
-def test_reads_the_shape_of_gpt_oss():
+def test_shape_of_gpt_oss():
     shape = read(GPT_OSS)
     assert (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_dim) == (36, 2880, 64, 8, 64)
     assert (shape.experts, shape.experts_per_token, shape.expert_layers, shape.expert_intermediate) == (
@@ -78,12 +78,12 @@ def test_reads_the_shape_of_gpt_oss():
     assert (shape.max_positions, shape.tie_word_embeddings, shape.moe) == (131072, False, True)
 
 
-def test_head_dim_and_kv_heads_follow_from_the_heads_when_not_stated():
+def test_missing_head_dim_and_kv_heads_follow_from_the_heads():
     shape = read({key: value for key, value in LLAMA_8B.items() if key != "num_key_value_heads"})
     assert (shape.head_dim, shape.kv_heads) == (128, 32)
 
 
-def test_the_language_part_of_a_nested_config_counts():
+def test_text_config_of_a_nested_config_is_read():
     outer = {"model_type": "outer", "torch_dtype": "bfloat16", "tie_word_embeddings": True, "hidden_size": 1}
     inner = {key: value for key, value in LLAMA_8B.items() if key not in ("torch_dtype", "tie_word_embeddings")}
     shape = Architecture.from_config({**outer, "text_config": inner})
@@ -93,14 +93,14 @@ def test_the_language_part_of_a_nested_config_counts():
 
 
 @pytest.mark.parametrize("key", ["num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"])
-def test_a_missing_key_is_named(key):
+def test_missing_key_is_named(key):
     with pytest.raises(WeightsRefused, match=key) as caught:
         Architecture.from_config({name: value for name, value in LLAMA_8B.items() if name != key})
     assert caught.value.reason == "config_incomplete"
 
 
 @pytest.mark.parametrize("value", [0, -1, "32", None, True])
-def test_a_value_that_is_no_positive_number_counts_as_missing(value):
+def test_value_that_is_no_positive_number_counts_as_missing(value):
     with pytest.raises(WeightsRefused, match="num_hidden_layers"):
         read(LLAMA_8B, num_hidden_layers=value)
 
@@ -117,7 +117,7 @@ def test_a_value_that_is_no_positive_number_counts_as_missing(value):
         ({"layer_types": ["sliding_attention"] * 32}, "config_incomplete"),
     ],
 )
-def test_what_planning_cannot_size_is_refused(changes, reason):
+def test_unsupported_attention_or_dtype_is_refused(changes, reason):
     with pytest.raises(WeightsRefused) as caught:
         read(LLAMA_8B, **changes)
     assert caught.value.reason == reason
@@ -134,7 +134,7 @@ def test_what_planning_cannot_size_is_refused(changes, reason):
         ({"sliding_window": 64, "layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, (None, None, None, 64)),
     ],
 )
-def test_windows(changes, windows):
+def test_windows_of_layers(changes, windows):
     assert read(LLAMA_8B, num_hidden_layers=4, **changes).windows == windows
 
 
@@ -154,7 +154,7 @@ def test_windows(changes, windows):
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 4.5, 4.5),
     ],
 )
-def test_quantisation(settings, weight_bits, expert_bits):
+def test_bits_of_quantised_weights(settings, weight_bits, expert_bits):
     shape = read(QWEN3_30B, quantization_config=settings)
     assert (shape.weight_bits, shape.expert_bits) == (weight_bits, expert_bits)
     assert shape.bits_known == (settings is None or settings["quant_method"] != "unheard-of")
@@ -171,19 +171,19 @@ def test_quantisation(settings, weight_bits, expert_bits):
         (None, False),
     ],
 )
-def test_products_in_8_bit_floats_need_inputs_in_them(settings, eight):
+def test_float8_arithmetic_needs_float8_activations(settings, eight):
     assert read(QWEN3_30B, quantization_config=settings).float8_arithmetic is eight
 
 
-def test_groups_of_layers_with_bits_of_their_own_are_not_guessed():
+def test_bits_of_several_groups_of_layers_are_unknown():
     settings = compressed({"num_bits": 8, "type": "float"})
     settings["config_groups"]["group_1"] = {"weights": {"num_bits": 4, "type": "int"}}
     shape = read(QWEN3_30B, quantization_config=settings)
     assert not shape.bits_known and shape.weight_bits == 16
 
 
-def test_what_gemma_3_leaves_out_is_what_its_class_has():
-    """google/gemma-3-4b-it: the text part states these keys and no number of heads, of KV heads, nor of words."""
+def test_missing_keys_of_gemma_3_have_the_defaults_of_its_class():
+    """google/gemma-3-4b-it: its text_config has these keys, without heads, KV heads and vocabulary."""
     config = {
         "model_type": "gemma3", "torch_dtype": "bfloat16",
         "text_config": {
@@ -205,7 +205,7 @@ def test_what_gemma_3_leaves_out_is_what_its_class_has():
     assert (shape.heads, shape.kv_heads, shape.head_dim) == (32, 16, 128)
 
 
-def test_llama_4_has_experts_in_every_second_layer_and_a_width_of_its_own_in_the_others():
+def test_llama_4_has_experts_in_every_second_layer_and_a_separate_dense_width():
     changes = {
         "interleave_moe_layer_step": 2,
         "intermediate_size": 8192,
@@ -221,7 +221,7 @@ def test_llama_4_has_experts_in_every_second_layer_and_a_width_of_its_own_in_the
     ("dtype", "stored", "served"),
     [("float32", 4, 2), ("torch.bfloat16", 2, 2), ("float16", 2, 2), (None, 4, 2)],
 )
-def test_float32_checkpoints_are_served_in_half_precision(dtype, stored, served):
+def test_float32_checkpoint_is_served_in_half_precision(dtype, stored, served):
     shape = read(LLAMA_8B, torch_dtype=dtype)
     assert (shape.stored_bytes, shape.dtype_bytes) == (stored, served)
 
@@ -230,17 +230,17 @@ def test_float32_checkpoints_are_served_in_half_precision(dtype, stored, served)
     ("changes", "expert_layers"),
     [({}, 48), ({"decoder_sparse_step": 2}, 24), ({"mlp_only_layers": [0, 1]}, 46), ({"first_k_dense_replace": 3}, 45)],
 )
-def test_layers_with_experts(changes, expert_layers):
+def test_number_of_layers_with_experts(changes, expert_layers):
     assert read(QWEN3_30B, **changes).expert_layers == expert_layers
 
 
-def test_dense_layers_of_a_mixture_count_with_their_own_width():
+def test_dense_layer_of_a_mixture_counts_with_its_own_width():
     all_experts, one_dense = read(QWEN3_30B), read(QWEN3_30B, mlp_only_layers=[0])
     difference = all_experts.parameters().total - one_dense.parameters().total
     assert difference == 128 * 3 * 2048 * 768 + 128 * 2048 - 3 * 2048 * 6144
 
 
-def test_counting_needs_the_mlp_width():
+def test_parameter_count_needs_the_mlp_width():
     shape = Architecture.from_config({key: value for key, value in LLAMA_8B.items() if key != "intermediate_size"})
     with pytest.raises(WeightsRefused, match="intermediate_size"):
         shape.parameters()

@@ -1,4 +1,4 @@
-"""The builtin models: what real vLLM needs of them, and the same bytes every time."""
+"""The builtin models: files, shapes and tokenizer that vLLM needs, and the same bytes every time."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ def test_another_process_writes_the_same_bytes(model, tmp_path):
     assert hashes(tmp_path) == hashes(model)
 
 
-def test_has_every_file_a_server_and_its_clients_need(model):
+def test_model_has_every_file_of_server_and_client(model):
     assert {path.name for path in model.iterdir()} == {
         "config.json",
         "generation_config.json",
@@ -45,7 +45,7 @@ def test_has_every_file_a_server_and_its_clients_need(model):
     assert "message.content" in json.loads((model / "tokenizer_config.json").read_text())["chat_template"]
 
 
-def test_safetensors_opens_and_holds_the_shapes_that_the_config_states(model):
+def test_safetensors_file_has_the_shapes_of_the_config(model):
     config = json.loads((model / "config.json").read_text())
     with safe_open(model / "model.safetensors", framework="numpy") as weights:
         names = set(weights.keys())
@@ -56,7 +56,7 @@ def test_safetensors_opens_and_holds_the_shapes_that_the_config_states(model):
     assert len(experts) == (3 * config["num_experts"] * config["num_hidden_layers"] if "num_experts" in config else 0)
 
 
-def test_parameter_count_agrees_with_the_shape_up_to_the_norms(model):
+def test_parameter_count_is_that_of_the_shape_plus_norms(model):
     record = manifest.build(model.name, f"builtin:{model.name}", model)
     shape = Architecture.from_config(record.config).parameters().total
     config = record.config
@@ -66,19 +66,19 @@ def test_parameter_count_agrees_with_the_shape_up_to_the_norms(model):
     assert 800_000 < record.parameters < 1_200_000
 
 
-def test_tokenizer_has_exactly_the_models_vocabulary(model):
+def test_tokenizer_has_the_vocabulary_size_of_the_config(model):
     config = json.loads((model / "config.json").read_text())
     assert Tokenizer.from_file(str(model / "tokenizer.json")).get_vocab_size() == config["vocab_size"]
 
 
 @pytest.mark.parametrize("text", ["The cluster schedules a job.", "Grüße, 世界 \U0001f680\n\t{}", ""])
-def test_tokenizer_gives_back_any_text(model, text):
+def test_tokenizer_decodes_to_the_encoded_text(model, text):
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
-def test_random_tokens_keep_their_number_nearly_when_decoded_and_encoded(model):
-    """vLLM's random dataset decodes, re-encodes and cuts; far too few tokens would spoil its lengths."""
+def test_random_tokens_decode_and_encode_to_a_similar_number(model):
+    """vLLM's random dataset decodes, encodes again and truncates. Far fewer tokens would give it shorter prompts."""
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     ids = np.random.RandomState(0).randint(len(builtin.SPECIAL_TOKENS), builtin.VOCABULARY, 512).tolist()
     again = tokenizer.encode(tokenizer.decode(ids)).ids
@@ -86,7 +86,7 @@ def test_random_tokens_keep_their_number_nearly_when_decoded_and_encoded(model):
 
 
 @pytest.mark.parametrize("key", ["num_attention_heads", "num_key_value_heads", "intermediate_size"])
-def test_tensor_parallel_two_divides(model, key):
+def test_sizes_can_be_split_for_tensor_parallel_2(model, key):
     assert json.loads((model / "config.json").read_text())[key] % 2 == 0
 
 
@@ -98,7 +98,7 @@ def test_bfloat16_rounds_to_nearest_and_ties_to_even(value, bits):
     assert builtin._bfloat16(np.array([value], dtype=np.float32)) == bits.to_bytes(2, "little")
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path):
+def test_unknown_name_is_refused_with_the_known_ones(tmp_path):
     with pytest.raises(WeightsRefused, match="tiny-dense, tiny-moe") as caught:
         builtin.make("tiny-dens", tmp_path)
     assert caught.value.reason == "unknown_builtin"

@@ -1,4 +1,4 @@
-"""Names of models of the hub, and which files of a repository are downloaded: pure functions."""
+"""Names of models of the hub, and the files of a repository that servemark downloads."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import pytest
 from builders.standin_hub import blob, small_model
 from servemark.config.model import Model
 from servemark.errors import WeightsRefused
-from servemark.weights import hub_files, hub_source
-from servemark.weights.hub_files import RemoteFile
-from servemark.weights.hub_source import HubSource
+from servemark.weights import hub_source
+from servemark.weights.hub_source import HubSource, RemoteFile
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WHOLE = ["config.json", "tokenizer.json"]
 
 
 def choose(paths, shards=None, *, dummy=False):
-    return hub_files.choose(HubSource("org/name"), paths, shards, dummy=dummy)
+    return hub_source.choose(HubSource("org/name"), paths, shards, dummy=dummy)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +29,7 @@ def choose(paths, shards=None, *, dummy=False):
         (f"hf:org/name@{COMMIT}", "org/name", COMMIT),
     ],
 )
-def test_sources_of_the_hub(text, repository, revision):
+def test_hub_sources_are_parsed(text, repository, revision):
     assert hub_source.parse(text) == HubSource(repository, revision)
     assert Model(source=text).source == text
 
@@ -66,7 +65,7 @@ def test_stated_source_has_revision_and_commit():
     assert HubSource("org/name", COMMIT).stated(COMMIT) == f"hf:org/name@{COMMIT}"
 
 
-def test_other_formats_are_left_out():
+def test_weights_in_other_formats_are_left_out():
     assert choose(small_model()) == ["LICENSE", "config.json", "model.safetensors", "tokenizer.json"]
 
 
@@ -87,11 +86,11 @@ def test_other_formats_are_left_out():
         (["model.safetensors", ".hidden.json"], None, ["model.safetensors"]),
     ],
 )
-def test_weights_are_chosen_once(beside, shards, weights):
+def test_one_form_of_the_weights_is_chosen(beside, shards, weights):
     assert choose([*WHOLE, *beside], shards) == sorted([*WHOLE, *weights])
 
 
-def test_random_weights_need_no_weights():
+def test_no_weights_are_chosen_for_random_weights():
     weights = ["model-1.safetensors", "model.safetensors.index.json", "pytorch_model.bin"]
     assert choose([*WHOLE, *weights], dummy=True) == choose(WHOLE, dummy=True) == WHOLE
 

@@ -1,4 +1,4 @@
-"""Models of the hub, downloaded by its real client from a stand-in on loopback: once, resumed, checked, then offline."""
+"""Download of a model by huggingface_hub from a stand-in of the hub on loopback: once, resumed, checked, then offline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from builders.standin_hub import FIRST, REPOSITORY, SECOND, Fault, small_model, 
 from servemark.errors import WeightsRefused
 from servemark.files.storage import StorageRefused
 from servemark.weights import builtin, hub_client, hub_source, staging
-from servemark.weights import hub as hub_room
 from servemark.weights.manifest import verify
 
 MIB = 2**20
@@ -30,7 +29,7 @@ CHUNK = 10 * MIB
 def stage(tmp_path, told):
     def one(revision: str | None = None):
         source = hub_source.parse(f"hf:{REPOSITORY}" + (f"@{revision}" if revision else ""))
-        return hub_room.stage("m", source, tmp_path, told)
+        return staging.stage_hub("m", source, tmp_path, told)
 
     return one
 
@@ -68,7 +67,7 @@ def test_random_weights_download_the_shape_only(hub, stage, tmp_path, told):
     assert hub.fetched() == ["LICENSE", "config.json", "tokenizer.json"]
     assert made.path == str(home(tmp_path) / f"{FIRST}-shape") and made.load_format == "dummy"
     assert shape() == made
-    # The whole model is another folder, and serves as the shape as well.
+    # The whole model is another folder, and also provides the shape.
     whole = stage()
     assert whole.path == str(home(tmp_path) / FIRST)
     assert shape().model_copy(update={"path": made.path}) == made
@@ -129,7 +128,7 @@ def test_incomplete_download_without_an_error_of_the_client_is_refused(hub, stag
     verify(stage())
 
 
-def test_file_names_are_no_patterns(hub, stage):
+def test_file_name_with_brackets_is_downloaded(hub, stage):
     hub.commits[FIRST]["terms [v1].txt"] = b"free"
     assert "terms [v1].txt" in [file.path for file in stage().files]
 
@@ -159,7 +158,7 @@ def child(tmp_path: Path, **env: str) -> subprocess.Popen:
 
 
 def home_directory(tmp_path: Path) -> Path:
-    """Make the library's folder of a home directory: a token, and a cache with a file of the model that is damaged."""
+    """Make huggingface_hub's folder of a home directory, with a token and a cache that holds a damaged file of the model."""
     folder = tmp_path / "hugging-face"
     snapshot = folder / "hub" / "models--org--small-model" / "snapshots" / FIRST
     snapshot.mkdir(parents=True)
@@ -170,7 +169,7 @@ def home_directory(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_next_run_keeps_the_complete_files_of_a_killed_one(hub, tmp_path, wait_for, number):
-    """In processes of their own: without xet and without anything of the home directory."""
+    """Each run is a process of its own. Neither uses xet or files of the home directory."""
     content = hub.commits[FIRST]["model.safetensors"] = tensors(12 * MIB)
     hub.faults.append(Fault("/store/", times=1, after=11 * MIB, slow=True))
     hugging_face = home_directory(tmp_path)
@@ -195,7 +194,7 @@ def test_next_run_keeps_the_complete_files_of_a_killed_one(hub, tmp_path, wait_f
     said, _ = second.communicate(timeout=120)
     assert second.returncode == 0, said
     assert said.strip() == f"hf:{REPOSITORY}@main (commit {FIRST})"
-    # As docs/explanation/architecture.md states: nothing is kept of a file that is not complete.
+    # As docs/explanation/architecture.md states: an incomplete file is downloaded from its beginning.
     assert hub.ranges("model.safetensors") == [None, None]
     assert [hub.fetched().count(name) for name in small] == [1, 1, 1]
     assert (home(tmp_path) / FIRST / "model.safetensors").read_bytes() == content
@@ -222,7 +221,7 @@ def test_draft_is_tidied_before_the_download(tmp_path):
     ]  # fmt: skip
     for path in (*kept, *removed):
         path.write_bytes(b"1234")
-    assert hub_room._tidy(tmp_path, {"whole.json": 4, "short.json": 5}) == 4
+    assert staging._tidy(tmp_path, {"whole.json": 4, "short.json": 5}) == 4
     assert all(path.exists() for path in kept) and not any(path.exists() for path in removed)
 
 
@@ -254,7 +253,7 @@ def test_draft_of_the_earlier_version_is_continued(hub, stage, tmp_path):
     assert "left-over.json" not in [file.path for file in made.files]
 
 
-def test_damaged_file_of_an_interrupted_run_is_refused_and_then_downloaded_again(hub, stage, tmp_path):
+def test_damaged_file_of_interrupted_run_is_refused_then_downloaded_again(hub, stage, tmp_path):
     hub.faults.append(Fault("/config.json", 403, times=2))
     with pytest.raises(WeightsRefused) as refused:
         stage()
@@ -262,7 +261,7 @@ def test_damaged_file_of_an_interrupted_run_is_refused_and_then_downloaded_again
     weights = home(tmp_path) / f".{FIRST}" / "model.safetensors"
     times = weights.stat()
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    # As a disk does it that lost what it had confirmed.
+    # Like a disk that loses confirmed writes.
     os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
     hub.faults.clear()
     with pytest.raises(WeightsRefused) as refused:
@@ -280,7 +279,7 @@ def test_draft_can_be_continued_by_another_user_of_the_group(hub, stage, tmp_pat
             stage()
     finally:
         os.umask(before)
-    # Other files are replaced, which takes the right to write in their folder.
+    # Replacing a file takes the right to write in its folder.
     opened = [path for path in home(tmp_path).rglob("*") if path.is_dir() or path.suffix == ".lock"]
     assert len(opened) > 5
     assert [path for path in opened if not path.stat().st_mode & 0o020] == []

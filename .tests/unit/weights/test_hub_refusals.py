@@ -1,4 +1,4 @@
-"""Errors of the hub, the network and the disk: reason, place and remedy. The real client meets a stand-in of the hub."""
+"""Errors of the hub, the network and the disk: reason, place and remedy. huggingface_hub talks to a stand-in of the hub."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from builders.standin_hub import FIRST, REPOSITORY, Fault, small_model, tensors
 from servemark.errors import WeightsRefused
 from servemark.files import storage
 from servemark.files.storage import CacheClosed
-from servemark.weights import hub as hub_room
-from servemark.weights import hub_source
+from servemark.weights import hub_source, staging
 
 LISTING, FILE, STORE = "/api/models/", "/resolve/", "/store/"
 GATED = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to model org/small-model is restricted."}
@@ -20,12 +19,12 @@ NO_TOKEN = {"X-Error-Message": "Invalid credentials in Authorization header"}
 
 @pytest.fixture
 def refused(tmp_path, told):
-    """Stage a model that is refused: nothing then looks finished, and every message has its three parts."""
+    """Stage a refused model; check that no folder looks finished and that the message has its three parts."""
 
     def one(text: str = f"hf:{REPOSITORY}") -> WeightsRefused:
         source = hub_source.parse(text)
         with pytest.raises(WeightsRefused) as caught:
-            hub_room.stage("m", source, tmp_path, told)
+            staging.stage_hub("m", source, tmp_path, told)
         assert caught.value.what and caught.value.look and caught.value.do
         home = tmp_path / "models" / "hf" / source.folder
         assert not [path for path in home.glob("*") if not path.name.startswith(".")]
@@ -71,7 +70,7 @@ def test_gated_model_is_downloaded_with_a_token_that_has_access(hub, refused, tm
     hub.faults.append(Fault(FILE, 401, headers=GATED, unless_token="hf_mine"))
     assert f"{hub.address}/{REPOSITORY}" == refused().look
     monkeypatch.setenv("HF_TOKEN", "hf_mine")
-    assert hub_room.stage("m", hub_source.parse(f"hf:{REPOSITORY}"), tmp_path, told).files
+    assert staging.stage_hub("m", hub_source.parse(f"hf:{REPOSITORY}"), tmp_path, told).files
 
 
 def test_missing_model_and_missing_revision_are_refused(hub, refused):
@@ -95,7 +94,7 @@ def test_missing_model_and_missing_revision_are_refused(hub, refused):
 )
 def test_passing_faults_are_tried_again(hub, tmp_path, told, fault, tries):
     hub.faults.append(fault)
-    made = hub_room.stage("m", hub_source.parse(f"hf:{REPOSITORY}"), tmp_path, told)
+    made = staging.stage_hub("m", hub_source.parse(f"hf:{REPOSITORY}"), tmp_path, told)
     assert len(made.files) == 4 and fault.times == 0
     assert len([words for words in told.words if " again " in words]) == tries
 
@@ -123,7 +122,7 @@ def test_disk_space_is_checked_before_the_download(hub, refused):
     assert hub.fetched() == []
 
 
-def test_file_above_the_limit_of_plain_http_is_refused_before_the_download(hub, refused):
+def test_file_above_limit_of_plain_http_is_refused_before_download(hub, refused):
     hub.sizes["model.safetensors"] = 50_000_000_001
     error = refused()
     assert error.reason == "hub_file_too_large" and f"--revision {FIRST} --local-dir DIR" in error.do
@@ -146,7 +145,7 @@ def test_unreachable_hub_is_refused_without_showing_the_password(hub, refused, m
     assert "password" not in error.message()
 
 
-def test_endpoint_that_is_no_address_is_refused(hub, refused, monkeypatch):
+def test_endpoint_without_scheme_is_refused(hub, refused, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "hub.example")
     error = refused()
     assert error.reason == "hub_unreachable" and "HF_ENDPOINT" in error.do
@@ -161,7 +160,7 @@ def test_refusals_in_a_job_name_stage_on(hub, refused, monkeypatch):
 def test_malformed_token_is_refused_without_showing_it(hub, tmp_path, told, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_one\nhf_two")
     with pytest.raises(WeightsRefused) as caught:
-        hub_room.stage("m", hub_source.parse(f"hf:{REPOSITORY}"), tmp_path, told)
+        staging.stage_hub("m", hub_source.parse(f"hf:{REPOSITORY}"), tmp_path, told)
     assert caught.value.reason == "hub_unauthorised"
     assert "hf_one" not in caught.value.message() and hub.asked == []
 
@@ -183,12 +182,12 @@ def test_offline_mode_refuses_without_a_request(hub, refused, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(("count", "text"), [(5, "5 bytes"), (2048, "2.0 KiB"), (3 * 2**20, "3.0 MiB"), (2**40, "1,024.0 GiB")])
-def test_sizes_for_people(count, text):
+def test_size_is_written_with_a_binary_unit(count, text):
     assert storage.size(count) == text
 
 
 def test_cache_that_is_not_writable_is_refused(tmp_path, told):
     (tmp_path / "cache").write_text("no folder")
     with pytest.raises(CacheClosed) as refused:
-        hub_room.stage("x", hub_source.HubSource("org/name"), tmp_path / "cache", told)
+        staging.stage_hub("x", hub_source.HubSource("org/name"), tmp_path / "cache", told)
     assert refused.value.reason == "cache_not_writable" and "`cache`" in str(refused.value)

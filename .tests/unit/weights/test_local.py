@@ -1,4 +1,4 @@
-"""A model's copy on a node's own disk: whole or not there, checked while it is made, made once."""
+"""A model's copy on a node's own disk: made once, whole or absent, checked during the copy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.suffix != ".lock"}
 
 
-def test_a_copy_is_what_the_manifest_states_and_is_made_once(model, folder):
+def test_copy_matches_manifest_and_is_made_once(model, folder):
     assert copy(model, folder) > 0
     target = local.place(folder, model.digest)
     manifest.verify(model.model_copy(update={"path": str(target)}))
@@ -48,7 +48,7 @@ def test_a_copy_is_what_the_manifest_states_and_is_made_once(model, folder):
     assert (target / "config.json").stat().st_ino == before
 
 
-def test_a_copy_that_lost_a_file_is_made_anew(model, folder):
+def test_copy_that_lost_a_file_is_made_again(model, folder):
     copy(model, folder)
     target = local.place(folder, model.digest)
     (target / "model.safetensors").unlink()
@@ -58,7 +58,7 @@ def test_a_copy_that_lost_a_file_is_made_anew(model, folder):
 
 
 @pytest.mark.parametrize("damage", [b"other content of the same file", b""])
-def test_what_is_not_as_the_manifest_states_is_refused_and_nothing_is_left(model, folder, tmp_path, damage):
+def test_file_that_differs_from_manifest_is_refused_and_draft_removed(model, folder, tmp_path, damage):
     changed = shutil.copytree(model.path, tmp_path / "changed")
     (changed / "tokenizer.json").write_bytes(damage)
     with pytest.raises(WeightsRefused) as caught:
@@ -66,7 +66,7 @@ def test_what_is_not_as_the_manifest_states_is_refused_and_nothing_is_left(model
     assert caught.value.reason == "weights_changed" and "tokenizer.json" in caught.value.what and files(folder) == set()
 
 
-def test_a_file_that_is_gone_is_named(model, folder, tmp_path):
+def test_missing_file_is_named(model, folder, tmp_path):
     changed = shutil.copytree(model.path, tmp_path / "changed")
     (changed / "config.json").unlink()
     with pytest.raises(WeightsRefused) as caught:
@@ -74,14 +74,14 @@ def test_a_file_that_is_gone_is_named(model, folder, tmp_path):
     assert caught.value.reason == "copy_failed" and "config.json" in caught.value.what and files(folder) == set()
 
 
-def test_without_room_nothing_is_begun(model, folder, monkeypatch):
+def test_full_disk_is_refused_before_the_copy(model, folder, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(model.bytes))
     with pytest.raises(WeightsRefused) as caught:
         copy(model, folder)
     assert caught.value.reason == "no_space" and "local_models" in caught.value.do and files(folder) == set()
 
 
-def test_two_servers_of_a_node_at_once_make_one_copy(model, folder):
+def test_two_servers_at_once_make_one_copy(model, folder):
     took = []
     threads = [threading.Thread(target=lambda: took.append(copy(model, folder))) for _ in range(2)]
     for thread in threads:
@@ -91,7 +91,7 @@ def test_two_servers_of_a_node_at_once_make_one_copy(model, folder):
     assert sorted(value > 0 for value in took) == [False, True]
 
 
-def test_a_folder_where_others_can_write_is_refused(model, folder):
+def test_folder_that_others_can_write_is_refused(model, folder):
     folder.mkdir(parents=True, mode=0o777)
     folder.chmod(0o777)
     with pytest.raises(ServemarkError) as caught:
@@ -99,7 +99,7 @@ def test_a_folder_where_others_can_write_is_refused(model, folder):
     assert caught.value.reason == "runtime_folder_refused" and str(folder) in caught.value.what
 
 
-def test_a_node_answers_with_the_time_or_with_its_name_and_what_is_wrong(model, folder, tmp_path, monkeypatch):
+def test_node_reports_seconds_of_copy_or_failure_with_its_name(model, folder, tmp_path, monkeypatch):
     monkeypatch.setenv("SLURMD_NODENAME", "node7")
     spec = Spec(task="copy", attempt=str(tmp_path), scratch=str(tmp_path), model=model, models=str(folder))
     assert survey.answer(spec).copied_s

@@ -1,4 +1,4 @@
-"""The manifest: what is counted, what is refused and that the refusal names the file."""
+"""The manifest: counts, digests and refusals; each refusal names the file."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def safetensors(header, data=b""):
     return len(text).to_bytes(8, "little") + text + data
 
 
-def test_states_every_file_and_survives_the_record_file(model, tmp_path):
+def test_manifest_lists_every_file_and_is_read_back_unchanged(model, tmp_path):
     record = build(model)
     assert [file.path for file in record.files] == sorted(path.name for path in model.iterdir())
     assert record.bytes == sum(path.stat().st_size for path in model.iterdir())
@@ -55,7 +55,7 @@ def test_digest_depends_on_content_and_names_only(model, pristine, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["tiny-dense", "tiny-moe"])
-def test_random_weights_need_none_and_have_the_shape_of_the_real_ones(tmp_path, kind):
+def test_dummy_manifest_has_no_weights_and_parameters_of_the_shape(tmp_path, kind):
     directory = tmp_path / kind
     builtin.make(kind, directory)
     real = build(directory)
@@ -72,7 +72,7 @@ def test_random_weights_need_none_and_have_the_shape_of_the_real_ones(tmp_path, 
         manifest.verify(made)
 
 
-def test_counts_several_shards_from_their_headers(model):
+def test_weights_of_several_shards_are_added_up(model):
     header = {"__metadata__": {}, "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
     one = build(model)
     (model / "extra-00002.safetensors").write_bytes(safetensors(header, b"\0" * 24))
@@ -81,7 +81,7 @@ def test_counts_several_shards_from_their_headers(model):
 
 
 @pytest.mark.parametrize("name", ["consolidated.safetensors", "original/model.safetensors"])
-def test_a_second_form_of_the_same_weights_is_hashed_and_counts_once(model, name):
+def test_second_form_of_the_weights_is_hashed_but_not_counted(model, name):
     header = {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
     one = build(model)
     (model / name).parent.mkdir(exist_ok=True)
@@ -91,7 +91,7 @@ def test_a_second_form_of_the_same_weights_is_hashed_and_counts_once(model, name
     assert (two.weight_bytes, two.parameters) == (one.weight_bytes, one.parameters)
 
 
-def test_shards_that_no_index_names_count_for_nothing(model):
+def test_shard_outside_the_index_is_not_counted(model):
     header = {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
     one = build(model)
     (model / manifest.INDEX).write_text(json.dumps({"weight_map": {"w": "model.safetensors"}}))
@@ -99,7 +99,7 @@ def test_shards_that_no_index_names_count_for_nothing(model):
     assert build(model).weight_bytes == one.weight_bytes
 
 
-def test_files_in_folders_and_links_inside_are_part_of_the_model(model):
+def test_files_in_folders_and_links_to_them_are_listed(model):
     (model / "original").mkdir()
     (model / "original" / "params.json").write_text("{}")
     (model / "alias.json").symlink_to("config.json")
@@ -180,7 +180,7 @@ BREAKAGES = {
 
 
 @pytest.mark.parametrize(("damage", "name", "reason"), BREAKAGES.values(), ids=BREAKAGES.keys())
-def test_refuses_with_the_files_name(model, damage, name, reason):
+def test_damaged_directory_is_refused_with_name_of_the_file(model, damage, name, reason):
     damage(model)
     with pytest.raises(WeightsRefused) as caught:
         build(model)
@@ -190,8 +190,8 @@ def test_refuses_with_the_files_name(model, damage, name, reason):
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_an_unreadable_file_is_refused_by_name(model, name, monkeypatch):
-    """Permissions do not bind root, so the refusal by the system is simulated at open()."""
+def test_unreadable_file_is_refused_by_name(model, name, monkeypatch):
+    """Root ignores permissions, so open() raises the error."""
     real = type(model).open
 
     def deny(self, *args, **kwargs):
@@ -206,33 +206,33 @@ def test_an_unreadable_file_is_refused_by_name(model, name, monkeypatch):
     assert caught.value.reason == "weights_unreadable" and name in caught.value.what
 
 
-def test_an_unreadable_folder_is_refused_by_name(model, monkeypatch):
+def test_unreadable_folder_is_refused_by_name(model, monkeypatch):
     (model / "locked").mkdir()
-    real = type(model).iterdir
+    real = os.scandir
 
-    def deny(self):
-        if self.name == "locked":
-            raise PermissionError(13, "Permission denied")
-        return real(self)
+    def deny(path):
+        if os.path.basename(path) == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
 
-    monkeypatch.setattr(type(model), "iterdir", deny)
+    monkeypatch.setattr(os, "scandir", deny)
     with pytest.raises(WeightsRefused, match="locked"):
         build(model)
 
 
-def test_a_missing_directory_is_refused(tmp_path):
+def test_missing_directory_is_refused(tmp_path):
     with pytest.raises(WeightsRefused) as caught:
         build(tmp_path / "nothing")
     assert caught.value.reason == "weights_missing"
 
 
-def test_the_config_of_a_directory_without_weights_can_be_read(model):
+def test_config_of_directory_without_weights_can_be_read(model):
     (model / "model.safetensors").unlink()
     assert manifest.read_config(model)["model_type"] == "qwen3"
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_an_untouched_model_verifies(model, quick):
+def test_unchanged_model_verifies(model, quick):
     record = build(model)
     os.utime(model / "model.safetensors", (1, 1))
     manifest.verify(record, quick=quick)
@@ -258,7 +258,7 @@ def test_verify_names_every_difference(model):
         assert line in str(caught.value)
 
 
-def test_quick_finds_sizes_and_broken_headers_and_leaves_same_sized_text_alone(model):
+def test_quick_check_finds_broken_header_but_not_changed_text_of_same_size(model):
     record = build(model)
     (model / "config.json").write_text((model / "config.json").read_text().replace("128", "129"))
     manifest.verify(record, quick=True)
@@ -268,7 +268,7 @@ def test_quick_finds_sizes_and_broken_headers_and_leaves_same_sized_text_alone(m
         manifest.verify(record, quick=True)
 
 
-def test_verify_of_a_vanished_directory_names_its_files(model):
+def test_verify_of_missing_directory_names_its_files(model):
     record = build(model)
     shutil.rmtree(model)
     with pytest.raises(WeightsRefused, match=r"missing: config\.json"):

@@ -1,4 +1,4 @@
-"""Where a model's files are: made once in the cache, or a directory of the user's."""
+"""Staging of a model: a builtin one, made once in the cache, or a local directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from servemark.weights.manifest import verify
 
 @pytest.fixture
 def made(monkeypatch):
-    """How often a model was made, and what was there then."""
+    """Names of the models that were made."""
     calls = []
     make = builtin.make
 
@@ -28,7 +28,7 @@ def made(monkeypatch):
     return calls
 
 
-def test_a_builtin_model_is_made_once_and_named_by_the_code_that_makes_it(tmp_path, told, made):
+def test_builtin_model_is_made_once(tmp_path, told, made):
     first = staging.stage("tiny", "builtin:tiny-dense", tmp_path, told)
     again = staging.stage("other", "builtin:tiny-dense", tmp_path, told)
     assert made == ["tiny-dense"]
@@ -39,7 +39,7 @@ def test_a_builtin_model_is_made_once_and_named_by_the_code_that_makes_it(tmp_pa
     assert len(told.words) == 3 and told.words[1:] == [f"hashing {first.path}"] * 2
 
 
-def test_what_was_made_before_is_found_without_a_lock_and_a_closed_cache_is_refused(tmp_path, told, monkeypatch):
+def test_existing_model_needs_no_lock_and_closed_cache_is_refused(tmp_path, told, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
@@ -60,7 +60,7 @@ def test_edited_code_makes_another_model(tmp_path, told, made, monkeypatch):
     assert before.path != after.path and made == ["tiny-dense"] * 2
 
 
-def test_two_runs_at_once_make_it_once(tmp_path, told, made):
+def test_two_runs_at_once_make_one_model(tmp_path, told, made):
     found = []
     threads = [threading.Thread(target=lambda: found.append(staging.stage("t", "builtin:tiny-dense", tmp_path, told))) for _ in range(2)]
     for thread in threads:
@@ -70,7 +70,7 @@ def test_two_runs_at_once_make_it_once(tmp_path, told, made):
     assert made == ["tiny-dense"] and found[0] == found[1]
 
 
-def test_a_making_that_failed_leaves_nothing_that_looks_made(tmp_path, told, monkeypatch):
+def test_failed_attempt_leaves_no_model_folder(tmp_path, told, monkeypatch):
     def broken(kind, directory):
         (directory / "config.json").write_text("{}")
         raise OSError(28, "No space left on device")
@@ -83,12 +83,12 @@ def test_a_making_that_failed_leaves_nothing_that_looks_made(tmp_path, told, mon
     assert staging.stage("tiny", "builtin:tiny-dense", tmp_path, told).parameters > 0
 
 
-def test_an_unknown_builtin_model_is_refused(tmp_path, told):
+def test_unknown_builtin_model_is_refused(tmp_path, told):
     with pytest.raises(WeightsRefused):
         staging.stage("huge", "builtin:huge", tmp_path, told)
 
 
-def test_a_directory_is_taken_as_it_is(tmp_path, told, monkeypatch):
+def test_local_directory_is_used_in_place(tmp_path, told, monkeypatch):
     model = tmp_path / "my-model"
     model.mkdir()
     builtin.make("tiny-dense", model)
@@ -99,7 +99,7 @@ def test_a_directory_is_taken_as_it_is(tmp_path, told, monkeypatch):
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_directory_that_is_not_there_is_refused_by_its_key(tmp_path, told):
+def test_missing_local_directory_is_refused_by_its_key(tmp_path, told):
     with pytest.raises(WeightsRefused) as refused:
         staging.stage("mine", str(tmp_path / "nowhere"), tmp_path, told)
     assert refused.value.reason == "model_missing" and "models.mine.source" in refused.value.what

@@ -1,1 +1,1 @@
-"""Models on disk: the builtin ones, manifests, and the shape that config.json states."""
+"""Models on disk: staging, manifests, and the architecture by config.json."""

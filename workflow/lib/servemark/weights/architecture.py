@@ -16,11 +16,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "sliding_window": 4096, "sliding_window_pattern": 6, "tie_word_embeddings": True,
     }
 }  # fmt: skip
-"""Types whose published checkpoints leave out what equals their class's defaults (transformers 5.19, Gemma3TextConfig)."""
+"""Defaults of types whose published config.json leaves them out (transformers 5.19, Gemma3TextConfig)."""
 
 MAX_LAYERS = 10_000  # the deepest published models have some 130
 UNREAD_PATTERNS = ("full_attention_interval", "hybrid_override_pattern")
-"""Keys by which only some layers have attention (Qwen3-Next, Nemotron-H)."""
+"""Keys that give attention to some layers only (Qwen3-Next, Nemotron-H)."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Parameters:
     """Parameter counts of the whole model by part.
 
     Attributes:
-        dense: attention, MLPs of dense layers, routers and norms of all layers.
+        dense: attention, MLPs of dense layers and routers of all layers.
         experts: weights of all routed experts, without their biases.
-        head: the output head, 0 where tied to the input embedding.
+        head: the output head; 0 if it is tied to the input embedding.
     """
 
     dense: int
@@ -50,17 +50,17 @@ class Architecture:
     """A decoder-only transformer.
 
     Attributes:
-        windows: per layer, the attention window in tokens; None attends to everything.
-        dense_intermediate: MLP width of the layers without experts; None when config.json does not state it.
+        windows: attention window of each layer in tokens; None is full attention.
+        dense_intermediate: MLP width of the layers without experts; None if config.json does not state it.
         expert_intermediate: width of one expert; 0 without experts.
         stored_bytes: bytes of one unquantised weight in the checkpoint.
-        dtype_bytes: bytes of one unquantised weight, activation and (by default) KV cache element as served: vLLM's
+        dtype_bytes: bytes of one unquantised weight, activation and (by default) KV cache element in the server. vLLM's
             ``dtype=auto`` halves float32 checkpoints (vllm/config/model.py, _resolve_auto_dtype).
-        weight_bits, expert_bits: bits of one dense and one expert weight after quantisation; those of an unquantised one where the
-            method's are not known (``bits_known``).
-        float8_arithmetic: activations are 8-bit floats too, so products are calculated in these.
-        max_positions: longest sequence the model is made for; None when config.json does not state it.
-        embeddings_everywhere: every pipeline stage holds embedding and head, used or not (see EMBEDDINGS_EVERYWHERE).
+        weight_bits, expert_bits: bits of one dense and one expert weight after quantisation. Without ``bits_known`` the bits of an
+            unquantised weight.
+        float8_arithmetic: activations are 8-bit floats too, so matrix products are 8-bit.
+        max_positions: the model's longest sequence in tokens; None if config.json does not state it.
+        embeddings_everywhere: every pipeline stage holds embedding and head (:data:`EMBEDDINGS_EVERYWHERE`).
     """
 
     model_type: str
@@ -91,24 +91,24 @@ class Architecture:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Architecture:
-        """Read a Hugging Face config.json; the language part of a multimodal one is its ``text_config``.
+        """Read a Hugging Face config.json. The language part of a multimodal model is its ``text_config``.
 
-        The alternative key names are those vLLM itself tries (vllm/transformers_utils/model_arch_config_convertor.py).
+        vLLM reads the same alternative key names (vllm/transformers_utils/model_arch_config_convertor.py).
 
         Raises:
-            WeightsRefused: a needed key is missing or of another type, or these formulas do not cover the kind of attention.
+            WeightsRefused: a needed key is missing or of another type, or planning does not know the kind of attention.
         """
         try:
             return cls._of(config)
         except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
-            raise _refused("config_broken", f"config.json holds a value of another kind than planning reads there: {error}.") from None
+            raise _refused("config_broken", f"config.json has a value that planning cannot read: {error}.") from None
 
     @classmethod
     def _of(cls, config: dict[str, Any]) -> Architecture:
         text = {**config, **config["text_config"]} if isinstance(config.get("text_config"), dict) else config
         text = {**DEFAULTS.get(str(text.get("model_type")), {}), **text}
         if "kv_lora_rank" in text:
-            raise _unknown(f"Models of type {text.get('model_type')!r} have latent attention (MLA), which planning cannot size.")
+            raise _unknown(f"Models of type {text.get('model_type')!r} have latent attention (MLA). Planning cannot calculate its memory.")
         layers = _positive(text, "num_hidden_layers", "n_layer")
         hidden = _positive(text, "hidden_size", "n_embd")
         heads = _positive(text, "num_attention_heads", "n_head")
@@ -159,7 +159,7 @@ class Architecture:
         return 2 * self.hidden * (query + key) + (biases if self.attention_bias else 0)
 
     def parameters(self) -> Parameters:
-        """Return parameter counts from the shape; norm weights (a few per layer) are left out.
+        """Return parameter counts by the shape, without norm weights (a few per layer).
 
         Raises:
             WeightsRefused: the width of the MLPs is not known.
@@ -187,11 +187,11 @@ EXPERT_BIAS = frozenset({"gpt_oss"})
 """Types whose experts, and the attention's output projection, have biases."""
 
 EMBEDDINGS_EVERYWHERE = frozenset({"gpt_oss", "qwen3_moe"})
-"""Types whose vLLM class makes embedding and head on every pipeline stage, whether first, last or neither (vLLM 0.32.0:
-models/gpt_oss.py and qwen3_moe.py; llama.py and qwen2.py make each only where it is used)."""
+"""Types whose vLLM class makes embedding and head on every pipeline stage (vLLM 0.32.0, models/gpt_oss.py and qwen3_moe.py; llama.py
+and qwen2.py make each only on the stage that uses it)."""
 
 
-def _refused(reason: str, what: str, do: str = "Compare it with the checkpoint's published one.") -> WeightsRefused:
+def _refused(reason: str, what: str, do: str = "Compare it with the published one.") -> WeightsRefused:
     return WeightsRefused(what, look="config.json of the model", do=do, reason=reason)
 
 
@@ -206,7 +206,7 @@ def _missing(*names: str) -> WeightsRefused:
 
 
 def _first(config: dict[str, Any], *names: str) -> int | None:
-    """Return the first of ``names`` that is there and a whole number above zero."""
+    """Return the value of the first of ``names`` that is a whole number above zero."""
     return next((value for value in map(config.get, names) if type(value) is int and 0 < value < 2**31), None)
 
 
@@ -217,15 +217,15 @@ def _positive(config: dict[str, Any], *names: str) -> int:
 
 
 def _stored_bytes(config: dict[str, Any]) -> int:
-    """Return bytes of one unquantised element as stored; without a statement float32, as Hugging Face and vLLM take it."""
+    """Return the stored bytes of one unquantised element. The default is float32, as in Hugging Face and vLLM."""
     name = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
     if name not in DTYPE_BYTES:
-        raise _unknown(f"config.json states the dtype {name!r}; planning knows {', '.join(DTYPE_BYTES)}.")
+        raise _unknown(f"config.json states the dtype {name!r}; planning supports {', '.join(DTYPE_BYTES)}.")
     return DTYPE_BYTES[name]
 
 
 def _expert_layers(config: dict[str, Any], layers: int) -> int:
-    """Return layers with experts, by the keys of Qwen-MoE and Llama 4 (step, exceptions) and of DeepSeek-like ones (first ones dense)."""
+    """Return the number of layers with experts, by the keys of Qwen-MoE and Llama 4 (step, exceptions) and of DeepSeek (first dense)."""
     step = config.get("decoder_sparse_step") or config.get("interleave_moe_layer_step") or 1
     without = set(config.get("mlp_only_layers") or ())
     first = config.get("first_k_dense_replace") or 0
@@ -233,25 +233,24 @@ def _expert_layers(config: dict[str, Any], layers: int) -> int:
 
 
 def _windows(config: dict[str, Any], layers: int) -> tuple[int | None, ...]:
-    """Return per layer the sliding window. ``layer_types`` decides; without it a set window holds for all layers."""
-    window = config.get("sliding_window") or None
-    if config.get("use_sliding_window") is False:
-        window = None
+    """Return the sliding window of each layer, by ``layer_types`` or, without it, one window for all layers."""
+    used = config.get("use_sliding_window") is not False
+    window = (used and config.get("sliding_window")) or None
     if window is not None and (type(window) is not int or window < 1):
         raise ValueError(f"sliding_window is {window!r}")
     kinds = config.get("layer_types")
     if kinds is None:
         if unread := [name for name in UNREAD_PATTERNS if config.get(name)]:
-            raise _unknown(f"By {unread[0]} of config.json only some layers have attention; planning reads layer_types alone.")
+            raise _unknown(f"{unread[0]} in config.json gives attention to some layers only. Planning reads layer_types alone.")
         pattern = config.get("sliding_window_pattern")
         if window and isinstance(pattern, int) and pattern > 1:
-            # Gemma 3: every n-th layer is full.
+            # Gemma 3: every n-th layer has full attention.
             return tuple(None if (layer + 1) % pattern == 0 else window for layer in range(layers))
         return (window,) * layers
     if len(kinds) != layers:
         raise _refused("config_incomplete", f"config.json names {len(kinds)} layer_types for {layers} layers.")
     if other := sorted({*kinds} - {"full_attention", "sliding_attention"}):
         raise _unknown(f"config.json has layers of the types {', '.join(other)}.")
-    if "sliding_attention" in kinds and not window and config.get("use_sliding_window") is not False:
+    if "sliding_attention" in kinds and not window and used:
         raise _missing("sliding_window")
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)

@@ -1,4 +1,4 @@
-"""Small random models made on the spot, so that a real vLLM has something to serve without any download."""
+"""Small models with random weights that a real vLLM serves without a download."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEED = 20240229
 VOCABULARY = 1024
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
-# Many different words, each once: a BPE trainer needs variety, not length, to find enough merges for the vocabulary.
+# A BPE trainer needs many different words to find enough merges for the vocabulary.
 TRAINING_TEXT = """\
 The cluster schedules a job on two nodes and each node holds four graphics cards. Every card keeps a share of the
 weights in its memory, and what remains becomes the cache for keys and values of the running requests. A request brings
@@ -44,7 +44,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-# Both head counts are even, so that tensor parallel 2 works; 64 is a head size that vLLM's CPU attention has.
+# Even head counts allow tensor parallel 2. vLLM's attention on CPUs supports the head size 64.
 COMMON: dict[str, Any] = {
     "torch_dtype": "bfloat16", "vocab_size": VOCABULARY, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 512, "hidden_act": "silu", "max_position_embeddings": 4096,
@@ -63,7 +63,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 def make(name: str, directory: Path) -> None:
     """Write the model ``name``, a key of CONFIGS, into ``directory``: config, bfloat16 safetensors, tokenizer.
 
-    The bytes are the same every time and on every machine, for one release of tokenizers.
+    One release of tokenizers writes the same bytes on every machine.
 
     Raises:
         WeightsRefused: there is no builtin model of that name.
@@ -72,26 +72,20 @@ def make(name: str, directory: Path) -> None:
         do = f"Use one of: {', '.join(CONFIGS)}."
         raise WeightsRefused(f"There is no builtin model {name!r}.", do=do, reason="unknown_builtin")
     config = CONFIGS[name]
-    tokenizer_config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": None,
-        "eos_token": SPECIAL_TOKENS[0],
-        "pad_token": SPECIAL_TOKENS[0],
-        "additional_special_tokens": list(SPECIAL_TOKENS[1:]),
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": config["max_position_embeddings"],
-        "chat_template": CHAT_TEMPLATE,
-    }
+    texts: dict[str, dict[str, Any]] = {
+        "config.json": config,
+        "generation_config.json": {"bos_token_id": 0, "eos_token_id": [0, 2], "pad_token_id": 0},
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": None, "eos_token": SPECIAL_TOKENS[0], "pad_token": SPECIAL_TOKENS[0],
+            "additional_special_tokens": list(SPECIAL_TOKENS[1:]), "clean_up_tokenization_spaces": False,
+            "model_max_length": config["max_position_embeddings"], "chat_template": CHAT_TEMPLATE,
+        },
+    }  # fmt: skip
     directory.mkdir(parents=True, exist_ok=True)
+    for file, data in texts.items():
+        (directory / file).write_text(json.dumps(data, indent=2) + "\n")
     _tokenizer().save(str(directory / "tokenizer.json"))
-    _write_json(directory / "config.json", config)
-    _write_json(directory / "generation_config.json", {"bos_token_id": 0, "eos_token_id": [0, 2], "pad_token_id": 0})
-    _write_json(directory / "tokenizer_config.json", tokenizer_config)
     (directory / "model.safetensors").write_bytes(_weights(config))
-
-
-def _write_json(path: Path, data: dict[str, Any]) -> None:
-    path.write_text(json.dumps(data, indent=2) + "\n")
 
 
 def _tokenizer() -> Tokenizer:
@@ -110,32 +104,31 @@ def _tokenizer() -> Tokenizer:
 
 
 def _weights(config: dict[str, Any]) -> bytes:
-    """Return a safetensors file: header length (u64, little-endian), JSON header padded to 8 bytes, tensors in its order."""
-    # RandomState's stream is frozen by numpy's policy, and uniform numbers need no libm: same bits on every machine.
+    """Return a safetensors file: header length (u64, little-endian), JSON header padded to 8 bytes, tensors in the header's order."""
+    # numpy keeps RandomState's stream, and uniform numbers need no libm: every machine gets the same bits.
     random = np.random.RandomState(SEED)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     blobs, offset = [], 0
     for name, shape in _shapes(config):
-        norm = len(shape) == 1
-        values = np.ones(shape, dtype=np.float32) if norm else ((random.random_sample(shape) - 0.5) * 0.1).astype(np.float32)
-        blobs.append(_bfloat16(values))
+        values = np.ones(shape) if len(shape) == 1 else (random.random_sample(shape) - 0.5) * 0.1
+        blobs.append(_bfloat16(values.astype(np.float32)))
         header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + len(blobs[-1])]}
         offset += len(blobs[-1])
-    # Written by hand: the package's serialize() takes dictionaries up to 0.7 and raw addresses from 0.8.
+    # The package's serialize() takes dictionaries up to 0.7 and raw addresses from 0.8, so this code writes the file itself.
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + b"".join(blobs)
 
 
 def _bfloat16(values: np.ndarray) -> bytes:
-    """Return the upper half of each float32, rounded to nearest, ties to even (no NaN in here), little-endian."""
+    """Return the little-endian upper half of each float32, rounded to nearest, ties to even. The values have no NaN."""
     bits = values.view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     return rounded.astype("<u2").tobytes()
 
 
 def _shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield names and shapes as in Hugging Face's Qwen3 and Qwen3-MoE checkpoints; 1-d ones are norm weights."""
+    """Yield names and shapes as in Hugging Face's Qwen3 and Qwen3-MoE checkpoints; 1-d tensors are norm weights."""
     hidden, size = config["hidden_size"], config["head_dim"]
     query, key, experts = config["num_attention_heads"] * size, config["num_key_value_heads"] * size, config.get("num_experts", 0)
     width = config["moe_intermediate_size"] if experts else config["intermediate_size"]

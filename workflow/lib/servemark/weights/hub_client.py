@@ -1,4 +1,4 @@
-"""The hub through public functions of huggingface_hub. Imported only for a download: the import takes a third of a second."""
+"""Requests to the hub through public functions of huggingface_hub. Imported only for a download: the import takes 0.3 s."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from huggingface_hub.utils import disable_progress_bars, logging
 
 from servemark.files import storage
 from servemark.progress import Progress
-from servemark.weights.hub_files import RemoteFile
 from servemark.weights.hub_refusals import endpoint, refused, token
-from servemark.weights.hub_source import HubSource, is_commit
+from servemark.weights.hub_source import HubSource, RemoteFile, is_commit
 
 Result = TypeVar("Result")
 LARGEST = constants.MAX_HTTP_DOWNLOAD_SIZE
 """The hub sends no larger file, in bytes, over plain HTTP."""
 PAUSES_S = (2.0, 8.0, 30.0, 60.0)
-"""Seconds before each further try; huggingface_hub itself has tried most requests several times by then."""
+"""Seconds before each further try. huggingface_hub itself repeats most requests before it reports an error."""
 TIMEOUT_S = 60.0
 CODES = {"GatedRepo": "hub_gated", "RepoNotFound": "hub_repository_missing", "RevisionNotFound": "hub_revision_missing",
          "EntryNotFound": "hub_file_missing"}  # fmt: skip
@@ -42,7 +41,7 @@ set_client_factory(lambda: httpx2.Client(follow_redirects=True, timeout=TIMEOUT_
 
 
 def listing(source: HubSource, revision: str, progress: Progress) -> tuple[str, dict[str, RemoteFile]]:
-    """Return the commit that a revision is now, and its files by path."""
+    """Return the commit that a revision names now, and its files by path."""
 
     def work(access: dict[str, Any]) -> tuple[str, dict[str, RemoteFile]]:
         info: Any = HfApi(**access).model_info(source.repository, revision=revision, files_metadata=True)
@@ -51,14 +50,14 @@ def listing(source: HubSource, revision: str, progress: Progress) -> tuple[str, 
             raise ValueError("no commit, size or digest")
         return info.sha, {file[0]: RemoteFile(*file) for file in found}
 
-    return _ask(source, progress, work, lambda: None)
+    return _request(source, progress, work, lambda: None)
 
 
 def download(source: HubSource, commit: str, folder: Path, paths: Collection[str], progress: Progress, wait: Callable[[], None]) -> None:
-    """Download files into ``folder`` unless they are there, and call ``wait`` every second meanwhile."""
+    """Download missing files into ``folder``; call ``wait`` every second meanwhile."""
 
     def work(access: dict[str, Any]) -> None:
-        # A cache of its own: from the one in the home directory it would copy a damaged file at each run.
+        # Not the cache in the home directory: the library would copy a damaged file from it at each run.
         where = access | {"local_dir": folder, "cache_dir": folder / ".cache"}
         names = [glob.escape(path) for path in paths]
         try:
@@ -67,21 +66,21 @@ def download(source: HubSource, commit: str, folder: Path, paths: Collection[str
             if error.errno is None:
                 raise
             raise storage.refusal(error, folder) or refused(source, "weights_unwritable", str(error), folder) from None
-        # It returns without an error if the folder has files and the hub cannot list them.
+        # If the folder has files and the hub cannot list its own, the library returns without an error.
         if missing := [path for path in paths if not (folder / path).is_file()]:
             raise httpx2.ReadError(f"missing after the download: {missing[0]}")
 
-    _ask(source, progress, work, wait)
+    _request(source, progress, work, wait)
 
 
-def _ask(source: HubSource, progress: Progress, work: Callable[[dict[str, Any]], Result], wait: Callable[[], None]) -> Result:
-    """Run ``work`` in a thread, and again after a pause if another try may help.
+def _request(source: HubSource, progress: Progress, work: Callable[[dict[str, Any]], Result], wait: Callable[[], None]) -> Result:
+    """Run ``work`` in a thread; repeat it after a pause if that may help.
 
     Raises:
         WeightsRefused: the hub refuses or cannot be reached.
     """
     if not (token().isascii() and token().isprintable()):
-        raise refused(source, "hub_unauthorised", "it has characters that no token has")
+        raise refused(source, "hub_unauthorised", "it contains characters that are not allowed in a token")
     # False, because with None the library looks for a token in the home directory.
     access: dict[str, Any] = {"endpoint": endpoint(), "token": token() or False}
     pauses = iter(PAUSES_S)
@@ -93,11 +92,11 @@ def _ask(source: HubSource, progress: Progress, work: Callable[[dict[str, Any]],
                     wait()
                 return future.result()
             except KeyboardInterrupt:
-                # Python would wait until the library's threads have finished their files. A stage has to end within seconds.
+                # A stage has to end within seconds. Python would wait until the library's threads have finished their files.
                 os._exit(130)
             except (httpx2.HTTPError, OSError, ValueError, KeyError, TypeError) as error:
-                reason, said, again = _explain(error)
-            refusal = refused(source, reason, said)
+                reason, quoted, again = _explain(error)
+            refusal = refused(source, reason, quoted)
             if not again or (pause_s := next(pauses, None)) is None:
                 raise refusal
             progress.say(f"{refusal.what} Trying again in {pause_s:.0f} s.")
@@ -105,7 +104,7 @@ def _ask(source: HubSource, progress: Progress, work: Callable[[dict[str, Any]],
 
 
 def _explain(error: BaseException) -> tuple[str, str, bool]:
-    """Return the reason, the hub's or the system's words, and whether another try may help."""
+    """Return the reason, the hub's or the system's words, and whether to try again."""
     while isinstance(error, LocalEntryNotFoundError) and error.__cause__:
         error = error.__cause__
     if isinstance(error, HfHubHTTPError):
@@ -113,11 +112,11 @@ def _explain(error: BaseException) -> tuple[str, str, bool]:
         reason = CODES.get(code) or STATUSES.get(status, "hub_out_of_order" if status >= 500 else "hub_refused")
         if status == 401 and token() and code not in CODES:
             reason = "hub_unauthorised"
-        # Not the error's own text: it quotes the address, which may be a signed one of the hub's store.
+        # Not the error's own text: it may quote a signed address of the hub's store.
         return reason, f"{status} {error.server_message or ''}", status in (408, 429) or status >= 500
     if isinstance(error, httpx2.HTTPError):
         return "hub_unreachable", str(error) or type(error).__name__, True
     if isinstance(error, OSError) and not isinstance(error, FileMetadataError | LocalEntryNotFoundError):
-        # The library's error for a file of another length than the hub announced.
+        # The library raises this error for a file whose length differs from the announced one.
         return "hub_digest_differs", str(error), False
-    return "hub_unreachable", "the response is not that of a hub; it may come from a proxy", False
+    return "hub_unreachable", "the response has another form than the hub's; it may come from a proxy", False

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from servemark.errors import WeightsRefused
-from servemark.weights.hub_source import HubSource
+
+if TYPE_CHECKING:
+    from servemark.weights.hub_source import HubSource
 
 _PARTIAL = ("The repository {name} is not a complete model", "Use a complete checkpoint in safetensors form.")
 _COMMAND = "run `hf download {name} --revision {revision} --local-dir DIR` and set `source: DIR`."
@@ -22,11 +25,11 @@ TEXTS = {
     "hub_out_of_order": ("The hub failed to deliver {name}", "Wait some minutes."),
     "hub_refused": ("The hub refused to deliver {name}", "Open that page in a browser."),
     "hub_unreachable": ("The hub cannot be reached for {name}", "Check network, HTTPS_PROXY, NO_PROXY, HF_ENDPOINT."),
-    "hub_digest_differs": ("A file of {name} is not the one that the hub lists, and was removed",
+    "hub_digest_differs": ("A file of {name} differs from the one that the hub lists, and was removed",
         "If the error repeats, a proxy, a mirror (HF_ENDPOINT) or the disk changes the content."),
     "hub_file_too_large": ("Over plain HTTP the hub delivers no file as large as one of {name}", f"Instead, {_COMMAND}"),
     "hub_offline": ("The model {name}@{revision} is not in the cache, and HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set",
-        f"Unset it where the hub can be reached, copy that folder from another cache (cp -r), or elsewhere {_COMMAND}"),
+        f"Unset it where the hub can be reached, copy that folder from another cache (cp -r), or on another machine {_COMMAND}"),
     "disk_full": ("The disk has no space for {name}", "Free space, or set `cache` to a folder on another disk."),
     "weights_unwritable": ("{name} cannot be written", "Check quota and permissions, or set `cache` to another disk."),
     "link_leaves_directory": ("{name} lists a hidden file or one outside its folder", "Use another HF_ENDPOINT."),
@@ -36,26 +39,31 @@ TEXTS = {
 ACCOUNT = ("hub_gated", "hub_unauthorised", "hub_forbidden", "hub_repository_missing")
 
 
-def refused(source: HubSource, reason: str, said: str = "", look: Path | None = None) -> WeightsRefused:
-    """Return the error for a reason of :data:`TEXTS`, with the hub's or the system's words; without ``look`` it names the model's page."""
+def refused(source: HubSource, reason: str, quoted: str = "", look: Path | None = None) -> WeightsRefused:
+    """Return the error for a reason of :data:`TEXTS`.
+
+    Args:
+        quoted: the hub's or the system's words.
+        look: where to look; by default the model's page.
+    """
     what, do = (text.format(name=source.repository, revision=source.revision) for text in TEXTS[reason])
     if reason in ACCOUNT:
         state = "set" if token() else "not set"
         do += f" HF_TOKEN is {state}: export it in the shell that starts snakemake, never in the configuration."
     if "SLURM_JOB_ID" in os.environ and reason in (*ACCOUNT, "hub_unreachable", "hub_offline"):
         do += " Jobs do not get HF_TOKEN and often cannot reach the hub: set `stage_on: login` in the cluster file."
-    said = " ".join(said.replace(token() or "\0", "***").split())[:300].rstrip(".")
+    quoted = " ".join(quoted.replace(token() or "\0", "***").split())[:300].rstrip(".")
     # Without the user name and password that an endpoint may have.
     page = f"{re.sub('//[^/]*@', '//', endpoint())}/{source.repository}"
-    what += f" ({said})." if said else "."
+    what += f" ({quoted})." if quoted else "."
     return WeightsRefused(what, look=str(look or page), do=f"{do} Then rerun; complete files are kept.", reason=reason)
 
 
 def endpoint() -> str:
-    """Return the address of the hub."""
+    """Return the address of the hub, from ``HF_ENDPOINT`` or its default."""
     return os.environ.get("HF_ENDPOINT", "").strip().rstrip("/") or "https://huggingface.co"
 
 
 def token() -> str:
-    """Return the token of the environment; empty without one."""
+    """Return ``HF_TOKEN``; empty if it is not set."""
     return os.environ.get("HF_TOKEN", "").strip()

@@ -1,9 +1,9 @@
-"""A copy of a model on a node's own disk, made once and checked against the manifest while it is written.
+"""A copy of a model on a node's own disk, compared with the manifest while it is written.
 
-    FOLDER/DIGEST/      the model: appears whole, when every file had the size and sha256 of the manifest
-    FOLDER/.DIGEST/     the same while it is copied
+    FOLDER/DIGEST/      the model: appears when every file has the size and sha256 of the manifest
+    FOLDER/.DIGEST/     the draft during the copy
 
-FOLDER belongs to this user alone, so later uses check a whole copy by sizes and headers only.
+FOLDER belongs to this user alone, so later uses check only the sizes and headers of a finished copy.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from servemark.records import Manifest, ModelFile
 from servemark.weights.manifest import verify
 
 AT_ONCE = 4
-"""Files copied at the same time: one stream of a parallel file system is slower than the disk it goes to."""
+"""Files copied at the same time. One stream of a parallel file system is slower than the node's disk."""
 _BLOCK = 16 * 2**20
-# What a file system keeps for itself in addition to the files' bytes.
+# With the file system's own blocks.
 _SPARE = 1.01
 
 
 def place(folder: Path, digest: str) -> Path:
-    """Return the folder of the model with this digest below ``folder``."""
+    """Return the folder below ``folder`` for the model with this digest."""
     return folder / digest[:16]
 
 
 def copy(model: Manifest, folder: Path, private: Callable[[Path], Path]) -> float:
-    """Copy the model below ``folder`` unless it is there; return the seconds it took, 0 if it was there.
+    """Copy the model below ``folder`` unless a copy exists; return the duration in seconds, 0 if one exists.
 
     Args:
         private: makes the folder this user's own, or refuses it.
 
     Raises:
-        WeightsRefused: no space, or a file is not what the manifest states.
+        WeightsRefused: no space is left, or a file differs from the manifest.
     """
     begin = time.monotonic()
     target = place(private(folder), model.digest)
@@ -54,15 +54,15 @@ def copy(model: Manifest, folder: Path, private: Callable[[Path], Path]) -> floa
             with suppress(WeightsRefused):
                 verify(model.model_copy(update={"path": str(target)}), quick=True)
                 return 0.0
-            # The disk was wiped in part, or a removal was interrupted.
+            # A cleanup of the disk removed files, or a removal was interrupted.
             shutil.rmtree(target)
         shutil.rmtree(draft, ignore_errors=True)
         needed, free = int(model.bytes * _SPARE), shutil.disk_usage(folder).free
         if needed > free:
             raise WeightsRefused(
-                f"expected {needed / 2**30:.2f} GiB free in {folder} for a copy of the model {model.name}; found {free / 2**30:.2f} GiB.",
+                f"A copy of the model {model.name} needs {needed / 2**30:.2f} GiB in {folder}; {free / 2**30:.2f} GiB are free.",
                 look=str(folder),
-                do="Remove copies of other models there, name another folder (`local_models` in the cluster file), or leave the key out: "
+                do="Remove copies of other models there, set `local_models` in the cluster file to another folder, or remove that key: "
                 "servers then read the model from its source.",
                 reason="no_space",
             )
@@ -93,8 +93,8 @@ def _copy(model: Manifest, draft: Path, file: ModelFile) -> None:
         raise WeightsRefused(what, look=str(source), do=why.do if why else None, reason=why.reason if why else "copy_failed") from None
     if (size, sha256.hexdigest()) != (file.size, file.sha256):
         raise WeightsRefused(
-            f"{file.path} of model {model.name} is not what its manifest states: {size} bytes with sha256 {sha256.hexdigest()[:12]}..., "
-            f"was {file.size} with {file.sha256[:12]}....",
+            f"{file.path} of model {model.name} has {size} bytes with sha256 {sha256.hexdigest()[:12]}...; its manifest has {file.size} "
+            f"bytes with {file.sha256[:12]}....",
             look=str(source),
             do="Restore the file, or delete the manifest and stage the model again to accept it as another model.",
             reason="weights_changed",

@@ -1,12 +1,13 @@
-"""The manifest of a model directory: every file with its sha256, and what config and safetensors headers state."""
+"""The manifest of a model directory: every file with its sha256, config.json, and the numbers of the safetensors headers."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import json
+import math
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,19 @@ from typing import Any
 from servemark.errors import WeightsRefused
 from servemark.records import Manifest, ModelFile
 from servemark.weights.architecture import Architecture
-from servemark.weights.headers import HEADER_LIMIT, read_header, refused, unreadable
 
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer.model.v3", "tekken.json", "vocab.json", "tiktoken.model")
 INDEX = "model.safetensors.index.json"
 MAX_FILES = 10_000
-"""Files and folders of a model. The largest checkpoints have some 200 shards; more is a folder named by mistake."""
+"""Limit of files and folders of a model. The largest checkpoints have some 200 shards."""
+HEADER_LIMIT = 100_000_000
+"""Largest safetensors header in bytes, the limit of the reference implementation; also of a model's JSON files."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a model directory holds: sizes in bytes by path, config.json, and the weights that its headers state."""
+    """The contents of a model directory: sizes in bytes by path, config.json, and the weights by the safetensors headers."""
 
     sizes: Mapping[str, int]
     config: dict[str, Any]
@@ -52,13 +54,13 @@ def build(name: str, source: str, directory: Path, *, dummy: bool = False) -> Ma
 
 
 def examine(directory: Path, *, dummy: bool = False) -> Contents:
-    """List ``directory`` and count the weights from the safetensors headers; load no tensor, hash nothing, ignore hidden names.
+    """List the files of ``directory`` and read the safetensors headers; ignore hidden names and hash nothing.
 
     Args:
         dummy: for random weights: leave out the directory's weights, and count the parameters from the shape.
 
     Raises:
-        WeightsRefused: a file is missing, unreadable, truncated, of a refused kind or outside the directory; the message names it.
+        WeightsRefused: a file is missing, unreadable, truncated, of a refused kind or outside the directory.
     """
     if not os.path.isdir(directory):
         raise refused(directory, "weights_missing", "There is no such directory.", "Check the model's source in the config.")
@@ -78,15 +80,15 @@ def examine(directory: Path, *, dummy: bool = False) -> Contents:
 
 
 def is_weights(path: str) -> bool:
-    """Return whether a file holds weights, in whatever form, or is the index of such files."""
+    """Return whether a file holds weights in any form, or is their index."""
     return path == INDEX or Path(path).suffix.lower() in {".safetensors", *PICKLE_SUFFIXES}
 
 
 def loaded(names: Collection[str], shards: Collection[str] | None) -> Collection[str]:
-    """Return the weights that are loaded, where a folder has some twice: those of the index, else all at the top.
+    """Return the weights that vLLM loads: the shards of the index, else the files at the top of the folder.
 
-    A second form of the same weights lies in ``consolidated*`` (Mistral) or in a folder such as ``original`` (gpt-oss). The choice is
-    vLLM's (model_loader/default_loader.py; weight_utils.py, filter_duplicate_safetensors_files, 0.25.1 and 0.32.0).
+    ``consolidated*`` (Mistral) and folders such as ``original`` (gpt-oss) hold a second form of the same weights. Source: vLLM,
+    model_loader/default_loader.py and weight_utils.py, filter_duplicate_safetensors_files (0.25.1 and 0.32.0).
     """
     if shards is not None:
         return shards
@@ -95,22 +97,19 @@ def loaded(names: Collection[str], shards: Collection[str] | None) -> Collection
 
 
 def _weights(directory: Path, names: Collection[str]) -> list[str]:
-    """Return the paths of the weights that are loaded, sorted; all of them exist."""
+    """Return the sorted paths of the weights that vLLM loads, after checking that they exist."""
     listed = shards(directory) if INDEX in names else None
     if missing := sorted(set(listed or ()) - set(names)):
-        what = f"{INDEX} names {len(missing)} shard(s) that are not there: {', '.join(missing)}."
+        what = f"{INDEX} names {len(missing)} missing shard(s): {', '.join(missing)}."
         raise refused(directory / missing[0], "shard_missing", what, "Fetch the missing shards.")
     if not (found := sorted(loaded(names, listed))):
-        do = (
-            "Fetch the whole checkpoint, in safetensors form, or set the model's `load_format: dummy` to measure the speed of its shape "
-            "with random weights."
-        )
+        do = "Fetch the whole checkpoint in safetensors form, or set the model's `load_format: dummy` to measure with random weights."
         raise refused(directory / "model.safetensors", "weights_missing", "There are no safetensors weights.", do)
     return found
 
 
 def digest(files: tuple[ModelFile, ...]) -> str:
-    """Return sha256 over the lines ``path size sha256``, sorted; independent of place, time and order."""
+    """Return the sha256 of the sorted lines ``path size sha256``."""
     lines = sorted(f"{file.path} {file.size} {file.sha256}\n" for file in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -128,7 +127,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def verify(manifest: Manifest, quick: bool = False) -> None:
-    """Compare the manifest's directory with the manifest; modification times play no part.
+    """Compare the manifest's directory with the manifest, without modification times.
 
     Args:
         quick: compare names, sizes and the safetensors headers; do not hash.
@@ -164,16 +163,33 @@ def verify(manifest: Manifest, quick: bool = False) -> None:
 
 
 def _files(directory: Path, dummy: bool) -> dict[str, int]:
-    """Return size by relative path with forward slashes, sorted; hidden names left out, and with ``dummy`` weights."""
-    found = sorted(_walk(directory, _roots(directory)))
-    return {path: size for path, size in found if not (dummy and is_weights(path))}
+    """Return size by relative path with forward slashes, sorted, without hidden names and, with ``dummy``, without weights."""
+    roots, count, sizes = _roots(directory), 0, {}
+    try:
+        for folder, folders, names in os.walk(directory, onerror=_fail):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            entries = [Path(folder, name) for name in (*folders, *names) if not name.startswith(".")]
+            count += len(entries)
+            if count > MAX_FILES:
+                what = f"It holds more than {MAX_FILES:,} files and folders."
+                raise refused(directory, "too_many_files", what, "Set the folder of the checkpoint alone.")
+            for entry in entries:
+                if entry.is_symlink():
+                    _check_link(entry, roots)
+                if entry.is_file():
+                    sizes[entry.relative_to(directory).as_posix()] = entry.stat().st_size
+                elif not entry.is_dir():
+                    raise refused(entry, "weights_unreadable", "It is neither file nor folder.", "Remove it.")
+    except OSError as error:
+        raise unreadable(Path(error.filename or directory), error) from None
+    return {path: sizes[path] for path in sorted(sizes) if not (dummy and is_weights(path))}
 
 
 def _roots(directory: Path) -> tuple[Path, ...]:
-    """Return the folders into which links may lead: the directory itself, and for a snapshot in a Hugging Face cache its blobs.
+    """Return the folders into which links may lead: the directory, and for a snapshot in a Hugging Face cache the folder of its blobs.
 
-    Such a cache holds each file once, under its digest, and a snapshot has links to it: ``models--ORG--NAME/blobs/DIGEST`` and
-    ``models--ORG--NAME/snapshots/COMMIT/FILE`` (huggingface_hub/file_download.py).
+    The cache has each file once, as ``models--ORG--NAME/blobs/DIGEST``. ``models--ORG--NAME/snapshots/COMMIT/FILE`` is a link to it
+    (huggingface_hub/file_download.py).
     """
     root = directory.resolve()
     repository = root.parent.parent
@@ -181,44 +197,23 @@ def _roots(directory: Path) -> tuple[Path, ...]:
     return (root, (repository / "blobs").resolve()) if snapshot else (root,)
 
 
-def _walk(directory: Path, roots: tuple[Path, ...]) -> Iterator[tuple[str, int]]:
-    """Yield (path, size) of every file; enter each folder once, because links to folders are refused."""
-    waiting, count = [directory], 0
-    while waiting:
-        folder = waiting.pop()
-        try:
-            for entry in folder.iterdir():
-                if entry.name.startswith("."):
-                    continue
-                count += 1
-                if count > MAX_FILES:
-                    what = f"It holds more than {MAX_FILES:,} files and folders."
-                    raise refused(directory, "too_many_files", what, "Name the folder of the checkpoint alone.")
-                if entry.is_symlink():
-                    _check_link(entry, roots)
-                if entry.is_dir():
-                    waiting.append(entry)
-                elif entry.is_file():
-                    yield entry.relative_to(directory).as_posix(), entry.stat().st_size
-                else:
-                    raise refused(entry, "weights_unreadable", "It is neither file nor folder.", "Remove it.")
-        except OSError as error:
-            raise unreadable(folder, error) from None
+def _fail(error: OSError) -> None:
+    raise error
 
 
 def _check_link(link: Path, roots: tuple[Path, ...]) -> None:
     try:
         link.stat()
     except OSError as error:
-        # Path.resolve() reports a loop up to Python 3.12 only.
+        # From Python 3.13 on Path.resolve() does not report a loop.
         if error.errno == errno.ELOOP:
-            raise refused(link, "link_loop", "It is a link that leads back to itself.", "Remove it, or fetch the file again.") from None
+            raise refused(link, "link_loop", "It is a link to itself.", "Remove it, or fetch the file again.") from None
     target = link.resolve()
     if not any(target.is_relative_to(root) for root in roots):
         what = f"It is a link that leaves the model's directory, to {target}."
         raise refused(link, "link_leaves_directory", what, "Copy the file into the directory (cp -L), so that the manifest covers it.")
     if not target.exists():
-        raise refused(link, "weights_missing", f"It is a link to {target}, which is not there.")
+        raise refused(link, "weights_missing", f"It is a link to {target}, which does not exist.")
     if target.is_dir():
         raise refused(link, "link_to_folder", "It is a link to a folder.", "Replace it by the folder itself.")
 
@@ -255,3 +250,48 @@ def _sha256(path: Path) -> str:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def read_header(path: Path) -> tuple[int, int]:
+    """Return tensor bytes and parameter count of one safetensors file, after comparing its header with its size.
+
+    Packed 4-bit weights (mxfp4, AWQ, GPTQ) count as the integers of 8 or 32 bits that hold them.
+    """
+    try:
+        with path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            length = int.from_bytes(stream.read(8), "little")
+            if size < 8 or length > min(HEADER_LIMIT, size - 8):
+                raise _truncated(path, f"Its header does not fit into its {size} bytes")
+            header = json.loads(stream.read(length))
+        tensors = [entry for key, entry in header.items() if key != "__metadata__"]
+        end = max((_whole(entry["data_offsets"][1]) for entry in tensors), default=0)
+        parameters = sum(math.prod(map(_whole, entry["shape"])) for entry in tensors)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        raise _truncated(path, "It has no safetensors header") from None
+    if size != 8 + length + end:
+        raise _truncated(path, f"Its header describes {8 + length + end} bytes, and it has {size}")
+    return end, parameters
+
+
+def _whole(value: Any) -> int:
+    # The format's integers are unsigned and have 64 bits.
+    if type(value) is not int or not 0 <= value < 2**64:
+        raise ValueError("not a whole number")
+    return value
+
+
+def _truncated(path: Path, what: str) -> WeightsRefused:
+    return refused(path, "weights_truncated", f"{what}; it is truncated or damaged.")
+
+
+def refused(path: Path, reason: str, what: str, do: str = "Fetch the file again.") -> WeightsRefused:
+    """Return the error of one file of a model."""
+    return WeightsRefused(f"The model file {path.name} cannot be used: {what}", look=str(path), do=do, reason=reason)
+
+
+def unreadable(path: Path, error: OSError) -> WeightsRefused:
+    """Return the error of a file or folder that cannot be read."""
+    return refused(path, "weights_unreadable", f"unreadable: {error.strerror}.", "Check its permissions.")

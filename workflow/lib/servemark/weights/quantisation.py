@@ -15,7 +15,7 @@ MODELOPT_BITS = {"FP8": 8.0, "NVFP4": 4.5}
 
 @dataclass(frozen=True)
 class Quantised:
-    """``method`` is None for a checkpoint that is not quantised; ``known`` is false where its bits could not be read."""
+    """The quantisation of a checkpoint: ``method`` is None without one; ``known`` is false if config.json does not state its bits."""
 
     method: str | None
     weight_bits: float
@@ -25,12 +25,10 @@ class Quantised:
 
 
 def read(config: Mapping[str, Any], unquantised: float) -> Quantised:
-    """Read ``quantization_config``.
-
-    Sources: the formats of GPTQ and AWQ (``bits``, ``group_size``), compressed-tensors (``config_groups``) and ModelOpt (``quant_algo``).
+    """Read ``quantization_config`` in the formats of GPTQ and AWQ (``bits``), compressed-tensors and ModelOpt (``quant_algo``).
 
     Args:
-        unquantised: bits of an unquantised weight; also of a method that is not known.
+        unquantised: bits of an unquantised weight, also taken for an unknown method.
     """
     settings = config.get("quantization_config") or {}
     method = settings.get("quant_method")
@@ -62,7 +60,7 @@ def _only_group(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _with_scales(bits: int, group: object, *, zero_points: bool) -> float:
-    """Return bits of a weight with its share of its group's 16-bit scale and zero point."""
+    """Return the bits of a weight, with its share of the 16-bit scale and the zero point of its group."""
     if not isinstance(group, int) or group <= 0:
         return float(bits)
     return bits + (16 + (bits if zero_points else 0)) / group

@@ -1,30 +1,52 @@
-"""stage_weights: find, make or download a model's files, whatever its source."""
+"""stage_weights: find, make or download a model's files.
+
+A model of the hub is downloaded once at an exact commit by huggingface_hub, checked, then used offline:
+
+    CACHE/models/hf/ORG--NAME/COMMIT/           the model: appears when every file has the size and digest that the hub lists
+    CACHE/models/hf/ORG--NAME/COMMIT-shape/     config and tokenizer only, for models served with random weights
+    CACHE/models/hf/ORG--NAME/.COMMIT/          the draft during the download
+    CACHE/models/hf/ORG--NAME/.refs/main.json   the commit that a branch or tag named at its first use
+
+The folder ORG--NAME can be copied to a machine that cannot reach the hub. Delete a file in .refs to follow its branch again. After an
+interruption the next run keeps complete files and downloads the others from their beginning.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 from servemark.errors import WeightsRefused
 from servemark.files import cache_lock, storage
 from servemark.progress import Progress
-from servemark.records import Manifest
-from servemark.weights import builtin, hub, hub_source, manifest
+from servemark.records import Manifest, utc_now, write_atomically
+from servemark.weights import builtin, hub_source, manifest
+from servemark.weights.hub_refusals import refused
+from servemark.weights.hub_source import HubSource, is_commit
+
+STATED = ".servemark-hub.json"
+SHAPE = "-shape"
 
 
 def stage(name: str, source: str, cache: Path, progress: Progress, *, dummy: bool = False) -> Manifest:
-    """Make the builtin model in the cache, download the hub's one into it, or take the local directory; hash every file.
+    """Make a builtin model, download one of the hub, or take a local directory; hash every file.
 
     Args:
         dummy: the model is served with random weights and needs only config and tokenizer.
 
     Raises:
-        WeightsRefused: the directory is missing or holds something that cannot or may not be served, or the download failed.
+        WeightsRefused: the directory is missing or holds files that cannot or may not be served, or the download failed.
+        CacheClosed: the cache takes no files.
     """
     if of_hub := hub_source.parse(source):
-        return hub.stage(name, of_hub, cache, progress, dummy=dummy)
+        return stage_hub(name, of_hub, cache, progress, dummy=dummy)
     if source.startswith("builtin:"):
         directory = _builtin(source.removeprefix("builtin:"), cache, progress)
     else:
@@ -32,7 +54,7 @@ def stage(name: str, source: str, cache: Path, progress: Progress, *, dummy: boo
         if not directory.is_dir():
             raise WeightsRefused(
                 f"models.{name}.source: there is no directory {directory}.",
-                do="Give the folder that holds config.json and the safetensors files, or builtin:tiny-dense.",
+                do="Set the folder that holds config.json and the safetensors files, or builtin:tiny-dense.",
                 reason="model_missing",
             )
     progress.say(f"hashing {directory}")
@@ -40,7 +62,7 @@ def stage(name: str, source: str, cache: Path, progress: Progress, *, dummy: boo
 
 
 def _builtin(kind: str, cache: Path, progress: Progress) -> Path:
-    # Its bytes depend on our code alone, so a digest of that code names the folder: an edited model is another folder.
+    # The model's bytes depend on the code of builtin.py alone, so a digest of that code names the folder.
     version = hashlib.sha256(Path(builtin.__file__).read_bytes()).hexdigest()[:8]
     directory = (cache / "models" / f"{kind}-{version}").absolute()
     if directory.exists():
@@ -57,3 +79,111 @@ def _builtin(kind: str, cache: Path, progress: Progress) -> Path:
                 finally:
                     shutil.rmtree(draft, ignore_errors=True)
     return directory
+
+
+def stage_hub(name: str, source: HubSource, cache: Path, progress: Progress, *, dummy: bool = False) -> Manifest:
+    """Download a model of the hub unless the cache has it, and hash every file; arguments and errors as of :func:`stage`."""
+    home = (cache / "models" / "hf" / source.folder).absolute()
+    if (found := _staged(source, home, dummy)) is None:
+        # As huggingface_hub reads them.
+        offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+        if offline.upper() in ("1", "ON", "YES", "TRUE"):
+            raise refused(source, "hub_offline", look=home)
+        # Some parallel file systems have no locks. The digests decide there.
+        with cache_lock.held(home / ".lock", lambda: progress.waiting(f"another run downloads {source.repository}")):
+            if (found := _staged(source, home, dummy)) is None:
+                return _download(name, source, home, progress, dummy)
+    progress.say(f"hashing {found}")
+    made = manifest.build(name, source.stated(found.name.removesuffix(SHAPE)), found, dummy=dummy)
+    stated = [one for one in _read(found / STATED).get("files", ()) if not (dummy and manifest.is_weights(one["path"]))]
+    if [file.model_dump() for file in made.files] != stated:
+        raise WeightsRefused(
+            f"The files of {source.repository} in the cache differ from the downloaded ones.",
+            look=str(found),
+            do="Remove this folder and rerun: servemark downloads the model again. If you copied it, copy its hidden files too (cp -r).",
+            reason="weights_changed",
+        )
+    return made
+
+
+def _staged(source: HubSource, home: Path, dummy: bool) -> Path | None:
+    """Return the model's folder if the cache has it under its commit, or under the remembered commit of its branch."""
+    commit = _commit(source, home)
+    folders = [home / commit, home / (commit + SHAPE)][: 1 + dummy] if commit else []
+    return next((folder for folder in folders if folder.is_dir()), None)
+
+
+def _commit(source: HubSource, home: Path) -> str | None:
+    remembered = str(_read(_reference(source, home)).get("commit"))
+    return source.commit or (remembered if is_commit(remembered) else None)
+
+
+def _reference(source: HubSource, home: Path) -> Path:
+    return home / ".refs" / f"{quote(source.revision, safe='')}.json"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Read a JSON object; return an empty one if the file is missing or broken."""
+    with suppress(OSError, ValueError):
+        if isinstance(data := json.loads(path.read_text()), dict):
+            return data
+    return {}
+
+
+def _download(name: str, source: HubSource, home: Path, progress: Progress, dummy: bool) -> Manifest:
+    from servemark.weights import hub_client
+
+    progress.say(f"requesting the files of {source.repository}@{source.revision} from the hub")
+    commit, listed = hub_client.listing(source, _commit(source, home) or source.revision, progress)
+    draft, finished = home / f".{commit}{SHAPE * dummy}", home / f"{commit}{SHAPE * dummy}"
+    _tidy(draft, {path: file.size for path, file in listed.items()})
+    shards = None
+    if manifest.INDEX in listed and not dummy:
+        hub_client.download(source, commit, draft, [manifest.INDEX], progress, lambda: None)
+        shards = manifest.shards(draft)
+    paths = hub_source.choose(source, listed.keys(), shards, dummy=dummy)
+    sizes = {path: listed[path].size for path in paths}
+    total, free = sum(sizes.values()), shutil.disk_usage(home).free
+    needed = total - _tidy(draft, sizes)
+    if large := [path for path in paths if sizes[path] > hub_client.LARGEST]:
+        raise refused(HubSource(source.repository, commit), "hub_file_too_large", large[0])
+    if needed > free:
+        raise refused(source, "disk_full", f"{storage.size(needed)} needed, {storage.size(free)} free", home)
+    if source.commit is None:
+        resolved = {"revision": source.revision, "commit": commit, "resolved_at": utc_now()}
+        write_atomically(_reference(source, home), json.dumps(resolved, indent=2) + "\n")
+    progress.say(f"commit {commit}: {len(paths)} files, {storage.size(total)}, {storage.size(needed)} to download")
+
+    def wait() -> None:
+        # huggingface_hub renames a file when it is complete, so a path may vanish here.
+        with suppress(FileNotFoundError):
+            got = sum(path.stat().st_size for path in draft.rglob("*") if path.is_file())
+            text = f"downloaded {storage.size(min(got, total))} of {storage.size(total)}"
+            progress.waiting(text, every_s=10.0, about="downloading")
+
+    hub_client.download(source, commit, draft, paths, progress, wait)
+    progress.say(f"hashing {draft}")
+    made = manifest.build(name, source.stated(commit), draft, dummy=dummy)
+    for file in made.files:
+        if file.size != sizes[file.path] or not listed[file.path].matches(draft / file.path, file.sha256):
+            # The next run downloads it again.
+            (draft / file.path).unlink()
+            raise refused(source, "hub_digest_differs", file.path, draft)
+    shutil.rmtree(draft / ".cache")
+    stated = {"repository": source.repository, "commit": commit, "files": [file.model_dump() for file in made.files]}
+    write_atomically(draft / STATED, json.dumps(stated, indent=2) + "\n")
+    draft.rename(finished)
+    return made.model_copy(update={"path": str(finished)})
+
+
+def _tidy(draft: Path, sizes: dict[str, int]) -> int:
+    """Remove files of another choice or of a killed process; return the bytes of the chosen files that are present."""
+    draft.mkdir(parents=True, exist_ok=True)
+    present = 0
+    for path in [path for path in draft.rglob("*") if path.is_file()]:
+        relative = path.relative_to(draft)
+        if path.stat().st_size == sizes.get(relative.as_posix()):
+            present += path.stat().st_size
+        elif relative.parts[0] != ".cache" or path.suffix == ".incomplete":
+            path.unlink()
+    return present
