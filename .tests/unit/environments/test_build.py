@@ -201,7 +201,7 @@ def test_a_cache_that_takes_nothing_is_refused_with_the_way_out(build, monkeypat
     ],
 )
 def test_packages_are_the_last_line_and_anything_else_is_refused(tmp_path, monkeypatch, script, packages, said):
-    monkeypatch.setattr(environment, "ANSWER_S", 1)
+    monkeypatch.setattr(environment, "RESPONSE_S", 1)
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)

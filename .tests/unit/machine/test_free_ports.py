@@ -66,10 +66,10 @@ def test_a_server_binds_and_answers_on_a_port_that_was_kept_for_it():
 
 def test_of_two_that_look_at_the_same_port_one_gets_it():
     (port,) = free_ports.find(HOST, 1, start=5000)
-    assert not free_ports._take(HOST, port), "kept for who was first"
+    assert not free_ports._reserve(HOST, port), "kept for who was first"
     with socket.socket() as looking:
         looking.bind((HOST, 0))
-        assert not free_ports._take(HOST, looking.getsockname()[1]), "the other is between its look and its keeping"
+        assert not free_ports._reserve(HOST, looking.getsockname()[1]), "the other is between its look and its keeping"
 
 
 def test_a_port_is_found_where_the_way_to_ourselves_is_shut(monkeypatch):

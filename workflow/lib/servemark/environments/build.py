@@ -1,6 +1,6 @@
-"""Environments that run vLLM: built from a lock file into a content-addressed prefix, or one that exists.
+"""Environments that run vLLM: built from a lock file into a content-addressed prefix, or an existing prefix.
 
-A prefix is built in place, because its scripts hold its path. It is finished when its marker is there; without one it is built again.
+A prefix is built in place, because its scripts contain its path. A prefix without its marker file is unfinished and built again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from servemark.variables import passed_on
 
 MARKER = "servemark-environment.json"
 IN_MODEL_ENV = Path(__file__).parents[1] / "in_model_env"
-ANSWER_S = 300
-"""Long enough for an environment on a shared disk that is read for the first time."""
+RESPONSE_S = 300
+"""Long enough for the first read of an environment on a shared disk."""
 
 _PACKAGES = """
 import importlib.metadata as m, json, platform
@@ -39,22 +39,22 @@ print(json.dumps({"python": platform.python_version(), "packages": packages}))
 
 
 def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, progress: Progress, watch: LifelineWatch) -> Environment:
-    """Build the locked environment for this interpreter and machine, or find the one that was built before.
+    """Build the locked environment for this interpreter and machine, or return the existing one.
 
     Args:
-        lock: one that fits, as :func:`servemark.environments.lockfiles.choose` finds it.
+        lock: the result of :func:`servemark.environments.lockfiles.choose`.
 
     Raises:
-        EnvironmentRefused: no room, or pip failed; its own words are quoted.
-        CacheClosed: nothing can be written there.
+        EnvironmentRefused: the disk has too little space, or pip failed. The message quotes pip.
+        CacheClosed: the cache takes no files.
     """
     digest = lock.digest(sys.version_info[:2], platform.machine())
     prefix = prefix_of(lock, cache)
     if (prefix / MARKER).exists():
-        return _built_before(name, lock, prefix, digest, progress)
+        return _existing(name, lock, prefix, digest, progress)
     with cache_lock.held(Path(f"{prefix}.lock"), partial(progress.waiting, "waiting: another run builds this environment")):
         if (prefix / MARKER).exists():
-            return _built_before(name, lock, prefix, digest, progress)
+            return _existing(name, lock, prefix, digest, progress)
         begin = time.monotonic()
         if prefix.exists():
             progress.say("removing a half-built environment")
@@ -63,7 +63,7 @@ def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, pr
             raise EnvironmentRefused(
                 f"Building the environment {lock.name} takes about {lock.gib:.0f} GiB in {prefix.parent}; "
                 f"{storage.free_words(prefix.parent)}.",
-                do="Make room there, or name a larger place by `cache` (the experiment's or the cluster file's).",
+                do="Free space there, or set `cache` (in the experiment or the cluster file) to a larger disk.",
                 reason="no_room",
             )
         _install(lock, prefix, log=log, timeout_s=timeout_s, progress=progress, watch=watch)
@@ -87,27 +87,26 @@ def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, pr
 
 
 def prefix_of(lock: Lock, cache: Path) -> Path:
-    """Return the folder of this lock file's environment for this interpreter and machine. It is built when :data:`MARKER` is in it."""
+    """Return the folder of this lock file's environment for this interpreter and machine. A finished one contains :data:`MARKER`."""
     return (cache / "environments" / f"{lock.name}-{lock.digest(sys.version_info[:2], platform.machine())[:12]}").absolute()
 
 
-def _built_before(name: str, lock: Lock, prefix: Path, digest: str, progress: Progress) -> Environment:
-    # The checkout may have been moved: the marker's path is the old one.
+def _existing(name: str, lock: Lock, prefix: Path, digest: str, progress: Progress) -> Environment:
+    # The marker has the path at build time, and the checkout may have been moved.
     place = {"name": name, "prefix": str(prefix), "python": str(prefix / "bin" / "python"), "seconds": 0.0}
-    found = _as_it_is(Environment.read(prefix / MARKER).model_copy(update=place))
+    found = _with_added_packages(Environment.read(prefix / MARKER).model_copy(update=place))
     progress.say(f"environment {lock.name} exists already ({found.packages} packages, {found.size_mib:.0f} MiB)")
     if found.digest != digest:
         progress.say("the environment holds packages beyond its lock file, so its results get a separate ledger key")
     return found
 
 
-def _as_it_is(built: Environment) -> Environment:
-    """Return a built environment with the digest of what was added to it since, such as vLLM's kernels."""
-    if built.installed is None:  # built by a version that did not record it
+def _with_added_packages(built: Environment) -> Environment:
+    """Return the record of a built environment, with another digest if packages such as vLLM's kernels were added."""
+    if built.installed is None:  # from a version of servemark that did not record it
         return built
     packages = list_packages(Path(built.python))["packages"]
-    installed = _digest(packages)
-    if built.installed == installed:
+    if built.installed == (installed := _digest(packages)):
         return built
     digest = _digest([built.digest, installed])
     return built.model_copy(update={"digest": digest, "packages": len(packages), "installed": installed})
@@ -120,12 +119,12 @@ def _install(lock: Lock, prefix: Path, *, log: Path, timeout_s: float, progress:
         "making the environment": [sys.executable, "-m", "venv", "--without-pip", str(prefix)],
         f"installing {len(lock.packages())} locked packages": [*pip, *hashed],
     }
-    # pip keeps every wheel that it downloads in its temporary folder until all are there: GiBs, too much for many a /tmp.
+    # pip keeps all downloaded wheels in its temporary folder until the end. Many a /tmp is too small for these GiB.
     scratch = prefix / "tmp"
     scratch.mkdir(parents=True)
     if lock.shim:
-        # pip builds in the source folder. A copy keeps the checkout clean and two builds apart. The lock file has setuptools,
-        # so the build needs no isolation, and thus no network.
+        # pip builds in the source folder, so a copy keeps the checkout clean and two builds apart. The lock file has setuptools, so
+        # the build needs no isolation and no network.
         shutil.copytree(lock.shim, prefix / "shim", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
         steps["repairing the CPU build"] = [*pip, "--no-build-isolation", "--no-index", str(prefix / "shim")]
     env = passed_on.clean_environment({"PIP_DISABLE_PIP_VERSION_CHECK": "1", "TMPDIR": str(scratch)})
@@ -146,22 +145,22 @@ def _pip_refusal(words: str, log: Path, stopped: str | None, lock: Lock, prefix:
     if any("+cpu" in line for line in quoted):
         do = "Add PyTorch's CPU index to pip's configuration: docs/reference/environments.md shows how."
     elif any("hash" in line.lower() for line in quoted):
-        do = "A package is not the one that was locked: your index serves other files. Do not use them; ask its administrators."
+        do = "A package differs from the locked one: your index serves other files. Do not use them; ask its administrators."
     cause = stopped or "; ".join(quoted)
     return EnvironmentRefused(f"The environment could not be built: {words} failed: {cause}", look=str(log), do=do, reason="build_failed")
 
 
 def use_prefix(name: str, prefix: Path) -> Environment:
-    """Describe an existing environment; its digest is over the packages it has.
+    """Describe an existing environment. The digest covers its Python version and packages.
 
     Raises:
-        EnvironmentRefused: no interpreter there, or it does not run.
+        EnvironmentRefused: there is no interpreter, or it does not run.
     """
     python = prefix.absolute() / "bin" / "python"
     if not os.path.lexists(python):
         raise EnvironmentRefused(
             f"environments.{name}.prefix: there is no interpreter {python}.",
-            do="Give the folder of a Python environment, the one that holds bin/python.",
+            do="Set the folder of a Python environment, the one that holds bin/python.",
             reason="prefix_missing",
         )
     found = list_packages(python)
@@ -178,17 +177,17 @@ def use_prefix(name: str, prefix: Path) -> Environment:
 
 
 def verify(environment: Environment) -> None:
-    """Check that an environment still has the packages of its record.
+    """Check that an environment has the packages of its record.
 
     Raises:
-        EnvironmentRefused: it has others, so results would get the wrong name.
+        EnvironmentRefused: the packages differ, so results would get a wrong ledger key.
     """
-    now = use_prefix(environment.name, Path(environment.prefix)) if environment.origin == "prefix" else _as_it_is(environment)
+    now = use_prefix(environment.name, Path(environment.prefix)) if environment.origin == "prefix" else _with_added_packages(environment)
     if now.digest != environment.digest:
         raise EnvironmentRefused(
             f"The packages of {environment.prefix} have changed since this run described it.",
-            do=f"Delete results/RUN/environments/{environment.name}/environment.json and rerun: servemark describes it again and measures "
-            "again what it serves.",
+            do=f"Delete results/RUN/environments/{environment.name}/environment.json and rerun: servemark describes the environment again "
+            "and repeats its measurements.",
             reason="environment_changed",
         )
 
@@ -199,27 +198,27 @@ def _digest(content: object) -> str:
 
 def list_packages(python: Path) -> dict[str, Any]:
     """Return the interpreter's version (``python``) and its installed distributions (``packages``) as ``name==version``."""
-    listed: dict[str, Any] = ask(python, _PACKAGES)
+    listed: dict[str, Any] = run_code(python, _PACKAGES)
     return listed
 
 
-def ask(python: Path, code: str) -> Any:
-    """Run code in an environment's interpreter and return its last line, which is JSON. A .pth file may print lines before it.
+def run_code(python: Path, code: str) -> Any:
+    """Run code in an environment's interpreter and return the JSON of its last line. A .pth file may print lines before it.
 
     Raises:
-        EnvironmentRefused: the interpreter does not run or respond, or prints something else.
+        EnvironmentRefused: the interpreter does not run or respond, or its last line is not JSON.
     """
     clean = passed_on.clean_environment()
     try:
-        done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, env=clean, timeout=ANSWER_S)
+        done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, env=clean, timeout=RESPONSE_S)
         if done.returncode == 0:
             return json.loads((done.stdout.strip().splitlines() or [""])[-1])
         what = f"does not run: {done.stderr.strip()[-300:]}"
     except subprocess.TimeoutExpired:
-        what = f"does not respond within {ANSWER_S} s"
+        what = f"does not respond within {RESPONSE_S} s"
     except OSError as error:
         what = f"cannot be started: {error.strerror}"
     except ValueError:
         what = f"prints something unexpected: {done.stdout.strip()[-300:]}"
-    do = "Run it by hand there and repair the environment, or name another one."
+    do = "Run it by hand there and repair the environment, or use another one."
     raise EnvironmentRefused(f"{python} {what}", do=do, reason="prefix_broken")

@@ -1,8 +1,8 @@
-"""The folder of compiled modules for an environment that does not keep them next to its sources.
+"""A folder of compiled modules for an environment whose own folders Python cannot write.
 
-pip --no-compile, uv and most container images install without bytecode. Python adds it when it first imports a module, unless it may not
-write there or PYTHONDONTWRITEBYTECODE is set. Then every process compiles every module again (seconds: docs/explanation/start-up.md).
-PYTHONPYCACHEPREFIX names a folder of ours instead. Python checks each file there against size and time of its source.
+pip --no-compile, uv and most container images install no bytecode. If Python cannot write it either, or PYTHONDONTWRITEBYTECODE is set,
+every process compiles every module again (seconds: docs/explanation/start-up.md). servemark then sets PYTHONPYCACHEPREFIX to a folder in
+the cache. Python compares each file there with size and time of its source.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from servemark.environments.build import ask
+from servemark.environments.build import run_code
 from servemark.errors import EnvironmentRefused
 from servemark.files import storage
 from servemark.progress import Progress
 from servemark.records import Environment
 
 FOLDER = "bytecode"
-# The largest packages that a start imports. find_spec imports nothing for a top-level name.
-_KEPT = """
+# Checks the largest packages that a server imports. find_spec does not import a top-level package.
+_KEEPS_BYTECODE = """
 import importlib.util, json, os, sys
 def kept(name):
     spec = importlib.util.find_spec(name)
@@ -32,12 +32,12 @@ print(json.dumps(sys.pycache_prefix is not None or all(map(kept, ("torch", "vllm
 
 
 def placed(environment: Environment, cache: Path, progress: Progress) -> Environment:
-    """Return the record with the folder of its bytecode. Users have separate folders, because Python runs bytecode unread.
+    """Return the record with its bytecode folder, if it needs one. Each user has a folder, because Python runs bytecode unchecked.
 
     Raises:
         EnvironmentRefused: the interpreter does not respond, or the folder cannot be made or belongs to another user.
     """
-    if ask(Path(environment.python), _KEPT):
+    if run_code(Path(environment.python), _KEEPS_BYTECODE):
         return environment
     folder = (cache / f"{FOLDER}-{os.getuid()}" / environment.digest[:16]).absolute()
     try:
@@ -50,13 +50,13 @@ def placed(environment: Environment, cache: Path, progress: Progress) -> Environ
         why = storage.refusal(error, folder)
         raise EnvironmentRefused(
             f"The folder for Python's compiled modules, {folder}, cannot be used: {why.what if why else error}",
-            do="Make the cache writable for you, name another (`cache`), or set PYTHONPYCACHEPREFIX to a folder of your own.",
+            do="Make the cache writable for you, set `cache` to another folder, or set PYTHONPYCACHEPREFIX to a folder of your own.",
             reason="bytecode_folder",
         ) from None
-    progress.say(f"Python cannot keep compiled modules next to the packages of {environment.prefix}: they go to {folder}")
+    progress.say(f"Python cannot write compiled modules next to the packages of {environment.prefix} and keeps them in {folder}")
     return environment.model_copy(update={"bytecode": str(folder)})
 
 
 def variables(environment: Environment) -> dict[str, str]:
-    """Return the variables with which a process of the environment finds and keeps bytecode. Python ignores an empty one."""
+    """Return the variables by which a process of the environment finds its bytecode folder. Python ignores an empty variable."""
     return {"PYTHONPYCACHEPREFIX": environment.bytecode, "PYTHONDONTWRITEBYTECODE": ""} if environment.bytecode else {}

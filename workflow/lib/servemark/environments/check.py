@@ -30,17 +30,17 @@ def check(
     progress: Progress,
     watch: LifelineWatch,
 ) -> EnvironmentCheck:
-    """Run the environment's own interpreter to find versions and the server's options, to import the packages and add a tensor.
+    """Run the environment's interpreter: import the packages, add a tensor, return versions and the server's options.
 
     Args:
-        hardware: of this machine.
-        modules: loaded first, as for the servers: a module may bring the CUDA toolkit.
+        hardware: this machine's.
+        modules: environment modules to load first, as for the servers. One may bring the CUDA toolkit.
 
     Raises:
         EnvironmentRefused: an import fails, Ray or the router is needed and missing, or torch does not reach this machine's GPUs.
     """
     facts_file, options_file = log.with_suffix(".facts.json"), log.with_suffix(".help.txt")
-    # Importing vLLM makes a folder there. A killed script removes nothing, so it lies below the run's folder and the next check removes it.
+    # vLLM's import makes a temporary folder. It lies below the run's folder, so that the next check removes it after a killed one.
     temporary = log.with_suffix(".tmp").absolute()
     private = {
         **dict.fromkeys(process_request.TEMPORARY, str(temporary)),
@@ -51,35 +51,35 @@ def check(
     env = passed_on.with_tools_of(environment.python, passed_on.clean_environment(private))
     steps = (
         ("importing torch, vLLM and Ray", log, [str(IN_MODEL_ENV / "check_environment.py"), str(facts_file)]),
-        ("asking vLLM for its options", options_file, [str(IN_MODEL_ENV / "serve_options.py")]),
+        ("listing the options of vllm serve", options_file, [str(IN_MODEL_ENV / "serve_options.py")]),
     )
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
-        for words, said, script in steps:
+        for words, output, script in steps:
             progress.say(words)
-            said.unlink(missing_ok=True)
+            output.unlink(missing_ok=True)
             argv = process_request.with_modules([environment.python, *script], modules)
             try:
-                result = run_tool(argv, log=said, env=env, timeout_s=600, watch=watch)
+                result = run_tool(argv, log=output, env=env, timeout_s=600, watch=watch)
             except OSError as error:
-                said.write_text(f"{environment.python}: {error.strerror}\n")
-                raise _broken(environment, words, said) from None
+                output.write_text(f"{environment.python}: {error.strerror}\n")
+                raise _broken(environment, words, output) from None
             if result.exit_code != 0 or result.stopped:
-                raise _broken(environment, words, said)
+                raise _broken(environment, words, output)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     facts = json.loads(facts_file.read_text())
     facts_file.unlink()
     if needs_ray and not facts["ray"]:
         raise EnvironmentRefused(
-            f"The environment {environment.name} has no Ray, and a deployment asks for executor: ray.",
-            do="Install ray there, or use executor: mp.",
+            f"The environment {environment.name} has no Ray, and a deployment sets executor: ray.",
+            do="Install ray there, or set executor: mp.",
             reason="ray_missing",
         )
     if needs_router and not facts["router"]:
         raise EnvironmentRefused(
-            f"The environment {environment.name} has no vllm-router, and a deployment asks for several replicas or for balancing: router.",
+            f"The environment {environment.name} has no vllm-router, and a deployment sets several replicas or balancing: router.",
             do="Install vllm-router there (versions: docs/reference/environments.md), or set replicas: 1 and balancing: server.",
             reason="router_missing",
         )
@@ -89,43 +89,43 @@ def check(
 
 
 def judge(found: EnvironmentCheck, hardware: Hardware) -> tuple[str, ...]:
-    """Return what speaks against this environment on this machine, and what the check could not find out: one sentence each.
+    """Return warnings about this environment on this machine.
 
     Raises:
-        EnvironmentRefused: there are GPUs and torch does not reach them, or torch reaches one that the probe did not find.
+        EnvironmentRefused: there are GPUs and torch does not reach them, or torch reaches a GPU that the probe did not find.
     """
     name, host = found.name, hardware.host
     if hardware.accelerator == "cpu":
         if found.tensor_on == "cuda":
             raise EnvironmentRefused(
-                f"torch in environment {name} reaches a GPU of {host}, and the probe found none: nvidia-smi is not in the PATH.",
+                f"torch in environment {name} reaches a GPU of {host}; the probe found no GPU, because nvidia-smi is not in the PATH.",
                 do="Put nvidia-smi in the PATH (in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility), delete "
                 "results/RUN/hardware.json and rerun.",
                 reason="gpu_not_reached",
             )
         hiding = visible_gpus.hiding(hardware)
-        on_cpu = (f"On {host} {hiding}: all results are the CPU's.",) if hiding else ()
+        on_cpu = (f"On {host} {hiding}: all results are results of the CPU.",) if hiding else ()
         if found.torch_cuda is None:
             return on_cpu
         return (
             *on_cpu,
-            f"Environment {name} is a CUDA {found.torch_cuda} build and {host} has no GPU{' for us' if hiding else ''}. Checked: versions, "
-            "imports and options. Not checked: that its kernels load, that a tensor reaches a GPU, and that the driver is new enough.",
+            f"Environment {name} is a CUDA {found.torch_cuda} build and {host} has no {'visible ' if hiding else ''}GPU. Checked: "
+            "versions, imports and options. Not checked: that its kernels load, that a tensor reaches a GPU, and that the driver is new enough.",
         )
     gpus = f"{host} has {len(hardware.gpus)} x {hardware.gpus[0].name}"
     if found.vllm_platform == "cpu":
-        return (f"{gpus}, and environment {name} is a CPU build: it uses no GPU, and all results are the CPU's.",)
+        return (f"{gpus}, and environment {name} is a CPU build: it uses no GPU, and all results are results of the CPU.",)
     if found.tensor_on == "cuda":
         return ()
     if found.torch_cuda is None:
         what = f"{gpus}, and torch {found.torch} in environment {name} was built without CUDA"
-        do = "Install a torch of the CUDA build that vLLM was built for, or use `lock: auto`."
+        do = "Install the CUDA build of torch that vLLM needs, or set `lock: auto`."
     elif hardware.cuda and int(found.torch_cuda.split(".")[0]) > int(hardware.cuda.split(".")[0]):
         what = (
             f"torch {found.torch} in environment {name} needs CUDA {found.torch_cuda}, and the driver {hardware.driver} of {host} supports "
             f"CUDA {hardware.cuda}"
         )
-        do = "Use `lock: auto`, which chooses by the driver, or a prefix built for an older CUDA; or have the driver updated."
+        do = "Set `lock: auto`, which chooses by the driver, use a prefix built for an older CUDA, or have the driver updated."
     else:
         what = f"{gpus}, and torch {found.torch} in environment {name} detects none of them"
         do = "Check whether CUDA_VISIBLE_DEVICES is empty, and whether the scheduler gave the job its GPUs (nvidia-smi -L)."
@@ -136,6 +136,6 @@ def _broken(environment: Environment, words: str, log: Path) -> EnvironmentRefus
     last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["(no output)"]
     do = f"Delete {environment.prefix} and results/RUN/environments/{environment.name}/environment.json and rerun to build it again."
     if environment.origin == "prefix":
-        do = "Repair it (the log has its words), or give another environments.NAME.prefix."
+        do = f"Repair it, or set another environments.{environment.name}.prefix."
     what = f"The environment {environment.name} ({environment.prefix}) does not work: {words} failed: {last[0]}"
     return EnvironmentRefused(what, look=str(log), do=do, reason="environment_broken")

@@ -1,4 +1,4 @@
-"""The lock files in ``envs/``: the machines that each was made for, and the one that fits the probed machine."""
+"""The lock files in ``envs/``: the machines that each supports, and the one that fits the probed machine."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ Version = tuple[int, int]
 
 @dataclass(frozen=True)
 class Lock:
-    """One lock file, and what it needs of a machine.
+    """One lock file and its requirements.
 
     Attributes:
-        pythons: CPython versions that it was made for, as (major, minor).
-        machines: as ``uname -m`` spells them.
-        glibc: the oldest C library that its wheels run on.
-        cuda: the major version of CUDA that its torch was built for; None for a CPU build.
-        driver: the oldest NVIDIA driver of which such a build runs, its major version. Source: NVIDIA, CUDA Compatibility,
-            "Minor Version Compatibility".
-        gib: space that building it takes, GiB: its files and the wheels that they come from.
-        shim: a local package that is installed with it.
+        pythons: its CPython versions, as (major, minor).
+        machines: names as of ``uname -m``.
+        glibc: the oldest C library that its wheels support.
+        cuda: the major version of CUDA of its torch; None for a CPU build.
+        driver: major version of the oldest NVIDIA driver (NVIDIA, CUDA Compatibility, "Minor Version Compatibility").
+        gib: disk space of a build with its wheels, in GiB.
+        shim: a local package to install with it.
     """
 
     name: str
@@ -42,17 +41,17 @@ class Lock:
     shim: Path | None = None
 
     def sources(self) -> list[Path]:
-        """Return the files that decide what is installed."""
+        """Return the lock file and the files of the shim."""
         return [self.requirements, *(sorted(p for p in self.shim.glob("*") if p.is_file()) if self.shim else ())]
 
     def packages(self) -> list[str]:
-        """Return ``name==version`` of what this interpreter installs on this machine; a lock file has alternatives for others too."""
+        """Return ``name==version`` of each package for this interpreter and machine. The file has packages for others too."""
         lines = re.findall(r"^[A-Za-z0-9].*==.*?(?=\s+(?:\\|--hash)|$)", self.requirements.read_text(), re.MULTILINE)
         found = [Requirement(line) for line in lines]
         return [f"{one.name}{one.specifier}" for one in found if one.marker is None or one.marker.evaluate()]
 
     def digest(self, python: Version, machine: str) -> str:
-        """Return sha256 over everything that decides what is installed for this interpreter on this kind of machine."""
+        """Return the sha256 (hex) of the interpreter's version, the machine's architecture and :meth:`sources`."""
         sha = hashlib.sha256(f"{python} {machine}\n".encode())
         for file in self.sources():
             sha.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
@@ -63,26 +62,24 @@ PYTHONS = ((3, 11), (3, 12), (3, 13))
 
 
 def table(envs: Path) -> dict[str, Lock]:
-    """Return every lock of the folder ``envs`` by its name, in the order in which ``auto`` prefers them.
+    """Return every lock of the folder ``envs`` by its name, in the order of preference of ``auto``.
 
-    .ci/check_locks.py resolves each list for each of its interpreters and machines with its C library.
+    .ci/check_locks.py resolves each lock file for each of its interpreters, machines and C libraries.
     """
-    return {
-        lock.name: lock
-        for lock in (
-            Lock("cuda13", envs / "cuda13.lock", PYTHONS, ("x86_64", "aarch64"), cuda=13, driver=580, gib=12),
-            # For aarch64 the package index has only a torch without CUDA at these versions.
-            Lock("cuda12", envs / "cuda12.lock", PYTHONS, cuda=12, driver=525, gib=16),
-            Lock("cpu", envs / "cpu.lock", ((3, 11),), gib=3, shim=envs / "cpu-shim"),
-        )
-    }
+    locks = (
+        Lock("cuda13", envs / "cuda13.lock", PYTHONS, ("x86_64", "aarch64"), cuda=13, driver=580, gib=12),
+        # For aarch64 the package index has only a torch without CUDA at these versions.
+        Lock("cuda12", envs / "cuda12.lock", PYTHONS, cuda=12, driver=525, gib=16),
+        Lock("cpu", envs / "cpu.lock", ((3, 11),), gib=3, shim=envs / "cpu-shim"),
+    )
+    return {lock.name: lock for lock in locks}
 
 
 NAMES = tuple(sorted(table(Path())))
 
 
 def lacks(lock: Lock, hardware: Hardware, python: Version) -> tuple[str, ...]:
-    """Return what this lock file needs and the machine or the interpreter lacks, without :func:`misplaced`: one phrase each."""
+    """Return the requirements of this lock file that the machine or the interpreter does not meet, a phrase each."""
     found = []
     if hardware.architecture not in lock.machines:
         found.append(" or ".join(lock.machines))
@@ -91,7 +88,7 @@ def lacks(lock: Lock, hardware: Hardware, python: Version) -> tuple[str, ...]:
     if _version(hardware.glibc) < lock.glibc:
         found.append(f"glibc {_dotted(lock.glibc)} or newer")
     if lock.cuda and lock.driver and hardware.driver:
-        # The CUDA version of nvidia-smi goes first: with NVIDIA's cuda-compat an older driver supports a newer one.
+        # Prefer nvidia-smi's CUDA version: with NVIDIA's cuda-compat an older driver supports a newer CUDA.
         has, least = (hardware.cuda, lock.cuda) if hardware.cuda else (hardware.driver, lock.driver)
         if _version(has)[0] < least:
             found.append(f"NVIDIA driver {lock.driver} or newer (CUDA {lock.cuda})")
@@ -99,28 +96,28 @@ def lacks(lock: Lock, hardware: Hardware, python: Version) -> tuple[str, ...]:
 
 
 def misplaced(lock: Lock, hardware: Hardware) -> str | None:
-    """Return why a lock file that can be installed is not for this kind of machine."""
+    """Return why ``auto`` does not choose a lock file for this kind of machine; None if it may."""
     if lock.cuda and hardware.accelerator == "cpu":
         return f"is for NVIDIA GPUs (driver {lock.driver} or newer)"
     return "leaves the GPUs unused" if not lock.cuda and hardware.accelerator == "cuda" else None
 
 
 def choose(key: str, asked: str, envs: Path, hardware: Hardware, python: Version, machine: str) -> Lock:
-    """Return the lock file of the name ``asked`` if it fits; with ``auto`` the first that fits and is for this kind of machine.
+    """Return the lock file ``asked`` if it fits; with ``auto`` the first that fits and suits this kind of machine.
 
     Args:
-        key: of the configuration, for messages.
-        hardware: of the machine that will run the model.
-        python: of the interpreter that builds the environment, which becomes the environment's own.
-        machine: where it is built, as ``uname -m`` spells it.
+        key: config key, for messages.
+        hardware: the hardware of the machine that will run the model.
+        python: version of the interpreter that builds the environment and becomes its interpreter.
+        machine: architecture of the building machine, as of ``uname -m``.
 
     Raises:
-        EnvironmentRefused: none fits; names what was found, what every lock file needs, and what to do.
+        EnvironmentRefused: no lock file fits. The message lists what each one needs.
     """
     if machine != hardware.architecture:
         raise EnvironmentRefused(
             f"{key}: the environment would be built on {machine} and run on {hardware.architecture} ({hardware.host}).",
-            do="Set `build_on: job` in the cluster file: then it is built on a node of the right kind.",
+            do="Set `build_on: job` in the cluster file: then a node of the right kind builds it.",
             reason="no_lock_fits",
         )
     locks = table(envs)
@@ -144,8 +141,8 @@ def choose(key: str, asked: str, envs: Path, hardware: Hardware, python: Version
         ways.append(f"set the workflow up with another Python (rm -r .venv; make setup PYTHON=python{_dotted(min(helpful))})")
     if any("driver" in need for name in usable for need in needs[name]):
         ways.append("ask the administrators for a newer NVIDIA driver")
-    ways.append("give environments.NAME.prefix, the folder of an environment that has vLLM and runs there")
-    raise EnvironmentRefused("\n".join(rows), do=f"One of these: {'; '.join(ways)}.", reason="no_lock_fits")
+    ways.append("set environments.NAME.prefix to the folder of an environment that has vLLM and runs there")
+    raise EnvironmentRefused("\n".join(rows), do=f"Do one of these: {'; '.join(ways)}.", reason="no_lock_fits")
 
 
 def _version(text: str) -> Version:

@@ -1,1 +1,1 @@
-"""This machine: hardware, visible GPUs, addresses, free ports, the checkout and its git state."""
+"""This machine: hardware, visible GPUs, addresses, free ports, the git state of the checkout."""

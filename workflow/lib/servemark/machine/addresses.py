@@ -15,7 +15,7 @@ def choose(node: str, interfaces: Sequence[Interface], wanted: str | None, known
 
     Args:
         wanted: a name, a pattern such as ``hsn*`` (the first by name), or a network such as ``10.0.0.0/8``; None for ``known_as``.
-        known_as: the address by which the scheduler reaches the node.
+        known_as: the node's address in the scheduler.
 
     Raises:
         StageFailed: the node has no such interface.
@@ -30,11 +30,11 @@ def choose(node: str, interfaces: Sequence[Interface], wanted: str | None, known
         fitting = [i for i in ordered if fnmatch.fnmatchcase(i.name, wanted)]
     if fitting:
         return fitting[0]
-    there = ", ".join(f"{i.name} ({i.address})" for i in ordered) or "none"
-    expected = f"an interface {wanted}" if wanted else f"an interface with the address {known_as}, by which Slurm knows it"
+    found = ", ".join(f"{i.name} ({i.address})" for i in ordered) or "none"
+    expected = f"an interface {wanted}" if wanted else f"an interface with the address {known_as}, the node's address in Slurm"
     raise StageFailed(
-        f"Node {node}: expected {expected} with an IPv4 address; found {there}.",
-        do="Name the right one by `interface` in the cluster file (config/clusters/): a name, a pattern such as hsn*, or a network such as "
-        "10.0.0.0/8. `ip -br addr` on the node lists them.",
+        f"Node {node}: expected {expected}, with an IPv4 address; found {found}.",
+        do="Set `interface` in the cluster file (config/clusters/) to a name, a pattern such as hsn*, or a network such as 10.0.0.0/8. "
+        "`ip -br addr` on the node lists them.",
         reason="wrong_interface",
     )

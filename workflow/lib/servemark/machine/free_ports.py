@@ -1,23 +1,24 @@
-"""Find free ports of this machine, and keep them while their programs start."""
+"""Find free ports of this machine and keep them free for their programs."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 
 import psutil
 
-# Below Linux's default ephemeral range (32768-60999) and above the well-known ports.
+# Above the well-known ports and below Linux's default ephemeral range (32768-60999).
 PORTS = range(20000, 32000)
 CALL_S = 1.0
 
 
 def is_taken(host: str, port: int) -> bool:
-    """Return whether a program has bound this port, also one that does not listen yet, as vLLM's server while it loads.
+    """Return whether a program has bound this port, even if it does not listen yet, as vLLM's server while it loads.
 
-    Only an attempt without SO_REUSEADDR detects such a server, because vLLM sets it. That attempt also fails for 60 s after a server's
-    end (TCP_TIMEWAIT_LEN in include/net/tcp.h) over closed connections, which the kernel lists. During that time a server that loads
-    is not detected, and reports itself that the port is taken.
+    vLLM sets SO_REUSEADDR, so only a bind without it fails on a loading server. Such a bind also fails for 60 s after a server's end
+    (TCP_TIMEWAIT_LEN in include/net/tcp.h), while the kernel lists closed connections. A server that loads within these 60 s is not
+    detected.
     """
     if _binds(host, port, reuse=False):
         return False
@@ -27,21 +28,16 @@ def is_taken(host: str, port: int) -> bool:
 
 
 def find(host: str, count: int, start: int) -> list[int]:
-    """Return ``count`` free ports of ``host``, from the ``start``-th of :data:`PORTS` on and around.
-
-    A closed connection keeps each for 60 s, so that others who look get other ports.
+    """Return ``count`` free ports of ``host``; search :data:`PORTS` once around from index ``start`` and reserve each port for 60 s.
 
     Raises:
-        OSError: there are not that many.
+        OSError: fewer ports are free.
     """
-    found: list[int] = []
-    for offset in range(len(PORTS)):
-        port = PORTS[(start + offset) % len(PORTS)]
-        if _take(host, port):
-            found.append(port)
-            if len(found) == count:
-                return found
-    raise OSError(f"fewer than {count} free ports in {PORTS.start}-{PORTS.stop - 1} on {host}")
+    candidates = (PORTS[(start + offset) % len(PORTS)] for offset in range(len(PORTS)))
+    found = list(itertools.islice((port for port in candidates if _reserve(host, port)), count))
+    if len(found) < count:
+        raise OSError(f"fewer than {count} free ports in {PORTS.start}-{PORTS.stop - 1} on {host}")
+    return found
 
 
 def _binds(host: str, port: int, *, reuse: bool) -> bool:
@@ -54,25 +50,25 @@ def _binds(host: str, port: int, *, reuse: bool) -> bool:
     return True
 
 
-def _take(host: str, port: int) -> bool:
-    """Return whether the port was free, and keep it for 60 s by a closed connection (TIME_WAIT) from all without SO_REUSEADDR.
+def _reserve(host: str, port: int) -> bool:
+    """Return whether the port was free; reserve it for 60 s by a closed connection (TIME_WAIT).
 
-    Servers set the option (vLLM, Ray, the router); this module does not when it looks. No process has to hold anything. The port is
-    bound without the option, so that only one of two that look at the same time gets it, and then with it, so that servers can bind.
+    Servers (vLLM, Ray, the router) set SO_REUSEADDR and can bind the port; this module binds without it and finds the port taken. So two
+    searches at the same time get different ports, and no process has to keep a socket.
     """
-    with socket.socket() as door:
+    with socket.socket() as listener:
         try:
-            door.bind((host, port))
+            listener.bind((host, port))
         except OSError:
             return False
-        # If loopback is down, the port is free and not kept.
+        # If loopback is down, the port is free and not reserved.
         with contextlib.suppress(OSError):
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            door.listen(1)
-            door.settimeout(CALL_S)
-            with socket.create_connection(door.getsockname(), timeout=CALL_S) as caller:
-                accepted, _ = door.accept()
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.listen(1)
+            listener.settimeout(CALL_S)
+            with socket.create_connection(listener.getsockname(), timeout=CALL_S) as caller:
+                accepted, _ = listener.accept()
                 accepted.close()
-                # The side that closes first is in TIME_WAIT.
+                # The side that closes first enters TIME_WAIT.
                 caller.recv(1)
     return True

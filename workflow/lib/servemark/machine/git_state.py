@@ -1,6 +1,6 @@
-"""The git state of the checkout, noted when a run starts and copied to every attempt that it makes.
+"""The git state of the checkout: recorded when a run starts and copied to each of its attempts.
 
-The main process looks, because nodes may have no git. Nothing depends on the note, so a commit or an edit makes nothing run again.
+The main process reads it, because nodes may have no git. No rule depends on it, so a commit or an edit makes nothing run again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from servemark.records import Sources, write_atomically
 from servemark.records.inputs import GivenFile
 
 NAME = "sources.json"
-# Untracked files elsewhere, such as a configuration, are no part of the workflow.
+# Untracked files elsewhere, such as a configuration, do not count as changes.
 _PARTS = ("Snakefile", "workflow", "plugins", "envs", "profiles")
 _LISTED = 100
 _TIMEOUT_S = 20
@@ -28,10 +28,10 @@ class _GitError(Exception):
 
 
 def look(checkout: Path, configuration: Sequence[Path] = ()) -> Sources:
-    """Return a checkout's commit and changes, and the configuration files as given, relative to the current folder; never fail."""
+    """Return a checkout's commit and changes, and the text of the configuration files; without git, the reason why there are none."""
     given = tuple(_given(path) for path in configuration if path.is_file())
     try:
-        # The checkout may lie in a repository that does not contain it, such as a home directory's.
+        # The checkout may be an untracked folder in another repository, such as a home directory's.
         commit = _git(checkout, "rev-parse", "HEAD", "HEAD:./Snakefile").decode().split()[0]
         changes = {name: _content(checkout / name) for name in sorted(_changed(checkout), key=os.fsencode)}
     except _GitError as error:
@@ -49,19 +49,19 @@ def look(checkout: Path, configuration: Sequence[Path] = ()) -> Sources:
 
 
 def note(run_folder: Path, sources: Sources) -> None:
-    """Write it into the run's folder."""
+    """Write the git state into the run's folder."""
     sources.write(run_folder / NAME)
 
 
 def hand_over(run_folder: Path, attempt: Path) -> None:
-    """Copy the run's note, if there is one, into an attempt's folder."""
+    """Copy the run's git state, if it exists, into an attempt's folder."""
     path = run_folder / NAME
     if path.exists():
         write_atomically(attempt / NAME, path.read_text(encoding="utf-8"))
 
 
 def words(states: Iterable[Sources]) -> str:
-    """Return the commits, marked if the tree differed, or the reasons why there are none."""
+    """Return the commits, each with ``-dirty`` if files were changed, or the reasons why there are none."""
     found = [f"{state.commit[:12]}{'-dirty' if state.dirty else ''}" if state.commit else state.why for state in states]
     return ", ".join(dict.fromkeys(filter(None, found))) or "not recorded"
 
@@ -73,7 +73,7 @@ def _given(path: Path) -> GivenFile:
 
 
 def _changed(checkout: Path) -> set[str]:
-    """Return tracked files that differ from the commit, and untracked ones in the workflow's parts."""
+    """Return tracked files that differ from the commit, and untracked files in :data:`_PARTS`."""
     tracked = _git(checkout, "diff", "HEAD", "--name-only", "-z", "--no-renames", "--relative", "--no-ext-diff")
     untracked = _git(checkout, "ls-files", "--others", "--exclude-standard", "-z", "--", *_PARTS)
     return {os.fsdecode(name) for name in (tracked + untracked).split(b"\0") if name}

@@ -27,10 +27,10 @@ def parse_gpus(text: str, host_mib: int) -> tuple[tuple[Gpu, ...], str | None]:
     """Return GPUs and driver version from the output of :data:`QUERY` (memory in MiB).
 
     Args:
-        host_mib: the machine's memory, for a GPU without its own (GB10: nvidia-smi prints ``[N/A]``).
+        host_mib: the machine's memory, for a GPU without its own memory (GB10: nvidia-smi prints ``[N/A]``).
 
     Raises:
-        ServemarkError: nvidia-smi hides the GPU's memory, as in a container with a part of a GPU (MIG).
+        ServemarkError: nvidia-smi hides the GPU's memory, as in a container with a MIG slice.
     """
     gpus, driver = [], None
     for row in csv.reader(io.StringIO(text), skipinitialspace=True):
@@ -43,8 +43,8 @@ def parse_gpus(text: str, host_mib: int) -> tuple[tuple[Gpu, ...], str | None]:
             mib = host_mib
         else:
             raise ServemarkError(
-                f"nvidia-smi reports no memory size for {name}: {memory!r}. This usually means that a part of a GPU (MIG) was allocated.",
-                do="Allocate a whole GPU: servemark does not measure parts.",
+                f"nvidia-smi reports no memory size for {name}: {memory!r}. This usually means that a MIG slice was allocated.",
+                do="Allocate a whole GPU: servemark does not measure MIG slices.",
                 reason="gpu_part_named",
             )
         gpus.append(Gpu(name=name, memory_mib=mib, uuid=uuid))
@@ -58,7 +58,7 @@ def parse_cuda(text: str) -> str | None:
 
 
 def parse_cpu_model(text: str) -> str:
-    """Return the CPU's name from /proc/cpuinfo; Arm has no name there, only part numbers."""
+    """Return the CPU's name from /proc/cpuinfo, on Arm its part number."""
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE) or re.search(r"^CPU (part)\s*:\s*(.+)$", text, re.MULTILINE)
     if found is None:
         return platform.machine()
@@ -67,17 +67,16 @@ def parse_cpu_model(text: str) -> str:
 
 def interfaces() -> tuple[Interface, ...]:
     """Return this machine's IPv4 addresses by interface, loopback included."""
-    found = [
+    return tuple(
         Interface(name=name, address=address.address)
-        for name, addresses in psutil.net_if_addrs().items()
+        for name, addresses in sorted(psutil.net_if_addrs().items())
         for address in addresses
         if address.family == socket.AF_INET
-    ]
-    return tuple(sorted(found, key=lambda i: i.name))
+    )
 
 
 def plain(text: str) -> str:
-    """Return text without codes for colours and underlines, which nvidia-smi writes into files as well."""
+    """Return text without the terminal's codes, which nvidia-smi writes into files too."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
@@ -86,11 +85,10 @@ def _output(argv: list[str]) -> str:
 
 
 def probe() -> Hardware:
-    """Return what this machine has; of its GPUs, those that this process may use.
+    """Return this machine's hardware, with the GPUs that this process may use.
 
     Raises:
-        ServemarkError: nvidia-smi fails, as with a broken driver, or CUDA_VISIBLE_DEVICES cannot be followed
-            (:func:`servemark.machine.visible_gpus.choose`).
+        ServemarkError: nvidia-smi fails, as with a broken driver, or :func:`servemark.machine.visible_gpus.choose` refuses.
     """
     every: tuple[Gpu, ...] = ()
     driver = cuda = topology = None
@@ -101,7 +99,7 @@ def probe() -> Hardware:
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             raise ServemarkError(
                 f"nvidia-smi does not work: {error}",
-                do="Ask your administrators to repair the driver. On a machine without GPU remove nvidia-smi from the PATH.",
+                do="Ask your administrators to repair the driver. On a machine without a GPU remove nvidia-smi from the PATH.",
                 reason="nvidia_smi_failed",
             ) from None
         with contextlib.suppress(OSError, subprocess.SubprocessError):
