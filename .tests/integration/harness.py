@@ -28,7 +28,7 @@ import zstandard
 from builders.terminal import Terminal
 from servemark.records import Topology
 from servemark.supervisor import plain_names
-from servemark.variables import inherited
+from servemark.variables import passed_on
 
 ROOT = Path(__file__).parents[2]
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
@@ -142,7 +142,7 @@ class Checkout:
         output = self.path.parent / f"output-{self.path.name}-{self._runs}.txt"
         argv = [str(SNAKEMAKE), *(["--profile", "profiles/local"] if profile else []), "--configfile", "my.yaml"]
         # Nor variables of the developer's shell that would be in the ledger keys.
-        ours = inherited.deciding(os.environ, Topology(), {})
+        ours = passed_on.deciding(os.environ, Topology(), {})
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("STANDIN_", "SERVEMARK_")) and key not in ours}
         defaults = {
             "STANDIN_START_S": "0.1",

@@ -30,7 +30,7 @@ from builders.counters import requests_repeated, requests_served
 from integration.harness import ROOT, wait_until
 from servemark.environments import build as environment
 from servemark.environments import lockfiles
-from servemark.launch import api_key, command_lines, router_command_line
+from servemark.launch import command_lines
 from servemark.machine import free_ports
 from servemark.progress import Progress
 from servemark.weights.builtin import make
@@ -142,10 +142,10 @@ def server(python: str, model: str, folder: Path, *options: str, behind_router: 
         "--port",
         str(port),
     ]
-    env = {api_key.KEY: KEY, "STANDIN_START_S": "0.1", "STANDIN_TOKEN_S": "0.001", "HF_HUB_OFFLINE": "1",
+    env = {command_lines.API_KEY: KEY, "STANDIN_START_S": "0.1", "STANDIN_TOKEN_S": "0.001", "HF_HUB_OFFLINE": "1",
            "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "GLOO_SOCKET_IFNAME": "lo",
-           **command_lines.NO_PROXY, **api_key.environment({}, behind_router=behind_router)}  # fmt: skip
-    argv += [*options, *api_key.arguments()]
+           **command_lines.NO_PROXY, **command_lines.key_environment({}, behind_router=behind_router)}  # fmt: skip
+    argv += [*options, *command_lines.key_arguments()]
     with started(argv, env, folder / f"server-{port}.log", url, seconds):
         yield url
 
@@ -155,9 +155,9 @@ def router(workers: list[str], folder: Path, routing: str = "round_robin"):
     """The router with its key check; gives its address and that of its counters."""
     port, metrics = free_ports.find(HOST, 2, start=secrets.randbelow(len(free_ports.PORTS)))
     url = f"http://{HOST}:{port}"
-    argv = router_command_line.router(router_python(), workers, HOST, port, metrics, routing=routing)
-    with started(argv, router_command_line.router_environment(), folder / "router.log", url, 30):
-        assert httpx.get(url + router_command_line.DOOR_TEST, headers=RIGHT, trust_env=False).status_code == 200
+    argv = command_lines.router(router_python(), workers, HOST, port, metrics, routing=routing)
+    with started(argv, command_lines.router_environment(), folder / "router.log", url, 30):
+        assert httpx.get(url + command_lines.ROUTER_TEST_ROUTE, headers=RIGHT, trust_env=False).status_code == 200
         yield url, f"http://{HOST}:{metrics}/metrics"
 
 
@@ -317,7 +317,7 @@ def test_dead_replica_fails_its_share_of_requests(standin_python, tmp_path):
 def test_router_refuses_an_open_or_missing_replica(standin_python, tmp_path, fault):
     (port,) = free_ports.find(HOST, 1, start=secrets.randbelow(len(free_ports.PORTS)))
     url = f"http://{HOST}:{port}"
-    argv = router_command_line.router(router_python(), [url], HOST, port + 1, port + 2)
+    argv = command_lines.router(router_python(), [url], HOST, port + 1, port + 2)
     with ExitStack() as stack:
         if fault == "open":
             served_open = [standin_python, "-m", command_lines.VLLM, "serve", "m", "--host", HOST, "--port", str(port)]

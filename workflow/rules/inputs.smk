@@ -3,7 +3,7 @@
 import os
 
 from servemark.environments import lockfiles
-from servemark.variables import inherited
+from servemark.variables import passed_on
 
 
 def environment_of(wildcards):
@@ -84,7 +84,7 @@ def deployment_parameters(wildcards):
         "points": [point.model_dump(mode="json") for point in experiment.points[wildcards.deployment]],
         "trust_remote_code": experiment.config.models[deployment.model].trust_remote_code,
         "cluster": cluster and cluster.model_dump(mode="json", include={"scheduler", "variables", "modules", "interface"}),
-        "inherited": inherited.deciding(os.environ, deployment.topology.record(), given),
+        "inherited": passed_on.deciding(os.environ, deployment.topology.record(), given),
     }
 
 

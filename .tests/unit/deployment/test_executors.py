@@ -8,7 +8,7 @@ from builders.deployed import HARDWARE
 from builders.launching import NODE, executor, plan
 from servemark.deployment import executors
 from servemark.deployment.executors.base import Executor, Rank
-from servemark.launch import api_key, command_lines, compile_cache
+from servemark.launch import command_lines, compile_cache
 from servemark.records import Topology
 from servemark.records.topology import EXECUTORS
 
@@ -152,7 +152,7 @@ CPU_RAY = {
             {},
             {"NCCL_SOCKET_IFNAME": "=hsn0", "VLLM_RAY_DP_PACK_STRATEGY": "span"},
         ),
-        ({}, "cpu", {"PYTHONPATH": "/mine"}, {"PYTHONPATH": f"{api_key.DOORS}:/mine"}),
+        ({}, "cpu", {"PYTHONPATH": "/mine"}, {"PYTHONPATH": f"{command_lines.MIDDLEWARE_FOLDER}:/mine"}),
         ({}, "cpu", {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "5"}, {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "5"}),
     ],
 )
@@ -170,6 +170,6 @@ def test_the_servers_environment(tmp_path, told, topology, accelerator, variable
         "VLLM_RPC_BASE_PATH": "/tmp/scratch",
         **compile_cache.variables("/tmp/scratch/compiled", {}),
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "120",
-        "PYTHONPATH": str(api_key.DOORS),
+        "PYTHONPATH": str(command_lines.MIDDLEWARE_FOLDER),
     }
     assert env == always | command_lines.NO_PROXY | expected

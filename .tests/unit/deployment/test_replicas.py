@@ -170,7 +170,7 @@ def test_the_router_is_not_started_before_every_replica_is_ready(pair):
 
 def test_a_server_that_shows_its_metrics_to_anybody_is_not_used(deploy, monkeypatch):
     # A vLLM that does not know the middleware's option: the stand-in is started without it.
-    monkeypatch.setattr("servemark.launch.api_key.arguments", list)
+    monkeypatch.setattr("servemark.launch.command_lines.key_arguments", list)
     plain = deploy(points=1)
     ready = plain.up()
     assert ready.failure.reason == "open_door" and ready.url is None

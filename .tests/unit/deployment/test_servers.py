@@ -14,7 +14,7 @@ from builders.deployed import CONFIG, HARDWARE, stage_context
 from servemark import supervisor
 from servemark.deployment import attempts, server
 from servemark.deployment.server import Serving
-from servemark.launch import api_key
+from servemark.launch import command_lines
 from servemark.launch import compile_cache as compiled
 from servemark.nodes import allocation, port_plan
 from servemark.nodes.allocation import Allocation
@@ -91,7 +91,7 @@ def test_one_process_answers_at_the_one_address(serve):
     assert place_.argv == request.argv and request.node == "node1" and request.devices == (0, 1)
     assert request.modules == ("cuda/13",) and request.grace_s == CONFIG.timeouts.stop and request.launcher[0] == "srun"
     assert endpoint.url == f"http://10.0.0.1:{option(request.argv, '--port')}"
-    key = request.secret_env[api_key.KEY]
+    key = request.secret_env[command_lines.API_KEY]
     assert endpoint.key_file == key and Path(key).read_text() not in request.model_dump_json()
     assert "--headless" not in request.argv and "--nnodes" not in request.argv
     assert int(option(request.argv, "--port")) in first.ports

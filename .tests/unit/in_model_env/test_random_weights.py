@@ -7,15 +7,15 @@ import configparser
 import hashlib
 import os
 
-from servemark.launch import api_key, random_weights
+from servemark.launch import command_lines, random_weights
 
 RANDOM = {"load-format": random_weights.LOAD_FORMAT}
 
 
 def test_the_plugin_is_where_python_looks_beside_what_closes_the_doors():
-    closed = api_key.environment({"PYTHONPATH": "/own"})
+    closed = command_lines.key_environment({"PYTHONPATH": "/own"})
     path = random_weights.environment(RANDOM, closed)["PYTHONPATH"].split(os.pathsep)
-    assert path == [str(random_weights.FOLDER), str(api_key.DOORS), "/own"]
+    assert path == [str(random_weights.FOLDER), str(command_lines.MIDDLEWARE_FOLDER), "/own"]
 
 
 def test_a_list_of_allowed_plugins_gets_it_too():

@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from servemark.launch import api_key
+from servemark.launch import command_lines
 
 KEY = "sm-right-key"
-FILE = api_key.DOORS / "servemark_require_key.py"
+FILE = command_lines.MIDDLEWARE_FOLDER / "servemark_require_key.py"
 RIGHT = (b"authorization", f"Bearer {KEY}".encode())
 
 
@@ -25,9 +25,9 @@ def make(monkeypatch):
     spec.loader.exec_module(module)
 
     def build(key: str | None = KEY, **variables: str):
-        for name in (api_key.KEY, "SERVEMARK_HEALTH_WITHOUT_KEY"):
+        for name in (command_lines.API_KEY, "SERVEMARK_HEALTH_WITHOUT_KEY"):
             monkeypatch.delenv(name, raising=False)
-        for name, value in ({} if key is None else {api_key.KEY: key}).items() | variables.items():
+        for name, value in ({} if key is None else {command_lines.API_KEY: key}).items() | variables.items():
             monkeypatch.setenv(name, value)
         passed: list[dict] = []
 
@@ -120,7 +120,7 @@ def test_the_servers_own_start_and_stop_need_no_key(make):
 
 @pytest.mark.parametrize("key", [None, "", "  "])
 def test_without_a_key_it_does_not_load(make, key):
-    with pytest.raises(RuntimeError, match=api_key.KEY):
+    with pytest.raises(RuntimeError, match=command_lines.API_KEY):
         make(key)
 
 
@@ -145,6 +145,6 @@ def test_behind_the_router_health_alone_answers_to_anybody(make, value, scope, a
 
 
 def test_its_folder_holds_nothing_else_and_it_needs_the_standard_library_only():
-    assert [path.name for path in api_key.DOORS.glob("*.py")] == [FILE.name]
+    assert [path.name for path in command_lines.MIDDLEWARE_FOLDER.glob("*.py")] == [FILE.name]
     code = f"import sys; sys.path.insert(0, {str(FILE.parent)!r}); import servemark_require_key"
     subprocess.run([sys.executable, "-I", "-S", "-B", "-c", code], check=True)

@@ -10,7 +10,7 @@ import pytest
 from builders.deployed import planned_point
 from builders.launching import NODE, plan
 from builders.loads import UnevenPrompts, load
-from servemark.launch import api_key, command_lines, random_weights
+from servemark.launch import command_lines, random_weights
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_compiled_code_goes_where_it_is_found_again_unless_the_deployment_says_a
 def test_a_server_with_random_weights_finds_the_plugin_beside_the_doors_and_no_other_does():
     random = plan(options={"load-format": random_weights.LOAD_FORMAT}, variables={"PYTHONPATH": "/mine"})
     path = environment(random)["PYTHONPATH"]
-    assert path == f"{random_weights.FOLDER}:{api_key.DOORS}:/mine"
+    assert path == f"{random_weights.FOLDER}:{command_lines.MIDDLEWARE_FOLDER}:/mine"
     assert str(random_weights.FOLDER) not in environment(plan())["PYTHONPATH"]
 
 

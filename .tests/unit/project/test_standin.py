@@ -18,7 +18,7 @@ from builders.counters import requests_served
 from builders.standin_running import CLI, KEY, environment, server
 from servemark.diagnosis import diagnose
 from servemark.diagnosis.startup_log import StartupLog
-from servemark.launch import api_key
+from servemark.launch import command_lines
 
 
 @pytest.fixture
@@ -104,8 +104,8 @@ def test_key_guards_v1_only(python, tmp_path):
 
 
 def test_middleware_runs_before_anything_else(python, tmp_path):
-    variables = {api_key.KEY: KEY, **api_key.environment({})}
-    with server(python, tmp_path, *api_key.arguments(), **variables) as running:
+    variables = {command_lines.API_KEY: KEY, **command_lines.key_environment({})}
+    with server(python, tmp_path, *command_lines.key_arguments(), **variables) as running:
         for path in ("/metrics", "/health", "/v1/models", "/nothing"):
             refused = running.get(path)
             assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")

@@ -8,7 +8,7 @@ from builders.deployed import HARDWARE
 from builders.launching import NODE, executor, plan
 from servemark.launch import command_lines
 from servemark.records import Topology
-from servemark.variables import inherited, passed_on
+from servemark.variables import passed_on
 
 ONE, TWO = Topology(), Topology(nodes=2, tensor_parallel=2, executor="mp")
 TWO_BY_RAY = Topology(nodes=2, tensor_parallel=2, executor="ray")
@@ -39,12 +39,12 @@ DECIDE, DO_NOT = DECIDING.split(), OTHER.split()
 
 
 def taken(*names: str, topology: Topology = ONE, given: dict[str, str] | None = None) -> list[str]:
-    return list(inherited.deciding(dict.fromkeys(names, "x"), topology, given or {}))
+    return list(passed_on.deciding(dict.fromkeys(names, "x"), topology, given or {}))
 
 
 def test_what_decides_is_taken_with_its_value_and_in_order():
     env = {"UCX_TLS": "rc", "NCCL_ALGO": "Ring", "PATH": "/usr/bin", "NCCL_DEBUG": "INFO"}
-    found = inherited.deciding(env, ONE, {})
+    found = passed_on.deciding(env, ONE, {})
     assert list(found.items()) == [("NCCL_ALGO", "Ring"), ("UCX_TLS", "rc")]
 
 
@@ -59,7 +59,7 @@ def test_places_words_counts_of_snakemake_secrets_and_what_never_arrives_are_not
 
 
 def test_an_empty_value_is_none():
-    assert inherited.deciding({"LD_PRELOAD": "", "NCCL_ALGO": "Ring"}, ONE, {}) == {"NCCL_ALGO": "Ring"}
+    assert passed_on.deciding({"LD_PRELOAD": "", "NCCL_ALGO": "Ring"}, ONE, {}) == {"NCCL_ALGO": "Ring"}
 
 
 def test_what_the_configuration_gives_wins():
@@ -94,5 +94,5 @@ def test_what_is_taken_is_what_a_daemon_is_started_with(monkeypatch):
     for name in (*DECIDE, *DO_NOT):
         monkeypatch.setenv(name, "x")
     for topology in (ONE, TWO, TWO_BY_RAY):
-        found = inherited.deciding(dict.fromkeys((*DECIDE, *DO_NOT), "x"), topology, {})
+        found = passed_on.deciding(dict.fromkeys((*DECIDE, *DO_NOT), "x"), topology, {})
         assert found and found.items() <= passed_on.clean_environment().items()

@@ -20,8 +20,8 @@ from servemark.deployment.launcher import Ground
 from servemark.deployment.probe import ServerProbe, require_closed
 from servemark.diagnosis.startup_log import CONNECTING, StartupLog
 from servemark.errors import StageFailed
+from servemark.launch import command_lines
 from servemark.launch import compile_cache as compiled
-from servemark.launch import router_command_line
 from servemark.planning import all_reduce, compare_log
 from servemark.records import Cluster, Endpoint, Failure, Ready, ReplicaStartup, ServerPlace, Startup
 from servemark.supervisor.process_request import DaemonRequest
@@ -184,14 +184,14 @@ class Waiting:
         request = DaemonRequest(
             name=router.daemon,
             argv=router.argv,
-            env=router_command_line.router_environment(),
+            env=command_lines.router_environment(),
             log=str(attempt / f"{router.daemon}.log"),
             modules=self.here.plan.modules,
         )
         Ground.of(attempt).start(router.node, request)
         # Its health route tells nothing of the key, so models and a completion are asked at once.
         self._poll(attempt, router, "the router", time.monotonic(), "/v1/models")
-        require_closed(router.url + router_command_line.DOOR_TEST)
+        require_closed(router.url + command_lines.ROUTER_TEST_ROUTE)
 
     def _poll(
         self, attempt: Path, server: ServerPlace, what: str, begin: float, health: str = "/health"

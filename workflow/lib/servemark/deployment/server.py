@@ -11,7 +11,7 @@ from servemark.deployment.executors.base import Executor
 from servemark.deployment.launcher import Ground
 from servemark.errors import StageFailed
 from servemark.files import storage
-from servemark.launch import api_key, command_lines, router_command_line
+from servemark.launch import command_lines
 from servemark.launch import compile_cache as compiled
 from servemark.machine import free_ports
 from servemark.nodes import port_plan
@@ -115,7 +115,7 @@ class Serving:
                 name=daemon,
                 argv=tuple(argv),
                 env=executor.server_environment(replica, node, part.devices),
-                secret_env={api_key.KEY: str(key_file)},
+                secret_env={command_lines.API_KEY: str(key_file)},
                 log=str(ground.attempt / f"{daemon}.log"),
                 devices=part.devices,
                 modules=here.plan.modules,
@@ -130,5 +130,5 @@ class Serving:
         free, counters = port_plan.of_router(head)
         port, urls = self._published_port(head, free), [server.url for server in servers]
         python = self.here.environment.python
-        argv = router_command_line.router(python, urls, head.address, port, counters, topology.routed_engines, topology.routing)
+        argv = command_lines.router(python, urls, head.address, port, counters, topology.routed_engines, topology.routing)
         return ServerPlace(replica="", daemon=ROUTER, node=head.name, url=f"http://{head.address}:{port}", argv=tuple(argv))

@@ -110,7 +110,7 @@ def judge(found: EnvironmentCheck, hardware: Hardware) -> tuple[str, ...]:
         return (
             *on_cpu,
             f"Environment {name} is a CUDA {found.torch_cuda} build and {host} has no {'visible ' if hiding else ''}GPU. Checked: "
-            "versions, imports and options. Not checked: that its kernels load, that a tensor reaches a GPU, and that the driver is new enough.",
+            "versions, imports and options. Not checked: whether its kernels load, a tensor reaches a GPU, and the driver is new enough.",
         )
     gpus = f"{host} has {len(hardware.gpus)} x {hardware.gpus[0].name}"
     if found.vllm_platform == "cpu":

@@ -1,1 +1,1 @@
-"""Write files, and report a disk that refuses: full, read-only, private folders, folder names."""
+"""Files and folders: full and read-only disks, locks, private folders, folder names."""

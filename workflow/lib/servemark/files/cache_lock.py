@@ -1,4 +1,4 @@
-"""The lock of a part of the cache that several runs fill."""
+"""Lock files in the cache, which several runs may fill."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from servemark.files.storage import CacheClosed
 
 @contextmanager
 def held(path: Path, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Hold the lock file ``path``, whose folder is made; call ``waiting`` every second while another run holds it.
+    """Lock the file ``path`` and make its folder; call ``waiting`` every second while another run has the lock.
 
-    The kernel releases it when the process ends. Look for the finished work before: another user's cache lets us read and not lock.
+    The kernel releases the lock when the process ends. Check for finished work first: another user's cache may be readable only.
 
     Raises:
-        CacheClosed: nothing can be written there.
+        CacheClosed: the cache takes no files.
     """
     lock = FileLock(path)
     try:

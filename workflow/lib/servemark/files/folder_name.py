@@ -5,9 +5,9 @@ import sys
 
 
 def fault(folder: bytes) -> str | None:
-    """Return why the workflow cannot work below ``folder``, as a phrase; None if it can.
+    """Return why the workflow cannot run below ``folder``, as a phrase; None if it can.
 
-    Spaces, quotes and letters of any language are fine. Slurm drops backslashes in slurmstepd/fname.c (is_path_escaped).
+    Spaces, quotes and letters of any language are allowed. Slurm drops backslashes in slurmstepd/fname.c (is_path_escaped).
     """
     if b":" in folder:
         return "has a colon, which separates folders in PYTHONPATH and PATH"
@@ -23,13 +23,12 @@ def fault(folder: bytes) -> str | None:
 
 
 def refusal(folder: bytes) -> tuple[str, str] | None:
-    """Return a message for the user and what to do; None if the folder's name is fine."""
-    found = fault(folder)
-    if found is None:
+    """Return a message for the user and its remedy; None if the folder's name is allowed."""
+    if (found := fault(folder)) is None:
         return None
     return f"The name of the folder {os.fsdecode(folder)!a} {found}.", "Rename the folder, or move the checkout."
 
 
 if __name__ == "__main__":
-    if told := refusal(os.getcwdb()):
-        sys.exit(print("servemark: {}\n  what to do: {}".format(*told), file=sys.stderr) or 2)
+    if message := refusal(os.getcwdb()):
+        sys.exit(print("servemark: {}\n  what to do: {}".format(*message), file=sys.stderr) or 2)

@@ -1,8 +1,8 @@
 """Redirect cache folders if the home folder is read-only, full, of another user, or missing.
 
-Snakemake makes its source cache below ``XDG_CACHE_HOME`` (``~/.cache``) before it reads the workflow, and no option prevents that. So
-``servemark-1.dist-info`` has the Slurm executor call :func:`replace` when Snakemake imports its plugins, in jobs too. pip, Hugging Face,
-vLLM, torch and matplotlib follow the same two variables, so only these change; git, ssh and environment modules read from ``HOME``.
+Snakemake makes its source cache below ``XDG_CACHE_HOME`` (``~/.cache``) before it reads the workflow, and no option prevents that. So the
+Slurm executor calls :func:`replace` (entry point in ``servemark-1.dist-info``) when Snakemake imports its plugins, in jobs too. Only two
+variables change: pip, Hugging Face, vLLM, torch and matplotlib read both. git, ssh and environment modules use ``HOME``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from servemark.files.private import runtime_root
 
 # Default folders below the home folder.
 FOLDERS = {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config"}
-# The chosen folder. Another node does not have it, and decides again.
+# The chosen folder. Another node does not have it and chooses its own.
 VARIABLE = "SERVEMARK_HOME"
 NAME = "home"
 _PROBE_BYTES = 2**16
 
 
 def replaced(env: Mapping[str, str], private: Callable[[], Path]) -> dict[str, str]:
-    """Return ``env`` with other cache folders if the home folder takes no files; ``private`` makes their parent, only if needed."""
+    """Return ``env`` with other cache folders if the home folder takes no files. ``private`` makes their parent if needed."""
     chosen = env.get(VARIABLE)
     kept = {
         name: value for name, value in env.items() if name != VARIABLE and not (chosen and name in FOLDERS and value.startswith(chosen))
@@ -39,7 +39,7 @@ def replaced(env: Mapping[str, str], private: Callable[[], Path]) -> dict[str, s
 
 
 def replace() -> None:
-    """Apply replaced() to this process. If no folder can be made, nothing changes."""
+    """Apply :func:`replaced` to this process, unless no folder can be made."""
     try:
         env = replaced(os.environ, runtime_root)
     except (OSError, ServemarkError):
@@ -53,5 +53,5 @@ def replace() -> None:
 
 def _refuses(env: Mapping[str, str], name: str, below: str) -> bool:
     place = os.path.expanduser(env.get(name, "").strip() or os.path.join(env.get("HOME") or "~", below))
-    # It still begins with ``~`` if the user has no home folder.
+    # expanduser() keeps the ``~`` of a user without a home folder.
     return place.startswith("~") or bool(storage.probe([Path(place)], _PROBE_BYTES))

@@ -1,4 +1,4 @@
-"""Describe a failed write: file system, free space, remedy. Every message about such an OSError comes from here."""
+"""Messages about failed writes: file system, free space, remedy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REASONS = {
 }
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL = tuple(REASONS[code] for code in _FULL)
-# With less than this left a run ends within its first stages.
+# With less free space a run fails in its first stages.
 PROBE_BYTES = 2**20
 _AGAIN = "then run the same command again. Finished measurements are kept."
 _ELSEWHERE = (
@@ -33,7 +33,7 @@ _ELSEWHERE = (
 
 
 class StorageRefused(ServemarkError):
-    """A file system is full, read-only, or closed to this user."""
+    """A file system is full or read-only, or this user has no permission."""
 
     default_reason = "disk_full"
 
@@ -47,21 +47,20 @@ class CacheClosed(ServemarkError):
         why = refusal(error, place)
         super().__init__(
             f"Nothing can be written in {place}: {why.what if why else error.strerror or error}",
-            do="Name a folder that you can write: `cache` in the configuration or in the cluster file. In a cache of several users, the "
-            "first user must make it writable for the group (umask 002).",
+            do="Set `cache` (in the configuration or the cluster file) to a folder that you can write. The first user of a shared cache "
+            "must make it writable for the group (umask 002).",
         )
 
 
 def refusal(error: BaseException | None, places: Path | Sequence[Path] = (), *, needed: int | None = None) -> StorageRefused | None:
     """Return the message for a file system's OSError; None for other errors.
 
-    A permission error without a file name counts only if one of ``places`` refuses a write now: a signal or a socket can be refused too.
+    A permission error without a file name counts only if one of ``places`` refuses a write now. It may come from a signal or a socket.
 
     Args:
-        error: its own file name comes first. A failed ``write`` has none. Libraries such as safetensors have errors of their own that
-            quote the system's words.
-        places: where the write may have gone; of several, the first that refuses a write now is named.
-        needed: bytes that had to be written, if known.
+        error: an OSError, or a library's error (safetensors) that quotes one. A failed ``write`` has no file name.
+        places: possible places of the write. The message shows the first that refuses a write now.
+        needed: size of the data in bytes, if known.
     """
     if error and (not isinstance(error, OSError) or error.errno is None):
         error = stated(str(error))
@@ -81,16 +80,16 @@ def refusal(error: BaseException | None, places: Path | Sequence[Path] = (), *, 
 
 
 def stated(text: str) -> OSError | None:
-    """Return the file system's error that a program's output quotes."""
+    """Return the OSError of a file system that a program's output quotes; None without one."""
     found = next((code for code in (*_FULL, errno.EROFS) if os.strerror(code) in text), None)
     return OSError(found, os.strerror(found)) if found else None
 
 
 def probe(folders: Iterable[Path], size: int = PROBE_BYTES, *, shared: Iterable[Path] = ()) -> list[StorageRefused]:
-    """Write ``size`` bytes into each folder, or its nearest existing parent; return one refusal a file system.
+    """Write ``size`` bytes into each folder, or its nearest existing parent; return one refusal for each file system.
 
     Args:
-        shared: folders that others may fill. These count only if they are full: files in a read-only one can still be used.
+        shared: folders that may be read-only, because other users fill them. These count only if they are full.
     """
     found: dict[tuple[str, Path], StorageRefused] = {}
     for folder, counts in [*((one, tuple(REASONS.values())) for one in folders), *((one, FULL) for one in shared)]:
@@ -108,7 +107,7 @@ def require(*folders: Path, shared: Iterable[Path] = ()) -> None:
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Give an OSError of a write, which has no file name, the name of ``path``."""
+    """Add the name ``path`` to an OSError of a write, which has no file name."""
     try:
         yield
     except OSError as error:
@@ -137,7 +136,7 @@ def mount_point(path: Path) -> Path:
 
 
 def existing(path: Path) -> Path:
-    """Return ``path`` as an absolute one, or its nearest parent that exists."""
+    """Return the absolute path of ``path``, or of its nearest existing parent."""
     place = Path(os.path.realpath(path))
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
@@ -145,7 +144,7 @@ def existing(path: Path) -> Path:
 
 
 def size(count: int) -> str:
-    """Return bytes for people: ``15.3 GiB``."""
+    """Return a number of bytes with a unit, such as ``15.3 GiB``."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= factor:
             return f"{count / factor:,.1f} {unit}"
@@ -153,7 +152,7 @@ def size(count: int) -> str:
 
 
 def free_words(path: Path) -> str:
-    """Return ``the file system MOUNT has 1.0 GiB of 20.0 GiB free``, and whether no inode is left."""
+    """Return ``the file system MOUNT has 1.0 GiB of 20.0 GiB free``, with a phrase if no inode is left."""
     mount = mount_point(path)
     try:
         state = os.statvfs(mount)
@@ -164,18 +163,18 @@ def free_words(path: Path) -> str:
 
 
 def _words(reason: str, path: Path | None, needed: int | None) -> tuple[str, str]:
-    """Return what happened, and what to do."""
+    """Return the message and its remedy."""
     if path is None:
-        return f"A file system refuses a write ({reason}).", f"Look at `df -h`, free space, {_AGAIN} {_ELSEWHERE}"
+        return f"A file system refuses a write ({reason}).", f"Run `df -h`, free space, {_AGAIN} {_ELSEWHERE}"
     mount, asked = mount_point(path), f" {size(needed)} are needed." if needed else ""
     if reason == "disk_full":
         what, do = f"No space is left to write {path}: {free_words(path)}.{asked}", f"Free space on {mount}"
     elif reason == "quota_exceeded":
-        what = f"Your disk quota does not allow to write {path}; {free_words(path)}.{asked}"
+        what = f"Your disk quota is used up, so {path} cannot be written; {free_words(path)}.{asked}"
         do = "Remove files there or ask your administrators for a larger quota"
     elif reason == "read_only":
         what = f"The file system {mount} is read-only; {path} cannot be written."
-        do = f"See `findmnt {mount}`; ask your administrators why (a kernel does this after a disk error)"
+        do = f"Run `findmnt {mount}` and ask your administrators for the cause (Linux does this after a disk error)"
     else:
         place = existing(path)
         what = f"Permission denied for {path}: this process runs as user {os.geteuid()}"
@@ -183,12 +182,12 @@ def _words(reason: str, path: Path | None, needed: int | None) -> tuple[str, str
             state = place.lstat()
             what += f"; {place} belongs to user {state.st_uid}, group {state.st_gid}, with mode {state.st_mode & 0o7777:04o}"
         what += "."
-        do = "Change its owner or mode, or name another place"
+        do = "Change its owner or mode, or set another folder"
     return what, f"{do}, {_AGAIN} {_ELSEWHERE}"
 
 
 def _refusing(places: Sequence[Path], reason: str) -> Path | None:
-    """Return the first place that refuses a write now. If none does: the first place, or None for a permission error."""
+    """Return the first place that refuses a write now, else the first place, or None for a permission error."""
     failed = ((place, error) for place in places if (error := _try(place, PROBE_BYTES)))
     if reason == _NOT_PERMITTED:
         return next((place for place, error in failed if REASONS.get(error.errno or 0) == reason), None)
@@ -198,7 +197,7 @@ def _refusing(places: Sequence[Path], reason: str) -> Path | None:
 def _try(folder: Path, size: int) -> OSError | None:
     place = existing(folder)
     try:
-        # No name, so nothing is left when this process is killed.
+        # A file without a name leaves nothing if this process is killed.
         with tempfile.TemporaryFile(dir=place if place.is_dir() else place.parent) as stream:
             stream.write(bytes(size))
             stream.flush()

@@ -1,1 +1,1 @@
-"""Build every command line and process environment. Nothing here starts a process."""
+"""Command lines and process environments. Nothing here starts a process."""

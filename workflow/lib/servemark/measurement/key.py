@@ -6,7 +6,7 @@
   unless they have their default
 * options: the server's options, as ``--name`` spells them (kebab case, without dashes in front), in any order
 * variables: the server's environment variables, wherever a value comes from. The deployment's own take precedence over the cluster's, and
-  these over inherited ones that decide results (``servemark.variables.inherited``)
+  these over inherited ones that decide results (``servemark.variables.passed_on``)
 * modules: what ``module load`` loads (the fabric's NCCL plugin, a compiler), in this order
 * interface: the configured network between nodes if there is more than one node; else None
 * hardware: accelerator; GPU names and memory, sorted; driver; CPU model and logical count; architecture

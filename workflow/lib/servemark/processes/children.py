@@ -1,4 +1,4 @@
-"""Children that cannot outlive us: started in their own sessions, ended with all that they started. Linux only."""
+"""Child processes that end with this process: each in its own session, ended with all its descendants. Linux only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from servemark.processes.identity import Identity, die_with_parent
 
 
 def start_child(argv: Sequence[str], *, log: Path, env: Mapping[str, str], leash: bool = False) -> subprocess.Popen[bytes]:
-    """Start a process in its own session that dies when this *thread* dies (PR_SET_PDEATHSIG, prctl(2)); ``log`` gets its output.
+    """Start a process in its own session; the kernel kills it when this *thread* ends (PR_SET_PDEATHSIG, prctl(2)).
 
     Args:
         leash: give it a pipe as standard input; when the pipe ends, we are gone or want the child's end.
@@ -37,16 +37,19 @@ def start_child(argv: Sequence[str], *, log: Path, env: Mapping[str, str], leash
 
 
 def end_group(child: subprocess.Popen[bytes], grace_s: float = 3.0) -> None:
-    """End a child started by :func:`start_child` with all that it started: TERM, grace, KILL."""
+    """End a child of :func:`start_child` and its descendants: SIGTERM, ``grace_s`` seconds, SIGKILL."""
     tree = identity.descendants(child.pid)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGTERM)
+    _signal_group(child.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(grace_s)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
+    _signal_group(child.pid, signal.SIGKILL)
     identity.signal_all(tree, signal.SIGKILL)
     child.wait()
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
 
 
 class LifelineWatch:
@@ -78,14 +81,13 @@ class LifelineWatch:
             children = list(self._children)
         for pid in children:
             identity.signal_all(identity.descendants(pid), signal.SIGKILL)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+            _signal_group(pid, signal.SIGKILL)
         os._exit(130)
 
 
 @dataclass(frozen=True)
 class ToolResult:
-    """How a short-lived tool ended. ``exit_code`` is negative for a signal; ``stopped``: why we ended it, if we did."""
+    """The end of a tool. ``exit_code`` is negative for a signal; ``stopped`` is the reason if :func:`run_tool` ended it."""
 
     exit_code: int
     seconds: float
@@ -106,7 +108,7 @@ def run_tool(
     """Run a short-lived tool to its end. It dies with us and with the lifeline.
 
     Args:
-        check: called every ``interval_s``; if it returns a text, the tool is ended with this text as ``stopped``.
+        check: called every ``interval_s``; if it returns a text, run_tool ends the tool with this text as ``stopped``.
     """
     begin = time.monotonic()
     child = start_child(argv, log=log, env=env, leash=leash)
@@ -132,15 +134,15 @@ def run_tool(
 
 
 def reaped() -> Iterator[tuple[int, int]]:
-    """Collect ended children, adopted ones included; yield id and wait status of each."""
+    """Collect ended children, adopted ones included; yield process id and wait status of each."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             yield ended
 
 
 def python_path() -> dict[str, str]:
-    """Return the variable by which a child of our interpreter finds servemark and the Slurm executor.
+    """Return the variable by which a child of this interpreter finds servemark and the Slurm executor.
 
-    ``servemark.pth`` is not enough: its relative lines lead nowhere if the interpreter is named by the link ``.snakemake/interpreter``.
+    The relative lines of ``servemark.pth`` do not work for an interpreter started by the link ``.snakemake/interpreter``.
     """
     return {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), str(Path(plugin.__path__[0]).parent)])}

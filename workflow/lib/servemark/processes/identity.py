@@ -1,6 +1,6 @@
 """Processes: which are alive, which one we work for (the lifeline), which belong to an attempt. Linux only.
 
-A process is named by its id *and* its start time, so that a reused id is never mistaken for the old process.
+A process is identified by its id *and* its start time, because Linux reuses ids.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def host() -> str:
-    """Return this machine's name: process ids mean something only together with it."""
+    """Return this machine's name. A process id is valid only together with it."""
     return socket.gethostname()
 
 
 def here() -> str:
-    """Return this node's name: the scheduler's, or the host's."""
+    """Return this node's name in the scheduler, else the host name."""
     return os.environ.get("SLURMD_NODENAME") or host()
 
 
@@ -48,7 +48,7 @@ class Identity:
     def of(cls, pid: int) -> Identity | None:
         """Return the identity of a living process; None if there is none.
 
-        A zombie with threads lives: its first thread has ended and the others still hold its memory, also a GPU's.
+        A zombie with threads counts as living: its first thread has ended, and the others still use its memory, also on a GPU.
         """
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -58,7 +58,7 @@ class Identity:
 
     @classmethod
     def parse(cls, text: str) -> Identity:
-        """Read ``PID:START@HOST``, the form that ``str`` gives."""
+        """Parse ``PID:START@HOST``, the form of ``str``."""
         process, _, where = text.partition("@")
         pid, start = process.split(":")
         return cls(int(pid), int(start), where)
@@ -68,16 +68,16 @@ class Identity:
 
     @property
     def here(self) -> bool:
-        """Whether it is, or was, a process of this machine. Those of another one are not visible here."""
+        """Whether this is or was a process of this machine. Processes of other machines are not visible here."""
         return self.host == host()
 
     @property
     def alive(self) -> bool:
-        """Whether this very process still runs on this machine."""
+        """Whether this process runs on this machine."""
         return Identity.of(self.pid) == self
 
     def signal(self, number: int) -> None:
-        """Send a signal, but only to this very process."""
+        """Send a signal, unless the process has ended and another one has its id."""
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -113,12 +113,12 @@ def _exported_lifeline() -> Identity | None:
 
 
 def become_subreaper() -> None:
-    """Adopt orphaned descendants, so that a daemon that detaches itself is still found and ended."""
+    """Adopt orphaned descendants, so that :func:`descendants` includes daemons that detach themselves."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent() -> None:
-    """Have this process killed when the thread that started it ends (prctl(2)); for the ``preexec_fn`` of a child."""
+    """Have the kernel kill this process when the thread that started it ends (prctl(2)); for the ``preexec_fn`` of a child."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -136,22 +136,22 @@ def _running(process: psutil.Process) -> bool:
 
 
 def signal_all(processes: Iterable[psutil.Process], number: int) -> None:
-    """Signal each process unless another one has its id by now."""
+    """Signal each process, unless it has ended and another one has its id."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             process.send_signal(number)
 
 
 def mark(attempt: Path) -> dict[str, str]:
-    """Return the variable of all processes of an attempt: an absolute path, because attempts of other checkouts have the same names."""
+    """Return the variable of all processes of an attempt. Its path is absolute, because other checkouts have attempts of the same name."""
     return {MARK_VARIABLE: str(attempt.absolute())}
 
 
 def marked(*folders: Path, but: Path | None = None) -> list[psutil.Process]:
-    """Return our processes on this machine that belong to an attempt in one of ``folders``, except those of the attempt ``but``.
+    """Return this user's processes on this machine that belong to an attempt in one of ``folders``, except those of ``but``.
 
-    They carry the attempt's mark in their environment, or write their output below its folder: vLLM and Ray rename their processes,
-    which overwrites the environment that the kernel shows.
+    They have the variable of :func:`mark`, or write their output below the attempt's folder. vLLM and Ray rename their processes, which
+    overwrites the environment in /proc.
     """
     roots = tuple(f"{folder.absolute()}/" for folder in folders)
     spared = (f"{but.absolute()}/",) if but else ()
@@ -173,7 +173,7 @@ def _mark_of(entry: Path) -> list[str]:
 
 
 def describe(process: psutil.Process) -> str:
-    """Return one line for messages: id and the first 80 characters of the command."""
+    """Return a process id and the first 80 characters of the command, for messages."""
     try:
         return f"{process.pid} {' '.join(process.cmdline())[:80] or process.name()}"
     except psutil.Error:
@@ -181,7 +181,7 @@ def describe(process: psutil.Process) -> str:
 
 
 def wait_for_end(watched: Identity, timeout_s: float = math.inf) -> bool:
-    """Block until the process has ended (True) or the time is up (False)."""
+    """Block until the process has ended (True) or the time is over (False)."""
     deadline = time.monotonic() + timeout_s
     while watched.alive:
         if time.monotonic() > deadline:

@@ -1,7 +1,7 @@
-"""POSIX shared memory that killed servers leave in /dev/shm: noted while they live, removed after their end.
+"""POSIX shared memory that killed servers leave in /dev/shm: recorded while they run, removed after their end.
 
-Killed processes of vLLM, NCCL and Python leave memory that nobody frees, and names that can keep a later server from starting (vLLM's
-CPU ranks name theirs by a port). Such a file does not name its owner.
+Killed processes of vLLM, NCCL and Python leave memory that nobody frees. The name of a file can keep a later server from starting (vLLM's
+ranks on CPUs use a port as name), and it does not show the file's owner.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 from servemark.processes import identity
 
 FOLDER = "/dev/shm"
-# Reading the mappings of a server's processes takes some 10 ms. Segments are made while servers start: young trees are read more often.
+# Reading the mappings of a server's processes takes some 10 ms. Servers make segments at their start, so the first intervals are short.
 SOONEST_S, EVERY_S = 1.0, 10.0
-# In a scratch folder, for the next attempt, if the process that noted the segments was killed too.
+# A file in the scratch folder, for the next attempt, in case the recording process is killed too.
 NOTE = ".shared-memory"
 
 
 class Segments:
-    """Inode by name of the segments that descendants of this process have mapped; noted below the folder ``scratch`` as well."""
+    """Inode by name of the segments that descendants of this process have mapped; also recorded in the folder ``scratch``."""
 
     def __init__(self, scratch: Path | None):
         self._scratch = scratch
@@ -30,7 +30,7 @@ class Segments:
         self.found: dict[str, int] = {}
 
     def look(self, *, now: bool = False) -> None:
-        """Note what is mapped: ``now``, or after a tenth of the time so far, within :data:`SOONEST_S` and :data:`EVERY_S`."""
+        """Record the mapped segments ``now``, or if a tenth of the run time, at least SOONEST_S and at most EVERY_S, has passed."""
         clock = time.monotonic()
         if not now and clock < self._next:
             return
@@ -39,21 +39,21 @@ class Segments:
         for process in identity.descendants(os.getpid()):
             self.found |= mapped(process.pid)
         if self._scratch and len(self.found) > known:
-            # Not write_atomically: it would make a folder again that another process has just removed.
+            # Not write_atomically: it would make the folder again if another process has just removed it.
             with contextlib.suppress(OSError):
                 text = "".join(f"{inode} {name}\n" for name, inode in sorted(self.found.items()))
                 (self._scratch / f"{NOTE}.{os.getpid()}").write_text(text, errors="surrogateescape")
 
     def remove(self) -> tuple[str, ...]:
-        """Remove those that are left after the tree's end; return their names."""
+        """Remove the segments that remain after the end of the processes; return their names."""
         return _remove(self.found)
 
 
 def mapped(pid: int) -> dict[str, int]:
-    """Return the inode by name of the segments and semaphores that a process has mapped and that still have a name.
+    """Return the inode by name of the existing segments and semaphores that a process has mapped.
 
-    glibc's sem_open makes a semaphore under a temporary name, maps it, and links it to its own name. So its maker has a deleted name
-    mapped, and the semaphore is found by its inode.
+    glibc's sem_open makes a semaphore under a temporary name, maps it, and links it to its final name. The maps file of that process
+    shows a deleted name, so this function finds the semaphore by its inode.
     """
     found, deleted = {}, set()
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", errors="surrogateescape") as lines:
@@ -73,7 +73,7 @@ def mapped(pid: int) -> dict[str, int]:
 
 
 def remove_noted(scratch: Path) -> tuple[str, ...]:
-    """Remove the segments noted in a scratch folder whose processes have ended; return their names."""
+    """Remove the segments recorded in a scratch folder, whose processes have ended; return their names."""
     found: dict[str, int] = {}
     for note in scratch.glob(f"{NOTE}.*"):
         with contextlib.suppress(OSError, ValueError):
@@ -89,7 +89,7 @@ def _remove(segments: dict[str, int]) -> tuple[str, ...]:
         path = Path(FOLDER, name)
         with contextlib.suppress(OSError):
             status = path.lstat()
-            # A file of that name made since is another one.
+            # Not a newer file of the same name.
             if (status.st_ino, status.st_uid) == (inode, os.getuid()):
                 path.unlink()
                 removed.append(name)

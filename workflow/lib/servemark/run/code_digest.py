@@ -21,7 +21,7 @@ _SURROUNDINGS = "run progress errors files processes supervisor deployment.conte
 _CONFIGURATION = "config"
 # Starting and watching a deployment: new code does not change what its records report.
 _LIVE_DEPLOYMENT = (
-    "launch.command_lines launch.router_command_line launch.api_key nodes machine.addresses deployment.attempts deployment.launcher "
+    "launch.command_lines nodes machine.network deployment.attempts deployment.launcher "
     "deployment.executors deployment.server deployment.watch"
 )
 # Downloading a model's files, which are compared with the hub's digests.

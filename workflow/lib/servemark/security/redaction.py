@@ -1,4 +1,4 @@
-"""Replace secrets in text. Do it before you cut the text: half of a secret is not recognised."""
+"""Replace secrets in text. Redact before truncating: half of a secret is not recognised."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from servemark.security.secret_scan import PATTERNS, SecretPattern, literals
 
 _WHOLE = (
-    # A whole key, not only the line that the archive's scanner looks for.
+    # The whole key, not only its first line as in PATTERNS.
     SecretPattern(
         "private key",
         (b"PRIVATE KEY",),

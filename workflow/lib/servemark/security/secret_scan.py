@@ -1,7 +1,7 @@
-"""Find secrets in files: by shape, by known text, and by a name that announces one.
+"""Find secrets in files: by shape, by known text, and by the name in front of a value.
 
-Text only: compressed parts (Parquet) are not searched; the archive has the same table as CSV. A known text is also searched as JSON,
-HTML, URLs, shells and Python write it. Base64 is searched only in the header ``Authorization: Basic``, which has a pattern.
+The scan reads text only. It does not read compressed parts (Parquet); the archive has the same table as CSV. It searches a known text also
+as JSON, HTML, URLs, shells and Python write it. It finds Base64 only in the header ``Authorization: Basic``.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from urllib.parse import quote, quote_plus
 from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 KEY_PREFIX = "servemark_key_"
-"""Beginning of every API key and Ray token: found in a log even if the key's file is gone."""
+"""Beginning of every API key and Ray token, so that the scan finds a key whose file was removed."""
 SHORTEST = 8
-"""Characters of a variable's value that is searched literally; shorter ones occur by chance."""
+"""Minimum number of characters of a variable's value for a literal search. Shorter values occur by chance."""
 CHUNK = 1 << 20
-# A secret cut by a chunk's end is found in the next window, which begins this many bytes earlier.
+# Each window begins this many bytes before its chunk, so that a secret at the end of a chunk is found.
 OVERLAP = 1 << 14
 # A path, a placeholder, or a masked value.
 _NO_VALUE = re.compile(rb"[/~$<{(%.]|.*\*\*\*")
@@ -34,8 +34,8 @@ class SecretPattern:
     """A kind of secret.
 
     Attributes:
-        needles: the regex can match only where one of them is; they are much faster to find.
-        accept: whether a match is a secret.
+        needles: texts of which a match contains at least one. A search for them is much faster than the regex.
+        accept: return whether a match is a secret.
     """
 
     name: str
@@ -48,11 +48,11 @@ class SecretPattern:
             yield from filter(self.accept, self.regex.finditer(data, start))
 
     def find(self, data: bytes, start: int = 0) -> int | None:
-        """Return the position of the first one at or after ``start``."""
+        """Return the position of the first secret at or after ``start``."""
         return next((match.start() for match in self._matches(data, start)), None)
 
     def replace(self, data: bytes, by: bytes) -> tuple[bytes, int]:
-        """Return ``data`` with ``by`` in place of every one, and their number; the name that announces one stays."""
+        """Return ``data`` with ``by`` in place of every secret, and their number. The name in front of a value stays."""
         group = "value" if "value" in self.regex.groupindex else 0
         parts, end = [], 0
         for match in self._matches(data):
@@ -66,14 +66,14 @@ def _pattern(name: str, needles: tuple[bytes, ...], regex: bytes, *accept: Calla
 
 
 def _announced(match: re.Match[bytes]) -> bool:
-    """Return whether a name announces a secret and its value could be one: not a path, a word or a number."""
+    """Return whether the name suggests a secret and the value is no path, word or number."""
     name, value = match["name"].decode(), match["value"]
     words = re.split(r"[^A-Z]+", name.upper())
     return (
         looks_secret(name)
         and words[-1] not in _PATH_WORDS
         and not _NO_VALUE.match(value)
-        # A relative path; what is random has capitals as well.
+        # A relative path. Random text has capitals too.
         and not (b"/" in value and value == value.lower())
         and re.search(rb"[0-9]", value) is not None
         and re.search(rb"[A-Za-z]", value) is not None
@@ -124,7 +124,7 @@ PATTERNS = (
 
 
 def literals(secrets: Mapping[str, str]) -> Iterator[SecretPattern]:
-    """Yield patterns for known texts (each text -> its kind), as they are and as other formats write them; skip blank ones."""
+    """Yield patterns for known texts (text -> kind) in the forms of several formats; skip blank texts."""
     for text, kind in secrets.items():
         secret = text.strip()
         forms = {
@@ -143,7 +143,7 @@ def literals(secrets: Mapping[str, str]) -> Iterator[SecretPattern]:
 
 
 def of_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of variables that are named like secrets -> their kind; leave out paths and short values."""
+    """Return the values of variables with a secret's name (value -> kind), without paths and short values."""
     found = {}
     for name, value in environ.items():
         text = value.strip()
@@ -162,7 +162,7 @@ class Found:
 
 
 def scan(stream: IO[bytes], patterns: Sequence[SecretPattern], see: Callable[[bytes], object]) -> Found | None:
-    """Return the first secret in a stream, read once in bounded memory; ``see`` gets each chunk."""
+    """Return the first secret in a stream. Read it once, in bounded memory, and call ``see`` with each chunk."""
     size, lines, window = 0, 1, b""
     while chunk := stream.read(CHUNK):
         see(chunk)
@@ -170,7 +170,7 @@ def scan(stream: IO[bytes], patterns: Sequence[SecretPattern], see: Callable[[by
         tail = window[-OVERLAP:]
         lines += window.count(b"\n", 0, len(window) - len(tail))
         window = tail + chunk
-        # From 1: a look-behind needs the byte before.
+        # From 1, because a look-behind needs the byte before.
         if found := search(window, 1 if size > len(window) else 0, patterns):
             kind, position = found
             return Found(kind, lines + window.count(b"\n", 0, position))

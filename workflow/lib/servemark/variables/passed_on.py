@@ -1,20 +1,27 @@
-"""Which environment variables another interpreter gets from this process."""
+"""Environment variables that another interpreter gets from this process, and those that decide a server's speed or output.
+
+Sites set some of these in modules on purpose (fabric plugins), so servers get them. Plan, ledger key and report contain them, so that a
+server with them and one without have different ledger keys. They are read from the environment of the main process, which local stages
+and jobs inherit (``submit.exported`` of the Slurm executor). servemark does not detect variables that a node adds: by a scheduler's prolog,
+by a login shell's profile before ``modules`` are loaded, and in files that libraries read (``~/.nccl.conf``).
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 
+from servemark.records import Topology
 from servemark.variables import table
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return our environment without variables that mislead another interpreter or hold credentials (``table.TABLE``), plus ``extra``."""
+    """Return this process's environment without misleading variables and credentials (``table.TABLE``), plus ``extra``."""
     return {**handed_on(os.environ), **(extra or {})}
 
 
 def with_tools_of(program: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Return ``env`` with the folder of ``program`` first in PATH, as an activated environment has it; unchanged for a bare name."""
+    """Return ``env`` with the folder of ``program`` first in PATH, as in an activated environment; unchanged for a bare name."""
     folder = os.path.dirname(program)
     return {**env, "PATH": f"{folder}:{env.get('PATH', os.defpath)}"} if os.path.isabs(program) else dict(env)
 
@@ -22,3 +29,27 @@ def with_tools_of(program: str, env: Mapping[str, str]) -> dict[str, str]:
 def handed_on(env: Mapping[str, str]) -> dict[str, str]:
     """Return the part of an environment that :func:`clean_environment` passes on."""
     return {name: value for name, value in env.items() if table.row(name).server}
+
+
+def deciding(env: Mapping[str, str], topology: Topology, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the inherited variables that decide a server's speed or output, without empty ones and secrets.
+
+    Args:
+        given: variables of the cluster and the deployment. They take precedence and are in the ledger key already.
+    """
+    return {
+        name: value
+        for name, value in sorted(handed_on(env).items())
+        if value and name not in given and table.in_key_if_inherited(name) and _reaches(name, topology)
+    }
+
+
+def _reaches(name: str, topology: Topology) -> bool:
+    """Return whether a server uses the inherited value: ``launch.server_environment`` sets some names itself.
+
+    It sets NCCL's interface for each server, but an executor that copies variables gives the ranks the inherited one. LD_LIBRARY_PATH leads
+    NCCL to the network's plugin, which only ranks on several nodes use.
+    """
+    if name == "NCCL_SOCKET_IFNAME":
+        return topology.traits.copies_variables
+    return topology.nodes > 1 if name == "LD_LIBRARY_PATH" else name != "GLOO_SOCKET_IFNAME"

@@ -1,4 +1,4 @@
-"""The one table of environment variables, or of families of them.
+"""The one table of environment variables and families of variables.
 
 To add a variable or a family, add it to one row. The first row that matches a name applies.
 
@@ -11,8 +11,8 @@ inherited  the ledger key also holds the value if the server gets it from that e
 refused    the configuration may not set it
 =========  ==========================================================================================================
 
-A name that suggests a secret (``secret_names`` of the Slurm executor) is refused in the configuration, never part of the ledger key, and
-not exported to jobs.
+A name that suggests a secret (``secret_names`` of the Slurm executor) is refused in the configuration, and is neither in the ledger key nor
+exported to jobs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 @dataclass(frozen=True)
 class Row:
-    """Variables that are treated alike. The columns are those of the module's table.
+    """Variables with the same columns (see the module's table).
 
     Attributes:
         names: patterns as of fnmatch(3).
         refused: why the configuration may not set them; None if it may.
-        unless: a value that is not refused.
+        unless: a value that the configuration may set.
     """
 
     names: tuple[str, ...]
@@ -51,7 +51,7 @@ _ADDRESSES = (
 
 # From the sources of vLLM (0.32.0) and torch (2.13), and the manuals of the libraries that they load.
 _FAMILIES = (
-    # How ranks reach each other: NCCL's list of variables, its plugins, Gloo (torch.distributed), UCX, libfabric (fi_*(7)), verbs.
+    # Communication of ranks: NCCL's list of variables, its plugins, Gloo (torch.distributed), UCX, libfabric (fi_*(7)), verbs.
     "NCCL_", "RCCL_", "OFI_NCCL_", "GLOO_", "CCL_", "UCX_", "UCC_", "FI_", "PSM2_", "PSM3_", "MLX5_", "IBV_", "RDMAV_", "NVSHMEM_", "RAY_",
     # CUDA's programming guide (environment variables), cuBLAS, cuDNN, what compiles kernels; the same of ROCm.
     "CUDA_", "CUBLAS_", "CUBLASLT_", "CUDNN_", "CUTLASS_", "CUTE_DSL_", "NVCC_", "HIP_", "HSA_", "ROCBLAS_", "HIPBLASLT_", "MIOPEN_",
@@ -64,52 +64,49 @@ _FAMILIES = (
 
 TABLE: tuple[Row, ...] = (
     Row(("CUDA_VISIBLE_DEVICES",), server=True, key=True, inherited=False, refused=
-        "servemark gives each server its share of the GPUs and would set another value; on one machine export it in "
-        "the shell that starts snakemake, in a job the scheduler sets it"),
-    # The Rust front end gets all arguments of `vllm serve` (vllm/v1/utils.py, RustFrontendProcessManager, 0.25.1 and 0.32.0). That of
-    # 0.25.1 ends with exit code 2 and "not implemented in Rust frontend yet: middleware" (tried), when engines are already being started;
-    # later sources have the same text (rust/src/cmd/src/cli/unsupported.rs). Its own check of an API key leaves /health, /metrics,
-    # /tokenize, /load and all routes outside of three prefixes open (rust/src/server/src/middleware/auth.rs).
+        "servemark sets it for each server to its share of the GPUs. On one machine export it in the shell that starts snakemake; "
+        "in a job the scheduler sets it"),
+    # The Rust front end gets all arguments of `vllm serve` (vllm/v1/utils.py, RustFrontendProcessManager, 0.25.1 and 0.32.0). In 0.25.1 it
+    # exits with code 2 and "not implemented in Rust frontend yet: middleware" (tried), while engines start. Later sources have the same
+    # text (rust/src/cmd/src/cli/unsupported.rs). Its own check of an API key covers three prefixes (rust/src/server/.../auth.rs).
     Row(("VLLM_USE_RUST_FRONTEND",), server=False, key=True, inherited=False, unless="0", refused=
-        "vLLM's Rust front end does not run the middleware by which every route asks for the deployment's key, and "
-        "ends when it is given one; its own check of a key leaves routes outside of /v1, /v2 and /inference open. Remove the variable: the "
-        "Python front end, vLLM's default, serves then"),
-    # Paths of the workflow's own interpreter. Thread counts, because Snakemake sets them to a rule's `threads`, which would hold a whole
-    # server to one core. The folder of a vocabulary is right for one version of vLLM and harmful for another.
+        "vLLM's Rust front end exits if it gets the middleware that requires the API key on every route. Its own check covers only "
+        "/v1, /v2 and /inference. Remove the variable to use the Python front end, vLLM's default"),
+    # Paths of the workflow's own interpreter. Thread counts: Snakemake sets them to a rule's `threads`, which would limit a server to one
+    # core. The folder of a vocabulary fits one version of vLLM only.
     Row(("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "RAY_AUTH_MODE", "OMP_NUM_THREADS", "GOTO_NUM_THREADS",
          "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS", "TIKTOKEN_ENCODINGS_BASE"),
         server=False, key=True, inherited=False),
     # Credentials: vLLM copies HF_* to every Ray worker.
     Row(("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY", "SERVEMARK_API_KEY", "OPENAI_API_KEY", "RAY_ADDRESS", "RAY_AUTH_TOKEN",
          "RAY_AUTH_TOKEN_PATH"), server=False, key=False, inherited=False),
-    # Paths, and names that look like one, which choose the NCCL, the kernels or the rings in use.
+    # Paths, and names like paths, that select the NCCL, the kernels or the rings in use.
     Row(("LD_LIBRARY_PATH", "LD_PRELOAD", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE", "NCCL_TUNER_CONFIG_PATH"),
         server=True, key=True, inherited=True),
     Row(("VLLM_NCCL_SO_PATH", "VLLM_CUDART_SO_PATH", "VLLM_CUDA_COMPATIBILITY_PATH", "VLLM_RUST_FRONTEND_PATH",
          "VLLM_MODEL_REDIRECT_PATH", "VLLM_TUNED_CONFIG_FOLDER"), server=False, key=True, inherited=False),
     Row(("CUDA_HOME",), server=True, key=True, inherited=False),
-    # Places, addresses, a job's identity, secrets.
+    # Folders, addresses, a job's identity, secrets.
     Row(_ADDRESSES, server=True, key=False, inherited=False),
     # Kernels of another GPU; checks of every collective (DETAIL); assertions compiled into kernels.
     Row(("HSA_OVERRIDE_GFX_VERSION", "TORCH_DISTRIBUTED_DEBUG", "TRITON_DEBUG"), server=True, key=True, inherited=True),
-    # Other variables of vLLM stand in the configuration, where the ledger key and the report have them.
+    # Set vLLM's other variables in the configuration: then ledger key and report contain them.
     Row(("VLLM_*",), server=False, key=True, inherited=False),
-    # What is printed, and what only a monitor or a person reads; more places; which GPUs, because the key has what they are.
+    # Output for monitors and people; more folders; the choice of GPUs, because the ledger key has their names.
     Row(("*_DEBUG", "NCCL_DEBUG_*", "*_LOG*", "*_VERBOSE*", "*_VERBOSITY*", "*_PRINT_*", "*_DISPLAY_*", "*_STACKTRACES", "*_VERSION",
          "NCCL_RAS_*", "RAY_USAGE_STATS_*", "KMP_SETTINGS", "KMP_WARNINGS", "CUDA_CACHE_*", "*_DIRECTORY", "*_DIRS", "*_BASE", "*_BIN",
          "*_LIB", "*_INC", "*_INCLUDE", "NCCL_COMM_ID", "TORCH_TRACE", "*_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
         server=True, key=True, inherited=False),
     Row(tuple(f"{family}*" for family in _FAMILIES), server=True, key=True, inherited=True),
-    # Names of no family. Of ``NVIDIA_*`` this one alone: the others are the container runtime's.
+    # Names without a family. Of ``NVIDIA_*`` only this one; the others are the container runtime's.
     Row(("GLIBC_TUNABLES", "GPU_MAX_HW_QUEUES", "LD_AUDIT", "LD_BIND_NOW", "NVIDIA_TF32_OVERRIDE", "PYTHONASYNCIODEBUG", "PYTHONDEVMODE",
          "PYTHONMALLOC", "PYTHONOPTIMIZE", "PYTHONTRACEMALLOC", "TOKENIZERS_PARALLELISM"), server=True, key=True, inherited=True),
     Row(("*",), server=True, key=True, inherited=False),
 )  # fmt: skip
 
-# Variable -> its folder, and other variables for the same. DeepGEMM and the tunings of FlashInfer follow VLLM_CACHE_ROOT, and so does
-# Inductor for vLLM's own graphs: TORCHINDUCTOR_CACHE_DIR is for code outside of them, which goes to /tmp otherwise. The driver's cache of
-# PTX (CUDA_CACHE_PATH) stays: wheels and Triton bring code for the GPU itself, and the driver locks one index file, which is slow on
-# shared file systems.
+# Variable -> its folder, and other variables with the same purpose. DeepGEMM, FlashInfer's tunings and Inductor's code for vLLM's graphs
+# are below VLLM_CACHE_ROOT. TORCHINDUCTOR_CACHE_DIR is for other code of Inductor, whose default is /tmp. The driver's PTX cache
+# (CUDA_CACHE_PATH) stays: wheels and Triton bring code for the GPU itself, and the driver's one lock file is slow on shared disks.
 COMPILE_CACHES: dict[str, tuple[str, tuple[str, ...]]] = {
     "VLLM_CACHE_ROOT": ("vllm", ("XDG_CACHE_HOME",)),
     "TORCHINDUCTOR_CACHE_DIR": ("inductor", ()),
