@@ -324,7 +324,7 @@ def test_router_refuses_an_open_or_missing_replica(standin_python, tmp_path, fau
             stack.enter_context(started(served_open, {"STANDIN_START_S": "0.1"}, tmp_path / "open.log", url, 20))
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert f"{url}/v1/models answers" in done.stderr and "401 was expected" in done.stderr
+    assert f"{url}/v1/models " in done.stderr and " 401" in done.stderr
 
 
 @pytest.mark.real

@@ -1,4 +1,4 @@
-"""Environments: built once from a lock file whose hashes hold, shared, never half; or one that exists and works."""
+"""Environments: built once from a lock file with hashes and shared, or an existing prefix."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from servemark.processes.identity import LIFELINE_VARIABLE, myself
 from standin import VERSION
 
 HERE = (sys.version_info[:2], platform.machine())
-# A build backend of a few lines, so that the shim builds with nothing but what lies beside it.
+# A build backend without dependencies, so that the shim builds without an index.
 BACKEND = """
 import zipfile
 def build_wheel(folder, config_settings=None, metadata_directory=None):
@@ -43,7 +43,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 
 
 def make_wheel(folder: Path, name: str, version: str) -> tuple[Path, str]:
-    """A wheel with one module, and its sha256."""
+    """Write a wheel with one module; return its path and sha256."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
@@ -65,7 +65,7 @@ def make_wheel(folder: Path, name: str, version: str) -> tuple[Path, str]:
 
 @pytest.fixture
 def lock(tmp_path, monkeypatch) -> Lock:
-    """A list of one package, which pip finds in a local folder and nowhere else."""
+    """A lock file of one package, which pip finds only in a local folder."""
     _, digest = make_wheel(tmp_path / "wheels", "demo", "1.0")
     for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(tmp_path / "wheels"), "CONFIG_FILE": "/dev/null"}.items():
         monkeypatch.setenv(f"PIP_{name}", value)
@@ -86,7 +86,7 @@ def build(lock, tmp_path, told, watch):
     return run
 
 
-def test_a_lock_is_built_once_into_a_prefix_named_by_its_content(build, lock, tmp_path, told):
+def test_lock_is_built_once_into_prefix_named_by_its_digest(build, lock, tmp_path, told):
     record = build()
     assert record.prefix == str(tmp_path / "cache" / "environments" / f"demo-{lock.digest(*HERE)[:12]}")
     assert (record.origin, record.lock, record.packages, record.digest) == ("lock", "demo", 1, lock.digest(*HERE))
@@ -99,7 +99,7 @@ def test_a_lock_is_built_once_into_a_prefix_named_by_its_content(build, lock, tm
     assert len(told.words) == 3, "found, not built"
 
 
-def test_whatever_decides_what_is_installed_is_in_the_digest(lock, tmp_path):
+def test_digest_covers_files_interpreter_and_machine(lock, tmp_path):
     shim = tmp_path / "shim"
     shim.mkdir()
     (shim / "pyproject.toml").write_text("a")
@@ -121,7 +121,7 @@ def test_whatever_decides_what_is_installed_is_in_the_digest(lock, tmp_path):
     assert dataclasses.replace(lock, requirements=moved).digest(*HERE) == lock.digest(*HERE), "its place does not matter"
 
 
-def test_a_half_built_prefix_is_built_anew(build, lock, tmp_path, told):
+def test_half_built_prefix_is_built_again(build, lock, tmp_path, told):
     half = tmp_path / "cache" / "environments" / f"demo-{lock.digest(*HERE)[:12]}"
     (half / "lib").mkdir(parents=True)
     (half / "lib" / "rubbish").write_text("from a build that was killed")
@@ -130,7 +130,7 @@ def test_a_half_built_prefix_is_built_anew(build, lock, tmp_path, told):
     assert not (half / "lib" / "rubbish").exists() and record.packages == 1
 
 
-def test_the_shim_is_built_from_a_copy_and_installed_beside_the_list(build, lock, tmp_path, told):
+def test_shim_is_built_from_a_copy_and_installed(build, lock, tmp_path, told):
     shim = tmp_path / "shim"
     shim.mkdir()
     (shim / "backend.py").write_text(BACKEND)
@@ -144,7 +144,7 @@ def test_the_shim_is_built_from_a_copy_and_installed_beside_the_list(build, lock
     assert sorted(shim.iterdir()) == before, "the checkout stays clean"
 
 
-def test_two_builds_at_once_build_once(lock, tmp_path):
+def test_two_builds_at_once_build_one_prefix(lock, tmp_path):
     code = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -174,14 +174,14 @@ def test_two_builds_at_once_build_once(lock, tmp_path):
     assert sorted((tmp_path / f"log{n}").exists() for n in range(2)) == [False, True], "pip ran once"
 
 
-def test_what_was_built_before_is_found_without_a_lock(build, monkeypatch):
-    """Of another user's cache the lock cannot be taken, and need not be."""
+def test_existing_environment_needs_no_lock(build, monkeypatch):
+    """In another user's cache the lock file may be read-only."""
     built = build()
-    monkeypatch.setattr(FileLock, "acquire", lambda *_, **__: pytest.fail("a lock was asked for"))
+    monkeypatch.setattr(FileLock, "acquire", lambda *_, **__: pytest.fail("acquired a lock"))
     assert build().python == built.python
 
 
-def test_a_cache_that_takes_nothing_is_refused_with_the_way_out(build, monkeypatch):
+def test_read_only_cache_is_refused(build, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
@@ -200,7 +200,7 @@ def test_a_cache_that_takes_nothing_is_refused_with_the_way_out(build, monkeypat
         ("sleep 5", None, " 1 s"),
     ],
 )
-def test_packages_are_the_last_line_and_anything_else_is_refused(tmp_path, monkeypatch, script, packages, said):
+def test_packages_are_the_json_of_the_last_line(tmp_path, monkeypatch, script, packages, said):
     monkeypatch.setattr(environment, "RESPONSE_S", 1)
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
@@ -213,7 +213,7 @@ def test_packages_are_the_last_line_and_anything_else_is_refused(tmp_path, monke
     assert caught.value.reason == "prefix_broken" and said in caught.value.what
 
 
-def test_a_build_waits_for_another_one_and_says_so(build, lock, tmp_path, told, wait_for):
+def test_build_waits_for_another_one_and_reports_it(build, lock, tmp_path, told, wait_for):
     prefix = tmp_path / "cache" / "environments" / f"demo-{lock.digest(*HERE)[:12]}"
     prefix.parent.mkdir(parents=True)
     with FileLock(f"{prefix}.lock"):
@@ -226,7 +226,7 @@ def test_a_build_waits_for_another_one_and_says_so(build, lock, tmp_path, told, 
 
 
 @pytest.mark.parametrize(
-    ("list_of_packages", "cause", "advice"),
+    ("locked", "cause", "advice"),
     [
         (f"demo==1.0 --hash=sha256:{'0' * 64}", "HASH", "your index"),
         (
@@ -238,8 +238,8 @@ def test_a_build_waits_for_another_one_and_says_so(build, lock, tmp_path, told, 
     ],
     ids=["another file", "no CPU index", "no such package"],
 )
-def test_pips_refusal_is_quoted_with_the_fitting_advice(build, lock, tmp_path, list_of_packages, cause, advice):
-    lock.requirements.write_text(f"{list_of_packages}\n")
+def test_error_of_pip_is_quoted_with_a_remedy(build, lock, tmp_path, locked, cause, advice):
+    lock.requirements.write_text(f"{locked}\n")
     with pytest.raises(EnvironmentRefused) as refused:
         build()
     assert refused.value.reason == "build_failed"
@@ -249,7 +249,7 @@ def test_pips_refusal_is_quoted_with_the_fitting_advice(build, lock, tmp_path, l
     assert not list((tmp_path / "cache" / "environments").glob(f"*/{environment.MARKER}")), "it does not look built"
 
 
-def test_a_package_that_is_not_the_locked_one_is_not_installed(build, lock, tmp_path):
+def test_package_with_another_hash_is_not_installed(build, lock, tmp_path):
     make_wheel(tmp_path / "wheels", "demo", "1.0")
     with zipfile.ZipFile(tmp_path / "wheels" / "demo-1.0-py3-none-any.whl", "a") as wheel:
         wheel.writestr("evil.py", "print('hello')")
@@ -259,7 +259,7 @@ def test_a_package_that_is_not_the_locked_one_is_not_installed(build, lock, tmp_
     assert not list((tmp_path / "cache").rglob("evil.py"))
 
 
-def test_a_build_that_takes_too_long_is_ended(build, tmp_path, monkeypatch):
+def test_build_is_ended_at_its_timeout(build, tmp_path, monkeypatch):
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\nsleep 300\n")
     slow.chmod(0o755)
@@ -269,7 +269,7 @@ def test_a_build_that_takes_too_long_is_ended(build, tmp_path, monkeypatch):
     assert refused.value.reason == "build_failed" and "timeout" in refused.value.what
 
 
-def test_a_build_without_room_is_refused_before_anything_is_made(build, lock, tmp_path):
+def test_full_disk_is_refused_before_the_build(build, lock, tmp_path):
     with pytest.raises(EnvironmentRefused) as refused:
         build(dataclasses.replace(lock, gib=1e6))
     assert refused.value.reason == "no_room" and "`cache`" in refused.value.do and "1000000 GiB" in refused.value.what
@@ -277,7 +277,7 @@ def test_a_build_without_room_is_refused_before_anything_is_made(build, lock, tm
     assert not list((tmp_path / "cache" / "environments").glob("demo-*/*"))
 
 
-def test_what_was_added_to_a_built_environment_makes_it_another_one(build, told):
+def test_added_package_changes_digest_of_built_environment(build, told):
     record = build()
     environment.verify(record)
     added = Path(record.prefix, "lib", f"python{HERE[0][0]}.{HERE[0][1]}", "site-packages", "kernels-1.0.dist-info")
@@ -295,7 +295,7 @@ def test_what_was_added_to_a_built_environment_makes_it_another_one(build, told)
     assert build() == record.model_copy(update={"seconds": 0.0})
 
 
-def test_an_environment_that_was_built_before_its_packages_were_noted_is_taken_as_it_is(build):
+def test_record_without_installed_packages_is_accepted(build):
     record = build()
     old = record.model_copy(update={"installed": None})
     old.write(Path(record.prefix) / environment.MARKER)
@@ -303,27 +303,27 @@ def test_an_environment_that_was_built_before_its_packages_were_noted_is_taken_a
     assert build() == old.model_copy(update={"seconds": 0.0})
 
 
-def test_an_existing_prefix_is_known_by_what_it_has(standin):
+def test_digest_of_existing_prefix_depends_on_its_packages_only(standin):
     found = environment.use_prefix("mine", Path(standin.prefix))
     assert (found.name, found.origin, found.packages, found.seconds) == ("mine", "prefix", 3, 0)
     assert found.python == standin.python
     assert environment.use_prefix("other", Path(standin.prefix)).digest == found.digest
 
 
-def test_another_package_is_another_environment(standin_copy):
+def test_other_version_of_a_package_changes_the_digest(standin_copy):
     before = environment.use_prefix("mine", Path(standin_copy.prefix))
     metadata = site_packages(standin_copy) / f"ray-{VERSION}.dist-info" / "METADATA"
     metadata.write_text(metadata.read_text().replace(f"Version: {VERSION}", "Version: 9"))
     assert environment.use_prefix("mine", Path(standin_copy.prefix)).digest != before.digest
 
 
-def test_a_prefix_without_interpreter_is_refused_by_its_key(tmp_path):
+def test_prefix_without_interpreter_is_refused_by_its_key(tmp_path):
     with pytest.raises(EnvironmentRefused) as refused:
         environment.use_prefix("mine", tmp_path)
     assert refused.value.reason == "prefix_missing" and "environments.mine.prefix" in refused.value.what
 
 
-def test_an_interpreter_that_does_not_run_is_refused_with_its_words(tmp_path):
+def test_interpreter_that_fails_is_refused_with_its_error(tmp_path):
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.write_text("#!/bin/sh\necho 'wrong ELF class' >&2; exit 1\n")
@@ -334,7 +334,7 @@ def test_an_interpreter_that_does_not_run_is_refused_with_its_words(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "mode"), [("#!/bin/sh\n", 0o644), ("#!/no/such/shell\n", 0o755), ("\0\0\0\0", 0o755)])
-def test_an_interpreter_that_cannot_be_started_is_refused(tmp_path, text, mode):
+def test_interpreter_that_cannot_be_started_is_refused(tmp_path, text, mode):
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.write_text(text)
@@ -344,7 +344,7 @@ def test_an_interpreter_that_cannot_be_started_is_refused(tmp_path, text, mode):
     assert refused.value.reason == "prefix_broken" and str(python) in refused.value.what
 
 
-def test_a_damaged_marker_is_said_and_not_taken_for_a_built_environment(build, lock):
+def test_damaged_marker_is_refused(build, lock):
     record = build()
     (Path(record.prefix) / environment.MARKER).write_text("{")
     with pytest.raises(ServemarkError, match=environment.MARKER):

@@ -1,4 +1,4 @@
-"""Bytecode goes to a folder of ours where, and only where, Python cannot keep it beside the sources."""
+"""Bytecode goes to the cache only if Python cannot write it next to the sources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def site_packages(prefix: Path) -> Path:
 
 @pytest.fixture
 def prefix(tmp_path, monkeypatch) -> Path:
-    """An environment with a package of vLLM's name and no bytecode of it."""
+    """An environment with a package named vllm and no bytecode of it."""
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
     made = tmp_path / "prefix"
@@ -58,13 +58,13 @@ def described(prefix: Path, folder: Path | None = None, python: Path | None = No
     )
 
 
-def test_a_prefix_that_python_can_write_keeps_its_own(prefix, tmp_path):
+def test_writable_prefix_keeps_its_bytecode(prefix, tmp_path):
     assert place(prefix, tmp_path / "cache") is None
     assert not (tmp_path / "cache").exists()
     assert bytecode_cache.variables(described(prefix)) == {}
 
 
-def test_where_writing_is_forbidden_it_is_kept_in_the_cache(prefix, tmp_path, monkeypatch):
+def test_bytecode_goes_to_the_cache_if_python_may_not_write(prefix, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     folder = place(prefix, tmp_path / "cache")
     assert folder is not None and folder.is_relative_to(tmp_path / "cache")
@@ -79,30 +79,30 @@ def test_where_writing_is_forbidden_it_is_kept_in_the_cache(prefix, tmp_path, mo
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_a_prefix_of_another_user_is_kept_in_the_cache(prefix, tmp_path):
+def test_bytecode_of_a_read_only_prefix_goes_to_the_cache(prefix, tmp_path):
     (site_packages(prefix) / "vllm").chmod(0o555)
     assert place(prefix, tmp_path / "cache") is not None
 
 
-def test_bytecode_that_is_there_is_used_whatever_is_set(prefix, tmp_path, monkeypatch):
+def test_existing_bytecode_is_used(prefix, tmp_path, monkeypatch):
     run(prefix, {})
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     assert place(prefix, tmp_path / "cache") is None
 
 
-def test_the_users_own_folder_stays(prefix, tmp_path, monkeypatch):
+def test_bytecode_folder_of_the_user_is_kept(prefix, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "own"))
     assert place(prefix, tmp_path / "cache") is None
 
 
-def test_what_a_pth_file_prints_is_not_taken_for_the_answer(prefix, tmp_path, monkeypatch):
+def test_output_of_a_pth_file_is_ignored(prefix, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     (site_packages(prefix) / "talks.pth").write_text("import sys; print('hello')\n")
     assert place(prefix, tmp_path / "cache") is not None
 
 
-def test_an_interpreter_that_does_not_answer_is_refused(tmp_path):
+def test_interpreter_that_fails_is_refused(tmp_path):
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho no such module >&2; exit 3\n")
     broken.chmod(0o755)
@@ -111,7 +111,7 @@ def test_an_interpreter_that_does_not_answer_is_refused(tmp_path):
     assert refused.value.reason == "prefix_broken" and "no such module" in refused.value.what
 
 
-def test_a_folder_that_cannot_be_made_is_said_with_the_way_out(prefix, tmp_path, monkeypatch):
+def test_folder_that_cannot_be_made_is_refused(prefix, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(EnvironmentRefused) as refused:

@@ -1,4 +1,4 @@
-"""The check of an environment: versions, imports and options, and whether it fits the machine."""
+"""The check of an environment: versions, imports, options, and its fit to the machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check(tmp_path, told, watch):
     return run
 
 
-def test_a_working_environment_says_what_it_is(check, standin):
+def test_working_environment_reports_versions_and_options(check, standin):
     found = check(standin, needs_ray=True)
     assert (found.vllm, found.torch, found.ray, found.vllm_platform) == (VERSION, VERSION, VERSION, "cpu")
     assert (found.name, found.digest, found.nccl, found.warnings) == ("standin", standin.digest, None, ())
@@ -71,7 +71,7 @@ def test_a_working_environment_says_what_it_is(check, standin):
         ),
     ],
 )
-def test_an_environment_that_does_not_work_is_refused_with_its_last_word(check, standin_copy, module, text, words):
+def test_broken_environment_is_refused_with_its_last_line(check, standin_copy, module, text, words):
     file = site_packages(standin_copy) / module
     (file / "__init__.py" if file.is_dir() else file).write_text(text)
     with pytest.raises(EnvironmentRefused, match=words) as refused:
@@ -81,12 +81,12 @@ def test_an_environment_that_does_not_work_is_refused_with_its_last_word(check, 
 
 
 @pytest.mark.parametrize("end", ["", "\nraise ImportError('broken')\n"])
-def test_what_an_import_leaves_in_temporary_files_is_removed(check, standin_copy, tmp_path, monkeypatch, end):
+def test_temporary_files_of_an_import_are_removed(check, standin_copy, tmp_path, monkeypatch, end):
     torch = site_packages(standin_copy) / "torch" / "__init__.py"
     torch.write_text(f"{torch.read_text()}\nimport tempfile\ntempfile.mkdtemp(prefix='torchinductor_'){end}")
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    # What a check that was killed has left.
+    # A folder of a killed check.
     (tmp_path / "logs" / "check.tmp" / "old").mkdir(parents=True)
     with pytest.raises(EnvironmentRefused) if end else contextlib.nullcontext():
         check(standin_copy)
@@ -94,7 +94,7 @@ def test_what_an_import_leaves_in_temporary_files_is_removed(check, standin_copy
     assert not (tmp_path / "logs" / "check.tmp").exists()
 
 
-def test_ray_is_needed_only_where_a_deployment_asks_for_it(check, standin_copy):
+def test_missing_ray_is_refused_only_if_a_deployment_needs_it(check, standin_copy):
     (site_packages(standin_copy) / "ray" / "__init__.py").write_text("raise ImportError('no ray here')")
     found = check(standin_copy)
     assert found.ray is None and "no ray here" in found.warnings[0]
@@ -103,7 +103,7 @@ def test_ray_is_needed_only_where_a_deployment_asks_for_it(check, standin_copy):
     assert refused.value.reason == "ray_missing"
 
 
-def test_the_router_is_needed_only_where_a_deployment_asks_for_it(check, standin_copy):
+def test_missing_router_is_refused_only_if_a_deployment_needs_it(check, standin_copy):
     assert check(standin_copy).router is False
     with pytest.raises(EnvironmentRefused) as refused:
         check(standin_copy, needs_router=True)
@@ -118,7 +118,7 @@ def add(environment, name: str, version: str) -> None:
     metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
-def test_kernels_that_a_start_would_have_to_fetch_are_told_of_a_cuda_build(check, standin_copy):
+def test_cuda_build_without_flashinfer_kernels_has_a_warning(check, standin_copy):
     (site_packages(standin_copy) / "torch" / "version.py").write_text("cuda = '13.0'\n")
     (site_packages(standin_copy) / "torch" / "cuda.py").write_text(CUDA_MODULE)
     assert not any("FlashInfer" in text for text in check(standin_copy).warnings)
@@ -141,7 +141,7 @@ def program(path: Path, text: str = "") -> Path:
     return path
 
 
-def test_kernel_tools_are_found_as_flashinfer_finds_them(check, standin_copy, tmp_path, monkeypatch):
+def test_kernel_tools_are_found_in_the_order_of_flashinfer(check, standin_copy, tmp_path, monkeypatch):
     cuda_build(standin_copy)
     toolkit = tmp_path / "cuda"
     nvcc = program(toolkit / "bin" / "nvcc", "echo 'Cuda compilation tools, release 13.5, V13.5.37'")
@@ -159,7 +159,7 @@ def test_kernel_tools_are_found_as_flashinfer_finds_them(check, standin_copy, tm
     assert check(standin_copy).kernels.precompiled is True
 
 
-def test_a_node_without_toolkit_has_no_kernel_tools(check, standin_copy, tmp_path, monkeypatch):
+def test_node_without_toolkit_has_no_kernel_tools(check, standin_copy, tmp_path, monkeypatch):
     cuda_build(standin_copy)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "none"))
     monkeypatch.setenv("CXX", str(tmp_path / "none" / "c++"))
@@ -167,11 +167,11 @@ def test_a_node_without_toolkit_has_no_kernel_tools(check, standin_copy, tmp_pat
     assert (found.nvcc, found.nvcc_cuda, found.headers_cuda, found.compiler) == (None, None, None, None)
 
 
-def test_a_cpu_build_is_not_asked_for_kernel_tools(check, standin):
+def test_cpu_build_has_no_kernel_tools(check, standin):
     assert check(standin).kernels is None
 
 
-def test_a_torch_that_cannot_add_is_no_torch(check, standin_copy):
+def test_torch_with_wrong_sums_is_refused(check, standin_copy):
     torch = site_packages(standin_copy) / "torch" / "__init__.py"
     torch.write_text(torch.read_text().replace("[1.0] * count", "[0.5] * count"))
     with pytest.raises(EnvironmentRefused) as refused:
@@ -196,14 +196,14 @@ CUDA = {"vllm": "0.32.0", "torch": "2.13.0+cu130", "torch_cuda": "13.0", "vllm_p
     ],
     ids=["CPU on CPU", "CUDA on GPUs", "CUDA without GPU", "CPU beside GPUs"],
 )
-def test_what_is_known_and_what_is_not_is_told(hardware, facts, words):
+def test_unchecked_cuda_build_and_unused_gpus_have_a_warning(hardware, facts, words):
     found = environment_check.judge(report_data.check(**({"vllm_platform": "cpu"} | facts)), hardware)
     assert len(found) == (words is not None)
     assert all(words in text and "node01" in text for text in found)
 
 
 @pytest.mark.parametrize("facts", [{"tensor_on": "cpu"}, {**CUDA, "vllm_platform": "none", "tensor_on": "cpu"}])
-def test_gpus_that_are_hidden_from_a_run_on_cpus_are_told(facts):
+def test_hidden_gpus_have_a_warning(facts):
     hidden = HARDWARE.model_copy(update={"hidden_gpus": 4, "cuda_visible_devices": ""})
     found = environment_check.judge(report_data.check(**({"vllm_platform": "cpu"} | facts)), hidden)
     assert "CUDA_VISIBLE_DEVICES is ''" in found[0] and "4 of 4 GPU(s)" in found[0]
@@ -234,14 +234,14 @@ def test_gpus_that_are_hidden_from_a_run_on_cpus_are_told(facts):
     ],
     ids=["a torch without CUDA", "a driver that is too old", "GPUs that torch does not see"],
 )
-def test_gpus_that_torch_does_not_reach_are_no_gpus(hardware, facts, what, do):
+def test_gpus_that_torch_does_not_reach_are_refused(hardware, facts, what, do):
     with pytest.raises(EnvironmentRefused) as refused:
         environment_check.judge(report_data.check(**facts), hardware)
     assert what in refused.value.what and do in refused.value.do
     assert refused.value.reason == "gpu_not_reached"
 
 
-def test_the_judgement_is_part_of_the_record(check, standin_copy):
+def test_warnings_are_part_of_the_record(check, standin_copy):
     (site_packages(standin_copy) / "torch" / "version.py").write_text("cuda = '13.0'\n")
     (site_packages(standin_copy) / "torch" / "cuda.py").write_text(CUDA_MODULE)
     found = check(standin_copy)
@@ -250,7 +250,7 @@ def test_the_judgement_is_part_of_the_record(check, standin_copy):
     assert "4 x NVIDIA H200" in check(standin_copy, hardware=GPUS).warnings[-1]
 
 
-def test_options_are_known_where_vllm_finds_no_device(check, standin_copy):
+def test_options_are_listed_if_vllm_finds_no_device(check, standin_copy):
     vllm = site_packages(standin_copy) / "vllm"
     platforms, main = vllm / "platforms.py", vllm / "entrypoints" / "cli" / "main.py"
     platforms.write_text(platforms.read_text().replace('"cpu"', '""'))
@@ -260,14 +260,14 @@ def test_options_are_known_where_vllm_finds_no_device(check, standin_copy):
     assert found.vllm_platform == "none" and "tensor-parallel-size" in found.serve_options
 
 
-def test_a_gpu_that_torch_reaches_and_nvidia_smi_does_not_tell_of_is_refused_with_the_way_out():
+def test_gpu_that_only_torch_reaches_is_refused():
     found = report_data.check(vllm_platform="cuda", torch_cuda="13.0", tensor_on="cuda")
     with pytest.raises(EnvironmentRefused) as refused:
         environment_check.judge(found, report_data.hardware(accelerator="cpu", gpus=()))
     assert refused.value.reason == "gpu_not_reached" and "NVIDIA_DRIVER_CAPABILITIES" in str(refused.value)
 
 
-def test_an_interpreter_that_cannot_be_started_is_an_error_of_the_environment(check, standin, tmp_path):
+def test_interpreter_that_cannot_be_started_is_refused(check, standin, tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\n")
     with pytest.raises(EnvironmentRefused) as refused:

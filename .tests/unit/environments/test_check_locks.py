@@ -1,4 +1,4 @@
-"""CI's check of the locks: a hash that is offered no more, a tool that fails, a package that only pip can find."""
+"""CI's check of the lock files: a missing hash, a failing tool, a package that only pip finds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from builders.paths import ROOT
 
 ONE, TWO, CPU = "1" * 64, "2" * 64, "3" * 64
-LIST = f"""\
+LOCK = f"""\
 demo==1.0 ; sys_platform == 'linux' \\
     --hash=sha256:{ONE} \\
     --hash=sha256:{TWO}
@@ -24,7 +24,7 @@ class Tools:
     """Stands for uv and pip: what the index offers."""
 
     def __init__(self) -> None:
-        self.offered, self.by_pip, self.fails = LIST.split("torch")[0], CPU, ""
+        self.offered, self.by_pip, self.fails = LOCK.split("torch")[0], CPU, ""
         self.asked: list[list[str]] = []
 
     def run(self, argv: list[str]) -> str:
@@ -50,7 +50,7 @@ def check(tools, tmp_path, monkeypatch, capsys):
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    (tmp_path / "cpu.lock").write_text(LIST)
+    (tmp_path / "cpu.lock").write_text(LOCK)
     monkeypatch.setattr(module, "ENVS", tmp_path)
     monkeypatch.setattr(module, "run", tools.run)
 
@@ -60,7 +60,7 @@ def check(tools, tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_a_list_whose_hashes_are_all_offered_passes_for_its_machine_and_interpreter(check, tools):
+def test_lock_file_with_available_hashes_passes(check, tools):
     code, told = check()
     assert code == 0 and "cpu for 1; 0 problems" in told
     (dry,) = [argv for argv in tools.asked if "--python-platform" in argv]
@@ -70,13 +70,13 @@ def test_a_list_whose_hashes_are_all_offered_passes_for_its_machine_and_interpre
 @pytest.mark.parametrize(
     ("offered", "by_pip", "said"),
     [
-        (LIST.split("torch")[0].replace(TWO, ONE), CPU, f"cpu: demo==1.0: the index does not offer {TWO}"),
+        (LOCK.split("torch")[0].replace(TWO, ONE), CPU, f"cpu: demo==1.0: the index does not offer {TWO}"),
         ("", CPU, f"cpu: demo==1.0: the index does not offer {ONE}"),
-        (LIST.split("torch")[0], ONE, f"cpu: torch==2.0+cpu: the index does not offer {CPU}"),
+        (LOCK.split("torch")[0], ONE, f"cpu: torch==2.0+cpu: the index does not offer {CPU}"),
     ],
     ids=["one file replaced", "version gone", "another CPU build"],
 )
-def test_a_hash_that_the_index_offers_no_more_fails(check, tools, offered, by_pip, said):
+def test_hash_that_the_index_does_not_offer_fails(check, tools, offered, by_pip, said):
     tools.offered, tools.by_pip = offered, by_pip
     code, told = check()
     assert code == 1 and said in told
@@ -86,7 +86,7 @@ def test_a_hash_that_the_index_offers_no_more_fails(check, tools, offered, by_pi
     ("fails", "what"),
     [("--python-platform", "cpu, Python 3.11 on x86_64-manylinux_2_31"), ("compile", "cpu"), ("--report", "cpu")],
 )
-def test_a_tool_that_fails_is_a_problem_in_its_words(check, tools, fails, what):
+def test_failing_tool_is_a_problem_with_its_error(check, tools, fails, what):
     tools.fails = fails
     code, told = check()
     assert code == 1 and f"{what}: {fails} failed" in told

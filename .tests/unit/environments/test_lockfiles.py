@@ -1,4 +1,4 @@
-"""Which lock file fits which machine: the shipped table, every choice of it, and the refusal when nothing fits."""
+"""The lock file that fits a machine: the shipped table, the choice by name and by auto, the refusal."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def choose(asked: str, hardware: Hardware, python: tuple[int, int] = (3, 11), he
         "newest Python",
         "older driver",
         "Arm",
-        "a header that says no CUDA",
+        "no CUDA in nvidia-smi's header",
         "the same, older driver",
-        "an older driver that can do CUDA 13 with cuda-compat",
+        "an older driver with CUDA 13 by cuda-compat",
     ],
 )
-def test_auto_takes_the_list_that_fits_the_probed_machine(hardware, python, name):
+def test_auto_chooses_the_lock_file_that_fits_the_machine(hardware, python, name):
     assert choose("auto", hardware, python) == name
 
 
@@ -66,7 +66,7 @@ def test_auto_takes_the_list_that_fits_the_probed_machine(hardware, python, name
     ("asked", "hardware"),
     [("cpu", NEW), ("cuda12", NEW), ("cuda13", CPU), ("cuda12", CPU), ("cpu", CPU), ("cuda13", NEW)],
 )
-def test_a_list_that_is_asked_for_by_name_is_taken_wherever_it_can_be_installed(asked, hardware):
+def test_named_lock_file_is_chosen_if_it_can_be_installed(asked, hardware):
     assert choose(asked, hardware) == asked
 
 
@@ -79,13 +79,13 @@ def test_a_list_that_is_asked_for_by_name_is_taken_wherever_it_can_be_installed(
         ("cpu", CPU, None),
     ],
 )
-def test_a_list_in_the_wrong_place_is_told(lock, hardware, words):
+def test_lock_file_for_another_kind_of_machine_is_misplaced(lock, hardware, words):
     found = lockfiles.misplaced(lockfiles.table(ENVS)[lock], hardware)
     assert words in found if words else found is None
 
 
 REFUSALS = [
-    # asked, machine, Python, what is said of the asked list, a way out
+    # lock, machine, Python, a part of the message, a part of the remedy
     ("cuda13", OLD, (3, 11), "cuda13 needs NVIDIA driver 580 or newer (CUDA 13)", "`lock: cuda12`"),
     ("cuda12", machine("580.1", "13.0", **ARM), (3, 11),
      "cuda12 needs x86_64", "`lock: cuda13`"),
@@ -104,7 +104,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("asked", "hardware", "python", "said", "way_out"), REFUSALS)
-def test_when_nothing_fits_it_is_said_what_was_found_what_is_needed_and_what_to_do(asked, hardware, python, said, way_out):
+def test_refusal_states_found_needed_and_remedy(asked, hardware, python, said, way_out):
     with pytest.raises(EnvironmentRefused) as refused:
         choose(asked, hardware, python)
     what, do = refused.value.what, refused.value.do
@@ -113,23 +113,23 @@ def test_when_nothing_fits_it_is_said_what_was_found_what_is_needed_and_what_to_
     glibc = f"glibc {hardware.glibc}" if hardware.glibc else "no glibc"
     assert f"{hardware.host} ({hardware.architecture}, {glibc}, {driver}) with CPython {python[0]}.{python[1]}:" in what
     assert said in what and way_out in do
-    assert [row.split()[1] for row in what.splitlines()[1:]] == list(lockfiles.table(ENVS)), "a row for every list"
+    assert [row.split()[1] for row in what.splitlines()[1:]] == list(lockfiles.table(ENVS)), "a row for every lock file"
     assert refused.value.reason == "no_lock_fits"
 
 
-def test_a_refused_list_names_no_way_out_that_does_not_help():
+def test_refusal_suggests_only_remedies_that_help():
     with pytest.raises(EnvironmentRefused) as refused:
         choose("auto", machine("580.1", "13.0", glibc="2.17"))
     assert "driver" not in refused.value.do and "PYTHON" not in refused.value.do
 
 
-def test_an_environment_is_built_on_a_machine_like_the_one_that_runs_it():
+def test_build_on_another_architecture_is_refused():
     with pytest.raises(EnvironmentRefused) as refused:
         choose("cuda13", machine("580.1", "13.0", **ARM), here="x86_64")
     assert refused.value.reason == "no_lock_fits" and "`build_on: job`" in refused.value.do
 
 
-def test_every_list_that_we_ship_is_there_with_its_source():
+def test_every_shipped_lock_file_has_its_source():
     found = lockfiles.table(ENVS)
     assert sorted(found) == sorted(lockfiles.NAMES) == ["cpu", "cuda12", "cuda13"]
     for lock in found.values():
@@ -138,7 +138,7 @@ def test_every_list_that_we_ship_is_there_with_its_source():
     assert {path.name for path in found["cpu"].sources()[1:]} == {"pyproject.toml", "servemark_cpu_ray.py"}
 
 
-def test_the_versions_are_those_of_the_documentation():
+def test_lock_files_have_the_documented_versions():
     pinned = {
         name: dict(re.findall(r"^([A-Za-z0-9-]+)==([\w.+]+)", lock.requirements.read_text(), re.MULTILINE))
         for name, lock in lockfiles.table(ENVS).items()
@@ -149,15 +149,15 @@ def test_the_versions_are_those_of_the_documentation():
         assert len({versions[package] for versions in pinned.values()}) == 1, package
 
 
-def test_an_environment_that_was_built_keeps_its_name_when_lists_are_added():
-    # Whoever has built it finds it again, and the ledger its figures: the digest is over the interpreter, the machine and the files.
+def test_digest_of_a_lock_file_does_not_depend_on_the_others():
+    # So existing environments and their ledger keys stay valid.
     sha = hashlib.sha256(b"(3, 11) x86_64\n")
     for file in ("cpu.lock", "cpu-shim/pyproject.toml", "cpu-shim/servemark_cpu_ray.py"):
         sha.update(Path(file).name.encode() + b"\0" + (ENVS / file).read_bytes() + b"\0")
     assert lockfiles.table(ENVS)["cpu"].digest((3, 11), "x86_64") == sha.hexdigest()
 
 
-def test_packages_of_a_lock_are_those_of_this_machine_alone(tmp_path):
+def test_packages_of_a_lock_file_are_those_of_this_machine(tmp_path):
     requirements = tmp_path / "some.lock"
     requirements.write_text(
         "always==1.0 \\\n    --hash=sha256:00\n"

@@ -1,4 +1,4 @@
-"""Folders of any name: which are refused, what pip's scripts become, how Snakemake's command lines are quoted."""
+"""Folder names: refused names, start of pip's scripts, quoting of Snakemake's command lines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_folder_with_odd_but_workable_name_has_no_fault():
 
 
 @pytest.mark.parametrize("folder", BAD)
-def test_make_setup_asks_without_any_package_and_exits_with_2(tmp_path, folder):
+def test_script_refuses_the_name_without_any_package(tmp_path, folder):
     here = os.path.join(os.fsencode(tmp_path), os.path.basename(folder))
     os.mkdir(here)
     argv = [sys.executable, "-I", "-S", folder_name.__file__]
@@ -86,7 +86,7 @@ def test_script_of_pip_starts_in_any_folder_and_when_moved(tmp_path, name):
     assert {path.name for path in (moved / "bin").iterdir()} == {"python", "tool", "activate", "servemark"}
 
 
-def test_packages_are_found_with_ascii_bytes_alone_below_umlaut(tmp_path, monkeypatch):
+def test_pth_file_below_umlaut_is_ascii(tmp_path, monkeypatch):
     root = tmp_path / odd_folder.NAME
     packages = root / ".venv/lib/python3/site-packages"
     packages.mkdir(parents=True)
@@ -96,7 +96,7 @@ def test_packages_are_found_with_ascii_bytes_alone_below_umlaut(tmp_path, monkey
     assert lines == [f"../../../../{folder}".encode("ascii") for folder in finish_setup.PACKAGES]
 
 
-def test_packages_are_named_in_full_where_venv_is_a_link_elsewhere(tmp_path, monkeypatch):
+def test_pth_file_of_a_linked_venv_has_absolute_paths(tmp_path, monkeypatch):
     root, elsewhere = tmp_path / "checkout", tmp_path / "elsewhere"
     (elsewhere / "site-packages").mkdir(parents=True)
     root.mkdir()
@@ -107,7 +107,7 @@ def test_packages_are_named_in_full_where_venv_is_a_link_elsewhere(tmp_path, mon
     assert lines == [f"{root}/{folder}" for folder in finish_setup.PACKAGES]
 
 
-def test_every_folder_on_the_path_is_there():
+def test_every_folder_of_the_pth_file_exists():
     assert [folder for folder in finish_setup.PACKAGES if not list((ROOT / folder).glob("*/__init__.py"))] == []
 
 
@@ -149,7 +149,7 @@ def test_interpreter_named_by_its_link_makes_no_second_link(odd_python, monkeypa
     assert len(list(link.parent.iterdir())) == 1
 
 
-def test_link_to_an_environment_that_is_gone_is_replaced(odd_python):
+def test_link_to_a_missing_environment_is_replaced(odd_python):
     link = odd_python / quoting.LINK
     link.parent.mkdir()
     link.symlink_to("/nowhere")
@@ -163,7 +163,7 @@ def test_plain_interpreter_is_left_as_it_is(tmp_path, snakemake_as_it_is):
     assert (sys.executable, list(tmp_path.iterdir())) == ("/usr/bin/python3", [])
 
 
-def test_shell_reads_snakemakes_arguments_as_they_are_meant(tmp_path, snakemake_as_it_is):
+def test_shell_splits_arguments_of_snakemake_correctly(tmp_path, snakemake_as_it_is):
     odd = tmp_path / odd_folder.NAME
     odd.mkdir()
     quoting.quote(odd)

@@ -1,4 +1,4 @@
-"""A home folder that takes no files: caches and settings of libraries go to a private folder, and back where a node's home takes them."""
+"""A home folder that takes no files: caches and settings of libraries go to a private folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def private(tmp_path):
 
 @pytest.fixture
 def closed(tmp_path, monkeypatch):
-    """A home folder in which every write is refused, also for root."""
+    """A home folder that refuses every write, also of root."""
     folder = tmp_path / "closed"
     folder.mkdir()
     real = storage._try
@@ -35,7 +35,7 @@ def closed(tmp_path, monkeypatch):
 
 
 def no_folder() -> Path:
-    raise AssertionError("a private folder was asked for")
+    raise AssertionError("made a private folder")
 
 
 def test_home_that_takes_files_changes_nothing(tmp_path):

@@ -1,4 +1,4 @@
-"""What a user reads when a file system refuses: which one, how much is free, what to do; and who goes on all the same."""
+"""Messages about a file system that refuses a write: which one, free space, remedy."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def broken(monkeypatch):
         (errno.EPERM, "not_permitted"),
     ],
 )
-def test_error_is_worded_with_path_file_system_and_remedy(tmp_path, code, reason):
+def test_message_has_path_file_system_and_remedy(tmp_path, code, reason):
     refused = storage.refusal(error(code, str(tmp_path / "x" / "y")))
     assert refused and refused.reason == reason and refused.exit_code == 1
     assert str(tmp_path / "x" / "y") in refused.what
@@ -71,7 +71,7 @@ def test_copy_names_its_destination_and_needed_bytes(tmp_path):
     assert "3.0 GiB" in refused.what
 
 
-def test_error_of_a_library_is_known_by_the_words_of_the_system(tmp_path):
+def test_error_of_a_library_is_recognised_by_its_text(tmp_path):
     class SafetensorError(Exception):
         pass
 
@@ -81,7 +81,7 @@ def test_error_of_a_library_is_known_by_the_words_of_the_system(tmp_path):
     assert storage.refusal(RuntimeError("Permission denied (publickey)"), tmp_path) is None
 
 
-def test_unnamed_write_is_placed_where_a_write_fails_now(tmp_path, monkeypatch):
+def test_error_without_file_name_names_the_place_that_refuses_now(tmp_path, monkeypatch):
     healthy, full = tmp_path / "healthy", tmp_path / "full"
     healthy.mkdir()
     full.mkdir()
@@ -100,7 +100,7 @@ def test_unnamed_write_is_placed_where_a_write_fails_now(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM])
-def test_permission_error_without_file_name_is_a_refusal_only_if_a_place_refuses_now(tmp_path, monkeypatch, code):
+def test_permission_error_without_file_name_needs_a_refusing_place(tmp_path, monkeypatch, code):
     places = [tmp_path / "open", tmp_path / "closed"]
     assert storage.refusal(error(code)) is None and storage.refusal(error(code), places) is None
     refusing = {places[0]: error(errno.ENOSPC), places[1]: error(errno.EACCES)}

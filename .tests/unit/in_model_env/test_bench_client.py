@@ -1,4 +1,4 @@
-"""The client's request function: streams in whole events, a start that several processes wait for, and vLLM's command line around it."""
+"""The client's request function: streams in whole events, a common start of several processes, vLLM's command line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def completions(request, session, pbar=None):
 
 ASYNC_REQUEST_FUNCS, OPENAI_COMPATIBLE_BACKENDS = {"openai": completions}, ["openai"]
 """
-# As much of vLLM's client as matters: warm-ups (as many as --num-warmups says), the look at the clock, the measured requests.
+# The needed part of vLLM's client: the warm-ups of --num-warmups, the time of the start, the measured requests.
 MAIN = """
 import asyncio, json, os, sys, time
 from pathlib import Path
@@ -93,7 +93,7 @@ PACED = ("--num-warmups", "2", "--request-rate", "20")
 
 
 class Clients:
-    """run_clients.py with one bench_client.py for each (word, seconds of a warm-up), on a vLLM of our own."""
+    """run_clients.py with one bench_client.py for each (word, seconds of a warm-up), on a stand-in of vLLM."""
 
     def __init__(self, folder: Path, *whats: tuple[str, float], options: tuple[str, ...] = CLOSED_LOOP):
         self.folder = folder
@@ -131,7 +131,7 @@ def clients(tmp_path, killed_at_the_end):
     return lambda *whats, **given: killed_at_the_end(Clients(tmp_path, *whats, **given))
 
 
-def test_processes_of_a_closed_loop_send_their_first_requests_together(clients):
+def test_processes_of_closed_loop_start_together(clients):
     three = clients(("runs", 0.0), ("runs", 1.2), ("runs", 0.6))
     assert three.process.wait(30) == 0, three.log.read_text()
     said = three.said()
@@ -142,14 +142,14 @@ def test_processes_of_a_closed_loop_send_their_first_requests_together(clients):
     assert all(each["longest"] < 0.4 for each in said), "the event loop ran on while they waited"
 
 
-def test_processes_without_warm_ups_wait_as_well(clients):
+def test_processes_without_warm_ups_start_together(clients):
     pair = clients(("runs", 0.0), ("runs", 0.0), options=("--num-warmups", "0"))
     assert pair.process.wait(30) == 0, pair.log.read_text()
     starts = [start for each in pair.said() for start in each["starts"]]
     assert max(starts) - min(starts) < 0.3
 
 
-def test_processes_at_a_rate_wait_before_the_first_arrival_and_none_is_late(clients):
+def test_processes_at_a_rate_start_together_and_no_request_is_late(clients):
     three = clients(("runs", 0.0), ("runs", 1.2), ("runs", 0.6), options=PACED)
     assert three.process.wait(30) == 0, three.log.read_text()
     said = three.said()
@@ -161,33 +161,33 @@ def test_processes_at_a_rate_wait_before_the_first_arrival_and_none_is_late(clie
 
 
 @pytest.mark.parametrize("what", ["ends", "becomes"])
-def test_one_that_ends_without_being_ready_is_not_waited_for(clients, what):
+def test_process_that_ends_before_it_is_ready_does_not_delay_the_others(clients, what):
     three = clients(("runs", 0.0), (what, 0.0), ("runs", 0.5))
     assert three.process.wait(30) == 0, three.log.read_text()
     first, third = (each["starts"] for each in three.said())
     assert max(first + third) - min(first + third) < 0.3, "the others begin together"
 
 
-def test_one_that_fails_before_the_start_ends_the_others_and_nobody_begins(clients):
+def test_process_that_fails_before_the_start_ends_the_others(clients):
     three = clients(("runs", 0.0), ("runs", 300.0), ("fails", 0.0))
     assert three.process.wait(20) == 7
     assert three.said() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_signal_before_the_start_ends_all_and_nobody_begins(clients, wait_for, number):
+def test_signal_before_the_start_ends_all_processes(clients, wait_for, number):
     three = clients(("runs", 0.0), ("runs", 0.0), ("runs", 300.0))
     wait_for(lambda: three.waiting(0, 1) and Path(f"{three.files[2]}.pid").exists())
     everyone = three.identities()
     begin = time.monotonic()
     three.process.send_signal(number)
     assert three.process.wait(10) == (128 + number if number != signal.SIGKILL else -number)
-    assert time.monotonic() - begin < 3, "whoever ends it has that much patience"
+    assert time.monotonic() - begin < 3, "shorter than the grace period"
     wait_for(lambda: not any(one.alive for one in everyone), 5)
     assert three.said() == []
 
 
-def test_vllm_gets_its_arguments_and_neither_our_folder_nor_our_variables(clients):
+def test_vllm_gets_its_arguments_without_our_folder_and_variables(clients):
     pair = clients(("runs", 0.0), ("runs", 0.0))
     assert pair.process.wait(30) == 0, pair.log.read_text()
     for file, said in zip(pair.files, pair.said(), strict=True):
@@ -196,8 +196,8 @@ def test_vllm_gets_its_arguments_and_neither_our_folder_nor_our_variables(client
         assert said["backends"] == ["openai", "servemark"]
 
 
-def test_each_process_has_the_end_of_its_own_barrier_only(tmp_path):
-    """A process that held the end of another would keep run_clients.py from seeing that it closed."""
+def test_each_process_has_only_its_own_socket(tmp_path):
+    """With the socket of another process run_clients.py would not detect that process's end."""
     # In one write: the three share a pipe.
     listed = f"' '.join([os.environ['{VARIABLE}'], *os.listdir('/proc/self/fd')])"
     tell = f"import os; os.write(1, ({listed} + chr(10)).encode())"
@@ -213,7 +213,7 @@ def test_each_process_has_the_end_of_its_own_barrier_only(tmp_path):
         assert mine in opened and len({int(number) for number in opened} - {0, 1, 2, int(mine)}) == 1
 
 
-def test_one_process_alone_gets_no_barrier(tmp_path):
+def test_single_process_gets_no_barrier(tmp_path):
     order = tmp_path / "order.json"
     tell = f"import os, sys; sys.exit(3 if '{VARIABLE}' in os.environ else 0)"
     order.write_text(json.dumps({"processes": [[sys.executable, "-c", tell]], "cpu": str(tmp_path / "cpu")}))
@@ -226,7 +226,7 @@ STREAM = b"".join(event + b"\n\n" for event in EVENTS)
 
 
 def read(*pieces: bytes) -> list[list[bytes]]:
-    """The events of each piece that vLLM's request function gets, after it has stripped the piece."""
+    """Return the events of each piece that vLLM's request function gets, after it has stripped the piece."""
 
     async def arriving():
         for piece in pieces:
@@ -245,7 +245,7 @@ def test_every_cut_of_a_stream_gives_the_same_events():
         assert [event for piece in found for event in piece] == expected, (first, second)
 
 
-def test_an_event_arrives_as_soon_as_it_is_whole_and_the_end_of_a_cut_stream_is_kept():
+def test_whole_event_arrives_at_once_and_rest_of_cut_stream_is_kept():
     assert read(b"data: 1\n", b"\ndata: 2\n\ndata: 3\n\nda", b"ta: 4") == [
         [b"data: 1", b"data: 2", b"data: 3"],
         [b"data: 4"],
@@ -253,7 +253,7 @@ def test_an_event_arrives_as_soon_as_it_is_whole_and_the_end_of_a_cut_stream_is_
     assert read(b"data: 1\n\n", b"data: 2\n\n") == [[b"data: 1"], [b"data: 2"]]
 
 
-def test_a_failed_request_has_the_time_until_it_failed():
+def test_latency_of_failed_request_is_its_time_until_the_failure():
     async def send(request, session, pbar):
         begin = time.perf_counter()
         await asyncio.sleep(0.1)

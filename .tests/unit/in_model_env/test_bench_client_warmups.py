@@ -1,4 +1,4 @@
-"""What the client sends before it measures: prompts of their own, short outputs; and what it measures, as it is."""
+"""Warm-ups of the client have other prompts and short outputs; measured requests are unchanged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Request:
 
 
 def sent(warmup: dict | None) -> tuple[list[Request], list[Request]]:
-    """What reaches vLLM's own function: of five warm-ups, then of three measured requests."""
+    """Return the five warm-ups and three measured requests that reach vLLM's own function."""
     found = []
 
     async def send(request, session, pbar):
@@ -41,7 +41,7 @@ def sent(warmup: dict | None) -> tuple[list[Request], list[Request]]:
     return found[:5], found[5:]
 
 
-def test_each_warm_up_has_a_prompt_of_its_own_and_a_short_output_and_the_load_is_as_it_was():
+def test_each_warm_up_has_another_prompt_and_a_short_output():
     warmups, load = sent({"tokens": 7, "shared": 0.0})
     assert {request.output_len for request in warmups} == {7}
     beginnings = {request.prompt[:40] for request in warmups} | {prompt[:40] for prompt in PROMPTS}
@@ -50,25 +50,25 @@ def test_each_warm_up_has_a_prompt_of_its_own_and_a_short_output_and_the_load_is
     assert load == [Request(prompt, 100, str(number)) for number, prompt in enumerate(PROMPTS)]
 
 
-def test_an_output_is_never_longer_than_the_loads():
+def test_output_of_warm_up_is_no_longer_than_that_of_the_load():
     assert {request.output_len for request in sent({"tokens": 400, "shared": 0.0})[0]} == {100}
 
 
-def test_without_the_variable_warm_ups_are_vllms_own():
+def test_without_the_variable_warm_ups_are_unchanged():
     assert sent(None)[0] == [Request(PROMPTS[0], 100)] * 5
 
 
 @pytest.mark.parametrize("prompt", ["", "x", [1, 2, 3]])
-def test_what_cannot_be_turned_stays(prompt):
-    assert bench_client.another(prompt, 1, 0.0) == prompt
+def test_short_prompt_and_token_list_are_not_rotated(prompt):
+    assert bench_client.rotated(prompt, 1, 0.0) == prompt
 
 
-def test_a_turned_prompt_never_begins_where_the_first_does():
+def test_rotated_prompt_never_begins_like_the_first():
     text = "abcdefghijklmnopqrstuvwxyz"
-    assert {bench_client.another(text, number, 0.0)[0] for number in range(1, 500)} == set(text[1:])
+    assert {bench_client.rotated(text, number, 0.0)[0] for number in range(1, 500)} == set(text[1:])
 
 
-def test_what_all_prompts_begin_with_stays_and_the_rest_begins_elsewhere():
+def test_common_prefix_stays_and_the_rest_is_rotated():
     prefix, own = "P" * 100, "abcdefghijklmnopqrstuvwxyz" * 12
-    turned = [bench_client.another(prefix + own, number, shared=100 / 412) for number in range(1, 20)]
+    turned = [bench_client.rotated(prefix + own, number, shared=100 / 412) for number in range(1, 20)]
     assert {text[:100] for text in turned} == {prefix} and len({text[100:140] for text in turned}) > 10

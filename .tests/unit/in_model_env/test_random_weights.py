@@ -1,4 +1,4 @@
-"""A server with random weights is given vLLM's plugin for them, and no other server is."""
+"""A server with random weights gets the plugin of vLLM; other servers do not."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from servemark.launch import command_lines, random_weights
 RANDOM = {"load-format": random_weights.LOAD_FORMAT}
 
 
-def test_the_plugin_is_where_python_looks_beside_what_closes_the_doors():
+def test_folder_of_plugin_is_before_that_of_the_middleware():
     closed = command_lines.key_environment({"PYTHONPATH": "/own"})
     path = random_weights.environment(RANDOM, closed)["PYTHONPATH"].split(os.pathsep)
     assert path == [str(random_weights.FOLDER), str(command_lines.MIDDLEWARE_FOLDER), "/own"]
 
 
-def test_a_list_of_allowed_plugins_gets_it_too():
+def test_plugin_is_added_to_a_list_of_allowed_plugins():
     assert random_weights.environment(RANDOM, {"VLLM_PLUGINS": "site"})["VLLM_PLUGINS"] == f"site,{random_weights.LOAD_FORMAT}"
 
 
-def test_a_server_with_a_checkpoint_gets_nothing():
+def test_server_with_checkpoint_gets_no_plugin():
     assert random_weights.environment({}, {"PYTHONPATH": "/own"}) == {}
 
 
-def test_its_entry_point_is_the_one_that_vllm_asks_for():
+def test_entry_point_is_a_general_plugin_of_vllm():
     (file,) = random_weights.FOLDER.glob("*.dist-info/entry_points.txt")
     points = configparser.ConfigParser()
     points.read(file)
@@ -37,7 +37,7 @@ def test_its_entry_point_is_the_one_that_vllm_asks_for():
 
 
 def code(source: str) -> str:
-    """sha256 of what a module does: its syntax tree without docstrings, comments and layout."""
+    """Return the sha256 of a module's syntax tree without docstrings, comments and layout."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
@@ -45,10 +45,10 @@ def code(source: str) -> str:
     return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()
 
 
-def test_who_changes_the_code_decides_about_the_version_of_the_name():
-    """The name stands in the ledger's key: figures of other numbers under the same name would be taken for the same.
+def test_change_of_the_code_needs_a_decision_about_the_version():
+    """The format's name is part of the ledger key, so other random numbers need another version.
 
-    Where the code changed and draws the same numbers as before, write the new digest here; otherwise raise the version first.
+    If the changed code draws the same numbers, write the new digest here. Otherwise raise the version first.
     """
     (source,) = random_weights.FOLDER.glob("*.py")
     known = {"servemark_random_2": "5724c73380df83841edec89510aadb6c358cb3c715110d68f529c17c3b571edf"}

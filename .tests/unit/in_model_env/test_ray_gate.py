@@ -1,4 +1,4 @@
-"""Ray is believed when it says itself that every node is there with its devices; everything that differs is said in a sentence."""
+"""The check of the Ray cluster: one sentence for each node that is missing, unexpected, or has other devices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPECTED = [
 
 
 def alive(**devices: int | None):
-    """Ray's nodes by the last number of their address; None for a node without the resource."""
+    """Return Ray's nodes by the last number of their address; None for a node without the resource."""
     return [
         {
             "NodeManagerAddress": f"10.0.0.{name[1:]}",
@@ -46,7 +46,7 @@ def test_each_difference_names_node_expected_and_found(there, named):
         assert all(part in sentence for part in parts), sentence
 
 
-def test_the_gate_says_at_the_deadline_what_was_missing(standin_copy, tmp_path):
+def test_missing_nodes_are_written_at_the_deadline(standin_copy, tmp_path):
     put_ray(standin_copy, nodes="[]")
     output = tmp_path / "nodes.json"
     argv = [
@@ -63,14 +63,14 @@ def test_the_gate_says_at_the_deadline_what_was_missing(standin_copy, tmp_path):
     assert json.loads(output.read_text()) == {"missing": missing}
 
 
-def test_loopback_is_known_by_the_address_that_ray_gives_it():
+def test_loopback_matches_the_address_that_ray_reports():
     expected = [{"name": "vm", "address": "127.0.0.1", "devices": 2}]
     alive = [{"NodeManagerAddress": "192.0.2.2", "Resources": {"GPU": 2.0}}]
     assert ray_gate.compare(expected, alive) == []
     assert "with 1" in ray_gate.compare(expected, [alive[0] | {"Resources": {"GPU": 1.0}}])[0]
 
 
-def test_between_machines_an_address_is_what_it_is():
+def test_address_must_match_between_machines():
     expected = [{"name": "n1", "address": "10.0.0.1", "devices": 1}]
     assert len(ray_gate.compare(expected, [{"NodeManagerAddress": "10.0.0.9", "Resources": {"GPU": 1.0}}])) == 2
 
@@ -79,7 +79,7 @@ def test_between_machines_an_address_is_what_it_is():
     ("raised", "said"),
     [("ConnectionError()", "ConnectionError"), ("RuntimeError('no node info\\nfound')", "no node info")],
 )
-def test_a_head_that_takes_no_driver_yet_is_asked_again_until_the_deadline(standin_copy, tmp_path, raised, said):
+def test_head_that_refuses_drivers_is_retried_until_the_deadline(standin_copy, tmp_path, raised, said):
     """Ray 2.54's own words, and none, while the head's raylet has not joined."""
     put_ray(standin_copy, connects=f"raise {raised}")
     output = tmp_path / "nodes.json"

@@ -1,4 +1,4 @@
-"""The middleware that asks for the key, as an ASGI application sees it: no server, no third-party module."""
+"""The authentication middleware as an ASGI application, without a server or third-party modules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RIGHT = (b"authorization", f"Bearer {KEY}".encode())
 
 @pytest.fixture
 def make(monkeypatch):
-    """Makes the middleware around an application that only notes its scopes, for an environment of one's own."""
+    """Make the middleware around an application that records its scopes, with given environment variables."""
     spec = importlib.util.spec_from_file_location("servemark_require_key", FILE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -39,8 +39,8 @@ def make(monkeypatch):
     return build
 
 
-def call(door, scope) -> list[dict]:
-    """What the middleware itself sends."""
+def call(middleware, scope) -> list[dict]:
+    """Return the messages that the middleware itself sends."""
     sent: list[dict] = []
 
     async def receive():
@@ -49,7 +49,7 @@ def call(door, scope) -> list[dict]:
     async def send(message):
         sent.append(message)
 
-    asyncio.run(door(scope, receive, send))
+    asyncio.run(middleware(scope, receive, send))
     return sent
 
 
@@ -60,8 +60,8 @@ def http(method="POST", path="/v1/completions", headers=()) -> dict:
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
 @pytest.mark.parametrize("path", ["/v1/models", "/health", "/metrics", "/invocations", "/tokenize", "/docs", "//", "*"])
 def test_every_method_and_route_needs_the_key(make, method, path):
-    door, passed = make()
-    start, body = call(door, http(method, path))
+    middleware, passed = make()
+    start, body = call(middleware, http(method, path))
     assert start["status"] == 401 and passed == []
     headers = dict(start["headers"])
     assert headers[b"content-length"] == str(len(body["body"])).encode()
@@ -69,7 +69,7 @@ def test_every_method_and_route_needs_the_key(make, method, path):
     error = json.loads(body["body"])["error"]
     assert set(error) == {"message", "type", "param", "code"} and error["code"] == "invalid_api_key"
     assert KEY not in body["body"].decode()
-    assert call(door, http(method, path, [RIGHT])) == [] and len(passed) == 1
+    assert call(middleware, http(method, path, [RIGHT])) == [] and len(passed) == 1
 
 
 @pytest.mark.parametrize(
@@ -98,28 +98,28 @@ def test_every_method_and_route_needs_the_key(make, method, path):
     ],
 )
 @pytest.mark.parametrize("kind", ["http", "websocket"])
-def test_only_one_header_with_the_right_key_opens(make, kind, headers, admitted):
-    door, passed = make()
-    sent = call(door, http(headers=headers) | {"type": kind})
+def test_request_needs_exactly_one_header_with_the_right_key(make, kind, headers, admitted):
+    middleware, passed = make()
+    sent = call(middleware, http(headers=headers) | {"type": kind})
     assert bool(passed) == admitted
     assert [message["type"] for message in sent] == (
         [] if admitted else ["http.response.start", "http.response.body"] if kind == "http" else ["websocket.close"]
     )
 
 
-def test_the_key_in_the_query_opens_nothing(make):
-    door, passed = make()
-    assert call(door, http() | {"query_string": f"api_key={KEY}".encode()})[0]["status"] == 401
+def test_key_in_the_query_is_ignored(make):
+    middleware, passed = make()
+    assert call(middleware, http() | {"query_string": f"api_key={KEY}".encode()})[0]["status"] == 401
     assert passed == []
 
 
-def test_the_servers_own_start_and_stop_need_no_key(make):
-    door, passed = make()
-    assert call(door, {"type": "lifespan"}) == [] and len(passed) == 1
+def test_lifespan_of_the_server_needs_no_key(make):
+    middleware, passed = make()
+    assert call(middleware, {"type": "lifespan"}) == [] and len(passed) == 1
 
 
 @pytest.mark.parametrize("key", [None, "", "  "])
-def test_without_a_key_it_does_not_load(make, key):
+def test_middleware_without_a_key_does_not_load(make, key):
     with pytest.raises(RuntimeError, match=command_lines.API_KEY):
         make(key)
 
@@ -138,13 +138,13 @@ def test_without_a_key_it_does_not_load(make, key):
         ("1", http("GET", "/health") | {"type": "websocket"}, False),
     ],
 )
-def test_behind_the_router_health_alone_answers_to_anybody(make, value, scope, admitted):
-    door, passed = make(SERVEMARK_HEALTH_WITHOUT_KEY=value)
-    call(door, scope)
+def test_replica_behind_the_router_has_only_health_open(make, value, scope, admitted):
+    middleware, passed = make(SERVEMARK_HEALTH_WITHOUT_KEY=value)
+    call(middleware, scope)
     assert bool(passed) == admitted
 
 
-def test_its_folder_holds_nothing_else_and_it_needs_the_standard_library_only():
+def test_folder_has_one_module_that_needs_only_the_standard_library():
     assert [path.name for path in command_lines.MIDDLEWARE_FOLDER.glob("*.py")] == [FILE.name]
     code = f"import sys; sys.path.insert(0, {str(FILE.parent)!r}); import servemark_require_key"
     subprocess.run([sys.executable, "-I", "-S", "-B", "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""The client's processes: started together, sampled, and ended together, whoever ends first."""
+"""The client's processes: started, sampled and ended together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from servemark.environments import build
 from servemark.processes.identity import Identity
 
 SCRIPT = build.IN_MODEL_ENV / "run_clients.py"
-# Says its process id and time in a file of its own, then does as told.
+# Writes its process id and time to a file, then follows its second argument.
 FAKE = """
 import os, subprocess, sys, time
 from pathlib import Path
@@ -76,13 +76,13 @@ def clients(tmp_path, killed_at_the_end):
     return start
 
 
-def test_they_start_together_and_end_with_0_when_all_have(clients):
+def test_exit_code_is_0_after_the_last_process(clients):
     three = clients("ends", "ends", "ends")
     assert three.process.wait(20) == 0
     assert len(three.samples()) == 3 and three.begun
 
 
-def test_the_cpu_time_of_each_is_sampled_each_second_on_the_clock_that_it_tells_itself(clients):
+def test_cpu_time_of_each_process_is_sampled_once_a_second(clients):
     pair = clients("busy", "idle")
     assert pair.process.wait(30) == 0
     busy, idle = pair.samples()
@@ -95,7 +95,7 @@ def test_the_cpu_time_of_each_is_sampled_each_second_on_the_clock_that_it_tells_
 
 
 @pytest.mark.parametrize(("what", "code"), [("fails", 7), ("killed", 128 + signal.SIGKILL)])
-def test_one_that_fails_ends_the_others_and_gives_its_code(clients, wait_for, what, code):
+def test_failed_process_ends_the_others_and_gives_its_exit_code(clients, wait_for, what, code):
     pair = clients("hangs", what, "deaf")
     wait_for(lambda: pair.begun)
     others = [pair.identities()[0], pair.identities()[2]]
@@ -107,7 +107,7 @@ def test_one_that_fails_ends_the_others_and_gives_its_code(clients, wait_for, wh
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_end_it_ends_them_with_all_that_they_started(clients, wait_for, number):
+def test_signal_ends_the_processes_with_their_children(clients, wait_for, number):
     pair = clients("hangs", "family")
     wait_for(lambda: pair.begun)
     child = Identity.of(int(pair.files[1].with_suffix(".child").read_text()))
@@ -115,11 +115,11 @@ def test_told_to_end_it_ends_them_with_all_that_they_started(clients, wait_for, 
     pair.process.send_signal(number)
     begin = time.monotonic()
     assert pair.process.wait(10) == 128 + number
-    assert time.monotonic() - begin < 3, "whoever ends it has that much patience"
+    assert time.monotonic() - begin < 3, "shorter than the grace period"
     wait_for(lambda: not any(one.alive for one in everyone), 2)
 
 
-def test_killed_it_takes_them_along(clients, wait_for):
+def test_processes_end_if_run_clients_is_killed(clients, wait_for):
     pair = clients("hangs", "deaf")
     wait_for(lambda: pair.begun)
     both = pair.identities()

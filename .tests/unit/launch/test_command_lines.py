@@ -1,4 +1,4 @@
-"""Command lines and environments of everything that is started, and ports that nobody has."""
+"""Command lines and environments of servers, Ray and the client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from servemark.launch import command_lines, random_weights
         ({"gpu-memory-utilization": 0.9}, ["--gpu-memory-utilization", "0.9"]),
     ],
 )
-def test_options_are_spelled_as_vllm_reads_them(options, arguments):
+def test_options_have_the_syntax_of_vllm(options, arguments):
     assert command_lines.option_arguments(options) == arguments
 
 
@@ -51,19 +51,19 @@ CACHES = {
         ({"XDG_CACHE_HOME": "/mine"}, {"VLLM_CACHE_ROOT": None}),
     ],
 )
-def test_compiled_code_goes_where_it_is_found_again_unless_the_deployment_says_another_place(variables, changed):
+def test_compile_caches_are_set_unless_the_deployment_sets_them(variables, changed):
     env = environment(plan(variables=variables))
     assert {name: env.get(name) for name in CACHES} == CACHES | changed
 
 
-def test_a_server_with_random_weights_finds_the_plugin_beside_the_doors_and_no_other_does():
+def test_only_a_server_with_random_weights_gets_the_plugin():
     random = plan(options={"load-format": random_weights.LOAD_FORMAT}, variables={"PYTHONPATH": "/mine"})
     path = environment(random)["PYTHONPATH"]
     assert path == f"{random_weights.FOLDER}:{command_lines.MIDDLEWARE_FOLDER}:/mine"
     assert str(random_weights.FOLDER) not in environment(plan())["PYTHONPATH"]
 
 
-def test_ray_is_told_of_its_token_by_a_file():
+def test_ray_reads_its_token_from_a_file():
     env = command_lines.ray_environment("/attempt/ray-token", "/tmp/scratch")
     assert (env["RAY_AUTH_MODE"], env["RAY_AUTH_TOKEN_PATH"], env["RAY_TMPDIR"]) == (
         "token",
@@ -98,7 +98,7 @@ PINNED = {
     ],
     ids=["head", "worker"],
 )  # fmt: skip
-def test_ray_on_a_node_stays_in_the_foreground_and_on_its_ports(head, role, devices, cpus):
+def test_ray_stays_in_the_foreground_and_on_its_ports(head, role, devices, cpus):
     argv = command_lines.ray_node("/env/bin/python", NODE, devices, "/tmp/scratch", range(20000, 20006), head)
     assert argv[:4] == ["/env/bin/python", "-m", "ray.scripts.scripts", "start"]
     told = {name: value for name, _, value in (word.partition("=") for word in argv[4:])}
@@ -113,7 +113,7 @@ def test_ray_on_a_node_stays_in_the_foreground_and_on_its_ports(head, role, devi
     }
 
 
-def test_the_prompts_kind_gives_its_own_arguments_to_the_client():
+def test_dataset_gives_its_arguments_to_the_client():
     prompts = UnevenPrompts(dataset="random", input_tokens=8, output_tokens=5)
     argv = command_lines.bench("python", "http://127.0.0.1:1", "tiny", "/models/tiny", load(prompts=prompts), "points", "raw")
     assert argv[argv.index("--dataset-name") + 1] == "uneven" and "--random-input-len" not in argv
@@ -128,7 +128,7 @@ def test_the_prompts_kind_gives_its_own_arguments_to_the_client():
         ({"client_options": {"burstiness": 0.5}}, ["--max-concurrency", "4", "--burstiness", "0.5"]),
     ],
 )
-def test_the_clients_command_line(changes, expected):
+def test_command_line_of_the_client(changes, expected):
     point = planned_point(3, {}, **changes).load
     argv = command_lines.bench("python", "http://127.0.0.1:20001", "tiny", "/models/tiny", point, "points", ".raw.json.draft")
     assert Path(argv[1]).is_file() and [argv[0], Path(argv[1]).name, *argv[2:4]] == [

@@ -1,4 +1,4 @@
-"""Where compiled code is kept, who shares it, and what is said of it before a start."""
+"""The folder of compiled code: its name, its state before a start, and which deployments share it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def place(tmp_path, asked=None, hardware=H200):
     return compiled.place(config(tmp_path), asked or plan(), hardware)
 
 
-def test_the_folder_lies_in_the_cache_under_an_absolute_name(tmp_path, monkeypatch):
+def test_folder_is_an_absolute_path_in_the_cache(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = compiled.place(config(Path("cache")), plan(), H200)
     assert found.parent == tmp_path / "cache" / f"compiled-{os.getuid()}" and len(found.name) == 16
 
 
-def test_nothing_is_kept_where_each_start_is_to_be_a_first_one(tmp_path):
+def test_compile_cache_none_has_no_folder(tmp_path):
     assert compiled.place(config(tmp_path, compile_cache="none"), plan(), H200) is None
 
 
@@ -57,24 +57,24 @@ def test_nothing_is_kept_where_each_start_is_to_be_a_first_one(tmp_path):
         ({}, {"gpus": H200.gpus[:1], "cpu_model": "another", "host": "elsewhere", "memory_gib": 1.0}, True),
     ],
 )
-def test_environment_kind_of_node_and_shape_of_an_engine_have_a_folder_of_their_own(tmp_path, changes, hardware, shared):
+def test_environment_hardware_and_engine_shape_have_separate_folders(tmp_path, changes, hardware, shared):
     one = plan(topology=Topology())
     other = place(tmp_path, plan(**({"topology": Topology()} | changes)), H200.model_copy(update=hardware))
     assert (place(tmp_path, one) == other) is shared
 
 
-def test_without_gpus_code_is_compiled_for_the_cpu(tmp_path):
+def test_each_cpu_model_has_a_folder_without_gpus(tmp_path):
     other = HARDWARE.model_copy(update={"cpu_model": "another"})
     assert place(tmp_path, hardware=HARDWARE) != place(tmp_path, hardware=other)
 
 
-def test_another_users_compiled_code_is_never_run(tmp_path, monkeypatch):
+def test_each_user_has_a_folder(tmp_path, monkeypatch):
     mine = place(tmp_path)
     monkeypatch.setattr("os.getuid", lambda: 4242)
     assert place(tmp_path) != mine
 
 
-def test_what_a_start_finds_is_said_before_it_begins(tmp_path):
+def test_state_of_the_folder_before_a_start(tmp_path):
     folder, one = place(tmp_path), plan()
     other = plan(key_parts={**PARTS, "model": "another"})
     assert compiled.prepare(folder, one, H200) == "empty"
@@ -87,12 +87,12 @@ def test_what_a_start_finds_is_said_before_it_begins(tmp_path):
     assert compiled.prepare(folder, other, H200) == "filled"
 
 
-def test_a_place_of_the_deployments_own_is_not_known(tmp_path):
+def test_state_is_none_if_the_deployment_sets_another_folder(tmp_path):
     asked = plan(variables={"VLLM_CACHE_ROOT": "/mine"})
     assert compiled.prepare(place(tmp_path, asked), asked, H200) is None
 
 
-def test_the_folder_says_what_it_is_for_and_is_its_owners_alone(tmp_path):
+def test_folder_describes_itself_and_is_private(tmp_path):
     folder = place(tmp_path)
     compiled.prepare(folder, plan(), H200)
     said = json.loads((folder / "what.json").read_text())["for"]
@@ -101,8 +101,8 @@ def test_the_folder_says_what_it_is_for_and_is_its_owners_alone(tmp_path):
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_where_code_is_compiled_decides_no_ledger_key(tmp_path):
-    """The variables never stand in a plan; most would be taken for places, were they given by a user."""
+def test_compile_caches_are_not_in_the_ledger_key(tmp_path):
+    """No plan has these variables. For most of them the ledger key has no value even if a user sets them."""
     names = set(compiled.variables(tmp_path, {}))
     assert {name for name in names if table.in_key(name)} == {"FLASHINFER_WORKSPACE_BASE"}
     assert "compile_cache" in Deployment.model_fields and "compile_cache" not in report_data.plan().model_dump()

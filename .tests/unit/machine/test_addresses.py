@@ -1,4 +1,4 @@
-"""Which address of a node is used: the one that the scheduler knows, or what the cluster file names."""
+"""The interface of a node: by its address in the scheduler, or by the cluster file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ THERE = tuple(
         ("lo", "192.168.3.7", "lo"),
     ],
 )
-def test_the_interface_that_is_meant(wanted, known_as, found):
+def test_interface_is_chosen_by_address_name_pattern_or_network(wanted, known_as, found):
     assert addresses.choose("node7", THERE, wanted, known_as).name == found
 
 
@@ -42,7 +42,7 @@ def test_the_interface_that_is_meant(wanted, known_as, found):
         ((), "hsn0", None),
     ],
 )
-def test_a_node_without_it_says_what_it_has(interfaces, wanted, known_as):
+def test_node_without_the_interface_lists_its_interfaces(interfaces, wanted, known_as):
     with pytest.raises(StageFailed) as refused:
         addresses.choose("node7", interfaces, wanted, known_as)
     facts = ("node7", str(wanted or known_as), *(f"{found.name} ({found.address})" for found in interfaces))

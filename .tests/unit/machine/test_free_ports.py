@@ -9,31 +9,31 @@ HOST = "127.0.0.1"
 
 @pytest.fixture
 def taken():
-    """A port that somebody listens on."""
+    """A port with a listening program."""
     with socket.create_server((HOST, 0)) as listening:
         yield listening.getsockname()[1]
 
 
 def server_that_loads(port=0):
-    """Bound as vLLM's server is before it listens: create_server_socket in vllm/entrypoints/launchers/launcher.py (0.32.0)."""
+    """Return a bound socket like that of a loading vLLM (create_server_socket, vllm/entrypoints/launchers/launcher.py, 0.32.0)."""
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.bind((HOST, port))
     return bound
 
 
-def test_a_port_that_somebody_listens_on_is_taken(taken):
+def test_port_with_a_listening_program_is_taken(taken):
     assert free_ports.is_taken(HOST, taken)
 
 
-def test_a_port_that_a_loading_server_has_bound_is_taken_until_it_ends():
+def test_port_of_a_loading_server_is_taken_until_its_end():
     with server_that_loads() as bound:
         port = bound.getsockname()[1]
         assert free_ports.is_taken(HOST, port)
     assert not free_ports.is_taken(HOST, port)
 
 
-def test_what_a_server_that_has_just_ended_leaves_is_no_program():
+def test_port_with_closed_connections_is_free():
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         caller = socket.create_connection((HOST, port))
@@ -45,7 +45,7 @@ def test_what_a_server_that_has_just_ended_leaves_is_no_program():
     assert not free_ports.is_taken(HOST, port)
 
 
-def test_ports_that_are_found_are_free_distinct_and_not_found_twice(taken, monkeypatch):
+def test_found_ports_are_free_and_distinct(taken, monkeypatch):
     monkeypatch.setattr(free_ports, "PORTS", range(taken, taken + 40))
     with server_that_loads(taken + 1):
         first = free_ports.find(HOST, 3, start=0)
@@ -53,7 +53,7 @@ def test_ports_that_are_found_are_free_distinct_and_not_found_twice(taken, monke
     assert len({*first, *second, taken, taken + 1}) == 8
 
 
-def test_a_server_binds_and_answers_on_a_port_that_was_kept_for_it():
+def test_server_can_bind_a_reserved_port():
     (port,) = free_ports.find(HOST, 1, start=4000)
     with server_that_loads(port) as server:
         server.listen()
@@ -64,15 +64,15 @@ def test_a_server_binds_and_answers_on_a_port_that_was_kept_for_it():
             accepted.close()
 
 
-def test_of_two_that_look_at_the_same_port_one_gets_it():
+def test_two_searches_do_not_get_the_same_port():
     (port,) = free_ports.find(HOST, 1, start=5000)
-    assert not free_ports._reserve(HOST, port), "kept for who was first"
+    assert not free_ports._reserve(HOST, port), "reserved by the first search"
     with socket.socket() as looking:
         looking.bind((HOST, 0))
-        assert not free_ports._reserve(HOST, looking.getsockname()[1]), "the other is between its look and its keeping"
+        assert not free_ports._reserve(HOST, looking.getsockname()[1]), "another search has bound it"
 
 
-def test_a_port_is_found_where_the_way_to_ourselves_is_shut(monkeypatch):
+def test_port_is_found_without_loopback(monkeypatch):
     def shut(*_, **__):
         raise OSError("Network is unreachable")
 
@@ -81,11 +81,11 @@ def test_a_port_is_found_where_the_way_to_ourselves_is_shut(monkeypatch):
     assert not free_ports.is_taken(HOST, port)
 
 
-def test_the_search_goes_around_and_says_when_there_is_none(taken, monkeypatch):
+def test_search_without_a_free_port_fails(taken, monkeypatch):
     monkeypatch.setattr(free_ports, "PORTS", range(taken, taken + 1))
     with pytest.raises(OSError, match=f"{taken}-{taken} .*{HOST}"):
         free_ports.find(HOST, 1, start=5)
 
 
-def test_ports_lie_below_those_that_linux_gives_out_by_chance():
+def test_ports_are_below_the_ephemeral_range():
     assert free_ports.PORTS.start > 1024 and free_ports.PORTS.stop <= 32768

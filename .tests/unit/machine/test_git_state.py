@@ -1,4 +1,4 @@
-"""What a run says of the checkout that it was started from: commit, changes, configuration as given."""
+"""The git state of a checkout: commit, changes, configuration files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from servemark.records import Sources
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A repository with one commit that holds what a checkout holds; our own configuration of git has no part in it."""
+    """A repository with one commit, read without the configuration of git on this machine."""
     folder = tmp_path / "checkout"
     for name, text in {
         "Snakefile": "rule all\n", "workflow/a.py": "a\n", "workflow/b.py": "b\n", "README.md": "r\n", ".gitignore": "/results/*\n*.pyc\n",
@@ -48,7 +48,7 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_a_clean_checkout_is_its_commit(checkout):
+def test_clean_checkout_has_its_commit_and_no_changes(checkout):
     (checkout / "my.yaml").write_text("run: a\n")
     (checkout / "results").mkdir()
     (checkout / "results" / "x").write_text("a result")
@@ -58,7 +58,7 @@ def test_a_clean_checkout_is_its_commit(checkout):
     assert git_state.words([state]) == state.commit[:12]
 
 
-def test_changes_are_named_and_have_a_digest_that_anybody_can_recompute(checkout):
+def test_changes_are_listed_with_a_digest(checkout):
     (checkout / "workflow" / "a.py").write_text("changed\n")
     (checkout / "workflow" / "b.py").unlink()
     (checkout / "workflow" / "größe.py").write_text("new\n")
@@ -74,7 +74,7 @@ def test_changes_are_named_and_have_a_digest_that_anybody_can_recompute(checkout
     assert git_state.look(checkout).changes_sha256 != state.changes_sha256
 
 
-def test_the_users_configuration_of_git_changes_nothing(checkout, tmp_path, monkeypatch):
+def test_configuration_of_git_is_ignored(checkout, tmp_path, monkeypatch):
     (checkout / "workflow" / "a.py").write_text("changed\n")
     before = git_state.look(checkout)
     (tmp_path / "config").write_text(
@@ -85,7 +85,7 @@ def test_the_users_configuration_of_git_changes_nothing(checkout, tmp_path, monk
     assert git_state.look(checkout) == before
 
 
-def test_a_checkout_in_a_part_of_a_repository_is_known_and_one_that_it_ignores_is_not(checkout):
+def test_untracked_checkout_in_another_repository_has_no_commit(checkout):
     inner = checkout / "inner"
     (inner / "workflow").mkdir(parents=True)
     (inner / "Snakefile").write_text("inner\n")
@@ -98,7 +98,7 @@ def test_a_checkout_in_a_part_of_a_repository_is_known_and_one_that_it_ignores_i
     assert state.commit and state.changed == ("workflow/new.py",)
 
 
-def test_without_git_the_reason_is_told(tmp_path, monkeypatch):
+def test_without_git_the_reason_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     state = git_state.look(tmp_path)
     assert (state.commit, state.dirty) == (None, None)
@@ -111,7 +111,7 @@ def test_without_git_the_reason_is_told(tmp_path, monkeypatch):
     assert git_state.look(tmp_path).why == "fatal: dubious ownership"
 
 
-def test_the_configuration_is_kept_as_it_is_given(tmp_path):
+def test_text_of_configuration_files_is_recorded(tmp_path):
     path = tmp_path / "my.yaml"
     path.write_bytes("run: a  # größe\n".encode())
     (given,) = git_state.look(tmp_path, [path, tmp_path / "not-there.yaml"]).configuration
@@ -119,7 +119,7 @@ def test_the_configuration_is_kept_as_it_is_given(tmp_path):
     assert given.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_an_attempt_gets_the_note_of_its_run_and_keeps_it(tmp_path, monkeypatch):
+def test_attempt_gets_a_copy_of_the_git_state(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "launch", lambda *_: None)
     allocation = SimpleNamespace(job_id="7", ends_at=None)
     scratch = (tmp_path / "scratch" / name for name in "abc")

@@ -1,4 +1,4 @@
-"""What the machine is: an H200 host's own words, and a machine without a driver."""
+"""The hardware probe: recorded output of an H200 host, and a machine without a driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPOLOGY = (RECORDED / "nvidia-smi-topo-h200x4.txt").read_text()
 
 
 def query() -> str:
-    """The recorded names and sizes in the shape of the query that the probe makes; the ids are made up."""
+    """Return the recorded names and sizes in the form of the probe's query, with invented ids."""
     rows = (RECORDED / "nvidia-smi-query-name-memory-h200x4.csv").read_text().split("\n")[:4]
     return "".join(f"{row.removesuffix(' MiB')}, GPU-{n}, 580.159.04\n" for n, row in enumerate(rows))
 
@@ -35,13 +35,13 @@ def test_gpus_and_driver_of_a_recorded_host():
     assert [(gpu.name, gpu.memory_mib, gpu.uuid) for gpu in gpus] == [("NVIDIA H200", 143771, f"GPU-{n}") for n in range(4)]
 
 
-def test_the_query_of_the_probe_as_a_recorded_host_answers_it():
+def test_recorded_output_of_the_query_is_parsed():
     ((gpu,), driver) = hardware.parse_gpus((RECORDED / "nvidia-smi-query-h200x1.csv").read_text(), 1024)
     assert (gpu.name, gpu.memory_mib, driver) == ("NVIDIA H200", 143771, "580.159.04")
     assert gpu.uuid.startswith("GPU-0000")
 
 
-def test_a_recorded_topology_loses_the_codes_that_underline_its_header():
+def test_terminal_codes_are_removed_from_the_topology():
     recorded = (RECORDED / "nvidia-smi-topo-h200x1-terminal.txt").read_text()
     assert "\x1b[4m" in recorded
     assert hardware.plain(recorded).splitlines()[:2] == [
@@ -56,17 +56,17 @@ def test_no_row_is_no_gpu(text):
     assert hardware.parse_gpus(text, 1024) == ((), None)
 
 
-def test_memory_with_its_unit_is_read_as_well():
+def test_memory_with_a_unit_is_read():
     ((gpu,), _) = hardware.parse_gpus("NVIDIA H200, 143771 MiB, GPU-0, 580.159.04\n", 1024)
     assert gpu.memory_mib == 143771
 
 
-def test_a_gpu_without_memory_of_its_own_has_the_machines():
+def test_gpu_without_own_memory_has_that_of_the_machine():
     ((gpu,), driver) = hardware.parse_gpus("NVIDIA GB10, [N/A], GPU-0, 580.95.05\n", 122_570)
     assert (gpu.memory_mib, driver) == (122_570, "580.95.05")
 
 
-def test_a_part_of_a_gpu_is_refused_by_what_it_is():
+def test_mig_slice_is_refused():
     with pytest.raises(ServemarkError, match=r"NVIDIA H100: '\[Insufficient Permissions\]'") as caught:
         hardware.parse_gpus("NVIDIA H100, [Insufficient Permissions], GPU-0, 580.95.05\n", 1024)
     assert caught.value.reason == "gpu_part_named"
@@ -80,7 +80,7 @@ def test_a_part_of_a_gpu_is_refused_by_what_it_is():
         ("NVIDIA-SMI has failed", None),
     ],
 )
-def test_the_cuda_version_that_the_driver_can_do(text, version):
+def test_cuda_version_of_the_driver(text, version):
     assert hardware.parse_cuda(text) == version
 
 
@@ -92,18 +92,18 @@ def test_the_cuda_version_that_the_driver_can_do(text, version):
         ("", platform.machine()),
     ],
 )
-def test_the_cpus_name(text, name):
+def test_cpu_name(text, name):
     assert hardware.parse_cpu_model(text) == name
 
 
-def test_the_cpus_name_of_a_recorded_host_is_what_lscpu_says_there():
+def test_cpu_name_of_a_recorded_host_is_that_of_lscpu():
     said = re.search(r"^Model name: +(.+)$", (RECORDED / "lscpu-xeon-h200x1.txt").read_text(), re.MULTILINE)
     assert said
     assert hardware.parse_cpu_model((RECORDED / "cpuinfo-xeon-h200x1.txt").read_text()) == said[1]
 
 
 @pytest.mark.skipif(not shutil.which("ip"), reason="no ip(8) here")
-def test_interfaces_are_those_that_ip_lists():
+def test_interfaces_are_those_of_ip_addr():
     listed = json.loads(subprocess.run(["ip", "-j", "addr"], capture_output=True, check=True).stdout)
     addresses = {
         (info.get("label", link["ifname"]), info["local"]) for link in listed for info in link["addr_info"] if info["family"] == "inet"
@@ -120,7 +120,7 @@ def test_interfaces_are_ipv4_and_sorted():
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    """The only folder on PATH; nobody has said which GPUs are to be used."""
+    """The only folder on PATH; CUDA_VISIBLE_DEVICES is not set."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.delenv(visible_gpus.VARIABLE, raising=False)
@@ -134,7 +134,7 @@ def put_nvidia_smi(folder: Path, body: str) -> None:
     script.chmod(0o755)
 
 
-def test_a_machine_without_a_driver_is_a_cpu_machine(path, tmp_path):
+def test_machine_without_a_driver_is_a_cpu_machine(path, tmp_path):
     found = hardware.probe()
     assert (found.accelerator, found.gpus, found.driver, found.cuda, found.gpu_topology) == (
         "cpu",
@@ -161,7 +161,7 @@ def four(path, tmp_path):
     )
 
 
-def test_a_gpu_machine_in_its_own_words(four):
+def test_machine_with_four_gpus(four):
     found = hardware.probe()
     assert (found.accelerator, found.driver, found.cuda) == ("cuda", "580.159.04", "13.0")
     assert found.devices == len(found.gpus) == 4
@@ -179,7 +179,7 @@ def test_a_gpu_machine_in_its_own_words(four):
         ("2,8,1", ["GPU-2"]),
     ],
 )
-def test_only_the_gpus_that_we_may_use_are_recorded_in_their_order(four, tmp_path, monkeypatch, value, uuids):
+def test_visible_gpus_are_recorded_in_their_order(four, tmp_path, monkeypatch, value, uuids):
     monkeypatch.setenv(visible_gpus.VARIABLE, value)
     found = hardware.probe()
     assert [gpu.uuid for gpu in found.gpus] == uuids
@@ -190,7 +190,7 @@ def test_only_the_gpus_that_we_may_use_are_recorded_in_their_order(four, tmp_pat
 
 
 @pytest.mark.parametrize("value", ["", "-1"])
-def test_gpus_that_are_not_to_be_used_leave_a_cpu_machine_that_says_so(four, monkeypatch, value):
+def test_machine_with_all_gpus_hidden_is_a_cpu_machine(four, monkeypatch, value):
     monkeypatch.setenv(visible_gpus.VARIABLE, value)
     found = hardware.probe()
     assert (found.accelerator, found.gpus, found.hidden_gpus) == ("cpu", (), 4)
@@ -198,20 +198,20 @@ def test_gpus_that_are_not_to_be_used_leave_a_cpu_machine_that_says_so(four, mon
     assert f"'{value}'" in visible_gpus.hiding(found) and "4 of 4" in visible_gpus.hiding(found)
 
 
-def test_a_variable_that_leaves_no_gpu_by_mistake_is_refused(four, monkeypatch):
+def test_variable_that_leaves_no_gpu_by_mistake_is_refused(four, monkeypatch):
     monkeypatch.setenv(visible_gpus.VARIABLE, "4")
     with pytest.raises(ServemarkError) as refused:
         hardware.probe()
     assert refused.value.reason == "gpus_hidden" and socket.gethostname() in refused.value.what
 
 
-def test_without_a_gpu_the_variable_hides_nothing(path, monkeypatch):
+def test_variable_hides_nothing_on_a_machine_without_gpus(path, monkeypatch):
     monkeypatch.setenv(visible_gpus.VARIABLE, "0,1")
     found = hardware.probe()
     assert (found.accelerator, found.hidden_gpus, found.cuda_visible_devices) == ("cpu", 0, "0,1")
 
 
-def test_a_broken_driver_is_not_taken_for_a_cpu_machine(path):
+def test_broken_driver_is_refused(path):
     put_nvidia_smi(path, "echo 'NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.'; exit 9")
     with pytest.raises(ServemarkError) as refused:
         hardware.probe()

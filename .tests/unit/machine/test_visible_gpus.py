@@ -1,4 +1,4 @@
-"""Which GPUs CUDA_VISIBLE_DEVICES leaves: CUDA's rules as two H200 showed them, and what is refused with a way out."""
+"""The GPUs that CUDA_VISIBLE_DEVICES leaves: CUDA's rules as observed on two H200, and refused values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from servemark.records import Gpu
 A, B = "GPU-073a564c-1e69-b944-6991-f4e2f94c23c6", "GPU-c2e9cc53-a1bf-0ab8-4650-fa5b10e97510"
 
 
-# What cuDeviceGetCount and cuDeviceGetUuid said there for each value (driver 580.159.04; the same with CUDA_DEVICE_ORDER=PCI_BUS_ID).
+# Results of cuDeviceGetCount and cuDeviceGetUuid for each value (driver 580.159.04; the same with CUDA_DEVICE_ORDER=PCI_BUS_ID).
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
@@ -68,11 +68,11 @@ A, B = "GPU-073a564c-1e69-b944-6991-f4e2f94c23c6", "GPU-c2e9cc53-a1bf-0ab8-4650-
         (f"1,{A}", (1,)),
     ],
 )
-def test_cudas_rules(value, shown):
+def test_value_selects_the_gpus_that_cuda_selects(value, shown):
     assert visible_gpus.places(value, (A, B)) == shown
 
 
-def test_a_gpu_without_uuid_is_found_by_number_alone():
+def test_gpu_without_uuid_is_found_by_number_only():
     assert visible_gpus.places("0", ("",)) == (0,)
     assert visible_gpus.places(A, ("",)) == ()
 
@@ -109,7 +109,7 @@ MIXED = gpus("A6000", "H200", "H200")
         (FOUR, {VARIABLE: "2", ORDER: "FASTEST_FIRST"}, (FOUR[2],)),
     ],
 )
-def test_the_gpus_that_a_process_may_use(every, env, chosen):
+def test_gpus_of_a_process(every, env, chosen):
     assert visible_gpus.choose(every, env, "here") == chosen
 
 
@@ -130,7 +130,7 @@ def test_the_gpus_that_a_process_may_use(every, env, chosen):
         (FOUR, {VARIABLE: "2gpu,0x3,1"}, "gpu_named_short", "2,0,1"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_followed_is_refused_with_a_way_out(every, env, reason, export):
+def test_ambiguous_or_wrong_value_is_refused_with_a_remedy(every, env, reason, export):
     with pytest.raises(ServemarkError) as refused:
         visible_gpus.choose(every, env, "node7")
     assert refused.value.reason == reason and repr(env[VARIABLE]) in refused.value.what and "node7" in refused.value.what
@@ -139,7 +139,7 @@ def test_what_cannot_be_followed_is_refused_with_a_way_out(every, env, reason, e
         assert f"export {name}={export}" in refused.value.do
 
 
-def test_what_is_hidden_is_said():
+def test_hidden_gpus_are_counted():
     assert visible_gpus.hiding(report_data.hardware()) == ""
     assert visible_gpus.hiding(report_data.hardware(cuda_visible_devices="0,1,2,3", accelerator="cuda", gpus=FOUR)) == ""
     one = report_data.hardware(cuda_visible_devices="2", accelerator="cuda", gpus=FOUR[2:3], hidden_gpus=3)

@@ -18,17 +18,17 @@ from servemark.processes.children import LifelineWatch
 from servemark.processes.identity import Identity
 
 
-def test_a_child_writes_to_its_log_reads_nothing_and_leads_its_session(tmp_path):
+def test_child_has_its_own_session_log_and_no_input(tmp_path):
     log = tmp_path / "logs" / "child.log"
     code = "import os, sys; print(repr(sys.stdin.read()), os.getsid(0) == os.getpid()); print('e', file=sys.stderr)"
     for _ in range(2):
         child = children.start_child([sys.executable, "-c", code], log=log, env={})
         assert child.wait(10) == 0
-    assert log.read_text().splitlines().count("'' True") == 2, "the second one's words are appended"
+    assert log.read_text().splitlines().count("'' True") == 2, "the second child appends"
     assert log.read_text().splitlines().count("e") == 2
 
 
-def test_a_child_dies_with_the_process_that_started_it(tmp_path, wait_for):
+def test_child_ends_with_the_process_that_started_it(tmp_path, wait_for):
     code = (
         "import sys, time; from pathlib import Path; from servemark.processes import children\n"
         "child = children.start_child([sys.executable, '-c', 'import time; time.sleep(300)'], log=Path(sys.argv[1]), env={})\n"
@@ -42,14 +42,14 @@ def test_a_child_dies_with_the_process_that_started_it(tmp_path, wait_for):
     wait_for(lambda: not child.alive, 5)
 
 
-def test_ending_a_group_ends_the_child_that_detached_itself(family):
+def test_end_group_ends_a_detached_grandchild(family):
     child, grandchild = family
     children.end_group(child, grace_s=2)
     assert child.returncode == -signal.SIGTERM
     assert identity.wait_for_end(grandchild, 5)
 
 
-def test_ending_a_group_kills_what_ignores_a_request(tmp_path, wait_for):
+def test_end_group_kills_a_child_that_ignores_sigterm(tmp_path, wait_for):
     log = tmp_path / "deaf.log"
     child = children.start_child([sys.executable, "-c", DEAF], log=log, env={})
     wait_for(lambda: "deaf" in log.read_text())
@@ -74,7 +74,7 @@ def test_the_end_of_the_lifeline_ends_the_tools_and_this_process(family, sleeper
     late = threading.Thread(target=watch.remove, args=(child,), daemon=True)
     late.start()
     late.join(0.3)
-    assert late.is_alive(), "whoever waited for the tool learns nothing of its end"
+    assert late.is_alive(), "the caller does not learn of the tool's end"
     assert child.wait(5) == -signal.SIGKILL
     assert identity.wait_for_end(grandchild, 5)
     assert spared.poll() is None
@@ -102,7 +102,7 @@ def test_a_script_whose_lifeline_ends_takes_its_tool_along(sleeper, tmp_path, wa
     ("code", "exit_code"),
     [("print('done')", 0), ("import sys; sys.exit(3)", 3), ("import os; os.kill(os.getpid(), 9)", -9)],
 )
-def test_a_tool_ends_with_its_own_exit_code(tmp_path, watch, code, exit_code):
+def test_tool_ends_with_its_own_exit_code(tmp_path, watch, code, exit_code):
     result = children.run_tool([sys.executable, "-c", code], log=tmp_path / "log", env={}, timeout_s=20, watch=watch)
     assert (result.exit_code, result.stopped) == (exit_code, None)
     assert 0 < result.seconds < 20
@@ -116,7 +116,7 @@ def test_a_tool_ends_with_its_own_exit_code(tmp_path, watch, code, exit_code):
         (60, lambda: "the server died", "the server died"),
     ],
 )
-def test_a_tool_that_must_end_is_ended_and_the_reason_is_kept(tmp_path, timeout_s, check, stopped):
+def test_tool_is_ended_by_timeout_or_check_with_the_reason(tmp_path, timeout_s, check, stopped):
     result = children.run_tool(
         ["sleep", "300"], log=tmp_path / "log", env=dict(os.environ), timeout_s=timeout_s, check=check, interval_s=0.05
     )
@@ -135,7 +135,7 @@ def test_a_tool_on_a_leash_ends_by_itself_when_it_is_let_go(tmp_path):
     assert children.run_tool([sys.executable, "-c", "pass"], **given).exit_code == 0
 
 
-def test_a_tool_does_not_outlive_an_error_of_the_caller(tmp_path, watch):
+def test_tool_is_ended_by_an_error_of_the_caller(tmp_path, watch):
     log = tmp_path / "log"
 
     def check():

@@ -29,24 +29,24 @@ def zombie() -> subprocess.Popen[bytes]:
     return process
 
 
-def test_an_identity_survives_its_spelling():
+def test_identity_is_parsed_from_its_text():
     me = processes.myself()
     assert me.pid == os.getpid() and me.alive
     assert Identity.parse(str(me)) == me
 
 
-def test_a_process_with_another_start_time_is_another_process(sleeper):
+def test_process_with_another_start_time_is_another_process(sleeper):
     real = Identity.of(sleeper().pid)
     reused = Identity(real.pid, real.start - 1)
     assert real.alive and not reused.alive
     reused.signal(signal.SIGKILL)
     time.sleep(0.1)
-    assert real.alive, "a signal reaches only the very process that is meant"
+    assert real.alive, "another process with the same id gets no signal"
     real.signal(signal.SIGKILL)
     assert processes.wait_for_end(real, 5)
 
 
-def test_the_dead_and_zombies_have_no_identity():
+def test_ended_process_and_zombie_have_no_identity():
     process = zombie()
     assert Identity.of(process.pid) is None
     assert not processes._running(psutil.Process(process.pid))
@@ -54,7 +54,7 @@ def test_the_dead_and_zombies_have_no_identity():
     assert Identity.of(process.pid) is None
 
 
-def test_a_process_whose_first_thread_has_ended_lives_while_another_one_runs(wait_for):
+def test_process_without_its_first_thread_is_alive(wait_for):
     code = (
         "import ctypes, sys, threading, time\n"
         "threading.Thread(target=time.sleep, args=(300,), daemon=True).start()\n"
@@ -73,7 +73,7 @@ def test_a_process_whose_first_thread_has_ended_lives_while_another_one_runs(wai
     assert process.wait() == -signal.SIGKILL
 
 
-def test_a_process_of_another_machine_is_none_of_ours():
+def test_process_of_another_machine_is_not_here():
     other = Identity(os.getpid(), processes.myself().start, "another-machine")
     assert not other.here and not other.alive and processes.myself().here
     other.signal(signal.SIGKILL)  # would end this very test
@@ -81,7 +81,7 @@ def test_a_process_of_another_machine_is_none_of_ours():
 
 
 @pytest.mark.parametrize("text", ["", "12", "a:b", "1:2:3"])
-def test_a_text_that_is_no_identity_is_a_value_error(text):
+def test_malformed_identity_is_a_value_error(text):
     with pytest.raises(ValueError):
         Identity.parse(text)
 
@@ -104,7 +104,7 @@ def test_the_lifeline_is_what_was_exported_or_else_the_parent(monkeypatch):
     assert processes.lifeline() == processes.myself(), "the parent is gone"
 
 
-def test_the_environment_for_another_interpreter_has_no_credentials_and_no_module_paths(monkeypatch):
+def test_clean_environment_has_no_credentials_and_module_paths(monkeypatch):
     own = [name for row in table.TABLE for name in row.names if not row.server and "*" not in name]
     for name in own:
         monkeypatch.setenv(name, "x")
@@ -114,7 +114,7 @@ def test_the_environment_for_another_interpreter_has_no_credentials_and_no_modul
     assert not set(own).intersection(env) - {"OPENAI_API_KEY"}
 
 
-def test_a_subreaper_finds_the_orphans_of_its_children():
+def test_subreaper_finds_orphans_of_its_children():
     code = (
         "import os, subprocess, sys, time; from servemark.processes import identity as processes\n"
         "processes.become_subreaper()\n"
@@ -131,7 +131,7 @@ def test_a_subreaper_finds_the_orphans_of_its_children():
     assert done.stdout.split() == ["sleep", "True"], done.stderr
 
 
-def test_descendants_are_the_living_ones(family):
+def test_descendants_are_living_processes(family):
     child, grandchild = family
     assert [p.pid for p in processes.descendants(child.pid)] == [grandchild.pid]
     ended = zombie()
@@ -140,7 +140,7 @@ def test_descendants_are_the_living_ones(family):
     assert processes.descendants(ended.pid) == [], "a process that is gone has none"
 
 
-def test_marked_finds_what_an_attempt_of_this_checkout_started_and_nothing_else(sleeper, wait_for, tmp_path, monkeypatch):
+def test_marked_finds_only_processes_of_the_attempt(sleeper, wait_for, tmp_path, monkeypatch):
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -158,7 +158,7 @@ def test_marked_finds_what_an_attempt_of_this_checkout_started_and_nothing_else(
     assert processes.marked(mark) == []
 
 
-def test_describe_names_a_process_even_when_it_is_gone(sleeper, wait_for):
+def test_describe_names_a_running_and_an_ended_process(sleeper, wait_for):
     process = sleeper()
     wait_for(lambda: "time.sleep" in processes.describe(psutil.Process(process.pid)), 5)
     seen = psutil.Process(process.pid)
@@ -169,7 +169,7 @@ def test_describe_names_a_process_even_when_it_is_gone(sleeper, wait_for):
     processes.signal_all([seen], signal.SIGTERM)  # gone: no error
 
 
-def test_waiting_for_an_end_is_bounded_and_sees_it_at_once(sleeper):
+def test_wait_for_end_returns_at_the_end_or_the_timeout(sleeper):
     process = sleeper()
     identity = Identity.of(process.pid)
     begin = time.monotonic()
@@ -181,7 +181,7 @@ def test_waiting_for_an_end_is_bounded_and_sees_it_at_once(sleeper):
     assert time.monotonic() - begin < 1
 
 
-def test_marked_finds_a_process_that_wiped_its_environment_by_where_it_writes(tmp_path, wait_for):
+def test_marked_finds_a_process_by_its_output_file(tmp_path, wait_for):
     attempt, scratch = tmp_path / "001", tmp_path / "scratch"
     attempt.mkdir()
     scratch.mkdir()
@@ -196,7 +196,7 @@ def test_marked_finds_a_process_that_wiped_its_environment_by_where_it_writes(tm
     assert processes.marked(attempt, scratch) == []
 
 
-def test_what_another_interpreter_gets_of_our_environment(monkeypatch):
+def test_clean_environment_keeps_places_and_given_variables(monkeypatch):
     for name in [name for name in os.environ if name.startswith(("OMP_", "HF_", "VLLM_", "NCCL_"))]:
         monkeypatch.delenv(name)
     for name in (

@@ -1,4 +1,4 @@
-"""Segments in /dev/shm that a killed process leaves: noted while it lives, removed after its end, and no others."""
+"""Segments in /dev/shm of a killed process: recorded while it runs, removed after its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ kept = []
 for name in sys.argv[1:]:
     segment = shared_memory.SharedMemory(name, create=True, size=4096)
     kept.append(segment)
-    # As what C++ makes: nobody tracks it.
+    # Like a segment of C++ code, without a tracker.
     resource_tracker.unregister(segment._name, "shared_memory")
 print("made", flush=True)
 time.sleep(300)
@@ -30,7 +30,7 @@ time.sleep(300)
 
 @pytest.fixture
 def holder():
-    """Starts a process that holds segments of these names."""
+    """Start a process with segments of these names."""
     started = []
 
     def start(*names: str) -> subprocess.Popen[str]:
@@ -58,7 +58,7 @@ def kill(child: subprocess.Popen[str]) -> None:
     child.wait()
 
 
-def test_what_a_killed_process_leaves_is_removed_and_nothing_else(holder, names, tmp_path):
+def test_segment_of_killed_process_is_removed(holder, names, tmp_path):
     child, stranger = holder(names[0]), f"servemark-test-{os.getpid()}-stranger"
     Path(FOLDER, stranger).touch()
     try:
@@ -73,7 +73,7 @@ def test_what_a_killed_process_leaves_is_removed_and_nothing_else(holder, names,
         Path(FOLDER, stranger).unlink()
 
 
-def test_a_file_of_that_name_made_since_is_spared(holder, names, tmp_path):
+def test_newer_file_of_the_same_name_is_kept(holder, names, tmp_path):
     child = holder(names[0])
     segments = Segments(tmp_path)
     segments.look()
@@ -85,7 +85,7 @@ def test_a_file_of_that_name_made_since_is_spared(holder, names, tmp_path):
         assert segments.remove() == () and Path(FOLDER, names[0]).exists()
 
 
-def test_it_looks_now_and_then_and_at_once_when_told(holder, names, monkeypatch):
+def test_second_look_within_the_interval_is_skipped(holder, names, monkeypatch):
     segments = Segments(None)
     segments.look()
     looked = []
@@ -96,7 +96,7 @@ def test_it_looks_now_and_then_and_at_once_when_told(holder, names, monkeypatch)
     assert looked == [os.getpid()]
 
 
-def test_who_comes_after_removes_what_was_noted(holder, names, tmp_path):
+def test_next_attempt_removes_recorded_segments(holder, names, tmp_path):
     child = holder(*names)
     Segments(tmp_path).look()
     kill(child)
@@ -127,8 +127,8 @@ time.sleep(300)
 """
 
 
-def test_a_named_semaphore_of_a_killed_maker_is_removed(tmp_path):
-    """glibc maps it under a temporary name; multiprocessing's tracker removes it, unless it was killed too."""
+def test_named_semaphore_of_a_killed_process_is_removed(tmp_path):
+    """glibc maps it under a temporary name. multiprocessing's tracker is killed too, so it removes nothing."""
     child = subprocess.Popen([sys.executable, "-c", SEMAPHORE], stdout=subprocess.PIPE, text=True, start_new_session=True)
     name = f"sem.{child.stdout.readline().strip().lstrip('/')}"
     try:

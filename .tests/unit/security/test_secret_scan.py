@@ -1,4 +1,4 @@
-"""A canary in a log, an environment or a command line stops the sealing of a run and is never shown; what is none does not."""
+"""A secret in a log, an environment or a command line stops the sealing of a run, and no message shows it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from servemark.security.redaction import Redactor
 
 ATTEMPT = "deployments/plain/attempts/001"
 ODD = "pa\"ss wörd's & <more>"
-# Put together here, so that no scanner takes this file for a leak.
+# In two parts, so that no scanner reports this file.
 RANDOM = "0123456789abcdef" + "ABCDEFGHIJ"
-# Kinds: found by shape, and by the name of a variable or of an option.
+# Kinds: by shape, and by the name of a variable or an option.
 DEPLOYMENT_KEY, *_, VARIABLE, OPTION = (pattern.name for pattern in secret_scan.PATTERNS)
 ANNOUNCED = (VARIABLE, OPTION)
 
 
 def environment(secret: str) -> dict[str, str]:
-    """An environment that holds the secret between harmless variables."""
+    """Return an environment with the secret between harmless variables."""
     return {"PATH": "/usr/bin", "TEAM_KEY": secret, "VLLM_USE_V1": "1"}
 
 
@@ -53,7 +53,7 @@ FORMS = {
 
 
 def assert_refused(run: ArchivedRun, name: str, secret: str, environ: dict[str, str] | None = None) -> str:
-    """The archive is refused because of a file; returns the message's first sentences."""
+    """Check that the archive is refused because of a file; return what happened."""
     with pytest.raises(ArchiveRefused) as caught:
         contents.archive(run.folder, run.root / "envs", run.root / "out" / "demo.tar.zst", environ or {})
     told = caught.value
@@ -73,7 +73,7 @@ def leak(run: ArchivedRun, name: str, text: str) -> str:
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("name", attempts.supervisor.SECRETS)
-def test_a_key_of_a_deployment_is_found_though_its_file_is_long_gone(run, form, name):
+def test_key_of_a_deployment_is_found_without_its_file(run, form, name):
     path = attempts.secret(run.folder / ATTEMPT, name)
     key = path.read_text()
     path.unlink()
@@ -83,24 +83,24 @@ def test_a_key_of_a_deployment_is_found_though_its_file_is_long_gone(run, form, 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("secret", ["correct-horse-battery", ODD])
-def test_a_secret_of_the_environment_is_found_however_it_is_written_down(run, form, secret):
+def test_secret_of_the_environment_is_found_in_every_form(run, form, secret):
     log = leak(run, "logs/serve_model/plain.log", form(secret))
     said = assert_refused(run, log, secret, {"SITE_PASSWORD": secret, "HOME": "/home/me"})
     assert " SITE_PASSWORD)" in said
 
 
-def test_a_secret_is_found_in_the_command_line_that_a_record_holds(run):
+def test_secret_is_found_in_the_command_line_of_a_record(run):
     run.edit_json(f"{ATTEMPT}/daemons/server.json", lambda state: state["argv"].extend(["--x", "correct-horse-battery"]))
     assert_refused(run, f"{ATTEMPT}/daemons/server.json", "correct-horse-battery", {"HF_TOKEN": "correct-horse-battery"})
 
 
-def test_a_live_key_is_found_whatever_it_looks_like(run):
+def test_live_key_of_any_form_is_found(run):
     run.write("serving/plain/attempts/001/api-key", "an-old-key-of-ours")
     log = leak(run, "logs/a.log", "an-old-key-of-ours")
     assert "(api-key " in assert_refused(run, log, "an-old-key-of-ours")
 
 
-def test_which_variables_are_looked_for():
+def test_variables_named_like_secrets_are_searched():
     environ = {
         "HF_TOKEN": " long-enough\n", "SHORT_KEY": "1234567", "KEY_FILE": "conf/key-of-mine", "SSH_KEY": "/home/me/.ssh/id",
         "TOKENIZERS_PARALLELISM": "false-or-true", "MAX_TOKENS": "100000000", "DB_PASSWORD": "12345678",
@@ -115,7 +115,7 @@ def kinds(text: str) -> str | None:
 
 
 @pytest.mark.parametrize("form", list(FORMS.values())[1:-1], ids=list(FORMS)[1:-1])
-def test_what_nobody_knows_is_found_where_its_name_announces_it(form):
+def test_unknown_secret_is_found_by_its_name(form):
     assert kinds(form(RANDOM)) in ANNOUNCED and kinds(form("aB3/" * 6)) in ANNOUNCED
 
 
@@ -143,7 +143,7 @@ def test_user_and_password_are_found(text, kind):
         "see https://host/a:b and me@host1", "git clone https://me:*****@host9/x", "Authorization: Basic auth is off",
     ],
 )  # fmt: skip
-def test_what_only_looks_like_a_secret_is_let_in(text):
+def test_text_that_resembles_a_secret_is_accepted(text):
     assert kinds(text) is None
 
 
@@ -152,19 +152,19 @@ def test_what_only_looks_like_a_secret_is_let_in(text):
     [*(FIXTURES / name for name in ("logs", "planning", "nccl", "metrics", "hardware")), recorded_slurm.FIXTURES],
     ids=lambda path: path.name,
 )
-def test_nothing_in_real_logs_is_taken_for_a_secret(folder):
+def test_real_logs_have_no_secret(folder):
     files = [path for path in folder.iterdir() if path.is_file()]
     assert files
     assert {path.name: kinds(path.read_text()) for path in files} == dict.fromkeys(path.name for path in files)
 
 
-def test_nothing_in_what_every_archive_holds_is_taken_for_a_secret():
+def test_fixed_files_of_an_archive_have_no_secret():
     assert kinds(charts.bundle()) is None
     for path in (ROOT / "envs").rglob("*"):
         assert not path.is_file() or kinds(path.read_text(errors="replace")) is None, path
 
 
-def test_tickets_lose_them_too_and_keep_their_names():
+def test_redaction_keeps_the_name_in_front_of_a_secret():
     redact = Redactor()
     assert redact(f"WANDB_API_KEY={RANDOM} next") == f"WANDB_API_KEY=[REDACTED: {ANNOUNCED[0]}] next"
     assert redact(f"with {secret_scan.KEY_PREFIX}{'0a' * 32}") == f"with [REDACTED: {DEPLOYMENT_KEY}]"

@@ -1,4 +1,4 @@
-"""The table of environment variables: no row hides a name of another one, and each column does what it states."""
+"""The table of environment variables: no row hides a name of another row; each column has its effect."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from servemark.variables import passed_on, table
 NAMES = list(chain.from_iterable(row.names for row in table.TABLE))
 
 
-def test_no_pattern_stands_twice_and_no_row_hides_a_whole_name():
+def test_no_pattern_occurs_twice_and_no_row_hides_a_full_name():
     assert len(set(NAMES)) == len(NAMES)
     for row in table.TABLE:
         assert [name for name in row.names if "*" not in name and table.row(name) is not row] == []
 
 
 @pytest.mark.parametrize("family", [name for name in NAMES if name.endswith("_*")])
-def test_family_reaches_some_name(family: str):
+def test_family_matches_a_name_of_its_own(family: str):
     assert table.row(f"{family[:-1]}QQ").names.count(family) == 1
 
 
@@ -45,7 +45,7 @@ def test_columns(name: str, columns: tuple[bool, bool, bool]):
     assert (name in passed_on.handed_on({name: "x"})) == found.server
 
 
-def test_refused_variables_and_the_value_that_is_not():
+def test_refused_variables_and_the_accepted_value():
     assert {name for name in NAMES if table.refusal(name, "1")} == {"CUDA_VISIBLE_DEVICES", "VLLM_USE_RUST_FRONTEND"}
     assert table.refusal("VLLM_USE_RUST_FRONTEND", " 0") is None
     assert table.refusal("CUDA_VISIBLE_DEVICES", "0")

@@ -1,1 +1,1 @@
-"""Scripts that the model environment's interpreter runs. Nothing here is imported by the library."""
+"""Scripts for the model environment's interpreter. The library never imports them."""

@@ -1,18 +1,18 @@
-"""Run vLLM's benchmark client with a request function of ours. Started by the model environment's interpreter.
+"""Run vLLM's benchmark client with servemark's request function, in the model environment.
 
 usage: python bench_client.py bench serve --backend servemark ...
 
 This script adds an entry to vLLM's public table of request functions (``ASYNC_REQUEST_FUNCS``; read in 0.19.1 and 0.32.0) and calls vLLM's
-command line. The function hands each request to vLLM's own for the completions route and adds three things:
+command line. The function passes each request to vLLM's own for the completions route and changes three things:
 
-* Whole events. vLLM's function strips each piece that arrives. Where the network cut the stream next to a space, the request fails or its
-  output loses the space (vllm-project/vllm pull request 51172). Here it reads a stream that is cut between events only.
-* Warm-ups. vLLM sends the first measured prompt again and again, with outputs of full length. A prefix cache then holds that prompt when it
-  is measured, and a server that read few prompts at once compiles kernels during the load (H200: 5.2 s without a token). Here each warm-up
-  has a prompt of its own, as long, with a short output. vLLM gives ids to the requests of its dataset only, so a warm-up has none.
-* Start. run_clients.py holds the processes that share a load until all are ready. In a closed loop each waits before its first measured
-  request: starts are taken after the wait, and vLLM's own duration includes it (see measurement/merge.py). At a request rate the arrivals
-  would pile up meanwhile, so there each waits at the end of its last warm-up, before vLLM takes the time of the first arrival.
+* Whole events. vLLM's function strips each piece of the stream. If the network cuts the stream next to a space, the request fails or its
+  output loses the space (vllm-project/vllm pull request 51172). Here all cuts are between events.
+* Warm-ups. vLLM repeats the first measured prompt, with outputs of full length. The prefix cache then holds that prompt, and the server
+  compiles kernels for larger batches during the load (H200: 5.2 s without a token). Here each warm-up has another prompt of the same
+  length and a short output. vLLM gives ids to the requests of its dataset only, so a request without an id is a warm-up.
+* Start. Processes that share a load wait for each other (run_clients.py). In a closed loop each waits before its first measured request:
+  start times are taken after the wait, and vLLM's own duration includes it (see measurement/merge.py). At a request rate each waits at
+  the end of its last warm-up, before vLLM takes the time of the first arrival; otherwise arrivals would pile up.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from types import SimpleNamespace
 from typing import Any
 
 BACKEND = "servemark"
-# Number of the socket to run_clients.py, where several processes share a load.
+# File descriptor of the socket to run_clients.py, if several processes share a load.
 BARRIER = "SERVEMARK_START_BARRIER"
-# JSON: `tokens` of a warm-up's output, at most, and `shared`: the share of each prompt with which all of them begin.
+# JSON: `tokens`, the maximum of a warm-up's output, and `shared`, the fraction of each prompt that is a common prefix.
 WARMUP = "SERVEMARK_WARMUP"
-# Characters by which each warm-up begins further on than the one before: a prime, so that many beginnings differ.
+# Characters between the beginnings of two warm-ups: a prime, so that many beginnings differ.
 STRIDE = 7919
-SPARE = 16  # characters less: text that is cut at other places may have a token or two more
+SPARE = 16  # characters less, because a rotated text may have one or two more tokens
 
 
 async def whole_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the events of a stream whole, however ``pieces`` cuts its bytes, and without its comments."""
+    """Yield the whole events of a stream from arbitrary pieces of its bytes, without comments."""
     rest = b""
     async for piece in pieces:
         whole, blank_line, rest = (rest + piece).rpartition(b"\n\n")
         if b"\n:" in whole or whole.startswith(b":"):
-            # vLLM strips what it gets, so a comment at the end would lose its blank line and grow into the next event.
+            # vLLM strips each piece, so a comment at its end would lose its blank line and join the next event.
             whole = b"\n\n".join(event for event in whole.split(b"\n\n") if not event.startswith(b":"))
         if whole:
             yield whole + blank_line
@@ -55,7 +55,7 @@ async def whole_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def in_whole_events(session: Any) -> SimpleNamespace:
-    """Return what vLLM's request function uses of an HTTP session, with responses that arrive in whole events."""
+    """Return the part of an HTTP session that vLLM's request function uses, with responses in whole events."""
 
     @contextlib.asynccontextmanager
     async def post(**request: Any) -> AsyncIterator[SimpleNamespace]:
@@ -67,10 +67,11 @@ def in_whole_events(session: Any) -> SimpleNamespace:
     return SimpleNamespace(post=post)
 
 
-def another(prompt: Any, number: int, shared: float) -> Any:
-    """Return the prompt of warm-up ``number`` (from 1): the same text begun elsewhere, so that no prefix cache holds a block of it.
+def rotated(prompt: Any, number: int, shared: float) -> Any:
+    """Return the prompt of warm-up ``number`` (from 1): the same text rotated, so that no prefix cache has a block of it.
 
-    ``shared``: share of the prompt that stays at its beginning, because all measured prompts begin with it.
+    Args:
+        shared: fraction of the prompt that stays at its beginning, the common prefix of all measured prompts.
     """
     head = int(len(prompt) * shared)
     first, rest = prompt[:head], prompt[head:]
@@ -82,7 +83,7 @@ def another(prompt: Any, number: int, shared: float) -> Any:
 
 
 async def start(descriptor: int | None) -> None:
-    """Report that this process is ready, and wait for the others. The event loop sees meanwhile which connections the server closes."""
+    """Report that this process is ready and wait for the others, while the event loop handles connections that the server closes."""
     if descriptor is not None:
         with socket.socket(fileno=descriptor) as end:
             end.setblocking(False)
@@ -98,9 +99,9 @@ def request_function(
 
     Args:
         send: vLLM's own function for the completions route.
-        descriptor: of the socket to run_clients.py; None for one process.
-        warmup: what WARMUP holds; None leaves warm-ups as vLLM sends them.
-        last_warmup: number of the warm-up that waits for the other processes; None where the measured requests do.
+        descriptor: file descriptor of the socket to run_clients.py; None for one process.
+        warmup: the value of :data:`WARMUP`; None for vLLM's own warm-ups.
+        last_warmup: number of the warm-up that waits for the other processes; None if the first measured request waits.
     """
     begun, ended = itertools.count(1), itertools.count(1)
     started: asyncio.Future[None] | None = None
@@ -115,11 +116,11 @@ def request_function(
         if measured and last_warmup is None:
             await wait()
         if not measured and warmup is not None:
-            prompt = another(request_func_input.prompt, next(begun), warmup["shared"])
+            prompt = rotated(request_func_input.prompt, next(begun), warmup["shared"])
             tokens = min(warmup["tokens"], request_func_input.output_len)
             request_func_input = dataclasses.replace(request_func_input, prompt=prompt, output_len=tokens)
         output = await send(request_func_input, in_whole_events(session), pbar)
-        if not output.success:  # vLLM leaves 0; a load ends with its last request, failed or not
+        if not output.success:  # vLLM sets 0, but a load may end with a failed request
             output.latency = time.perf_counter() - output.start_time
         if not measured and next(ended) == last_warmup:
             await wait()
@@ -129,10 +130,10 @@ def request_function(
 
 
 def main(argv: list[str]) -> Any:
-    """Run vLLM's command line with our entry in its table."""
+    """Run vLLM's command line with the entry :data:`BACKEND` in its table."""
     if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # the folder of this script, whose modules have names like `versions`
-    # Imports no other module of vLLM, whose order of imports stays as it is.
+        del sys.path[0]  # this script's folder, whose modules have names like `versions`
+    # This import loads no other module of vLLM, so vLLM's order of imports does not change.
     from vllm.benchmarks.lib import endpoint_request_func as table
 
     warmup, descriptor = (json.loads(os.environ.pop(name, "null")) for name in (WARMUP, BARRIER))
@@ -141,7 +142,7 @@ def main(argv: list[str]) -> Any:
     last_warmup = int(argv[argv.index("--num-warmups") + 1]) if "--request-rate" in argv else None
     send = table.ASYNC_REQUEST_FUNCS["openai"]
     table.ASYNC_REQUEST_FUNCS[BACKEND] = request_function(send, descriptor, warmup, last_warmup)
-    table.OPENAI_COMPATIBLE_BACKENDS.append(BACKEND)  # those that take sampling parameters
+    table.OPENAI_COMPATIBLE_BACKENDS.append(BACKEND)  # for sampling parameters
     from vllm.entrypoints.cli.main import main as vllm
 
     return vllm()

@@ -1,4 +1,4 @@
-"""Run by the model environment's own interpreter: import what serving needs, move one tensor, write the facts as JSON.
+"""Import the packages of a server in the model environment, compute with one tensor and write facts as JSON.
 
 usage: python check_environment.py OUTPUT
 """
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 KERNELS = (
-    "FlashInfer's kernels are not in the environment: a server builds those that it needs at its start, which takes minutes and needs a "
-    "CUDA toolkit on the node. docs/reference/environments.md shows how to add them"
+    "FlashInfer's kernels are not in the environment, so a server builds them at its start. This takes minutes and needs a CUDA toolkit on "
+    "the node. docs/reference/environments.md shows how to add the kernels"
 )
 
 
@@ -31,7 +31,7 @@ def version(name: str) -> str | None:
 
 
 def kernel_tools(envs: Any) -> dict[str, Any]:
-    """Look for what FlashInfer would use to get kernels on this machine; see ``records.KernelTools``.
+    """Return the tools by which FlashInfer gets kernels on this machine; see ``records.KernelTools``.
 
     Follows flashinfer/jit/cpp_ext.py, get_cuda_path and generate_ninja_build_for_op (0.7.0), and vllm/utils/flashinfer.py (0.32.0).
     """
@@ -39,7 +39,7 @@ def kernel_tools(envs: Any) -> dict[str, Any]:
     nvcc = shutil.which(os.environ.get("FLASHINFER_NVCC", str(cuda_home() / "bin" / "nvcc")))
     return {
         "flashinfer": flashinfer,
-        # The wheel names CUDA behind a plus sign: 0.7.0.post1+cu130.
+        # The wheel's version has CUDA behind a plus sign: 0.7.0.post1+cu130.
         "precompiled": flashinfer is not None and cache is not None and cache.split("+")[0] == flashinfer.split("+")[0],
         "sampler": bool(getattr(envs, "VLLM_USE_FLASHINFER_SAMPLER", False)),
         "nvcc": nvcc,
@@ -51,7 +51,7 @@ def kernel_tools(envs: Any) -> dict[str, Any]:
 
 
 def cuda_home() -> Path:
-    """Return the folder of the CUDA toolkit, found in FlashInfer's order."""
+    """Return the folder of the CUDA toolkit, searched in FlashInfer's order."""
     if named := os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH"):
         return Path(named)
     nvcc = shutil.which("nvcc")
@@ -59,7 +59,7 @@ def cuda_home() -> Path:
 
 
 def nvcc_cuda(nvcc: str) -> str | None:
-    """Return the CUDA version that a compiler reports, or None when it does not run."""
+    """Return the CUDA version of a compiler, or None if it does not run."""
     try:
         text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -69,7 +69,7 @@ def nvcc_cuda(nvcc: str) -> str | None:
 
 
 def headers_cuda(header: Path) -> str | None:
-    """Return the CUDA version that cuda.h defines (13000 is 13.0), or None where there is no such file."""
+    """Return the CUDA version in cuda.h (13000 is 13.0), or None without that file."""
     try:
         found = re.search(r"^#define CUDA_VERSION (\d+)", header.read_text(errors="replace"), re.MULTILINE)
     except OSError:
@@ -78,7 +78,7 @@ def headers_cuda(header: Path) -> str | None:
 
 
 def main(output: str) -> None:
-    """Write the facts to ``output``; raise SystemExit when torch cannot compute."""
+    """Write the facts to ``output``; raise SystemExit if torch cannot compute."""
     import torch
     import vllm
     from vllm import envs
@@ -96,7 +96,7 @@ def main(output: str) -> None:
     # As vllm/utils/flashinfer.py does (warn_if_flashinfer_kernels_missing, 0.32.0).
     if torch.version.cuda and version("flashinfer-python") not in (None, version("flashinfer-cubin")):
         warnings.append(KERNELS)
-    # A CUDA build knows its NCCL also where there is no GPU.
+    # A CUDA build reports its NCCL version even without a GPU.
     nccl = ".".join(str(part) for part in torch.cuda.nccl.version()) if torch.version.cuda else None
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if float(torch.ones(2, device=device).sum()) != 2.0:

@@ -1,9 +1,9 @@
-"""Run by the model environment's interpreter, once on every node: an all-reduce over all ranks of a deployment, checked and timed.
+"""Check and time an all-reduce over all ranks of a deployment. Each node runs this script once, in the model environment.
 
 usage: python fabric_check.py SPEC.json
 
-SPEC: {backend, bytes, deadline_s, address, port, nodes: [{name, interface, devices: [..]}], output}. SERVEMARK_NODE names this node. Rank 0
-writes {"seconds": median of one all-reduce, "ranks": N} to ``output``.
+SPEC: {backend, bytes, deadline_s, address, port, nodes: [{name, interface, devices: [..]}], output}. SERVEMARK_NODE is this node's name.
+Rank 0 writes {"seconds": median of one all-reduce, "ranks": N} to ``output``.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def main(path: str) -> int:
         spec = json.load(stream)
     mine = [node["name"] for node in spec["nodes"]].index(os.environ["SERVEMARK_NODE"])
     first, node = sum(len(node["devices"]) for node in spec["nodes"][:mine]), spec["nodes"][mine]
-    # NCCL takes a plain name for a beginning of names.
+    # NCCL reads a name without "=" as a prefix.
     env = {"GLOO_SOCKET_IFNAME": node["interface"], "NCCL_SOCKET_IFNAME": f"={node['interface']}"} | dict(os.environ)
     ranks = [
         subprocess.Popen([sys.executable, __file__, path, str(first + local), str(local)], env=env) for local in range(len(node["devices"]))
     ]
     deadline = time.monotonic() + spec["deadline_s"] + 5
     while any(rank.poll() is None for rank in ranks):
-        # One rank that fails leaves the others waiting for it.
+        # The other ranks would wait for a failed one.
         if any(rank.poll() for rank in ranks) or time.monotonic() > deadline:
             for rank in ranks:
                 rank.kill()
@@ -40,7 +40,7 @@ def main(path: str) -> int:
 
 
 def reduce(path: str, rank: int, local: int) -> None:
-    """Run one rank: join, reduce, compare with the sum that it must be."""
+    """Run one rank: join the group, reduce, and compare the result with the expected sum."""
     import datetime
 
     import torch
@@ -65,7 +65,7 @@ def reduce(path: str, rank: int, local: int) -> None:
         tensor = torch.full((spec["bytes"] // 4,), float(rank + 1), device=device)
         begin = time.perf_counter()
         dist.all_reduce(tensor)
-        if float(tensor[0]) != expected or float(tensor[-1]) != expected:  # also waits for the GPU
+        if float(tensor[0]) != expected or float(tensor[-1]) != expected:  # float() also waits for the GPU
             raise SystemExit(f"rank {rank}: the all-reduce gives {float(tensor[0])}, not {expected}")
         taken.append(time.perf_counter() - begin)
     if rank == 0:

@@ -1,10 +1,10 @@
-"""Start the processes of the benchmark client together, watch them and end them together. Run by the model environment's interpreter.
+"""Start the processes of the benchmark client together, watch them and end them together, in the model environment.
 
 usage: python run_clients.py ORDER.json
 
-ORDER.json: {"processes": [ARGV, ...], "cpu": FILE}. FILE gets, for each process, [moment, seconds] once a second: the moment on the clock
-of the requests (CLOCK_MONOTONIC, which time.perf_counter reads on Linux), and the CPU seconds that the process and its children used since
-it was started. Exits with the first code that is not 0, or with 128 + N for signal N, and ends the other processes then.
+ORDER.json: {"processes": [ARGV, ...], "cpu": FILE}. Once a second FILE gets [moment, seconds] for each process: the moment on the clock of
+the requests (CLOCK_MONOTONIC, as time.perf_counter on Linux), and the CPU seconds of the process and its children. After the first exit
+code other than 0, or signal N, this script ends the other processes and exits with that code, or with 128 + N.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any
 
 SAMPLE_S = 1.0
 POLL_S = 0.05
-GRACE_S = 2.0  # less than the patience of whoever ends us
+GRACE_S = 2.0  # shorter than the grace period of this script
 TICKS = os.sysconf("SC_CLK_TCK")
 PR_SET_PDEATHSIG = 1
 BARRIER = "SERVEMARK_START_BARRIER"  # as in bench_client.py
 
 
 class Barrier:
-    """Hold client processes until all are ready: the first one would load the server during the warm-ups of the others.
+    """Hold client processes until all are ready. Otherwise the first one would load the server during the warm-ups of the others.
 
-    Each has an end of a socket: it sends a byte when it is ready, and goes on when it gets one.
+    Each process has one end of a socket pair: it sends a byte when it is ready and waits for a byte.
     """
 
     def __init__(self) -> None:
@@ -40,14 +40,14 @@ class Barrier:
         self.ready: set[int] = set()
 
     def place(self) -> socket.socket:
-        """Return the end for one more process."""
+        """Return the socket for one more process."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self.ends.append(ours)
         return theirs
 
     def release_if_ready(self, ended: set[int]) -> bool:
-        """Release all processes once each is ready or among ``ended`` (their numbers); return whether it did."""
+        """Release all processes if each is ready or its number is in ``ended``; return whether they were released."""
         for number, end in enumerate(self.ends):
             with contextlib.suppress(OSError):
                 if end.recv(1):
@@ -55,19 +55,19 @@ class Barrier:
         if len(self.ready | ended) < len(self.ends):
             return False
         for end in self.ends:
-            with contextlib.suppress(OSError):  # that process ended
+            with contextlib.suppress(OSError):  # the process has ended
                 end.send(b"g")
         print(f"run_clients.py: {len(self.ready)} client processes are ready and begin.", file=sys.stderr, flush=True)
         return True
 
 
 def start(argv: list[str], barrier: Barrier | None) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own; the kernel kills it when this process ends."""
+    """Start a process in its own session; the kernel kills it when this process ends."""
     libc, parent = ctypes.CDLL(None), os.getpid()
 
     def die_with_parent() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # we ended before that took effect
+        if os.getppid() != parent:  # the parent ended before prctl
             os.kill(os.getpid(), signal.SIGKILL)
 
     with barrier.place() if barrier else contextlib.nullcontext() as end:
@@ -78,7 +78,7 @@ def start(argv: list[str], barrier: Barrier | None) -> subprocess.Popen[bytes]:
 def cpu_seconds(pid: int | str) -> float:
     """Return the CPU time of a process and its children, ended ones included (fields 14 to 17 of /proc/PID/stat)."""
     used = 0.0
-    with contextlib.suppress(OSError):  # it ended: what it used is its parent's now
+    with contextlib.suppress(OSError):  # it has ended, and its parent has its CPU time
         with open(f"/proc/{pid}/stat") as stream:
             used += sum(map(int, stream.read().rpartition(")")[2].split()[11:15])) / TICKS
         for path in glob.glob(f"/proc/{pid}/task/*/children"):
@@ -88,7 +88,7 @@ def cpu_seconds(pid: int | str) -> float:
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """End the processes that still run, with all that they started in their sessions: TERM, grace, KILL."""
+    """End the running processes and their sessions: SIGTERM, GRACE_S seconds, SIGKILL."""
     left = [process for process in processes if process.poll() is None]
     for number, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
         deadline = time.monotonic() + (patience_s or 0.0)

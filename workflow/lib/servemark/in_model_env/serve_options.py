@@ -1,7 +1,7 @@
-"""Run by the model environment's interpreter: prints ``vllm serve --help=all``, also where a CUDA build finds no GPU.
+"""Print ``vllm serve --help=all`` in the model environment, even if a CUDA build finds no GPU.
 
-vLLM makes its parser only when it knows a device (vllm/config/device.py, "Failed to infer device type"); the options that the parser
-takes are the same for all of them (0.32.0: 421 names of the CUDA build without a GPU, and of the CPU build).
+vLLM needs a device to make its parser (vllm/config/device.py, "Failed to infer device type"). The options are the same for all devices
+(0.32.0: 421 names, both of the CUDA build without a GPU and of the CPU build).
 """
 
 import runpy

@@ -1,6 +1,6 @@
-"""Run by the model environment's interpreter: which versions are installed there, without importing any of them.
+"""Print the installed versions of vLLM and Ray in the model environment as JSON, without importing them.
 
-usage: python versions.py   (JSON on standard output)
+usage: python versions.py
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""Random weights with which a mixture of experts works as a trained one does: a load format of vLLM, by its plugin interface.
+"""A load format of vLLM: random weights with which a mixture of experts uses its experts like a trained model.
 
-Run by vLLM's processes. vLLM's own ``dummy`` format (model_loader/weight_utils.py, initialize_single_dummy_weight; 0.25.1, 0.32.0)
-draws every tensor from +-0.001 with one seed, biases too, and leaves integers as memory happens to be. A router then follows its bias: of
-gpt-oss-120b's 128 experts, 512 tokens choose 5 to 8, where a trained model reaches nearly all, so that a step reads a twentieth of the
-weights that it ought to.
+vLLM's processes load it as a plugin. vLLM's own ``dummy`` format (model_loader/weight_utils.py, initialize_single_dummy_weight; 0.25.1,
+0.32.0) draws every tensor, biases too, from +-0.001 with one seed, and does not set integers. A router then follows its bias: 512 tokens
+choose 5 to 8 of gpt-oss-120b's 128 experts. A trained model uses nearly all, so a step would read a twentieth of its weights.
 
-Here matrices of attention, dense layers and routers are drawn from N(0, 1/inputs) and embeddings from N(0, 1), each with a seed of its own
-and sharded vocabularies with one for each rank; norms are 1 and biases 0. Then the residual stream is the token's and its context's, and
-experts are chosen independently by token, context and layer. The experts' own matrices stay as vLLM draws them; packed 4-bit weights are
-random bytes with a small power of two as their scale.
+This format draws matrices of attention, dense layers and routers from N(0, 1/inputs) and embeddings from N(0, 1). Each has its own seed,
+and a sharded vocabulary has one for each rank. Norms are 1 and biases 0. Then the choice of experts depends on token, context and layer.
+The experts' own matrices stay as vLLM draws them; packed 4-bit weights are random bytes with a small power of two as scale.
 
-The format's name has a version, because it decides figures: change it with the numbers that are drawn.
+The format's name has a version and is part of the ledger key: raise it whenever the drawn numbers change.
 """
 
 import zlib
@@ -25,17 +23,17 @@ from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
 
 LOAD_FORMAT = "servemark_random_2"
-# 2**(117 - 127): an e8m0 scale of about 0.001, as the OCP microscaling formats have it.
+# 2**(117 - 127): an e8m0 scale of about 0.001 (OCP Microscaling Formats).
 SCALE_BYTE = 117
 
 
 def drawn(name: str, parameter: torch.Tensor, module: nn.Module, rank: int) -> torch.Tensor | None:
-    """Return what a parameter's values are to be; None where vLLM's own are.
+    """Return a parameter's new values; None to leave vLLM's.
 
     Args:
-        name: the parameter's full name, which decides its seed.
-        module: whose parameter it is.
-        rank: of tensor parallel.
+        name: the parameter's full name, used as its seed.
+        module: the parameter's module.
+        rank: tensor parallel rank.
     """
     last = name.rpartition(".")[2]
     if parameter.dtype == torch.uint8:
@@ -53,23 +51,23 @@ def drawn(name: str, parameter: torch.Tensor, module: nn.Module, rank: int) -> t
     if isinstance(module, VocabParallelEmbedding):
         return normal(f"{name} {rank}", parameter)
     if isinstance(module, LinearBase):
-        # Outputs of order one from a normalised input. What every rank has whole, routers among it, has to be the same on all.
+        # Outputs of order one from a normalised input. Parameters that are not sharded, such as routers, are the same on all ranks.
         whole = isinstance(module, ReplicatedLinear)
         return normal(name if whole else f"{name} {rank}", parameter) / parameter.shape[-1] ** 0.5
     return None
 
 
 def normal(seed: str, parameter: torch.Tensor) -> torch.Tensor:
-    """Return numbers from N(0, 1), of the parameter's shape and type: the same at every start, others for each seed."""
+    """Return numbers from N(0, 1) in the parameter's shape and type, the same at every start for one seed."""
     generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(seed.encode()))
     return torch.empty_like(parameter).normal_(generator=generator)
 
 
 class RandomWeightsLoader(DummyModelLoader):
-    """vLLM's loader of random weights, with routers that choose."""
+    """vLLM's loader of random weights, with routers whose choice depends on the token."""
 
     def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
-        """Let vLLM fill the model, then draw again what its choice of experts depends on."""
+        """Let vLLM fill the model, then draw the weights that decide the choice of experts."""
         super().load_weights(model, model_config)
         rank = get_tensor_model_parallel_rank()
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Which of the shell's variables reach a server and decide, and that the ledger's key, plan and page know them."""
+"""Inherited environment variables that decide a server's speed or output."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ def taken(*names: str, topology: Topology = ONE, given: dict[str, str] | None = 
     return list(passed_on.deciding(dict.fromkeys(names, "x"), topology, given or {}))
 
 
-def test_what_decides_is_taken_with_its_value_and_in_order():
+def test_deciding_variables_are_returned_sorted_with_their_values():
     env = {"UCX_TLS": "rc", "NCCL_ALGO": "Ring", "PATH": "/usr/bin", "NCCL_DEBUG": "INFO"}
     found = passed_on.deciding(env, ONE, {})
     assert list(found.items()) == [("NCCL_ALGO", "Ring"), ("UCX_TLS", "rc")]
 
 
 @pytest.mark.parametrize("name", DECIDE)
-def test_a_variable_that_decides_is_taken(name):
+def test_deciding_variable_is_included(name):
     assert taken(name) == [name]
 
 
 @pytest.mark.parametrize("name", DO_NOT)
-def test_places_words_counts_of_snakemake_secrets_and_what_never_arrives_are_not_taken(name):
+def test_other_variable_is_left_out(name):
     assert taken(name) == []
 
 
-def test_an_empty_value_is_none():
+def test_empty_variable_is_left_out():
     assert passed_on.deciding({"LD_PRELOAD": "", "NCCL_ALGO": "Ring"}, ONE, {}) == {"NCCL_ALGO": "Ring"}
 
 
-def test_what_the_configuration_gives_wins():
+def test_variable_of_the_configuration_is_left_out():
     assert taken("NCCL_ALGO", "NCCL_PROTO", given={"NCCL_ALGO": "Tree"}) == ["NCCL_PROTO"]
 
 
@@ -74,14 +74,14 @@ def test_what_the_configuration_gives_wins():
         ("GLOO_SOCKET_IFNAME", []),
     ],
 )
-def test_where_the_topology_decides_whether_a_servers_value_is_the_shells(name, topologies):
+def test_topology_decides_whether_a_server_uses_the_inherited_value(name, topologies):
     assert [shape for shape in (ONE, TWO, TWO_BY_RAY) if taken(name, topology=shape)] == topologies
 
 
 @pytest.mark.parametrize("topology", [ONE, TWO, TWO_BY_RAY], ids=["one", "two", "two by Ray"])
 @pytest.mark.parametrize("accelerator", ["cuda", "cpu"])
-def test_what_servemark_sets_itself_is_never_said_to_come_from_the_shell(tmp_path, told, topology, accelerator):
-    """Of what it sets, all is known to be a place, no decision, or not the shell's; with Ray the interface for NCCL is the exception."""
+def test_variables_that_servemark_sets_are_left_out(tmp_path, told, topology, accelerator):
+    """With Ray the interface for NCCL is the exception."""
     hardware = HARDWARE.model_copy(update={"accelerator": accelerator})
     own = executor(tmp_path, told, plan(topology=topology), hardware=hardware).environment(NODE, (0, 1))
     own |= command_lines.ray_environment("/token", "/tmp/a")
@@ -90,7 +90,7 @@ def test_what_servemark_sets_itself_is_never_said_to_come_from_the_shell(tmp_pat
     assert set(taken(*own, topology=topology)) == left
 
 
-def test_what_is_taken_is_what_a_daemon_is_started_with(monkeypatch):
+def test_deciding_variables_are_in_the_environment_of_a_daemon(monkeypatch):
     for name in (*DECIDE, *DO_NOT):
         monkeypatch.setenv(name, "x")
     for topology in (ONE, TWO, TWO_BY_RAY):
