@@ -31,7 +31,7 @@ from integration.harness import ROOT, wait_until
 from servemark.environments import build as environment
 from servemark.environments import lockfiles
 from servemark.launch import command_lines
-from servemark.machine import free_ports
+from servemark.machine import network
 from servemark.progress import Progress
 from servemark.weights.builtin import make
 from standin import make_prefix
@@ -127,7 +127,7 @@ def started(argv: list[str], env: dict[str, str], log: Path, url: str, seconds: 
 @contextmanager
 def server(python: str, model: str, folder: Path, *options: str, behind_router: bool = False, seconds: float = 20):
     """``vllm serve`` with closed doors; gives its address."""
-    (port,) = free_ports.find(HOST, 1, start=secrets.randbelow(len(free_ports.PORTS)))
+    (port,) = network.find_ports(HOST, 1, start=secrets.randbelow(len(network.PORTS)))
     url = f"http://{HOST}:{port}"
     argv = [
         python,
@@ -153,7 +153,7 @@ def server(python: str, model: str, folder: Path, *options: str, behind_router: 
 @contextmanager
 def router(workers: list[str], folder: Path, routing: str = "round_robin"):
     """The router with its key check; gives its address and that of its counters."""
-    port, metrics = free_ports.find(HOST, 2, start=secrets.randbelow(len(free_ports.PORTS)))
+    port, metrics = network.find_ports(HOST, 2, start=secrets.randbelow(len(network.PORTS)))
     url = f"http://{HOST}:{port}"
     argv = command_lines.router(router_python(), workers, HOST, port, metrics, routing=routing)
     with started(argv, command_lines.router_environment(), folder / "router.log", url, 30):
@@ -315,7 +315,7 @@ def test_dead_replica_fails_its_share_of_requests(standin_python, tmp_path):
 
 @pytest.mark.parametrize("fault", ["open", "absent"])
 def test_router_refuses_an_open_or_missing_replica(standin_python, tmp_path, fault):
-    (port,) = free_ports.find(HOST, 1, start=secrets.randbelow(len(free_ports.PORTS)))
+    (port,) = network.find_ports(HOST, 1, start=secrets.randbelow(len(network.PORTS)))
     url = f"http://{HOST}:{port}"
     argv = command_lines.router(router_python(), [url], HOST, port + 1, port + 2)
     with ExitStack() as stack:

@@ -13,7 +13,7 @@ import pytest
 from builders.deployed import assert_all_gone, reasons
 from servemark import supervisor
 from servemark.deployment import attempts
-from servemark.machine import free_ports
+from servemark.machine import network
 from servemark.measurement.ledger import file_sha256
 from servemark.processes import identity
 from servemark.records import Fabric
@@ -33,7 +33,7 @@ def test_a_deployment_is_started_measured_stopped_and_then_only_replayed(deploy)
     endpoint = plain.serve(token)
     key = Path(endpoint.key_file)
     assert key.stat().st_mode & 0o777 == 0o600 and key.read_text() not in " ".join(endpoint.servers[0].argv)
-    assert int(endpoint.url.rpartition(":")[2]) in free_ports.PORTS
+    assert int(endpoint.url.rpartition(":")[2]) in network.PORTS
     ready, startup = plain.wait(token, endpoint)
     assert (ready.failure, ready.url, ready.served_name) == (None, endpoint.url, "tiny")
     assert (ready.servers, ready.router, ready.client_node) == (endpoint.servers, None, node.name)

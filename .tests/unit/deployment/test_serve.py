@@ -8,7 +8,7 @@ import time
 import pytest
 
 from builders.deployed import assert_all_gone, assert_no_figure, kill_keeper, reasons
-from servemark.machine import free_ports
+from servemark.machine import network
 
 LOOPBACK = "127.0.0.1"
 
@@ -67,7 +67,7 @@ def test_a_port_that_is_taken_is_a_failure_before_anything_is_loaded(deploy):
 
 def test_a_port_that_is_asked_for_is_used(deploy):
     plain = deploy(points=1)
-    (port,) = free_ports.find(LOOPBACK, 1, start=4000)
+    (port,) = network.find_ports(LOOPBACK, 1, start=4000)
     token = plain.start()
     endpoint = plain.serve(token, port=port)
     assert endpoint.url == f"http://{LOOPBACK}:{port}"

@@ -201,7 +201,7 @@ def test_engines_that_the_router_balances_are_named_by_it_at_the_one_address(ser
 
 @pytest.mark.parametrize(("here", "reason"), [(True, "port_taken"), (False, None)])
 def test_a_taken_port_is_seen_on_this_machine_only(serve, monkeypatch, here, reason):
-    monkeypatch.setattr(server.free_ports, "is_taken", lambda host, port: True)
+    monkeypatch.setattr(server.network, "is_taken", lambda host, port: True)
     monkeypatch.setattr(identity, "host", lambda: "n1" if here else "elsewhere")
     monkeypatch.setattr(attempts, "fail", lambda attempt, failure, stop_s: failure)
     endpoint, _, _ = serve(Topology(), port=8123)

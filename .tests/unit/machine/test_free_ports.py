@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from servemark.machine import free_ports
+from servemark.machine import network
 
 HOST = "127.0.0.1"
 
@@ -23,14 +23,14 @@ def server_that_loads(port=0):
 
 
 def test_port_with_a_listening_program_is_taken(taken):
-    assert free_ports.is_taken(HOST, taken)
+    assert network.is_taken(HOST, taken)
 
 
 def test_port_of_a_loading_server_is_taken_until_its_end():
     with server_that_loads() as bound:
         port = bound.getsockname()[1]
-        assert free_ports.is_taken(HOST, port)
-    assert not free_ports.is_taken(HOST, port)
+        assert network.is_taken(HOST, port)
+    assert not network.is_taken(HOST, port)
 
 
 def test_port_with_closed_connections_is_free():
@@ -42,19 +42,19 @@ def test_port_with_closed_connections_is_free():
         caller.close()
     with socket.socket() as strict, pytest.raises(OSError, match="in use"):
         strict.bind((HOST, port))
-    assert not free_ports.is_taken(HOST, port)
+    assert not network.is_taken(HOST, port)
 
 
 def test_found_ports_are_free_and_distinct(taken, monkeypatch):
-    monkeypatch.setattr(free_ports, "PORTS", range(taken, taken + 40))
+    monkeypatch.setattr(network, "PORTS", range(taken, taken + 40))
     with server_that_loads(taken + 1):
-        first = free_ports.find(HOST, 3, start=0)
-        second = free_ports.find(HOST, 3, start=0)
+        first = network.find_ports(HOST, 3, start=0)
+        second = network.find_ports(HOST, 3, start=0)
     assert len({*first, *second, taken, taken + 1}) == 8
 
 
 def test_server_can_bind_a_reserved_port():
-    (port,) = free_ports.find(HOST, 1, start=4000)
+    (port,) = network.find_ports(HOST, 1, start=4000)
     with server_that_loads(port) as server:
         server.listen()
         with socket.create_connection((HOST, port)) as caller:
@@ -65,11 +65,11 @@ def test_server_can_bind_a_reserved_port():
 
 
 def test_two_searches_do_not_get_the_same_port():
-    (port,) = free_ports.find(HOST, 1, start=5000)
-    assert not free_ports._reserve(HOST, port), "reserved by the first search"
+    (port,) = network.find_ports(HOST, 1, start=5000)
+    assert not network._reserve(HOST, port), "reserved by the first search"
     with socket.socket() as looking:
         looking.bind((HOST, 0))
-        assert not free_ports._reserve(HOST, looking.getsockname()[1]), "another search has bound it"
+        assert not network._reserve(HOST, looking.getsockname()[1]), "another search has bound it"
 
 
 def test_port_is_found_without_loopback(monkeypatch):
@@ -77,15 +77,15 @@ def test_port_is_found_without_loopback(monkeypatch):
         raise OSError("Network is unreachable")
 
     monkeypatch.setattr(socket, "create_connection", shut)
-    (port,) = free_ports.find(HOST, 1, start=6000)
-    assert not free_ports.is_taken(HOST, port)
+    (port,) = network.find_ports(HOST, 1, start=6000)
+    assert not network.is_taken(HOST, port)
 
 
 def test_search_without_a_free_port_fails(taken, monkeypatch):
-    monkeypatch.setattr(free_ports, "PORTS", range(taken, taken + 1))
+    monkeypatch.setattr(network, "PORTS", range(taken, taken + 1))
     with pytest.raises(OSError, match=f"{taken}-{taken} .*{HOST}"):
-        free_ports.find(HOST, 1, start=5)
+        network.find_ports(HOST, 1, start=5)
 
 
 def test_ports_are_below_the_ephemeral_range():
-    assert free_ports.PORTS.start > 1024 and free_ports.PORTS.stop <= 32768
+    assert network.PORTS.start > 1024 and network.PORTS.stop <= 32768

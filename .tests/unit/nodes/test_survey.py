@@ -14,7 +14,7 @@ import pytest
 
 from servemark.errors import ServemarkError
 from servemark.files import private
-from servemark.machine import free_ports, hardware, visible_gpus
+from servemark.machine import hardware, network, visible_gpus
 from servemark.nodes import survey
 from servemark.nodes.survey import Answer, Spec
 from servemark.processes import identity
@@ -66,7 +66,7 @@ def test_a_node_is_described_with_what_the_allocation_has_there(spec, monkeypatc
     assert (node.name, node.host, node.address, node.interface) == ("node7", identity.host(), "127.0.0.1", "lo")
     assert (node.devices, node.vllm, node.ray) == (2, "0.0.0+standin", "0.0.0+standin")
     assert node.python == ".".join(map(str, sys.version_info[:3]))
-    assert len(set(node.ports)) == 19 and set(node.ports) <= set(free_ports.PORTS)
+    assert len(set(node.ports)) == 19 and set(node.ports) <= set(network.PORTS)
     assert node.cpu_count == len(os.sched_getaffinity(0)) and node.memory_gib > 0 and node.kind
     scratch = Path(asked.scratch)
     assert scratch.stat().st_mode & 0o777 == 0o700 == scratch.parent.stat().st_mode & 0o777

@@ -13,7 +13,7 @@ from servemark.errors import StageFailed
 from servemark.files import storage
 from servemark.launch import command_lines
 from servemark.launch import compile_cache as compiled
-from servemark.machine import free_ports
+from servemark.machine import network
 from servemark.nodes import port_plan
 from servemark.processes import identity
 from servemark.records import Cluster, Endpoint, Fabric, Node, Replica, ServerPlace, utc_now
@@ -86,7 +86,7 @@ class Serving:
     def _published_port(self, node: Node, free: int) -> int:
         """Return the port of the one address: what the user asked for, if it is free, or ``free``."""
         # Nobody can see another node's ports from here; a server that finds its port taken reports that itself.
-        if self.port is not None and node.host == identity.host() and free_ports.is_taken(node.address, self.port):
+        if self.port is not None and node.host == identity.host() and network.is_taken(node.address, self.port):
             name = self.cluster.deployment
             raise StageFailed(
                 f"Port {self.port} on {node.address}, which deployments.{name}.port asks for, is already taken by another program.",

@@ -3,8 +3,6 @@
 A prefix is built in place, because its scripts contain its path. A prefix without its marker file is unfinished and built again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

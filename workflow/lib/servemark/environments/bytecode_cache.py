@@ -5,8 +5,6 @@ every process compiles every module again (seconds: docs/explanation/start-up.md
 the cache. Python compares each file there with size and time of its source.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Check an environment on the machine that will run it: versions, imports, options, GPUs."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -50,16 +48,16 @@ def check(
     }
     env = passed_on.with_tools_of(environment.python, passed_on.clean_environment(private))
     steps = (
-        ("importing torch, vLLM and Ray", log, [str(IN_MODEL_ENV / "check_environment.py"), str(facts_file)]),
-        ("listing the options of vllm serve", options_file, [str(IN_MODEL_ENV / "serve_options.py")]),
+        ("importing torch, vLLM and Ray", log, ["facts", str(facts_file)]),
+        ("listing the options of vllm serve", options_file, ["options"]),
     )
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
-        for words, output, script in steps:
+        for words, output, arguments in steps:
             progress.say(words)
             output.unlink(missing_ok=True)
-            argv = process_request.with_modules([environment.python, *script], modules)
+            argv = process_request.with_modules([environment.python, str(IN_MODEL_ENV / "check_environment.py"), *arguments], modules)
             try:
                 result = run_tool(argv, log=output, env=env, timeout_s=600, watch=watch)
             except OSError as error:

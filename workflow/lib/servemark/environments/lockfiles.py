@@ -1,7 +1,5 @@
 """The lock files in ``envs/``: the machines that each supports, and the one that fits the probed machine."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass

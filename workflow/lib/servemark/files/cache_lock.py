@@ -1,7 +1,5 @@
 """Lock files in the cache, which several runs may fill."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -5,8 +5,6 @@ Slurm executor calls :func:`replace` (entry point in ``servemark-1.dist-info``) 
 variables change: pip, Hugging Face, vLLM, torch and matplotlib read both. git, ssh and environment modules use ``HOME``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A private folder of this user for short-lived files on this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

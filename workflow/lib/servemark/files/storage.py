@@ -1,7 +1,5 @@
 """Messages about failed writes: file system, free space, remedy."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

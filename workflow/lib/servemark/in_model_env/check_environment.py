@@ -1,6 +1,8 @@
-"""Import the packages of a server in the model environment, compute with one tensor and write facts as JSON.
+"""Describe the model environment, whose interpreter runs this script.
 
-usage: python check_environment.py OUTPUT
+usage: python check_environment.py facts OUTPUT   import the packages of a server, add one tensor, write facts as JSON
+       python check_environment.py options        print ``vllm serve --help=all``
+       python check_environment.py versions       print the versions of Python, vLLM and Ray as JSON, without importing them
 """
 
 import importlib.metadata
@@ -9,6 +11,7 @@ import json
 import os
 import platform
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -77,7 +80,7 @@ def headers_cuda(header: Path) -> str | None:
     return f"{int(found[1]) // 1000}.{int(found[1]) % 1000 // 10}" if found else None
 
 
-def main(output: str) -> None:
+def facts(output: str) -> None:
     """Write the facts to ``output``; raise SystemExit if torch cannot compute."""
     import torch
     import vllm
@@ -101,7 +104,7 @@ def main(output: str) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if float(torch.ones(2, device=device).sum()) != 2.0:
         raise SystemExit(f"torch cannot add two numbers on {device}")
-    facts = {
+    found = {
         "python_version": platform.python_version(),
         "vllm": vllm.__version__,
         "torch": torch.__version__,
@@ -116,8 +119,27 @@ def main(output: str) -> None:
         "warnings": warnings,
     }
     with open(output, "w") as stream:
-        json.dump(facts, stream)
+        json.dump(found, stream)
+
+
+def options() -> None:
+    """Print the options of ``vllm serve``, even if a CUDA build finds no GPU.
+
+    vLLM needs a device to make its parser (vllm/config/device.py, "Failed to infer device type"). The options are the same for all devices
+    (0.32.0: 421 names, both of the CUDA build without a GPU and of the CPU build).
+    """
+    from vllm.platforms import current_platform
+
+    if not current_platform.device_type:
+        type(current_platform).device_type = "cpu"
+    sys.argv = ["vllm", "serve", "--help=all"]
+    runpy.run_module("vllm.entrypoints.cli.main", run_name="__main__")
+
+
+def versions() -> None:
+    """Print versions without importing the packages."""
+    print(json.dumps({"python": platform.python_version(), "vllm": version("vllm"), "ray": version("ray")}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    {"facts": facts, "options": options, "versions": versions}[sys.argv[1]](*sys.argv[2:])

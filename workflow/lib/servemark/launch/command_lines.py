@@ -4,8 +4,6 @@ Every address requires the deployment's API key on every route: a server by the 
 its own check, which ``in_model_env/run_router.py`` turns on.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 

@@ -10,8 +10,6 @@ triton/runtime/cache.py, FileCacheManager.put. vLLM writes one small file in pla
 reads it meanwhile ends with a SyntaxError and comes up at its next start. Read in vLLM 0.25.1 and 0.32.0.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

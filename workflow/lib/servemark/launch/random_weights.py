@@ -1,7 +1,5 @@
 """Variables of a server with random weights (``load_format: dummy``), whose loader is ``in_model_env/random_weights``."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 The main process reads it, because nodes may have no git. No rule depends on it, so a commit or an edit makes nothing run again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Probe the machine on which the model will run."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

@@ -7,8 +7,6 @@ With a value of :data:`NOTHING` a run uses CPUs, and records and warnings state 
 because an unwanted run on CPUs costs hours.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

@@ -22,7 +22,7 @@ import psutil
 from servemark.errors import ServemarkError, StageFailed
 from servemark.files import storage
 from servemark.files.private import private
-from servemark.machine import addresses, free_ports, hardware, visible_gpus
+from servemark.machine import hardware, network, visible_gpus
 from servemark.measurement.key import hardware_part
 from servemark.processes import children, identity, shared_memory
 from servemark.processes.identity import here
@@ -118,7 +118,7 @@ def look(spec: Spec) -> Node:
         left += ownership.snakemakes_of_jobs_over(spec.jobs_alive, spec.listed_at)
     ended = end(left)
     _make_scratch(spec, scratch)
-    chosen = addresses.choose(name, hardware.interfaces(), spec.interface, spec.known_as.get(name))
+    chosen = network.choose_interface(name, hardware.interfaces(), spec.interface, spec.known_as.get(name))
     versions: dict[str, Any] = _versions(name, spec)
     found = hardware.probe()
     return Node(
@@ -133,7 +133,7 @@ def look(spec: Spec) -> Node:
         shm_gib=found.shm_gib,
         kind=hardware_part(found),
         # Free on every address: the router's counters lie on loopback.
-        ports=tuple(free_ports.find("0.0.0.0", spec.ports, start=int.from_bytes(os.urandom(2)))),  # noqa: S104
+        ports=tuple(network.find_ports("0.0.0.0", spec.ports, start=int.from_bytes(os.urandom(2)))),  # noqa: S104
         leftovers=ended,
         **versions,
     )
@@ -169,7 +169,7 @@ def _make_scratch(spec: Spec, scratch: Path) -> None:
 def reach(spec: Spec) -> None:
     """Connect to the node of the stages from this node's chosen address; raise StageFailed if that fails."""
     assert spec.reach
-    chosen = addresses.choose(here(), hardware.interfaces(), spec.interface, spec.known_as.get(here()))
+    chosen = network.choose_interface(here(), hardware.interfaces(), spec.interface, spec.known_as.get(here()))
     try:
         socket.create_connection(spec.reach, timeout=REACH_S, source_address=(chosen.address, 0)).close()
     except OSError as error:
@@ -182,8 +182,8 @@ def reach(spec: Spec) -> None:
 
 
 def _versions(name: str, spec: Spec) -> dict[str, Any]:
-    script = str(Path(__file__).parents[1] / "in_model_env" / "versions.py")
-    argv = process_request.with_modules([spec.python, script], spec.modules)
+    script = str(Path(__file__).parents[1] / "in_model_env" / "check_environment.py")
+    argv = process_request.with_modules([spec.python, script, "versions"], spec.modules)
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=passed_on.clean_environment(), check=True)
         return dict(json.loads(done.stdout.splitlines()[-1]))

@@ -1,7 +1,5 @@
 """Child processes that end with this process: each in its own session, ended with all its descendants. Linux only."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -4,8 +4,6 @@ Killed processes of vLLM, NCCL and Python leave memory that nobody frees. The na
 ranks on CPUs use a port as name), and it does not show the file's owner.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

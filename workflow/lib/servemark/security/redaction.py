@@ -1,7 +1,5 @@
 """Replace secrets in text. Redact before truncating: half of a secret is not recognised."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The scan reads text only. It does not read compressed parts (Parquet); the archi
 as JSON, HTML, URLs, shells and Python write it. It finds Base64 only in the header ``Authorization: Basic``.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import re

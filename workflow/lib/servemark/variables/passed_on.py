@@ -6,8 +6,6 @@ and jobs inherit (``submit.exported`` of the Slurm executor). servemark does not
 by a login shell's profile before ``modules`` are loaded, and in files that libraries read (``~/.nccl.conf``).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

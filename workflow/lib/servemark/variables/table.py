@@ -15,8 +15,6 @@ A name that suggests a secret (``secret_names`` of the Slurm executor) is refuse
 exported to jobs.
 """
 
-from __future__ import annotations
-
 import fnmatch
 from dataclasses import dataclass
 from functools import cache

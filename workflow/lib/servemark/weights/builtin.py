@@ -1,7 +1,5 @@
 """Small models with random weights that a real vLLM serves without a download."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

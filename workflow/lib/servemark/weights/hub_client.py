@@ -1,7 +1,5 @@
 """Requests to the hub through public functions of huggingface_hub. Imported only for a download: the import takes 0.3 s."""
 
-from __future__ import annotations
-
 import glob
 import os
 import time

@@ -1,7 +1,5 @@
 """``hf:ORG/NAME@REVISION``: a model of the hub as the configuration names it, and the files of its repository that a server needs."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Collection

@@ -6,8 +6,6 @@
 FOLDER belongs to this user alone, so later uses check only the sizes and headers of a finished copy.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

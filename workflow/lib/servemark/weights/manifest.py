@@ -1,7 +1,5 @@
 """The manifest of a model directory: every file with its sha256, config.json, and the numbers of the safetensors headers."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The bits of a quantised checkpoint's weights, as its config.json states them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

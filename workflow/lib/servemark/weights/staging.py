@@ -11,8 +11,6 @@ The folder ORG--NAME can be copied to a machine that cannot reach the hub. Delet
 interruption the next run keeps complete files and downloads the others from their beginning.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from servemark.errors import StageFailed
-from servemark.machine import addresses
+from servemark.machine import network
 from servemark.records import Interface
 
 THERE = tuple(
@@ -28,7 +28,7 @@ THERE = tuple(
     ],
 )
 def test_interface_is_chosen_by_address_name_pattern_or_network(wanted, known_as, found):
-    assert addresses.choose("node7", THERE, wanted, known_as).name == found
+    assert network.choose_interface("node7", THERE, wanted, known_as).name == found
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_interface_is_chosen_by_address_name_pattern_or_network(wanted, known_as
 )
 def test_node_without_the_interface_lists_its_interfaces(interfaces, wanted, known_as):
     with pytest.raises(StageFailed) as refused:
-        addresses.choose("node7", interfaces, wanted, known_as)
+        network.choose_interface("node7", interfaces, wanted, known_as)
     facts = ("node7", str(wanted or known_as), *(f"{found.name} ({found.address})" for found in interfaces))
     assert all(fact in refused.value.what for fact in facts)
     assert refused.value.reason == "wrong_interface" and "`interface`" in refused.value.do

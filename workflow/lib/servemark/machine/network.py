@@ -1,16 +1,50 @@
-"""Find free ports of this machine and keep them free for their programs."""
-
-from __future__ import annotations
+"""The interface of a node that a deployment uses, and free ports of this machine."""
 
 import contextlib
+import fnmatch
+import ipaddress
 import itertools
 import socket
+from collections.abc import Sequence
 
 import psutil
+
+from servemark.errors import StageFailed
+from servemark.records import Interface
 
 # Above the well-known ports and below Linux's default ephemeral range (32768-60999).
 PORTS = range(20000, 32000)
 CALL_S = 1.0
+
+
+def choose_interface(node: str, interfaces: Sequence[Interface], wanted: str | None, known_as: str | None) -> Interface:
+    """Return the interface that a deployment uses on one node.
+
+    Args:
+        wanted: a name, a pattern such as ``hsn*`` (the first by name), or a network such as ``10.0.0.0/8``; None for ``known_as``.
+        known_as: the node's address in the scheduler.
+
+    Raises:
+        StageFailed: the node has no such interface.
+    """
+    ordered = sorted(interfaces, key=lambda i: i.name)
+    if wanted is None:
+        fitting = [i for i in ordered if i.address == known_as]
+    elif "/" in wanted:
+        network = ipaddress.ip_network(wanted, strict=False)
+        fitting = [i for i in ordered if ipaddress.ip_address(i.address) in network]
+    else:
+        fitting = [i for i in ordered if fnmatch.fnmatchcase(i.name, wanted)]
+    if fitting:
+        return fitting[0]
+    found = ", ".join(f"{i.name} ({i.address})" for i in ordered) or "none"
+    expected = f"an interface {wanted}" if wanted else f"an interface with the address {known_as}, the node's address in Slurm"
+    raise StageFailed(
+        f"Node {node}: expected {expected}, with an IPv4 address; found {found}.",
+        do="Set `interface` in the cluster file (config/clusters/) to a name, a pattern such as hsn*, or a network such as 10.0.0.0/8. "
+        "`ip -br addr` on the node lists them.",
+        reason="wrong_interface",
+    )
 
 
 def is_taken(host: str, port: int) -> bool:
@@ -27,7 +61,7 @@ def is_taken(host: str, port: int) -> bool:
     return not any(c.laddr and c.laddr.port == port for c in psutil.net_connections("tcp"))
 
 
-def find(host: str, count: int, start: int) -> list[int]:
+def find_ports(host: str, count: int, start: int) -> list[int]:
     """Return ``count`` free ports of ``host``; search :data:`PORTS` once around from index ``start`` and reserve each port for 60 s.
 
     Raises:
