@@ -105,12 +105,12 @@ def choose(key: str, asked: str, envs: Path, hardware: Hardware, python: Version
 
     Args:
         key: config key, for messages.
-        hardware: the hardware of the machine that will run the model.
-        python: version of the interpreter that builds the environment and becomes its interpreter.
+        hardware: probed on the machine that will run the model.
+        python: version of the interpreter that builds the environment.
         machine: architecture of the building machine, as of ``uname -m``.
 
     Raises:
-        EnvironmentRefused: no lock file fits. The message lists what each one needs.
+        EnvironmentRefused: no lock file fits. The message lists the requirements of each.
     """
     if machine != hardware.architecture:
         raise EnvironmentRefused(

@@ -3,16 +3,13 @@
 usage: python bench_client.py bench serve --backend servemark ...
 
 This script adds an entry to vLLM's public table of request functions (``ASYNC_REQUEST_FUNCS``; read in 0.19.1 and 0.32.0) and calls vLLM's
-command line. The function passes each request to vLLM's own for the completions route and changes three things:
+command line. docs/explanation/numbers.md has the reasons for its three changes:
 
-* Whole events. vLLM's function strips each piece of the stream. If the network cuts the stream next to a space, the request fails or its
-  output loses the space (vllm-project/vllm pull request 51172). Here all cuts are between events.
-* Warm-ups. vLLM repeats the first measured prompt, with outputs of full length. The prefix cache then holds that prompt, and the server
-  compiles kernels for larger batches during the load (H200: 5.2 s without a token). Here each warm-up has another prompt of the same
-  length and a short output. vLLM gives ids to the requests of its dataset only, so a request without an id is a warm-up.
-* Start. Processes that share a load wait for each other (run_clients.py). In a closed loop each waits before its first measured request:
-  start times are taken after the wait, and vLLM's own duration includes it (see measurement/merge.py). At a request rate each waits at
-  the end of its last warm-up, before vLLM takes the time of the first arrival; otherwise arrivals would pile up.
+* Whole events: vLLM's function gets a stream that is cut only between events.
+* Warm-ups: each has another prompt of the same length and a short output. A warm-up is a request without an id.
+* Start: processes that share a load wait for each other. In a closed loop each waits before its first measured request: start times are
+  taken after the wait, and vLLM's own duration includes it (measurement/merge.py). At a request rate each waits at the end of its last
+  warm-up, before vLLM takes the time of the first arrival; otherwise arrivals would pile up.
 """
 
 from __future__ import annotations

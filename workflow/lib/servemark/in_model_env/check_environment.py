@@ -142,4 +142,5 @@ def versions() -> None:
 
 
 if __name__ == "__main__":
-    {"facts": facts, "options": options, "versions": versions}[sys.argv[1]](*sys.argv[2:])
+    modes: dict[str, Any] = {"facts": facts, "options": options, "versions": versions}
+    modes[sys.argv[1]](*sys.argv[2:])

@@ -1,13 +1,11 @@
 """The folder in which servers keep compiled code for later starts.
 
-vLLM (torch.compile), Inductor, Triton, FlashInfer and TileLang name compiled code by a digest of model, options and versions, so
-deployments can share a folder. Each environment, kind of node and engine shape still has its own, so that servemark can report its state
-before a start, and users can delete old ones.
+The libraries name compiled code by a digest of model, options and versions, so deployments can share a folder. Each environment, kind of
+node and engine shape has its own, so that servemark can report its state before a start, and users can delete old ones.
 
-Several servers may fill a folder at once, because these libraries write a draft and rename it: vLLM compilation/decorators.py,
-save_aot_compiled_function; model_executor/warmup/flashinfer_autotune_cache.py; torch/_inductor/codecache.py, write_atomic;
-triton/runtime/cache.py, FileCacheManager.put. vLLM writes one small file in place (compilation/backends.py, save_to_file): a server that
-reads it meanwhile ends with a SyntaxError and comes up at its next start. Read in vLLM 0.25.1 and 0.32.0.
+Several servers may fill a folder at once: vLLM, Inductor, Triton and FlashInfer write a draft and rename it. vLLM writes one small file in
+place (compilation/backends.py, save_to_file; 0.25.1, 0.32.0): a server that reads it meanwhile ends with a SyntaxError, and not again at
+its next start.
 """
 
 import hashlib

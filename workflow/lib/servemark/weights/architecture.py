@@ -91,12 +91,9 @@ class Architecture:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Architecture:
-        """Read a Hugging Face config.json. The language part of a multimodal model is its ``text_config``.
+        """Read a Hugging Face config.json, or its ``text_config``, or raise WeightsRefused if planning cannot use it.
 
         vLLM reads the same alternative key names (vllm/transformers_utils/model_arch_config_convertor.py).
-
-        Raises:
-            WeightsRefused: a needed key is missing or of another type, or planning does not know the kind of attention.
         """
         try:
             return cls._of(config)
@@ -116,7 +113,11 @@ class Architecture:
             raise ValueError(f"{layers:,} layers of width {hidden:,} with {heads:,} attention heads")
         model_type = str(text.get("model_type", ""))
         experts = _first(text, "num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts") or 0
-        stored_bytes = _stored_bytes(text)
+        # Without a dtype float32, as in Hugging Face and vLLM.
+        dtype = str(text.get("dtype") or text.get("torch_dtype") or "float32").removeprefix("torch.")
+        if dtype not in DTYPE_BYTES:
+            raise _unknown(f"config.json states the dtype {dtype!r}; planning supports {', '.join(DTYPE_BYTES)}.")
+        stored_bytes = DTYPE_BYTES[dtype]
         quantised = quantisation.read(text, 8.0 * min(stored_bytes, 2))
         return cls(
             model_type=model_type,
@@ -159,11 +160,7 @@ class Architecture:
         return 2 * self.hidden * (query + key) + (biases if self.attention_bias else 0)
 
     def parameters(self) -> Parameters:
-        """Return parameter counts by the shape, without norm weights (a few per layer).
-
-        Raises:
-            WeightsRefused: the width of the MLPs is not known.
-        """
+        """Return parameter counts by the shape, without norm weights (a few per layer)."""
         dense_layers = self.layers - self.expert_layers
         if dense_layers and not self.dense_intermediate:
             raise _missing("intermediate_size")
@@ -182,10 +179,8 @@ class Architecture:
 
 ATTENTION_BIAS_BY_DEFAULT = frozenset({"qwen2", "qwen2_moe"})
 """Types whose q, k, v projections have a bias although config.json has no ``attention_bias``."""
-
 EXPERT_BIAS = frozenset({"gpt_oss"})
 """Types whose experts, and the attention's output projection, have biases."""
-
 EMBEDDINGS_EVERYWHERE = frozenset({"gpt_oss", "qwen3_moe"})
 """Types whose vLLM class makes embedding and head on every pipeline stage (vLLM 0.32.0, models/gpt_oss.py and qwen3_moe.py; llama.py
 and qwen2.py make each only on the stage that uses it)."""
@@ -214,14 +209,6 @@ def _positive(config: dict[str, Any], *names: str) -> int:
     if (value := _first(config, *names)) is None:
         raise _missing(*names)
     return value
-
-
-def _stored_bytes(config: dict[str, Any]) -> int:
-    """Return the stored bytes of one unquantised element. The default is float32, as in Hugging Face and vLLM."""
-    name = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
-    if name not in DTYPE_BYTES:
-        raise _unknown(f"config.json states the dtype {name!r}; planning supports {', '.join(DTYPE_BYTES)}.")
-    return DTYPE_BYTES[name]
 
 
 def _expert_layers(config: dict[str, Any], layers: int) -> int:

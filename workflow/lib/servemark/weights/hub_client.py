@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection
 from concurrent import futures
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx2
 from huggingface_hub import HfApi, constants, set_client_factory, snapshot_download
@@ -18,7 +18,6 @@ from servemark.progress import Progress
 from servemark.weights.hub_refusals import endpoint, refused, token
 from servemark.weights.hub_source import HubSource, RemoteFile, is_commit
 
-Result = TypeVar("Result")
 LARGEST = constants.MAX_HTTP_DOWNLOAD_SIZE
 """The hub sends no larger file, in bytes, over plain HTTP."""
 PAUSES_S = (2.0, 8.0, 30.0, 60.0)
@@ -48,7 +47,8 @@ def listing(source: HubSource, revision: str, progress: Progress) -> tuple[str, 
             raise ValueError("no commit, size or digest")
         return info.sha, {file[0]: RemoteFile(*file) for file in found}
 
-    return _request(source, progress, work, lambda: None)
+    commit, files = _request(source, progress, work, lambda: None)
+    return commit, files
 
 
 def download(source: HubSource, commit: str, folder: Path, paths: Collection[str], progress: Progress, wait: Callable[[], None]) -> None:
@@ -71,7 +71,7 @@ def download(source: HubSource, commit: str, folder: Path, paths: Collection[str
     _request(source, progress, work, wait)
 
 
-def _request(source: HubSource, progress: Progress, work: Callable[[dict[str, Any]], Result], wait: Callable[[], None]) -> Result:
+def _request(source: HubSource, progress: Progress, work: Callable[[dict[str, Any]], Any], wait: Callable[[], None]) -> Any:
     """Run ``work`` in a thread; repeat it after a pause if that may help.
 
     Raises:

@@ -11,7 +11,7 @@ from servemark.weights.manifest import TOKENIZER_FILES, is_weights, loaded
 
 PREFIX = "hf:"
 DEFAULT_REVISION = "main"
-# What the hub allows in a name: neither dashes nor dots at the ends or doubled (huggingface_hub/utils/_validators.py).
+# Names on the hub have no dashes or dots at their ends, nor two in a row (huggingface_hub/utils/_validators.py).
 _PART = r"(?!.*(?:--|\.\.))[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 _REPOSITORY = re.compile(rf"{_PART}/{_PART}")
 _REVISION = re.compile(r"(?!.*(?:\.\.|//))[A-Za-z0-9_](?:[A-Za-z0-9._/+-]{0,198}[A-Za-z0-9_+-])?")

@@ -39,7 +39,7 @@ def copy(model: Manifest, folder: Path, private: Callable[[Path], Path]) -> floa
     """Copy the model below ``folder`` unless a copy exists; return the duration in seconds, 0 if one exists.
 
     Args:
-        private: makes the folder this user's own, or refuses it.
+        private: make the folder private, or refuse it.
 
     Raises:
         WeightsRefused: no space is left, or a file differs from the manifest.

@@ -113,11 +113,7 @@ def digest(files: tuple[ModelFile, ...]) -> str:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Return the directory's config.json.
-
-    Raises:
-        WeightsRefused: it is missing, unreadable or no JSON object.
-    """
+    """Return the directory's config.json, or raise WeightsRefused."""
     path = directory / "config.json"
     if not os.path.isfile(path):
         raise refused(path, "config_missing", "config.json is missing.", "Fetch the whole checkpoint, config.json included.")
@@ -135,16 +131,16 @@ def verify(manifest: Manifest, quick: bool = False) -> None:
     """
     directory = Path(manifest.path)
     found = _files(directory, manifest.load_format == "dummy") if os.path.isdir(directory) else {}
-    expected = {file.path: file for file in manifest.files}
-    problems = [f"missing: {path}" for path in sorted(expected.keys() - found.keys())]
-    problems += [f"extra: {path}" for path in sorted(found.keys() - expected.keys())]
-    for path in sorted(expected.keys() & found.keys()):
-        size, wanted = found[path], expected[path]
-        if size < wanted.size:
-            problems.append(f"truncated: {path} ({size} of {wanted.size} bytes)")
-        elif size > wanted.size:
-            problems.append(f"changed: {path} ({size} bytes, was {wanted.size})")
-        elif not quick and _sha256(directory / path) != wanted.sha256:
+    problems = [f"extra: {path}" for path in sorted(found.keys() - {file.path for file in manifest.files})]
+    for file in manifest.files:
+        path, size = file.path, found.get(file.path)
+        if size is None:
+            problems.append(f"missing: {path}")
+        elif size < file.size:
+            problems.append(f"truncated: {path} ({size} of {file.size} bytes)")
+        elif size > file.size:
+            problems.append(f"changed: {path} ({size} bytes, was {file.size})")
+        elif not quick and _sha256(directory / path) != file.sha256:
             problems.append(f"changed: {path} (same size, other content)")
         elif quick and path.endswith(".safetensors"):
             try:
@@ -231,11 +227,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def shards(directory: Path) -> list[str]:
-    """Return the paths of the safetensors files that the directory's index names, sorted.
-
-    Raises:
-        WeightsRefused: the index is missing, unreadable or of another form.
-    """
+    """Return the sorted paths of the safetensors files in the directory's index, or raise WeightsRefused."""
     weight_map = _read_object(directory / INDEX).get("weight_map")
     if not isinstance(weight_map, dict):
         raise refused(directory / INDEX, "weights_broken", "It has no weight_map.")

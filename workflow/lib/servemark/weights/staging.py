@@ -34,7 +34,7 @@ SHAPE = "-shape"
 
 
 def stage(name: str, source: str, cache: Path, progress: Progress, *, dummy: bool = False) -> Manifest:
-    """Make a builtin model, download one of the hub, or take a local directory; hash every file.
+    """Make a builtin model, download a model of the hub, or use a local directory; hash every file.
 
     Args:
         dummy: the model is served with random weights and needs only config and tokenizer.
@@ -83,7 +83,7 @@ def stage_hub(name: str, source: HubSource, cache: Path, progress: Progress, *, 
     """Download a model of the hub unless the cache has it, and hash every file; arguments and errors as of :func:`stage`."""
     home = (cache / "models" / "hf" / source.folder).absolute()
     if (found := _staged(source, home, dummy)) is None:
-        # As huggingface_hub reads them.
+        # The same values as in huggingface_hub.
         offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
         if offline.upper() in ("1", "ON", "YES", "TRUE"):
             raise refused(source, "hub_offline", look=home)
@@ -106,9 +106,10 @@ def stage_hub(name: str, source: HubSource, cache: Path, progress: Progress, *, 
 
 def _staged(source: HubSource, home: Path, dummy: bool) -> Path | None:
     """Return the model's folder if the cache has it under its commit, or under the remembered commit of its branch."""
-    commit = _commit(source, home)
-    folders = [home / commit, home / (commit + SHAPE)][: 1 + dummy] if commit else []
-    return next((folder for folder in folders if folder.is_dir()), None)
+    if (commit := _commit(source, home)) is None:
+        return None
+    names = [commit, commit + SHAPE] if dummy else [commit]
+    return next((home / name for name in names if (home / name).is_dir()), None)
 
 
 def _commit(source: HubSource, home: Path) -> str | None:

@@ -1,12 +1,11 @@
 """A load format of vLLM: random weights with which a mixture of experts uses its experts like a trained model.
 
-vLLM's processes load it as a plugin. vLLM's own ``dummy`` format (model_loader/weight_utils.py, initialize_single_dummy_weight; 0.25.1,
-0.32.0) draws every tensor, biases too, from +-0.001 with one seed, and does not set integers. A router then follows its bias: 512 tokens
-choose 5 to 8 of gpt-oss-120b's 128 experts. A trained model uses nearly all, so a step would read a twentieth of its weights.
+vLLM's processes load it as a plugin. docs/explanation/numbers.md compares it with vLLM's own ``dummy`` format
+(model_loader/weight_utils.py, initialize_single_dummy_weight; 0.25.1, 0.32.0).
 
-This format draws matrices of attention, dense layers and routers from N(0, 1/inputs) and embeddings from N(0, 1). Each has its own seed,
-and a sharded vocabulary has one for each rank. Norms are 1 and biases 0. Then the choice of experts depends on token, context and layer.
-The experts' own matrices stay as vLLM draws them; packed 4-bit weights are random bytes with a small power of two as scale.
+It draws matrices of attention, dense layers and routers from N(0, 1/inputs) and embeddings from N(0, 1). Each has its own seed, and a
+sharded vocabulary has one for each rank. Norms are 1 and biases 0. The experts' own matrices stay as vLLM draws them; packed 4-bit weights
+are random bytes with a small power of two as scale.
 
 The format's name has a version and is part of the ledger key: raise it whenever the drawn numbers change.
 """
