@@ -128,17 +128,13 @@ def tidy(work: Callable[..., Any], *arguments: object) -> None:
 def mount_point(path: Path) -> Path:
     """Return the root of the file system that holds ``path``, or will hold it."""
     place = existing(path)
-    while not os.path.ismount(place) and place != place.parent:
-        place = place.parent
-    return place
+    return next(folder for folder in (place, *place.parents) if os.path.ismount(folder))
 
 
 def existing(path: Path) -> Path:
     """Return the absolute path of ``path``, or of its nearest existing parent."""
     place = Path(os.path.realpath(path))
-    while not os.path.lexists(place) and place != place.parent:
-        place = place.parent
-    return place
+    return next(folder for folder in (place, *place.parents) if os.path.lexists(folder))
 
 
 def size(count: int) -> str:

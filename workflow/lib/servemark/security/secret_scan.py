@@ -41,19 +41,16 @@ class SecretPattern:
     regex: re.Pattern[bytes]
     accept: Callable[[re.Match[bytes]], bool] = lambda _: True
 
-    def _matches(self, data: bytes, start: int = 0) -> Iterator[re.Match[bytes]]:
+    def matches(self, data: bytes, start: int = 0) -> Iterator[re.Match[bytes]]:
+        """Yield the secrets from position ``start`` on."""
         if any(needle in data for needle in self.needles):
             yield from filter(self.accept, self.regex.finditer(data, start))
-
-    def find(self, data: bytes, start: int = 0) -> int | None:
-        """Return the position of the first secret at or after ``start``."""
-        return next((match.start() for match in self._matches(data, start)), None)
 
     def replace(self, data: bytes, by: bytes) -> tuple[bytes, int]:
         """Return ``data`` with ``by`` in place of every secret, and their number. The name in front of a value stays."""
         group = "value" if "value" in self.regex.groupindex else 0
         parts, end = [], 0
-        for match in self._matches(data):
+        for match in self.matches(data):
             parts += [data[end : match.start(group)], by]
             end = match.end(group)
         return b"".join([*parts, data[end:]]), len(parts) // 2
@@ -177,7 +174,5 @@ def scan(stream: IO[bytes], patterns: Sequence[SecretPattern], see: Callable[[by
 
 def search(data: bytes, start: int, patterns: Sequence[SecretPattern]) -> tuple[str, int] | None:
     """Return the kind and position of a secret at or after ``start``."""
-    for pattern in patterns:
-        if (position := pattern.find(data, start)) is not None:
-            return pattern.name, position
-    return None
+    found = ((pattern.name, match.start()) for pattern in patterns for match in pattern.matches(data, start))
+    return next(found, None)

@@ -201,7 +201,7 @@ def _check_link(link: Path, roots: tuple[Path, ...]) -> None:
     except OSError as error:
         # From Python 3.13 on Path.resolve() does not report a loop.
         if error.errno == errno.ELOOP:
-            raise refused(link, "link_loop", "It is a link to itself.", "Remove it, or fetch the file again.") from None
+            raise refused(link, "link_loop", "It is a link that leads back to itself.", "Remove it, or fetch the file again.") from None
     target = link.resolve()
     if not any(target.is_relative_to(root) for root in roots):
         what = f"It is a link that leaves the model's directory, to {target}."
