@@ -55,7 +55,7 @@ def purpose(plan: Plan, hardware: Hardware) -> dict[str, Any]:
 
 
 def variables(folder: Path | str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that make a server keep compiled code in ``folder``, without those that ``given`` sets."""
+    """Return the variables that make a server keep compiled code in ``folder``, except the variables in ``given``."""
     return {name: str(Path(folder, below)) for name, (below, _) in COMPILE_CACHES.items() if not _is_set(name, given)}
 
 

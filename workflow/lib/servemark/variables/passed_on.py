@@ -1,4 +1,4 @@
-"""Environment variables that another interpreter gets from this process, and those that decide a server's speed or output.
+"""Environment variables that another interpreter gets from this process, and the ones among them that decide a server's speed or output.
 
 Sites set some of these in modules on purpose (fabric plugins), so servers get them. Plan, ledger key and report contain them, so that a
 server with them and one without have different ledger keys. They are read from the environment of the main process, which local stages
