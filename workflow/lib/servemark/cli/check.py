@@ -20,7 +20,7 @@ from servemark.environments import build, lockfiles
 from servemark.environments.lockfiles import Lock
 from servemark.errors import ConfigError, ServemarkError, StageFailed
 from servemark.files import storage
-from servemark.machine import addresses, hardware
+from servemark.machine import hardware, network
 from servemark.planning import exposure
 from servemark.run import scheduled
 from servemark.weights import hub_source
@@ -164,7 +164,7 @@ def _network(cluster: Site) -> Iterator[Finding]:
     if cluster.interface is None:
         return
     try:
-        found = addresses.choose("this machine", hardware.interfaces(), cluster.interface, None)
+        found = network.choose_interface("this machine", hardware.interfaces(), cluster.interface, None)
     except StageFailed:
         text = f"interface {cluster.interface}: this machine has no such interface with an IPv4 address. Each job checks its nodes."
         yield Finding("not checked", text)
