@@ -1,4 +1,4 @@
-"""The end of a run: what is archived and what is kept out of it."""
+"""Selection of the files of an archive."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ LEFT_OUT = (
 )
 
 
-def test_what_goes_into_the_archive_and_what_does_not(run_folder, tmp_path):
+def test_archived_files_are_selected(run_folder, tmp_path):
     put(run_folder, *KEPT, *LEFT_OUT)
     point = report_data.measurement(name="chat-c4-r1")
     plan = run_folder / "deployments" / "plain" / "plan.json"
@@ -93,7 +93,7 @@ def test_what_goes_into_the_archive_and_what_does_not(run_folder, tmp_path):
     assert all(path.read_text() == name.removeprefix("envs/") for name, path in files.items())
 
 
-def test_a_key_that_is_still_there_may_be_in_no_archived_file(run_folder, tmp_path):
+def test_existing_key_in_file_stops_archive(run_folder, tmp_path):
     key = "0123456789abcdef" * 4
     for name in ("api-key", "ray-token"):
         put(run_folder, f"deployments/plain/attempts/001/{name}")

@@ -1,4 +1,4 @@
-"""What an archive says of itself: RO-Crate metadata that keep the specification's and the profile's rules."""
+"""RO-Crate metadata of an archive: content, and rules of the specification and the profile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}\+00:00")
 
 
 def described(run) -> tuple[dict, dict[str, int]]:
-    """The crate's entities by @id, and the size of every file of a run's archive."""
+    """Return the crate's entities by @id, and the size of each file of the archive."""
     with unpacked(run.seal()) as archive:
         sizes = {name: (archive.folder / name).stat().st_size for name in archive.digests}
         document = json.loads((archive.folder / CRATE).read_text())
@@ -32,7 +32,7 @@ def described(run) -> tuple[dict, dict[str, int]]:
     return entities, sizes
 
 
-def test_the_crate_says_what_ran_on_what(run):
+def test_crate_describes_software_hardware_and_run(run):
     entities, _ = described(run)
     root, ran = entities["./"], entities["#run"]
     assert "demo" in root["name"] and root["schemaVersion"] == str(FORMAT)
@@ -44,7 +44,7 @@ def test_the_crate_says_what_ran_on_what(run):
     ):
         assert said in root["description"]
     assert ran["startTime"] == "2026-03-04T10:02:10.000+00:00", "when the hardware was probed"
-    assert ran["endTime"] == root["datePublished"] == "2026-03-04T10:13:00.058+00:00", "when the last keeper ended"
+    assert ran["endTime"] == root["datePublished"] == "2026-03-04T10:13:00.058+00:00", "when the last supervisor ended"
     assert [item["@id"] for item in ran["object"]] == ["config.json", "models/tiny/manifest.json", "envs/cpu.lock"]
     assert [item["@id"] for item in ran["result"]] == ["measurements.csv", "measurements.parquet", "report.html"]
     assert entities["#servemark"]["description"].endswith("; sources 1f0c2d9a1f0c")
@@ -52,18 +52,18 @@ def test_the_crate_says_what_ran_on_what(run):
     assert versions == {"#python": "3.11.2", "#vllm": "0.32.0+cpu", "#torch": "2.13.0+cpu", "#ray": "2.56.1"}
 
 
-def test_a_deployment_is_told_with_its_points_times_and_command_lines(run):
+def test_crate_describes_deployment_with_points_and_times(run):
     entities, _ = described(run)
     plain = entities["#deployment-plain"]
     assert plain["description"].splitlines() == [
         "4 load points: 2 VALID, 2 SUSPECT", "python -m vllm.entrypoints.cli.main serve /models/tiny --port 23231"
     ]  # fmt: skip
     assert (plain["startTime"], plain["endTime"]) == ("2026-03-04T10:11:09.155+00:00", "2026-03-04T10:13:00.058+00:00")
-    assert len(plain["result"]) == 8, "a record and per-request results of each of four points"
+    assert len(plain["result"]) == 8, "a record and per-request results for each of four points"
     assert entities[f"#deployment-{FAILED}"]["description"].startswith("4 load points: 4 INVALID")
 
 
-def test_gpus_random_weights_and_another_state_of_the_sources_are_told(run):
+def test_crate_describes_gpus_random_weights_and_sources(run):
     gpus = (Gpu(name="NVIDIA H200", memory_mib=143771),) * 2
     report_data.hardware(accelerator="cuda", gpus=gpus, driver="580.95").write(run.folder / "hardware.json")
     changed = Sources(servemark="0.1.0", commit="1f0c2d9a" * 5, dirty=True, changes=1, changes_sha256="0" * 64)
@@ -76,7 +76,7 @@ def test_gpus_random_weights_and_another_state_of_the_sources_are_told(run):
     assert entities["#servemark"]["description"].endswith("; sources 1f0c2d9a1f0c, 1f0c2d9a1f0c-dirty")
 
 
-def test_a_run_without_attempts_and_measurements_is_described(run):
+def test_crate_of_run_without_attempts(run):
     for name in ("ray-tp2", "plain", FAILED):
         for path in (run.folder / "deployments" / name).rglob("*"):
             if path.is_file() and ("attempts" in path.parts or path.parent.name == "points"):
@@ -98,7 +98,7 @@ def test_a_run_without_attempts_and_measurements_is_described(run):
         ("deployments/plain/attempts/001/sources.json", "{", "record_broken"),
     ],
 )
-def test_a_missing_or_broken_record_stops_the_archive(run, name, text, reason):
+def test_missing_or_damaged_record_stops_archive(run, name, text, reason):
     (run.folder / name).unlink()
     if text is not None:
         run.write(name, text)
@@ -108,13 +108,13 @@ def test_a_missing_or_broken_record_stops_the_archive(run, name, text, reason):
     assert not (run.root / "out").exists()
 
 
-def test_a_time_that_is_none_stops_the_archive(run):
+def test_invalid_time_stops_archive(run):
     run.edit_json("hardware.json", lambda hardware: hardware.update(probed_at="yesterday"))
     with pytest.raises(ServemarkError, match="yesterday"):
         contents.archive(run.folder, run.root / "envs", run.root / "out" / "demo.tar.zst", {})
 
 
-def test_the_crate_keeps_the_rules_of_ro_crate(run):
+def test_crate_follows_ro_crate(run):
     run.write("logs/größe of a: log.log", "x\n")
     entities, sizes = described(run)
     assert all(entity["@type"] for entity in entities.values())
@@ -142,7 +142,7 @@ def test_the_crate_keeps_the_rules_of_ro_crate(run):
 
 
 def references(entity):
-    """What an entity refers to."""
+    """Yield the @id of each entity that this one references."""
     for value in entity.values():
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, dict):
@@ -150,7 +150,7 @@ def references(entity):
                 yield item["@id"]
 
 
-def test_the_crate_keeps_the_rules_of_a_process_run_crate(run):
+def test_crate_follows_process_run_crate(run):
     entities, _ = described(run)
     profile = entities["./"]["conformsTo"]["@id"]
     assert profile == "https://w3id.org/ro/wfrun/process/0.5"
@@ -173,7 +173,7 @@ def test_the_crate_keeps_the_rules_of_a_process_run_crate(run):
     assert {"@id": "#ray-cpu"} in entities["#vllm-cpu"]["softwareRequirements"]
 
 
-def test_every_kind_of_file_that_a_run_leaves_has_a_sentence_of_its_own(run):
+def test_every_kind_of_file_has_description(run):
     entities, _ = described(run)
     said = {unquote(name): entity["description"] for name, entity in entities.items() if entity["@type"] == "File"}
     assert [name for name, text in said.items() if text == sentence("something/unknown")] == []
@@ -191,7 +191,7 @@ def test_media_types(name, media):
     assert media_type(name) == media
 
 
-def test_nothing_of_the_moment_is_in_what_describes_a_run(run):
+def test_crate_contains_no_current_date_or_path(run):
     today = datetime.now().strftime("%Y-%m-%d")
     with unpacked(run.seal()) as archive:
         for name in (CRATE, "README.txt"):

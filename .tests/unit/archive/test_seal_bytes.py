@@ -1,6 +1,6 @@
-"""The same results give the same archive, byte for byte, whoever seals them, where, when and in which surroundings.
+"""The same results give the same archive, byte for byte, for every user, host, time and environment.
 
-One sealing is here and one in a process of its own: time zone, locale and the seed of hashes are read when an interpreter starts.
+One sealing runs here and one in another process, because an interpreter reads time zone, locale and hash seed when it starts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from builders.paths import LIBRARY, TESTS
 from servemark.archive import contents
 
 NOBODY = 65534
-# Everything that is needed is imported first: another user may not read where the interpreter lies.
+# Imports come first, because another user may not be able to read the folder of the interpreter.
 SEAL = f"""
 import os, platform, random, socket, sys
 from pathlib import Path
@@ -52,7 +52,7 @@ print(info.manifest_sha256, os.getuid())
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What differs between two sealings."""
+    """The differences between two sealings."""
 
     variables: dict[str, str] = field(default_factory=dict)
     umask: str = "022"
@@ -66,7 +66,7 @@ OTHERS = {
     "time zone": Surroundings({"TZ": "Pacific/Kiritimati"}),
     "another time zone": Surroundings({"TZ": "America/St_Johns"}),
     "locale C": Surroundings({"LC_ALL": "C"}),
-    # No interpreter does so by itself; text that is read or written without naming its encoding fails here.
+    # Text that is read or written without an explicit encoding fails here.
     "ASCII": Surroundings({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
     "umask, closed": Surroundings(umask="077"),
     "umask, open": Surroundings(umask="000"),
@@ -83,7 +83,7 @@ OTHERS = {
 
 @pytest.fixture
 def checkout(run, tmp_path_factory):
-    """The run in a folder that everybody may read, with names and texts that a careless locale would trip over."""
+    """Return a run in a readable folder, with non-ASCII names and texts."""
     run.write("logs/start_cluster/plain.log", "größer als λ\n")
     run.write("rejected/plain/chat-c1-r1.1.raw", "{}\n")
     run.edit_json("hardware.json", lambda hardware: hardware.update(cpu_model="Prozessor für alle: λ"))
@@ -92,7 +92,7 @@ def checkout(run, tmp_path_factory):
 
 
 def seal(checkout: Path, destination: Path, around: Surroundings) -> str:
-    """Seal in another process; the archive's identity."""
+    """Seal in another process and return the archive's identity."""
     destination.mkdir()
     if around.touch:
         dice = random.Random(7)
@@ -117,7 +117,7 @@ def seal(checkout: Path, destination: Path, around: Surroundings) -> str:
     return identity
 
 
-# What tells an error at once; the others say which of the surroundings it was.
+# These find most errors. The others (make test-full) find which difference caused one.
 SHORT = ("ASCII", "all at once", "another user")
 
 
@@ -125,7 +125,7 @@ SHORT = ("ASCII", "all at once", "another user")
     "around",
     [pytest.param(around, id=name, marks=[] if name in SHORT else pytest.mark.full) for name, around in OTHERS.items()],
 )
-def test_the_same_run_gives_the_same_bytes(checkout, tmp_path, around):
+def test_same_run_gives_the_same_bytes(checkout, tmp_path, around):
     if around.other_user and os.geteuid() != 0:
         pytest.skip("only root can become another user")
     here = contents.archive(checkout / "results" / "demo", checkout / "envs", tmp_path / "first" / "demo.tar.zst", {})
@@ -133,12 +133,12 @@ def test_the_same_run_gives_the_same_bytes(checkout, tmp_path, around):
     for name in ("demo.tar.zst", "demo.tar.zst.sha256"):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes(), name
     path = tmp_path / "second" / "demo.tar.zst"
-    assert archived_run.wrong(path) == [], "and what it says is so"
+    assert archived_run.wrong(path) == [], "the archive has no problem"
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_table_and_page_are_the_same_bytes_when_they_are_made_again(checkout):
-    """So archives agree although Snakemake made table and page anew, e.g. because one of them was lost."""
+def test_table_and_report_made_again_have_same_bytes(checkout):
+    """Archives agree even if Snakemake made table and report again, for example after one was lost."""
     names = ("measurements.csv", "measurements.parquet", "report.html")
     folder = checkout / "results" / "demo"
     before = {name: digest(folder / name) for name in names}
@@ -151,7 +151,7 @@ for name in ("measurements.csv", "measurements.parquet", "report.html"):
 run.tabulate()
 run.report()
 """
-    # Without git on the PATH, either.
+    # The PATH has no git.
     around = {"TZ": "Pacific/Kiritimati", "LC_ALL": "C", "PYTHONHASHSEED": "77", "HOSTNAME": "x", "PATH": "/nowhere"}
     subprocess.run(
         [sys.executable, "-c", code], cwd=checkout, check=True, timeout=120,

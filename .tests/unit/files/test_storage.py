@@ -17,7 +17,6 @@ from servemark.files import private, storage
 from servemark.measurement import reasons
 from servemark.progress import Progress
 from servemark.records import write_atomically
-from servemark.report import charts
 
 
 def error(code: int, *names: str) -> OSError:
@@ -138,12 +137,6 @@ def test_archive_on_full_disk_states_what_it_needs(tmp_path, broken):
         archive.seal({"big": tmp_path / "big"}, tmp_path / "out" / "run.tar.zst")
     assert caught.value.reason == "disk_full" and "1.0 MiB" in caught.value.what
     assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_report_needs_no_copy_of_its_script_in_the_cache(tmp_path, broken):
-    broken(errno.ENOSPC)
-    assert "vegaEmbed" in charts.bundle(tmp_path / "page")
-    assert list((tmp_path / "page").iterdir()) == []
 
 
 def test_pip_on_full_disk_states_what_the_environment_needs(tmp_path):

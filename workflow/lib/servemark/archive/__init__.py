@@ -1,1 +1,1 @@
-"""Seal a run into an archive, and describe it."""
+"""Seal a run into an archive and describe it."""

@@ -1,4 +1,4 @@
-"""What of a run's files goes into the archive."""
+"""Choose the files of a run for its archive, and seal them."""
 
 from __future__ import annotations
 
@@ -13,29 +13,25 @@ from servemark.records import Environment, Plan
 from servemark.security import secret_scan
 from servemark.supervisor import SECRETS
 
-# Live records, what describes the run's own machinery, and the archive itself stay out. jobs.jsonl and guard.log still grow while the
-# archive is made; accounting.json has what matters of them.
+# Live records, the supervisor's own files and secrets. jobs.jsonl and guard.log still grow during sealing; accounting.json sums them up.
 _LEFT_OUT = {
     *("cluster.json", "endpoint.json", "ready.json", "keeper-spec.json", "progress.jsonl", "stage", "summary.txt"),
     *("jobs.jsonl", "guard.log"),
     *SECRETS,
 }
-# At the top of the run's folder; files of the same name elsewhere belong to the archive. The final check's record comes after the
-# archive, and the sources that a run was started from matter where it started an attempt.
+# Only at the top of the run's folder. The final check runs after sealing. Each attempt keeps its own copy of the sources.
 _LEFT_OUT_AT_THE_TOP = {"check.json", git_state.NAME}
-# An endpoint that was served is no measurement; tools/ and requests/ are how processes were started, which their records hold too.
+# serving/ holds no measurements. Records repeat the content of tools/ and requests/.
 _LEFT_OUT_FOLDERS = {"archive", "ledger", "requests", "tools", "serving"}
-# These rules write their logs while or after the archive is made, or note how long table and page took, which is another
-# time whenever they are made again from the same results.
+# Logs and durations of these rules differ each time, although the results are the same.
 _LATE = {"collect_measurements", "write_report", "archive_results", "check_measurements"}
 _ENVIRONMENT_FILES = {".lock", ".in", ".toml", ".py", ".md"}
 
 
 def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
-    """Name in the archive -> file: every record, raw result, log, table and page of the run, and how its environments were made.
+    """Return name in the archive -> file: records, raw results, logs, table and report of the run, and files of its environments.
 
-    Load points that an earlier configuration left stay out, and lock files of environments that the run did not use: another
-    lock file in the checkout is no other result.
+    Excluded are load points of an earlier configuration and lock files of environments that the run did not use.
     """
     files = {}
     planned = {
@@ -52,7 +48,7 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
             continue
         if inside.parts[0] != "deployments" or path.parent.name != "points" or path in planned:
             files[inside.as_posix()] = path
-    # The last one ran the workflow itself.
+    # Environment "workflow" runs the workflow itself.
     used = {*(Environment.read(path).lock for path in run_folder.glob("environments/*/environment.json")), "workflow"}
     for path in sorted(envs.rglob("*")):
         locks = path.suffix in (".lock", ".in")
@@ -62,25 +58,25 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
 
 
 def archive(run_folder: Path, envs: Path, destination: Path, environ: Mapping[str, str]) -> sealing.ArchiveInfo:
-    """Seal a run, with a record and metadata that describe it.
+    """Seal a run together with its RO-Crate metadata.
 
     Args:
         envs: the folder of the environments' lock files.
-        environ: this process's environment, whose secrets may be in no file.
+        environ: environment variables. No archived file may contain their secrets.
 
     Raises:
-        ArchiveRefused: a secret was found, or a file is not fit for an archive; nothing was written.
-        ServemarkError: a record is missing or cannot be read.
+        ArchiveRefused: a file contains a secret or cannot be archived. No file was written.
+        ServemarkError: a record is missing or damaged.
     """
     secrets = known_secrets(run_folder, environ)
     return sealing.seal(archived_files(run_folder, envs), destination, secrets=secrets, describe=functools.partial(describe, run_folder))
 
 
 def known_secrets(run_folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return texts that may be in no archived file -> what each is.
+    """Return texts that no archived file may contain -> what each is.
 
-    Keys and tokens of attempts and endpoints that have not been cleaned up, and what the environment holds under names of secrets.
-    Those that are gone are found by how they begin, see :data:`servemark.security.secret_scan.KEY_PREFIX`.
+    These are API keys and Ray tokens that still exist, and the values of environment variables with names of secrets. The scan finds
+    deleted API keys by their prefix, :data:`servemark.security.secret_scan.KEY_PREFIX`.
     """
     live = {
         path.read_text().strip(): f"{name} of this run" for name in SECRETS for path in sorted(run_folder.glob(f"*/*/attempts/*/{name}"))

@@ -1,10 +1,6 @@
-"""RO-Crate 1.1 metadata of an archive (``ro-crate-metadata.json``), by the profile Process Run Crate 0.5.
+"""Write ``ro-crate-metadata.json`` (RO-Crate 1.1, profile Process Run Crate 0.5) from the records of a run.
 
-Made while the archive is sealed, from the run's records alone. Clock, host and user of that moment have no part in it, so the same
-results give the same bytes.
-
-Process and not Workflow Run Crate: that one asks for the workflow itself as the crate's main entity. An archive holds results, and
-the commit of the workflow.
+A Workflow Run Crate would need the workflow itself as its main entity. An archive holds results and the workflow's commit.
 https://w3id.org/ro/crate/1.1, https://w3id.org/ro/wfrun/process/0.5
 """
 
@@ -33,13 +29,12 @@ from servemark.report.gather import RunRecords
 
 CRATE = "ro-crate-metadata.json"
 FORMAT = 2
-"""Of the archive, stated as the crate's ``schemaVersion``. 1, not stated: also holds run.json, and report.html has no block of data."""
+"""The archive's format, which the crate states as ``schemaVersion``. Format 1 has run.json and no data block in report.html."""
 SPECIFICATION = "https://w3id.org/ro/crate/1.1"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
-LICENSE = "The run states no licence of these results: ask who gave you this archive before you publish or reuse what is in it."
+LICENSE = "The run states no licence for these results. Ask the sender of this archive before you publish or reuse them."
 SERVEMARK = "#servemark"
 _LICENSE = "#licence"
-_STATUS = "http://schema.org/{}ActionStatus"
 _SOFTWARE = {
     "python": ("CPython", "https://www.python.org"),
     "vllm": ("vLLM", "https://github.com/vllm-project/vllm"),
@@ -50,10 +45,10 @@ _RESULTS = ("measurements.csv", "measurements.parquet", "report.html")
 
 
 def describe(folder: Path, digests: Mapping[str, Digest]) -> dict[str, bytes]:
-    """Return the metadata as a file of a run's archive; ``digests`` are of every other file but the manifest.
+    """Return the metadata as a file of the archive. ``digests`` covers every other file except the manifest.
 
     Raises:
-        ServemarkError: a record is missing or cannot be read.
+        ServemarkError: a record is missing, damaged, or states a time that is not one.
     """
     sizes = {name: digest.size for name, digest in digests.items()}
     sizes[MANIFEST] = manifest_size((*digests, CRATE))
@@ -62,11 +57,7 @@ def describe(folder: Path, digests: Mapping[str, Digest]) -> dict[str, bytes]:
 
 
 def crate(found: RunRecords, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return the JSON-LD document of a complete run; ``sizes`` are the bytes of every other file of the archive.
-
-    Raises:
-        ServemarkError: a record states a time that is none.
-    """
+    """Return the JSON-LD document of a complete run. ``sizes`` holds the bytes of every other file of the archive."""
     names = dict.fromkeys(sorted(sizes, key=str.encode))
     attempts = [text for item in found.attempts for text in (item.started_at, item.ended_at)]
     times = _times([found.machine.probed_at, *(item.started_at for item in found.measurements), *attempts])
@@ -87,13 +78,13 @@ def crate(found: RunRecords, sizes: Mapping[str, int]) -> dict[str, Any]:
                 "hasPart": [_reference(quote(name)) for name in names],
                 "mentions": [_reference(action["@id"]) for action in actions],
             },
-            {"@id": _LICENSE, "@type": "CreativeWork", "name": "No licence is stated", "description": LICENSE},
+            {"@id": _LICENSE, "@type": "CreativeWork", "name": "No licence stated", "description": LICENSE},
             {"@id": PROFILE, "@type": "CreativeWork", "name": "Process Run Crate", "version": "0.5"},
             {
                 "@id": SERVEMARK,
                 "@type": "SoftwareApplication",
                 "name": "servemark",
-                "description": f"Workflow that ran and recorded everything here; sources {git_state.words(found.sources)}",
+                "description": f"Workflow that measured and recorded these results; sources {git_state.words(found.sources)}",
                 "softwareVersion": __version__,
             },
             *(entity for check in found.checks.values() for entity in _software(check)),
@@ -118,14 +109,14 @@ def _reference(identifier: str) -> dict[str, str]:
 
 
 def _files(wanted: Iterable[str], names: Collection[str]) -> list[dict[str, str]]:
-    """Return references to the files that the archive holds, each once."""
+    """Return one reference to each wanted file that the archive holds."""
     return [_reference(quote(name)) for name in dict.fromkeys(wanted) if name in names]
 
 
 def _counts(asked: int, records: Sequence[Measurement]) -> str:
     counted = Counter(record.verdict for record in records)
-    told = [f"{counted[verdict]} {verdict}" for verdict in ("VALID", "SUSPECT", "INVALID") if counted[verdict]]
-    return f"{asked} load points: {', '.join(told) or 'none measured'}"
+    parts = [f"{counted[verdict]} {verdict}" for verdict in ("VALID", "SUSPECT", "INVALID") if counted[verdict]]
+    return f"{asked} load points: {', '.join(parts) or 'none measured'}"
 
 
 def _summary(found: RunRecords) -> str:
@@ -137,7 +128,7 @@ def _summary(found: RunRecords) -> str:
     return (
         f"Measured deployments {', '.join(found.plans)} of {models}, on {versions or 'an unnamed vLLM'}, "
         f"{gpus or found.machine.cpu_model}; {_counts(_asked(found), found.measurements)}. "
-        "Holds per-request results, records, logs, table and report."
+        "Contains per-request results, records, logs, table and report."
     )
 
 
@@ -146,7 +137,7 @@ def _asked(found: RunRecords) -> int:
 
 
 def _software(check: EnvironmentCheck) -> Iterator[dict[str, Any]]:
-    """Yield vLLM of an environment, and what it requires."""
+    """Yield an environment's vLLM and the software that it requires."""
     stated = {"python": check.python_version, "vllm": check.vllm, "torch": check.torch, "ray": check.ray}
     others = [_reference(f"#{name}-{check.name}") for name, version in stated.items() if version and name != "vllm"]
     for name, version in stated.items():
@@ -156,63 +147,51 @@ def _software(check: EnvironmentCheck) -> Iterator[dict[str, Any]]:
             yield {**entity, "softwareVersion": version, **({"softwareRequirements": others} if name == "vllm" else {})}
 
 
-def _status(asked: int, records: Sequence[Measurement], error: str | None = None) -> dict[str, str]:
-    """Return Completed when every load point has an accepted measurement, else Failed and why."""
-    without = asked - sum(record.verdict != "INVALID" for record in records)
-    if not without:
-        return {"actionStatus": _STATUS.format("Completed")}
-    text = f"{without} of {asked} load points gave no accepted measurement"
-    return {"actionStatus": _STATUS.format("Failed"), "error": f"{text}: {error}" if error else text}
-
-
 def _run_action(found: RunRecords, names: Collection[str], times: Sequence[str]) -> dict[str, Any]:
     inputs = ["config.json", *(f"models/{name}/manifest.json" for name in found.manifests)]
     inputs += [f"envs/{made.lock}.lock" for made in found.environments.values()]
     return {
-        "@id": "#run",
-        "@type": "CreateAction",
-        "name": f"Run {found.run}",
-        "description": _counts(_asked(found), found.measurements),
-        "instrument": _reference(SERVEMARK),
-        "object": _files(inputs, names),
-        "result": _files(_RESULTS, names),
-        **{"startTime": times[0], "endTime": times[-1]},
-        **_status(_asked(found), found.measurements),
+        **_action("run", f"Run {found.run}", SERVEMARK, _asked(found), found.measurements),
+        **{"object": _files(inputs, names), "result": _files(_RESULTS, names), "startTime": times[0], "endTime": times[-1]},
     }
 
 
 def _deployment_action(found: RunRecords, plan: Plan, names: Collection[str]) -> dict[str, Any]:
     place = f"deployments/{plan.deployment}"
+    instrument = f"#vllm-{plan.environment}" if plan.environment in found.checks else SERVEMARK
     records = [record for record in found.measurements if record.deployment == plan.deployment]
     attempts = [item for item in found.attempts if item.deployment == plan.deployment]
     starts, ends = _times(item.started_at for item in attempts), _times(item.ended_at for item in attempts)
     stopped = found.stopped.get(plan.deployment)
-    commands = [shlex.join(process.argv) for process in stopped.daemons] if stopped else []
     failures = [f"{item.failure.stage}: {item.failure.reason}" for item in attempts if item.failure]
-    return {
-        "@id": f"#deployment-{plan.deployment}",
-        "@type": "CreateAction",
-        "name": f"Measure deployment {plan.deployment}",
-        "description": "\n".join([_counts(len(plan.points), records), *commands]),
-        "instrument": _reference(f"#vllm-{plan.environment}" if plan.environment in found.checks else SERVEMARK),
-        "object": _files(["config.json", f"{place}/plan.json", f"models/{plan.model}/manifest.json"], names),
-        "result": _files([name for name in names if name.startswith(f"{place}/points/")] or [f"{place}/plan.json"], names),
-        **({"startTime": starts[0]} if starts else {}),
-        **({"endTime": ends[-1]} if ends else {}),
-        **_status(len(plan.points), records, failures[-1] if failures else None),
-    }
+    action = _action(f"deployment-{plan.deployment}", f"Measure deployment {plan.deployment}", instrument, len(plan.points), records)
+    action["description"] = "\n".join(
+        [action["description"], *(shlex.join(daemon.argv) for daemon in (stopped.daemons if stopped else ()))]
+    )
+    action["object"] = _files(["config.json", f"{place}/plan.json", f"models/{plan.model}/manifest.json"], names)
+    action["result"] = _files([name for name in names if name.startswith(f"{place}/points/")] or [f"{place}/plan.json"], names)
+    action |= ({"startTime": starts[0]} if starts else {}) | ({"endTime": ends[-1]} if ends else {})
+    if "error" in action and failures:
+        action["error"] += f": {failures[-1]}"
+    return action
+
+
+def _action(identifier: str, name: str, instrument: str, asked: int, records: Sequence[Measurement]) -> dict[str, Any]:
+    """Return the CreateAction of ``asked`` load points: Completed if each has an accepted measurement, otherwise Failed."""
+    action = {"@id": f"#{identifier}", "@type": "CreateAction", "name": name, "description": _counts(asked, records)}
+    without = asked - sum(record.verdict != "INVALID" for record in records)
+    status = {"actionStatus": f"http://schema.org/{'Failed' if without else 'Completed'}ActionStatus"}
+    if without:
+        status["error"] = f"{without} of {asked} load points have no accepted measurement"
+    return {**action, "instrument": _reference(instrument), **status}
 
 
 def _times(texts: Iterable[str | None]) -> list[str]:
-    """Return the times, earliest first, in UTC and one form, which RO-Crate's validator asks for.
-
-    Raises:
-        ServemarkError: a text is no time.
-    """
+    """Return the times in UTC, earliest first, in the one form that RO-Crate's validator accepts."""
     try:
         moments = [datetime.fromisoformat(text) for text in texts if text]
     except ValueError as error:
-        raise ServemarkError(f"A record states a time that is none: {error}", reason="record_broken") from None
+        raise ServemarkError(f"A record states a time that cannot be read: {error}", reason="record_broken") from None
     aware = (moment if moment.tzinfo else moment.replace(tzinfo=UTC) for moment in moments)
     return [moment.astimezone(UTC).isoformat(timespec="milliseconds") for moment in sorted(aware)]
 
@@ -224,10 +203,10 @@ def _kinds() -> tuple[dict[str, str], list[tuple[re.Pattern[str], str]]]:
 
 
 def media_type(name: str) -> str:
-    """Return the file's encodingFormat, by its name."""
+    """Return the encodingFormat for a file name."""
     return _kinds()[0].get(PurePosixPath(name).suffix, "text/plain")
 
 
 def sentence(name: str) -> str:
-    """Return what the file is."""
+    """Return the description for a file name."""
     return next((text for pattern, text in _kinds()[1] if pattern.fullmatch(name)), "File of the run")

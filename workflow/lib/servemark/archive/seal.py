@@ -1,9 +1,7 @@
-"""The archive: one deterministic ``.tar.zst`` with a manifest that checks it, refused when a secret is found in it.
+"""Seal files into one deterministic ``.tar.zst`` with a manifest. A secret in a file stops the sealing.
 
-The same content gives the same bytes, whatever the files' times, modes, owners and places, the order, umask and time
-zone: names sorted, mtime 0, owner 0, mode 0644, pax headers only where a name needs them (tarfile writes no times into
-them), one compression thread at a fixed level. zstd promises no equal bytes between its versions, so the archive's
-identity is the sha256 of its manifest, not of the compressed file.
+The same content gives the same bytes: names are sorted, each tar header has mtime 0, owner 0 and mode 0644, and one thread compresses
+at a fixed level. Two versions of zstd may compress differently. So the archive's identity is the sha256 of its manifest.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ SUFFIX = ".tar.zst"
 
 
 class ArchiveRefused(ServemarkError):
-    """The archive was not sealed; nothing was written."""
+    """No archive was sealed and no file was written."""
 
     default_reason = "archive_refused"
 
@@ -46,7 +44,7 @@ class Digest(NamedTuple):
 
 @dataclass(frozen=True)
 class ArchiveInfo:
-    """A sealed archive. ``manifest_sha256`` is its identity; ``sha256`` and ``size`` are of the compressed file."""
+    """A sealed archive. ``manifest_sha256`` is its identity. ``sha256`` and ``size`` describe the compressed file."""
 
     path: Path
     sha256: str
@@ -62,35 +60,37 @@ def seal(
     secrets: Mapping[str, str] | None = None,
     describe: Callable[[Mapping[str, Digest]], Mapping[str, bytes]] = lambda _: {},
 ) -> ArchiveInfo:
-    """Write ``destination`` (and ``destination.sha256`` beside it) from ``files``, atomically.
+    """Write ``destination`` and ``destination.sha256`` from ``files``, atomically.
 
-    Everything unpacks into one folder: the destination's name without ``.tar.zst``.
+    The archive has one top folder: the destination's name without ``.tar.zst``.
 
     Args:
         files: name in the archive -> file.
-        secrets: literal texts that must not be in any file, e.g. this run's API keys -> what each is, for the message.
-        describe: makes more files from the digests of the given ones and of README.txt: name -> content.
+        secrets: literal texts that no file may contain, such as this run's API keys -> what each is, for the message.
+        describe: returns more files (name -> content) for the digests of ``files`` and README.txt.
 
     Raises:
-        ArchiveRefused: a name that is unsafe or taken, a file that is missing, no plain file or changed while it was
-            read, or a secret found; the message names file and line, never the secret.
+        ArchiveRefused: a name is unsafe or used twice; a file is missing, not a regular file, or changed during sealing; or a file
+            contains a secret. The message names file and line, never the secret.
     """
     top = destination.name.removesuffix(SUFFIX)
     _check_names(files, top)
     patterns = (*secret_scan.PATTERNS, *secret_scan.literals(secrets or {}))
-    digests = {}
+    digests: dict[str, Digest] = {}
     for name, path in files.items():
-        with path.open("rb") as stream:
-            digests[name] = _digest(name, stream, patterns, look=str(path))
-    own = {README: (Path(__file__).parent / "README.txt").read_text().replace("{top}", top).encode()}
-    digests[README] = _digest(README, io.BytesIO(own[README]), patterns)
-    for name, content in describe(digests).items():
-        if name in digests or name == MANIFEST:
-            raise ArchiveRefused(f"The name {name!r} is the archive's own.")
-        own[name] = content
-    digests |= {name: _digest(name, io.BytesIO(content), patterns) for name, content in own.items()}
-    own[MANIFEST] = "".join(f"{digests[name].sha256}  {name}\n" for name in sorted(digests, key=str.encode)).encode()
-    digests[MANIFEST] = _digest(MANIFEST, io.BytesIO(own[MANIFEST]), ())
+        with path.open("rb") as source:
+            digests[name] = _digest(name, source, patterns, look=str(path))
+    own: dict[str, bytes] = {}
+
+    def add(name: str, content: bytes, patterns: Sequence[SecretPattern] = patterns) -> None:
+        if name in digests:
+            raise ArchiveRefused(f"servemark makes the file {name!r} of the archive itself.", do="Rename your file.")
+        own[name], digests[name] = content, _digest(name, io.BytesIO(content), patterns)
+
+    add(README, (Path(__file__).parent / "README.txt").read_text().replace("{top}", top).encode())
+    for name, content in describe(dict(digests)).items():
+        add(name, content)
+    add(MANIFEST, "".join(f"{digests[name].sha256}  {name}\n" for name in sorted(digests, key=str.encode)).encode(), ())
 
     destination.parent.mkdir(parents=True, exist_ok=True)
     checksum = destination.with_name(destination.name + ".sha256")
@@ -107,7 +107,6 @@ def seal(
         os.replace(temporary, destination)
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
-        # Not compressed, the files are as large as this.
         if refused := storage.refusal(error, destination, needed=sum(digest.size for digest in digests.values())):
             raise refused from None
         raise
@@ -116,48 +115,39 @@ def seal(
 
 
 def manifest_size(names: Iterable[str]) -> int:
-    """Return bytes of the manifest of these files: it depends on their names alone, so a file may state it that is in the manifest."""
+    """Return the bytes of the manifest of these files, which depend on the names alone."""
     return sum(64 + 2 + len(name.encode()) + 1 for name in names)
 
 
 def _write(stream: IO[bytes], top: str, digests: Mapping[str, Digest], files: Mapping[str, Path], own: Mapping[str, bytes]) -> None:
     members = {name: header(f"{top}/{name}", digests[name].size) for name in sorted(digests, key=str.encode)}
-    compressor = zstandard.ZstdCompressor(level=LEVEL, threads=0, write_content_size=True, write_checksum=True)
-    compressed = compressor.stream_writer(stream, size=_tar_size(members.values()), closefd=False)
+    compressor = zstandard.ZstdCompressor(level=LEVEL, threads=0, write_checksum=True)
+    compressed = compressor.stream_writer(stream, closefd=False)
     with tarfile.open(fileobj=compressed, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         for name, member in members.items():
             if name in own:
                 tar.addfile(member, io.BytesIO(own[name]))
             else:
                 _add(tar, member, name, files[name], digests[name].sha256)
-    # Not by `with`: ending a frame that an error cut short raises over that error.
+    # Not with `with`: closing a frame after an error raises a second error that hides the first.
     compressed.close()
 
 
 def header(name: str, size: int) -> tarfile.TarInfo:
-    """Return the header of a file, whatever the file's own mode, owner and time: 0644, root and 1970 are tarfile's defaults."""
+    """Return the tar header of a file: mode 0644, owner 0 and mtime 0, which are tarfile's defaults."""
     member = tarfile.TarInfo(name)
     member.size = size
     return member
 
 
-def _tar_size(members: Iterable[tarfile.TarInfo]) -> int:
-    """Return bytes of the tar: headers and content in whole blocks, two zero blocks, filled up to a whole record."""
-    total = 2 * tarfile.BLOCKSIZE
-    for member in members:
-        length = len(member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
-        total += length + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-    return -(-total // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
-
-
 def _add(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, path: Path, digest: str) -> None:
-    changed = ArchiveRefused(f"{name} changed while it was archived.", look=str(path), do="Archive when nothing writes it any more.")
+    changed = ArchiveRefused(f"{name} changed while servemark archived it.", look=str(path), do="Rerun when nothing writes to this file.")
     with path.open("rb") as stream:
         source = _Hashing(stream)
         try:
             tar.addfile(member, source)
         except OSError as error:
-            # tarfile's own, about a file that ends too early, has no number.
+            # An error without errno is tarfile's: the file ended too early.
             if error.errno is not None:
                 raise
             raise changed from error
@@ -166,7 +156,7 @@ def _add(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, path: Path, d
 
 
 class _Hashing:
-    """A file that hashes what is read from it."""
+    """A readable file that also computes the sha256 of the bytes read."""
 
     def __init__(self, stream: IO[bytes]):
         self._stream = stream
@@ -179,10 +169,10 @@ class _Hashing:
 
 
 def unfit(name: str) -> str | None:
-    """Return why a file of this name can be in no archive, as the end of a sentence about the name; None where it can."""
-    # A backslash would make sha256sum escape the line.
+    """Return why no archive may contain this file name, as the predicate of a sentence; None if it may."""
+    # sha256sum escapes a line with a backslash.
     if "\\" in name or any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000 for c in name):
-        return "holds a character that no manifest can carry"
+        return "contains a character that a manifest cannot hold"
     if any(part in ("", ".", "..") for part in name.split("/")):
         return "is not a plain relative path"
     return None
@@ -193,26 +183,28 @@ def _check_names(files: Mapping[str, Path], top: str) -> None:
         if why := unfit(name) or ("must be one folder" if "/" in top else None):
             raise ArchiveRefused(f"The name {name!r} {why}.")
     for name, path in files.items():
-        if name in (MANIFEST, README):
-            raise ArchiveRefused(f"The name {name!r} is the archive's own.")
         for parent in PurePosixPath(name).parents:
             if str(parent) in files:
                 raise ArchiveRefused(f"{str(parent)!r} cannot be both a file and the folder of {name!r}.")
         if not path.is_file():
-            raise ArchiveRefused(f"{name} is missing or is no plain file.", look=str(path), do="Run snakemake again.")
+            raise ArchiveRefused(f"{name} is missing or not a regular file.", look=str(path), do="Rerun snakemake.")
 
 
 def _digest(name: str, stream: IO[bytes], patterns: Sequence[SecretPattern], look: str | None = None) -> Digest:
-    """Return sha256 and size of a file, read once; refuses a secret in it or in its name."""
+    """Return sha256 and size of a file.
+
+    Raises:
+        ArchiveRefused: the file or its name contains a secret.
+    """
     if found := secret_scan.search(name.encode(), 0, patterns):
-        raise ArchiveRefused(f"A file's name holds a secret ({found[0]}).", do="Rename the file.", reason="secret_found")
+        raise ArchiveRefused(f"A file name contains a secret ({found[0]}).", do="Rename the file.", reason="secret_found")
     sha256 = hashlib.sha256()
     if leak := secret_scan.scan(stream, patterns, sha256.update):
         raise ArchiveRefused(
-            f"{name}, line {leak.line}: a secret was found ({leak.kind}). No archive was made.",
+            f"{name}, line {leak.line}: secret found ({leak.kind}). servemark made no archive.",
             look=look,
-            do="Take it out of that file, and renew it: whoever could read the file has it. Then run the same command again; "
-            "only the archive is made anew.",
+            do="Delete the secret from this file and replace it wherever it is valid: everyone who can read the file may have read it. "
+            "Then rerun the same command: only the archive is made again.",
             reason="secret_found",
         )
     return Digest(sha256.hexdigest(), stream.tell())

@@ -1,4 +1,4 @@
-"""An archive that was sealed on four H200: what it states has to stay recomputable by what comes after it."""
+"""Later versions must still verify and show an archive that was sealed on four H200."""
 
 import json
 import time
@@ -14,7 +14,7 @@ from servemark.verification.unpack import unpacked
 ARCHIVE = FIXTURES / "archives" / "h200x4-tp4.tar.zst"
 
 
-def test_it_is_found_well_by_another_python_than_the_one_that_sealed_it():
+def test_archive_of_other_python_version_is_verified():
     found = verify(ARCHIVE)
     assert found.wrong == ()
     assert (found.run, found.measurements, found.figures) == ("h200x4", 1, 36)
@@ -25,7 +25,7 @@ def test_it_is_found_well_by_another_python_than_the_one_that_sealed_it():
     assert found.identity == "704e79d4e3ca30df609615d2cdd9bfa09e60d0279b9440306bbd1f0eda42ddbd"
 
 
-def test_its_table_is_shown():
+def test_archive_table_is_shown():
     text = show(ARCHIVE)
     assert "NVIDIA H200, 140 GiB" in text and "vLLM 0.25.1" in text
     (row,) = [line for line in text.splitlines() if line.startswith("tutorial-tp4 ")]
@@ -34,7 +34,7 @@ def test_its_table_is_shown():
 
 @pytest.fixture
 def utc(monkeypatch):
-    """The clock of the machine that wrote the log, whose lines say no zone."""
+    """Set UTC, the time zone of the machine that wrote the log."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield
@@ -43,7 +43,7 @@ def utc(monkeypatch):
 
 
 @pytest.mark.usefixtures("utc")
-def test_its_server_log_still_tells_where_the_start_went():
+def test_archived_server_log_gives_recorded_phases():
     with unpacked(ARCHIVE) as archive:
         deployment = archive.folder / "deployments" / "tutorial-tp4"
         record = json.loads((deployment / "startup.json").read_text())
@@ -51,7 +51,7 @@ def test_its_server_log_still_tells_where_the_start_went():
         log.feed((deployment / "attempts" / "001" / "server.log").read_text())
     assert log.stage == "ready"
     parsed = {phase.name: phase.seconds for phase in log.phases("2026-11-22T09:33:15+00:00")}
-    # The others are counted from the moments of start and readiness, which the log does not have.
+    # The other phases need the times of start and readiness, which the log does not contain.
     for name in ("weights", "compile", "KV cache and profiling", "graph capture"):
         (stated,) = [phase["seconds"] for phase in record["phases"] if phase["name"] == name]
         assert parsed[name] == stated, name
