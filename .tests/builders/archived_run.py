@@ -37,7 +37,7 @@ from servemark.records import (
     Stopped,
     Timeline,
 )
-from servemark.report import block, gather, page, table
+from servemark.report import gather, page, table
 from servemark.supervisor import KeeperState
 
 REQUESTS, INPUT, OUTPUT = 8, 10, 4
@@ -263,7 +263,7 @@ class ArchivedRun:
             change(data)
             return json.dumps(data)
 
-        pattern = re.compile(f'(id="{block.ID}">)(.*?)(</script>)', re.DOTALL)
+        pattern = re.compile(f'(id="{page.BLOCK_ID}">)(.*?)(</script>)', re.DOTALL)
         self.edit("report.html", lambda text: pattern.sub(lambda found: found[1] + apply(found[2]) + found[3], text))
 
     def seal(self) -> Path:

@@ -355,7 +355,7 @@ def troubled() -> RunRecords:
             parts.attempt("ray-tp2", 1, outlived, nodes=("node01", HOSTILE)),
             parts.attempt("ray-tp2", 2),
             parts.attempt("tp4", 1, failure, started_at=None),
-            parts.attempt(HOSTILE, 1, outcome="not known", how=HOSTILE, ended_at=HOSTILE),
+            parts.attempt(HOSTILE, 1, outcome="unknown", how=HOSTILE, ended_at=HOSTILE),
         ],
         distributions=parts.distributions(measurements),
         timelines=parts.timelines(measurements),

@@ -194,7 +194,7 @@ def two_nodes() -> RunRecords:
         attempts=[
             parts.attempt(
                 "tp4-pp2-ray",
-                outcome="broken off",
+                outcome="interrupted",
                 how="the run ended while it lived: interrupted, killed or lost",
                 nodes=("client1", "node1", "node2"),
             ),

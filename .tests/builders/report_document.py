@@ -7,7 +7,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from servemark.report import block
+from servemark.report import page
 
 
 class Document(HTMLParser):
@@ -66,7 +66,7 @@ class Document(HTMLParser):
     @property
     def block(self) -> dict[str, Any]:
         """The block of data, with a dictionary for each row of its tables."""
-        return block.expanded(self.json(block.ID))
+        return page.expanded(self.json(page.BLOCK_ID))
 
     @property
     def words(self) -> str:

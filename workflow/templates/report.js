@@ -13,7 +13,7 @@
   tip.id = "tip";
   tip.hidden = true;
 
-  // Text nodes only: a tooltip must not turn a name into markup.
+  // Text nodes only, so that a name cannot become HTML.
   const tooltip = (handler, event, item, value) => {
     tip.hidden = value === null || value === undefined || value === "";
     if (tip.hidden) return;
@@ -44,12 +44,12 @@
 
   const curves = ["throughput", "ttft", "tpot", "itl", "e2el"];
   const chosen = (id) => document.getElementById(id);
-  // What an option of a list stands for: load-3, point-7.
+  // The index in an option's value, such as load-3 or point-7.
   const index = (id) => Number(chosen(id).value.split("-")[1]);
 
   const range = (low, high) => (low === 0 ? `below ${high}` : `${low} to ${high}`);
 
-  // The rows of a plot: where a logarithmic axis can show a bin that begins at 0, and both ends on the ground.
+  // The rows of a plot, with a share of 0 at both ends. A logarithmic axis needs a start above 0 for the first bin.
   const binRows = ({ edges, counts, logarithmic }) => Object.entries(counts).flatMap(([deployment, of]) => {
     const total = of.reduce((sum, count) => sum + count, 0);
     const at = (edge) => (logarithmic && edge === 0 ? edges[1] * 0.89 : edge);
@@ -91,13 +91,13 @@
 
   const curveSpec = (panel, id) => filled(specs.panels[panel][id], data.curves[panel][id]);
 
-  // The block numbers the phases; their names are the plot's colours.
+  // The data block contains numbers of phases. Their names are the domain of the colours.
   const startupSpec = () => {
     const phases = specs.startup?.layer[0].encoding.color.scale.domain;
     return filled(specs.startup, data.startup.map((row) => ({ ...row, phase: phases[row.number - 1] })));
   };
 
-  // Every plot by its id, in the groups that are drawn anew together.
+  // All plots by id, in groups that are redrawn together.
   const groups = {
     curves: chosen("panel") ? curves.map((id) => [id, () => curveSpec(chosen("panel").value, id)]) : [],
     bins: chosen("load") ? curves.slice(1).map((metric) => [`bins-${metric}`, () => binSpec(metric)]) : [],
@@ -210,7 +210,7 @@
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 
   window.addEventListener("beforeprint", () => {
-    // Tables that only repeat a plot stay off the paper.
+    // Tables that repeat a plot are not printed.
     for (const details of document.querySelectorAll("details:not([data-screen])")) details.open = true;
   });
   drawAll();

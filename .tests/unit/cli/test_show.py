@@ -13,8 +13,8 @@ from servemark.archive import seal
 from servemark.cli import main as cli
 from servemark.errors import ServemarkError
 from servemark.report import table
-from servemark.verification import NoSuchFile
 from servemark.verification.show import WIDTH, show
+from servemark.verification.unpack import NoSuchFile
 
 
 def body(text: str) -> str:

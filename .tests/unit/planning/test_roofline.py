@@ -13,7 +13,7 @@ from servemark import records
 from servemark.errors import WeightsRefused
 from servemark.planning.roofline import DEVICES, bound
 from servemark.records import Topology
-from servemark.report import roofline, views
+from servemark.report import comparison, views
 from servemark.report.table import aggregate, tidy
 from servemark.weights.architecture import Architecture
 
@@ -98,7 +98,7 @@ def test_without_the_bits_of_a_weight_there_is_no_bound():
 
 
 def shares(data):
-    return roofline.shares(views.medians(aggregate(tidy(data.measurements))), data)
+    return comparison.shares(views.medians(aggregate(tidy(data.measurements))), data)
 
 
 def test_every_accepted_load_of_a_known_gpu_has_its_share():

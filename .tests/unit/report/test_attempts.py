@@ -1,4 +1,4 @@
-"""Every start of a deployment with how it ended."""
+"""Attempts: every start of a deployment, and how it ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from builders import report_data
 from builders import report_data_parts as parts
 from servemark.records import DaemonState, Failure
-from servemark.report import attempts_section
+from servemark.report import gather
 from servemark.report.gaps import attempt_rows, gaps, made_good
 from servemark.report.gather import RunRecords
 from servemark.supervisor import KeeperState
@@ -43,47 +43,47 @@ def start(folder, number=1, why="stop_requested", failure=None, nodes=("node02",
     [
         ("stop_requested", None, "ended as planned", ""),
         ("stop_requested", FAILURE, "failed", "await_ready: server_exited"),
-        ("out_of_time", OUTSIDE, "broken off", "await_ready: out_of_time"),
-        ("lifeline_ended", None, "broken off", ""),
+        ("out_of_time", OUTSIDE, "interrupted", "await_ready: out_of_time"),
+        ("lifeline_ended", None, "interrupted", ""),
         ("daemon_ended:server", None, "failed", "server"),
-        ("stage_killed", None, "broken off", "stage_killed"),
-        (None, None, "not known", "ended"),
+        ("stage_killed", None, "interrupted", "stage_killed"),
+        (None, None, "unknown", "ended"),
     ],
 )
-def test_how_an_attempt_ended(folder, why, failure, outcome, named):
+def test_attempt_has_outcome(folder, why, failure, outcome, named):
     start(folder, why=why, failure=failure)
-    (found,) = attempts_section.read(folder)
+    (found,) = gather.read_attempts(folder)
     assert (found.deployment, found.number, found.outcome) == ("plain", "001", outcome)
     assert named in found.how and found.how
     assert found.failure == failure
 
 
-def test_when_and_where_are_told_by_what_was_started_or_looked_at(folder):
+def test_attempt_times_and_nodes_come_from_processes_or_survey(folder):
     start(folder)
     start(folder, 2, surveyed=("node05", "node04"))
     start(folder, 3, nodes=())
-    first, second, third = attempts_section.read(folder)
+    first, second, third = gather.read_attempts(folder)
     assert (first.started_at, first.ended_at) == ("2026-03-04T10:08:00+00:00", "2026-03-04T11:00:00+00:00")
-    assert first.nodes == ("node01", "node02"), "in the order in which they were started"
+    assert first.nodes == ("node01", "node02"), "in the order of their start"
     assert second.nodes == ("node04", "node05")
     assert (third.started_at, third.nodes) == (None, ())
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", "[" * 100_000])
-def test_an_attempt_that_cannot_be_read_says_so_and_hides_no_other(folder, text):
+def test_unreadable_attempt_does_not_hide_others(folder, text):
     (start(folder) / "keeper.json").write_text(text)
     start(folder, 2)
-    first, second = attempts_section.read(folder)
-    assert (first.outcome, second.outcome) == ("not known", "ended as planned") and "Error" in first.how
+    first, second = gather.read_attempts(folder)
+    assert (first.outcome, second.outcome) == ("unknown", "ended as planned") and "Error" in first.how
 
 
-def test_a_keeper_without_a_word_and_a_deployment_without_attempts(folder):
-    assert attempts_section.read(folder) == []
+def test_attempt_without_supervisor_state_is_unknown(folder):
+    assert gather.read_attempts(folder) == []
     (start(folder) / "keeper.json").unlink()
-    assert attempts_section.read(folder)[0].outcome == "not known"
+    assert gather.read_attempts(folder)[0].outcome == "unknown"
 
 
-def test_measurements_are_counted_in_the_attempt_that_made_them():
+def test_measurements_are_counted_by_attempt():
     made = {"attempt": "results/demo/deployments/plain/attempts/002", "client_argv": ("vllm",)}
     items = [report_data.measurement(**made), report_data.measurement(concurrency=4, **made)]
     doubtful = items[0].model_copy(update={"verdict": "SUSPECT"})
@@ -96,7 +96,7 @@ def test_measurements_are_counted_in_the_attempt_that_made_them():
     assert [row["counts"] for row in rows] == [{}, {"VALID": 2, "SUSPECT": 1, "INVALID": 1}]
 
 
-def test_a_failure_is_linked_to_where_the_page_tells_of_it():
+def test_failure_of_attempt_links_to_its_anchor():
     data = report_data.troubled()
     found = gaps(data)
     later = made_good(data, found)

@@ -1,4 +1,4 @@
-"""The plots' specifications: compiled by Vega-Lite itself, fed by accepted measurements only."""
+"""Specifications of the plots: Vega-Lite compiles them, and they show only accepted measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from servemark.records import Startup, StartupPhase
 from servemark.report import charts, starting, table
 from servemark.report.table import rows, tidy
 
-CLUSTER, (OTHER, ANSWER) = starting.CLUSTER, starting.AFTER_PHASES
+CLUSTER, (OTHER, RESPONSE) = starting.CLUSTER, starting.AFTER_PHASES
 
 
 def panels(measurements):
@@ -35,12 +35,12 @@ def test_every_specification_compiles(build):
 
 
 @pytest.mark.parametrize("build", [report_data.demo, report_data.troubled], ids=["demo", "troubled"])
-def test_no_text_of_the_template_is_left_to_fill_in(build):
+def test_specifications_contain_no_placeholder(build):
     for spec in all_specs(build()):
         assert not re.search(r'"\$[a-z]', json.dumps({**spec, "$schema": "", "data": None}).replace('"$schema"', ""))
 
 
-def test_specifications_ask_for_no_address():
+def test_specifications_contain_no_url():
     for spec in all_specs(report_data.troubled()):
         assert "url" not in json.dumps({**spec, "$schema": "", "data": None})
 
@@ -52,7 +52,7 @@ def test_invalid_measurements_are_in_no_plot():
     assert "tp4" not in text
 
 
-def test_workload_driven_both_ways_gets_a_panel_for_each():
+def test_workload_with_concurrency_and_rate_gets_two_panels():
     items = [
         report_data.measurement(concurrency=8),
         report_data.measurement(concurrency=None, request_rate=2.0),
@@ -64,7 +64,7 @@ def test_workload_driven_both_ways_gets_a_panel_for_each():
     assert sorted(("rate" in label, "16" in label) for label in labels) == [(False, False), (True, False), (True, True)]
 
 
-def test_loads_of_one_workload_with_requests_of_their_own_are_one_curve():
+def test_loads_with_different_request_counts_are_one_curve():
     items = [report_data.measurement(concurrency=load, requests=4 * load, completed=4 * load) for load in (8, 16, 32)]
     (panel,) = panels(items)
     assert panel.specs["ttft"]["layer"][1]["encoding"]["x"]["axis"]["values"] == [8, 16, 32]
@@ -84,12 +84,12 @@ def test_wide_sweeps_get_a_logarithmic_axis(loads, kind):
     assert x["axis"]["values"] == list(loads)
 
 
-def test_long_sweeps_leave_the_ticks_to_vega():
+def test_long_sweeps_have_no_explicit_ticks():
     (panel,) = panels([report_data.measurement(concurrency=load) for load in range(1, 20)])
     assert "values" not in panel.specs["ttft"]["layer"][1]["encoding"]["x"]["axis"]
 
 
-def test_series_stay_apart_beyond_the_number_of_colours():
+def test_series_beyond_colours_differ_by_shape():
     looks = charts.series([f"d{index}" for index in range(20)])
     assert len({(look["colour"], look["shape"]) for look in looks}) == 20
     assert {look["colour"] for look in looks} == set(range(1, charts.COLOURS + 1))
@@ -103,18 +103,18 @@ def test_startup_segments_add_up_to_the_first_token():
     assert segments[OTHER] == pytest.approx(41.3 - 17.8 - 0.6 - 8.9)
 
 
-def test_startup_phases_that_overlap_give_no_negative_remainder():
+def test_overlapping_phases_give_no_negative_remainder():
     record = Startup(
         deployment="x",
         seconds_to_health=10.0,
         seconds_to_first_token=11.0,
         phases=(StartupPhase(name="a", seconds=8), StartupPhase(name="b", seconds=8)),
     )
-    assert starting.segments(record) == [("a", 8), ("b", 8), (ANSWER, 1.0)]
+    assert starting.segments(record) == [("a", 8), ("b", 8), (RESPONSE, 1.0)]
 
 
-def test_what_only_the_sum_of_floats_leaves_is_no_segment():
-    """Of an archive sealed with Python 3.12: its sum of these phases is seconds_to_health, that of 3.11 is less by 3e-14."""
+def test_rounding_error_is_no_segment():
+    """Python 3.11 and 3.12 sum these phases of a real archive with a difference of 3e-14."""
     seconds = (48.296, 20.654, 1.136, 25.61, 22.6, 133.0, 3.784)
     phases = tuple(_phase(f"phase {number}", each) for number, each in enumerate(seconds))
     for noise in (0.0, 3e-14, -3e-14):
@@ -122,10 +122,10 @@ def test_what_only_the_sum_of_floats_leaves_is_no_segment():
         assert OTHER not in dict(starting.segments(record))
 
 
-def test_startup_phases_keep_the_order_in_which_they_pass():
+def test_startup_phases_are_in_order_of_time():
     short = Startup(deployment="a", seconds_to_health=5.0, seconds_to_first_token=6.0, phases=(_phase("load", 5.0),))
     long = Startup(deployment="b", cluster_seconds=3.0, seconds_to_health=9.0, phases=(_phase("compile", 2.0),))
-    assert starting.phases([short, long]) == [CLUSTER, "load", "compile", OTHER, ANSWER]
+    assert starting.phases([short, long]) == [CLUSTER, "load", "compile", OTHER, RESPONSE]
 
 
 def _phase(name, seconds):
@@ -140,7 +140,7 @@ def _phase(name, seconds):
         (None, "loaded", (None, "made")),
     ],
 )
-def test_what_a_start_found_of_compiled_code(found, note, same_as):
+def test_compile_cache_state_is_described(found, note, same_as):
     def caches(found, note):
         return starting.caches(Startup(deployment="x", compile_cache=found, phases=(StartupPhase(name="compile", seconds=4.5, note=note),)))
 
@@ -151,14 +151,6 @@ def test_what_a_start_found_of_compiled_code(found, note, same_as):
 
 def test_startup_without_any_time_gives_no_plot():
     assert starting.spec([Startup(deployment="x")]) is None
-
-
-def test_the_bundle_is_made_once_and_is_the_same_from_the_cache(tmp_path, monkeypatch):
-    made = charts.bundle(tmp_path / "page")
-    monkeypatch.setattr(charts.vl_convert, "javascript_bundle", None)
-    charts.bundle.cache_clear()
-    assert charts.bundle(tmp_path / "page") == made
-    charts.bundle.cache_clear()
 
 
 def test_bundle_can_be_inlined():

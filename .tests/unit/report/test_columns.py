@@ -1,4 +1,4 @@
-"""One list of columns for CSV and Parquet, terminal and report."""
+"""The columns of CSV, Parquet, terminal and report."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def page(items):
     return Tables(render(items[0], bundle="")).found
 
 
-def test_names_are_unique_and_only_figures_are_summarised():
+def test_column_names_are_unique_and_only_results_are_summarised():
     assert len({column.name for column in columns.COLUMNS}) == len(columns.COLUMNS)
     assert {column.figure for column in columns.COLUMNS if column.label} == {True}
     assert set(columns.MEDIANS) | set(columns.VERDICTS) | set(columns.TERMINAL) <= {column for column in columns.COLUMNS if column.label}
 
 
-def test_the_columns_of_an_earlier_archive_keep_their_names():
+def test_columns_of_earlier_archive_still_exist():
     with unpacked(FIXTURES / "archives" / "h200x4-tp4.tar.zst") as archive:
         names = next(csv.reader(io.StringIO((archive.folder / "measurements.csv").read_text())))
     assert set(names) <= set(table.SCHEMA)
 
 
-def test_the_terminal_shows_the_values_of_the_csv_under_the_columns_headings(items):
+def test_terminal_shows_values_of_csv(items):
     data, rows = items
     head, *lines = table.text_table(table.tidy(data.measurements)).splitlines()
     assert head.split("rep")[1].split() == " ".join(column.terminal for column in columns.TERMINAL).split()
@@ -47,7 +47,7 @@ def test_the_terminal_shows_the_values_of_the_csv_under_the_columns_headings(ite
         assert shown == [table.terminal_number(row[column.name]) for column in columns.TERMINAL]
 
 
-def test_the_reports_medians_have_the_columns_of_their_groups(items, page):
+def test_table_of_medians_has_columns_of_groups(items, page):
     data, _ = items
     groups, headings, *lines = page["Medians of every load point"]
     lead = [cell for cell in groups if cell[1] == 1][:4]
@@ -60,7 +60,7 @@ def test_the_reports_medians_have_the_columns_of_their_groups(items, page):
             assert text.startswith(formatting.number(point[f"{column.name}_median"])), column.name
 
 
-def test_the_reports_verdicts_have_the_values_of_the_csv(items, page):
+def test_table_of_verdicts_has_values_of_csv(items, page):
     _, rows = items
     head, *lines = page["Every measurement with its verdict and reasons"]
     places = [[text for text, _ in head].index(f"{c.label} {c.unit}".strip()) for c in columns.VERDICTS]
@@ -69,7 +69,7 @@ def test_the_reports_verdicts_have_the_values_of_the_csv(items, page):
         assert shown == [formatting.number(row[column.name]) for column in columns.VERDICTS]
 
 
-def test_a_load_point_without_an_accepted_repetition_spans_all_medians():
+def test_point_without_accepted_repetition_spans_all_medians():
     data = report_data.troubled()
     groups, headings, *lines = Tables(render(data, bundle="")).found["Medians of every load point"]
     widths = {sum(span for _, span in line) for line in lines}

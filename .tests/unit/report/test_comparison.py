@@ -1,4 +1,4 @@
-"""Deployments with equal resources: who is compared with whom, ratios, spread, and what gives none."""
+"""Comparison of deployments with equal resources: groups, ratios, ranges."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(*measurements, accelerator="cuda", **topologies):
     return replace(base, hardware=report_data.hardware(accelerator=accelerator), measurements=measurements, plans=plans, config={})
 
 
-def test_deployments_with_as_many_gpus_are_compared_at_each_load():
+def test_deployments_with_equal_gpus_are_compared_at_each_load():
     data = report_data_cluster.two_nodes()
     (group,) = groups(data)
     assert (group.workload, group.devices) == ("chat", 8)
@@ -35,7 +35,7 @@ def test_deployments_with_as_many_gpus_are_compared_at_each_load():
     assert comparison.unit(data, 8).replace("\u00a0", " ") == "8 GPUs"
 
 
-def test_figures_are_per_gpu_and_ratios_are_to_the_best_at_the_load():
+def test_results_are_per_gpu_and_ratios_to_best():
     fast = [measurement("replicas", 8, number, output=value) for number, value in ((1, 800.0), (2, 820.0), (3, 840.0))]
     slow = [measurement("tp4", 8, number, output=value) for number, value in ((1, 400.0), (2, 410.0), (3, 450.0))]
     (group,) = groups(run(*fast, *slow))
@@ -46,13 +46,13 @@ def test_figures_are_per_gpu_and_ratios_are_to_the_best_at_the_load():
 
 
 @pytest.mark.parametrize(("values", "apart"), [((810.0, 830.0), False), ((790.0, 795.0), True), ((700.0,), None)])
-def test_whether_repetitions_tell_two_deployments_apart(values, apart):
+def test_apart_means_ranges_do_not_overlap(values, apart):
     fast = [measurement("a", 8, number + 1, output=value) for number, value in enumerate((800.0, 900.0))]
     slow = [measurement("b", 8, number + 1, output=value) for number, value in enumerate(values)]
     assert groups(run(*fast, *slow))[0].rows[1].apart is apart
 
 
-def test_an_invalid_point_gives_no_ratio_and_is_nobodys_baseline():
+def test_invalid_point_has_no_ratio_and_is_no_baseline():
     data = run(measurement("a", 8), report_data.invalid("b", concurrency=8), report_data.invalid("a", concurrency=16),
                report_data.invalid("b", concurrency=16))  # fmt: skip
     (group,) = groups(data)
@@ -63,19 +63,19 @@ def test_an_invalid_point_gives_no_ratio_and_is_nobodys_baseline():
     assert str(report_data.POISON)[:5] not in str(group)
 
 
-def test_a_suspect_repetition_marks_the_row():
+def test_suspect_repetition_marks_the_row():
     doubtful = measurement("b", 8).model_copy(update={"verdict": "SUSPECT"})
     rows = groups(run(measurement("a", 8), doubtful))[0].rows
     assert [row.point["verdict"] for row in rows] == ["VALID", "SUSPECT"]
 
 
-def test_other_numbers_of_gpus_and_other_workloads_are_not_compared():
+def test_different_gpu_counts_or_workloads_are_not_compared():
     data = run(measurement("a", 8), measurement("b", 8), measurement("c", 8, workload="other"), b=records.Topology(replicas=8))
     assert groups(data) == []
     assert comparison.alone(data, []) == [("a", 4), ("b", 8), ("c", 4)]
 
 
-def test_on_a_cpu_ranks_are_counted():
+def test_unit_on_cpu_is_ranks():
     data = run(measurement("a", 8), measurement("b", 8), accelerator="cpu")
     assert comparison.unit(data, groups(data)[0].devices).replace("\u00a0", " ") == "4 ranks"
 

@@ -1,4 +1,4 @@
-"""What the router adds: which loads belong together, the differences, and the section on the page."""
+"""Loads through the router and of one replica: their pairs, differences, and section of the report."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def pairs(data):
 
 
 def lines(pair):
-    return {line.figure: line for line in pair.lines}
+    return {line.label: line for line in pair.lines}
 
 
-def test_the_difference_is_that_of_the_router_to_one_replica_with_its_share_of_the_load():
+def test_router_pair_has_differences_to_one_replica():
     data = run(
         through(output=3800.0, ttft=110.0, tpot=8.4, clients=4, client_cpu=0.57),
         past(output=1000.0, ttft=100.0, tpot=8.0, client_cpu=0.41),
@@ -60,7 +60,7 @@ def test_the_difference_is_that_of_the_router_to_one_replica_with_its_share_of_t
     assert found["Output tokens/s (one replica \u00d7 4)"].replica == (4000.0, 4000.0, 4000.0)
 
 
-def test_a_load_past_the_router_counts_the_devices_that_it_asks():
+def test_direct_load_counts_devices_of_one_replica():
     data = run(through(output=3800.0), past(output=1000.0))
     data = replace(data, hardware=data.hardware.model_copy(update={"accelerator": "cuda"}))
     cards = {line["workload"]: line["cards"][0] for line in views.headlines(views.medians(aggregate(tidy(data.measurements))), data)}
@@ -78,7 +78,7 @@ def test_repetitions_are_paired_by_their_median():
     assert (line.difference, *(side["repetitions_accepted"] for side in (pair.router, pair.replica))) == (25.0, 3, 2)
 
 
-def test_every_load_is_paired_with_its_own_share():
+def test_each_router_load_is_paired_with_its_share():
     data = run(*(through(load) for load in (64, 256, 512)), *(past(load) for load in (16, 32, 128)))
     assert [(pair.router["concurrency"], pair.replica["concurrency"]) for pair in pairs(data)] == [(64, 16), (512, 128)]
 
@@ -96,7 +96,7 @@ def test_every_load_is_paired_with_its_own_share():
     ],
     ids=["load", "input", "output", "both-through", "rate", "rate-and-cap", "invalid"],
 )
-def test_loads_that_do_not_belong_together_are_no_pair(other):
+def test_different_loads_are_no_pair(other):
     assert pairs(run(through(), other)) == []
     assert len(pairs(run(through(), past(128, workload="fits"), other))) == 1
 
@@ -114,21 +114,21 @@ def test_other_client_options_are_no_pair():
     assert pairs(replace(data, plans={"x4": data.plans["x4"].model_copy(update={"points": points})})) == []
 
 
-def test_a_figure_that_one_side_lacks_or_has_as_zero_gives_no_difference():
+def test_missing_or_zero_result_has_no_difference():
     (pair,) = pairs(run(through(tpot_ms=None), past(output_throughput=0.0)))
     found = list(lines(pair).values())
     assert (found[2].router, found[2].difference, found[2].percent) == (None, None, None)
     assert (found[4].difference, found[4].percent) == (820.0, None)
 
 
-def test_the_page_has_the_section_only_where_there_is_a_pair():
+def test_router_section_exists_only_with_pair():
     page = Document(render(run(through(), past()), bundle=""))
     assert page.cells("router") and ("a", {"href": "#router"}) in page.tags
     without = Document(render(run(through(), past(64)), bundle=""))
     assert not without.cells("router") and ("a", {"href": "#router"}) not in without.tags
 
 
-def test_a_suspect_side_marks_its_own_figures_and_every_difference():
+def test_suspect_load_marks_its_results_and_all_differences():
     doubtful = past(128, ttft=20.0).model_copy(update={"verdict": "SUSPECT", "client_cpu": 0.5})
     data = run(through(512, ttft=25.0, client_cpu=0.4), doubtful)
     (pair,) = pairs(data)
@@ -140,7 +140,7 @@ def test_a_suspect_side_marks_its_own_figures_and_every_difference():
     assert (rows[5][:3], rows[5][4:]) == (place, ("40.0", "50.0?", "\u2013", "\u2013"))
 
 
-def test_the_table_has_a_caption_and_its_head_and_rows_a_scope():
+def test_router_table_has_caption_and_scopes():
     html = render(run(through(), past()), bundle="")
     section = Document(html[html.index('<section id="router"') : html.index('<section id="figures"')])
     tags = [tag for tag, _ in section.tags]

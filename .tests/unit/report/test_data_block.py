@@ -1,4 +1,4 @@
-"""The block of data in the page: it holds what the page shows of measurements, and the page's cells are made of it."""
+"""The data block of the report, from which its cells and plots are made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from builders import report_data
 from builders.report_document import Document
-from servemark.report import block
+from servemark.report import page
 from servemark.report.page import render
 
 
@@ -24,13 +24,13 @@ def data():
     return replace(report_data.demo(), measurements=items, timelines={}, distributions=())
 
 
-def test_the_page_holds_the_block_as_it_was_made(data):
-    made = block.content(data).block
-    assert Document(render(data, bundle="")).json(block.ID) == json.loads(json.dumps(made))
+def test_report_contains_data_block(data):
+    made = page.content(data).block
+    assert Document(render(data, bundle="")).json(page.BLOCK_ID) == json.loads(json.dumps(made))
 
 
-def test_the_block_has_every_measurement_with_its_verdict_and_reasons(data):
-    made = block.content(data).block
+def test_data_block_has_measurements_with_verdict_and_reasons(data):
+    made = page.content(data).block
     assert [(row["concurrency"], row["verdict"]) for row in made["measurements"]] == [
         (1, "VALID"), (2, "SUSPECT"), (4, "INVALID"),
     ]  # fmt: skip
@@ -46,8 +46,8 @@ def test_the_block_has_every_measurement_with_its_verdict_and_reasons(data):
         ("verdicts", lambda made: made["measurements"][0].update(ttft_p99_ms=7654.3)),
     ],
 )  # fmt: skip
-def test_the_cells_are_made_of_the_block(data, monkeypatch, section, change):
-    real = block.content
+def test_cells_come_from_data_block(data, monkeypatch, section, change):
+    real = page.content
 
     def changed(*arguments):
         content = real(*arguments)
@@ -58,11 +58,11 @@ def test_the_cells_are_made_of_the_block(data, monkeypatch, section, change):
         return [cell for row in Document(render(data, bundle="")).cells(section) for cell in row if "7 654" in cell]
 
     assert shown() == []
-    monkeypatch.setattr(block, "content", changed)
+    monkeypatch.setattr(page, "content", changed)
     assert len(shown()) == 1
 
 
-def test_the_plots_are_made_of_the_block_alone():
+def test_plots_use_only_data_block():
     document = Document(render(report_data.demo(), bundle=""))
     specs = document.json("drawings")
     plots = [spec for panel in specs["panels"].values() for spec in panel.values()]

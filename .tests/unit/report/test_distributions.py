@@ -1,4 +1,4 @@
-"""Per-request latencies in bins: every sample counted once, the same bins for all, no request on the page."""
+"""Latencies in bins: each sample is counted once, in the same bins for all deployments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import vl_convert
 
 from builders import report_data
 from builders.archived_run import raw_result
-from servemark.report import block, distributions, formatting
+from servemark.report import distributions, formatting, page
 from servemark.report.distributions import LINEAR_BINS, LOGARITHMIC_EDGES, Distribution, bins
 
 
@@ -27,7 +27,7 @@ def counted(found: distributions.Bins, name: str, value: float) -> int:
         ([0.0, 0.0], False), ([1e300, 1e300], True), ([1e300, 1.0], True), ([0.1 + 0.2, 0.3], False), ([1e-7, 3e-7], False),
     ],
 )  # fmt: skip
-def test_every_sample_is_in_exactly_one_bin_and_the_ends_are_not_empty(samples, logarithmic):
+def test_each_sample_is_in_one_bin_and_outer_bins_are_filled(samples, logarithmic):
     found = bins({"a": np.asarray(samples)})
     assert found.logarithmic is logarithmic
     counts = found.counts["a"]
@@ -38,7 +38,7 @@ def test_every_sample_is_in_exactly_one_bin_and_the_ends_are_not_empty(samples, 
         assert len(counts) <= LINEAR_BINS and all(counted(found, "a", sample) for sample in samples)
 
 
-def test_bins_are_those_of_numpy_and_shared_by_all_deployments():
+def test_bins_equal_numpy_histogram_for_all_deployments():
     generator = np.random.default_rng(1)
     samples = {name: generator.lognormal(3, 1, 400) for name in ("a", "b")}
     found = bins(samples)
@@ -63,7 +63,7 @@ def results(tmp_path, *points, name="plain"):
     return found
 
 
-def test_repetitions_are_counted_together_and_invalid_ones_not_at_all(tmp_path):
+def test_bins_count_all_accepted_repetitions(tmp_path):
     mine = results(tmp_path, (1, 1, "VALID"), (1, 2, "SUSPECT"), (2, 1, "INVALID"))
     (found,) = distributions.distributions(mine)
     assert (found.workload, found.concurrency, found.request_rate) == ("chat", 1, None)
@@ -75,13 +75,13 @@ def test_repetitions_are_counted_together_and_invalid_ones_not_at_all(tmp_path):
     assert found.metrics["e2el"].edges[0] <= 1000 * min(raw["latencies"])
 
 
-def test_results_that_cannot_be_read_are_left_out(tmp_path):
+def test_unreadable_results_are_skipped(tmp_path):
     mine = results(tmp_path, (1, 1, "VALID"), (2, 1, "VALID"))
     mine[1][1].write_text("{}")
     assert [item.concurrency for item in distributions.distributions(mine)] == [1]
 
 
-def test_of_many_loads_the_lightest_and_heaviest_stay_then_the_heaviest(tmp_path):
+def test_many_loads_are_reduced_to_outer_then_heaviest(tmp_path):
     mine = results(tmp_path, *((load, 1, "VALID") for load in (1, 2, 4, 8)))
     kept = {most: [item.concurrency for item in distributions.distributions(mine, most)] for most in (4, 3, 1)}
     assert kept == {4: [1, 2, 4, 8], 3: [1, 8], 1: [8]}
@@ -93,13 +93,13 @@ def _accepted(*loads):
     return [{"workload": "chat", "load": load, "repetitions_accepted": 1} for load in loads]
 
 
-def test_the_heaviest_load_of_the_first_workload_is_shown_first():
+def test_heaviest_load_of_the_first_workload_is_shown_first():
     found = [Distribution("burst", None, 2.0), Distribution("burst", None, 8.0), Distribution("chat", 1, None)]
     assert distributions.heaviest(found) == 1
     assert distributions.heaviest([]) == 0
 
 
-def test_specifications_compile_and_counts_travel_apart_from_them():
+def test_distribution_specifications_compile_without_data():
     data = report_data.troubled()
     specs = distributions.specs(["plain", "ray-tp2", report_data.HOSTILE])
     assert list(specs) == list(formatting.METRICS)
@@ -107,5 +107,5 @@ def test_specifications_compile_and_counts_travel_apart_from_them():
         assert spec["data"]["values"] == []
         values = [{"deployment": "plain", "low": 1.0, "high": 1.12, "count": 3, "share": 100.0, "range": "1 to 1.12"}]
         assert vl_convert.vegalite_to_vega({**spec, "data": {"values": values}})["marks"]
-    loads = block.content(data).block["distributions"]
+    loads = page.content(data).block["distributions"]
     assert [sum(load["ttft"]["counts"]["plain"]) for load in loads[:3]] == [64, 64, 64]

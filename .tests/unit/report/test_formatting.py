@@ -1,4 +1,4 @@
-"""Numbers and names as a reader sees them."""
+"""Formatting of numbers and terms."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_number_keeps_at_least_three_significant_digits(value, text):
 
 
 @pytest.mark.parametrize(("value", "text"), [(None, "\u2013"), (float("nan"), "\u2013"), (0.04, "0.0"), (1228.26, f"1{THIN}228.3")])
-def test_seconds_are_given_to_a_tenth(value, text):
+def test_seconds_have_one_decimal(value, text):
     assert formatting.seconds(value) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(2.0, f"2.00{FIXED}s"), (None, "\u2013"), (float("nan"), "\u2013")])
-def test_quantity_never_parts_from_its_unit(value, text):
+def test_quantity_has_no_break_before_unit(value, text):
     assert formatting.quantity(value, "s") == text
 
 
@@ -55,12 +55,12 @@ def test_quantity_never_parts_from_its_unit(value, text):
         (-1200, f"\u22121{THIN}200"),
     ],
 )
-def test_a_difference_has_its_sign(value, text):
+def test_difference_has_its_sign(value, text):
     assert formatting.signed(value) == text
 
 
 @pytest.mark.parametrize(("low", "high", "text"), [(797, 823, "797\u2013823"), (797.1, 797.2, "797"), (None, None, "\u2013")])
-def test_spread_is_one_number_where_both_ends_read_the_same(low, high, text):
+def test_spread_of_equal_ends_is_one_number(low, high, text):
     assert formatting.spread(low, high) == text
 
 
@@ -126,7 +126,7 @@ def test_planned_and_measured_point_read_the_same():
         ),
     ],
 )
-def test_topology_names_only_what_is_parallel(shape, text):
+def test_topology_shows_only_parallel_sizes_above_one(shape, text):
     assert formatting.topology(shape).replace(FIXED, " ") == text
 
 
@@ -138,17 +138,17 @@ def test_reasons_give_the_failure_before_the_checks():
     assert formatting.reasons(report_data.measurement()) == []
 
 
-def test_printable_defuses_terminal_escapes_and_direction_marks():
+def test_printable_replaces_control_characters():
     assert formatting.printable("a\x1b[31mb\nc\u202ed\u2028e é") == "a?[31mb?c?d?e é"
 
 
 @pytest.mark.parametrize("name", ["hf-token", "HF_TOKEN", "api_key", "api-key", "AWS_SECRET", "db_password", "token"])
-def test_plain_hides_text_under_names_of_secrets(name):
+def test_plain_hides_values_of_secret_names(name):
     assert formatting.plain({"x": [{name: "s3cret"}]}) == {"x": [{name: "(hidden)"}]}
 
 
 @pytest.mark.parametrize("name", ["input_tokens", "max-num-batched-tokens", "tokenizer", "source"])
-def test_plain_shows_names_that_only_look_like_secrets(name):
+def test_plain_shows_values_of_similar_names(name):
     assert formatting.plain({name: "shown"}) == {name: "shown"}
 
 

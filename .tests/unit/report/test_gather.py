@@ -1,4 +1,4 @@
-"""A run's folder becomes the page's data: the records that are planned now, and where they came from."""
+"""Reading the records of a run that the present configuration plans."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from servemark.report.page import render
 
 @pytest.fixture
 def run_folder(tmp_path, monkeypatch):
-    """results/demo of the demo run, as its stages would leave it; no git on the PATH."""
+    """Folder results/demo of the demo run, without git on the PATH."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     data = report_data.demo()
@@ -39,7 +39,7 @@ def run_folder(tmp_path, monkeypatch):
     return folder
 
 
-def test_everything_of_a_run_is_gathered(run_folder):
+def test_all_records_of_run_are_gathered(run_folder):
     expected = report_data.demo()
     data = gather.gather(run_folder)
     assert data.run == "demo" and data.hardware == expected.hardware
@@ -49,12 +49,12 @@ def test_everything_of_a_run_is_gathered(run_folder):
     assert data.measurements == sorted(expected.measurements, key=lambda m: m.deployment)
     assert data.fabrics == {"plain": Fabric(deployment="plain")}
     assert data.accounts == {"plain": Accounting(deployment="plain", scheduler="none")}
-    assert list(data.stopped) == ["plain"], "a record that was never written is absent"
+    assert list(data.stopped) == ["plain"], "a missing record is absent"
     assert data.rejected == [] and data.commit == "not recorded"
     assert "results/demo/config.json" in render(data)
 
 
-def test_what_an_earlier_configuration_left_is_not_shown_and_what_was_rejected_is(run_folder):
+def test_points_of_earlier_configuration_are_ignored(run_folder):
     left = report_data.measurement("plain", 99)
     left.write(run_folder / "deployments" / "plain" / "points" / f"{left.load.name}.json")
     rejected = report_data.invalid("plain", concurrency=4)
@@ -65,13 +65,13 @@ def test_what_an_earlier_configuration_left_is_not_shown_and_what_was_rejected_i
     assert data.rejected == [rejected]
 
 
-def test_a_damaged_record_is_named(run_folder):
+def test_damaged_record_is_named(run_folder):
     (run_folder / "hardware.json").write_text("{")
     with pytest.raises(ServemarkError, match=r"hardware\.json"):
         gather.gather(run_folder)
 
 
-def test_the_sources_that_ran_are_those_from_which_attempts_were_started(run_folder):
+def test_commits_come_from_attempts(run_folder):
     for number, commit in enumerate(("1f0c2d9a" * 5, "2e" * 20), 1):
         note = run_folder / "deployments" / "plain" / "attempts" / f"00{number}" / "sources.json"
         Sources(servemark="0.1.0", commit=commit, dirty=number == 2).write(note)

@@ -1,4 +1,4 @@
-"""Where it ran, as the page tells it: nodes and roles, fabric, replicas, jobs; nothing of it for a laptop."""
+"""The cluster section of the report: nodes and roles, fabric, replicas, jobs. A laptop has none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from builders import report_data, report_data_cluster
 from builders.report_document import Document
 from servemark import records
-from servemark.report import charts, formatting, nodes_section, views
+from servemark.report import charts, formatting, views
 from servemark.report.page import render
 from servemark.report.table import aggregate, rows, tidy
 
@@ -34,12 +34,12 @@ def plain(text):
 
 def test_roles_name_replicas_devices_head_router_and_client():
     four, spanning = report_data_cluster.replicated_startup("a"), report_data_cluster.spanning_startup("b")
-    assert [nodes_section.roles(four, index) for index in range(3)] == [
+    assert [views.roles(four, index) for index in range(3)] == [
         ["r0: devices 0\u20131", "r1: devices 2\u20133", "router"],
         ["r2: devices 0\u20131", "r3: devices 2\u20133"],
         ["client"],
     ]
-    assert [nodes_section.roles(spanning, index) for index in range(3)] == [
+    assert [views.roles(spanning, index) for index in range(3)] == [
         ["server, head: devices 0\u20133"],
         ["server: devices 0\u20133"],
         ["client"],
@@ -55,10 +55,10 @@ def test_roles_name_replicas_devices_head_router_and_client():
         ((0, 2), "devices 0, 2"),
     ],
 )
-def test_devices_are_named_shortly(devices, said):
+def test_consecutive_devices_are_shown_as_range(devices, said):
     placement = (records.Replica(name="r0", parts=(records.Part(node=0, devices=devices),)),)
     one = report_data.startup("x", nodes=report_data_cluster.GPU_NODES[:1], placement=placement)
-    assert nodes_section.roles(one, 0) == [f"server: {said}"]
+    assert views.roles(one, 0) == [f"server: {said}"]
 
 
 MEASURED = {"needed": True, "backend": "gloo", "ranks": 2, "bytes": 4 * 2**20, "seconds": 0.004, "bus_gib_per_s": 0.977}
@@ -73,14 +73,14 @@ FAILURE = records.Failure(stage="check_fabric", reason="fabric_failed", detail="
         (MEASURED | {"interfaces": ("a: eth0", "b: eth0"), "transport": ("via NET/Socket/0",)}, ("a: eth0; b: eth0", "via NET/Socket/0")),
     ],
 )
-def test_the_result_of_the_fabric_check_is_shown(changes, shown):
+def test_fabric_check_shows_its_result(changes, shown):
     data = report_data_cluster.two_nodes()
     checks = data.fabrics | {"tp2-x4": records.Fabric(deployment="tp2-x4", **changes)}
     text = plain(Cells(render(replace(data, fabrics=checks), bundle="")).words)
     assert all(value in text for value in shown)
 
 
-def test_a_check_that_was_not_needed_or_not_repeated_shows_no_number():
+def test_fabric_check_that_did_not_run_shows_no_result():
     data = report_data_cluster.two_nodes()
     states = [{}, {"replay": True}, MEASURED | {"replay": True}]
     pages = [
@@ -102,26 +102,26 @@ def test_a_check_that_was_not_needed_or_not_repeated_shows_no_number():
 )
 def test_imbalance_is_the_most_over_the_mean(counts, imbalance):
     data = replace(report_data.demo(), measurements=[report_data.measurement(replica_requests=counts)])
-    found = nodes_section.balance(data)
+    found = views.balance(data)
     assert [row["imbalance"] for row in found] == ([] if imbalance is None else [pytest.approx(imbalance)])
 
 
-def test_a_load_past_the_router_says_nothing_of_balance():
+def test_direct_load_of_one_replica_has_no_balance():
     items = [report_data.measurement(replica_requests={"r0": 9, "r1": 0}, ask="replica")]
-    assert nodes_section.balance(replace(report_data.demo(), measurements=items)) == []
+    assert views.balance(replace(report_data.demo(), measurements=items)) == []
 
 
-def test_invalid_points_have_no_balance_and_replicas_count_in_order():
+def test_balance_excludes_invalid_points_and_sorts_replicas():
     counts = {f"r{number}": 1 for number in (10, 2, 0)}
     data = replace(
         report_data.demo(),
         measurements=[report_data.measurement(replica_requests=counts), report_data.invalid(replica_requests=counts)],
     )
-    (row,) = nodes_section.balance(data)
+    (row,) = views.balance(data)
     assert list(row["counts"]) == ["r0", "r2", "r10"]
 
 
-def test_jobs_have_their_gpu_hours_and_deployments_their_share(page):
+def test_gpu_hours_of_jobs_and_used_share_are_shown(page):
     hours = {row[1]: row[9] for row in page.cells("cluster") if len(row) == 11}
     assert hours == {"48211": formatting.number(411 * 8 / 3600), "48211 start 2": formatting.number(1425 * 8 / 3600), "48213": "\u2013"} | {
         "48212": formatting.number(1425 * 8 / 3600)
@@ -150,14 +150,14 @@ def test_page_of_two_nodes_has_the_value(page, value):
     assert value in plain(page.words)
 
 
-def test_every_new_table_has_a_label_and_header_cells(page):
+def test_every_table_has_label_and_header_scope(page):
     regions = [attributes for tag, attributes in page.tags if attributes.get("role") == "region"]
     assert len(regions) > 12 and all(attributes["aria-label"] for attributes in regions)
     assert all("scope" in attributes for tag, attributes in page.tags if tag == "th")
 
 
 @pytest.mark.parametrize("build", [report_data.demo, report_data.troubled])
-def test_a_laptops_page_has_none_of_it(build):
+def test_laptop_report_has_no_cluster_section(build):
     base = build()
     node = report_data_cluster.GPU_NODES[0].model_copy(update={"name": "node01", "devices": 2})
     placement = (records.Replica(name="r0", parts=(records.Part(node=0, devices=(0, 1)),)),)
@@ -175,16 +175,16 @@ def test_a_laptops_page_has_none_of_it(build):
     assert 'id="cluster"' not in render(base) and "per device" not in render(base)
 
 
-def test_a_single_node_under_slurm_shows_its_node_and_job():
+def test_single_slurm_node_shows_node_and_job():
     base = report_data_cluster.two_nodes()
     one = replace(base, plans={"plain": base.plans["plain"]}, config={}, measurements=[], fabrics={})
     one = replace(one, startups={"plain": base.startups["plain"]}, accounts={"plain": base.accounts["plain"]})
-    (place,) = nodes_section.places(one)
+    (place,) = views.places(one)
     assert place["fabric"] is None and place["nodes"][0]["roles"] == ["server: device 0", "client"]
     assert "48213" in Document(render(one)).words
 
 
-def test_a_deployment_that_failed_keeps_its_nodes():
+def test_failed_deployment_keeps_its_nodes():
     failure = records.Failure(stage="await_ready", reason="server_exited", detail="It ended.")
     base = report_data_cluster.two_nodes()
     failed = report_data_cluster.spanning_startup("tp4-pp2-ray").model_copy(
@@ -194,7 +194,7 @@ def test_a_deployment_that_failed_keeps_its_nodes():
     assert "devices 0\u20133" in text and "server_exited" in text
 
 
-def test_hostile_names_of_nodes_and_jobs_are_mere_text():
+def test_hostile_node_and_job_names_are_escaped():
     base = report_data_cluster.two_nodes()
     node = report_data_cluster.GPU_NODES[0].model_copy(update={"name": report_data.HOSTILE, "interface": report_data.HOSTILE})
     startup = base.startups["tp2-x4"]
@@ -213,7 +213,7 @@ def test_hostile_names_of_nodes_and_jobs_are_mere_text():
         (("tp4-pp2-ray", "plain"), "cpu", False),
     ],
 )
-def test_throughput_per_device_where_gpus_differ_in_number(names, accelerator, offered):
+def test_throughput_per_device_is_offered_if_gpu_counts_differ(names, accelerator, offered):
     measured = [item for item in report_data_cluster.two_nodes().measurements if item.deployment in names]
     frame = rows(tidy(measured))
     titles = charts.throughputs(frame, accelerator)
@@ -227,12 +227,12 @@ def test_throughput_per_device_where_gpus_differ_in_number(names, accelerator, o
         assert charts.PER_DEVICE not in values[0]
 
 
-def test_rows_that_do_not_tell_their_topology_offer_no_figure_per_device():
+def test_rows_without_topology_offer_no_result_per_device():
     items = [report_data.measurement("tp2-x4"), report_data.measurement("plain", key_parts={})]
     assert charts.throughputs(rows(tidy(items)), "cuda") == charts.THROUGHPUTS
 
 
-def test_headline_per_device_only_where_gpus_differ_in_number():
+def test_headline_shows_per_device_only_if_gpu_counts_differ():
     data = report_data_cluster.two_nodes()
     points = views.medians(aggregate(tidy(data.measurements)))
     (group,) = views.headlines(points, data)
@@ -250,5 +250,5 @@ def test_headline_per_device_only_where_gpus_differ_in_number():
     ("seconds", "said"),
     [(0, "0:00:00"), (1298.4, "0:21:38"), (90061, "25:01:01"), (None, "\u2013"), (float("inf"), "\u2013")],
 )
-def test_times_of_jobs_read_as_hours_minutes_seconds(seconds, said):
+def test_job_times_are_hours_minutes_seconds(seconds, said):
     assert formatting.clock(seconds) == said

@@ -1,4 +1,4 @@
-"""The page's parts beside headline and tables of figures: failures, comparison, bins, and what a screen reader needs."""
+"""Other parts of the report: failures, comparison, bins, and attributes for screen readers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from builders.archived_run import ArchivedRun
 from builders.loads import at_load
 from builders.report_document import Document
 from servemark.measurement.reasons import TABLE
-from servemark.report import block, formatting, gather, roofline, starting, views
+from servemark.report import comparison, formatting, gather, page, starting, views
 from servemark.report.gaps import gaps
 from servemark.report.page import render
 from servemark.report.table import aggregate, tidy
@@ -33,14 +33,14 @@ def test_attempts_link_to_their_failures(troubled):
     assert {"gap-2", "attempt-1"} <= set(links) <= anchors
 
 
-def test_a_start_up_time_stands_beside_what_the_start_found(demo, troubled):
+def test_startup_time_is_shown_with_compile_cache_state(demo, troubled):
     found = starting.caches(report_data.startup())
     assert demo.words.count(found) == 2
     (row,) = [row for row in troubled.cells("startup") if row[0] == "tp4"]
     assert found not in row and "server_exited" in row[-1]
 
 
-def test_how_each_load_was_made_is_told_with_the_busiest_accepted_repetition():
+def test_clients_are_shown_with_busiest_accepted_repetition():
     data = report_data.demo()
     plain = [item for item in data.measurements if item.deployment == "plain" and item.load.concurrency == 8]
     shares = iter((0.41, 0.57))
@@ -57,38 +57,38 @@ def test_how_each_load_was_made_is_told_with_the_busiest_accepted_repetition():
     assert ("3", formatting.asked("replica"), "57.0") in rows and ("1", formatting.asked("endpoint"), "\N{EN DASH}") in rows
 
 
-def test_a_gap_of_one_point_names_the_known_remedy_first():
+def test_gap_remedy_begins_with_remedy_of_reason():
     (gap, _) = gaps(report_data.troubled())
     assert gap.failure.remedy.startswith(TABLE["requests_failed"].remedy)
 
 
-def test_deployments_of_different_size_are_not_compared_and_a_cpu_has_no_roofline(demo):
+def test_cpu_deployments_of_different_size_have_no_comparison(demo):
     assert not demo.cells("comparison")
-    _, (why,) = roofline.shares([], report_data.demo())
+    _, (why,) = comparison.shares([], report_data.demo())
     assert why in demo.words
 
 
-def test_equal_resources_are_compared_and_the_roofline_share_is_stated():
-    page = Document(render(report_data_cluster.two_nodes(), bundle=""))
-    assert len(page.cells("comparison")) == 6 and {row[0] for row in page.cells("comparison")} == {"tp2-x4", "tp4-pp2-ray"}
-    assert len([row for row in page.cells("memory") if len(row) == 7]) == 9
+def test_equal_resources_have_comparison_and_roofline_share():
+    shown = Document(render(report_data_cluster.two_nodes(), bundle=""))
+    assert len(shown.cells("comparison")) == 6 and {row[0] for row in shown.cells("comparison")} == {"tp2-x4", "tp4-pp2-ray"}
+    assert len([row for row in shown.cells("memory") if len(row) == 7]) == 9
 
 
-def test_a_share_of_the_roofline_that_nobody_reaches_is_questioned(monkeypatch):
+def test_too_high_roofline_share_gets_note(monkeypatch):
     data = report_data_cluster.two_nodes()
-    found, _ = roofline.shares(views.medians(aggregate(tidy(data.measurements))), data)
+    found, _ = comparison.shares(views.medians(aggregate(tidy(data.measurements))), data)
     highest = max(share.part for share in found)
 
     def notes():
         return [attributes.get("class") for _, attributes in Document(render(data, bundle="")).tags].count("note")
 
-    monkeypatch.setattr(roofline, "TOO_GOOD", highest * 1.001)
+    monkeypatch.setattr(comparison, "TOO_GOOD", highest * 1.001)
     before = notes()
-    monkeypatch.setattr(roofline, "TOO_GOOD", highest * 0.999)
+    monkeypatch.setattr(comparison, "TOO_GOOD", highest * 0.999)
     assert [share.part for share in found if share.doubtful] == [highest] and notes() == before + 1
 
 
-def test_no_request_is_on_the_page_only_counts(demo):
+def test_distributions_contain_only_counts(demo):
     assert all(
         isinstance(count, int)
         for load in demo.block["distributions"]
@@ -96,11 +96,11 @@ def test_no_request_is_on_the_page_only_counts(demo):
         for of in bins["counts"].values()
         for count in of
     )
-    (text,) = (text for _, attributes, text in demo.raw if attributes.get("id") == block.ID)
+    (text,) = (text for _, attributes, text in demo.raw if attributes.get("id") == page.BLOCK_ID)
     assert len(text) < 60_000
 
 
-def test_a_run_is_gathered_with_its_bins_timelines_and_attempts(tmp_path):
+def test_gathered_run_has_distributions_timelines_and_attempts(tmp_path):
     run = ArchivedRun(tmp_path)
     data = gather.gather(run.folder)
     assert [(item.concurrency, sum(item.metrics["ttft"].counts["plain"])) for item in data.distributions] == [
@@ -112,14 +112,14 @@ def test_a_run_is_gathered_with_its_bins_timelines_and_attempts(tmp_path):
         ("ray-tp2", "ended as planned"), ("plain", "ended as planned"), ("broken", "failed"),
     ]  # fmt: skip
     run.edit_json(run.record("plain", "chat-c1-r1"), lambda record: record.update(started_at="2026-03-05T10:12:44+00:00"))
-    assert len(gather.gather(run.folder).timelines) == 7, "one of another measurement is not shown"
+    assert len(gather.gather(run.folder).timelines) == 7, "a timeline of another measurement is ignored"
 
 
-def test_every_table_has_a_caption_and_every_head_a_scope(troubled):
+def test_every_table_has_caption_and_header_scope(troubled):
     tags = [tag for tag, _ in troubled.tags]
     assert tags.count("caption") == tags.count("table") > 5
     assert all("scope" in attributes for tag, attributes in troubled.tags if tag == "th")
     regions = [attributes for _, attributes in troubled.tags if attributes.get("role") == "region"]
     assert all(attributes.get("tabindex") == "0" and attributes["aria-label"] for attributes in regions)
     labels = [attributes["aria-label"] for attributes in regions]
-    assert len(labels) == len(set(labels)), "two places of one name cannot be told apart"
+    assert len(labels) == len(set(labels)), "each region has its own label"

@@ -1,4 +1,4 @@
-"""The page's content: headline, gaps, setup, policy, and hostile text as mere text."""
+"""Content of the report: headline, gaps, setup, content security policy, escaped text."""
 
 from __future__ import annotations
 
@@ -62,19 +62,19 @@ def test_policy_names_exactly_the_inlined_scripts_and_style(demo):
     assert len(hashes("script")) == 2
 
 
-def test_hostile_text_stays_text(troubled):
+def test_hostile_text_is_escaped(troubled):
     assert "img" not in [tag for tag, _ in troubled.tags]
     assert report_data.HOSTILE in troubled.text
     assert "{{7*7}}" in troubled.text
     assert report_data.HOSTILE in troubled.json("drawings")["series"]
 
 
-def test_blocks_of_json_hold_no_character_that_markup_knows(troubled):
+def test_json_elements_contain_no_html_characters(troubled):
     texts = [text for _, attributes, text in troubled.raw if attributes.get("type") == "application/json"]
     assert len(texts) == 2 and not any(set("<>&") & set(text) for text in texts)
 
 
-def test_invalid_figures_are_nowhere_in_the_file():
+def test_invalid_results_are_absent_from_report():
     html = render(report_data.troubled())
     for shown in (str(report_data.POISON), formatting.number(report_data.POISON), "98765", "98,765"):
         assert shown not in html
@@ -88,7 +88,7 @@ def test_secrets_in_options_and_configuration_are_hidden():
     assert "(hidden)" in html
 
 
-def test_variables_of_the_shell_stand_beside_the_deployments_own():
+def test_inherited_variables_are_shown():
     base = report_data.demo()
     plans = {"plain": report_data.plan("plain", inherited={"NCCL_ALGO": "Ring"}), "ray-tp2": base.plans["ray-tp2"]}
     html = render(replace(base, plans=plans))
@@ -97,7 +97,7 @@ def test_variables_of_the_shell_stand_beside_the_deployments_own():
 
 
 def lead(data):
-    """The sentences below the page's title."""
+    """Return the sentences below the title."""
     return re.search(r'<p class="lead">(.*?)</p>', render(data, bundle=""), re.DOTALL)[1].replace("\u00a0", " ")
 
 
@@ -126,7 +126,7 @@ def test_headline_takes_the_best_load_of_each_deployment():
     assert group["lengths"] == [(64, 32)]
 
 
-def test_a_prefix_of_all_prompts_stands_beside_their_length():
+def test_shared_prefix_is_shown_with_prompt_length():
     base = report_data.demo()
     options = {"random-prefix-len": 512}
     plans = {
@@ -187,7 +187,7 @@ def test_failure_to_stop_is_a_gap_without_points():
     assert (gap.failure.reason, gap.points) == ("would_not_die", [])
 
 
-def test_accepted_measurement_with_a_failure_is_named_and_keeps_its_figure():
+def test_accepted_measurement_with_failure_is_gap_without_points():
     base = report_data.demo()
     failure = records.Failure(stage="measure", reason="telemetry_lost", detail="No server metrics.")
     first, *rest = base.measurements
@@ -215,7 +215,7 @@ def test_page_shows(demo, value):
     assert value in demo.words.replace("\u00a0", " ")
 
 
-def test_earlier_attempts_are_listed_without_figures(troubled):
+def test_rejected_measurements_are_listed_without_results(troubled):
     rows = [row for row in troubled.cells("attempts") if len(row) == 7]
     assert [row[5] for row in rows] == ["17/32", "17/32"]
 
@@ -237,7 +237,7 @@ def test_gpu_machine_is_described_once_per_kind_of_gpu():
     assert "580.159.04" in whole and visible_gpus.hiding(part) in some and "CUDA_VISIBLE_DEVICES" not in whole
 
 
-def test_run_in_which_nothing_was_written_still_gives_a_page():
+def test_report_of_run_without_records_is_rendered():
     base = report_data.demo()
     empty = Document(
         render(
@@ -273,12 +273,12 @@ def test_run_in_which_nothing_was_written_still_gives_a_page():
         ),
     ],
 )
-def test_how_a_deployment_ended_is_shown(stopped, shown):
+def test_end_of_deployment_is_shown(stopped, shown):
     rows = Document(render(replace(report_data.demo(), stopped={"plain": stopped}), bundle="")).cells("startup")
     assert [shown in row[-1] for row in rows] == [True, False]
 
 
-def test_the_fullest_engine_is_shown_where_a_server_has_several():
+def test_fullest_engine_is_shown_for_several_engines():
     base = report_data.demo()
     key, timeline = next(iter(base.timelines.items()))
     (server,) = timeline.servers
@@ -289,7 +289,7 @@ def test_the_fullest_engine_is_shown_where_a_server_has_several():
     assert [row[11] for row in rows].count("1.25") == 1
 
 
-def test_zero_throughput_makes_no_bar_and_no_error():
+def test_zero_throughput_has_no_bar():
     item = report_data.measurement(output_throughput=0.0)
     base = report_data.demo()
     data = replace(base, measurements=[item], plans={}, config={}, startups={})

@@ -18,7 +18,7 @@ def frame(*measurements):
     return table.tidy(measurements)
 
 
-def test_one_row_a_measurement_in_stable_order_whatever_order_they_come_in():
+def test_rows_are_sorted_for_any_input_order():
     measurements = report_data.troubled().measurements
     shuffled = list(measurements)
     random.Random(7).shuffle(shuffled)
@@ -32,12 +32,12 @@ def test_one_row_a_measurement_in_stable_order_whatever_order_they_come_in():
     assert plain["repetition"].tolist()[3:] == [1, 2, 1, 2, 1, 2, 1]
 
 
-def test_columns_and_types_are_the_schema_even_without_rows():
+def test_empty_table_has_columns_and_types():
     for result in (table.tidy([]), frame(report_data.measurement())):
         assert {name: str(kind) for name, kind in result.dtypes.items()} == table.SCHEMA
 
 
-def test_figures_are_the_records_own():
+def test_row_has_results_of_record():
     item = report_data.measurement()
     (row,) = table.rows(frame(item))
     assert row["output_tokens_per_s"] == item.output_throughput
@@ -48,7 +48,7 @@ def test_figures_are_the_records_own():
     assert row["itl_count"] == 992
 
 
-def test_row_tells_topology_client_replicas_and_job():
+def test_row_has_topology_client_replicas_and_job():
     data = report_data_cluster.two_nodes()
     four, one = (next(item for item in data.measurements if item.deployment == name) for name in ("tp2-x4", "plain"))
     by_name = {row["deployment"]: row for row in table.rows(table.tidy([four, one], data.accounts.values()))}
@@ -90,7 +90,7 @@ def test_job_is_the_one_of_the_attempt_that_measured():
     assert (row["job_id"], row["devices"], row["executor"]) == (None, None, None)
 
 
-def test_invalid_row_has_no_figure_though_its_record_carries_some():
+def test_invalid_row_has_no_results_of_its_record():
     (row,) = table.rows(frame(report_data.invalid()))
     assert {name: row[name] for name in (*table.FIGURES, "duration_s", "total_output_tokens", "ttft_count")} == dict.fromkeys(
         (*table.FIGURES, "duration_s", "total_output_tokens", "ttft_count")
@@ -98,7 +98,7 @@ def test_invalid_row_has_no_figure_though_its_record_carries_some():
     assert (row["verdict"], row["reasons"], row["requests_completed"]) == ("INVALID", "requests_failed", 17)
 
 
-def test_row_tells_how_many_client_processes_asked_whom_and_what_the_busiest_used():
+def test_row_has_clients_target_and_cpu():
     item = report_data.measurement(clients=3, ask="replica", client_cpu=0.41)
     broken = report_data.invalid(concurrency=8).model_copy(update={"client_cpu": 0.97})
     shown = [[row[name] for name in ("clients", "ask", "client_cpu_cores")] for row in table.rows(frame(item, broken))]
@@ -111,7 +111,7 @@ def test_missing_latency_stays_empty():
     assert row["tpot_p50_ms"] == 8.1
 
 
-def test_aggregate_takes_median_and_range_over_accepted_repetitions_only():
+def test_aggregate_uses_only_accepted_repetitions():
     items = [report_data.measurement(repetition=n, output=value) for n, value in ((1, 100.0), (2, 140.0), (3, 110.0))]
     items[1] = items[1].model_copy(update={"verdict": "SUSPECT"})
     result = table.aggregate(frame(*items, report_data.invalid(concurrency=8, repetition=4), report_data.invalid("zero")))
@@ -143,7 +143,7 @@ def test_csv_text_cannot_start_a_formula(tmp_path, start):
     with path.open(newline="") as stream:
         (row,) = csv.DictReader(stream)
     assert row["deployment"] == f"'{start}".replace("\r", "\n")
-    assert row["seed"] == "-5", "numbers are no text and stay as they are"
+    assert row["seed"] == "-5", "numbers are unchanged"
 
 
 def test_csv_gives_the_same_floats_back(tmp_path):
@@ -157,7 +157,7 @@ def test_csv_gives_the_same_floats_back(tmp_path):
     assert list(first) == list(table.SCHEMA)
 
 
-def test_parquet_is_typed_has_no_index_and_reads_back(tmp_path):
+def test_parquet_round_trip_keeps_types(tmp_path):
     original = table.tidy(report_data.troubled().measurements)
     path = tmp_path / "deep" / "table.parquet"
     table.write_parquet(original, path)
@@ -169,7 +169,7 @@ def test_parquet_is_typed_has_no_index_and_reads_back(tmp_path):
     pd.testing.assert_frame_equal(pd.read_parquet(path), original, check_dtype=False)
 
 
-def test_text_table_fits_a_hundred_columns_and_marks_every_suspect_figure():
+def test_text_table_fits_100_columns_and_marks_suspect():
     text = table.text_table(table.tidy(report_data.troubled().measurements))
     assert max(map(len, text.splitlines())) <= 100
     (suspect,) = (line for line in text.splitlines() if line.startswith("ray-tp2") and "?" in line)
@@ -178,7 +178,7 @@ def test_text_table_fits_a_hundred_columns_and_marks_every_suspect_figure():
     assert text.splitlines()[-1].startswith("? = SUSPECT")
 
 
-def test_text_table_shows_the_reason_of_an_invalid_row_and_no_number():
+def test_text_table_shows_reason_of_invalid_row():
     text = table.text_table(frame(report_data.invalid(concurrency=16), report_data.invalid("bare", reasons=())))
     assert "INVALID: requests_failed" in text
     assert "INVALID: no reason recorded" in text
@@ -199,7 +199,7 @@ def test_text_table_names_the_load(concurrency, rate, shown):
     assert f" {shown} " in text
 
 
-def test_text_table_cannot_steer_the_terminal():
+def test_text_table_has_no_control_characters():
     text = table.text_table(frame(report_data.measurement("a\x1b[2Jb\u202e")))
     assert "a?[2Jb?" in text
     assert text.isprintable() or set(filter(lambda char: not char.isprintable(), text)) == {"\n"}

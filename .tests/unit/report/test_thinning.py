@@ -1,4 +1,4 @@
-"""What the page of a very large run shows: a bounded part, with every objection listed or counted."""
+"""The report of a large run shows a bounded part and lists or counts every objection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from servemark.report.table import aggregate, tidy
 @pytest.fixture(scope="module")
 def large() -> tuple[str, Document]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(thinning, "POINTS", 300)
+        patch.setattr(thinning, "SHOWN", 600)
         html = render(report_data_large.large(150, 10, 2))
     return html, Document(html)
 
@@ -32,13 +32,13 @@ def loads(selection: thinning.Selection, deployment: str) -> list[int]:
     return [point["concurrency"] for point in selection.points if point["deployment"] == deployment]
 
 
-def test_a_page_of_3000_measurements_shows_a_part_and_names_the_files_with_all(large):
+def test_thinned_report_links_files_with_all_measurements(large):
     html, page = large
     assert page.block["whole"] is False and len(page.block["points"]) == 300
     assert 'href="measurements.csv"' in html and 'href="measurements.parquet"' in html
 
 
-def test_every_suspect_and_invalid_measurement_is_listed_and_counted(large):
+def test_suspect_and_invalid_measurements_are_listed_and_counted(large):
     _, page = large
     found = page.cells("verdicts")
     counted, listed = ([row for row in found if len(row) == length] for length in (4, 9))
@@ -47,20 +47,20 @@ def test_every_suspect_and_invalid_measurement_is_listed_and_counted(large):
     assert (marks.count("SUSPECT"), marks.count("INVALID"), len(marks)) == (6, 6, 12)
 
 
-def test_the_tables_show_two_load_points_of_each_deployment(large):
+def test_thinned_tables_show_two_points_of_each_deployment(large):
     _, page = large
     figures = page.cells("figures")
     assert len(figures) == 300
     assert {row[0] for row in figures} == {f"d{number:04d}" for number in range(150)}
 
 
-def test_the_plots_show_the_best_deployments(large):
+def test_thinned_plots_show_best_deployments(large):
     _, page = large
     series = page.json("drawings")["series"]
     assert len(series) == thinning.SERIES and series == sorted(series)
     rows = page.block["curves"]["panel-0"]["throughput"]
     assert {row["deployment"] for row in rows} == set(series)
-    assert 0 < len(rows) <= thinning.DRAWN
+    assert 0 < len(rows) <= 600
     assert {row["deployment"] for row in page.block["startup"]} == set(series)
     assert {point["deployment"] for point in page.block["timelines"]} <= set(series)
     shown = [set(bins["counts"]) for load in page.block["distributions"] for bins in load.values()]
@@ -68,7 +68,7 @@ def test_the_plots_show_the_best_deployments(large):
 
 
 @pytest.mark.parametrize(("most", "whole"), [(12, True), (11, False)])
-def test_a_page_is_thinned_above_a_number_of_measurements(monkeypatch, most, whole):
+def test_report_is_thinned_above_limit(monkeypatch, most, whole):
     monkeypatch.setattr(thinning, "WHOLE", most)
     page = Document(render(report_data.demo(), bundle=""))
     assert page.block["whole"] is whole
@@ -76,8 +76,8 @@ def test_a_page_is_thinned_above_a_number_of_measurements(monkeypatch, most, who
     assert len(rows) == (12 if whole else 1), "12 measurements, of which one is SUSPECT"
 
 
-def test_lightest_best_and_heaviest_load_of_each_deployment_stay(monkeypatch):
-    monkeypatch.setattr(thinning, "POINTS", 12)
+def test_thinned_tables_keep_lightest_best_and_heaviest_load(monkeypatch):
+    monkeypatch.setattr(thinning, "SHOWN", 12)
     found = medians(3, 40, 1)
     for point in found:
         point["output_tokens_per_s_median"] = 100.0 - abs(point["concurrency"] - 17)
@@ -88,15 +88,15 @@ def test_lightest_best_and_heaviest_load_of_each_deployment_stay(monkeypatch):
         assert not chosen.shows(next(p for p in found if (p["deployment"], p["concurrency"]) == (deployment, 2)))
 
 
-def test_as_many_loads_as_asked_stay_where_the_best_is_the_heaviest(monkeypatch):
-    monkeypatch.setattr(thinning, "POINTS", 4)
+def test_thinned_tables_keep_limit_if_best_load_is_heaviest(monkeypatch):
+    monkeypatch.setattr(thinning, "SHOWN", 4)
     found = medians(2, 40, 1)
     for point in found:
         point["output_tokens_per_s_median"] = float(point["concurrency"])
     assert loads(thinning.select(found, ["d0000", "d0001"], whole=False), "d0001") == [1, 40]
 
 
-def test_each_workload_has_its_best_deployments_in_the_plots(monkeypatch):
+def test_thinned_plots_show_best_deployments_of_each_workload(monkeypatch):
     monkeypatch.setattr(thinning, "SERIES", 2)
     found = medians(4, 1, 1, 10_000)
     for number, point in enumerate(found):
@@ -105,12 +105,12 @@ def test_each_workload_has_its_best_deployments_in_the_plots(monkeypatch):
     assert thinning.select(found, ["d0000", "d0001", "d0002", "d0003"], whole=False).series == ["d0001", "d0003"]
 
 
-def test_a_deployment_without_a_figure_is_in_no_plot():
+def test_deployment_without_result_is_in_no_plot():
     found = medians(2, 1, 1)
     assert thinning.select(found, ["d0001"], whole=False).series == ["d0001"]
 
 
-def test_loads_that_no_plotted_deployment_has_have_no_distribution():
+def test_thinned_distributions_hold_only_plotted_deployments():
     items = report_data.sweep()
     items[0] = at_load(items[0], workload="only-plain")
     found = parts.distributions(items)
@@ -121,13 +121,13 @@ def test_loads_that_no_plotted_deployment_has_have_no_distribution():
     assert all(isinstance(item, distributions.Distribution) for item in left)
 
 
-def test_of_many_gaps_the_first_are_listed_and_all_are_counted(monkeypatch):
+def test_first_gaps_are_listed_and_all_counted(monkeypatch):
     monkeypatch.setattr(thinning, "LISTED", 3)
     items = [report_data.invalid(repetition=number, reasons=(_reason(number),), concurrency=1) for number in range(1, 8)]
     data = replace(report_data.demo(), measurements=items, plans={"plain": report_data.plan("plain", tuple(items))})
     html = render(data, bundle="", whole=False)
     assert len(re.findall(r'<article class="gap" id="gap-\d+"', html)) == 3
-    assert re.search(r"5 more gaps", html), "7 measurements, and a deployment that has none"
+    assert re.search(r"5 more gaps", html), "7 measurements and a deployment without any"
     rows = Document(html).cells("verdicts")
     assert [row[2] for row in rows if len(row) == 4] == ["7"] and len([row for row in rows if len(row) == 9]) == 3
 
@@ -135,12 +135,3 @@ def test_of_many_gaps_the_first_are_listed_and_all_are_counted(monkeypatch):
 def _reason(number: int):
     reason = report_data.invalid().reasons[0]
     return reason.model_copy(update={"detail": f"{number} of 32 requests failed."})
-
-
-def test_of_each_load_point_the_most_uneven_repetition_is_shown():
-    items = [report_data.measurement(repetition=number) for number in (1, 2, 3)]
-    balance = [{"record": item, "imbalance": value} for item, value in zip(items, (1.0, 1.5, 1.2), strict=True)]
-    points = views.medians(aggregate(tidy(items)))
-    (row,) = thinning.select(points, ["plain"], whole=False).worst(balance)
-    assert row["record"].load.repetition == 2
-    assert len(thinning.select(points, ["plain"], whole=True).worst(balance)) == 3

@@ -1,4 +1,4 @@
-"""What an archive says of itself is compared with what is in it."""
+"""The crate of an archive is compared with its files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from servemark.archive.crate import CRATE, FORMAT
 
 
 def sealed_with(run, monkeypatch, change) -> verification.Verification:
-    """What is found in an archive whose crate was changed before it was sealed."""
+    """Verify an archive whose crate was changed before sealing."""
     real = contents.describe
 
     def describe(folder, digests):
@@ -48,28 +48,28 @@ def entity(crate, name):
         (lambda crate: crate["@graph"].append({"@id": 7, "@type": "File"}), "TypeError"),
     ],
 )  # fmt: skip
-def test_a_wrong_statement_of_the_crate_is_named(run, monkeypatch, change, named):
+def test_wrong_statement_of_crate_is_named(run, monkeypatch, change, named):
     (line,) = sealed_with(run, monkeypatch, change).wrong
     assert line.startswith(CRATE) and named in line
 
 
-def test_an_archive_that_describes_nothing_is_named(run):
+def test_missing_crate_is_named(run):
     archive.seal(contents.archived_files(run.folder, run.root / "envs"), run.path)
     assert [line.split()[0] for line in wrong(run.path)] == [CRATE]
 
 
-def test_an_archive_of_the_first_format_says_what_is_not_checked(run, monkeypatch):
+def test_first_format_lists_unchecked_files(run, monkeypatch):
     def first(crate):
         del entity(crate, "./")["schemaVersion"]
 
     run.edit("report.html", lambda _: "a page without a block")
-    answer = sealed_with(run, monkeypatch, first)
-    assert answer.wrong == () and answer.sealed_by.format == 1
-    assert [text.partition(" ")[0] for text in answer.not_checked] == ["report.html", "run.json"]
-    assert answer.not_checked[0] in answer.summary()
+    result = sealed_with(run, monkeypatch, first)
+    assert result.wrong == () and result.sealed_by.format == 1
+    assert [text.partition(" ")[0] for text in result.not_checked] == ["report.html", "run.json"]
+    assert result.not_checked[0] in result.summary()
 
 
-def test_an_archive_of_a_later_format_is_not_called_well(run, monkeypatch):
+def test_later_format_is_a_problem(run, monkeypatch):
     def later(crate):
         entity(crate, "./").update(schemaVersion=str(FORMAT + 1))
         entity(crate, "#servemark").update(softwareVersion="9.9")
@@ -79,12 +79,12 @@ def test_an_archive_of_a_later_format_is_not_called_well(run, monkeypatch):
 
 
 @pytest.mark.parametrize("stated", ["two", None, [2]])
-def test_a_format_that_is_no_number_is_named(run, monkeypatch, stated):
+def test_non_numeric_format_is_named(run, monkeypatch, stated):
     (line,) = sealed_with(run, monkeypatch, lambda crate: entity(crate, "./").update(schemaVersion=stated)).wrong
     assert line.startswith(CRATE)
 
 
-def test_a_file_that_was_changed_after_it_was_described_is_named(run, monkeypatch):
+def test_file_changed_after_description_stops_archive(run, monkeypatch):
     real = contents.describe
 
     def describe(folder, digests):

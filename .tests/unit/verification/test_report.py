@@ -1,4 +1,4 @@
-"""The block of data in an archive's report page is compared with what the per-request results give."""
+"""The data block of an archive's report is compared with the per-request results."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import pytest
 
 from builders.archived_run import wrong
 from servemark.archive import crate
-from servemark.report import block, thinning
+from servemark.report import page as report_page
+from servemark.report import thinning
 
 PLAIN = 2
-"""The row of deployment ``plain`` at concurrency 1: ``broken`` comes first, each deployment has two loads."""
+"""Index of the row of ``plain`` at concurrency 1. ``broken`` comes first, and each deployment has two loads."""
 
 
 def point(data, column):
-    """The row of ``plain`` at concurrency 1 in the table of points, and the position of a column."""
+    """Return the row of ``plain`` at concurrency 1 in the table of points, and the position of a column."""
     table = data["points"]
     assert table["rows"][PLAIN][:3] == ["plain", "chat", 1]
     return table["rows"][PLAIN], table["columns"].index(column)
@@ -28,7 +29,7 @@ def set_point(data, column, value):
 
 
 def measured(data, position=4):
-    """The first repetition of ``plain`` at concurrency 1."""
+    """Return the first repetition of ``plain`` at concurrency 1."""
     row = data["measurements"][position]
     assert (row["deployment"], row["concurrency"], row["repetition"]) == ("plain", 1, 1)
     return row
@@ -39,7 +40,7 @@ def set_first(values, value):
 
 
 def bins(data):
-    """The times to the first token at the first load."""
+    """Return the bins of TTFT at the first load."""
     return data["distributions"][0]["ttft"]
 
 
@@ -68,32 +69,32 @@ def bins(data):
         (lambda data: data.update(more=1), "more", "1"),
     ],
 )  # fmt: skip
-def test_a_changed_value_of_the_block_is_named(run, change, path, stated):
+def test_changed_value_of_data_block_is_named(run, change, path, stated):
     run.edit_block(change)
     (line,) = wrong(run.seal())
     assert line.startswith(f"{path}: stated {stated}, recomputed ") and line.endswith(" (report.html)")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, '{"points": {"columns": ["a"], "rows": [[1, 2]]}}'])
-def test_a_block_that_cannot_be_read_is_named(run, text):
-    replaced = re.compile(f'(id="{block.ID}">).*?(</script>)', re.DOTALL)
+def test_unreadable_data_block_is_named(run, text):
+    replaced = re.compile(f'(id="{report_page.BLOCK_ID}">).*?(</script>)', re.DOTALL)
     run.edit("report.html", lambda page: replaced.sub(lambda found: found[1] + text + found[2], page))
     (line,) = wrong(run.seal())
     assert line.startswith("report.html:")
 
 
-def test_a_page_without_a_block_or_with_two_is_named(run):
+def test_report_without_one_data_block_is_named(run):
     page = (run.folder / "report.html").read_text()
-    own = re.search(f'<script [^>]*id="{block.ID}">.*?</script>', page, re.DOTALL)[0]
+    own = re.search(f'<script [^>]*id="{report_page.BLOCK_ID}">.*?</script>', page, re.DOTALL)[0]
     for text, count in (("", 0), (own + own, 2)):
         run.write("report.html", page.replace(own, text))
         (line,) = wrong(run.seal())
         assert line.startswith("report.html") and str(count) in line
 
 
-def test_a_page_that_shows_a_part_is_compared_with_that_part(run, monkeypatch):
+def test_thinned_report_is_compared_with_thinned_data(run, monkeypatch):
     with monkeypatch.context() as patch:
-        for limit in ("WHOLE", "POINTS", "SERIES", "DRAWN"):
+        for limit in ("WHOLE", "SHOWN", "SERIES"):
             patch.setattr(thinning, limit, 1)
         run.report()
         assert wrong(run.seal()) == []
@@ -101,12 +102,12 @@ def test_a_page_that_shows_a_part_is_compared_with_that_part(run, monkeypatch):
         assert wrong(run.seal()) == ["verdicts: VALID: stated 7, recomputed 6 (report.html)"]
 
 
-def test_a_whole_page_of_a_run_that_is_now_thinned_is_well(run, monkeypatch):
+def test_whole_report_is_compared_with_whole_data(run, monkeypatch):
     monkeypatch.setattr(thinning, "WHOLE", 1)
     assert wrong(run.seal()) == []
 
 
-def test_a_name_that_an_older_block_lacks_is_not_checked(run, monkeypatch):
+def test_name_missing_in_older_data_block_is_not_checked(run, monkeypatch):
     monkeypatch.setattr(crate, "__version__", "0.0.9")
     run.edit_block(lambda data: measured(data).pop("ttft_p99_ms"))
     assert wrong(run.seal()) == []
@@ -114,8 +115,8 @@ def test_a_name_that_an_older_block_lacks_is_not_checked(run, monkeypatch):
     assert len(wrong(run.seal())) == 1 and wrong(run.path)[0].startswith("measurements: number of entries:")
 
 
-def test_the_block_is_json_that_anyone_can_read(run):
-    text = re.search(f'id="{block.ID}">(.*?)</script>', (run.folder / "report.html").read_text(), re.DOTALL)[1]
-    data = block.expanded(json.loads(text))
+def test_data_block_is_json(run):
+    text = re.search(f'id="{report_page.BLOCK_ID}">(.*?)</script>', (run.folder / "report.html").read_text(), re.DOTALL)[1]
+    data = report_page.expanded(json.loads(text))
     assert {row["verdict"] for row in data["points"]} == {"VALID", "SUSPECT", "INVALID"}
     assert [row["deployment"] for row in data["measurements"]] == ["broken"] * 4 + ["plain"] * 4 + ["ray-tp2"] * 4

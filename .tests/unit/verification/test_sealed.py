@@ -1,4 +1,4 @@
-"""An archive's files are compared with its manifest, and the archive with the digest beside it."""
+"""Files are compared with the manifest, and the archive with the digest next to it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_changed_missing_and_extra_files_are_named(run):
     ]
 
 
-def test_a_manifest_that_is_missing_or_says_nonsense_is_named(run):
+def test_missing_or_malformed_manifest_is_named(run):
     path = run.seal()
     kept = path.read_bytes()
     assert any(line.startswith(f"{archive.MANIFEST} is missing") for line in wrong(put(path, lambda c: c.pop(archive.MANIFEST))))
@@ -65,7 +65,7 @@ def test_a_manifest_that_is_missing_or_says_nonsense_is_named(run):
     assert found[2].startswith("ro-crate-metadata.json: manifest-sha256.txt")
 
 
-def test_the_digest_beside_the_archive_is_compared(run):
+def test_digest_next_to_archive_is_compared(run):
     path = run.seal()
     beside = path.with_name(path.name + ".sha256")
     beside.write_text(f"{'0' * 64}  {path.name}\n")
@@ -79,13 +79,13 @@ def test_the_digest_beside_the_archive_is_compared(run):
     ("field", "value"),
     [("mode", 0o4755), ("uid", 1000), ("gid", 1000), ("mtime", 1), ("uname", "eve"), ("pax_headers", {"comment": "x"})],
 )
-def test_a_changed_tar_header_is_named(run, field, value):
+def test_changed_tar_header_is_named(run, field, value):
     found = wrong(put(run.seal(), touch=lambda header: setattr(header, field, value)))
     assert any(line.startswith("config.json: ") and ("comment" if field == "pax_headers" else field) in line for line in found), found
     assert len([line for line in found if "tar header" in line]) == len(found)
 
 
-def test_a_folder_in_the_tar_is_named(run):
+def test_folder_in_the_tar_is_named(run):
     def folder(header: tarfile.TarInfo) -> None:
         if header.name.endswith("README.txt"):
             header.type = tarfile.DIRTYPE

@@ -1,4 +1,4 @@
-"""An archive is taken apart without trusting it: each way to do harm has its name, and nothing is left behind."""
+"""Unpacking of untrusted archives: each attack has a reason code, and no temporary file is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from servemark.verification.unpack import Unsafe, unpacked
 
 @pytest.fixture(autouse=True)
 def room(tmp_path, monkeypatch) -> Path:
-    """Where temporary folders are made; empty again after every test."""
+    """Return the folder for temporary folders. It is empty after each test."""
     folder = tmp_path / "room"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -60,7 +60,7 @@ def refused(path: Path) -> str:
     return caught.value.reason
 
 
-def test_plain_files_come_out_in_a_private_folder(tmp_path, room):
+def test_files_are_unpacked_into_private_folder(tmp_path, room):
     long = f"{'d' * 90}/{'e' * 90}/größe {'f' * 90}.txt"
     path = pack(tmp_path, tar_of(GOOD, member("run/empty", b""), member(f"run/{long}", b"u" * 6_000_000)))
     with unpacked(path) as found:
@@ -71,7 +71,7 @@ def test_plain_files_come_out_in_a_private_folder(tmp_path, room):
         assert found.digests["empty"].startswith("e3b0c442")
 
 
-def test_folders_of_an_archive_that_was_packed_again_by_hand_do_no_harm(tmp_path):
+def test_folder_entries_are_accepted(tmp_path):
     folders = [member(name, b"", type=tarfile.DIRTYPE) for name in ("run", "run/a", "run/b")]
     with unpacked(pack(tmp_path, tar_of(*folders, member("run/a/b", b"1"), format=tarfile.GNU_FORMAT))) as found:
         assert list(found.digests) == ["a/b"]
@@ -109,36 +109,36 @@ def test_folders_of_an_archive_that_was_packed_again_by_hand_do_no_harm(tmp_path
         ("archive_damaged", [member("run", b"", type=tarfile.DIRTYPE)]),
     ],
 )  # fmt: skip
-def test_each_harm_is_refused_by_name(tmp_path, reason, members):
+def test_unsafe_archive_is_refused_with_reason(tmp_path, reason, members):
     assert refused(pack(tmp_path, tar_of(*members))) == reason
     assert not (tmp_path.parent / "evil").exists() and not Path("/etc/evil").exists()
 
 
-def test_a_link_is_named_with_what_it_is(tmp_path):
+def test_name_of_link_is_escaped_in_message(tmp_path):
     path = pack(tmp_path, tar_of(member("run/b\x1b", b"", type=tarfile.SYMTYPE, linkname="/")))
-    with pytest.raises(Unsafe, match=r"symbolic.*'run/b\\x1b'"):
+    with pytest.raises(Unsafe, match=r"'run/b\\x1b'"):
         with unpacked(path):
             pass
 
 
-def test_a_sparse_file_that_claims_more_than_it_holds_is_refused(tmp_path):
+def test_sparse_file_is_refused(tmp_path):
     headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(1 << 40)}
     content = b"1\n0\n1\n".ljust(512, b"\0") + b"x"
     assert refused(pack(tmp_path, tar_of(member("run/b", content, pax_headers=headers)))) == "unsafe_member"
 
 
-def test_an_extended_header_is_not_read_into_memory_whatever_its_size(tmp_path):
+def test_large_extended_header_is_refused(tmp_path):
     big = member("run/b", pax_headers={"comment": "x" * (1 << 20)})
     assert refused(pack(tmp_path, tar_of(big))) == "archive_damaged"
 
 
-def test_what_unpacks_to_far_more_than_it_is_is_given_up_early(tmp_path, room):
+def test_high_compression_ratio_is_refused(tmp_path, room):
     path = pack(tmp_path, tar_of(GOOD, member("run/zeros", bytes(96 << 20))))
     assert path.stat().st_size < 64 << 10
     assert refused(path) == "too_large"
 
 
-def test_a_short_repetitive_file_is_no_bomb(tmp_path):
+def test_short_repetitive_file_is_accepted(tmp_path):
     with unpacked(pack(tmp_path, tar_of(member("run/log", b"waiting\n" * 1_000_000)))) as found:
         assert list(found.digests) == ["log"]
 
@@ -150,13 +150,13 @@ def test_size_and_number_of_files_are_bounded(tmp_path, monkeypatch, bound):
     assert refused(path) == "too_large"
 
 
-def test_folders_count_too(tmp_path, monkeypatch):
+def test_number_of_folders_is_bounded(tmp_path, monkeypatch):
     folders = [member(f"run/{number}", b"", type=tarfile.DIRTYPE) for number in range(100)]
     monkeypatch.setattr(unpack, "MAX_FILES", 99)
     assert refused(pack(tmp_path, tar_of(*folders, GOOD))) == "too_large"
 
 
-def test_the_bounds_leave_room_for_the_largest_runs_and_none_for_a_bomb():
+def test_bounds_allow_largest_runs():
     points = 200 * 50
     assert points * 1_000_000 < unpack.MAX_BYTES and points * 4 < unpack.MAX_FILES
     # zstd at its best: 128 KiB for a block of 4 bytes.
@@ -164,7 +164,7 @@ def test_the_bounds_leave_room_for_the_largest_runs_and_none_for_a_bomb():
 
 
 @pytest.mark.parametrize("kept", [3, 5, 100, 0.5, 0.99, -1])
-def test_a_truncated_archive_is_refused(tmp_path, kept):
+def test_truncated_archive_is_refused(tmp_path, kept):
     path = pack(tmp_path, tar_of(GOOD, member("run/b", os.urandom(300_000))))
     whole = path.read_bytes()
     end = int(kept * len(whole)) if isinstance(kept, float) else kept
@@ -172,12 +172,12 @@ def test_a_truncated_archive_is_refused(tmp_path, kept):
     assert refused(path) == ("not_an_archive" if kept == 3 else "archive_truncated")
 
 
-def test_a_tar_that_was_cut_before_it_was_compressed_is_refused(tmp_path):
+def test_tar_truncated_before_compression_is_refused(tmp_path):
     tar = tar_of(GOOD, member("run/b", os.urandom(300_000)))
     assert refused(pack(tmp_path, tar[:100_000])) == "archive_damaged"
 
 
-def test_a_flipped_bit_is_found(tmp_path):
+def test_flipped_bit_is_refused(tmp_path):
     path = pack(tmp_path, tar_of(GOOD, member("run/b", os.urandom(300_000))))
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -185,7 +185,7 @@ def test_a_flipped_bit_is_found(tmp_path):
     assert refused(path) == "archive_damaged"
 
 
-def test_nothing_may_hide_after_the_end_or_behind_a_broken_header(tmp_path):
+def test_data_after_end_or_damaged_header_is_refused(tmp_path):
     tar = tar_of(GOOD)
     hidden = tar_of(member("run/hidden"))
     assert refused(pack(tmp_path, tar + hidden)) == "archive_damaged"
@@ -201,13 +201,13 @@ def test_nothing_may_hide_after_the_end_or_behind_a_broken_header(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x1f\x8b\x08", b"hello"])
-def test_what_is_no_archive_is_told_so(tmp_path, content):
+def test_other_file_is_not_an_archive(tmp_path, content):
     path = tmp_path / "run.tar.zst"
     path.write_bytes(content)
     assert refused(path) == "not_an_archive"
 
 
-def test_no_room_is_told_with_the_way_out(tmp_path, monkeypatch):
+def test_full_disk_is_reported_with_tmpdir(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "open", _fails_to_write(Path.open))
     with pytest.raises(Unsafe, match="No space") as caught:
         with unpacked(pack(tmp_path, tar_of(GOOD))):
@@ -225,25 +225,25 @@ def _fails_to_write(real):
 
 
 @pytest.mark.parametrize("command", ["verify", "show"])
-def test_both_commands_refuse_with_exit_code_1_and_a_missing_file_with_2(tmp_path, capsys, command):
+def test_unsafe_archive_exits_1_and_missing_file_2(tmp_path, capsys, command):
     assert cli.main([command, str(pack(tmp_path, tar_of(member("../evil"))))]) == 1
-    said = capsys.readouterr().err
-    assert "'../evil'" in said and "Traceback" not in said
+    printed = capsys.readouterr().err
+    assert "'../evil'" in printed and "Traceback" not in printed
     assert cli.main([command, str(tmp_path / "nothing.tar.zst")]) == 2
     assert cli.main([command, str(tmp_path / "room")]) == 2
-    said = capsys.readouterr().err
-    assert "nothing.tar.zst" in said and "results/RUN" in said
+    printed = capsys.readouterr().err
+    assert "nothing.tar.zst" in printed and "results/RUN" in printed
 
 
 @pytest.mark.parametrize("command", ["verify", "show"])
-def test_a_pipe_is_refused_as_a_pipe_and_not_read(tmp_path, capsys, command):
+def test_pipe_is_refused(tmp_path, capsys, command):
     os.mkfifo(tmp_path / "demo.tar.zst")
     assert cli.main([command, str(tmp_path / "demo.tar.zst")]) == 2
     words = capsys.readouterr().err
     assert "pipe" in words
 
 
-def test_an_extended_header_with_an_owner_is_refused(tmp_path):
+def test_extended_header_with_an_owner_is_refused(tmp_path):
     name = f"run/{'n' * 150}"
     plain = bytearray(tar_of(member(name)))
     header = tarfile.TarInfo.frombuf(bytes(plain[:512]), "utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Every figure that an archive states is recomputed from its per-request results, and each that differs is named."""
+"""All results of an archive are recomputed from its per-request results, and each difference is named."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from servemark.verification.stated import same
 from servemark.verification.unpack import unpacked
 
 
-def test_an_untouched_archive_is_well_and_says_what_was_looked_at(run, capsys):
+def test_unchanged_archive_has_no_problem(run, capsys):
     path = run.seal()
-    answer = verification.verify(path)
-    assert answer.wrong == ()
+    result = verification.verify(path)
+    assert result.wrong == ()
     with unpacked(path) as found:
         identity = found.digests[archive.MANIFEST]
-    assert (answer.run, answer.identity, answer.measurements) == ("demo", identity, 12)
+    assert (result.run, result.identity, result.measurements) == ("demo", identity, 12)
     # 3 throughputs, 24 latencies, 4 counts of samples, duration, 2 sums and 2 counts of requests; failed points have the last two.
-    assert answer.figures == 8 * (3 + 24 + 4 + 1 + 2 + 2) + 4 * 2
+    assert result.figures == 8 * (3 + 24 + 4 + 1 + 2 + 2) + 4 * 2
     verdicts = {item.verdict for item in run.measurements()}
-    assert verdicts == {"VALID", "SUSPECT", "INVALID"}, "each kind was looked at"
+    assert verdicts == {"VALID", "SUSPECT", "INVALID"}, "the run has each verdict"
     assert cli.main(["verify", str(path)]) == 0
-    said = capsys.readouterr()
-    assert "all well" in said.out and identity in said.out and said.err == ""
+    printed = capsys.readouterr()
+    assert "all well" in printed.out and identity in printed.out and printed.err == ""
 
 
-def test_a_changed_latency_is_named_wherever_its_figures_are_stated(run, capsys):
+def test_changed_latency_is_named_with_every_file(run, capsys):
     def slower(raw: dict[str, Any]) -> None:
         raw["latencies"][3] += 0.001
 
@@ -52,14 +52,14 @@ def test_a_changed_latency_is_named_wherever_its_figures_are_stated(run, capsys)
     assert any(line.startswith("plain chat-c1-r1: raw_sha256:") for line in found)
     assert any(line.startswith("curves: panel-0: e2el: plain 1 1: mean:") for line in found)
     assert any(line.startswith("points: plain chat 1: e2el_p50_ms_median:") for line in found)
-    assert all("plain " in line for line in found), "nothing else is accused"
+    assert all("plain " in line for line in found), "no other value is named"
     assert not any("ttft" in line for line in found)
     assert cli.main(["verify", str(path)]) == 1
-    said = capsys.readouterr().err
-    assert mean in said and "Traceback" not in said
+    printed = capsys.readouterr().err
+    assert mean in printed and "Traceback" not in printed
 
 
-def test_a_changed_time_that_no_client_could_have_seen_changes_the_verdict_and_the_figures(run):
+def test_impossible_time_changes_verdict_and_results(run):
     def faster(raw: dict[str, Any]) -> None:
         raw["ttfts"][0] *= 10
 
@@ -70,8 +70,8 @@ def test_a_changed_time_that_no_client_could_have_seen_changes_the_verdict_and_t
     assert any("ttft_max_ms: stated" in line for line in found)
 
 
-def test_the_share_of_each_client_process_is_recomputed_from_the_file_alone(run):
-    """Two processes that wrote one file: well as it is, and no longer when one of them says something else of its requests."""
+def test_results_of_each_client_process_are_recomputed(run):
+    """Two client processes wrote one file. A changed total of one process is named."""
     path = run.folder / run.raw("plain", "chat-c1-r1")
     parts = [(json.loads(path.read_text()), read_raw(path))] * 2
     plan = run.folder / "deployments" / "plain" / "plan.json"
@@ -90,7 +90,7 @@ def test_the_share_of_each_client_process_is_recomputed_from_the_file_alone(run)
     assert any("client_disagrees" in line and "process 2" in line for line in found)
 
 
-def test_figures_of_the_client_alone_are_compared_by_the_verdict(run):
+def test_changed_total_of_client_changes_verdict(run):
     run.edit_json(run.raw("plain", "chat-c1-r1"), lambda raw: raw.update(mean_ttft_ms=1.0))
     found = wrong(run.seal())
     assert any("client_disagrees" in line and "mean_ttft_ms" in line for line in found)
@@ -100,7 +100,7 @@ def test_figures_of_the_client_alone_are_compared_by_the_verdict(run):
     ("text", "reason"),
     [("", "raw_empty"), ("{}", "raw_missing"), ("[1", "raw_broken"), ('{"a": NaN}', "non_finite"), ("[" * 9999, "raw_broken")],
 )  # fmt: skip
-def test_a_point_whose_results_are_gone_has_no_figure_to_state(run, text, reason):
+def test_point_without_results_is_named(run, text, reason):
     run.edit(run.raw("plain", "chat-c2-r1"), lambda _: text)
     found = wrong(run.seal())
     assert any(f"stated SUSPECT (too_short), recomputed INVALID ({reason}:" in line for line in found)
@@ -114,7 +114,7 @@ def test_thresholds_are_those_of_the_run(run):
     assert all("recomputed VALID" in line for line in found)
 
 
-def test_a_changed_record_is_named_though_table_and_page_are_right(run):
+def test_changed_record_is_named_with_unchanged_table(run):
     def better(record: dict[str, Any]) -> None:
         record["ttft_ms"]["p99"] -= 1
 
@@ -123,7 +123,7 @@ def test_a_changed_record_is_named_though_table_and_page_are_right(run):
     assert line.startswith("plain chat-c1-r1: ttft_p99_ms: stated ") and line.endswith(" (record)")
 
 
-def test_an_accepted_record_without_results_is_named(run):
+def test_accepted_record_without_results_is_named(run):
     def accepted(record: dict[str, Any]) -> None:
         record.update(verdict="VALID", reasons=[], failure=None)
 
@@ -132,7 +132,7 @@ def test_an_accepted_record_without_results_is_named(run):
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_changed_cell_a_missing_row_and_a_missing_column_of_a_table_are_named(run, kind):
+def test_changed_cell_missing_row_and_column_are_named(run, kind):
     frame = table.tidy(run.measurements())
     assert frame["point"][4] == "chat-c1-r1" and frame["deployment"][4] == "plain"
     changed, name = frame.copy(), f"measurements.{kind}"
@@ -153,22 +153,22 @@ def test_a_changed_cell_a_missing_row_and_a_missing_column_of_a_table_are_named(
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_column_that_an_older_archive_lacks_is_not_checked_and_other_columns_are(run, monkeypatch, kind):
+def test_column_missing_in_older_archive_is_not_checked(run, monkeypatch, kind):
     frame = table.tidy(run.measurements())
     write, name = getattr(table, f"write_{kind}"), f"measurements.{kind}"
     write(frame.drop(columns=["balancing", "routing"]), run.folder / name)
-    assert len(wrong(run.seal())) == 24, "sealed by this version, which writes the columns"
+    assert len(wrong(run.seal())) == 24, "this version writes these columns"
     monkeypatch.setattr(crate, "__version__", "0.0.9")
-    answer = verification.verify(run.seal())
-    assert answer.wrong == () and answer.sealed_by.servemark == "0.0.9"
-    assert [text.partition(" ")[0] for text in answer.not_checked] == [name, name]
-    assert "balancing" in answer.not_checked[0] and "routing" in answer.not_checked[1]
+    result = verification.verify(run.seal())
+    assert result.wrong == () and result.sealed_by.servemark == "0.0.9"
+    assert [text.partition(" ")[0] for text in result.not_checked] == [name, name]
+    assert "balancing" in result.not_checked[0] and "routing" in result.not_checked[1]
     frame.loc[4, "balancing"] = "router"
     write(frame.drop(columns="routing"), run.folder / name)
     assert wrong(run.seal()) == [f"plain chat-c1-r1: balancing: stated router, recomputed server ({name})"]
 
 
-def test_a_row_too_many_and_one_twice_are_named(run):
+def test_extra_and_repeated_rows_are_named(run):
     lines = (run.folder / "measurements.csv").read_text().splitlines()
     more = [*lines, lines[5], lines[5].replace("chat-c1-r1", "chat-c9-r1")]
     run.write("measurements.csv", "\n".join(more) + "\n")
@@ -180,12 +180,12 @@ def test_a_row_too_many_and_one_twice_are_named(run):
 
 @pytest.mark.parametrize("text", ["", '"', "\x00", "PAR1"])
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_table_that_is_no_table_is_named(run, kind, text):
+def test_unreadable_table_is_named(run, kind, text):
     run.write(f"measurements.{kind}", text)
     assert any(f"measurements.{kind}" in line for line in wrong(run.seal()))
 
 
-def test_jobs_of_the_scheduler_are_part_of_the_table(run):
+def test_missing_job_in_table_is_named(run):
     job = JobAccount(job_id="7", state="COMPLETED", attempts=(archived_run.attempt("plain"),))
     account = Accounting(deployment="plain", scheduler="slurm", jobs=(job,))
     account.write(run.folder / "deployments" / "plain" / "accounting.json")
@@ -211,30 +211,30 @@ def test_jobs_of_the_scheduler_are_part_of_the_table(run):
         ("deployments/plain/startup.json", "{}", "deployments/plain/startup.json"),
     ],
 )  # fmt: skip
-def test_a_record_that_cannot_be_read_is_named_and_ends_nothing(run, name, text, said):
+def test_unreadable_record_is_named(run, name, text, said):
     run.edit(name, lambda _: text)
     found = wrong(run.seal())
     assert any(said in line for line in found), found
-    assert not any("servemark-archive-" in line for line in found), "no line names the temporary folder"
+    assert not any("servemark-archive-" in line for line in found), "no line contains the temporary folder"
 
 
-def test_a_value_that_is_nested_too_deeply_is_named(run):
+def test_deeply_nested_value_is_named(run):
     run.edit_block(lambda data: data["verdicts"].update(VALID=json.loads("[" * 900 + "]" * 900)))
     assert wrong(run.seal()) == ["verdicts: VALID: stated 1 entries, recomputed 6 (report.html)"]
 
 
-def test_a_record_of_another_point_is_named(run):
+def test_record_of_another_point_is_named(run):
     text = (run.folder / run.record("plain", "chat-c1-r1")).read_text()
     run.edit(run.record("plain", "chat-c1-r2"), lambda _: text)
     assert any("plain/chat-c1-r1" in line and "chat-c1-r2.json" in line for line in wrong(run.seal()))
 
 
-def test_a_planned_point_without_a_record_is_named(run):
+def test_planned_point_without_a_record_is_named(run):
     (run.folder / run.record("plain", "chat-c1-r2")).unlink()
     assert any(line.startswith("plain/chat-c1-r2:") for line in wrong(run.seal()))
 
 
-def test_records_that_fit_their_types_and_no_table_are_named(run):
+def test_valid_record_without_topology_is_named(run):
     def odd(record: dict[str, Any]) -> None:
         record["key_parts"]["deployment"] = ["no mapping"]
 
@@ -242,10 +242,10 @@ def test_records_that_fit_their_types_and_no_table_are_named(run):
     run.edit_json(run.record("plain", "chat-c2-r1"), lambda record: record["ttft_ms"].update(p50=1.0))
     found = wrong(run.seal())
     assert any("chat-c1-r1.json: " in line and "topology" in line for line in found)
-    assert any("chat-c2-r1: ttft_p50_ms: stated 1," in line for line in found), "the others are looked at all the same"
+    assert any("chat-c2-r1: ttft_p50_ms: stated 1," in line for line in found), "other records are still compared"
 
 
-def test_a_page_that_cannot_be_made_again_hides_nothing_else(run):
+def test_report_that_cannot_be_made_hides_no_other_problem(run):
     run.edit_json("deployments/plain/startup.json", lambda startup: startup.update(seconds_to_health=float("nan")))
     run.edit_json(run.record("plain", "chat-c2-r1"), lambda record: record["ttft_ms"].update(p50=1.0))
     found = wrong(run.seal())
@@ -261,7 +261,7 @@ def test_a_page_that_cannot_be_made_again_hides_nothing_else(run):
         (None, {"hung": "no token for 60 s", "client_exit_code": None}, {"server_hung", "client_failed"}),
     ],
 )  # fmt: skip
-def test_an_invalid_point_is_judged_again_with_what_was_seen_of_server_and_client(run, raw, facts, codes):
+def test_invalid_point_is_judged_with_recorded_facts(run, raw, facts, codes):
     if raw:
         run.edit(run.raw("plain", "chat-c1-r1"), lambda _: raw)
     run.judge("plain", "chat-c1-r1", ServerFacts(**{"same_process": True} | facts))
@@ -272,7 +272,7 @@ def test_an_invalid_point_is_judged_again_with_what_was_seen_of_server_and_clien
     assert any("plain chat-c1-r1: verdict: stated VALID" in line for line in wrong(run.seal()))
 
 
-def test_a_suspension_by_slurms_record_is_taken_over_and_a_silence_is_found_again(run):
+def test_recorded_suspension_is_kept_and_silence_is_found(run):
     run.judge("plain", "chat-c1-r1", ServerFacts(same_process=True, client_exit_code=0, interrupted="Slurm suspended job 7."))
     record = next(item for item in run.measurements() if (item.deployment, item.load.name) == ("plain", "chat-c1-r1"))
     assert "interrupted" in {reason.code for reason in record.reasons} and record.verdict == "SUSPECT"
@@ -293,7 +293,7 @@ def test_a_suspension_by_slurms_record_is_taken_over_and_a_silence_is_found_agai
     assert any("interrupted" in line for line in wrong(run.seal()))
 
 
-def test_a_rejected_attempt_and_an_earlier_configuration_change_nothing(run):
+def test_rejected_and_earlier_points_are_ignored(run):
     record = json.loads((run.folder / run.record("plain", "chat-c1-r1")).read_text())
     run.write("rejected/plain/chat-c1-r1.1.json", json.dumps(record | {"verdict": "INVALID"}))
     run.write("deployments/plain/points/chat-c9-r1.json", json.dumps(record | {"point": "chat-c9-r1"}))
@@ -311,5 +311,5 @@ def test_a_rejected_attempt_and_an_earlier_configuration_change_nothing(run):
         (float("nan"), 1.0, False), (10**400, 1.0, False),
     ],
 )  # fmt: skip
-def test_when_two_values_are_one_figure(stated, recomputed, equal):
+def test_same_compares_with_tolerance(stated, recomputed, equal):
     assert same(stated, recomputed) is equal

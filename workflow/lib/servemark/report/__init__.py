@@ -1,1 +1,1 @@
-"""What a reader gets: the tidy table (CSV, Parquet, terminal) and the self-contained HTML page."""
+"""Make the results for readers: the tidy table (CSV, Parquet, terminal) and the HTML report."""

@@ -1,23 +1,19 @@
-"""The page's plots: Vega-Lite specifications from ``templates/report/plots.yaml``, and the JavaScript bundle that draws them.
+"""Make the Vega-Lite specifications of the plots from ``templates/report/plots.yaml``, and the script that draws them.
 
-The bundle is compiled for evaluation by Vega's expression interpreter, so the page needs no ``unsafe-eval``
-(https://vega.github.io/vega/usage/interpreter/). Colours come from the page's style sheet when a plot is drawn.
+The script uses Vega's expression interpreter, so the report needs no ``unsafe-eval`` (https://vega.github.io/vega/usage/interpreter/).
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
 import vl_convert
 import yaml
 
-from servemark.records import write_atomically
 from servemark.report import formatting
 from servemark.report.columns import THROUGHPUT
 
@@ -26,18 +22,18 @@ PERCENTILES = ("p50", "p95", "p99", "mean")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 COLOURS = 8
-"""How many series colours the style sheet has (``--series-1`` ...); shapes and dashes keep later series apart."""
+"""Series colours in the style sheet (``--series-1`` ...). Shapes and dashes distinguish more series."""
 
 PER_DEVICE = "output_tokens_per_s_per_device"
-"""A throughput to choose in the plot, next to the table's own, where deployments differ in their number of devices."""
+"""A choice of the throughput plot, offered if deployments have different numbers of devices."""
 THROUGHPUTS = {column.name: column.label for column in THROUGHPUT.columns}
 _LOG_FROM = 8
-"""Loads that differ by this factor or more get a logarithmic axis: sweeps double from point to point."""
+"""The axis is logarithmic if the highest load is at least this many times the lowest."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """The plots that share one horizontal axis, each with its rows: a workload by concurrency, or by offered request rate."""
+    """The plots of one workload by concurrency or by request rate, which share one horizontal axis, and their rows."""
 
     id: str
     label: str
@@ -46,25 +42,13 @@ class Panel:
 
 
 @cache
-def bundle(cache_folder: Path | None = None) -> str:
-    """Return Vega, Vega-Lite and vega-embed as one script that sets ``window.vegaEmbed`` and requests nothing.
-
-    Args:
-        cache_folder: keeps the script for the next report, because making it takes a second.
-    """
-    kept = cache_folder and cache_folder / f"vega-{version('vl-convert-python')}.js"
-    if kept and kept.exists():
-        return kept.read_bytes().decode()
-    script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
-    if kept:
-        # The page needs the script, not the copy.
-        with contextlib.suppress(OSError):
-            write_atomically(kept, script)
-    return script
+def bundle() -> str:
+    """Return Vega, Vega-Lite and vega-embed as one script that sets ``window.vegaEmbed`` and sends no request. Takes a second."""
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def plot(name: str, **parts: Any) -> dict[str, Any]:
-    """Return a specification of ``plots.yaml`` without data, with ``parts`` in place of its texts that begin with ``$``."""
+    """Return a specification of ``plots.yaml`` without data. ``parts`` replaces the texts that begin with ``$``."""
     return cast("dict[str, Any]", _filled(_plots()[name], parts))
 
 
@@ -82,7 +66,7 @@ def _filled(node: Any, parts: Mapping[str, Any]) -> Any:
 
 
 def series(names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the colour (1 to ``COLOURS``), shape and dash of each deployment: the same in every plot and in the legend."""
+    """Return the colour (1 to ``COLOURS``), shape and dash of each deployment, for all plots and the legend."""
     return [
         {"name": name, "index": at, "colour": at % COLOURS + 1, "shape": SHAPES[at % len(SHAPES)], "dash": DASHES[at % len(DASHES)]}
         for at, name in enumerate(names)
@@ -90,17 +74,20 @@ def series(names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def looks(names: Sequence[str]) -> dict[str, Any]:
-    """Return the parts of a plot that tell deployments apart."""
+    """Return the parts of a plot that distinguish deployments."""
     found = series(names)
     dashes, shapes = [look["dash"] for look in found], [look["shape"] for look in found]
     return {"by": "deployment", "names": list(names), "dashes": dashes, "shapes": shapes}
 
 
 def panels(rows: Sequence[Mapping[str, Any]], names: Sequence[str], throughputs: Sequence[str] = tuple(THROUGHPUTS)) -> list[Panel]:
-    """Group accepted rows of the tidy table that can share an axis, and plot each group.
+    """Return one panel for each group of accepted rows of the tidy table that can share an axis.
 
-    Points without concurrency and without rate have no place on an axis; the tables still show them. ``names`` are the deployments of
-    the legend, in the order that gives each its look; ``throughputs`` the columns that the throughput plot can show.
+    A load point without concurrency and without request rate is only in the tables.
+
+    Args:
+        names: the deployments of the legend, in its order.
+        throughputs: the columns from which the throughput plot lets the reader choose.
     """
     groups: dict[tuple[str, bool, int | None], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -115,9 +102,9 @@ def panels(rows: Sequence[Mapping[str, Any]], names: Sequence[str], throughputs:
 
 
 def throughputs(rows: Sequence[Mapping[str, Any]], accelerator: str) -> dict[str, str]:
-    """Return what the throughput plot can show: column -> title.
+    """Return the choices of the throughput plot: column -> title.
 
-    Per device only where accepted rows differ in devices, and these are GPUs: ranks on a CPU share it.
+    Throughput per device is a choice if accepted rows have different numbers of GPUs.
     """
     devices = {row["devices"] for row in rows if row["verdict"] != "INVALID"}
     if accelerator == "cpu" or len(devices) < 2 or None in devices:
@@ -128,7 +115,7 @@ def throughputs(rows: Sequence[Mapping[str, Any]], accelerator: str) -> dict[str
 def _curves(
     rows: Sequence[Mapping[str, Any]], names: Sequence[str], by_rate: bool, throughputs: Sequence[str]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[dict[str, Any]]]]:
-    """Return the throughput plot and one of each latency, against the load, and the rows of each."""
+    """Return the plots of throughput and of each latency against the load, and the rows of each."""
     across = "request_rate_per_s" if by_rate else "concurrency"
     shared = {
         **looks(names),
@@ -151,7 +138,7 @@ def _curves(
             choice=next(iter(choices)),
             height=300 if throughput else 210,
             value_title=f"{title} ({unit})",
-            description=f"{title} against {against}, one line a deployment. The table of medians holds the same numbers.",
+            description=f"{title} against {against}, one line per deployment. The table of medians contains the same numbers.",
         )
         values[metric] = [
             {name: row[name] for name in ("deployment", "repetition", "verdict")}
@@ -163,8 +150,8 @@ def _curves(
 
 
 def _per_device(row: Mapping[str, Any]) -> float | None:
-    figure, devices = row["output_tokens_per_s"], row["devices"]
-    return figure / devices if figure is not None and devices else None
+    output, devices = row["output_tokens_per_s"], row["devices"]
+    return output / devices if output is not None and devices else None
 
 
 def _load_axis(loads: Sequence[float]) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""The columns of all tables of measurements: CSV and Parquet have all of them, the terminal and the report some.
-
-A new column is one entry of ``COLUMNS``.
-"""
+"""Define the columns of all tables of measurements. CSV and Parquet have all of them, terminal and report some."""
 
 from __future__ import annotations
 
@@ -24,14 +21,14 @@ STATISTICS = {
 _LATENCIES = {
     "ttft": "time to first token",
     "tpot": "mean time per output token after the first, of each request",
-    "itl": "time between two chunks of a stream",
+    "itl": "time between two chunks of a response stream",
     "e2el": "time from the start of a request to its last token",
 }
 
 
 @dataclass(frozen=True)
 class Row:
-    """A measurement, the topology in its ledger key (None where the key holds none) and the scheduler's job that it ran in."""
+    """A measurement, the topology in its ledger key (or None), and its Slurm job."""
 
     item: Measurement
     shape: Topology | None
@@ -39,13 +36,13 @@ class Row:
 
     @property
     def load(self) -> LoadPoint:
-        """Return the load point of the measurement."""
+        """Return the measurement's load point."""
         return self.item.load
 
 
 @dataclass(frozen=True)
 class Group:
-    """Columns that stand under one heading in the report's table of medians."""
+    """Columns under one heading in the report's table of medians."""
 
     label: str
     title: str = ""
@@ -62,12 +59,12 @@ class Column:
     """One column.
 
     Attributes:
-        meaning: what it holds, for docs/reference/columns.md.
-        figure: a measured value, which INVALID measurements do not have.
-        label, unit: full heading in the report. Figures with a label are summarised over the repetitions of a load point.
-        group, heading: the report's table of medians has the column under ``heading`` in this group; such a figure has a label.
-        verdicts: the report's table of verdicts has it.
-        terminal: heading in the terminal, whose table has the columns with one.
+        meaning: description for docs/reference/columns.md.
+        figure: the column is a result, so it is empty for INVALID measurements.
+        label, unit: full heading in the report. Results with a label have median and range over the repetitions of a load point.
+        group, heading: group and heading in the report's table of medians.
+        verdicts: whether the report's table of verdicts has the column.
+        terminal: heading in the terminal's table; empty if that table lacks the column.
     """
 
     name: str
@@ -83,7 +80,7 @@ class Column:
     terminal: str = ""
 
     def value(self, row: Row) -> Any:
-        """Return the value of one measurement; None for every figure of an INVALID one, whatever its record holds."""
+        """Return the value of one measurement. Every result of an INVALID one is None."""
         return None if self.figure and row.item.verdict == "INVALID" else self.read(row)
 
 
@@ -92,17 +89,17 @@ LATENCIES = {metric: Group(metric.upper(), title, "ms") for metric, title in for
 
 
 def topology(item: Measurement) -> Topology | None:
-    """Return the topology in a measurement's ledger key; None where the key holds none.
+    """Return the topology in a measurement's ledger key, or None.
 
     Raises:
-        ValueError, TypeError, AttributeError: what stands there is no topology.
+        ValueError, TypeError, AttributeError: the ledger key contains something else.
     """
     parts = item.key_parts.get("deployment", {}).get("topology")
     return Topology.model_validate(parts) if parts else None
 
 
 def replicas(item: Measurement) -> dict[str, int]:
-    """Return the requests of each replica, r2 before r10; none where there is only one replica."""
+    """Return the requests of each replica, r2 before r10; empty for one replica."""
     counts = item.replica_requests if len(item.replica_requests) > 1 else {}
     return dict(sorted(counts.items(), key=lambda pair: (len(pair[0]), pair[0])))
 
@@ -129,38 +126,38 @@ COLUMNS: tuple[Column, ...] = (
     Column("deployment", "name of the deployment", _TEXT, lambda row: row.item.deployment),
     Column("workload", "name of the workload", _TEXT, lambda row: row.load.workload),
     Column("point", "name of the load point", _TEXT, lambda row: row.load.name),
-    _of_topology("nodes", "nodes of the servers", _WHOLE),
+    _of_topology("nodes", "number of nodes of the servers", _WHOLE),
     Column("devices", "ranks over all nodes and replicas", _WHOLE, lambda row: row.shape and row.shape.world_size),
     _of_topology("tensor_parallel", "ranks that share every layer", _WHOLE),
     _of_topology("pipeline_parallel", "ranks that each hold some layers", _WHOLE),
     _of_topology("data_parallel", "engines of one server", _WHOLE),
     _of_topology("replicas", "servers behind one address", _WHOLE),
-    _of_topology("balancing", "what spreads requests over the engines of a server: `server` or `router`", _TEXT),
-    Column("routing", "how the router chooses; empty without a router",
+    _of_topology("balancing", "process that distributes requests over the engines of a server: `server` or `router`", _TEXT),
+    Column("routing", "policy of the router; empty without a router",
            _TEXT, lambda row: row.shape.routing if row.shape and row.shape.routed else None),
-    _of_topology("executor", "what starts the ranks: `single`, `mp` or `ray`", _TEXT),
-    _of_topology("client", "node of the client: `head`, or `own`", _TEXT),
-    Column("concurrency", "most requests in flight; empty where only a rate limits them", _WHOLE, lambda row: row.load.concurrency),
-    Column("request_rate_per_s", "requests per second that were asked for; empty without a rate",
+    _of_topology("executor", "executor of the ranks: `single`, `mp` or `ray`", _TEXT),
+    _of_topology("client", "node of the client: `head` or `own`", _TEXT),
+    Column("concurrency", "maximum of in-flight requests; empty if only a rate limits them", _WHOLE, lambda row: row.load.concurrency),
+    Column("request_rate_per_s", "requests per second that the client sends; empty without a request rate",
            _NUMBER, lambda row: row.load.request_rate),
     Column("repetition", "number of the repetition, from 1", _WHOLE, lambda row: row.load.repetition),
     Column("seed", "seed of the prompts", _WHOLE, lambda row: row.load.seed),
-    Column("input_tokens", "tokens of each prompt, without a prefix that all prompts share",
+    Column("input_tokens", "tokens of each prompt, without a shared prefix",
            _WHOLE, lambda row: row.load.prompts.input_tokens),
     Column("output_tokens", "output tokens of each request", _WHOLE, lambda row: row.load.prompts.output_tokens),
-    Column("clients", "processes of the client", _WHOLE, lambda row: row.load.clients),
-    Column("ask", "target of the requests: `endpoint`, or `replica` past the router", _TEXT, lambda row: row.load.ask),
+    Column("clients", "number of client processes", _WHOLE, lambda row: row.load.clients),
+    Column("ask", "target of the requests: `endpoint`, or `replica` without the router", _TEXT, lambda row: row.load.ask),
     Column("verdict", "VALID, SUSPECT or INVALID", _TEXT, lambda row: row.item.verdict),
     Column("reasons", "codes of the [reasons](reasons.md), separated by spaces",
            _TEXT, lambda row: " ".join(reason.code for reason in row.item.reasons) or None),
-    Column("failure", "code of the failure that left the point without a measurement",
+    Column("failure", "code of the failure because of which the point was not measured",
            _TEXT, lambda row: row.item.failure and row.item.failure.reason),
     Column("requests_asked", "requests of the load point", _WHOLE, lambda row: row.load.requests),
     Column("requests_completed", "requests that completed", _WHOLE, lambda row: row.item.completed),
     Column("requests_failed", "requests that failed", _WHOLE, lambda row: row.item.failed),
-    Column("duration_s", "length of the measurement; [how it is taken](../explanation/numbers.md#from-requests-to-results)",
+    Column("duration_s", "duration of the measurement; see [numbers](../explanation/numbers.md#from-requests-to-results)",
            _NUMBER, lambda row: row.item.duration_s, figure=True),
-    Column("total_input_tokens", "input tokens of all completed requests, with a shared prefix",
+    Column("total_input_tokens", "input tokens of all completed requests, including a shared prefix",
            _WHOLE, lambda row: row.item.total_input_tokens, figure=True),
     Column("total_output_tokens", "output tokens of all completed requests", _WHOLE, lambda row: row.item.total_output_tokens, figure=True),
     Column("output_tokens_per_s", "output tokens per second",
@@ -179,10 +176,10 @@ COLUMNS: tuple[Column, ...] = (
     Column("client_cpu_cores", "CPU time of the busiest client process, in cores", _NUMBER, lambda row: row.item.client_cpu, figure=True),
     Column("started_at", "start of the measurement, UTC", _TEXT, lambda row: row.item.started_at),
     Column("client_node", "node of the client", _TEXT, lambda row: row.item.client_node),
-    Column("job_id", "job of the scheduler that measured; empty without one", _TEXT, lambda row: row.job_id),
-    Column("attempt", "folder of the attempt that measured", _TEXT, lambda row: row.item.attempt),
+    Column("job_id", "Slurm job of the measurement; empty without one", _TEXT, lambda row: row.job_id),
+    Column("attempt", "folder of the attempt that measured the point", _TEXT, lambda row: row.item.attempt),
     Column("key", "ledger key", _TEXT, lambda row: row.item.key),
-    Column("raw", "file with the per-request results", _TEXT, lambda row: row.item.raw),
+    Column("raw", "file of the per-request results", _TEXT, lambda row: row.item.raw),
     Column("raw_sha256", "sha256 of that file", _TEXT, lambda row: row.item.raw_sha256),
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Load points side by side: deployments with equal resources, and the same servers through the router and past it."""
+"""Compare load points: deployments with equal resources, a router with one of its replicas, each deployment with its roofline."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from servemark.errors import ServemarkError
+from servemark.planning.lengths import own_tokens
+from servemark.planning.roofline import DEVICES, Bound, Device, bound
+from servemark.records import Plan
 from servemark.report import formatting, views
 from servemark.report.columns import TERMINAL
 from servemark.report.gather import RunRecords
+from servemark.weights.architecture import Architecture
 
 OUTPUT, TOTAL = "output_tokens_per_s", "total_tokens_per_s"
 Point = Mapping[str, Any]
 """The medians of a load point: a row of ``views.medians``."""
 Spread = tuple[float, float, float]
+TOO_GOOD = 0.85
+"""Share of the roofline above which a result is doubtful. Memory copies alone reach a little more: ``memory_copy_share`` in
+planning/advice.yaml."""
 
 
 def spread(point: Point, figure: str, times: float = 1) -> Spread | None:
-    """Return (median, least, most) of a figure over accepted repetitions, multiplied by ``times``; None where no request has it."""
+    """Return (median, minimum, maximum) of a column over accepted repetitions, multiplied by ``times``; None if it is empty."""
     if point[f"{figure}_median"] is None:
         return None
     median, least, most = (times * point[f"{figure}_{statistic}"] for statistic in ("median", "min", "max"))
@@ -28,8 +36,10 @@ def spread(point: Point, figure: str, times: float = 1) -> Spread | None:
 class Row:
     """A deployment at a load. ``output`` and ``total`` are tokens per second and device.
 
-    ``best`` is the deployment with the highest median output there, None where nothing was accepted, and ``ratio`` is to its median.
-    ``apart`` tells whether the two ranges do not touch; None for the best itself, or where one of the two has a single repetition.
+    Attributes:
+        best: the deployment with the highest median output at this load, or None.
+        ratio: median output over that of ``best``.
+        apart: whether the ranges of both do not overlap. None for the best itself and if one of them has a single repetition.
     """
 
     point: Point
@@ -42,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Deployments of a workload with equal resources (GPUs, on a CPU ranks); ``rows`` by load, then by deployment."""
+    """Deployments of a workload with equal resources (GPUs, or ranks on a CPU). ``rows`` are sorted by load, then deployment."""
 
     workload: str
     devices: int
@@ -50,12 +60,12 @@ class Group:
 
 
 def unit(data: RunRecords, count: int) -> str:
-    """Return ``4 GPUs``, or ranks on a CPU, where nothing else can be counted."""
+    """Return the number with its unit: ``4 GPUs``, or ``4 ranks`` on a CPU."""
     return formatting.plural(count, "rank" if data.machine.accelerator == "cpu" else "GPU")
 
 
 def groups(points: Sequence[Point], data: RunRecords) -> list[Group]:
-    """Return every workload and number of devices that two or more planned deployments share."""
+    """Return a group for each workload and number of devices that two or more planned deployments share."""
     found: dict[tuple[str, int], list[Point]] = {}
     for point in points:
         if plan := data.plans.get(point["deployment"]):
@@ -68,7 +78,7 @@ def groups(points: Sequence[Point], data: RunRecords) -> list[Group]:
 
 
 def alone(data: RunRecords, found: Sequence[Group]) -> list[tuple[str, int]]:
-    """Return deployments that are in no group, with their number of devices."""
+    """Return the deployments outside all groups, with their number of devices."""
     grouped = {row.point["deployment"] for group in found for row in group.rows}
     return [(name, plan.topology.world_size) for name, plan in sorted(data.plans.items()) if name not in grouped]
 
@@ -89,9 +99,9 @@ def _rows(points: Sequence[Point], devices: int) -> Iterator[Row]:
 
 
 class Line(NamedTuple):
-    """A figure of both loads in ``unit``; ``percent`` is their ``difference`` over the replica's median. None where one is missing."""
+    """A result at both loads in ``unit``. ``difference`` is router minus replica; ``percent`` is relative to the replica."""
 
-    figure: str
+    label: str
     unit: str
     router: Spread | None
     replica: Spread | None
@@ -100,10 +110,10 @@ class Line(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A load through the router and one of a replica that belong together; ``verdict`` is SUSPECT where either one's is.
+    """A load through the router and the matching load of one replica.
 
-    Lengths and client options are the same, and the router's concurrency is the replica's times the number of replicas.
-    ``busiest`` is the CPU time of the client's busiest process in any accepted repetition of router and replica, per cent of a core.
+    Both have the same lengths and client options. The router's concurrency is the replica's times the number of replicas. ``verdict`` is
+    SUSPECT if either load is. ``busiest`` is the CPU time of the busiest client process at both loads, in per cent of a core.
     """
 
     router: Point
@@ -114,9 +124,9 @@ class Pair(NamedTuple):
 
 
 def pairs(points: Sequence[Point], data: RunRecords) -> list[Pair]:
-    """Return every pair of accepted loads that belong together, in the order of the loads through the router.
+    """Return all pairs of accepted loads, in the order of the loads through the router.
 
-    Loads by request rate have no pair: Poisson arrivals at one replica are not a share of what the router hands on.
+    A load by request rate has no pair, because Poisson arrivals at one replica differ from the arrivals that a router passes on.
     """
     cpu = {(row["deployment"], row["workload"], row["load"]): row["cpu"] for row in views.clients(data)}
     found = []
@@ -132,7 +142,7 @@ def pairs(points: Sequence[Point], data: RunRecords) -> list[Pair]:
             for replica, past in accepted:
                 if (through.ask, past.ask) != ("endpoint", "replica"):
                     continue
-                # Else their latencies could not be compared.
+                # Latencies of different requests cannot be compared.
                 same = (through.prompts, through.client_options) == (past.prompts, past.client_options)
                 if same and router["concurrency"] == plan.topology.replicas * replica["concurrency"]:
                     verdict = "SUSPECT" if "SUSPECT" in (router["verdict"], replica["verdict"]) else "VALID"
@@ -142,13 +152,80 @@ def pairs(points: Sequence[Point], data: RunRecords) -> list[Pair]:
 
 
 def _lines(router: Point, replica: Point, replicas: int) -> list[Line]:
-    """Return the latencies of the terminal's table, then output of the router and of as many replicas."""
-    figures = [(column.label, column.unit, column.name, 1) for column in TERMINAL if column.name != OUTPUT]
-    figures.append((f"Output tokens/s (one replica \N{MULTIPLICATION SIGN} {replicas})", "", OUTPUT, replicas))
+    """Return the latencies of the terminal's table, then the output of the router and of ``replicas`` times one replica."""
+    compared = [(column.label, column.unit, column.name, 1) for column in TERMINAL if column.name != OUTPUT]
+    compared.append((f"Output tokens/s (one replica \N{MULTIPLICATION SIGN} {replicas})", "", OUTPUT, replicas))
     lines = []
-    for label, unit, name, times in figures:
+    for label, unit, name, times in compared:
         through, past = spread(router, name), spread(replica, name, times)
         difference = through[0] - past[0] if through and past else None
         percent = 100 * difference / past[0] if difference is not None and past and past[0] else None
         lines.append(Line(label, unit, through, past, difference, percent))
     return lines
+
+
+@dataclass(frozen=True)
+class Share:
+    """A load point (of ``views.medians``) and its roofline, in output tokens/s of the whole deployment."""
+
+    point: Mapping[str, Any]
+    bound: Bound
+
+    @property
+    def part(self) -> float:
+        """Return the measured throughput over the roofline."""
+        return float(self.point["output_tokens_per_s_median"] / self.bound.output_tokens_per_s)
+
+    @property
+    def doubtful(self) -> bool:
+        """Return whether the share is above ``TOO_GOOD``."""
+        return self.part > TOO_GOOD
+
+
+def shares(points: Sequence[Mapping[str, Any]], data: RunRecords) -> tuple[list[Share], list[str]]:
+    """Return the share of every accepted load point (of ``views.medians``), and one sentence for each reason why others have none."""
+    try:
+        device = _device(data)
+    except ServemarkError as error:
+        return [], [error.what]
+    found: list[Share] = []
+    missing: dict[str, None] = {}
+    for point in points:
+        if point["output_tokens_per_s_median"] is None:
+            continue
+        if point["concurrency"] is None or point["request_rate_per_s"] is not None:
+            missing[f"Workload {point['workload']}: servemark computes no roofline for a load by request rate."] = None
+            continue
+        try:
+            found.append(Share(point, _bound(data, data.plans.get(point["deployment"]), point, device)))
+        except ServemarkError as error:
+            missing[f"Deployment {point['deployment']}: {error.what}"] = None
+    return found, list(missing)
+
+
+def _device(data: RunRecords) -> Device:
+    if data.machine.accelerator == "cpu":
+        raise ServemarkError("The deployments ran on a CPU. servemark does not probe its memory bandwidth and peak arithmetic.")
+    names = sorted({gpu.name for gpu in data.machine.gpus})
+    if len(names) != 1:
+        raise ServemarkError(f"The GPUs are of different kinds, or none was found: {', '.join(names) or 'none'}.")
+    if names[0] not in DEVICES:
+        raise ServemarkError(f"servemark has no data-sheet peaks for {names[0]}.")
+    return DEVICES[names[0]]
+
+
+def _bound(data: RunRecords, plan: Plan | None, point: Mapping[str, Any], device: Device) -> Bound:
+    if plan is None or plan.model not in data.manifests:
+        raise ServemarkError("the plan or the model's manifest is missing.")
+    load = plan.load_of(point["workload"])
+    if load is None:
+        raise ServemarkError(f"the plan does not contain workload {point['workload']}.")
+    return bound(
+        Architecture.from_config(data.manifests[plan.model].config),
+        plan.asked_by(point["workload"]),
+        device,
+        concurrency=point["concurrency"],
+        input_tokens=own_tokens(load, plan.options),
+        output_tokens=load.prompts.output_tokens,
+        kv_element_bytes=1 if str(plan.options.get("kv-cache-dtype", "")).startswith("fp8") else None,
+    )

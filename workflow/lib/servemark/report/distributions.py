@@ -1,8 +1,7 @@
-"""How latencies are distributed: the per-request results of a load point counted in bins, the same bins for every deployment.
+"""Count the per-request latencies of a load in bins, which are the same for every deployment.
 
-The page carries counts alone, no request. Bins are edges that read well: steps of 1, 2 or 5 where the latencies of a load lie within
-a factor of ten, else 20 to the decade (the preferred numbers R20 of ISO 3). They are compared and multiplied, never computed with a
-logarithm, so that every machine counts alike.
+Bins have steps of 1, 2 or 5 if the latencies of a load lie within a factor of ten; otherwise 20 per decade (preferred numbers R20 of
+ISO 3). The edges are constants, not logarithms, so every machine gets the same counts.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from servemark.report import charts, formatting
 
 R20 = (1, 1.12, 1.25, 1.4, 1.6, 1.8, 2, 2.24, 2.5, 2.8, 3.15, 3.55, 4, 4.5, 5, 5.6, 6.3, 7.1, 8, 9)
 LOGARITHMIC_EDGES = tuple(float(f"{number}e{power}") for power in range(-2, 7) for number in R20)
-"""Milliseconds, from 0.01 ms to 9,000 s; what is shorter is counted in a bin of its own, from 0."""
+"""Milliseconds, from 0.01 ms to 9,000 s. One more bin begins at 0."""
 _STEPS = tuple(float(f"{number}e{power}") for power in range(-4, 7) for number in (1, 2, 5))
 LINEAR_BINS = 40
-"""The most linear bins; the step is the smallest that needs no more."""
+"""Maximum number of linear bins. The step is the smallest one that needs no more."""
 LINEAR_FACTOR = 10
 MOST = 150
-"""Loads times deployments of a page. Where there are more, each workload keeps its lightest and heaviest load, then the heaviest."""
+"""Maximum of loads times deployments in a report. Above it, each workload keeps its lightest and heaviest load, or only the heaviest."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """``counts`` by deployment: entry i is the number of samples in [edges[i], edges[i + 1]) milliseconds."""
+    """Bins of one latency. ``counts`` by deployment: entry i is the number of samples in [edges[i], edges[i + 1]) milliseconds."""
 
     edges: tuple[float, ...]
     counts: Mapping[str, tuple[int, ...]]
@@ -42,7 +41,7 @@ class Bins:
 
 @dataclass(frozen=True)
 class Distribution:
-    """A load of a workload: for each latency (keys of ``formatting.METRICS``) its bins; repetitions are counted together."""
+    """The bins of each latency (keys of ``formatting.METRICS``) at one load of a workload, over all repetitions."""
 
     workload: str
     concurrency: int | None
@@ -55,9 +54,9 @@ _Results = list[tuple[Measurement, Path]]
 
 
 def distributions(results: Iterable[tuple[Measurement, Path]], most: int = MOST) -> list[Distribution]:
-    """Return every load of which accepted measurements are given, with their raw results, by workload and load.
+    """Return the distributions of each load with accepted measurements, sorted by workload and load.
 
-    A file that cannot be read is left out: the verdict reports it.
+    A file that cannot be read is skipped: the verdict reports it.
     """
     loads: dict[_Load, _Results] = {}
     for record, path in results:
@@ -83,7 +82,7 @@ def _metrics(results: _Results) -> dict[str, Bins]:
         except RawError:
             continue
         for metric, seconds in statistics.latencies(raw.good).items():
-            # No time is negative, but a damaged file may state one.
+            # A damaged file may contain a negative time.
             values = np.maximum(np.asarray(seconds, dtype=np.float64) * statistics.MS, 0.0)
             samples[metric].setdefault(record.deployment, []).append(values)
     pooled = {metric: {name: np.concatenate(parts) for name, parts in of.items()} for metric, of in samples.items()}
@@ -91,7 +90,7 @@ def _metrics(results: _Results) -> dict[str, Bins]:
 
 
 def bins(samples: Mapping[str, np.ndarray]) -> Bins:
-    """Count samples (milliseconds, none negative) by deployment; at least one of them has one."""
+    """Count samples by deployment, in milliseconds. At least one deployment has a sample, and none is negative."""
     low = min(float(values.min()) for values in samples.values() if len(values))
     high = max(float(values.max()) for values in samples.values() if len(values))
     logarithmic = high > LINEAR_FACTOR * low or high > LOGARITHMIC_EDGES[-1]
@@ -104,26 +103,26 @@ def bins(samples: Mapping[str, np.ndarray]) -> Bins:
     first, last = int(used[0]), int(used[-1])
     shown = [float(edge) for edge in edges[first : last + 2]]
     if math.isinf(shown[-1]):
-        # JSON has no infinity: the last bin ends where the longest sample does.
+        # JSON has no infinity, so the last bin ends at the longest sample.
         shown[-1] = high
     parts = {name: tuple(int(count) for count in of[first : last + 1]) for name, of in counts.items()}
     return Bins(tuple(shown), parts, logarithmic)
 
 
 def _linear(low: float, high: float) -> list[float]:
-    """Return multiples of a step, from below ``low`` to above ``high``; the step is no finer than a thousandth of ``high``."""
+    """Return multiples of a step, from below ``low`` to above ``high``. The step is at least a thousandth of ``high``."""
     step = next(step for step in _STEPS if (high - low) / step < LINEAR_BINS - 1 and 1000 * step >= high)
-    # Rounded, because 3 x 0.1 is not 0.3; 10 digits are finer than any step. One more on either side, because that moves an edge.
+    # Rounded, because 3 x 0.1 is not 0.3. One more edge on either side, because rounding moves an edge.
     return [round(number * step, 10) for number in range(math.floor(low / step) - 1, math.floor(high / step) + 3)]
 
 
 def left_out(found: Sequence[Distribution], points: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether a load with accepted measurements (rows of ``views.medians``) is not shown."""
+    """Return whether a load with accepted measurements (rows of ``views.medians``) is missing in ``found``."""
     return len(found) < len({(point["workload"], point["load"]) for point in points if point["repetitions_accepted"]})
 
 
 def heaviest(found: Sequence[Distribution]) -> int:
-    """Return the position of the one to show first: the heaviest load of the first workload."""
+    """Return the position of the heaviest load of the first workload, which the report shows first."""
     return sum(item.workload == found[0].workload for item in found) - 1 if found else 0
 
 
@@ -131,7 +130,7 @@ def specs(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the plot of each latency. ``names`` are the deployments of the legend."""
     found = {}
     for metric, title in formatting.METRICS.items():
-        counted = "gaps between pieces of answers" if metric == "itl" else "requests"
-        text = f"{title}: share of a deployment's {counted} in each bin, in percent. The tables of bins hold the same numbers."
+        counted = "gaps between chunks" if metric == "itl" else "requests"
+        text = f"{title}: share of a deployment's {counted} in each bin, in percent. The tables of bins contain the same numbers."
         found[metric] = charts.plot("bins", **charts.looks(names), counted=counted.capitalize(), description=text)
     return found

@@ -1,4 +1,4 @@
-"""Words and numbers as a reader sees them: units, sensible digits, one name for every term."""
+"""Format numbers, units and terms for a reader."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ MEMORY = {
     "weights_gib": "Weights per rank (GiB)",
     "kv_cache_gib": "KV cache per rank (GiB)",
     "kv_cache_tokens": "KV cache of one engine (tokens)",
-    "max_concurrency": "Full-length requests that fit at once",
+    "max_concurrency": "Full-length requests that fit in the KV cache",
 }
 
 
 def number(value: float | None) -> str:
-    """Return three significant digits or more, no exponent, thousands set apart; an en dash where there is no number."""
+    """Return at least three significant digits without exponent, with grouped thousands; an en dash for None, NaN or infinity."""
     if not _known(value):
         return NOTHING
     if value == 0:
         return "0"
-    # Round first, so that 99.96 gets the digits of 100 and not those of 99.
+    # Round first, so that 99.96 becomes 100 and not 100.0.
     rounded = float(f"{value:.3g}")
     digits = max(0, 2 - math.floor(math.log10(abs(rounded))))
     return f"{value:,.{digits}f}".replace(",", _GROUP)
@@ -47,24 +47,24 @@ def _known(value: float | None) -> TypeGuard[float]:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """Return a number with its unit, which a line break never separates."""
+    """Return a number and its unit with a no-break space."""
     return f"{number(value)}{_NBSP}{unit}" if _known(value) else NOTHING
 
 
 def seconds(value: float | None) -> str:
-    """Return seconds to a tenth: start-up times are not known better."""
+    """Return seconds with one decimal."""
     return f"{value:,.1f}".replace(",", _GROUP) if _known(value) else NOTHING
 
 
 def signed(value: float | None) -> str:
-    """Return a difference with its sign: ``+12.3``; 0 has none."""
+    """Return a difference with its sign, such as ``+12.3``; 0 has none."""
     if not value or not _known(value):
         return number(value)
     return ("+" if value > 0 else "\N{MINUS SIGN}") + number(abs(value))
 
 
 def clock(value: float | None) -> str:
-    """Return seconds as hours, minutes and seconds: ``0:21:38``."""
+    """Return seconds as hours, minutes and seconds, such as ``0:21:38``."""
     if not _known(value):
         return NOTHING
     whole = round(value)
@@ -72,12 +72,12 @@ def clock(value: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """Return a ratio to a hundredth: ``0.83``."""
+    """Return a ratio with two decimals, such as ``0.83``."""
     return f"{value:.2f}" if _known(value) else NOTHING
 
 
 def moment(text: str | None) -> str:
-    """Return a record's time to the second, without its zone, which is UTC; anything else as it stands."""
+    """Return a UTC time to the second, without its zone; any other text unchanged."""
     try:
         return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S") if text else NOTHING
     except ValueError:
@@ -85,13 +85,13 @@ def moment(text: str | None) -> str:
 
 
 def spread(low: float | None, high: float | None) -> str:
-    """Return a range; one number where both ends read the same."""
+    """Return a range, or one number if both ends look the same."""
     first, last = number(low), number(high)
     return first if first == last else f"{first}\N{EN DASH}{last}"
 
 
 def amount(value: int) -> str:
-    """Return a large count in words, e.g. parameters: 1.08 million."""
+    """Return a large count in words, such as ``1.08 million``."""
     for size, name in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):
         if value >= size:
             return f"{number(value / size)}{_NBSP}{name}"
@@ -99,7 +99,7 @@ def amount(value: int) -> str:
 
 
 def size(count: float) -> str:
-    """Return bytes in the largest binary unit that leaves at least 1."""
+    """Return bytes in the largest binary unit in which the number is at least 1."""
     for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if count >= 1024**power:
             return quantity(count / 1024**power, unit)
@@ -107,12 +107,12 @@ def size(count: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return ``1 gap``, ``2 gaps``."""
+    """Return the count with its noun, such as ``1 gap`` or ``2 gaps``."""
     return f"{count}{_NBSP}{noun}" + ("" if count == 1 else "s")
 
 
 def load(concurrency: int | None, request_rate: float | None) -> str:
-    """Return the load of a point: concurrency, offered requests per second, or both."""
+    """Return the load in words: concurrency, requests per second, or both."""
     if request_rate is None:
         return "all at once" if concurrency is None else f"concurrency{_NBSP}{concurrency}"
     cap = "" if concurrency is None else f", at most {concurrency} at once"
@@ -120,22 +120,22 @@ def load(concurrency: int | None, request_rate: float | None) -> str:
 
 
 def load_order(concurrency: int | None, request_rate: float | None) -> tuple[bool, int, bool, float]:
-    """Return what sorts loads: by concurrency, all at once and plain rates last."""
+    """Return the sort key of a load: by concurrency, then loads without one by request rate."""
     return concurrency is None, concurrency or 0, request_rate is not None, request_rate or 0.0
 
 
 def asked(ask: str) -> str:
-    """Return where the client sends its requests."""
+    """Return the target of the client's requests in words."""
     return "one replica, past the router" if ask == "replica" else "the endpoint"
 
 
 def point(at: LoadPoint) -> str:
-    """Return a load point: workload, load, repetition."""
+    """Return workload, load and repetition of a load point."""
     return f"{at.workload}, {load(at.concurrency, at.request_rate)}, repetition{_NBSP}{at.repetition}"
 
 
 def topology(shape: Topology) -> str:
-    """Return one line: nodes, devices, the parallel sizes above one, replicas, executor."""
+    """Return one line with nodes, devices, parallel sizes above one, replicas and executor."""
     parts = [f"{plural(shape.nodes, 'node')} \N{MULTIPLICATION SIGN} {plural(shape.devices_per_node, 'device')}"]
     sizes = (("TP", shape.tensor_parallel), ("PP", shape.pipeline_parallel), ("DP", shape.data_parallel))
     parts += [f"{name}{_NBSP}{value}" for name, value in sizes if value > 1]
@@ -151,19 +151,19 @@ def topology(shape: Topology) -> str:
 
 
 def reasons(measurement: Measurement) -> list[str]:
-    """Return why a measurement is not simply VALID: the failure first, then what each check said."""
+    """Return the failure of a measurement and then the reasons of its verdict, each as code and detail."""
     failure = measurement.failure
-    said = [f"{failure.reason}: {failure.detail}"] if failure else []
-    return said + [f"{reason.code}: {reason.detail}" for reason in measurement.reasons]
+    found = [f"{failure.reason}: {failure.detail}"] if failure else []
+    return found + [f"{reason.code}: {reason.detail}" for reason in measurement.reasons]
 
 
 def printable(text: str) -> str:
-    """Return one line that cannot steer a terminal: control, format and line-breaking characters become ``?``."""
+    """Return the text with ``?`` for characters that control a terminal or break a line."""
     return "".join("?" if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") else char for char in text)
 
 
 def plain(value: Any, name: str = "") -> Any:
-    """Copy nested configuration as plain YAML types, with the text under keys that name a secret hidden."""
+    """Copy a nested configuration as plain YAML types. Hide the text under keys that are named like a secret."""
     if isinstance(value, Mapping):
         return {str(key): plain(item, str(key)) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

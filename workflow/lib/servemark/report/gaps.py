@@ -1,4 +1,4 @@
-"""What the run was asked for and has no figure for: each gap once, with its cause and the points it cost; and all failures."""
+"""Find the gaps of a run: planned load points without a result, each with its cause. Also list all failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Key = tuple[str, ...]
 
 @dataclass
 class Gap:
-    """A failure with its place in the page, the load points without a figure because of it, and the attempt if a later one made it good."""
+    """A failure and the load points without a result because of it. ``attempt`` is set if a later attempt succeeded."""
 
     deployment: str
     failure: Failure
@@ -30,8 +30,8 @@ class Gap:
 def gaps(data: RunRecords) -> list[Gap]:
     """Return all gaps of the run, by deployment.
 
-    A failure that travelled through the records of several stages and points is one gap. A planned point without a
-    record belongs to the failure of its deployment, or is a gap of its own where none is recorded.
+    One failure in the records of several stages and load points is one gap. A planned load point without a record belongs to the failure
+    of its deployment, or is a gap of its own if the deployment has no failure.
     """
     measured: dict[str, list[Measurement]] = {}
     for item in data.measurements:
@@ -43,7 +43,7 @@ def gaps(data: RunRecords) -> list[Gap]:
 
 
 def made_good(data: RunRecords, found: Iterable[Gap]) -> list[Gap]:
-    """Return failures of attempts that are no gap, because a later attempt succeeded. Of equal ones the first."""
+    """Return failures of attempts after which a later attempt succeeded, each once."""
     known = {_key(gap.deployment, gap.failure) for gap in found}
     later: dict[_Key, Gap] = {}
     for attempt in data.attempts:
@@ -53,11 +53,11 @@ def made_good(data: RunRecords, found: Iterable[Gap]) -> list[Gap]:
 
 
 def attempt_rows(data: RunRecords, found: Iterable[Gap]) -> list[dict[str, Any]]:
-    """Return one row an attempt: how many measurements of each verdict were made in it, and where the page explains its failure."""
+    """Return one row per attempt: its measurements of each verdict, and the anchor of its failure."""
     made = Counter(
         (item.deployment, PurePosixPath(item.attempt).name, item.verdict)
         for item in (*data.measurements, *data.rejected)
-        # Without a command line nothing was measured: the point only carries an earlier stage's failure.
+        # Without a command line of the client, the record only repeats the failure of an earlier stage.
         if item.attempt and item.client_argv
     )
     anchors = _anchors(found)
@@ -72,7 +72,7 @@ def attempt_rows(data: RunRecords, found: Iterable[Gap]) -> list[dict[str, Any]]
 
 
 def rejected_rows(rejected: Iterable[Measurement], found: Iterable[Gap]) -> list[dict[str, Any]]:
-    """Return one row a rejected measurement, and where the page explains the failure that it carries."""
+    """Return one row per rejected measurement, with the anchor of its failure."""
     anchors = _anchors(found)
     return [{"record": item, "anchor": anchors.get(_key(item.deployment, item.failure))} for item in rejected]
 
@@ -104,19 +104,19 @@ def _of(data: RunRecords, deployment: str, mine: Sequence[Measurement]) -> Itera
     missing = [formatting.point(load) for load in plan.loads if load.name not in measured] if plan else []
     if missing or (plan is None and not mine and not found):
         if not found:
-            what = f"{formatting.plural(len(missing), 'planned point')} without a record" if plan else "no plan was recorded"
+            what = f"{formatting.plural(len(missing), 'planned point')} without a record" if plan else "the plan is missing"
             stage, reason = ("measure", "not_measured") if plan else ("plan_deployment", "not_planned")
-            detail = f"The run ended before this deployment was measured: {what}."
-            gap(Failure(stage=stage, reason=reason, detail=detail, remedy="Run snakemake again: it makes what is missing."))
+            detail = f"The run ended before servemark measured this deployment: {what}."
+            gap(Failure(stage=stage, reason=reason, detail=detail, remedy="Rerun snakemake: it measures only the missing points."))
         next(iter(found.values())).points.extend(missing)
     yield from found.values()
 
 
 def _objection(run: str, item: Measurement) -> Failure:
-    """Return the failure of an INVALID measurement that carries none: the reasons of its verdict."""
+    """Return a failure made from the reasons of an INVALID measurement that has none."""
     remedies = (TABLE[reason.code].remedy for reason in item.reasons if reason.severity == "INVALID" and reason.code in TABLE)
     again = (
-        "Run snakemake again: a point that is INVALID for the first time is measured again. To measure a hole again, delete "
+        "Rerun snakemake: it measures a point again that was INVALID once. To measure a point again that was INVALID more often, delete "
         f"results/{run}/deployments/{item.deployment}/points/{item.load.name}.json and "
         f"results/{run}/rejected/{item.deployment}/{item.load.name}.*"
     )

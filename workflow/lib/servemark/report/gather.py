@@ -1,4 +1,4 @@
-"""The records of one run, read from its folder or its unpacked archive: what page, archive and ``servemark verify`` are made of."""
+"""Read the records of one run from its folder or its unpacked archive. Report, archive and ``servemark verify`` are made from them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,32 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from servemark import __version__, records
+from servemark import __version__, records, supervisor
+from servemark.deployment import attempts
 from servemark.errors import ServemarkError
 from servemark.machine import git_state
-from servemark.records import Measurement, RecordT
-from servemark.report import attempts_section, columns, distributions, timelines
-from servemark.report.attempts_section import Attempt
+from servemark.measurement.reasons import OUTSIDE
+from servemark.records import Failure, Measurement, RecordT
+from servemark.report import columns, distributions, timelines
 from servemark.report.distributions import Distribution
+
+Outcome = Literal["ended as planned", "failed", "interrupted", "unknown"]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of a deployment. ``how`` explains ``outcome`` in a few words. Times are UTC, or None without a start or an end."""
+
+    deployment: str
+    number: str
+    outcome: Outcome
+    how: str
+    started_at: str | None = None
+    ended_at: str | None = None
+    nodes: tuple[str, ...] = ()
+    failure: Failure | None = None
 
 
 class PointFiles(NamedTuple):
@@ -26,17 +43,17 @@ class PointFiles(NamedTuple):
 
 @dataclass(kw_only=True)
 class RunRecords:
-    """The records of a run by name of environment, model or deployment; any may be missing or damaged.
+    """The records of a run, by name of environment, model or deployment. Any of them may be missing.
 
     Attributes:
-        folder: holds the files under the names that they have in the archive.
-        timelines: by deployment and point.
-        measurements: one record a load point, INVALID ones too.
-        points: one for each of ``measurements``.
-        rejected: the INVALID measurements that a later one replaced.
-        sources: every state from which an attempt was started, in the order of deployments and attempts.
-        missing: DEPLOYMENT/POINT of every planned point without a record.
-        wrong: why other files could not be read.
+        folder: holds the files under their names in the archive.
+        timelines: by deployment and load point.
+        measurements: one record per load point, including INVALID ones.
+        points: one entry for each entry of ``measurements``.
+        rejected: INVALID measurements that a later measurement replaced.
+        sources: distinct states of servemark's sources at the starts of attempts, in the order of deployments and attempts.
+        missing: DEPLOYMENT/POINT of every planned load point without a record.
+        wrong: the errors of other files that could not be read.
     """
 
     run: str = ""
@@ -75,26 +92,26 @@ class RunRecords:
 
     @property
     def commit(self) -> str:
-        """Return the state of the sources when attempts were started; the checkout may have another one by now."""
+        """Return the commits from which attempts were started, as text."""
         return git_state.words(self.sources)
 
     @property
     def deployments(self) -> list[str]:
-        """Return every deployment that the configuration or any record names, in alphabetical order."""
+        """Return the names of all deployments in the configuration and the records, sorted."""
         asked = self.config.get("deployments") or {}
         return sorted({*asked, *self.plans, *self.startups, *(item.deployment for item in self.measurements)})
 
     def with_distributions(self, measurements: Iterable[Measurement]) -> RunRecords:
-        """Return the run with these measurements, one for each of ``points``, and the distributions of their latencies."""
+        """Return the run with these measurements (one for each of ``points``) and the distributions of their latencies."""
         results = [(item, raw) for item, (_, raw) in zip(measurements, self.points, strict=True)]
         return replace(self, measurements=[item for item, _ in results], distributions=distributions.distributions(results))
 
     def take(self, kind: type[RecordT], name: str, *, needed: bool = False) -> RecordT | None:
-        """Return one record; None where it is missing or damaged, which ``wrong`` then reports.
+        """Return one record, or None if it is missing or damaged. Add the error of a damaged record to ``wrong``.
 
         Args:
-            name: relative to the folder, perhaps from another record.
-            needed: a missing record is wrong, too.
+            name: path relative to the folder.
+            needed: add an error for a missing record, too.
         """
         try:
             path = locate(self.folder, name)
@@ -104,12 +121,12 @@ class RunRecords:
         except ServemarkError as error:
             self.wrong.append(error)
         except RecursionError:
-            self.wrong.append(broken(f"{name} cannot be read: it is nested too deeply."))
+            self.wrong.append(broken(f"{name} cannot be read: its JSON is nested too deeply."))
         return None
 
 
 def locate(folder: Path, name: str) -> Path | None:
-    """Return the path of a file in ``folder``, None where there is none. The name may come from an archive that nobody vouches for."""
+    """Return the path of a file in ``folder``, or None. The name may come from an untrusted archive."""
     if name.startswith("/") or ".." in PurePosixPath(name).parts or "\0" in name:
         return None
     path = folder / name
@@ -117,17 +134,17 @@ def locate(folder: Path, name: str) -> Path | None:
 
 
 def missing(name: str) -> ServemarkError:
-    """Return the error of a record that is not there."""
-    return ServemarkError(f"{name} is missing.", do="Run snakemake again.", reason="record_missing")
+    """Return the error for a missing record."""
+    return ServemarkError(f"{name} is missing.", do="Rerun snakemake.", reason="record_missing")
 
 
 def broken(what: str) -> ServemarkError:
-    """Return the error of a record that cannot be used."""
-    return ServemarkError(what, do="Delete the file and run snakemake again.", reason="record_broken")
+    """Return the error for a damaged record."""
+    return ServemarkError(what, do="Delete the file and rerun snakemake.", reason="record_broken")
 
 
 def gather(run_folder: Path) -> RunRecords:
-    """Return everything that the page shows, read from ``results/RUN``.
+    """Return everything that the report shows, read from ``results/RUN``.
 
     Raises:
         ServemarkError: a record is missing or damaged.
@@ -137,13 +154,13 @@ def gather(run_folder: Path) -> RunRecords:
 
 
 def read(folder: Path, *, strict: bool = False) -> RunRecords:
-    """Read every record that page, table and archive are made of. Points and deployments of an earlier configuration are left out.
+    """Return all records of the present configuration.
 
     Args:
-        strict: of a run that is complete.
+        strict: stop at a missing or damaged record. A planned load point may still have no record.
 
     Raises:
-        ServemarkError: with ``strict``, a record is missing or damaged; a planned point may have none.
+        ServemarkError: with ``strict``, a record is missing or damaged.
     """
     found = RunRecords(folder=folder)
     try:
@@ -168,7 +185,7 @@ def read(folder: Path, *, strict: bool = False) -> RunRecords:
 
 
 def _into(found: RunRecords, kind: type[RecordT], into: dict[str, RecordT], name: str, needed: bool = False) -> None:
-    """Take a record over under the name of its folder."""
+    """Store a record under the name of its folder."""
     if record := found.take(kind, name, needed=needed):
         into[Path(name).parent.name] = record
 
@@ -179,19 +196,55 @@ def _deployment(found: RunRecords, name: str) -> None:
     if plan is None:
         return
     if plan.deployment != name:
-        found.wrong.append(broken(f"{place}/plan.json is the plan of deployment {plan.deployment!r}."))
+        found.wrong.append(broken(f"{place}/plan.json contains the plan of deployment {plan.deployment!r}."))
         return
     found.plans[name] = plan
     _into(found, records.Fabric, found.fabrics, f"{place}/fabric.json")
     _into(found, records.Startup, found.startups, f"{place}/startup.json")
     _into(found, records.Stopped, found.stopped, f"{place}/stopped.json")
     _into(found, records.Accounting, found.accounts, f"{place}/accounting.json")
-    found.attempts += attempts_section.read(found.folder / place)
+    found.attempts += read_attempts(found.folder / place)
     for path in sorted((found.folder / place).glob(f"attempts/*/{git_state.NAME}")):
         if noted := found.take(records.Sources, path.relative_to(found.folder).as_posix()):
             found.sources = list(dict.fromkeys([*found.sources, noted.model_copy(update={"configuration": ()})]))
     for point in plan.points:
         _point(found, place, name, point)
+
+
+def read_attempts(deployment: Path) -> list[Attempt]:
+    """Return the attempts in a deployment's folder, oldest first."""
+    return [_attempt(deployment.name, folder) for folder in attempts.every(deployment)]
+
+
+def _attempt(deployment: str, folder: Path) -> Attempt:
+    """Return one attempt; if its files cannot be read, an attempt with outcome "unknown"."""
+    try:
+        state, daemons, failure = supervisor.read_state(folder), supervisor.read_daemons(folder), attempts.noted_failure(folder)
+        surveyed = sorted(path.stem for path in (folder / "survey" / "look").glob("*.json"))
+        return Attempt(
+            deployment,
+            folder.name,
+            *_ending(state, failure),
+            started_at=min((daemon.started_at for daemon in daemons if daemon.started_at), default=None),
+            ended_at=state.ended_at if state else None,
+            nodes=tuple(surveyed or dict.fromkeys(daemon.node for daemon in daemons if daemon.node)),
+            failure=failure,
+        )
+    except (OSError, ValueError, RecursionError) as error:
+        return Attempt(deployment, folder.name, "unknown", f"its files cannot be read: {type(error).__name__}")
+
+
+def _ending(state: supervisor.KeeperState | None, failure: Failure | None) -> tuple[Outcome, str]:
+    if failure:
+        return "interrupted" if failure.reason in OUTSIDE else "failed", f"{failure.stage}: {failure.reason}"
+    if state is None or not state.why:
+        return "unknown", f"last state of its supervisor: {state.state}" if state else "its supervisor recorded no state"
+    if state.why == "stop_requested":
+        return "ended as planned", "stopped after its last load point"
+    if state.why == "lifeline_ended":
+        return "interrupted", "the run was interrupted or killed, or its node was lost"
+    kind, _, process = state.why.partition(":")
+    return ("failed", f"{process} exited") if kind == "daemon_ended" else ("interrupted", state.why)
 
 
 def _point(found: RunRecords, place: str, deployment: str, point: records.PlannedPoint) -> None:
@@ -204,12 +257,12 @@ def _point(found: RunRecords, place: str, deployment: str, point: records.Planne
     if record is None:
         return
     if (record.deployment, record.load.name) != (deployment, load):
-        found.wrong.append(broken(f"{name} is the record of {record.deployment}/{record.load.name}."))
+        found.wrong.append(broken(f"{name} contains the record of {record.deployment}/{record.load.name}."))
         return
     try:
         columns.topology(record)
     except (ValueError, TypeError, AttributeError) as error:
-        found.wrong.append(broken(f"{name}: its key_parts hold no topology: {error}"))
+        found.wrong.append(broken(f"{name}: key_parts contains no valid topology: {error}"))
         return
     found.measurements.append(record)
     found.points.append(PointFiles(point, found.folder / place / "points" / f"{load}.requests.json"))
@@ -228,5 +281,5 @@ def _config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise broken(f"config.json cannot be read: {error}") from None
     if not isinstance(config, dict) or not isinstance(config.get("deployments", {}), dict):
-        raise broken("config.json is not a configuration.")
+        raise broken("config.json contains no configuration.")
     return config

@@ -1,4 +1,8 @@
-"""The report page: one HTML file that needs nothing else, asks for nothing and runs only its own scripts."""
+"""Render the report: one HTML file that needs no other file, sends no request and runs only its own scripts.
+
+Cells and plots of measurements are made from one data block (``content``). ``servemark verify`` makes the data block of an archive again
+and compares it with the one in the report. So the block holds all numbers, verdicts and reasons.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
@@ -14,45 +19,114 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from servemark.machine import visible_gpus
-from servemark.report import block as blocks
-from servemark.report import (
-    charts,
-    columns,
-    comparison,
-    distributions,
-    formatting,
-    nodes_section,
-    roofline,
-    starting,
-    views,
-)
+from servemark.report import charts, columns, comparison, distributions, formatting, starting, thinning, timelines, views
 from servemark.report.charts import TEMPLATES
 from servemark.report.gaps import attempt_rows, gaps, made_good, rejected_rows
 from servemark.report.gather import RunRecords
+from servemark.report.table import LOAD, aggregate, ordered, rows, tidy
 
+BLOCK_ID = "servemark-data"
+"""The id of the HTML element that holds the data block as JSON."""
+_MEASUREMENT = (*LOAD, "repetition", "verdict", "requests_asked", "requests_completed", *(column.name for column in columns.VERDICTS))
+_POINT = (
+    *LOAD,
+    *("verdict", "repetitions_asked", "repetitions_accepted"),
+    *(f"{column.name}_{statistic}" for column in columns.MEDIANS for statistic in ("median", "min", "max")),
+)
 _JSON_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
 
-def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = None) -> str:
-    """Return the page as HTML text; write it as UTF-8.
+@dataclass(frozen=True)
+class Content:
+    """What the report shows of the measurements.
 
-    The content security policy names the sha256 of each inline script and style, so nothing that data could smuggle
-    into the page would run. Data reaches the scripts as JSON in blocks that the browser does not execute. The cells and plots of
-    measurements are made of one of them (``block.content``), which ``servemark verify`` compares.
+    Attributes:
+        block: the data block, as JSON values. :func:`expanded` describes ``points``.
+        specs: the specifications of the plots, without data.
+        points: the medians of all load points (``views.medians``), including those that the report leaves out.
+        busiest: position of the timeline with the most output tokens per second.
+    """
+
+    block: dict[str, Any]
+    specs: dict[str, Any]
+    shown: thinning.Selection
+    points: list[dict[str, Any]]
+    panels: list[charts.Panel]
+    throughputs: Mapping[str, str]
+    bins: list[distributions.Distribution]
+    busiest: int
+
+
+def content(data: RunRecords, whole: bool | None = None) -> Content:
+    """Return the data block of a run, the specifications of its plots, and the values that both share.
 
     Args:
-        bundle: the script that draws the plots; by default Vega's, which takes a second to make.
-        whole: show every measurement; by default, where there are at most ``thinning.WHOLE``.
+        whole: show every measurement. By default, show all if there are at most ``thinning.WHOLE``.
+    """
+    frame, items = tidy(data.measurements, data.accounts.values()), ordered(data.measurements)
+    points = views.medians(aggregate(frame))
+    accepted = sorted({item.deployment for item in items if item.verdict != "INVALID"})
+    shown = thinning.select(points, accepted, whole=len(items) <= thinning.WHOLE if whole is None else whole)
+    throughputs = charts.throughputs(rows(frame[["verdict", "devices"]]), data.machine.accelerator)
+    panels = charts.panels(rows(frame[shown.draws(items)]), shown.series, tuple(throughputs))
+    startups = [item for name, item in data.startups.items() if shown.plots(name)]
+    bins = shown.distributions(data.distributions)
+    moments = timelines.shown([item for item in items if shown.plots(item.deployment)], data.timelines)
+    listed = zip(rows(frame), items, shown.lists(items), strict=True)
+    block = {
+        "whole": shown.whole,
+        "verdicts": views.verdicts(data),
+        "reasons": views.objections(items),
+        # Column names are stored once, because they would be most of the text of each row.
+        "points": {"columns": list(_POINT), "rows": [[point[name] for name in _POINT] for point in shown.points]},
+        "measurements": [
+            {name: row[name] for name in _MEASUREMENT} | {"reasons": formatting.reasons(item)} for row, item, kept in listed if kept
+        ],
+        "curves": {panel.id: panel.values for panel in panels},
+        "distributions": [{metric: asdict(of) for metric, of in item.metrics.items()} for item in bins],
+        "timelines": [row for _, row in moments],
+        "startup": starting.bars(startups),
+    }
+    specs = {
+        "series": shown.series,
+        "panels": {panel.id: panel.specs for panel in panels},
+        "distribution": distributions.specs(shown.series) if bins else {},
+        "timeline": timelines.specs() if moments else {},
+        "startup": starting.spec(startups),
+    }
+    busiest = max(range(len(moments)), key=lambda index: moments[index][0].output_throughput or 0.0, default=0)
+    return Content(block, specs, shown, points, panels, throughputs, bins, busiest)
+
+
+def expanded(block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data block with ``points`` as one dictionary per row.
+
+    Raises:
+        ValueError, KeyError, TypeError: ``points`` is not a table.
+    """
+    table = block["points"]
+    return {**block, "points": [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]}
+
+
+def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = None) -> str:
+    """Return the report as HTML text, to be written as UTF-8.
+
+    The content security policy names the sha256 of each inline script and style, so the browser runs no script that data might contain.
+    Data reaches the scripts as JSON in elements that the browser does not execute.
+
+    Args:
+        bundle: the script that draws the plots. By default Vega's, which takes a second to make.
+        whole: as for ``content``.
     """
     bundle = charts.bundle() if bundle is None else bundle
     style, script = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
-    made = blocks.content(data, whole)
-    block, shown, points = blocks.expanded(made.block), made.shown, made.points
+    made = content(data, whole)
+    block, shown, points = expanded(made.block), made.shown, made.points
     headline = views.headlines(points, data)
     found = gaps(data)
     later = made_good(data, found)
-    shares, unknown = roofline.shares(points, data)
-    # Markup marks what needs no escaping: our own files, the pinned bundle, and JSON that _json has escaped.
+    shares, unknown = comparison.shares(points, data)
+    # Markup marks text that needs no escaping: our own files, the pinned bundle, and JSON that _json has escaped.
     page = _template().render(
         data=data,
         made=made,
@@ -64,8 +138,8 @@ def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = 
         objections=block["reasons"],
         gaps=shown.first(found),
         gap_count=len(found),
-        places=[place for place in nodes_section.places(data) if shown.plots(place["deployment"])],
-        balance=shown.worst(nodes_section.balance(data)),
+        places=[place for place in views.places(data) if shown.plots(place["deployment"])],
+        balance=[row for row in views.balance(data) if shown.shows(row)],
         attempts=attempt_rows(data, [*found, *later]),
         rejected=rejected_rows(shown.first(data.rejected), [*found, *later]),
         made_good=later,
@@ -78,32 +152,27 @@ def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = 
         roofline_unknown=unknown,
         looks={look["name"]: look for look in charts.series(shown.series)},
         clients=[row for row in views.clients(data) if shown.shows(row)],
-        block_id=blocks.ID,
+        block_id=BLOCK_ID,
         block=_json(made.block),
         drawings=_json(made.specs),
         style=Markup(style),  # noqa: S704 - our own file
         bundle=Markup(bundle),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
-        # No request to anywhere, and only these inline scripts and styles: https://www.w3.org/TR/CSP3/#match-element-to-source-list
+        # No requests, and only these inline scripts and styles: https://www.w3.org/TR/CSP3/#match-element-to-source-list
         policy=f"default-src 'none'; script-src {_hashes(bundle, script)}; style-src {_hashes(style)}; base-uri 'none'; form-action 'none'",
     )
     return str(page.lstrip())
 
 
 def _with_load(found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows of the block with their load in words."""
+    """Return rows of the data block with their load in words."""
     return [{**row, "load": formatting.load(row["concurrency"], row["request_rate_per_s"])} for row in found]
 
 
 @cache
 def _template() -> Any:
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader = FileSystemLoader(TEMPLATES)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     modules = {"columns": columns, "comparison": comparison, "starting": starting, "views": views}
     environment.globals |= {**modules, "words": formatting, "hiding": visible_gpus.hiding}
     names = ("number", "quantity", "plural", "seconds", "clock", "size")
@@ -113,7 +182,7 @@ def _template() -> Any:
 
 
 def _json(value: Any) -> Markup:
-    """Return JSON for a ``<script type="application/json">`` block: nothing in it can end the block or open a comment."""
+    """Return JSON for a ``<script type="application/json">`` element. It cannot end the element or open a comment."""
     return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).translate(_JSON_ESCAPES))  # noqa: S704 - escaped in this line
 
 

@@ -1,4 +1,4 @@
-"""The way of each deployment to its first token: consecutive segments, the stacked bars that show them, and tables."""
+"""Make the plot and the tables of start-up times: consecutive segments from the start to the first token."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ AFTER_PHASES = ("other, up to /health", "/health to first token")
 _CACHES = {
     "none": "first start",
     "empty": "first start",
-    "other": "caches of other deployments",
-    "filled": "caches of an earlier start",
+    "other": "cache of other deployments",
+    "filled": "cache of an earlier start",
 }
 
 
 def segments(startup: Startup) -> list[tuple[str, float]]:
-    """Return the way to the first token as consecutive (name, seconds): cluster, logged phases, the remainder, first response.
+    """Return the consecutive segments up to the first token as (name, seconds): cluster, logged phases, remainder, first response.
 
-    The phases are what the server logs; imports, configuration and the like are the remainder up to /health. Records have milliseconds.
-    A smaller remainder is an error of the sums, which differs between Pythons (3.12 adds floats otherwise than 3.11).
+    The remainder up to /health is what the server does not log, such as imports. Seconds are rounded to milliseconds, because sums of
+    floats differ between Python 3.11 and 3.12.
     """
     named = [(CLUSTER, startup.cluster_seconds), *((phase.name, phase.seconds) for phase in startup.phases)]
     logged = math.fsum(phase.seconds for phase in startup.phases)
@@ -36,24 +36,24 @@ def segments(startup: Startup) -> list[tuple[str, float]]:
 
 
 def caches(startup: Startup) -> str | None:
-    """Return what the servers found of compiled code, for people; None where it is not known.
+    """Return the state of the compile cache at the start in words; None if it was not recorded.
 
-    The folder shows what a start could use; the log, whether vLLM compiled again all the same.
+    The cache folder shows what a start could use. The log shows whether vLLM compiled again.
     """
     words = _CACHES.get(startup.compile_cache or "")
     made = any(phase.name == "compile" and phase.note == "made" for phase in startup.phases)
-    return f"{words}, but compiled anew" if words and made and startup.compile_cache == "filled" else words
+    return f"{words}, but compiled again" if words and made and startup.compile_cache == "filled" else words
 
 
 def phases(startups: Iterable[Startup]) -> list[str]:
-    """Return names of all segments, each once, in the order in which deployments pass them."""
+    """Return the names of all segments in the order of the start-up."""
     names = dict.fromkeys(name for startup in startups for name, _ in segments(startup))
     known = {CLUSTER: -1, AFTER_PHASES[0]: 1, AFTER_PHASES[1]: 2}
     return sorted(names, key=lambda name: known.get(name, 0))
 
 
 def bars(startups: Sequence[Startup]) -> list[dict[str, Any]]:
-    """Return the rows of the plot: seconds of each segment, whose ``number`` is its place in ``phases`` from 1."""
+    """Return the rows of the plot: seconds of each segment. ``number`` is its position in ``phases``, from 1."""
     order = phases(startups)
     return [
         {"deployment": startup.deployment, "number": order.index(name) + 1, "seconds": seconds}
@@ -63,7 +63,7 @@ def bars(startups: Sequence[Startup]) -> list[dict[str, Any]]:
 
 
 def spec(startups: Sequence[Startup]) -> dict[str, Any] | None:
-    """Return the plot of stacked bars, one a deployment; None where no deployment came far enough to show a segment."""
+    """Return the plot with one stacked bar per deployment; None if no deployment has a segment."""
     totals = [total for startup in startups if (total := math.fsum(seconds for _, seconds in segments(startup)))]
     if not totals:
         return None
@@ -73,12 +73,12 @@ def spec(startups: Sequence[Startup]) -> dict[str, Any] | None:
         names=phases(startups),
         height=46 * len(totals),
         wide_enough=f"datum.seconds > {max(totals) / 40}",
-        description="Start-up time of each deployment by phase. The table below it holds the same numbers.",
+        description="Start-up time of each deployment by phase. The table below contains the same numbers.",
     )
 
 
 def table(startups: Iterable[Startup]) -> dict[str, Any]:
-    """Return start-up seconds per deployment: ``phases`` are the columns, in the order of the plot, ``lines`` the rows."""
+    """Return start-up seconds per deployment: ``phases`` are the columns in the order of the plot, ``lines`` the rows."""
     startups = list(startups)
     columns = phases(startups)
     lines = [{"startup": item, "cells": [dict(segments(item)).get(name) for name in columns], "caches": caches(item)} for item in startups]
@@ -86,7 +86,7 @@ def table(startups: Iterable[Startup]) -> dict[str, Any]:
 
 
 def replicas(startups: Iterable[Startup]) -> dict[str, Any]:
-    """Return start-up seconds of each replica where a deployment has several, as ``table`` does."""
+    """Return start-up seconds of each replica of deployments with several, in the form of ``table``."""
     starts = [
         (startup.deployment, start, {phase.name: phase.seconds for phase in start.phases})
         for startup in startups

@@ -1,4 +1,4 @@
-"""The tidy table: one row a measurement, units in the column names, INVALID rows without figures."""
+"""Make the tidy table: one row per measurement, units in the column names, no results in INVALID rows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LOAD = ("deployment", "workload", "concurrency", "request_rate_per_s")
 
 
 def tidy(measurements: Sequence[Measurement], accounts: Iterable[Accounting] = ()) -> pd.DataFrame:
-    """Return one row a measurement with all ``COLUMNS``, ordered by deployment, workload, load and repetition.
+    """Return one row per measurement with all ``COLUMNS``, sorted by deployment, workload, load and repetition.
 
-    ``accounts`` name the scheduler's job that an attempt ran in.
+    ``accounts`` provide the Slurm job of each attempt.
     """
     jobs = {attempt: job.job_id for account in accounts for job in account.jobs for attempt in job.attempts}
     found = (Row(item, topology(item), jobs.get(item.attempt or "")) for item in ordered(measurements))
@@ -42,9 +42,10 @@ def _order(item: Measurement) -> tuple[Any, ...]:
 def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per deployment, workload and load: ``FIGURE_median``, ``_min`` and ``_max`` over accepted repetitions.
 
-    ``repetitions_asked`` counts all, ``_accepted`` the VALID and SUSPECT, ``_suspect`` the SUSPECT ones. Row order is that of ``tidy``.
+    ``repetitions_asked`` counts all repetitions, ``_accepted`` VALID and SUSPECT ones, ``_suspect`` SUSPECT ones. Rows are in the order of
+    ``tidy``.
     """
-    # A function for each group would take seconds where there are thousands of groups.
+    # A Python function per group would take seconds for thousands of groups.
     marked = frame.assign(accepted=frame["verdict"] != "INVALID", suspect=frame["verdict"] == "SUSPECT")
     groups = marked.groupby(list(LOAD), dropna=False, sort=False)
     counts = groups.agg(
@@ -58,7 +59,7 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows as dictionaries, with ``None`` for every missing value."""
+    """Return the rows as dictionaries, with None for missing values."""
     return cast("list[dict[str, Any]]", frame.astype(object).where(frame.notna(), None).to_dict("records"))
 
 
@@ -68,21 +69,21 @@ def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 
 
 def csv_text(frame: pd.DataFrame) -> str:
-    """Return ``frame`` as CSV with the shortest digits that give the same float back.
+    """Return ``frame`` as CSV. Floats have the shortest digits that read back as the same value.
 
-    Text that a spreadsheet would run as a formula (it begins with ``=``, ``+``, ``-``, ``@``, tab or carriage return)
-    gets an apostrophe in front: https://owasp.org/www-community/attacks/CSV_Injection
+    A spreadsheet would run text as a formula if it begins with ``=``, ``+``, ``-``, ``@``, tab or carriage return. Such text gets a leading
+    apostrophe: https://owasp.org/www-community/attacks/CSV_Injection
     """
     safe = frame.copy()
     for column in safe.select_dtypes("string"):
         guarded = safe[column].str.replace(r"\A([=+\-@\t\r])", r"'\1", regex=True)
-        # The csv module before Python 3.13 leaves a carriage return unquoted, and readers take it for the end of a row.
+        # Before Python 3.13, the csv module does not quote a carriage return, and readers take it for the end of a row.
         safe[column] = guarded.str.replace("\r", "\n")
     return str(safe.to_csv(index=False, lineterminator="\n"))
 
 
 def write_parquet(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
-    """Write ``frame`` as Parquet, typed, without an index."""
+    """Write ``frame`` as Parquet without an index."""
     buffer = io.BytesIO()
     frame.to_parquet(buffer, index=False)
     write_atomically(path, buffer.getvalue())
@@ -92,15 +93,15 @@ _WIDTHS = {"deployment": 17, "workload": 13, "load": 12, "rep": 3}
 
 
 def text_table(frame: pd.DataFrame) -> str:
-    """Return the main figures for a terminal, at most 100 columns wide; latencies in milliseconds.
+    """Return the main results for a terminal, at most 100 columns wide. Latencies are in milliseconds.
 
-    Every figure of a SUSPECT row ends in ``?``. An INVALID row shows its reason codes in place of figures.
+    Every result of a SUSPECT row ends in ``?``. An INVALID row shows its reason codes instead of results.
     """
     names = "  ".join(f"{name:<{width}}" for name, width in _WIDTHS.items())
     lines = [names + "  " + "".join(f"{column.terminal} " for column in TERMINAL)]
     lines += [_text_row(row) for row in rows(frame)]
     if (frame["verdict"] == "SUSPECT").any():
-        lines.append("? = SUSPECT: accepted, but a check objected; the report says which and why.")
+        lines.append("? = SUSPECT: accepted, but a check raised an objection. The report shows the reason.")
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -120,7 +121,7 @@ def _text_row(row: dict[str, Any]) -> str:
 
 
 def terminal_number(value: float | None) -> str:
-    """Return a number in plain ASCII."""
+    """Return a number in ASCII."""
     return formatting.number(value).replace("\N{NARROW NO-BREAK SPACE}", ",").replace(formatting.NOTHING, "-")
 
 

@@ -1,4 +1,4 @@
-"""What the page of a very large run shows: some load points of each deployment. measurements.csv and .parquet hold all of them."""
+"""Choose what the report of a large run shows. measurements.csv and measurements.parquet hold all measurements."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from servemark.report.comparison import OUTPUT, Point
 from servemark.report.distributions import Distribution
 
 WHOLE = 2_000
-"""Measurements. A page of no more shows each of them; one of 20,000 would have 50 MB."""
-POINTS = 2_000
-"""Load points in the tables of a thinned page; two of each deployment and workload where that is more."""
+"""Measurements. A report of at most this many shows all of them; one of 20,000 would have 50 MB."""
+SHOWN = 1_500
+"""Measurements in the tables and curves of a thinned report, but at least two load points of each deployment and workload."""
 SERIES = 24
-"""Deployments in the plots and cards of a thinned page."""
-DRAWN = 1_500
-"""Measurements in the curves of a thinned page: a browser draws each one five times."""
+"""Deployments in the plots and cards of a thinned report."""
 LISTED = 1_000
-"""Measurements in the table of verdicts of a thinned page, which lists none that is VALID; as many gaps and earlier attempts."""
+"""Entries in each list of a thinned report: measurements that are not VALID, gaps, earlier attempts."""
 
 _Key = tuple[str, str, str]
 _T = TypeVar("_T")
@@ -29,49 +27,40 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Selection:
-    """The load points in the tables (rows of ``views.medians``) and the deployments in the plots (``series``) of a page."""
+    """The load points in the tables (rows of ``views.medians``) and the deployments in the plots (``series``) of a report."""
 
     whole: bool
     points: Sequence[Point]
     series: Sequence[str]
-    kept: frozenset[_Key]
-    drawn: frozenset[_Key]
+    kept: frozenset[_Key] = frozenset()
 
     def shows(self, point: Point) -> bool:
-        """Return whether the tables show the load point with this deployment, workload and load (in words)."""
+        """Return whether the tables show the load point of this deployment, workload and load (in words)."""
         return self.whole or _key(point) in self.kept
 
     def lists(self, measurements: Sequence[Measurement]) -> list[bool]:
-        """Return for each measurement whether the table of verdicts shows it: all, or the first that are not VALID."""
+        """Return for each measurement whether the table of verdicts shows it: all, or the first ones that are not VALID."""
         seen = accumulate(item.verdict != "VALID" for item in measurements)
         return [self.whole or (item.verdict != "VALID" and number <= LISTED) for item, number in zip(measurements, seen, strict=True)]
 
     def first(self, entries: Sequence[_T]) -> Sequence[_T]:
-        """Return the gaps, or the earlier attempts, to list."""
+        """Return the gaps or the earlier attempts to list."""
         return entries if self.whole else entries[:LISTED]
 
     def draws(self, measurements: Sequence[Measurement]) -> list[bool]:
         """Return for each measurement whether the curves show it."""
-        return [self.whole or _key_of(item) in self.drawn for item in measurements]
+        return [self.whole or (_key_of(item) in self.kept and self.plots(item.deployment)) for item in measurements]
 
     def plots(self, deployment: str) -> bool:
         """Return whether the plots show this deployment."""
         return self.whole or deployment in self.series
 
     def cards(self, cards: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Return the headline cards to show (``views.headlines``): those of the plots, and one where no plot has any."""
+        """Return the headline cards (``views.headlines``) of the plotted deployments, or the first card if there is none."""
         return [card for card in cards if self.plots(card["deployment"])] or list(cards[:1])
 
-    def worst(self, balance: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Return of each load point in the tables the repetition with the highest imbalance (``nodes_section.balance``)."""
-        found: dict[Any, Mapping[str, Any]] = {}
-        for row in sorted(balance, key=lambda row: -row["imbalance"]):
-            found.setdefault(_key_of(row["record"]), row)
-        kept = [id(row) for key, row in found.items() if key in self.kept]
-        return [row for row in balance if self.whole or id(row) in kept]
-
     def distributions(self, found: Sequence[Distribution]) -> list[Distribution]:
-        """Return the distributions without the deployments that no plot shows, and without loads that only those have."""
+        """Return the distributions of the plotted deployments."""
         if self.whole:
             return list(found)
         some = []
@@ -83,33 +72,30 @@ class Selection:
 
 
 def select(points: Sequence[Point], names: Sequence[str], *, whole: bool) -> Selection:
-    """Return what the page shows of all load points, which come by load, and of the deployments with accepted measurements."""
+    """Return the selection of all load points, which are sorted by load. ``names`` are the deployments with accepted measurements."""
     if whole:
-        return Selection(True, points, names, frozenset(), frozenset())
+        return Selection(True, points, names)
     groups: dict[tuple[str, str], list[Point]] = {}
     for point in points:
         groups.setdefault((point["deployment"], point["workload"]), []).append(point)
-    kept = [point for group in groups.values() for point in _some(group, POINTS // len(groups))]
-    series = _series(groups, names)
-    lines = [group for (deployment, _), group in groups.items() if deployment in series]
-    each = DRAWN // max(1, len(lines) * max((point["repetitions_asked"] for point in points), default=1))
-    drawn = frozenset(_key(point) for group in lines for point in _some(group, each))
-    return Selection(False, kept, series, frozenset(map(_key, kept)), drawn)
+    each = SHOWN // max(1, len(groups) * max((point["repetitions_asked"] for point in points), default=1))
+    kept = [point for group in groups.values() for point in _some(group, max(2, each))]
+    return Selection(False, kept, _series(groups, names), frozenset(map(_key, kept)))
 
 
 def _some(group: Sequence[Point], most: int) -> list[Point]:
-    """Return the point of highest throughput, the heaviest one and others evenly between the lightest and it: ``most``, 2 at least."""
+    """Return ``most`` points: the one with the highest throughput, the heaviest, and others evenly spaced from the lightest on."""
     if len(group) <= most:
         return list(group)
     best = max(range(len(group)), key=lambda index: group[index][f"{OUTPUT}_median"] or 0.0)
     chosen = {best, len(group) - 1}
-    others = max(2, most) - len(chosen)
+    others = most - len(chosen)
     chosen |= {index * (len(group) - 1) // others for index in range(others)}
     return [group[index] for index in sorted(chosen)]
 
 
 def _series(groups: Mapping[tuple[str, str], Sequence[Point]], names: Sequence[str]) -> list[str]:
-    """Return the deployments with the highest throughput in any workload, as many of one workload as of another."""
+    """Return the deployments with the highest throughput, the same number from each workload."""
     best: dict[str, list[tuple[float, str]]] = {}
     for (deployment, workload), group in groups.items():
         if deployment in names:

@@ -1,4 +1,4 @@
-"""What the servers reported each second while a load point was measured: batch, queue and KV cache, as lines and in numbers."""
+"""Make plots and numbers from the servers' metrics during a load point, one sample per second: batch, queue and KV cache."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from servemark.report.charts import plot
 from servemark.report.table import ordered
 
 SAMPLES = 300
-"""The most samples of one timeline on the page; of longer ones each is the mean of several seconds."""
+"""Maximum samples of one timeline in the report. In a longer one, each sample is the mean of several seconds."""
 ALL_SAMPLES = 4_000
 MOST_POINTS = 60
-"""Where more points have a timeline, each deployment and workload shows its point of highest throughput and its heaviest."""
+"""Above this number of timelines, each deployment and workload keeps two: the highest throughput and the heaviest load."""
 
 COLUMNS = ("seconds", "running", "waiting", "kv_percent")
 _Sample = tuple[float, float, float, float | None]
 
 
 def place(record: Measurement) -> Path | None:
-    """Return where a measurement's timeline would be, relative to the run's folder; None where it was not measured in an attempt."""
+    """Return the path of a measurement's timeline, relative to the run's folder; None if no attempt measured it."""
     number = PurePosixPath(record.attempt or "").name
     if not re.fullmatch(r"\d{3,9}", number):
         return None
@@ -32,13 +32,13 @@ def place(record: Measurement) -> Path | None:
 
 
 def belongs(timeline: Timeline, record: Measurement) -> bool:
-    """Return whether it is this very measurement's: an attempt of another run may have the same number."""
+    """Return whether the timeline belongs to this measurement. An attempt of another run may have the same number."""
     theirs = timeline.deployment, timeline.point, timeline.started_at
     return theirs == (record.deployment, record.load.name, record.started_at)
 
 
 def shown(measurements: Iterable[Measurement], timelines: Mapping[tuple[str, str], Timeline]) -> list[tuple[Measurement, dict[str, Any]]]:
-    """Return the measurements whose timelines the page shows, in the order of the table, each with the row of its timeline."""
+    """Return the measurements whose timelines the report shows, in the order of the table, each with its timeline's row."""
     accepted = [item for item in ordered(list(measurements)) if item.verdict != "INVALID"]
     found = [(item, timeline, samples) for item in accepted if (timeline := timelines.get(_key(item))) and (samples := _merged(timeline))]
     if len(found) > MOST_POINTS:
@@ -49,10 +49,10 @@ def shown(measurements: Iterable[Measurement], timelines: Mapping[tuple[str, str
 
 
 def fullest_share(timeline: Timeline) -> float | None:
-    """Return requests in the fullest of a server's engines over the equal share: the median of the seconds in which it was busy.
+    """Return the requests of a server's fullest engine over the mean per engine, as the median of the server's busy seconds.
 
-    Busy is nine tenths of the most that it had at once, so that filling and draining do not count. Engines of a mixture of experts step
-    together, padded to the fullest. None where every server is one engine.
+    A second is busy if the server runs at least nine tenths of its maximum. This excludes the beginning and the end. None if every
+    server has one engine.
     """
     shares = [
         most * server.engines / running
@@ -72,15 +72,15 @@ def _best_and_heaviest(records: Sequence[Measurement]) -> set[tuple[str, str]]:
     groups: dict[tuple[str, str], list[Measurement]] = {}
     for item in records:
         groups.setdefault((item.deployment, item.load.workload), []).append(item)
-    # They come by load, so that the last is the heaviest.
+    # Records are sorted by load, so the last one is the heaviest.
     chosen = [(max(some, key=lambda item: item.output_throughput or 0.0), some[-1]) for some in groups.values()]
     return {_key(item) for pair in chosen for item in pair}
 
 
 def _merged(timeline: Timeline) -> list[_Sample]:
-    """Return (seconds, running, waiting, KV percent) of all servers together, where all of them responded; idle ends cut off.
+    """Return (seconds, running, waiting, KV percent) of all servers for the seconds in which all responded, without idle ends.
 
-    ``running`` and ``waiting`` are added up over the servers; of their KV caches the fullest counts.
+    ``running`` and ``waiting`` are sums over the servers. KV percent is that of the fullest cache.
     """
     times: dict[float, list[tuple[float, float, float | None]]] = {}
     for server in timeline.servers:
@@ -96,7 +96,7 @@ def _merged(timeline: Timeline) -> list[_Sample]:
 
 
 def _row(record: Measurement, timeline: Timeline, samples: Sequence[_Sample], limit: int) -> dict[str, Any]:
-    """Return ``columns`` for the plot, without those that have no value, and everything else from all samples."""
+    """Return the row of a timeline: ``columns`` for the plot, means and maxima of all samples."""
     size = math.ceil(len(samples) / limit)
     buckets = [samples[start : start + size] for start in range(0, len(samples), size)]
     columns = {name: [_short(_mean(bucket, index)) for bucket in buckets] for index, name in enumerate(COLUMNS)}
@@ -124,20 +124,20 @@ def _mean(samples: Sequence[_Sample], index: int) -> float | None:
 
 
 def _short(value: float | None) -> float | None:
-    """Return four significant digits, as few characters in JSON as possible."""
+    """Return four significant digits, which keeps the JSON short."""
     rounded = None if value is None else float(f"{value:.4g}")
     return int(rounded) if rounded is not None and rounded.is_integer() else rounded
 
 
 def specs() -> dict[str, dict[str, Any]]:
-    """Return the two plots: of rows with ``seconds``, ``kind`` and ``value``."""
+    """Return the two plots. Their rows have ``seconds``, ``kind`` and ``value``."""
     return {
         "requests": _lines("Requests in the batch (running) and in the queue (waiting)", ["running", "waiting"], {"zero": True}),
-        "kv": _lines("Use of the KV cache", ["KV cache in use"], {"domain": [0, 100]}),
+        "kv": _lines("KV cache in use", ["KV cache in use"], {"domain": [0, 100]}),
     }
 
 
 def _lines(title: str, kinds: list[str], scale: dict[str, Any]) -> dict[str, Any]:
-    description = f"{title}, second by second. The table below sums it up."
+    description = f"{title}, second by second. The table below contains the means and maxima."
     dashes = [[1, 0], [6, 3]][: len(kinds)]
     return plot("timeline", by="kind", names=kinds, dashes=dashes, y_scale=scale, description=description)

@@ -1,4 +1,4 @@
-"""From records to what the template prints: headline figures, medians, clients, memory. No markup here."""
+"""Turn records into the values that the templates print: headline results, medians, clients, nodes, balance of replicas."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from typing import Any
 import pandas as pd
 
 from servemark.measurement import reasons
-from servemark.records import Hardware, Measurement
+from servemark.records import Hardware, Measurement, Startup
 from servemark.report import formatting
+from servemark.report.columns import replicas
 from servemark.report.gather import RunRecords
-from servemark.report.table import rows
+from servemark.report.table import ordered, rows
 
 _OUTPUT = "output_tokens_per_s_median"
 
 
 def verdicts(data: RunRecords) -> dict[str, int]:
-    """Return how many measurements got each verdict."""
+    """Return the number of measurements of each verdict."""
     found = [item.verdict for item in data.measurements]
     return {verdict: found.count(verdict) for verdict in ("VALID", "SUSPECT", "INVALID")}
 
 
 def explained(measurements: Iterable[Measurement]) -> list[reasons.Row]:
-    """Return the rows of the table of reasons that these verdicts give, in the order of the table."""
+    """Return the rows of the table of reasons for the reasons of these measurements."""
     found = {reason.code for item in measurements for reason in item.reasons}
     return [row for row in reasons.TABLE.values() if row.code in found and row.severities]
 
 
 def objections(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
-    """Return how many measurements each reason made SUSPECT or INVALID: one row a verdict and reason code, most first."""
+    """Return the number of SUSPECT or INVALID measurements of each verdict and reason code, largest first."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for item in measurements:
         if item.verdict != "VALID":
@@ -44,7 +45,7 @@ def objections(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
 
 
 def medians(aggregated: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return one row a deployment, workload and load, with the load in words and a verdict over its accepted repetitions."""
+    """Return one row per deployment, workload and load, with the load in words and one verdict for all repetitions."""
     return [
         {**row, "load": formatting.load(row["concurrency"], row["request_rate_per_s"]), "verdict": _verdict(row)}
         for row in rows(aggregated)
@@ -58,16 +59,16 @@ def _verdict(row: Mapping[str, Any]) -> str:
 
 
 def headlines(points: Sequence[Mapping[str, Any]], data: RunRecords) -> list[dict[str, Any]]:
-    """Return per workload, the load with the highest accepted median output throughput of each deployment asked to run it (``best``).
+    """Return for each workload one card per deployment: its load point with the highest median output throughput (``best``).
 
-    ``share`` is that figure over the best deployment's, ``per_device`` over the ``devices`` that the workload asks, where these differ.
-    ``lengths`` are the (input, output) tokens of the workload's requests, ``prefix`` how many all prompts begin with before their own.
+    ``share`` is this throughput over that of the best deployment. ``per_device`` is the throughput over ``devices``; it is None where
+    deployments use the same number. ``lengths`` are the (input, output) tokens of the requests, ``prefix`` the tokens of a shared prefix.
     """
     planned = [(plan, load) for plan in data.plans.values() for load in plan.loads]
     asked = [(item.deployment, item.load) for item in data.measurements] + [(plan.deployment, load) for plan, load in planned]
     sizes = {plan.topology.world_size for plan in data.plans.values()}
     sizes |= {plan.topology.asked(load.ask).world_size for plan, load in planned}
-    # Ranks on a CPU share it: there, a share of each would mean nothing.
+    # Ranks on a CPU share it, so a result per rank has no meaning.
     differ = len(sizes) > 1 and data.machine.accelerator != "cpu"
     best: dict[tuple[str, str], Mapping[str, Any]] = {}
     for point in points:
@@ -98,7 +99,7 @@ def headlines(points: Sequence[Mapping[str, Any]], data: RunRecords) -> list[dic
 
 
 def hardware_line(hardware: Hardware) -> str:
-    """Return the machine in one line."""
+    """Return one line about GPUs, CPUs and memory."""
     cpus = formatting.plural(hardware.cpu_count, "logical CPU")
     host = f"{cpus} ({hardware.cpu_model}), {formatting.quantity(hardware.memory_gib, 'GiB')}"
     if hardware.accelerator == "cpu":
@@ -108,9 +109,9 @@ def hardware_line(hardware: Hardware) -> str:
 
 
 def clients(data: RunRecords) -> list[dict[str, Any]]:
-    """Return how each load was made: one row a deployment, workload and load, in the order of the measurements.
+    """Return the client processes of each deployment, workload and load, in the order of the measurements.
 
-    ``cpu`` is what the busiest process used in any accepted repetition, per cent of a core; None where it is not known.
+    ``cpu`` is the CPU time of the busiest process in any accepted repetition, in per cent of a core; None if it was not recorded.
     """
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for item in data.measurements:
@@ -121,3 +122,58 @@ def clients(data: RunRecords) -> list[dict[str, Any]]:
         if item.client_cpu is not None and item.verdict != "INVALID":
             kept["cpu"] = max(kept["cpu"] or 0.0, 100 * item.client_cpu)
     return list(found.values())
+
+
+def places(data: RunRecords) -> list[dict[str, Any]]:
+    """Return nodes, start-up record and fabric check of each deployment with several nodes or replicas or with a Slurm job."""
+    result = []
+    for name in data.deployments:
+        startup, account = data.startups.get(name), data.accounts.get(name)
+        if startup is None or not startup.nodes:
+            continue
+        if len(startup.nodes) == 1 and len(startup.placement) < 2 and not (account and account.jobs):
+            continue
+        nodes = [
+            {"node": node, "roles": roles(startup, index), "ray": [seen for seen in startup.ray_nodes if seen.address == node.address]}
+            for index, node in enumerate(startup.nodes)
+        ]
+        result.append({"deployment": name, "startup": startup, "nodes": nodes, "fabric": data.fabrics.get(name)})
+    return result
+
+
+def roles(startup: Startup, index: int) -> list[str]:
+    """Return the roles of a node: the devices of each replica, whether it is the replica's head, router, client."""
+    found = []
+    for replica in startup.placement:
+        for number, part in enumerate(replica.parts):
+            if part.node == index:
+                name = replica.name if len(startup.placement) > 1 else "server"
+                head = ", head" if number == 0 and len(replica.parts) > 1 else ""
+                found.append(f"{name}{head}: {_devices(part.devices)}")
+    node = startup.nodes[index].name
+    if startup.router and startup.router.node == node:
+        found.append("router")
+    return [*found, "client"] if startup.client_node == node else found
+
+
+def _devices(numbers: Sequence[int]) -> str:
+    if len(numbers) < 2:
+        return f"device {numbers[0]}" if numbers else "no device"
+    if list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"devices {numbers[0]}\N{EN DASH}{numbers[-1]}"
+    return f"devices {', '.join(map(str, numbers))}"
+
+
+def balance(data: RunRecords) -> list[dict[str, Any]]:
+    """Return the requests of each replica for each accepted measurement through the router.
+
+    ``imbalance`` is the largest number over the mean: 1 is even.
+    """
+    result = []
+    for item in ordered(data.measurements):
+        counts = replicas(item)
+        if item.verdict != "INVALID" and item.load.ask != "replica" and (total := sum(counts.values())):
+            load = formatting.load(item.load.concurrency, item.load.request_rate)
+            place = {"deployment": item.deployment, "workload": item.load.workload, "load": load, "repetition": item.load.repetition}
+            result.append({**place, "counts": counts, "imbalance": max(counts.values()) * len(counts) / total})
+    return result

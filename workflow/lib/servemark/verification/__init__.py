@@ -1,44 +1,44 @@
-"""Check an archive: whether it is as it was sealed, and whether its figures are those of its per-request results.
+"""Check an archive: its files against its manifest, its results against its per-request results.
 
-Works offline, from the archive alone. It proves that no file was lost or changed since the archive was sealed, that the crate lists
-these very files, and that records, table and the data of the page state what the per-request results give. It does not prove who
-sealed the archive: compare its identity, the sha256 of its manifest, with the one that the sender gives.
+The check works offline and needs only the archive. It proves that no file was lost or changed after sealing, that the crate lists these
+files, and that records, table and report data state what the per-request results give. It does not prove who sealed the archive: compare
+its identity, the sha256 of its manifest, with the one from the sender.
 """
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from servemark import __version__
 from servemark.archive.crate import FORMAT
 from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
+from servemark.measurement import statistics, verdict
+from servemark.measurement.ledger import file_sha256
+from servemark.measurement.raw import RawError, RawResult, read_raw
+from servemark.measurement.thresholds import Verdict
+from servemark.measurement.verdict import ServerFacts
+from servemark.records import Failure, Measurement, PlannedPoint
 from servemark.report import formatting, gather, table
 from servemark.report.gather import RunRecords
 from servemark.verification import sealed, stated
-from servemark.verification.recount import RECORD, recount
 from servemark.verification.sealed import NOT_CHECKED, SealedBy
 from servemark.verification.stated import Difference, compare_rows, lines
 from servemark.verification.unpack import unpacked
 
-_COUNTED = frozenset(
-    {
-        *table.FIGURES,
-        *(f"{metric}_count" for metric in formatting.METRICS),
-        *("duration_s", "total_input_tokens", "total_output_tokens", "requests_completed", "requests_failed"),
-    }
-)
-
-
-class NoSuchFile(ServemarkError):
-    """No file has the given name."""
-
-    exit_code = 2
-    default_reason = "no_such_file"
+_RECORD = "record"
+_Codes = tuple[str, frozenset[tuple[str, str]]]
+_COUNTED = {
+    *table.FIGURES,
+    *(f"{metric}_count" for metric in formatting.METRICS),
+    *("duration_s", "total_input_tokens", "total_output_tokens", "requests_completed", "requests_failed"),
+}
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Verification:
 
     Attributes:
         identity: sha256 of the archive's manifest.
-        wrong: everything that should not be so, one sentence each.
-        not_checked: what an archive of an older version states less, or otherwise, than today's.
+        wrong: the problems found, one sentence each.
+        not_checked: what an older archive lacks or states in another form.
     """
 
     run: str
@@ -61,10 +61,10 @@ class Verification:
     not_checked: tuple[str, ...]
 
     def summary(self) -> str:
-        """Return what was checked, in two lines; of an older archive in a third what was not."""
+        """Return what was checked in two lines, and for an older archive what was not checked in a third."""
         text = (
-            f"  files    {self.files} against {MANIFEST}, whose sha256 is the archive's identity: {self.identity}\n"
-            f"  figures  {self.figures} of {formatting.plural(self.measurements, 'measurement').replace(chr(0xA0), ' ')} of run "
+            f"  files    {self.files} compared with {MANIFEST}; its sha256 is the archive's identity: {self.identity}\n"
+            f"  results  {self.figures} of {formatting.plural(self.measurements, 'measurement').replace(chr(0xA0), ' ')} of run "
             f"{formatting.printable(self.run)}, recomputed from per-request results"
         )
         if self.not_checked:
@@ -75,22 +75,13 @@ class Verification:
         return text
 
 
-def absent(path: Path) -> str:
-    """Return why ``path`` is no file that can be read: a folder, a pipe or device, or nothing."""
-    if os.path.isdir(path):
-        return "is a folder, not an archive"
-    return "is a pipe or a device, not an archive" if os.path.lexists(path) else "does not exist"
-
-
 def verify(path: Path) -> Verification:
-    """Check an archive against its own manifest, and its figures against its own per-request results.
+    """Check an archive's files against its manifest, and its results against its per-request results.
 
     Raises:
-        NoSuchFile: there is no such file.
-        Unsafe: it is no archive, damaged, or unsafe to unpack; nothing of it was checked.
+        NoSuchFile: ``path`` is not a regular file.
+        Unsafe: the file is not an archive, is damaged, or is unsafe to unpack. Nothing was checked.
     """
-    if not os.path.isfile(path):
-        raise NoSuchFile(f"{path} {absent(path)}.", do="Give the .tar.zst file, e.g. results/RUN/archive/RUN.tar.zst.")
     with unpacked(path) as archive:
         sealed_by, wrong = sealed.check_crate(archive)
         wrong = [*sealed.check_digest(path), *sealed.check_manifest(archive), *wrong]
@@ -103,15 +94,14 @@ def verify(path: Path) -> Verification:
                 results.append(result)
         except ServemarkError as error:
             results.append(error.what)
-        # Records that fit their types may still hold what no table or page can be made of.
+        # Valid records may still hold values from which no table or report can be made.
         except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
-            results.append(f"The figures cannot all be recomputed: {type(error).__name__}: {str(error)[:200]}")
+            results.append(f"Some results cannot be recomputed: {type(error).__name__}: {str(error)[:200]}")
         wrong += [item for item in results if isinstance(item, str)]
-        wrong += [f"{name}: planned, and no record of it is in the archive." for name in found.missing]
-        # The one place that forgives an older archive: it may state less than today's, but nothing else.
+        wrong += [f"{name}: planned, but the archive contains no record of it." for name in found.missing]
+        # An older archive may state less than this version does, but nothing else.
         differ = [item for item in results if isinstance(item, Difference)]
-        lacking = [item for item in differ if item.lacking and sealed_by.older]
-        older = [f"{item.where} (it states no {item.path[-1]})" for item in lacking]
+        older = [f"{item.where} (without {item.path[-1]})" for item in differ if item.lacking and sealed_by.older]
         wrong += lines([item for item in differ if not (item.lacking and sealed_by.older)])
         return Verification(
             run=found.run,
@@ -126,18 +116,77 @@ def verify(path: Path) -> Verification:
 
 
 def _printable(*texts: str) -> tuple[str, ...]:
-    """Return every text once, as one line that cannot steer a terminal."""
+    """Return each text once, as one line without terminal control characters."""
     return tuple(dict.fromkeys(formatting.printable(" ".join(text.split())) for text in texts))
 
 
 def _compared(found: RunRecords, sealed_by: SealedBy, rows: list[dict[str, Any]]) -> Iterator[Difference | str]:
-    """Yield what is wrong with the figures of records, table and page; fill ``rows`` with the recomputed table."""
-    recomputed, differences = recount(found)
-    yield from differences
+    """Yield the problems of records, table and report; fill ``rows`` with the recomputed table."""
+    recomputed: list[Measurement] = []
+    yield from _recomputed(found, recomputed)
     accounts = list(found.accounts.values())
     expected = table.tidy(recomputed, accounts)
     rows += table.rows(expected)
-    yield from compare_rows(RECORD, table.rows(table.tidy(found.measurements, accounts)), rows)
+    yield from compare_rows(_RECORD, table.rows(table.tidy(found.measurements, accounts)), rows)
     yield from stated.compare_tables(found.folder, expected)
     if sealed_by.format >= 2:
         yield from stated.compare_page(found, recomputed)
+
+
+def _recomputed(found: RunRecords, into: list[Measurement]) -> Iterator[Difference]:
+    """Judge every measurement again from its per-request results; yield each verdict that differs from the record's.
+
+    Where a verdict differs, the measurement keeps the recorded one, so that its results can still be compared.
+
+    Raises:
+        ServemarkError: the thresholds in config.json cannot be read.
+    """
+    try:
+        thresholds = Verdict.model_validate(found.config.get("verdict", {}))
+    except ValidationError as error:
+        raise ServemarkError(f"The thresholds (verdict) in config.json cannot be read: {error}") from None
+    for record, (point, raw) in zip(found.measurements, found.points, strict=True):
+        measurement, codes, words = _judged(record, point, raw, thresholds)
+        if codes != _codes(record):
+            yield Difference((f"{record.deployment} {record.load.name}", "verdict"), _RECORD, _words(record), words)
+        into.append(measurement)
+
+
+def _judged(record: Measurement, point: PlannedPoint, path: Path, thresholds: Verdict) -> tuple[Measurement, _Codes, str]:
+    """Return the recomputed measurement, and the recomputed verdict as codes and in words."""
+    # Facts that per-request results do not contain stay as recorded.
+    base = record.model_copy(update={"load": point.load, "key": point.key, "raw": None, "raw_sha256": None})
+    if record.raw is None:
+        # An earlier stage failed, so the point was not measured.
+        failure = record.failure or Failure(stage="measure", reason="no_reason_recorded", detail="")
+        codes = _codes(record) if record.verdict == "INVALID" else ("INVALID", frozenset())
+        return verdict.not_measured(base, failure), codes, "INVALID: no per-request results"
+    raw = _raw(path)
+    judgement = verdict.judge(raw, point.load, thresholds, ServerFacts.of(record))
+    base = base.model_copy(update={"raw": path.name, "raw_sha256": file_sha256(path) if path.is_file() else None})
+    kept = replace(judgement, verdict=record.verdict, reasons=record.reasons)
+    if record.verdict != "INVALID" and kept.figures is None and isinstance(raw, RawResult):
+        # Recompute the results although the new verdict is INVALID. Some times allow no results.
+        with contextlib.suppress(ValueError):
+            kept = replace(kept, figures=statistics.recount(raw.duration_s, raw.good))
+    return verdict.judged(base, kept), _codes(judgement), _words(judgement, details=True)
+
+
+def _raw(path: Path) -> RawResult | RawError:
+    try:
+        return read_raw(path)
+    except RawError as error:
+        # servemark writes an empty object for a client that wrote nothing.
+        if error.reason == "raw_incomplete" and path.read_text().strip() == "{}":
+            return RawError(error.what, reason="raw_missing")
+        return error
+
+
+def _codes(judged: Measurement | verdict.Judgement) -> _Codes:
+    """Return what must agree. Details do not: their wording may change between versions."""
+    return judged.verdict, frozenset((reason.code, reason.severity) for reason in judged.reasons)
+
+
+def _words(judged: Measurement | verdict.Judgement, details: bool = False) -> str:
+    why = "; ".join(f"{reason.code}: {reason.detail}" if details else reason.code for reason in judged.reasons)
+    return f"{judged.verdict} ({why})" if why else judged.verdict

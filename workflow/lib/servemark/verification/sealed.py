@@ -1,4 +1,4 @@
-"""Whether an archive is as it was sealed: digest, manifest and crate against its files, and who sealed it."""
+"""Compare an archive's files with its digest, its manifest and its crate."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from servemark.verification.unpack import Unpacked
 
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 NOT_CHECKED = {1: ("report.html (it holds no block of data)", "run.json (it repeats other records)")}
-"""What an older format of archives holds that cannot be checked any more."""
+"""Files that an older archive format holds and this version does not check."""
 
 
 class SealedBy(NamedTuple):
-    """The version of servemark that sealed an archive, and the archive's format. By default our own."""
+    """The version of servemark that sealed an archive, and the archive's format. The defaults are this version's own."""
 
     servemark: str = __version__
     format: int = FORMAT
 
     @property
     def older(self) -> bool:
-        """Return whether the archive may lack what today's servemark states: columns of the table, for example."""
+        """Return whether the archive may lack what this version writes, such as columns of the table."""
         return self != SealedBy()
 
 
 def check_digest(path: Path) -> list[str]:
-    """Return what is wrong with ``FILE.sha256`` next to the archive; nothing where there is none."""
+    """Return the problem found with ``FILE.sha256`` next to the archive; an empty list if there is no such file."""
     beside = path.with_name(path.name + ".sha256")
     if not beside.is_file():
         return []
     match = _LINE.match(beside.read_text(encoding="utf-8", errors="replace"))
     if match is None:
-        return [f"{beside.name} beside the archive holds no sha256."]
+        return [f"{beside.name} contains no sha256."]
     with path.open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found == match[1]:
         return []
-    return [f"{path.name} is not the file that {beside.name} names: its sha256 is {found}, and {match[1]} was stated."]
+    return [f"{path.name} has sha256 {found}, but {beside.name} states {match[1]}."]
 
 
 def check_manifest(archive: Unpacked) -> list[str]:
-    """Return every file that is changed, missing or more than the manifest names, and every tar header that is changed."""
+    """Return one sentence for each changed, missing or extra file and for each changed tar header."""
     if MANIFEST not in archive.digests:
-        return [f"{MANIFEST} is missing: nothing says which files belong to the archive."]
+        return [f"{MANIFEST} is missing, so no file can be checked."]
     stated: dict[str, str] = {}
     wrong = list(archive.headers)
     for number, line in enumerate((archive.folder / MANIFEST).read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         match = _LINE.fullmatch(line)
         if match is None or match[2] in stated:
-            what = "names no file" if match is None else f"names {match[2]} again"
+            what = "no file and sha256" if match is None else f"{match[2]} is named twice"
             wrong.append(f"{MANIFEST}, line {number}: {what}.")
             continue
         stated[match[2]] = match[1]
@@ -66,12 +66,12 @@ def check_manifest(archive: Unpacked) -> list[str]:
         elif name not in stated:
             wrong.append(f"{name}: extra; the manifest does not name it.")
         elif stated[name] != archive.digests[name]:
-            wrong.append(f"{name}: changed; its sha256 is {archive.digests[name]}, and the manifest states {stated[name]}.")
+            wrong.append(f"{name}: changed; its sha256 is {archive.digests[name]}, but the manifest states {stated[name]}.")
     return wrong
 
 
 def check_crate(archive: Unpacked) -> tuple[SealedBy, list[str]]:
-    """Return who sealed the archive, and every statement of its crate that is not so, one sentence each."""
+    """Return the version that sealed the archive, and one sentence for each wrong statement of its crate."""
     if CRATE not in archive.digests:
         return SealedBy(), [f"{CRATE} is missing."]
     try:
@@ -82,7 +82,7 @@ def check_crate(archive: Unpacked) -> tuple[SealedBy, list[str]]:
         return SealedBy(), [f"{CRATE} cannot be read: {type(error).__name__}: {str(error)[:200]}"]
     if sealed.format > FORMAT:
         wrong.append(
-            f"The archive has format {sealed.format}, and servemark {__version__} reads formats up to {FORMAT}: check it with "
+            f"The archive has format {sealed.format}, but servemark {__version__} supports formats up to {FORMAT}. Check it with "
             f"servemark {sealed.servemark}, which sealed it."
         )
     return sealed, wrong
@@ -98,4 +98,4 @@ def _listed(archive: Unpacked, entities: Mapping[str, Any]) -> Iterator[str]:
     for name, entity in files.items():
         stated = entity.get("contentSize")
         if name in archive.digests and stated != str(size := (archive.folder / name).stat().st_size):
-            yield f"{CRATE}: {name} has {size} bytes, and {stated!r} are stated."
+            yield f"{CRATE}: {name} has {size} bytes, but {stated!r} is stated."

@@ -1,4 +1,4 @@
-"""``servemark show``: the main table of a run, from its archive or its folder, with what it ran on."""
+"""Print the main table of a run with its software and hardware (``servemark show``)."""
 
 from __future__ import annotations
 
@@ -11,30 +11,26 @@ from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
 from servemark.report import formatting, gather, table, views
 from servemark.report.gather import RunRecords
-from servemark.verification import NoSuchFile, absent
-from servemark.verification.unpack import unpacked
+from servemark.verification.unpack import NoSuchFile, unpacked
 
 WIDTH = 100
 _LABEL = 12
 
 
 def show(path: Path) -> str:
-    """Return header and table as text of at most ``WIDTH`` columns; figures are as stated, ``verify`` recomputes them.
+    """Return header and table as text of at most ``WIDTH`` columns. The results are those of the records, not recomputed.
 
     Raises:
-        NoSuchFile: there is no such file, or the folder is not a run's.
+        NoSuchFile: ``path`` is neither a regular file nor the folder of a run.
         Unsafe: the archive is damaged or unsafe to unpack.
-        ServemarkError: what was found cannot be read.
+        ServemarkError: no record can be read.
     """
     if os.path.isdir(path):
         if not (path / "config.json").is_file():
-            what = f"{path} is not the folder of a run: it holds no config.json."
-            raise NoSuchFile(what, do="Give results/RUN, or an archive of a run.")
+            raise NoSuchFile(f"{path} is not the folder of a run: it contains no config.json.", do="Pass results/RUN or its archive.")
         return _text(gather.read(path), f"folder {path}")
-    if not os.path.isfile(path):
-        raise NoSuchFile(f"{path} {absent(path)}.", do="Give a run's folder (results/RUN) or its archive (.tar.zst).")
     with unpacked(path) as archive:
-        identity = archive.digests.get(MANIFEST, "unknown: it has no manifest")
+        identity = archive.digests.get(MANIFEST, "unknown (no manifest)")
         return _text(gather.read(archive.folder), f"archive {path.name}, identity {identity}")
 
 
@@ -43,7 +39,7 @@ def _text(found: RunRecords, source: str) -> str:
     if not found.points and wrong:
         raise ServemarkError(
             "There is nothing to show: " + formatting.printable(" ".join(wrong[:3])),
-            do="A run that has only begun has nothing yet. Of an archive, `servemark verify` names everything that is wrong.",
+            do="If the run has just begun, wait for its first measurement. For an archive, run `servemark verify`.",
             reason="nothing_to_show",
         )
     lines = [line for label, text in _header(found, source) for line in _wrapped(label, text)]

@@ -1,7 +1,6 @@
-"""What the archive's table and report state of the measurements, against what the per-request results give.
+"""Compare the archive's table and report with the recomputed measurements.
 
-The report's cells and plots are made of its block of data (:mod:`servemark.report.block`). They are not compared: whoever changes them
-alone also has to change the manifest, whose sha256 is the archive's identity.
+Of the report, only its data block is compared. A change of the visible cells alone changes the archive's identity.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ import pyarrow
 import pyarrow.parquet
 
 from servemark.records import Measurement
-from servemark.report import block, table
+from servemark.report import page, table
 from servemark.report.gather import RunRecords, locate
 
 CSV, PARQUET, REPORT = "measurements.csv", "measurements.parquet", "report.html"
 _FRACTION = re.compile(r"-?\d+\.\d+(e[-+]?\d+)?", re.ASCII)
-_BLOCK = re.compile(rf'<script type="application/json" id="{block.ID}">(.*?)</script>', re.DOTALL)
+_BLOCK = re.compile(rf'<script type="application/json" id="{page.BLOCK_ID}">(.*?)</script>', re.DOTALL)
 SAME = 1e-9
-"""Relative. Another processor or numpy adds thousands of float64 in another order; no rounding in a file is this fine."""
+"""Relative tolerance. Another processor or numpy may add float64 values in another order; rounding in a file is coarser."""
 ABSENT = "not there"
 _NAMES = ("deployment", "point", "workload", "concurrency", "request_rate_per_s", "load", "repetition", "code", "number")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A value that is not as recomputed.
+    """A stated value that differs from the recomputed one.
 
     Attributes:
-        path: the names that lead to the value, e.g. ``("plain chat-c1-r1", "ttft_p99_ms")``.
-        where: the file, or the record, that states it.
-        lacking: the file states no value of this name at all.
+        path: the names that lead to the value, such as ``("plain chat-c1-r1", "ttft_p99_ms")``.
+        where: the file or the record that states it.
+        lacking: the file states no value under this name.
     """
 
     path: tuple[str, ...]
@@ -51,7 +50,7 @@ class Difference:
 
 
 def same(stated: Any, recomputed: Any) -> bool:
-    """Return whether two values are one figure: equal, or numbers (also as text) that differ by less than ``SAME``."""
+    """Return whether two values are equal, or numbers (also as text) that differ by less than ``SAME``."""
     if stated == recomputed:
         return True
     try:
@@ -82,13 +81,13 @@ def compare(where: str, stated: Any, recomputed: Any, path: tuple[str, ...] = ()
 
 
 def _name(entry: Any, number: int) -> str:
-    """Return what tells an entry of a list from the others: its load point, else its position from 0."""
+    """Return the name of a list entry: its load point, otherwise its position from 0."""
     known = [entry[name] for name in _NAMES if entry.get(name) is not None] if isinstance(entry, Mapping) else []
     return " ".join(map(str, known)) or str(number)
 
 
 def compare_rows(where: str, stated: Iterable[Mapping[str, Any]], recomputed: Iterable[Mapping[str, Any]]) -> Iterator[Difference]:
-    """Yield every cell of the tidy table that differs, and every row that only one side has, or that is stated twice."""
+    """Yield every cell of the tidy table that differs, and every missing, extra or repeated row."""
     ours, theirs = _by_point(recomputed), _by_point(stated)
     for key in dict.fromkeys((*ours, *theirs)):
         mine, other = ours.get(key, []), theirs.get(key, [])
@@ -107,7 +106,7 @@ def _by_point(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, 
 
 
 def lines(differences: Sequence[Difference]) -> list[str]:
-    """Return one line for each value and what is stated in its place, with every file that states it."""
+    """Return one line for each wrong value, with every file that states it."""
     places: dict[str, dict[str, None]] = {}
     for item in differences:
         text = f"{': '.join(item.path)}: stated {_text(item.stated)}, recomputed {_text(item.recomputed)}"
@@ -119,20 +118,20 @@ def _text(value: Any) -> str:
     if value is None or value == "":
         return "nothing"
     if isinstance(value, (Mapping, list, tuple)):
-        # Its text may be too deep for Python.
+        # Python cannot print deeply nested values.
         return f"{len(value)} entries"
     text = f"{value:.10g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 200 else text[:197] + "..."
 
 
 def compare_tables(folder: Path, recomputed: pd.DataFrame) -> Iterator[Difference | str]:
-    """Yield the differences of measurements.csv and measurements.parquet, and what is wrong with them as files."""
+    """Yield the differences of measurements.csv and measurements.parquet, or why a file cannot be read."""
     for name in (CSV, PARQUET):
         path = locate(folder, name)
         if path is None:
             yield f"{name} is missing."
             continue
-        # Both texts by the same function, so that what it does to formulas and carriage returns is done to both.
+        # csv_text changes formulas and carriage returns, so the recomputed table goes through it, too.
         expected = _csv(table.csv_text(recomputed)) if name == CSV else table.rows(recomputed)
         try:
             stated = _csv(path.read_text(encoding="utf-8")) if name == CSV else _parquet(path, len(expected))
@@ -143,7 +142,7 @@ def compare_tables(folder: Path, recomputed: pd.DataFrame) -> Iterator[Differenc
 
 
 def _csv(text: str) -> list[dict[str, Any]]:
-    """Return the rows with decimal fractions as numbers, so that they read as the other files' do; everything else as it stands."""
+    """Return the rows, with decimal fractions as numbers and everything else as text."""
     return [
         {name: float(cell) if isinstance(cell, str) and _FRACTION.fullmatch(cell) else cell for name, cell in row.items()}
         for row in csv.DictReader(io.StringIO(text, newline=""), strict=True)
@@ -151,26 +150,26 @@ def _csv(text: str) -> list[dict[str, Any]]:
 
 
 def _parquet(path: Path, expected: int) -> list[dict[str, Any]]:
-    # Few bytes of Parquet may stand for any number of rows: they are counted before they are read.
+    # A small Parquet file may expand to any number of rows, so check the number first.
     if (count := pyarrow.parquet.read_metadata(path).num_rows) != expected:
-        raise ValueError(f"it has {count} rows, and {expected} measurements were planned and recorded")
+        raise ValueError(f"it has {count} rows, but the run has {expected} measurements")
     return table.rows(pd.read_parquet(path))
 
 
 def compare_page(found: RunRecords, recomputed: Sequence[Measurement]) -> Iterator[Difference | str]:
-    """Yield the differences of the block in report.html, and what is wrong with it."""
+    """Yield the differences of the data block in report.html, or why it cannot be read."""
     path = locate(found.folder, REPORT)
     if path is None:
         yield f"{REPORT} is missing."
         return
     texts = _BLOCK.findall(path.read_text(encoding="utf-8", errors="replace"))
     if len(texts) != 1:
-        yield f"{REPORT} holds {len(texts)} blocks of data; it must hold one."
+        yield f"{REPORT} contains {len(texts)} data blocks instead of 1."
         return
     try:
         parsed = json.loads(texts[0])
-        stated, whole = block.expanded(parsed), bool(parsed["whole"])
+        stated, whole = page.expanded(parsed), bool(parsed["whole"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        yield f"{REPORT}: its block of data cannot be read: {type(error).__name__}: {str(error)[:200]}"
+        yield f"{REPORT}: the data block cannot be read: {type(error).__name__}: {str(error)[:200]}"
         return
-    yield from compare(REPORT, stated, block.expanded(block.content(found.with_distributions(recomputed), whole).block))
+    yield from compare(REPORT, stated, page.expanded(page.content(found.with_distributions(recomputed), whole).block))

@@ -1,14 +1,15 @@
-"""Takes an archive apart without trusting it: plain files only, bounded, into a private folder that is removed afterwards."""
+"""Unpack an archive from an untrusted sender: regular files only, bounded size, into a private temporary folder."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 import zstandard
@@ -17,51 +18,52 @@ from servemark.archive import seal
 from servemark.errors import ServemarkError
 
 MAX_BYTES = 16 << 30
-"""Unpacked size. 200 deployments with 50 load points of 1 MB of per-request results each are 10 GB."""
+"""Unpacked size. 200 deployments with 50 load points of 1 MB of per-request results each have 10 GB."""
 MAX_FILES = 200_000
-"""Files and folders. Four files for each of those points are 40,000; each costs an inode however small it is."""
+"""Files and folders. 10,000 load points with four files each have 40,000."""
 MAX_DEPTH = 64
-"""Folders in each other; ours are seven. Python's own removal of a folder gives up on a thousand."""
+"""Nested folders. servemark's archives have seven; shutil.rmtree fails at about a thousand."""
 MAX_RATIO, RATIO_FROM = 200, 64 << 20
-"""Unpacked over packed size, and the unpacked bytes from which it counts: a short repetitive log is no attack. Per-request results
-shrink 2- to 5-fold, logs and records 10-fold; one byte repeated, 10,000-fold."""
+"""Unpacked size over packed size, and the unpacked bytes from which the ratio is checked. Per-request results shrink 2- to 5-fold, logs
+and records 10-fold, one repeated byte 10,000-fold."""
 MAX_HEADER = 64 << 10
-"""Bytes of one extended tar header, which is held in memory. It carries a long name; Linux knows paths of 4,096 bytes."""
-# What zstd's own command accepts without --long; the archive's level needs 2 MiB.
+"""Bytes of an extended tar header, which tarfile reads into memory. It holds a long name; Linux paths have at most 4,096 bytes."""
+# The window that the zstd command accepts without --long. The archive's level needs 2 MiB.
 _WINDOW = 128 << 20
-# A block of a few bytes may stand for 128 KiB, so this much input never becomes more than about 64 MiB at once.
+# zstd can expand a few bytes to 128 KiB, so each read of this size gives at most about 64 MiB.
 _STEP = 2 << 10
 _CHUNK = 1 << 20
 _MAGIC = b"\x28\xb5\x2f\xfd"
+_COPY = "Copy the file again and compare its sha256 with the original's."
 _EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
-_KINDS = {
-    tarfile.LNKTYPE: "a hard link",
-    tarfile.SYMTYPE: "a symbolic link",
-    tarfile.CHRTYPE: "a device",
-    tarfile.BLKTYPE: "a device",
-    tarfile.FIFOTYPE: "a named pipe",
-}
+
+
+class NoSuchFile(ServemarkError):
+    """The given path is not what the command reads."""
+
+    exit_code = 2
+    default_reason = "no_such_file"
 
 
 class Unsafe(ServemarkError):
-    """The archive was not taken apart: it is damaged, or made to harm the person who unpacks it (see ``reason``)."""
+    """The archive was not unpacked. ``reason`` tells why: it is damaged or could harm the user."""
 
     default_reason = "archive_unsafe"
 
 
-class _Harm(Exception):
-    """The reason, what is wrong, and what to do unless it is to ask for another copy."""
+class _Refused(Exception):
+    """Carries reason code, predicate of the message and, unless the default fits, the remedy."""
 
 
 @dataclass
 class Unpacked:
-    """An archive's content, there as long as the context of ``unpacked`` lasts.
+    """An archive's content. The files exist only inside the context of ``unpacked``.
 
     Attributes:
-        folder: holds what the archive's one top folder holds.
+        folder: holds the content of the archive's one top folder.
         digests: name below the top folder -> sha256.
-        headers: what differs from the headers that an archive is sealed with, one sentence for each entry. tar restores modes, owners and
-            times from them, and no digest covers them.
+        headers: one sentence for each tar header that differs from the header that servemark writes. tar restores mode, owner and time
+            from it, and no digest covers it.
     """
 
     folder: Path
@@ -71,9 +73,9 @@ class Unpacked:
     _folders: set[str] = field(default_factory=set)
 
     def unpack(self, source: IO[bytes]) -> None:
-        """Take the archive apart into the folder."""
+        """Unpack the archive into the folder."""
         if source.read(len(_MAGIC)) != _MAGIC:
-            raise _Harm("not_an_archive", "is no zstd file", "Give a .tar.zst that this workflow has made.")
+            raise _Refused("not_an_archive", "is not a zstd file", "Pass a .tar.zst file that servemark made.")
         source.seek(0)
         content, end = _Content(source), 0
         fileobj = cast(IO[bytes], content)
@@ -83,33 +85,34 @@ class Unpacked:
                     self._take(tar, member)
                     end = member.offset_data + member.size
         except (tarfile.TarError, ValueError, OverflowError, RecursionError, EOFError) as error:
-            raise _Harm("archive_damaged", f"holds no readable tar: {error}") from None
+            raise _Refused("archive_damaged", f"contains no readable tar file: {error}") from None
         except OSError as error:
-            raise _Harm("cannot_unpack", f"cannot be unpacked: {error}", "Give TMPDIR a folder with more room.") from None
-        # tarfile takes a header that it cannot read for the end.
+            raise _Refused("cannot_unpack", f"cannot be unpacked: {error}", "Set TMPDIR to a folder with more space.") from None
+        # tarfile takes an unreadable header for the end of the tar file. tar itself would skip it and unpack the files behind it.
         if content.drain() > end:
-            raise _Harm("archive_damaged", f"holds what is no file after its byte {end}")
+            raise _Refused("archive_damaged", f"contains data after its last file, which ends at byte {end}")
         if not self.digests:
-            raise _Harm("archive_damaged", "holds no file")
+            raise _Refused("archive_damaged", "contains no file")
 
     def _take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         name = self._checked(member)
         if len(self.digests) + len(self._folders) >= MAX_FILES:
-            raise _Harm("too_large", f"holds more than {MAX_FILES:,} files and folders")
-        if changed := _changed(member):
-            self.headers.append(f"{name or member.name}: the tar header is changed: {', '.join(changed)}.")
-        parents = _with_parents(name)
+            raise _Refused("too_large", f"contains more than {MAX_FILES:,} files and folders")
+        found, sealed = member.get_info(), seal.header(member.name, member.size).get_info()
+        changed = [field for field in sealed if field not in ("chksum", "name") and found[field] != sealed[field]]
+        if changed := changed + sorted(set(member.pax_headers) - {"path", "size"}):
+            self.headers.append(f"{name or member.name}: the tar header was changed: {', '.join(changed)}.")
+        parents = set(map(str, PurePosixPath(name).parents)) - {"."}
         if member.isdir():
-            self._folders |= parents if name else set()
+            self._folders |= parents | ({name} if name else set())
             return
-        parents.remove(name)
         if not name:
-            raise _Harm("several_folders", f"holds the file {member.name!r} outside of one top folder")
+            raise _Refused("several_folders", f"contains the file {member.name!r} outside its top folder")
         if name in self.digests or name in self._folders or not parents.isdisjoint(self.digests):
-            raise _Harm("duplicate_name", f"holds {member.name!r} twice, or as a file and as a folder")
+            raise _Refused("duplicate_name", f"contains {member.name!r} twice, or both as a file and as a folder")
         self._folders |= parents
         stream = tar.extractfile(member)
-        assert stream is not None, "a plain file has content"
+        assert stream is not None, "a regular file has content"
         target = self.folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         sha256 = hashlib.sha256()
@@ -123,53 +126,32 @@ class Unpacked:
         """Return the name below the top folder; empty for the top folder itself."""
         name, parts = member.name, member.name.split("/")
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or member.issparse():
-            kind = _KINDS.get(member.type, "no plain file")
-            raise _Harm("unsafe_member", f"holds {kind}, {name!r}, where only plain files belong")
+            raise _Refused("unsafe_member", f"contains {name!r}, a link, device, pipe or sparse file. Only regular files are allowed")
         if len(parts) > MAX_DEPTH:
-            raise _Harm("unsafe_name", f"holds a name of {len(parts)} folders in each other: {name[:80]!r}...")
+            raise _Refused("unsafe_name", f"contains a name with {len(parts)} nested folders: {name[:80]!r}...")
         if why := seal.unfit(name):
-            raise _Harm("unsafe_name", f"holds the name {name!r}, which {why}")
+            raise _Refused("unsafe_name", f"contains the name {name!r}, which {why}")
         self.top = self.top or parts[0]
         if parts[0] != self.top:
-            raise _Harm("several_folders", f"holds {name!r} beside the folder {self.top!r}, not in it")
+            raise _Refused("several_folders", f"contains {name!r} outside its top folder {self.top!r}")
         return "/".join(parts[1:])
 
 
-def _changed(member: tarfile.TarInfo) -> list[str]:
-    """Return the fields of a header in which it differs from the one that :func:`servemark.archive.seal` writes."""
-    sealed = seal.header(member.name, member.size)
-    found = [
-        f"{field} {_value(member, field)}, sealed with {_value(sealed, field)}"
-        for field in ("mode", "uid", "gid", "uname", "gname", "mtime", "linkname", "devmajor", "devminor", "type")
-        if getattr(member, field) != getattr(sealed, field)
-    ]
-    return found + [f"extended by {key}" for key in sorted(set(member.pax_headers) - {"path", "size"})]
-
-
-def _value(member: tarfile.TarInfo, field: str) -> str:
-    return f"{member.mode:o}" if field == "mode" else repr(getattr(member, field))
-
-
-def _with_parents(name: str) -> set[str]:
-    parts = name.split("/")
-    return {"/".join(parts[:count]) for count in range(1, len(parts) + 1)}
-
-
 class _Member(tarfile.TarInfo):
-    """A header; tarfile reads an extended one into memory whole, so its size is looked at first."""
+    """A tar header. Its size is checked here, before tarfile reads an extended header into memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
         member = super().frombuf(buf, encoding, errors)
         if member.type in _EXTENDED and not 0 <= member.size <= MAX_HEADER:
-            raise tarfile.ReadError(f"an extended header of {member.size:,} bytes")
+            raise tarfile.ReadError(f"an extended header has {member.size:,} bytes")
         if member.type == tarfile.XHDTYPE and (member.mode, member.uid, member.gid, member.mtime) != (0, 0, 0, 0):
-            raise tarfile.ReadError("an extended header with a mode, an owner or a time")
+            raise tarfile.ReadError("an extended header has a mode, an owner or a time")
         return member
 
 
 class _Content:
-    """The tar inside, decompressed as it is read, and counted."""
+    """The decompressed tar file, as a stream that counts its bytes."""
 
     def __init__(self, source: IO[bytes]):
         self._source = source
@@ -178,7 +160,7 @@ class _Content:
         self._packed = self._size = self._given = self._last = 0
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes, fewer only at the end."""
+        """Return the next ``size`` bytes, fewer only at the end."""
         while len(self._ready) < size and not self._decoder.eof:
             self._more()
         data = bytes(self._ready[:size])
@@ -189,47 +171,50 @@ class _Content:
         return data
 
     def drain(self) -> int:
-        """Read the rest; the position after the last byte that is not zero, which pads."""
+        """Read the rest. Return the position after the last byte that is not padding (zero)."""
         while self.read(_CHUNK):
             pass
         if self._decoder.unused_data or self._source.read(1):
-            raise _Harm("archive_damaged", "goes on after its end")
+            raise _Refused("archive_damaged", "contains data after the end of the compressed file")
         return self._last
 
     def _more(self) -> None:
         chunk = self._source.read(_STEP)
         if not chunk:
-            do = "Copy it again, and compare its size and sha256 with the original's."
-            raise _Harm("archive_truncated", f"ends in the middle, after {self._packed:,} bytes", do)
+            raise _Refused("archive_truncated", f"is truncated: it ends after {self._packed:,} bytes", _COPY)
         self._packed += len(chunk)
         try:
             data = self._decoder.decompress(chunk)
         except zstandard.ZstdError as error:
-            raise _Harm("archive_damaged", f"is damaged: {error}", "Copy it again, and compare its sha256.") from None
+            raise _Refused("archive_damaged", f"is damaged: {error}", _COPY) from None
         self._ready += data
         self._size += len(data)
         if self._size > MAX_BYTES:
-            raise _Harm("too_large", f"unpacks to more than {MAX_BYTES >> 30} GiB")
+            raise _Refused("too_large", f"unpacks to more than {MAX_BYTES >> 30} GiB")
         if self._size > RATIO_FROM and self._size > MAX_RATIO * self._packed:
-            raise _Harm("too_large", f"unpacks to more than {MAX_RATIO} times its size, as no archive of results does")
+            raise _Refused("too_large", f"unpacks to more than {MAX_RATIO} times its size, which no archive of results does")
 
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Unpacked]:
-    """Yield the archive's files in a folder that only this user can read; gone after the ``with``.
+    """Yield the archive's files in a private temporary folder, which is deleted afterwards.
 
     Raises:
+        NoSuchFile: ``path`` is not a regular file.
         Unsafe: ``not_an_archive``, ``archive_truncated``, ``archive_damaged``, ``unsafe_name``, ``unsafe_member``,
-            ``duplicate_name``, ``several_folders``, ``too_large``, or ``cannot_unpack`` (no room, a name too long).
+            ``duplicate_name``, ``several_folders``, ``too_large``, or ``cannot_unpack`` (no space, or a name is too long).
     """
-    with tempfile.TemporaryDirectory(prefix="servemark-archive-") as room:
-        archive = Unpacked(Path(room) / "archive")
+    if not os.path.isfile(path):
+        kind = "is a folder" if os.path.isdir(path) else "is a pipe or a device" if os.path.lexists(path) else "does not exist"
+        raise NoSuchFile(f"{path} {kind}.", do="Pass an archive, such as results/RUN/archive/RUN.tar.zst.")
+    with tempfile.TemporaryDirectory(prefix="servemark-archive-") as temporary:
+        archive = Unpacked(Path(temporary) / "archive")
         archive.folder.mkdir()
         try:
             with path.open("rb") as source:
                 archive.unpack(source)
-        except _Harm as harm:
-            reason, what, *do = harm.args
-            ask = "Do not unpack it by other means; ask who gave it to you for another copy."
+        except _Refused as refused:
+            reason, what, *do = refused.args
+            ask = "Do not unpack it with other tools. Ask the sender for a new copy."
             raise Unsafe(f"{path.name} {what}.", look=str(path), do=do[0] if do else ask, reason=reason) from None
         yield archive
