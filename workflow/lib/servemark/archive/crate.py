@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -35,12 +35,6 @@ PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
 LICENSE = "The run states no licence for these results. Ask the sender of this archive before you publish or reuse them."
 SERVEMARK = "#servemark"
 _LICENSE = "#licence"
-_SOFTWARE = {
-    "python": ("CPython", "https://www.python.org"),
-    "vllm": ("vLLM", "https://github.com/vllm-project/vllm"),
-    "torch": ("PyTorch", "https://pytorch.org"),
-    "ray": ("Ray", "https://github.com/ray-project/ray"),
-}
 _RESULTS = ("measurements.csv", "measurements.parquet", "report.html")
 
 
@@ -87,7 +81,7 @@ def crate(found: RunRecords, sizes: Mapping[str, int]) -> dict[str, Any]:
                 "description": f"Workflow that measured and recorded these results; sources {git_state.words(found.sources)}",
                 "softwareVersion": __version__,
             },
-            *(entity for check in found.checks.values() for entity in _software(check)),
+            *map(_software, found.checks.values()),
             *actions,
             *(
                 {
@@ -136,15 +130,16 @@ def _asked(found: RunRecords) -> int:
     return sum(len(plan.points) for plan in found.plans.values())
 
 
-def _software(check: EnvironmentCheck) -> Iterator[dict[str, Any]]:
-    """Yield an environment's vLLM and the software that it requires."""
-    stated = {"python": check.python_version, "vllm": check.vllm, "torch": check.torch, "ray": check.ray}
-    others = [_reference(f"#{name}-{check.name}") for name, version in stated.items() if version and name != "vllm"]
-    for name, version in stated.items():
-        if version:
-            known, url = _SOFTWARE[name]
-            entity = {"@id": f"#{name}-{check.name}", "@type": "SoftwareApplication", "name": known, "url": url}
-            yield {**entity, "softwareVersion": version, **({"softwareRequirements": others} if name == "vllm" else {})}
+def _software(check: EnvironmentCheck) -> dict[str, Any]:
+    requirements = {"Python": check.python_version, "torch": check.torch, "Ray": check.ray}
+    return {
+        "@id": f"#vllm-{check.name}",
+        "@type": "SoftwareApplication",
+        "name": "vLLM",
+        "url": "https://github.com/vllm-project/vllm",
+        "softwareVersion": check.vllm,
+        "softwareRequirements": ", ".join(f"{name} {version}" for name, version in requirements.items() if version),
+    }
 
 
 def _run_action(found: RunRecords, names: Collection[str], times: Sequence[str]) -> dict[str, Any]:

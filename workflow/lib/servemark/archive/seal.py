@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, NamedTuple
 
 import zstandard
 
 from servemark.errors import ServemarkError
 from servemark.files import storage
-from servemark.records import write_atomically
+from servemark.measurement.ledger import file_sha256
+from servemark.records import replacing, write_atomically
 from servemark.security import secret_scan
 from servemark.security.secret_scan import SecretPattern
 
@@ -92,24 +91,16 @@ def seal(
         add(name, content)
     add(MANIFEST, "".join(f"{digests[name].sha256}  {name}\n" for name in sorted(digests, key=str.encode)).encode(), ())
 
-    destination.parent.mkdir(parents=True, exist_ok=True)
     checksum = destination.with_name(destination.name + ".sha256")
-    handle, temporary = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
     try:
-        with storage.naming(destination), os.fdopen(handle, "wb") as stream:
+        with replacing(destination) as stream:
             _write(stream, top, digests, files, own)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        with open(temporary, "rb") as stream:
-            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-        checksum.unlink(missing_ok=True)
-        os.replace(temporary, destination)
+            checksum.unlink(missing_ok=True)
     except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
         if refused := storage.refusal(error, destination, needed=sum(digest.size for digest in digests.values())):
             raise refused from None
         raise
+    sha256 = file_sha256(destination)
     write_atomically(checksum, f"{sha256}  {destination.name}\n")
     return ArchiveInfo(destination, sha256, destination.stat().st_size, digests[MANIFEST].sha256, len(digests))
 
@@ -183,9 +174,6 @@ def _check_names(files: Mapping[str, Path], top: str) -> None:
         if why := unfit(name) or ("must be one folder" if "/" in top else None):
             raise ArchiveRefused(f"The name {name!r} {why}.")
     for name, path in files.items():
-        for parent in PurePosixPath(name).parents:
-            if str(parent) in files:
-                raise ArchiveRefused(f"{str(parent)!r} cannot be both a file and the folder of {name!r}.")
         if not path.is_file():
             raise ArchiveRefused(f"{name} is missing or not a regular file.", look=str(path), do="Rerun snakemake.")
 

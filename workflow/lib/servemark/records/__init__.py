@@ -4,7 +4,7 @@ Reading a record of another kind or version, or with unknown keys, is an error. 
 file exists.
 """
 
-from servemark.records.base import Failure, Record, RecordT, Strict, utc_now, write_atomically
+from servemark.records.base import Failure, Record, RecordT, Strict, replacing, utc_now, write_atomically
 from servemark.records.deployment import (
     Cluster,
     DaemonState,
@@ -46,5 +46,5 @@ __all__ = [
     "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node", "Part", "Plan", "PlannedPoint", "Plans", "Prompts",
     "RandomPrompts", "RayNode", "Ready", "Reason", "Record", "RecordT", "Replica", "ReplicaStartup", "ServerPlace",
     "ServerTimeline", "Sources", "Startup", "StartupPhase", "Stopped", "Strict", "Summary", "Timeline", "Topology", "record_files",
-    "utc_now", "write_atomically",
+    "replacing", "utc_now", "write_atomically",
 ]  # fmt: skip

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import IO, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -91,13 +93,20 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes, mode: int = 0o644) -> None:
-    """Write ``content`` (text as UTF-8) to a temporary file next to ``path``, flush it to disk and rename it."""
+    """Write ``content`` (text as UTF-8) with :func:`replacing`."""
+    with replacing(path, mode) as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str], mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """Yield a temporary file next to ``path``. At the end, flush it to disk and rename it to ``path``; after an error, delete it."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with storage.naming(target), os.fdopen(handle, "wb") as stream:
-            stream.write(content.encode() if isinstance(content, str) else content)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.chmod(name, mode)

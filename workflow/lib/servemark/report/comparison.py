@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -77,12 +78,6 @@ def groups(points: Sequence[Point], data: RunRecords) -> list[Group]:
     ]
 
 
-def alone(data: RunRecords, found: Sequence[Group]) -> list[tuple[str, int]]:
-    """Return the deployments outside all groups, with their number of devices."""
-    grouped = {row.point["deployment"] for group in found for row in group.rows}
-    return [(name, plan.topology.world_size) for name, plan in sorted(data.plans.items()) if name not in grouped]
-
-
 def _rows(points: Sequence[Point], devices: int) -> Iterator[Row]:
     loads: dict[tuple[Any, Any], list[Point]] = {}
     for point in points:
@@ -131,23 +126,20 @@ def pairs(points: Sequence[Point], data: RunRecords) -> list[Pair]:
     cpu = {(row["deployment"], row["workload"], row["load"]): row["cpu"] for row in views.clients(data)}
     found = []
     for name, plan in sorted(data.plans.items()):
-        planned = {load.workload: load for load in plan.loads}
-        accepted = [
-            (point, planned[point["workload"]])
+        loads = [
+            (point, load)
             for point in points
-            if point["deployment"] == name and point["workload"] in planned and point["repetitions_accepted"]
+            if point["deployment"] == name and point["repetitions_accepted"] and (load := plan.load_of(point["workload"]))
             if point["concurrency"] is not None and point["request_rate_per_s"] is None
         ]
-        for router, through in accepted:
-            for replica, past in accepted:
-                if (through.ask, past.ask) != ("endpoint", "replica"):
-                    continue
-                # Latencies of different requests cannot be compared.
-                same = (through.prompts, through.client_options) == (past.prompts, past.client_options)
-                if same and router["concurrency"] == plan.topology.replicas * replica["concurrency"]:
-                    verdict = "SUSPECT" if "SUSPECT" in (router["verdict"], replica["verdict"]) else "VALID"
-                    one, other = (cpu.get((name, point["workload"], point["load"])) for point in (router, replica))
-                    found.append(Pair(router, replica, verdict, _lines(router, replica, plan.topology.replicas), (one, other)))
+        for (router, through), (replica, direct) in itertools.product(loads, loads):
+            # Latencies of different requests cannot be compared.
+            same = (through.prompts, through.client_options) == (direct.prompts, direct.client_options)
+            matching = router["concurrency"] == plan.topology.replicas * replica["concurrency"]
+            if (through.ask, direct.ask) == ("endpoint", "replica") and same and matching:
+                verdict = "SUSPECT" if "SUSPECT" in (router["verdict"], replica["verdict"]) else "VALID"
+                one, other = (cpu.get((name, point["workload"], point["load"])) for point in (router, replica))
+                found.append(Pair(router, replica, verdict, _lines(router, replica, plan.topology.replicas), (one, other)))
     return found
 
 
@@ -184,48 +176,49 @@ class Share:
 
 def shares(points: Sequence[Mapping[str, Any]], data: RunRecords) -> tuple[list[Share], list[str]]:
     """Return the share of every accepted load point (of ``views.medians``), and one sentence for each reason why others have none."""
-    try:
-        device = _device(data)
-    except ServemarkError as error:
-        return [], [error.what]
+    device = _device(data)
+    if isinstance(device, str):
+        return [], [device]
     found: list[Share] = []
     missing: dict[str, None] = {}
     for point in points:
-        if point["output_tokens_per_s_median"] is None:
-            continue
-        if point["concurrency"] is None or point["request_rate_per_s"] is not None:
-            missing[f"Workload {point['workload']}: servemark computes no roofline for a load by request rate."] = None
-            continue
-        try:
-            found.append(Share(point, _bound(data, data.plans.get(point["deployment"]), point, device)))
-        except ServemarkError as error:
-            missing[f"Deployment {point['deployment']}: {error.what}"] = None
+        if point["output_tokens_per_s_median"] is not None:
+            share = _bound(data, data.plans.get(point["deployment"]), point, device)
+            if isinstance(share, str):
+                missing[share] = None
+            else:
+                found.append(Share(point, share))
     return found, list(missing)
 
 
-def _device(data: RunRecords) -> Device:
+def _device(data: RunRecords) -> Device | str:
+    """Return the data sheet's peaks of the GPUs, or why they are unknown."""
     if data.machine.accelerator == "cpu":
-        raise ServemarkError("The deployments ran on a CPU. servemark does not probe its memory bandwidth and peak arithmetic.")
+        return "The deployments ran on a CPU. servemark does not probe its memory bandwidth and peak arithmetic."
     names = sorted({gpu.name for gpu in data.machine.gpus})
     if len(names) != 1:
-        raise ServemarkError(f"The GPUs are of different kinds, or none was found: {', '.join(names) or 'none'}.")
-    if names[0] not in DEVICES:
-        raise ServemarkError(f"servemark has no data-sheet peaks for {names[0]}.")
-    return DEVICES[names[0]]
+        return f"The GPUs are of different kinds, or none was found: {', '.join(names) or 'none'}."
+    return DEVICES.get(names[0]) or f"servemark has no data-sheet peaks for {names[0]}."
 
 
-def _bound(data: RunRecords, plan: Plan | None, point: Mapping[str, Any], device: Device) -> Bound:
+def _bound(data: RunRecords, plan: Plan | None, point: Point, device: Device) -> Bound | str:
+    """Return the roofline of a load point, or why it is unknown."""
+    if point["concurrency"] is None or point["request_rate_per_s"] is not None:
+        return f"Workload {point['workload']}: servemark computes no roofline for a load by request rate."
     if plan is None or plan.model not in data.manifests:
-        raise ServemarkError("the plan or the model's manifest is missing.")
+        return f"Deployment {point['deployment']}: the plan or the model's manifest is missing."
     load = plan.load_of(point["workload"])
     if load is None:
-        raise ServemarkError(f"the plan does not contain workload {point['workload']}.")
-    return bound(
-        Architecture.from_config(data.manifests[plan.model].config),
-        plan.asked_by(point["workload"]),
-        device,
-        concurrency=point["concurrency"],
-        input_tokens=own_tokens(load, plan.options),
-        output_tokens=load.prompts.output_tokens,
-        kv_element_bytes=1 if str(plan.options.get("kv-cache-dtype", "")).startswith("fp8") else None,
-    )
+        return f"Deployment {point['deployment']}: the plan does not contain workload {point['workload']}."
+    try:
+        return bound(
+            Architecture.from_config(data.manifests[plan.model].config),
+            plan.asked_by(point["workload"]),
+            device,
+            concurrency=point["concurrency"],
+            input_tokens=own_tokens(load, plan.options),
+            output_tokens=load.prompts.output_tokens,
+            kv_element_bytes=1 if str(plan.options.get("kv-cache-dtype", "")).startswith("fp8") else None,
+        )
+    except ServemarkError as error:
+        return f"Deployment {point['deployment']}: {error.what}"

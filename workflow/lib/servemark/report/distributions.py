@@ -95,10 +95,7 @@ def bins(samples: Mapping[str, np.ndarray]) -> Bins:
     high = max(float(values.max()) for values in samples.values() if len(values))
     logarithmic = high > LINEAR_FACTOR * low or high > LOGARITHMIC_EDGES[-1]
     edges = np.asarray((0.0, *LOGARITHMIC_EDGES, math.inf) if logarithmic else _linear(low, high))
-    counts = {
-        name: np.bincount(np.searchsorted(edges, values, side="right") - 1, minlength=len(edges) - 1)
-        for name, values in sorted(samples.items())
-    }
+    counts = {name: np.histogram(values, edges)[0] for name, values in sorted(samples.items())}
     used = np.flatnonzero(np.sum(list(counts.values()), axis=0))
     first, last = int(used[0]), int(used[-1])
     shown = [float(edge) for edge in edges[first : last + 2]]

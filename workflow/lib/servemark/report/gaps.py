@@ -116,7 +116,7 @@ def _objection(run: str, item: Measurement) -> Failure:
     """Return a failure made from the reasons of an INVALID measurement that has none."""
     remedies = (TABLE[reason.code].remedy for reason in item.reasons if reason.severity == "INVALID" and reason.code in TABLE)
     again = (
-        "Rerun snakemake: it measures a point again that was INVALID once. To measure a point again that was INVALID more often, delete "
+        "Rerun snakemake: it measures each point again that was INVALID once. To measure a permanent gap again, delete "
         f"results/{run}/deployments/{item.deployment}/points/{item.load.name}.json and "
         f"results/{run}/rejected/{item.deployment}/{item.load.name}.*"
     )
