@@ -288,7 +288,7 @@ def test_report_of_a_laptop_has_no_cluster_section(visit):
 def test_report_without_measurements_states_it(visit):
     empty = replace(report_data.demo(), measurements=[], startups={}, stopped={})
     visited = visit(render(empty), viewport=DESKTOP)
-    assert visited.page.locator("#headline .big").all_inner_texts() == ["no figure", "no figure"]
+    assert visited.page.locator("#headline .big").all_inner_texts() == ["no result", "no result"]
     assert visited.page.locator("#figures .empty").count() == 1 and visited.page.locator("#figures tr").count() == 0
     assert visited.page.locator("#curves").count() == 0
     assert visited.page.locator(".gap").count() == 2

@@ -120,7 +120,7 @@ def _summary(found: RunRecords) -> str:
     versions = ", ".join(sorted({f"vLLM {check.vllm}" for check in found.checks.values()}))
     gpus = ", ".join(dict.fromkeys(f"{gpu.name}, {gpu.memory_mib} MiB" for gpu in found.machine.gpus))
     return (
-        f"Measured deployments {', '.join(found.plans)} of {models}, on {versions or 'an unnamed vLLM'}, "
+        f"Measured deployments {', '.join(found.plans)} of {models}, on {versions or 'an unknown vLLM'}, "
         f"{gpus or found.machine.cpu_model}; {_counts(_asked(found), found.measurements)}. "
         "Contains per-request results, records, logs, table and report."
     )
