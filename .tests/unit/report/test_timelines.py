@@ -1,4 +1,4 @@
-"""What the servers said each second: joined to the right measurement, added up over replicas, short enough for a page."""
+"""Timelines of the servers' metrics: joined to their measurement, summed over replicas, bounded in size."""
 
 from __future__ import annotations
 

@@ -25,12 +25,12 @@ TOO_GOOD = 0.85
 planning/advice.yaml."""
 
 
-def spread(point: Point, figure: str, times: float = 1) -> Spread | None:
+def spread(point: Point, column: str, times: float = 1) -> Spread | None:
     """Return (median, minimum, maximum) of a column over accepted repetitions, multiplied by ``times``; None if it is empty."""
-    if point[f"{figure}_median"] is None:
+    if point[f"{column}_median"] is None:
         return None
-    median, least, most = (times * point[f"{figure}_{statistic}"] for statistic in ("median", "min", "max"))
-    return median, least, most
+    median, minimum, maximum = (times * point[f"{column}_{statistic}"] for statistic in ("median", "min", "max"))
+    return median, minimum, maximum
 
 
 @dataclass(frozen=True)

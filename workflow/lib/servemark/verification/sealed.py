@@ -34,17 +34,17 @@ class SealedBy(NamedTuple):
 
 def check_digest(path: Path) -> list[str]:
     """Return the problem found with ``FILE.sha256`` next to the archive; an empty list if there is no such file."""
-    beside = path.with_name(path.name + ".sha256")
-    if not beside.is_file():
+    checksum = path.with_name(path.name + ".sha256")
+    if not checksum.is_file():
         return []
-    match = _LINE.match(beside.read_text(encoding="utf-8", errors="replace"))
+    match = _LINE.match(checksum.read_text(encoding="utf-8", errors="replace"))
     if match is None:
-        return [f"{beside.name} contains no sha256."]
+        return [f"{checksum.name} contains no sha256."]
     with path.open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found == match[1]:
         return []
-    return [f"{path.name} has sha256 {found}, but {beside.name} states {match[1]}."]
+    return [f"{path.name} has sha256 {found}, but {checksum.name} states {match[1]}."]
 
 
 def check_manifest(archive: Unpacked) -> list[str]:
