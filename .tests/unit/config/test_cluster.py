@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from builders.paths import ROOT
-from servemark.config import document
+from servemark.cli import reference
 from servemark.config.cluster import Site
 from servemark.config.expand import expand
 from servemark.config.load import load, read_resolved, validate
@@ -68,7 +68,7 @@ def refused(path: Path, **more) -> str:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_cluster_files_fit_the_schema_and_the_types(path):
     data = yaml.safe_load(path.read_text())
-    jsonschema.validate(data, document.json_schema(Site))
+    jsonschema.validate(data, reference.json_schema(Site))
     assert Site.model_validate(data).scheduler == "slurm"
 
 

@@ -13,16 +13,14 @@ import pytest
 import yaml
 
 from builders.paths import ROOT
-from servemark.config import document
-from servemark.config.cluster import Site
+from servemark.cli import reference
 from servemark.config.expand import expand
 from servemark.config.load import load, read_resolved, validate
-from servemark.config.model import Config
 from servemark.config.topology import AskedTopology
 from servemark.errors import ConfigError
 
 CONFIG = ROOT / "config"
-PAGE = ROOT / document.PAGE
+PAGE = ROOT / reference.CONFIGURATION
 
 
 def small(**changes):
@@ -234,42 +232,13 @@ def test_types_work_without_the_names_of_other_sections():
     assert AskedTopology(tensor_parallel=2).executor == "mp"
 
 
-# documents
-
-
-@pytest.mark.parametrize(("model", "name"), [(Config, "schema.json"), (Site, "cluster.schema.json")])
-def test_the_schema_files_are_the_generated_ones(model, name):
-    assert json.loads((CONFIG / name).read_text()) == document.json_schema(model), "run servemark generate"
-
-
-def test_the_page_holds_the_generated_tables():
-    text = PAGE.read_text()
-    assert text == document.page_text(text), "run servemark generate"
-
-
-@pytest.mark.parametrize(("model", "least"), [(Config, 40), (Site, 25)])
-def test_every_key_has_a_meaning(model, least):
-    rows = document.key_table(model).splitlines()[2:]
-    assert len(rows) > least
-    for row in rows:
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
-        assert len(cells) == 4 and all(cells), row
-
-
-@pytest.mark.parametrize("model", [Config, Site])
-def test_the_schema_is_a_schema_and_closes_every_mapping_of_fixed_keys(model):
-    schema = document.json_schema(model)
-    jsonschema.Draft202012Validator.check_schema(schema)
-    assert schema["$schema"].endswith("2020-12/schema") and schema["title"]
-    for part in (schema, *schema["$defs"].values()):
-        assert part["additionalProperties"] is False
-        assert all(field.get("description") for field in part["properties"].values())
+# the documents
 
 
 @pytest.mark.parametrize("path", [CONFIG / "config.yaml", *sorted((CONFIG / "examples").glob("*.yaml"))], ids=lambda p: p.name)
 def test_shipped_configurations_fit_the_schema_and_the_types(path, monkeypatch):
     monkeypatch.chdir(CONFIG.parent)
-    jsonschema.validate(yaml.safe_load(path.read_text()), document.json_schema())
+    jsonschema.validate(yaml.safe_load(path.read_text()), reference.json_schema())
     assert load(path).deployments
 
 
@@ -287,7 +256,7 @@ def test_shipped_configurations_fit_the_schema_and_the_types(path, monkeypatch):
 )
 def test_the_schema_refuses_what_the_types_refuse(changes):
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(small(**changes), document.json_schema())
+        jsonschema.validate(small(**changes), reference.json_schema())
     with pytest.raises(ConfigError):
         validate(small(**changes))
 
@@ -315,20 +284,3 @@ def test_the_message_of_the_page_is_the_real_one(tmp_path, monkeypatch):
     with pytest.raises(ConfigError) as caught:
         load(Path("my.yaml"))
     assert f"{caught.value}\n" in _blocks("")
-
-
-def test_writing_the_documents_renews_only_the_table(tmp_path):
-    tables = [f"{first}\nSTALE\n{last}" for first, last in map(document.marks, (Config, Site))]
-    page = tmp_path / "page.md"
-    page.write_text("\n".join(["before", *tables, "after\n"]))
-    document.write(tmp_path, page)
-    text = page.read_text()
-    assert text.startswith("before\n") and text.endswith("\nafter\n") and "STALE" not in text
-    assert document.key_table() in text and document.key_table(Site) in text
-    assert json.loads((tmp_path / "schema.json").read_text()) == document.json_schema()
-
-
-@pytest.mark.parametrize("text", ["nothing", document.marks(Config)[0], "\n".join((*document.marks(Config), document.marks(Site)[0]))])
-def test_a_page_without_the_markers_is_refused(text):
-    with pytest.raises(ValueError):
-        document.page_text(text)

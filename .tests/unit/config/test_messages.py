@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from builders.config_text import BASE, failure, write
-from servemark.config import document, problems
+from servemark.cli import reference
+from servemark.config import problems
 from servemark.config.cluster import Site
 from servemark.config.load import load, validate
 from servemark.config.model import Config
@@ -299,7 +300,7 @@ def test_a_wrong_load_is_not_told_again_at_its_numbers_of_requests(tmp_path):
 
 @pytest.mark.parametrize(("model", "way"), [(Config, ()), (Site, ("cluster",))])
 def test_every_mapping_of_fixed_keys_is_known_to_the_hints(model, way):
-    keys = re.findall(r"^\| `([^`]+)`", document.key_table(model), re.MULTILINE)
+    keys = re.findall(r"^\| `([^`]+)`", "\n".join(reference.key_table(model)), re.MULTILINE)
     parents = {tuple(key.replace("[]", ".NAME").split(".")[:-1]) for key in keys}
     assert {(*way, *parent) for parent in parents} <= problems._HOMES.keys()
 

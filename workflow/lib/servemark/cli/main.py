@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from servemark import __version__
-from servemark.cli import reference, ticket
 from servemark.cli import status as status_table
 from servemark.cli import stop as stopping
+from servemark.cli import ticket
 from servemark.cli.check import check
 from servemark.cli.init import init
 from servemark.cli.live import Jobs, living
-from servemark.config import document
 from servemark.errors import ServemarkError
 from servemark.files import storage
-from servemark.records import schemas
 
 RESULTS = Path("results")
 
@@ -27,12 +25,9 @@ RESULTS = Path("results")
 def generate(root: Path) -> None:
     """Write the schemas of the configuration and of the records, and the reference pages."""
     # Here, because pandas takes longer to load than the other commands take in all.
-    from servemark.cli import reference_pages
+    from servemark.cli import reference
 
-    document.write(root / "config", root / document.PAGE)
-    schemas.write(root / "workflow" / "schemas")
     reference.write(root)
-    reference_pages.write(root)
 
 
 def status(as_json: bool) -> None:

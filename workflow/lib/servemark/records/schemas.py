@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from servemark.records import ALL_RECORDS, Record
@@ -24,10 +23,3 @@ def record_schema(record: type[Record]) -> dict[str, Any]:
 def texts() -> dict[str, str]:
     """Return the text of each schema by file name."""
     return {f"{record.KIND}.schema.json": json.dumps(record_schema(record), indent=2, ensure_ascii=False) + "\n" for record in ALL_RECORDS}
-
-
-def write(folder: Path) -> None:
-    """Write all schemas into ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts().items():
-        (folder / name).write_text(text)
