@@ -265,7 +265,7 @@ IMPOSSIBLE = [
     ("{nodes: 2, replicas: 3}", "replicas", "1, 2, 4 and further multiples of 2"),
     ("{nodes: 4, replicas: 6}", "replicas", "1, 2, 4, 8 and further multiples of 4"),
     ("{nodes: 2, tensor_parallel: 2, data_parallel: 3}", "data_parallel", "3"),
-    ("{nodes: 4, tensor_parallel: 4, data_parallel: 2}", "data_parallel", "2; or write `executor: ray`, which has engines across nodes"),
+    ("{nodes: 4, tensor_parallel: 4, data_parallel: 2}", "data_parallel", "2"),
     ("{nodes: 2, tensor_parallel: 2, data_parallel: 3, executor: ray}", "data_parallel", "3, 6"),
     ("{nodes: 4, tensor_parallel: 2, data_parallel: 6, executor: ray}", "data_parallel", "3, 6, 12"),
     ("{nodes: 3, tensor_parallel: 3, data_parallel: 2, executor: ray}", "data_parallel", "2, 6"),
@@ -280,7 +280,7 @@ def test_a_topology_that_cannot_be_is_told_with_the_legal_values(checkout, topol
     old = "{nodes: 2, tensor_parallel: 2, pipeline_parallel: 2}"
     message = refused(checkout(experiment=EXPERIMENT.replace(old, topology)))
     assert f"my.yaml:11: deployments.plain.topology.{key}: " in message
-    listed = re.search(r"legal[^:\n]*: (.*)", message)
+    listed = re.search(r"legal[^:\n]*: ([^;\n]*)", message)
     assert (listed and listed[1]) == legal
 
 

@@ -28,7 +28,7 @@ from servemark.errors import ConfigError
         ("# nothing but a comment", "the configuration: "),
         ("- a\n- b", "the configuration: "),
         ("just text", "the configuration: "),
-        ("run: &a [*a]", "my.yaml:1:10: "),
+        ("run: &a [*a]", "my.yaml:1:6: "),
         ("[" * 100_000, "my.yaml:1:51: "),
         ("- " * 100_000, "my.yaml:1:101: "),
         ("? [a]\n: 1", "my.yaml:1:3: "),
@@ -52,10 +52,11 @@ def test_a_key_that_stands_twice_is_told_with_both_lines(tmp_path):
         validate(yaml.safe_load(path.read_text()), [path])
 
 
-@pytest.mark.parametrize("twice", ["&k K: 1\n      *k : 2", "! K: 1\n      K: 2", "K: 1\n      'K': 2"])
-def test_a_key_that_stands_twice_through_an_alias_a_tag_or_quotes_is_told(tmp_path, twice):
+@pytest.mark.parametrize(("twice", "line"), [("&k K: 1\n      *k : 2", 17), ("! K: 1\n      K: 2", 18), ("K: 1\n      'K': 2", 18)])
+def test_key_repeated_by_alias_tag_or_quotes_is_refused(tmp_path, twice, line):
+    """An alias has the line of its anchor."""
     path = write(tmp_path, BASE.replace("OMP_NUM_THREADS: 2", twice))
-    assert positions.read(path).duplicates == ((18, 17, "K"),)
+    assert positions.read(path).duplicates == ((line, 17, "K"),)
 
 
 @pytest.mark.parametrize("old", ["max-model-len: 512", "OMP_NUM_THREADS: 2"])

@@ -1,4 +1,4 @@
-"""A cluster file, config/clusters/NAME.yaml: what a site asks for, and how its nodes are used."""
+"""A cluster file, config/clusters/NAME.yaml: what servemark requests from Slurm, and what the nodes of the site need."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from servemark.records.base import Count
 
 FOLDER = Path("config/clusters")
 
-# What a shell or sbatch could take for anything but a name is left out: the words become parts of command lines.
+# These words become parts of command lines, so they exclude characters with a meaning for a shell or sbatch.
 WORD_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.,:@+-]*$"
 CONSTRAINT_PATTERN = r"^[A-Za-z0-9(\[][A-Za-z0-9_.,:+*&|()\[\]-]*$"
 MODULE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.+/-]*$"
 INTERFACE_PATTERN = r"^[A-Za-z0-9*?\[][A-Za-z0-9_.:*?\[\]-]*$"
 SCRATCH_PATTERN = r"^[/$][A-Za-z0-9_./${}-]*$"
 
-# Ray adds some 67 characters to the folder it is given, and the name of a Unix socket has at most 107 bytes
-# (sun_path of unix(7)); servemark's own part lies between the two.
+# The name of a Unix socket has at most 107 bytes (sun_path of unix(7)). Ray's part takes about 67 and servemark's part 20.
 SCRATCH_LENGTH = 20
 
 
@@ -42,7 +41,7 @@ def _interface(text: Any) -> str:
         try:
             return str(ipaddress.IPv4Network(text, strict=False))
         except ValueError as error:
-            raise refuse(f"is no IPv4 network such as 10.0.0.0/8: {error}") from None
+            raise refuse(f"is not an IPv4 network such as 10.0.0.0/8: {error}") from None
     if not isinstance(text, str) or not re.fullmatch(INTERFACE_PATTERN, text):
         raise refuse("must be an interface `hsn0`, a pattern `hsn*` or an IPv4 network `10.0.0.0/8`")
     return text
@@ -50,7 +49,7 @@ def _interface(text: Any) -> str:
 
 def _scratch(text: str) -> str:
     if "$" not in text and len(text) > SCRATCH_LENGTH:
-        why = "Ray makes sockets below it, and a socket's name has at most 107 bytes; name a shorter folder, or link one"
+        why = "Ray creates sockets in it, and a socket's name has at most 107 bytes; give a shorter folder, or a link to one"
         raise refuse(f"has more than {SCRATCH_LENGTH} characters: {why}")
     return text
 
@@ -70,77 +69,81 @@ Place = Literal["login", "job"]
 
 
 class SmallJobs(Strict):
-    """Where the short jobs run."""
+    """The short jobs that examine hardware and environment."""
 
-    partition: Word | None = Field(default=None, description="partition; as the deployments' when left out")
-    account: Word | None = Field(default=None, description="account; as the deployments' when left out")
-    qos: Word | None = Field(default=None, description="quality of service; as the deployments' when left out")
-    minutes: Count = Field(default=15, description="minutes asked for each")
+    partition: Word | None = Field(default=None, description="partition; default the deployments' one")
+    account: Word | None = Field(default=None, description="account; default the deployments' one")
+    qos: Word | None = Field(default=None, description="quality of service; default the deployments' one")
+    minutes: Count = Field(default=15, description="time limit of each, minutes")
     whole_node: Flag = Field(
-        default=False, description="request a whole node for short jobs, for Slurm that refuses a part or nodes whose GPUs differ"
+        default=False,
+        description="request a whole node, for sites whose Slurm refuses a part of a node, or whose nodes have different GPUs",
     )
 
 
 class Site(Strict):
-    """A site: what is asked of its scheduler, and what its nodes need."""
+    """What servemark requests from Slurm, and what the nodes of the site need."""
 
-    scheduler: Literal["slurm"] = Field(description="what hands out nodes: `slurm`")
-    account: Word | None = Field(default=None, description="sbatch --account; the user's default when left out")
-    partition: Word | None = Field(default=None, description="sbatch --partition; the cluster's default when left out")
+    scheduler: Literal["slurm"] = Field(description="the scheduler: `slurm`")
+    account: Word | None = Field(default=None, description="sbatch --account; default the user's")
+    partition: Word | None = Field(default=None, description="sbatch --partition; default the cluster's")
     qos: Word | None = Field(default=None, description="sbatch --qos")
     constraint: Constraint | None = Field(default=None, description="sbatch --constraint: features of the nodes")
     client_constraint: Constraint | None = Field(
-        default=None, description="features of the client's own node (`topology.client: own`), a second component of the job without GPUs"
+        default=None,
+        description="features of the client's own node (`topology.client: own`), which becomes a second component of the job, without GPUs",
     )
-    client_partition: Word | None = Field(default=None, description="partition of the client's own node; as the servers' when left out")
+    client_partition: Word | None = Field(default=None, description="partition of the client's own node; default the servers' one")
     reservation: Word | None = Field(default=None, description="sbatch --reservation")
-    exclusive: Flag = Field(default=True, description="share nodes with no other job; results from a shared node are hard to repeat")
+    exclusive: Flag = Field(default=True, description="request nodes that run no other job; results from a shared node are hard to repeat")
     extra: tuple[SbatchOption, ...] = Field(default=(), description="further options of sbatch, each `--name` or `--name=value`")
     gpus_per_node: Annotated[int, Field(strict=True, ge=0)] = Field(
-        default=0, description="GPUs asked on each node, and the most that a topology may use there; 0: none"
+        default=0, description="GPUs requested on each node, and the most that a topology may use there; 0: none"
     )
-    gpu_type: Word | None = Field(default=None, description="type of the GPUs as Slurm names it, `--gres=gpu:TYPE:N`")
+    gpu_type: Word | None = Field(default=None, description="Slurm's type of the GPUs, `--gres=gpu:TYPE:N`")
     cpus_per_node: Count | None = Field(
         default=None,
-        description="CPUs asked on each node if not `exclusive` (Slurm chooses when left out); also the basis of `clients: auto`",
+        description="CPUs requested on each node if not `exclusive` (default Slurm's choice); `clients: auto` depends on it too",
     )
-    memory: Count | None = Field(default=None, description="GiB asked on each node if not `exclusive`; Slurm's choice when left out")
-    max_minutes: Count | None = Field(default=None, description="longest job to ask for, minutes; the partition's limit when left out")
+    memory: Count | None = Field(default=None, description="GiB requested on each node if not `exclusive`; default Slurm's choice")
+    max_minutes: Count | None = Field(default=None, description="longest time limit of a job, minutes; default the partition's limit")
     minutes_to_start: Count = Field(default=20, description="minutes planned for starting and stopping the servers")
     minutes_per_point: Count = Field(default=10, description="minutes planned for each missing load point")
-    modules: Annotated[tuple[Module, ...], BeforeValidator(_listed)] = Field(default=(), description="names for `module load` on each node")
+    modules: Annotated[tuple[Module, ...], BeforeValidator(_listed)] = Field(
+        default=(), description="modules that servemark loads on each node"
+    )
     variables: Variables = Field(
         default={},
-        description="variables of everything on the nodes, such as NCCL_* and FI_*; a deployment's own take precedence; no secrets",
+        description="environment variables on the nodes, such as NCCL_* and FI_*; a deployment's own take precedence; no secrets",
     )
     interface: Interface | None = Field(
         default=None,
-        description="network between nodes: interface `hsn0`, pattern `hsn*` or network `10.0.0.0/8`; Slurm's address when left out",
+        description="network between nodes: interface `hsn0`, pattern `hsn*` or network `10.0.0.0/8`; default Slurm's address of the node",
     )
     scratch: Scratch = Field(
         default="/tmp",
-        description="folder on each node for short-lived files such as Ray's sockets; `$VARIABLES` are expanded on the "
-        f"node. At most {SCRATCH_LENGTH} characters, because a socket's name is short",
+        description="folder on each node for temporary files such as Ray's sockets; the node expands `$VARIABLES`. "
+        f"At most {SCRATCH_LENGTH} characters, because a socket's name is short",
     )
     local_models: NodeFolder | None = Field(
         default=None,
-        description="folder on each node's own disk into which models are copied once and checked; `$VARIABLES` are expanded in the job. "
-        "When left out, servers read the model where it was staged",
+        description="folder on each node's own disk to which servemark copies models once and checks them; the job expands `$VARIABLES`. "
+        "Default: servers read the staged model",
     )
     cache: Location | None = Field(
-        default=None, description="what runs share, on a file system that every node sees; in place of the experiment's `cache`"
+        default=None, description="folder that runs share, on a file system of all nodes; overrides the configuration's `cache`"
     )
     build_on: Place = Field(
         default="login",
-        description="where environments are built: `login` (where snakemake runs) or `job` (on a node with the package index)",
+        description="where servemark builds environments: `login` (where snakemake runs) or `job` (on a node with the package index)",
     )
     stage_on: Place = Field(
         default="login",
-        description="where weights are fetched and checked: `login` or `job`; jobs do not get `HF_TOKEN`, so gated models need `login`",
+        description="where servemark fetches weights: `login` or `job`; jobs do not get `HF_TOKEN`, so gated models need `login`",
     )
     small_jobs: SmallJobs = Field(default_factory=SmallJobs, description="the short jobs that examine hardware and environment")
 
     @property
     def other_clients(self) -> bool:
-        """Whether a client's own node is of another kind than the servers'."""
+        """Whether the client's own node differs from the servers' nodes."""
         return self.client_constraint is not None or self.client_partition is not None

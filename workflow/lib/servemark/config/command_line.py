@@ -1,9 +1,9 @@
-"""The files given to Snakemake's ``--configfile``, checked before Snakemake reads them.
+"""Check the files given to Snakemake's ``--configfile`` before Snakemake reads them.
 
 Snakemake reads them before it includes the Snakefile. A missing file, a folder, another encoding or deep nesting then ends in a traceback
 with exit code 1, and an alias bomb never ends (snakemake 9.27: settings/types.py, ConfigSettings; common/configfile.py). Snakemake imports
-every installed executor plugin before it parses its command line: the plugin ``slurm-guarded`` calls :func:`check` there, whatever the
-executor, because ``servemark-1.dist-info`` names it. The Snakefile's own ``config/config.yaml`` is checked in the Snakefile.
+every installed executor plugin before it parses its command line. The plugin ``slurm-guarded`` then calls :func:`check` with every
+executor, because ``servemark-1.dist-info`` names it. The Snakefile checks its own ``config/config.yaml``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from servemark.errors import ConfigError
 
 
 def check(argv: Sequence[str] | None = None) -> None:
-    """Refuse the files of ``--configfile`` that cannot be a configuration. ``argv``: the process's own; only Snakemake's is examined."""
+    """Refuse files of ``--configfile`` that are not configurations. ``argv``: of this process; ignored unless it runs Snakemake."""
     argv = sys.argv if argv is None else argv
     program = Path(argv[0]) if argv else Path()
     if program.name == "snakemake" or program.parts[-2:] == ("snakemake", "__main__.py"):
@@ -26,7 +26,7 @@ def check(argv: Sequence[str] | None = None) -> None:
 
 
 def refuse_unreadable(paths: Iterable[Path]) -> None:
-    """End the process with a message and exit code 2 if one of the files cannot be a configuration."""
+    """End the process with a message and exit code 2 if a file is not a configuration."""
     try:
         for path in paths:
             read_mapping(path)

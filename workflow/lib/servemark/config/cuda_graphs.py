@@ -1,4 +1,4 @@
-"""The two options that say which CUDA graphs vLLM captures: what may stand there, and that one of them is given."""
+"""The two options of vLLM that choose its CUDA graphs: their values, and the check that only one of them is given."""
 
 from __future__ import annotations
 
@@ -7,34 +7,31 @@ from typing import Any
 
 LARGEST, SIZES = "max-cudagraph-capture-size", "cudagraph-capture-sizes"
 WORKLOAD = "workload"
-"""In the place of numbers: what the load points need, put in when the deployment is planned (``planning/cuda_graphs.py``)."""
+"""Instead of numbers: ``planning/cuda_graphs.py`` computes them from the load points."""
 
 _ALLOWED = {LARGEST: "a whole number of 1 or more", SIZES: "a list of whole numbers of 1 or more"}
 
 
 def numbers(value: object) -> list[int]:
-    """Return the whole numbers of 1 or more that an option's value is made of; none where anything else is among them."""
+    """Return the whole numbers of 1 or more in an option's value; [] if it contains anything else."""
     texts = [str(one).strip() for one in (value if isinstance(value, list | tuple) else [value])]
     return [int(text) for text in texts] if all(text.isdecimal() and int(text) for text in texts) else []
 
 
 def refusal(options: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the option at fault and what is wrong with it, or None. A number next to a list is legal where both agree."""
-    for name, allowed in _ALLOWED.items():
-        value = options.get(name)
-        found = numbers(value)
-        if value not in (None, WORKLOAD) and (not found or (name == LARGEST and len(found) > 1)):
-            return name, f"is neither {allowed} nor `{WORKLOAD}`; write one of them, or leave the option out"
+    """Return the wrong option and its fault, or None. A number and a list may both be given if they agree."""
     given = {name: options[name] for name in _ALLOWED if options.get(name) is not None}
-    if len(given) > 1 and WORKLOAD in given.values():
-        word = next(name for name, value in given.items() if value == WORKLOAD)
-        return word, both(given)
-    return None
+    for name, value in given.items():
+        found = numbers(value)
+        if value != WORKLOAD and (not found or (name == LARGEST and len(found) > 1)):
+            return name, f"is neither {_ALLOWED[name]} nor `{WORKLOAD}`; write one of them, or leave the option out"
+    words = [name for name, value in given.items() if value == WORKLOAD]
+    return (words[0], conflict(options)) if words and len(given) > 1 else None
 
 
-def both(options: Mapping[str, Any]) -> str:
-    """Return why the two options cannot stand together."""
+def conflict(options: Mapping[str, Any]) -> str:
+    """Return why the two options exclude each other."""
     return (
-        f"{LARGEST}: {options[LARGEST]} and {SIZES}: {options[SIZES]} both say which CUDA graphs are captured, and vLLM ends where the "
-        "two differ; leave one of them out, or set it to null where it comes from an anchor"
+        f"{LARGEST}: {options[LARGEST]} and {SIZES}: {options[SIZES]} both choose the CUDA graphs, and vLLM exits if they differ; "
+        "leave one of them out, or set it to null if it comes from an anchor"
     )

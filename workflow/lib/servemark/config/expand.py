@@ -1,4 +1,4 @@
-"""Sweeps become variants, workloads become load points: pure functions of the configuration."""
+"""Expand sweeps to variants and workloads to load points: pure functions of the configuration."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import itertools
 import json
 import math
 import re
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from servemark.config.field_types import MAX_CLIENTS, NAME_LENGTH, label
-from servemark.config.limits import too_many
 from servemark.config.model import Config, Deployment, Sweep
 from servemark.config.problems import Loc, Problem, config_error, from_pydantic
 from servemark.config.reserved import kebab
@@ -20,23 +21,24 @@ from servemark.config.workload import Load, Workload
 from servemark.records import LoadPoint
 from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
-# More variants than this are taken for a mistake: each one is a whole deployment or a whole set of load points.
+MAX_POINTS = 20_000
+"""Load points of one run: 1,000 deployments of 20 points each."""
 MAX_VARIANTS = 1000
-# Of the concurrency, for `clients: auto`. One process of vLLM's client keeps up with `client_chunks` (planning/advice.yaml).
-STREAMS_A_CLIENT = 128
-# A place's first warm-up meets a server that fills, its second one that goes on answering meanwhile: other shapes of steps, other kernels.
-WARMUPS_A_PLACE = 2
-# Where there is only a rate, nobody knows how many will be in flight.
-WARMUPS_OF_A_RATE = 32
-# Of a warm-up's answer: what is to be compiled is met in reading prompts and in the first steps of answers.
+"""Variants of one sweep: each is a whole deployment, or a workload with all its load points."""
+STREAMS_PER_CLIENT = 128
+"""For `clients: auto`. One process of vLLM's client keeps up with `client_chunks` (planning/advice.yaml)."""
+WARMUPS_PER_SLOT = 2
+"""The first warm-up of a slot meets a filling server, the second one a server that also decodes: other shapes of steps, other kernels."""
+WARMUPS_WITHOUT_CONCURRENCY = 32
 WARMUP_TOKENS = 32
+"""Output tokens of a warm-up: reading prompts and the first decode steps compile all that is to compile."""
 
 
 def expand(config: Config) -> Config:
-    """Return the configuration with every sweep replaced by its variants; itself when there is none.
+    """Return the configuration with every sweep replaced by its variants; raise ConfigError for an invalid variant or a duplicate name.
 
-    Variants are named NAME-KEY-VALUE with the last part of the key, take the place of the original in order, and deployments that name a
-    swept workload get all its variants. A variant that is not valid, or a name that stands twice, is a ConfigError.
+    A variant has the name NAME-KEY-VALUE, with the last part of the key, and the original's place in the order. A deployment that names a
+    swept workload gets all its variants.
     """
     expanded, found = try_expand(config)
     if found:
@@ -44,20 +46,43 @@ def expand(config: Config) -> Config:
     return expanded
 
 
+def _too_many(config: Config) -> list[Problem]:
+    """Return a problem if the run has more than ``MAX_POINTS`` load points. This only counts them: all of them could fill the memory."""
+    named = Counter(name for deployment in config.deployments.values() for name in deployment.workloads or ())
+    unnamed = sum(deployment.workloads is None for deployment in config.deployments.values())
+    counts = {
+        name: (unnamed + named[name]) * workload.repetitions * len(workload.request_rate or workload.concurrency or ())
+        for name, workload in config.workloads.items()
+    }
+    if sum(counts.values()) <= MAX_POINTS:
+        return []
+    name = max(counts, key=counts.__getitem__)
+    workload = config.workloads[name]
+    swept = "request_rate" if workload.request_rate else "concurrency"
+    key = "repetitions" if workload.repetitions >= len(getattr(workload, swept)) else swept
+    text = (
+        f"makes {counts[name]:,} of this run's {sum(counts.values()):,} load points (deployments x {swept} x repetitions), and a run "
+        f"may have {MAX_POINTS:,}; divide the experiment into several runs"
+    )
+    return [Problem(("workloads", name, key), text)]
+
+
 def try_expand(config: Config) -> tuple[Config, list[Problem]]:
-    """Like :func:`expand`, but hands the problems back, at places in ``sweeps``."""
-    found = too_many(config)
+    """Return the expanded configuration and its problems, at places in ``sweeps``."""
+    found = _too_many(config)
     if found or not config.sweeps:
         return config, found
     swept = [sweep.over for sweep in config.sweeps]
     if twice := [index for index, over in enumerate(swept) if over in swept[:index]]:
-        return config, [Problem(("sweeps", i, "over"), f"{swept[i]} is swept already; put all its keys into one sweep") for i in twice]
-    # Deployments first: their references are checked against the workloads as written, then follow the variants.
+        return config, [
+            Problem(("sweeps", i, "over"), f"an earlier sweep has {swept[i]} too; put all its keys into one sweep") for i in twice
+        ]
+    # Deployments first: they are checked against the names of the workloads before a sweep changes these.
     order = sorted(enumerate(config.sweeps), key=lambda item: item[1].over.split(".", 1)[0])
     for index, sweep in order:
         config, more = _apply(config, sweep, ("sweeps", index))
         found += more
-        if problem := too_many(config):
+        if problem := _too_many(config):
             return config, [*found, *problem]
     return config.model_copy(update={"sweeps": ()}), found
 
@@ -70,10 +95,10 @@ def _apply(config: Config, sweep: Sweep, loc: Loc) -> tuple[Config, list[Problem
     way, axes = ("grid", sweep.grid) if sweep.grid else ("zip", sweep.zip or {})
     total = math.prod(map(len, axes.values())) if way == "grid" else len(next(iter(axes.values())))
     if total > MAX_VARIANTS:
-        return config, [Problem((*loc, way), f"makes {total} variants; at most {MAX_VARIANTS} are taken")]
+        return config, [Problem((*loc, way), f"makes {total} variants; the limit is {MAX_VARIANTS}")]
     found = [fault for key in axes if (fault := _bad_key(kind, key, (*loc, way, key)))]
     if len({_path(key) for key in axes}) < len(axes):
-        found.append(Problem((*loc, way), "holds the same option twice, with dashes and with underscores"))
+        found.append(Problem((*loc, way), "contains the same option twice, with dashes and with underscores"))
     if found:
         return config, found
     choices = itertools.product(*axes.values()) if way == "grid" else zip(*axes.values(), strict=True)
@@ -98,29 +123,33 @@ def _apply(config: Config, sweep: Sweep, loc: Loc) -> tuple[Config, list[Problem
         replaced.update(variants if key == name else {key: entry})
     update: dict[str, Any] = {room: replaced}
     if room == "workloads":
-        update["deployments"] = {key: _follow(deployment, name, tuple(variants)) for key, deployment in config.deployments.items()}
+        update["deployments"] = dict(config.deployments)
+        for key, deployment in config.deployments.items():
+            if name in (named := deployment.workloads or ()):
+                renamed = tuple(new for old in named for new in (variants if old == name else (old,)))
+                update["deployments"][key] = deployment.model_copy(update={"workloads": renamed})
     return config.model_copy(update=update), []
 
 
 def _bad_key(kind: type[Deployment] | type[Load], key: str, loc: Loc) -> Problem | None:
     head, _, tail = key.partition(".")
     if head == "variables" and looks_secret(tail):  # before its values become part of a name
-        return Problem(loc, "looks like a secret, and secrets never live in the configuration")
+        return Problem(loc, "looks like a secret, and a configuration must not hold secrets")
     nested = head in ("topology", "options", "variables", "client_options")
     if head not in kind.model_fields:
-        return Problem(loc, "is not a key of it", tuple(kind.model_fields), given=head)
-    text = f"takes a key inside it, `{head}.KEY`" if nested else f"`{head}` has no keys inside it"
+        return Problem(loc, "is an unknown key", tuple(kind.model_fields), given=head)
+    text = f"needs a key inside it, `{head}.KEY`" if nested else f"`{head}` has no keys inside it"
     return Problem(loc, text) if nested != bool(tail) else None
 
 
 def _path(key: str) -> tuple[str, ...]:
-    """``options.max_num_seqs`` -> ``("options", "max-num-seqs")``."""
+    """Return ``options.max_num_seqs`` as ``("options", "max-num-seqs")``."""
     head, _, tail = key.partition(".")
     return (head, kebab(tail) if head in ("options", "client_options") else tail) if tail else (head,)
 
 
 def _variant(entry: Deployment | Workload, picked: dict[str, Any]) -> dict[str, Any]:
-    # Unset keys stay out, so that what is derived (the executor) is derived anew.
+    # Without unset keys, so that the variant derives its own executor.
     data = entry.model_dump(exclude_unset=True)
     for key, value in picked.items():
         head, *inner = _path(key)
@@ -129,14 +158,13 @@ def _variant(entry: Deployment | Workload, picked: dict[str, Any]) -> dict[str, 
 
 
 def _at_sweep(problem: Problem, loc: Loc, axes: dict[str, Any], picked: dict[str, Any], variant: str) -> Problem:
-    """Return the problem of a variant, placed at the value of the sweep that brought it, where there is one."""
+    """Return the problem of a variant at the place of the swept value that causes it, or else of the sweep."""
     for key, value in picked.items():
         path = _path(key)
         if problem.loc[: len(path)] == path:
-            place = (*loc, key, axes[key].index(value))
-            return Problem(place, problem.text, problem.allowed, problem.hide, problem.given)
+            return replace(problem, loc=(*loc, key, axes[key].index(value)))
     inner = ".".join(map(str, problem.loc))
-    return Problem(loc, f"makes {variant}, and there {inner}: {problem.text}", problem.allowed)
+    return Problem(loc, f"makes {variant}, in which {inner}: {problem.text}", problem.allowed)
 
 
 def _plain(value: Any) -> str:
@@ -147,52 +175,33 @@ def _plain(value: Any) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") or "empty"
 
 
-def _follow(deployment: Deployment, name: str, variants: tuple[str, ...]) -> Deployment:
-    if name not in (deployment.workloads or ()):
-        return deployment
-    renamed = [new for old in deployment.workloads or () for new in (variants if old == name else (old,))]
-    return deployment.model_copy(update={"workloads": tuple(renamed)})
-
-
 def points(config: Config, deployment_name: str) -> tuple[LoadPoint, ...]:
     """Return the load points of one deployment of an expanded configuration in the order they run: workload, load, repetition."""
-    deployment = config.deployments[deployment_name]
-    cpus = _client_cpus(config, deployment)
+    deployment, cluster = config.deployments[deployment_name], config.cluster
+    # The cluster file states nothing about a client's own node of another kind.
+    other_node = deployment.topology.client == "own" and cluster is not None and cluster.other_clients
+    cpus = cluster.cpus_per_node if cluster and not other_node else None
     names = deployment.workloads or tuple(config.workloads)
     return tuple(point for name in names for point in _workload_points(name, config.workloads[name], cpus))
 
 
-def _client_cpus(config: Config, deployment: Deployment) -> int | None:
-    """Return CPUs of the client's node, where the cluster file tells."""
-    cluster = config.cluster
-    if cluster is None or (deployment.topology.client == "own" and (cluster.client_constraint or cluster.client_partition)):
-        return None
-    return cluster.cpus_per_node
-
-
-def client_processes(workload: Workload, requests: int, concurrency: int | None, cpus: int | None) -> int:
-    """Return how many processes share the load of one point. ``cpus``: of the client's node; None: not known."""
+def _client_processes(workload: Workload, requests: int, concurrency: int | None, cpus: int | None) -> int:
+    """Return the number of processes that share the load of one point. ``cpus``: of the client's node; None if unknown."""
     if workload.clients != "auto":
         return workload.clients
-    wanted = min(math.ceil((concurrency or 1) / STREAMS_A_CLIENT), requests, MAX_CLIENTS)
+    wanted = min(math.ceil((concurrency or 1) / STREAMS_PER_CLIENT), requests, MAX_CLIENTS)
     return wanted if cpus is None else max(1, min(wanted, cpus // 2))
-
-
-def warmups(workload: Workload, requests: int, concurrency: int | None) -> int:
-    """Return how many warm-ups one point has. ``requests``, ``concurrency``: of the point."""
-    if workload.warmups != "auto":
-        return workload.warmups
-    return min(requests, WARMUPS_A_PLACE * concurrency if concurrency else WARMUPS_OF_A_RATE)
 
 
 def _workload_points(name: str, workload: Workload, cpus: int | None) -> list[LoadPoint]:
     rates, limits = workload.request_rate or (None,), workload.concurrency or (None,)
     loads = [(f"q{label(rate)}" if rate else f"c{limit}", limit, rate) for rate in rates for limit in limits]
     counts = workload.requests if len(workload.requests) > 1 else workload.requests * len(loads)
-    prompts = workload.prompts
-    return [
-        _seeded(
-            LoadPoint(
+    prompts, found = workload.prompts, []
+    for (load, concurrency, rate), requests in zip(loads, counts, strict=True):
+        warmups = min(requests, WARMUPS_PER_SLOT * concurrency if concurrency else WARMUPS_WITHOUT_CONCURRENCY)
+        for repetition in range(1, workload.repetitions + 1):
+            point = LoadPoint(
                 name=f"{name}-{load}-r{repetition}",
                 workload=name,
                 prompts=prompts,
@@ -200,44 +209,40 @@ def _workload_points(name: str, workload: Workload, cpus: int | None) -> list[Lo
                 request_rate=rate,
                 repetition=repetition,
                 seed=workload.seed,
-                requests=count,
-                warmups=warmups(workload, count, concurrency),
+                requests=requests,
+                warmups=warmups if workload.warmups == "auto" else workload.warmups,
                 warmup_tokens=min(WARMUP_TOKENS, prompts.output_tokens),
                 client_options=workload.client_options,
-                clients=client_processes(workload, count, concurrency, cpus),
+                clients=_client_processes(workload, requests, concurrency, cpus),
                 ask=workload.ask,
-            ),
-            load,
-            workload,
-        )
-        for (load, concurrency, rate), count in zip(loads, counts, strict=True)
-        for repetition in range(1, workload.repetitions + 1)
-    ]
+            )
+            found.append(point.model_copy(update={"seed": _seed(point, load, workload)}))
+    return found
 
 
-def _seeded(point: LoadPoint, load: str, workload: Workload) -> LoadPoint:
-    """Return the point with a seed of 31 bits of its own.
+def _seed(point: LoadPoint, load: str, workload: Workload) -> int:
+    """Return a seed of 31 bits, a hash of everything that distinguishes the point from others.
 
-    Two points with one seed would send the same prompts, and the second would find them in the server's prefix cache. So everything that
-    makes a point another one is hashed. Names are not: renaming a workload changes nothing that is measured.
+    Two points with one seed would send the same prompts, and the second would find them in the server's prefix cache. Names are not hashed:
+    renaming a workload changes nothing that is measured.
     """
     client = [point.warmups, point.client_options, workload.concurrency if workload.request_rate else None]
     parts = [workload.seed, *point.prompts.key_part().values(), point.requests, client, load, point.repetition]
-    # Left out where they are the default: points that were measured before there was a choice keep their seed, and so their ledger key.
+    # Without the defaults, the seed and so the ledger key is that of measurements made before these keys existed.
     parts += [{"clients": point.clients}] if point.clients > 1 else []
     parts += [{"ask": point.ask}] if point.ask != "endpoint" else []
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
-    return point.model_copy(update={"seed": int.from_bytes(digest[:4], "big") >> 1})
+    return int.from_bytes(digest[:4], "big") >> 1
 
 
-def nobody_to_ask(config: Config) -> list[Problem]:
-    """Return workloads of an expanded configuration that ask one replica of a deployment that has no router."""
+def ask_without_router(config: Config) -> list[Problem]:
+    """Return the workloads of an expanded configuration with `ask: replica` for a deployment without a router."""
     found = []
     for name, deployment in config.deployments.items():
         for workload in deployment.workloads or config.workloads if not deployment.topology.routed else ():
             if config.workloads[workload].ask == "replica":
                 text = (
-                    f"asks past the router, and deployments.{name} has one server and no router; give it other `workloads`, "
+                    f"sends requests past the router, and deployments.{name} has no router; give it other `workloads`, "
                     "`topology.replicas` above 1, or `topology.balancing: router` with `data_parallel` above 1"
                 )
                 found.append(Problem(("workloads", workload, "ask"), text))

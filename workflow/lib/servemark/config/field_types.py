@@ -1,4 +1,4 @@
-"""Field types of the configuration: what one value may be, and the words that refuse it."""
+"""Types of the configuration's values, with the text that refuses a wrong one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, Val
 from pydantic_core import PydanticCustomError
 
 from servemark.config import cuda_graphs
-from servemark.config.reserved import CLIENT_OPTIONS, SERVE_OPTIONS, kebab, refusal, shortened
+from servemark.config.reserved import CLIENT_OPTIONS, SERVE_OPTIONS, abbreviated, kebab, refusal
 from servemark.environments import lockfiles
 from servemark.files import folder_name
 from servemark.records.base import MOST, Count
@@ -27,24 +27,24 @@ NAME_PATTERN = r"^[a-z0-9][a-z0-9.-]*$"
 RUN_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
 VARIABLE_PATTERN = r"^[A-Z_][A-Z0-9_]*$"
 OPTION_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
-# Names become parts of file names, which have 255 bytes: run, deployment and point together must fit.
+# A file name, at most 255 bytes, can contain the names of run, deployment and point.
 NAME_LENGTH = 80
-# Processes of the client: each takes about a core.
+# Each process of the client takes about a core.
 MAX_CLIENTS = 1024
-# PATH_MAX of Linux, without the NUL at the end.
+# PATH_MAX of Linux, without the final NUL.
 LONGEST_PATH = 4095
 LOCKS = (lockfiles.AUTO, *lockfiles.NAMES)
 
 
 def refuse(text: str, *, allowed: Collection[str] = (), hide: bool = False, at: tuple[str, ...] = ()) -> PydanticCustomError:
-    """Return the error of one value. ``hide``: keep it out of the message; ``at``: the key at fault when a whole mapping is checked."""
-    # The text travels as context: pydantic would take braces in it for placeholders.
+    """Return the error for one value. ``hide``: leave the value out of the message; ``at``: the wrong key inside a mapping."""
+    # As context, because pydantic would take braces in the text for placeholders.
     context = {"text": text, "allowed": sorted(allowed), "hide": hide, "at": at}
     return PydanticCustomError("refused", "{text}", context)
 
 
 def nearest(word: str, known: Collection[str]) -> str | None:
-    """Return the known spelling closest to ``word``, if any is close; case, dashes and underscores count for nothing."""
+    """Return the known name closest to ``word``, if any is close, whatever its case, dashes and underscores."""
     spelled = {name.replace("_", "-").lower(): name for name in known}
     close = difflib.get_close_matches(word.replace("_", "-").lower(), list(spelled), n=1)
     return spelled[close[0]] if close else None
@@ -54,13 +54,13 @@ def _option_name(table: dict[str, str]) -> Callable[[str], str]:
     def check(name: str) -> str:
         plain = name.lstrip("-")
         if plain != name and plain and check(plain):
-            raise refuse(f"options are written without dashes in front; did you mean `{plain}`?")
+            raise refuse(f"write options without leading dashes; did you mean `{plain}`?")
         if not re.fullmatch(OPTION_PATTERN, name):
-            raise refuse("is not the name of an option: letters, digits and dashes")
+            raise refuse("is not an option's name: write letters, digits and dashes")
         if why := refusal(kebab(name), table):
             raise refuse(f"is set by servemark: {why}", hide=True)
-        if table is CLIENT_OPTIONS and (whole := shortened(kebab(name))):
-            raise refuse(f"is a beginning of `{whole}`, for which vLLM would take it; write options out", hide=True)
+        if table is CLIENT_OPTIONS and (whole := abbreviated(kebab(name))):
+            raise refuse(f"abbreviates `{whole}`; write the option's full name", hide=True)
         return kebab(name)
 
     return check
@@ -68,7 +68,7 @@ def _option_name(table: dict[str, str]) -> Callable[[str], str]:
 
 def _option_value(value: Any) -> Any:
     if isinstance(value, dict):
-        raise refuse("options take a value or a list; write a mapping as JSON in single quotes, '{\"key\": 1}'")
+        raise refuse("an option is a value or a list; write a mapping as JSON in single quotes, '{\"key\": 1}'")
     for item in value if isinstance(value, list) else [value]:
         if not (item is None or isinstance(item, str | bool | int | float)):
             raise refuse("must be text, a number, true, false, null or a list of these; put dates in quotes")
@@ -76,16 +76,16 @@ def _option_value(value: Any) -> Any:
 
 
 def _as_written(options: Any) -> Any:
-    """Check options under the names as written, so that messages name their lines: spellings, length of prompts, CUDA graphs."""
+    """Check options before their names change to kebab-case, so that messages have the lines: spellings, prefix length, CUDA graphs."""
     if not isinstance(options, dict):
         return options
     names = [name for name in options if isinstance(name, str)]
     written = {kebab(name): name for name in names}
     if twice := sorted({kebab(name) for name in names if written[kebab(name)] != name}):
-        raise refuse(f"the same option is written twice, with dashes and with underscores: {', '.join(twice)}")
+        raise refuse(f"contains the same option twice, with dashes and with underscores: {', '.join(twice)}")
     prefix = options[written[PREFIX]] if PREFIX in written else None
     if prefix is not None and (isinstance(prefix, bool) or not re.fullmatch(r"[0-9]+", str(prefix))):
-        raise refuse("must be a whole number of at least 0: tokens", at=(written[PREFIX],))
+        raise refuse("must be a number of tokens, 0 or more", at=(written[PREFIX],))
     if found := cuda_graphs.refusal({name: options[spelling] for name, spelling in written.items()}):
         raise refuse(found[1], at=(written[found[0]],))
     return options
@@ -94,9 +94,9 @@ def _as_written(options: Any) -> Any:
 def _variable_name(name: str) -> str:
     if looks_secret(name):
         raise refuse(
-            "looks like a secret, and secrets never live in the configuration; export it in the shell that starts "
-            "snakemake, or keep it in a file with mode 0600 that the program reads (HF_TOKEN and the keys of vLLM, OpenAI and "
-            "Ray are not handed on: the server runs offline, with a key of its own)",
+            "looks like a secret, and a configuration must not hold secrets. Export it in the shell that starts snakemake, or keep it in "
+            "a file with mode 0600 that the program reads. HF_TOKEN and the API keys of vLLM, OpenAI and Ray do not reach the server: "
+            "it runs offline and has its own API key",
             hide=True,
         )
     return name
@@ -104,7 +104,7 @@ def _variable_name(name: str) -> str:
 
 def _variable_value(value: Any) -> str:
     if isinstance(value, bool):
-        raise refuse('true and false are ambiguous in an environment variable; write "1", "0" or "true" in quotes')
+        raise refuse('is ambiguous as an environment variable; write "1", "0" or "true" in quotes')
     if value is None:
         raise refuse('is empty; write "" for an empty variable')
     if not isinstance(value, str | int | float):
@@ -114,7 +114,7 @@ def _variable_value(value: Any) -> str:
 
 def _allowed(variables: dict[str, str]) -> dict[str, str]:
     if refused := {name: why for name, value in variables.items() if (why := table.refusal(name, value))}:
-        # A mapping that is checked as a whole has one error: it names all of them.
+        # pydantic takes one error for a whole mapping, so this one names all variables.
         first, *others = refused
         more = "".join(f". {name} is refused too: {refused[name]}" for name in others)
         raise refuse(f"is refused: {refused[first]}{more}", at=(first,))
@@ -138,47 +138,47 @@ def _path(value: Any) -> Path:
         raise refuse("must be a path")
     if "$" in str(value):
         raise refuse(
-            "variables are not expanded here; write the path out, or let the shell do it on the command line, as in "
-            "--config cache=$SCRATCH/cache"
+            "contains a variable, which servemark does not expand here; write the full path, or let the shell expand it on the command "
+            "line, as in --config cache=$SCRATCH/cache"
         )
     if found := folder_name.fault(os.fsencode(value)):
         raise refuse(f"this path {found}; name another one")
     if len(os.fsencode(value)) > LONGEST_PATH:
-        raise refuse(f"has more than {LONGEST_PATH} bytes, which no path may have")
+        raise refuse(f"has more than {LONGEST_PATH} bytes, the limit for a path")
     path = os.path.expanduser(value)
     if path.startswith("~"):
-        raise refuse(f"the home folder of {path.split('/')[0]} is not known on this machine; write the path out")
+        raise refuse(f"this machine does not know the home folder of {path.split('/')[0]}; write the full path")
     return Path(path)
 
 
 def _source(value: str) -> str:
     builtins = ("builtin:tiny-dense", "builtin:tiny-moe")
-    allowed = (*builtins, "hf:ORG/NAME@REVISION", "a local directory such as ./models/NAME")
+    allowed = (*builtins, "hf:ORG/NAME@REVISION", "a folder such as ./models/NAME")
     if value in builtins or hub_source.parse(value):
         return value
     if value.startswith(hub_source.PREFIX):
-        raise refuse("a model of the hub is written hf:ORG/NAME or hf:ORG/NAME@REVISION (a branch, a tag or a commit)")
+        raise refuse("is not a model of the hub; write hf:ORG/NAME or hf:ORG/NAME@REVISION (a branch, a tag or a commit)")
     if re.match(r"[a-z]+:", value) or "/" not in value:
-        raise refuse("is no known source; a directory is written with a slash, ./NAME", allowed=allowed)
+        raise refuse("is an unknown source; write a folder with a slash, ./NAME", allowed=allowed)
     path = _path(value)
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", value) and not os.path.isdir(path):
-        raise refuse(f"there is no such directory; a model of the hub is written `hf:{value}`")
+        raise refuse(f"there is no such folder; for a model of the hub write `hf:{value}`")
     return str(path)
 
 
-def _not_there_yet(value: Any) -> None:
+def _not_supported(value: Any) -> None:
     if value is not None:
-        raise refuse("containers are not there yet; use `lock: auto` or `prefix: DIR`")
+        raise refuse("is not supported yet; use `lock: auto` or `prefix: DIR`")
 
 
 def _lock(value: str) -> str:
     if value not in LOCKS:
-        raise refuse("is no known lock file", allowed=LOCKS)
+        raise refuse("is an unknown lock file", allowed=LOCKS)
     return value
 
 
 def reference(room: str) -> AfterValidator:
-    """Return a name of another section, checked when the names are given as validation context ``{room: names}``."""
+    """Return a check that a name is one of the section ``room``, if the validation context has its names: ``{room: names}``."""
 
     def check(name: str, info: ValidationInfo) -> str:
         known = (info.context or {}).get(room)
@@ -190,15 +190,15 @@ def reference(room: str) -> AfterValidator:
 
 
 def label(value: Any) -> str:
-    """Return a value as the name of a load point has it: 0.5 -> "0.5", 2.0 -> "2", six decimals at most."""
+    """Return a value as a part of a load point's name, with at most six decimals: 0.5 as "0.5", 2.0 as "2"."""
     return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
 def distinct(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-    """Refuse a value that stands twice: two points of one deployment would have the same name."""
+    """Refuse equal values: two points of one deployment would have the same name."""
     counts = Counter(map(label, values or ()))
     if twice := ", ".join(sorted(name for name, count in counts.items() if count > 1)):
-        raise refuse(f"holds {twice} twice, so two points of one deployment would have the same name")
+        raise refuse(f"contains {twice} twice, so two points of one deployment would have the same name")
     return values
 
 
@@ -207,7 +207,7 @@ def _listed(value: Any) -> Any:
 
 
 def one_or_more(item: dict[str, Any]) -> tuple[Any, ...]:
-    """Return validators of a field that takes one value, a list of distinct ones, or nothing; the list's order is kept."""
+    """Return the validators of a field for one value, a list of distinct values in any order, or null."""
     return BeforeValidator(_listed), AfterValidator(distinct), _one_or_list(item, {"type": "null"})
 
 
@@ -222,7 +222,7 @@ def _accepted(value: Any) -> Any:
 
 
 def _run_text(value: Any) -> Any:
-    # `--config run=2024` arrives as a number, and the command line offers no way to quote it.
+    # `--config run=2024` gives a number, and quotes on the command line do not change that.
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -234,7 +234,7 @@ RunName = Annotated[str, Field(pattern=RUN_PATTERN, max_length=NAME_LENGTH), Bef
 Flag = Annotated[bool, Field(strict=True)]
 Amount = Annotated[int, Field(strict=True, ge=0)]
 Seconds = Annotated[float, Field(strict=True, gt=0, le=MOST, allow_inf_nan=False)]
-# The lower bound keeps a rate's six decimals in a point's name; both bounds catch a unit mistaken.
+# The bounds catch a wrong unit. From the lower one on, six decimals in a point's name are enough.
 Rate = Annotated[float, Field(strict=True, ge=0.001, le=100_000, allow_inf_nan=False)]
 Counts = Annotated[tuple[Count, ...], Field(min_length=1)]
 RequestCounts = Annotated[
@@ -255,8 +255,8 @@ Warmups = Annotated[int | Literal["auto"], *_auto_or(0, MOST)]
 Location = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Source = Annotated[str, AfterValidator(_source)]
 Lock = Annotated[str, AfterValidator(_lock), WithJsonSchema({"enum": list(LOCKS)})]
-NotThereYet = Annotated[None, PlainValidator(_not_there_yet), WithJsonSchema({"type": "null"})]
-# deployment/point, each half a shell pattern
+NotSupported = Annotated[None, PlainValidator(_not_supported), WithJsonSchema({"type": "null"})]
+# deployment/point, each part a shell pattern
 PointPattern = Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$")]
 Accepted = Annotated[
     tuple[PointPattern, ...],

@@ -1,40 +1,43 @@
-"""The way in: a configuration is validated once, and every fault of it is told in one message."""
+"""Read and validate a configuration once; one message names all its faults."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from servemark.config.cluster import FOLDER, Site
-from servemark.config.expand import nobody_to_ask, try_expand
-from servemark.config.limits import faults
+from servemark.config.expand import ask_without_router, try_expand
 from servemark.config.model import Config
 from servemark.config.positions import Source, read
-from servemark.config.problems import Problem, config_error, describe, from_pydantic, shortened
+from servemark.config.problems import Loc, Problem, config_error, describe, from_pydantic, shortened
 from servemark.errors import ConfigError
 
 Look = Callable[[Config], list[Problem]]
+LARGEST = 2**63 - 1
+LONGEST = 100_000
+"""Characters of a text. Linux accepts no argument or variable of 128 KiB (MAX_ARG_STRLEN)."""
 
 
 def validate(
     data: Mapping[str, Any], sources: Sequence[Path] = (), default_cluster: str | None = None, look: Look = lambda _: []
 ) -> Config:
-    """Check a configuration; the result is not expanded (see :func:`servemark.config.expand.expand`).
+    """Check a configuration and return it, not expanded (see :func:`servemark.config.expand.expand`).
 
     Args:
-        data: the merged configuration, as Snakemake holds it.
-        sources: the YAML files it was merged from, in that order. A value that none of them holds comes from ``--config``.
-        default_cluster: name or path of the cluster's file when the configuration has no key ``cluster``.
-        look: finds further problems of the expanded configuration, such as folders that are missing.
+        data: the merged configuration that Snakemake holds.
+        sources: the YAML files it was merged from, in that order. Other values come from ``--config``.
+        default_cluster: name or path of the cluster file if the configuration has no key ``cluster``.
+        look: finds further problems of the expanded configuration, such as missing folders.
 
     Raises:
-        ConfigError: with all problems at once: place, key, value found, what is allowed, closest spelling.
+        ConfigError: all problems, each with place, key, value found, allowed values and closest spelling.
     """
     if default_cluster and data and isinstance(data, Mapping):
         data = {"cluster": default_cluster, **data}
@@ -42,13 +45,13 @@ def validate(
 
 
 def load(path: Path, cluster: str | None = None, look: Look = lambda _: []) -> Config:
-    """Read and check one YAML file as :func:`validate` does. ``cluster`` takes the place of the cluster file that it names."""
+    """Read and check one YAML file as :func:`validate` does. ``cluster`` overrides its key ``cluster``."""
     source = read_mapping(Path(path))
     return _checked({**source.data, "cluster": cluster} if cluster else source.data, [source], look)
 
 
 def read_mapping(path: Path) -> Source:
-    """Read a YAML file that holds keys; everything else is a ConfigError."""
+    """Read a YAML file that must hold a mapping; raise ConfigError for other content."""
     source = read(path)
     if not isinstance(source.data, dict):
         raise _no_mapping(source.data, [source])
@@ -65,7 +68,7 @@ def read_resolved(path: str | os.PathLike[str]) -> Config:
         fault = str(error)
     raise ConfigError(
         f"The resolved configuration {path} cannot be used: {fault}",
-        do="Delete it and run snakemake again: it is made from the configuration.",
+        do="Delete it and run snakemake again, which writes it from the configuration.",
     )
 
 
@@ -76,18 +79,18 @@ def _checked(data: Any, sources: Sequence[Source], look: Look) -> Config:
         data = _plain(data)
     except RecursionError:
         raise config_error([Problem((), "contains itself through an alias (*name)")], {}, sources) from None
-    if hostile := list(faults(data)):
+    if hostile := list(_faults(data)):
         raise config_error(hostile, data, sources)
     cluster, found = _cluster_file(data.get("cluster"))
     checked = {**data, "cluster": None}
     if cluster:
         checked = data = {**data, "cluster": cluster.data}
         sources = [*sources, cluster]
-        if hostile := list(faults(cluster.data, ("cluster",))):
+        if hostile := list(_faults(cluster.data, ("cluster",))):
             raise config_error(hostile, data, sources)
     rooms = ("models", "environments", "deployments", "workloads")
     context: dict[str, Any] = {room: tuple(map(str, data[room])) for room in rooms if isinstance(data.get(room), dict)}
-    # A cluster that does not validate is told with everything else; what depends on it cannot be judged.
+    # The validation below reports an invalid cluster file. Checks that depend on the cluster are then left out.
     with contextlib.suppress(ValidationError):
         if not found:
             context["cluster"] = Site.model_validate(cluster.data) if cluster else None
@@ -97,10 +100,40 @@ def _checked(data: Any, sources: Sequence[Source], look: Look) -> Config:
         raise config_error([*found, *from_pydantic(error, data)], data, sources) from None
     if not found:
         expanded, found = try_expand(config)
-        found = found or nobody_to_ask(expanded) or look(expanded)
+        found = found or ask_without_router(expanded) or look(expanded)
     if found or any(source.duplicates for source in sources):
         raise config_error(found, data, sources)
     return config
+
+
+def _faults(value: Any, loc: Loc = ()) -> Iterator[Problem]:
+    """Find the texts, numbers and keys in ``value`` that no program can take; ``loc`` is the place of ``value``."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if isinstance(key, str) and (fault := _fault(key)):
+                yield Problem((*loc, key), f"the key {fault}", hide=True)
+            else:
+                yield from _faults(inner, (*loc, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _faults(inner, (*loc, index))
+    elif fault := _fault(value):
+        yield Problem(loc, fault)
+
+
+def _fault(value: Any) -> str | None:
+    if isinstance(value, str):
+        if len(value) > LONGEST:
+            return f"has {len(value):,} characters; the limit is {LONGEST:,}"
+        # Line ends, tabs, and spaces and marks of all scripts are allowed.
+        found = next((c for c in value if not c.isprintable() and c not in "\n\t" and (ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000)), None)
+        return f"contains the control character U+{ord(found):04X}" if found else None
+    if isinstance(value, int):
+        return None if abs(value) <= LARGEST else "is a number of more than 64 bits"
+    if isinstance(value, float):
+        return None if math.isfinite(value) else "must be a finite number"
+    # The keys' own types refuse dates, because they know whether quotes help.
+    return "is neither text nor a number nor a list" if isinstance(value, bytes | set) else None
 
 
 def _no_mapping(data: Any, sources: Sequence[Source]) -> ConfigError:
@@ -110,12 +143,12 @@ def _no_mapping(data: Any, sources: Sequence[Source]) -> ConfigError:
 
 
 def _cluster_file(given: Any) -> tuple[Source | None, list[Problem]]:
-    """Return the file that ``cluster`` names, or why there is none."""
+    """Return the cluster file that the key ``cluster`` names, or the problem with it."""
     if given is None:
         return None, []
     known = tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
     if not isinstance(given, str) or not given:
-        return None, [Problem(("cluster",), f"must be NAME of {FOLDER}/NAME.yaml or the path of such a file", known)]
+        return None, [Problem(("cluster",), f"must be the NAME of {FOLDER}/NAME.yaml or the path of a cluster file", known)]
     is_path = "/" in given or given.endswith((".yaml", ".yml"))
     path = Path(os.path.expanduser(given)) if is_path else FOLDER / f"{given}.yaml"
     if not os.path.exists(path):
@@ -127,7 +160,7 @@ def _cluster_file(given: Any) -> tuple[Source | None, list[Problem]]:
 
 
 def _plain(value: Any) -> Any:
-    """Snakemake's ordered mappings as ordinary ones."""
+    """Return the value with plain dicts in place of Snakemake's ordered mappings."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""The configuration's types: frozen, unknown keys refused, every key described."""
+"""The types of the configuration: frozen, without unknown keys, every key described."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from servemark.config.field_types import (
     Location,
     Lock,
     Name,
-    NotThereYet,
+    NotSupported,
     Port,
     RunName,
     Seconds,
@@ -36,16 +36,15 @@ class Model(Strict):
     """Weights and tokenizer."""
 
     source: Source = Field(
-        description="where the model comes from: `builtin:tiny-dense` or `builtin:tiny-moe` (random weights, made on "
-        "the spot), a local directory, or `hf:ORG/NAME@REVISION` (a branch, a tag or a commit of the Hugging Face hub; `main` "
-        "when left out), fetched once into the cache. A gated or private model needs `HF_TOKEN` exported where snakemake "
-        "starts, and to be staged there (a cluster file's `stage_on: login`)"
+        description="where the model comes from: `builtin:tiny-dense` or `builtin:tiny-moe` (servemark makes them, with random weights), "
+        "a folder, or `hf:ORG/NAME@REVISION` (a branch, a tag or a commit of the Hugging Face hub; default `main`), fetched once into the "
+        "cache. For a gated or private model export `HF_TOKEN` where snakemake starts, and keep `stage_on: login` in the cluster file"
     )
-    trust_remote_code: Flag = Field(default=False, description="let vLLM run Python code from the model's folder; stamped in every record")
+    trust_remote_code: Flag = Field(default=False, description="let vLLM run Python code from the model's folder; every record states it")
     load_format: Literal["auto", "dummy"] = Field(
         default="auto",
-        description="`auto`: the checkpoint's weights. `dummy`: random weights of the model's shape with evenly chosen experts, for "
-        "results of speed alone; only config and tokenizer are fetched, and record and report state it",
+        description="`auto`: the checkpoint's weights. `dummy`: random weights of the model's shape that choose experts evenly. servemark "
+        "then fetches config and tokenizer only; the results describe speed alone, and record and report state that",
     )
 
 
@@ -55,18 +54,16 @@ class Environment(Strict):
     lock: Lock | None = Field(
         default=None,
         description="build it from the lock file envs/NAME.lock: `cpu`, `cuda12` (NVIDIA driver 525 or newer, x86_64), `cuda13` (driver "
-        "580 or newer, x86_64 and aarch64), or `auto`, the one that fits the probed machine (docs/reference/environments.md)",
+        "580 or newer, x86_64 and aarch64), or `auto`, which chooses by the probed machine (docs/reference/environments.md)",
     )
-    prefix: Location | None = Field(default=None, description="use an existing environment: the directory that holds bin/python")
-    container: NotThereYet = Field(default=None, description="a container image; not there yet")
+    prefix: Location | None = Field(default=None, description="use an existing environment: the folder that holds bin/python")
+    container: NotSupported = Field(default=None, description="a container image; not supported yet")
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Environment:
         given = [key for key in ("lock", "prefix") if getattr(self, key) is not None]
-        if not given:
-            raise refuse("names no environment", allowed=("lock", "prefix"))
-        if len(given) > 1:
-            raise refuse(f"takes exactly one of `lock` and `prefix`; it has {' and '.join(given)}")
+        if len(given) != 1:
+            raise refuse(f"takes exactly one of `lock` and `prefix`; it has {' and '.join(given) or 'neither'}", allowed=("lock", "prefix"))
         return self
 
 
@@ -75,42 +72,46 @@ class Deployment(Strict):
 
     model: Annotated[str, reference("models")] = Field(description="a name under `models`")
     environment: Annotated[str, reference("environments")] = Field(description="a name under `environments`")
-    topology: AskedTopology = Field(default_factory=AskedTopology, description="ranks and what starts them; one process when left out")
+    topology: AskedTopology = Field(
+        default_factory=AskedTopology, description="ranks, and the executor that starts them; default one process"
+    )
     options: ServeOptions = Field(
         default={},
-        description="options of `vllm serve` without dashes in front; `true` is the bare flag. `max-cudagraph-capture-size: workload` "
-        "captures CUDA graphs for as many requests as the load points bring to one engine. `cudagraph-capture-sizes: workload` captures a "
-        "sparse list up to there (about 20 sizes for 512 where vLLM has 51), so starts are shorter. Both are part of the ledger "
+        description="options of `vllm serve` without leading dashes; `true` is the bare flag. `max-cudagraph-capture-size: workload` "
+        "captures CUDA graphs up to the most requests that the load points send to one engine. `cudagraph-capture-sizes: workload` "
+        "captures fewer sizes up to there (about 20 for 512, where vLLM has 51), so starts are shorter. Both are part of the ledger "
         "key: if a concurrency added later needs a new size, all points are measured again",
     )
     variables: Variables = Field(default={}, description="environment variables of the server; no secrets")
     workloads: Annotated[tuple[Annotated[str, reference("workloads")], ...], Field(min_length=1), AfterValidator(distinct)] | None = Field(
-        default=None, description="names under `workloads`, in the order they run; all when left out"
+        default=None, description="names under `workloads`, in the order they run; default all"
     )
     port: Port = Field(default="auto", description="the server's port; `auto` finds a free one")
     compile_cache: Literal["keep", "none"] = Field(
         default="keep",
-        description="`keep`: compiled code stays in the cache, so a later start takes about half as long. `none`: a fresh folder for each "
+        description="`keep`: compiled code stays in the cache, so a later start takes about half as long. `none`: an empty folder for each "
         "start, to measure first starts. Affects start-up time only; variables such as `VLLM_CACHE_ROOT` take precedence",
     )
 
     @field_validator("options")
     @classmethod
     def _weights(cls, options: dict[str, Any]) -> dict[str, Any]:
-        # The second: names of our own loader (random_weights.LOAD_FORMAT).
+        # servemark_*: names of our own loader (random_weights.LOAD_FORMAT).
         if str(options.get("load-format")).startswith(("dummy", "servemark_")):
-            raise refuse("say it where it is recorded: `load_format: dummy` of the model", at=("load-format",))
+            raise refuse("set `load_format: dummy` of the model, which records state", at=("load-format",))
         return options
 
 
 class Sweep(Strict):
-    """Variants of one deployment or workload; they take the place of the original."""
+    """Variants of one deployment or workload, which replace the original."""
 
     over: str = Field(pattern=r"^(deployments|workloads)\.[a-z0-9][a-z0-9.-]*$", description="`deployments.NAME` or `workloads.NAME`")
     grid: dict[str, tuple[Any, ...]] | None = Field(
-        default=None, description="every combination of `key: [values]`, with dots into the entry (`options.max-num-seqs`)"
+        default=None, description="every combination of `key: [values]`; a dot leads to a key inside (`options.max-num-seqs`)"
     )
-    zip: dict[str, tuple[Any, ...]] | None = Field(default=None, description="`key: [values]`: the first values together, then the second")
+    zip: dict[str, tuple[Any, ...]] | None = Field(
+        default=None, description="`key: [values]`: the first values together, then the second ones"
+    )
 
     @field_validator("over")
     @classmethod
@@ -127,20 +128,20 @@ class Sweep(Strict):
             raise refuse("takes exactly one of `grid` and `zip`")
         way, axes = ("zip", self.zip) if self.grid is None else ("grid", self.grid)
         if not axes:
-            raise refuse("holds no key", at=(way,))
+            raise refuse("must not be empty", at=(way,))
         for key, values in axes.items():
             if not values:
                 raise refuse(f"`{key}` has no values", at=(way,))
             if any(isinstance(value, dict) for value in values):
-                raise refuse(f"`{key}` takes plain values or lists; sweep the keys inside it instead", at=(way,))
+                raise refuse(f"`{key}` takes values or lists; sweep the keys inside it instead", at=(way,))
         if way == "zip" and len({len(values) for values in axes.values()}) > 1:
             lengths = ", ".join(f"{key} {len(values)}" for key, values in axes.items())
-            raise refuse(f"the lists of a `zip` have the same length; these have: {lengths}")
+            raise refuse(f"the lists of a `zip` must have the same length; these have: {lengths}")
         return self
 
 
 class Timeouts(Strict):
-    """How long to wait before something is taken for stuck, in seconds."""
+    """How long servemark waits before it treats something as stuck, in seconds."""
 
     build: Seconds = Field(default=3600.0, description="s; building an environment")
     cluster: Seconds = Field(default=120.0, description="s; until every node has joined")
@@ -148,7 +149,7 @@ class Timeouts(Strict):
     start: Seconds = Field(default=1800.0, description="s; until the server responds to a completion")
     stall: Seconds = Field(default=300.0, description="s; without a new line in the log of a starting server")
     point: Seconds = Field(default=7200.0, description="s; one load point")
-    no_progress: Seconds = Field(default=120.0, description="s; without a generated token while requests are open")
+    no_progress: Seconds = Field(default=120.0, description="s; without a generated token while requests are in flight")
     stop: Seconds = Field(default=30.0, description="s; between asking a server to end and killing it")
 
 
@@ -162,35 +163,35 @@ class Config(Strict):
     workloads: dict[Name, Workload] = Field(min_length=1, description="workloads by name")
     sweeps: tuple[Sweep, ...] = Field(default=(), description="variants of deployments and workloads")
     cluster: Annotated[Site | None, WithJsonSchema({"type": ["string", "null"], "minLength": 1})] = Field(
-        default=None, description="NAME of config/clusters/NAME.yaml or the path of such a file (second table); this machine when left out"
+        default=None, description="NAME of config/clusters/NAME.yaml or the path of a cluster file (second table); default this machine"
     )
-    # After the cluster, which may name another one.
+    # After `cluster`, which may override it.
     cache: Location = Field(
         default=Path("results/cache"),
         validate_default=True,
-        description="what runs share: environments, models, compiled code, ledger; a cluster's own `cache` takes precedence",
+        description="folder that runs share: environments, models, compiled code, ledger; a cluster file's `cache` takes precedence",
     )
-    share_ledger: Flag = Field(default=False, description="true: finished measurements serve every run (kept in the cache)")
+    share_ledger: Flag = Field(default=False, description="true: all runs use the same finished measurements (in the cache)")
     verdict: Verdict = Field(default_factory=Verdict, description="thresholds of a measurement's verdict")
-    timeouts: Timeouts = Field(default_factory=Timeouts, description="waits, in seconds")
+    timeouts: Timeouts = Field(default_factory=Timeouts, description="time limits, in seconds")
     accept_invalid: Accepted = Field(
         default=(),
-        description="INVALID points that become reported gaps instead of a failed check: `false` (none), `true` (all) or patterns such as "
+        description="INVALID points that the final check accepts as gaps: `false` (none), `true` (all) or patterns such as "
         "`plain/chat-c8-*`",
     )
 
     @property
     def ledger_folder(self) -> Path:
-        """Where finished measurements are kept: in the cache when runs share them, else with the run's results."""
+        """Folder of finished measurements: in the cache if runs share them, else in the run's results."""
         return (self.cache if self.share_ledger else Path("results") / self.run) / "ledger"
 
     @field_validator("cache")
     @classmethod
-    def _apart_from_the_run(cls, cache: Path, info: ValidationInfo) -> Path:
+    def _outside_results(cls, cache: Path, info: ValidationInfo) -> Path:
         cluster = info.data.get("cluster")
         cache = (cluster and cluster.cache) or cache
         results = os.path.abspath(os.path.join("results", info.data.get("run", ".")))
         place = os.path.abspath(cache)
         if "run" in info.data and os.path.commonpath([results, place]) in (results, place):
-            raise refuse(f"the cache and the results of this run (results/{info.data['run']}) lie inside one another")
+            raise refuse(f"the cache and this run's results (results/{info.data['run']}) must not contain one another")
         return cache

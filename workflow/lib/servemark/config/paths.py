@@ -1,4 +1,4 @@
-"""The folders of models and environments that a configuration names: whether this machine has them, and what they hold."""
+"""Check the folders of models and environments that a configuration names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from servemark.weights.architecture import Architecture
 
 
 def problems(config: Config, run: Path | None = None) -> list[Problem]:
-    """Return problems of the model and environment folders that this machine reads. Hashes no file.
+    """Return problems of the model and environment folders that this machine reads, without hashing a file.
 
     Args:
         config: an expanded configuration.
-        run: the results of the run; models and environments that it has a record of are left out.
+        run: the results of the run; models and environments with a record there are not checked again.
     """
     found = []
     for name, folder in _models(config) if _on_this_machine(config, "stage_on") else ():
@@ -28,7 +28,7 @@ def problems(config: Config, run: Path | None = None) -> list[Problem]:
     for name, prefix in _prefixes(config) if _on_this_machine(config, "build_on") else ():
         python, described = prefix / "bin" / "python", run and (run / "environments" / name / "environment.json").exists()
         if not described and not os.access(python, os.X_OK):
-            what = "you may not run" if os.path.lexists(python) else "there is no"
+            what = "you may not execute" if os.path.lexists(python) else "there is no"
             found.append(Problem(("environments", name, "prefix"), f"{what} {shortened(str(python), 200)}"))
     return found
 

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in words: where, which key, what was found, what is allowed."""
+"""Problems of a configuration as text: place, key, fault, value found and allowed values."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from servemark.config import aliases
 from servemark.config.cluster import CONSTRAINT_PATTERN, MODULE_PATTERN, SCRATCH_PATTERN, WORD_PATTERN, Site, SmallJobs
 from servemark.config.field_types import NAME_PATTERN, OPTION_PATTERN, RUN_PATTERN, VARIABLE_PATTERN, nearest
 from servemark.config.model import Config, Deployment, Environment, Model, Sweep, Timeouts
-from servemark.config.positions import Source, find, is_missing, value_at
-from servemark.config.reserved import SERVE_OPTIONS, kebab, refusal
+from servemark.config.positions import MISSING, Source, find, value_at
+from servemark.config.reserved import SERVE_OPTIONS, kebab, meant, refusal
 from servemark.config.topology import AskedTopology
 from servemark.config.workload import KINDS, Load
 from servemark.errors import ConfigError
@@ -29,28 +28,26 @@ _PATTERNS = {
     VARIABLE_PATTERN: "upper-case letters, digits and underscores",
     OPTION_PATTERN: "letters, digits and dashes",
     WORD_PATTERN: "one word",
-    CONSTRAINT_PATTERN: "features of nodes, joined by & or |, without spaces",
-    SCRATCH_PATTERN: "a folder of the node, `/tmp` or `$VARIABLE/...`",
+    CONSTRAINT_PATTERN: "features of nodes, with & or | between them and no spaces",
+    SCRATCH_PATTERN: "a folder of the node, such as `/tmp` or `$VARIABLE/...`",
     MODULE_PATTERN: "the name of a module, such as brics/nccl or cuda/12.6",
     r"^(deployments|workloads)\.[a-z0-9][a-z0-9.-]*$": "`deployments.NAME` or `workloads.NAME`",
-    r"^[^/\s]+/[^/\s]+$": "`deployment/point`, each half may hold * and ?",
+    r"^[^/\s]+/[^/\s]+$": "`deployment/point`, both may contain * and ?",
 }
-# Enough to act on; a longer message scrolls its own head away.
+# Of a longer message, the terminal would not show the first lines.
 _SHOWN_CHOICES = 20
 _SHOWN_PROBLEMS = 50
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault at one place."""
+    """One fault at one place. ``hide``: show no value; ``given``: the spelling to compare with ``allowed``, to suggest a close one."""
 
     loc: Loc
     text: str
     allowed: tuple[str, ...] = ()
     hide: bool = False
-    """do not show the value"""
     given: str | None = None
-    """the spelling to compare with ``allowed``, when a close one should be offered"""
 
 
 def from_pydantic(error: ValidationError, data: Any) -> list[Problem]:
@@ -58,7 +55,7 @@ def from_pydantic(error: ValidationError, data: Any) -> list[Problem]:
     return [
         _translate(item, data, rooted=error.title == Config.__name__)
         for item in error.errors(include_url=False)
-        # Both follow from another error, which is listed: pydantic counts only the items that are right.
+        # Both follow from another listed error: pydantic counts only the valid items.
         if item["type"] != "default_factory_not_called" and not (item["type"] == "too_short" and item["input"])
     ]
 
@@ -68,12 +65,12 @@ def _translate(item: Any, data: Any, rooted: bool) -> Problem:
     loc: Loc = tuple(item["loc"])
     home = _HOMES.get(_pattern(loc[:-1]))
     if rooted and loc[:1] == ("workloads",) and len(loc) > 2 and loc[2] in KINDS:
-        # pydantic puts the dataset between a workload's name and its key
+        # pydantic inserts the dataset between a workload's name and its key.
         loc, home = loc[:2] + loc[3:], KINDS[loc[2]]
-    if loc and loc[-1] == "[key]":  # pydantic gives the key `no`, false to YAML, as 0
+    if loc and loc[-1] == "[key]":  # YAML reads the key `no` as false, and pydantic reports it as 0.
         loc = (*loc[:-2], found)
     if isinstance(loc[-1] if loc else None, int) and not isinstance(value_at(data, loc[:-1]), list | tuple | dict):
-        loc = loc[:-1]  # a single value where a list may stand
+        loc = loc[:-1]  # a single value in place of a list
     if kind == "refused":
         given = found if isinstance(found, str) else None
         return Problem((*loc, *context["at"]), context["text"], tuple(context["allowed"]), context["hide"], given)
@@ -92,14 +89,14 @@ def _translate(item: Any, data: Any, rooted: bool) -> Problem:
         return Problem(loc, f"must match {context['pattern']} ({_PATTERNS[context['pattern']]})")
     if found is None and kind != "missing":
         return Problem(loc, "is empty: fill it in or remove the key")
-    # pydantic's own words for all else: "Input should be a valid integer", "String should have at most 80 characters"
+    # Else pydantic's text, such as "Input should be a valid integer".
     text = _WORDS.get(kind, re.sub(r"^\w+ should", "must", item["msg"]))
     return Problem(loc, text + _hint(kind, found))
 
 
 _WORDS = {
     "missing": "is missing",
-    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "must be a mapping, indented below it"),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "must be a mapping, in indented lines below the key"),
     "tuple_type": "must be a list",
     "too_short": "must not be empty",
     "bool_type": "must be true or false",
@@ -111,7 +108,7 @@ def _hint(kind: str, found: Any) -> str:
     if kind in ("string_type", "invalid_key") and not isinstance(found, dict | list):
         return ": put it in quotes"
     if kind in ("int_type", "float_type") and isinstance(found, str) and re.fullmatch(r"[\d.]+e[+-]?\d+", found.lower()):
-        return "; YAML takes 1e3 and 1e-3 for text, write 1000 or 0.001"
+        return "; YAML reads 1e3 and 1e-3 as text, so write 1000 or 0.001"
     return ", without quotes" if kind in ("int_type", "float_type", "bool_type") and isinstance(found, str) else ""
 
 
@@ -128,7 +125,7 @@ _HOMES: dict[Loc, type[BaseModel]] = {
     ("cluster", "small_jobs"): SmallJobs,
     ("sweeps", "NAME"): Sweep,
 }
-"""Each mapping of fixed keys by the way to it; of workloads, any kind."""
+"""The type of each mapping with fixed keys by its place; for workloads one of the kinds."""
 
 
 def _pattern(loc: Loc) -> Loc:
@@ -137,14 +134,14 @@ def _pattern(loc: Loc) -> Loc:
 
 def _place(way: Loc) -> str:
     if way[:1] == ("cluster",):
-        return "in the cluster's file, config/clusters/NAME.yaml"
+        return "in the cluster file, config/clusters/NAME.yaml"
     return f"under {'.'.join(way)}" if way else "at the top level"
 
 
 def _unknown_key(loc: Loc, home: type[BaseModel] | None) -> Problem:
     key = str(loc[-1])
     allowed = tuple(home.model_fields) if home else ()
-    keys = aliases.meant(key)
+    keys = meant(key)
     if known := next((one for one in (*keys, key) if nearest(one, allowed)), None):
         return Problem(loc, "is an unknown key", allowed, given=known)
     text = "is an unknown key"
@@ -156,14 +153,14 @@ def _unknown_key(loc: Loc, home: type[BaseModel] | None) -> Problem:
     elif keys[0].startswith("options."):
         text += f"; it is `{keys[0].removeprefix('options.')}` under deployments.NAME.options"
     elif home is Deployment:
-        text += f"; {why or 'options of `vllm serve` stand under `options`'}"
+        text += f"; {why or 'write options of `vllm serve` under `options`'}"
     elif home and issubclass(home, Load):
-        text += "; options of `vllm bench serve` stand under `client_options`"
+        text += "; write options of `vllm bench serve` under `client_options`"
     return Problem(loc, text, allowed)
 
 
 def _shown(value: Any) -> str:
-    """Return a value, short; what lies inside mappings and lists is left out, for it could hold a secret."""
+    """Return a short text of a value, without the content of mappings and lists, which could be secret."""
     if isinstance(value, dict):
         return f"a mapping of {len(value)} key{'s' * (len(value) != 1)}"
     if isinstance(value, list | tuple):
@@ -178,24 +175,24 @@ def _shown(value: Any) -> str:
 
 
 def shortened(text: str, length: int = 60) -> str:
-    """At most ``length`` characters of a text from the configuration."""
+    """Return the text, cut to ``length`` characters."""
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def dotted(loc: Iterable[Any]) -> str:
-    """``('workloads', 'chat', 'concurrency', 1)`` -> ``workloads.chat.concurrency[1]``."""
+    """Return ``('workloads', 'chat', 'concurrency', 1)`` as ``workloads.chat.concurrency[1]``."""
     names = (part if isinstance(part, int) else shortened(str(part), 100) for part in loc)
     text = "".join(f"[{name}]" if isinstance(name, int) else f".{name if name.isprintable() else repr(name)}" for name in names)
     return text.removeprefix(".") or "the configuration"
 
 
 def describe(problem: Problem, data: Any, at: Loc = ()) -> str:
-    """Return one problem as text: key without the part ``at``, fault, closest spelling, value found, allowed values."""
+    """Return one problem as text: key below ``at``, fault, closest spelling, value found, allowed values."""
     text = f"{dotted(problem.loc[len(at) :])}: {problem.text}"
     if close := nearest(problem.given, problem.allowed) if problem.given else None:
         text += f"; did you mean `{close}`?"
     value = value_at(data, problem.loc)
-    if not is_missing(value):
+    if value is not MISSING:
         secret = problem.hide or any(looks_secret(str(part)) for part in problem.loc)
         text += f"\n      found: {'(not shown)' if secret else _shown(value)}"
     if problem.allowed:
@@ -205,7 +202,7 @@ def describe(problem: Problem, data: Any, at: Loc = ()) -> str:
 
 
 def config_error(problems: Sequence[Problem], data: Any, sources: Sequence[Source]) -> ConfigError:
-    """Return all problems in one error, in the order of the files; those from the command line come last."""
+    """Return one error with all problems, in the order of the files; problems of the command line come last."""
     entries: list[tuple[tuple[int, int], str]] = []
     for problem in problems:
         place = find(sources, data, problem.loc)
@@ -213,13 +210,13 @@ def config_error(problems: Sequence[Problem], data: Any, sources: Sequence[Sourc
         at = sources[place[0]].at if place else ()
         entries.append((place or (len(sources), 0), f"  {where}: {describe(problem, data, at)}"))
     for index, source in enumerate(sources):
-        twice = "this key is already in line {} of the same mapping; remove one"
+        twice = "line {} of the same mapping has this key too; remove one"
         entries += [((index, line), f"  {source.path}:{line}: {key}: {twice.format(first)}") for line, first, key in source.duplicates]
     lines = list(dict.fromkeys(text for _, text in sorted(entries, key=lambda entry: entry[0])))
     head = "The configuration has a problem" if len(lines) == 1 else f"The configuration has {len(lines)} problems"
     if len(lines) > _SHOWN_PROBLEMS:
         lines[_SHOWN_PROBLEMS:] = [f"  ... and {len(lines) - _SHOWN_PROBLEMS} more"]
     return ConfigError(
-        "\n".join([f"{head}; nothing was started.", *lines]),
-        do="Correct what is listed and run again; docs/reference/configuration.md explains every key.",
+        "\n".join([f"{head}. servemark started nothing.", *lines]),
+        do="Correct the listed keys and run again. docs/reference/configuration.md explains every key.",
     )

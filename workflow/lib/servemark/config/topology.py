@@ -1,8 +1,9 @@
-"""How a deployment spreads over nodes and devices, as the configuration says it."""
+"""The topology of a deployment in the configuration, and the checks that need no model."""
 
 from __future__ import annotations
 
 from pydantic import ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
 
 from servemark.config.cluster import Site
 from servemark.config.field_types import refuse
@@ -13,7 +14,7 @@ MAX_RANKS = 100_000
 
 
 class AskedTopology(Shape):
-    """How a deployment spreads over devices."""
+    """How a deployment spreads over nodes and devices."""
 
     @property
     def devices_per_node(self) -> int:
@@ -21,10 +22,10 @@ class AskedTopology(Shape):
         return -(-self.world_size // self.nodes)
 
     def record(self) -> Topology:
-        """Return the topology as records and planning have it, with the devices that it takes of each node."""
+        """Return the topology for records and planning, with its number of devices on each node."""
         return Topology(**self.model_dump(), devices_per_node=self.devices_per_node)
 
-    # The first fault alone: the numbers of nodes below are sought among as many ranks.
+    # The first fault ends the check: the search for legal numbers of nodes below needs a bounded number of ranks.
     @model_validator(mode="after")
     def _possible(self, info: ValidationInfo) -> AskedTopology:
         context = info.context or {}
@@ -33,72 +34,71 @@ class AskedTopology(Shape):
         if self.traits.one_rank and self.replica_size > 1:
             raise refuse(
                 f"`{self.executor}` is {self.traits.label}, and tensor_parallel x pipeline_parallel x data_parallel is "
-                f"{self.replica_size}; write `mp` or nothing",
+                f"{self.replica_size}; write `mp`, or leave it out",
                 at=("executor",),
                 allowed=[name for name, traits in EXECUTORS.items() if not traits.one_rank],
             )
         if (ranks := self.world_size) > MAX_RANKS:
             product = "tensor_parallel x pipeline_parallel x data_parallel x replicas"
-            raise refuse(f"{product} is {ranks:,} ranks; at most {MAX_RANKS:,} are possible")
+            raise refuse(f"{product} is {ranks:,} ranks; the limit is {MAX_RANKS:,}")
         if self.balancing == "router" and self.data_parallel == 1:
             raise refuse(
-                "`router` spreads requests over data parallel engines, and data_parallel is 1; leave it out, or raise data_parallel",
+                "`router` distributes requests over data parallel engines, and data_parallel is 1; leave it out, or raise data_parallel",
                 at=("balancing",),
             )
         if self.routing != "round_robin" and not self.routed:
             raise refuse(
-                f"`{self.routing}` is a policy of the router, and one server has none; leave it out, raise replicas, or give "
-                "data parallel engines `balancing: router`",
+                f"`{self.routing}` is a policy of the router, and one server has no router; leave it out, raise replicas, or set "
+                "`balancing: router` for data parallel engines",
                 at=("routing",),
             )
-        # Without a cluster, or None, as validation context it is not known whether there are such nodes.
+        # None in the validation context: this machine alone. Without the key, it is unknown whether there is a cluster.
         if "cluster" in context and cluster is None and (self.nodes > 1 or self.client == "own"):
-            what, key = ("more than one node", "nodes") if self.nodes > 1 else ("a node of its own for the client", "client")
-            raise refuse(f"{what} needs a scheduler: run with --profile slurm, or write `cluster: NAME`", at=(key,))
+            what, key = ("more than one node", "nodes") if self.nodes > 1 else ("the client's own node", "client")
+            raise refuse(f"{what} needs a cluster; run with --profile slurm, or write `cluster: NAME`", at=(key,))
         if 0 < gpus < self.devices_per_node:
             raise refuse(
-                f"{ranks} ranks on {self.nodes} node(s) take {self.devices_per_node} devices of each, and the "
+                f"{ranks} ranks on {self.nodes} node(s) need {self.devices_per_node} devices on each, and the "
                 f"cluster's nodes have {gpus} (gpus_per_node); {self._legal_nodes(gpus)}",
                 at=("nodes",),
             )
-        if self.replicas % self.nodes:
-            self._divides_over_nodes(gpus)
+        if not self._divides(self.nodes):
+            raise self._uneven(gpus)
         return self
 
-    def _divides_over_nodes(self, gpus_per_node: int) -> None:
-        """Check that each replica has whole nodes, with as many ranks on each."""
+    def _uneven(self, gpus_per_node: int) -> PydanticCustomError:
+        """Return the error of replicas, ranks or engines that do not divide over the nodes."""
         if self.nodes % self.replicas:
             legal = [n for n in range(1, 2 * self.nodes + 1) if n % self.nodes == 0 or self.nodes % n == 0]
-            raise refuse(
+            return refuse(
                 f"{self.replicas} replicas do not divide over {self.nodes} nodes, nor the nodes over the replicas; with "
                 f"{self.nodes} nodes legal: {', '.join(map(str, legal))} and further multiples of {self.nodes}",
                 at=("replicas",),
             )
         nodes, ranks, legal_nodes = self.nodes_of_a_replica, self.replica_size, self._legal_nodes(gpus_per_node)
         if ranks % nodes:
-            raise refuse(
+            return refuse(
                 f"tensor_parallel x pipeline_parallel x data_parallel = {ranks} ranks of a replica do not divide over its "
                 f"{nodes} nodes; {legal_nodes}",
                 at=("nodes",),
             )
-        if not self._divides(self.nodes):
-            placed = (
-                "vLLM places engines over nodes only where as many are on each, or each has as many nodes"
-                if self.traits.engines_span_nodes
-                else f"with `{self.executor}` a replica of {nodes} nodes has whole engines on each"
-            )
-            others = [name for name in EXECUTORS if self.model_copy(update={"executor": name})._divides(self.nodes)]
-            raise refuse(
-                f"{placed}, so {self.data_parallel} engines do not divide over {nodes} nodes; {legal_nodes}"
-                + (f"; or write `executor: {others[0]}`, which has engines across nodes" if others else ""),
-                at=("data_parallel",),
-            )
+        rule = (
+            "vLLM puts the same number of engines on each node, or the same number of whole nodes under each engine"
+            if self.traits.engines_span_nodes
+            else f"with `{self.executor}` each of a replica's {nodes} nodes has whole engines"
+        )
+        others = [name for name in EXECUTORS if self.model_copy(update={"executor": name})._divides(self.nodes)]
+        return refuse(
+            f"{rule}, and {self.data_parallel} engines do not divide over {nodes} nodes; {legal_nodes}"
+            + (f"; or write `executor: {others[0]}`, whose engines may span nodes" if others else ""),
+            at=("data_parallel",),
+        )
 
     def _divides(self, nodes: int) -> bool:
-        """Return whether vLLM can spread the ranks over so many nodes.
+        """Return whether vLLM can distribute the ranks over ``nodes``.
 
-        Over Ray, engines of one node each are packed by node, as many on each, and engines of several nodes need each the same number of
-        whole ones (vllm/v1/engine/utils.py, create_dp_placement_groups, 0.25.1 and 0.32.0).
+        With Ray, each node has the same number of whole engines, or each engine the same number of whole nodes
+        (vllm/v1/engine/utils.py, create_dp_placement_groups, 0.25.1 and 0.32.0).
         """
         if self.replicas % nodes == 0:
             return True
@@ -109,7 +109,7 @@ class AskedTopology(Shape):
         return self.data_parallel == 1 or self.data_parallel % each == 0 or spans
 
     def _legal_nodes(self, gpus_per_node: int) -> str:
-        """Return which numbers of nodes the other sizes divide over, on nodes of so many devices (0: any number), in words."""
+        """Return in words the numbers of nodes over which the ranks divide. ``gpus_per_node``: 0 for no limit."""
         ranks = self.world_size
         found = [n for n in range(1, ranks + 1) if self._divides(n) and ranks <= n * (gpus_per_node or ranks)]
-        return f"legal for `nodes` here: {', '.join(map(str, found))}" if found else "no number of nodes has them so: change the sizes"
+        return f"legal for `nodes` here: {', '.join(map(str, found))}" if found else "no number of nodes fits: change the sizes"

@@ -1,4 +1,4 @@
-"""Workloads of the configuration: a union by ``dataset`` of what is sent (``records/load_point.py``) and how much of it at once."""
+"""Workloads of the configuration, a union by ``dataset``: the prompts (``records/workload.py``) and the load."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ _PROMPTS: TypeAdapter[AnyPrompts] = TypeAdapter(AnyPrompts)
 
 
 class Load(Strict):
-    """How much is sent at once, and how often. Every concurrency or rate, times the repetitions, is one load point."""
+    """How many requests, and how fast. Each concurrency or rate gives one load point per repetition."""
 
     request_rate: Annotated[Rates | None, *one_or_more({"type": "number", "minimum": 0.001, "maximum": 100_000})] = Field(
-        default=None, description="requests/s sent (Poisson arrivals), or a list, one load point each"
+        default=None, description="requests/s that the client sends (Poisson arrivals), or a list, one load point each"
     )
     concurrency: Annotated[Counts | None, *one_or_more({"type": "integer", "minimum": 1, "maximum": MOST})] = Field(
         default=None,
         description="requests in flight, or a list, one load point each. Required unless `request_rate` is given; with it, the upper limit",
     )
-    requests: RequestCounts = Field(description="prompts of one load point, or a list with one for each `concurrency` or `request_rate`")
-    repetitions: Count = Field(default=1, description="how often each load is measured; each sends other prompts")
-    seed: Amount = Field(default=1, description="where the prompts' seeds derive from")
+    requests: RequestCounts = Field(
+        description="number of requests of a load point, or a list with one number for each `concurrency` or `request_rate`"
+    )
+    repetitions: Count = Field(default=1, description="measurements of each load; each sends other prompts")
+    seed: Amount = Field(default=1, description="number from which the seeds of the prompts are derived")
     warmups: Warmups = Field(
         default="auto",
-        description="requests before the measured ones, with other prompts and outputs of 32 tokens at most; `auto`: two for each slot (32 "
+        description="requests before the measured ones, with other prompts and at most 32 output tokens; `auto`: two for each slot (32 "
         "with a request rate alone), at most `requests`",
     )
-    client_options: ClientOptions = Field(default={}, description="further options of `vllm bench serve` under their own names")
+    client_options: ClientOptions = Field(default={}, description="further options of `vllm bench serve`, without leading dashes")
     ask: Literal["endpoint", "replica"] = Field(
         default="endpoint",
-        description="`endpoint`: requests go to the deployment's one address; `replica`: to the first replica past the router, which needs "
+        description="`endpoint`: requests go to the deployment's address; `replica`: to the first replica, past the router, which needs "
         "`topology.replicas` above 1 or `topology.balancing: router`",
     )
     clients: Clients = Field(
         default=1,
-        description="processes that share the load of each point; `auto`: one for every 128 of its concurrency, at most half of the "
+        description="client processes that share the load of each point; `auto`: one for every 128 of its concurrency, at most half of the "
         "cluster file's `cpus_per_node` (no limit if that is not set); one with a request rate alone",
     )
 
@@ -50,22 +52,22 @@ class Load(Strict):
         if loads is None:
             raise refuse("is missing: give `concurrency` or `request_rate`", at=("concurrency",))
         if rates and concurrency and len(concurrency) > 1:
-            raise refuse("takes one number next to `request_rate`; sweep either of them, not both", at=("concurrency",))
+            raise refuse("takes one number next to `request_rate`; give a list for one of them only", at=("concurrency",))
         if len(self.requests) not in (1, len(loads)):
             swept = "request_rate" if rates else "concurrency"
             text = f"has {len(self.requests)} values and `{swept}` has {len(loads)}; give one for each, or one number for all"
             raise refuse(text, at=("requests",))
-        # Each process has a request and a slot. Each would send a rate of the client's own options.
+        # Each process needs a request and a slot.
         if self.clients != 1 and (whole := [name for name in self.client_options if name in WHOLE_LOAD_OPTIONS]):
-            raise refuse(f"`client_options.{whole[0]}` concerns the whole load, which cannot be shared; write 1", at=("clients",))
+            raise refuse(f"must be 1, because processes cannot share a load with `client_options.{whole[0]}`", at=("clients",))
         for given, text in ((concurrency, "of `concurrency`"), (self.requests, "`requests`")):
             if self.clients != "auto" and given and self.clients > min(given):
-                raise refuse(f"is more than the {min(given)} {text} that they would share; each needs at least one", at=("clients",))
+                raise refuse(f"is more than the {min(given)} {text} of a point; each process needs at least one", at=("clients",))
         return self
 
     @property
     def prompts(self) -> AnyPrompts:
-        """Return what the requests hold, as plan and measurement record it."""
+        """Return the prompts as plan and measurement record them."""
         return _PROMPTS.validate_python(self.model_dump(exclude=set(Load.model_fields)))
 
 
