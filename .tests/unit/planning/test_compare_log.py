@@ -3,7 +3,7 @@
 import pytest
 
 from builders.paths import FIXTURES
-from servemark.planning.compare_log import compare, observe
+from servemark.planning.memory import compare, observe
 from servemark.records import Estimate
 
 FIXTURES = FIXTURES / "planning"

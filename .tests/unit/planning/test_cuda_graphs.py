@@ -7,7 +7,7 @@ import pytest
 from builders.deployed import HARDWARE
 from builders.loads import load
 from servemark.launch import command_lines
-from servemark.planning.cuda_graphs import captured, coarse, dense, given, needed, shares, sparse
+from servemark.planning.cuda_graphs import coarse, dense, given, needed, rounded_up, shares, sparse
 from servemark.planning.cuda_graphs import resolve as resolve_capture_size
 from servemark.records import Gpu, Topology
 
@@ -35,7 +35,7 @@ def vllms_sizes(largest: int) -> list[int]:
 def test_every_number_of_requests_gets_the_next_size_of_vllms_list():
     every = vllms_sizes(4096)
     for requests in range(1, 4000):
-        size = captured(requests)
+        size = rounded_up(requests)
         assert dense(requests) == tuple(vllms_sizes(requests))
         assert size == next(one for one in every if one >= requests)
         assert vllms_sizes(size)[-1] == size, "vLLM would cut it down, with a warning"
@@ -189,7 +189,7 @@ def test_padding_stays_below_32_requests_or_an_eighth_of_the_step():
 @pytest.mark.parametrize("seats", [100, 512, 1024])
 def test_however_many_points_there_are_the_list_is_no_longer_than_vllms_own(seats):
     every = sparse(Topology(), points(*range(1, 1025)), seats)
-    assert len(every) == len(dense(captured(seats)))
+    assert len(every) == len(dense(rounded_up(seats)))
 
 
 def test_without_max_num_seqs_vllms_own_limits_the_list():

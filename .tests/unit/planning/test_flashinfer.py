@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import report_data
-from servemark.planning.flashinfer import ALL_REDUCE, SAMPLER, obstacle, turned_off
+from servemark.planning.software import ALL_REDUCE, SAMPLER, obstacle, turned_off
 from servemark.records import Topology
 
 TP2 = Topology(devices_per_node=2, tensor_parallel=2, executor="mp")

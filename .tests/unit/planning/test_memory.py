@@ -8,9 +8,8 @@ import pytest
 from builders.paths import FIXTURES
 from servemark.errors import PlanRefused
 from servemark.planning import memory
-from servemark.planning.compare_log import compare, observe
 from servemark.planning.legality import stage_layers
-from servemark.planning.memory import require
+from servemark.planning.memory import compare, observe, require
 from servemark.planning.server import GIB, Server
 from servemark.records import Topology
 from servemark.weights import builtin, manifest

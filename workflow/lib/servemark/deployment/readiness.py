@@ -22,7 +22,8 @@ from servemark.diagnosis.startup_log import CONNECTING, StartupLog
 from servemark.errors import StageFailed
 from servemark.launch import command_lines
 from servemark.launch import compile_cache as compiled
-from servemark.planning import all_reduce, compare_log
+from servemark.launch import router_command_line
+from servemark.planning import all_reduce, memory
 from servemark.records import Cluster, Endpoint, Failure, Ready, ReplicaStartup, ServerPlace, Startup
 from servemark.supervisor.process_request import DaemonRequest
 
@@ -121,7 +122,7 @@ class Waiting:
 
     def _startup(self, last: ReplicaStartup, to_health: float, every: tuple[ReplicaStartup, ...]) -> Startup:
         log = Path(last.log).read_text(errors="replace")
-        observed = compare_log.observe(log)
+        observed = memory.observe(log)
         return Startup(
             deployment=self.here.plan.deployment,
             attempt=self.token.attempt,
@@ -131,7 +132,7 @@ class Waiting:
             phases=last.phases,
             observed=observed,
             all_reduce=all_reduce.observed(log),
-            differences=compare_log.compare(self.here.plan.estimate, observed) if self.here.plan.estimate else {},
+            differences=memory.compare(self.here.plan.estimate, observed) if self.here.plan.estimate else {},
             log=last.log,
             replicas=every,
             **self._places(),

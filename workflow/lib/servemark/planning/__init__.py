@@ -1,1 +1,1 @@
-"""Is a topology legal for a model, where does it go, does it fit, and did the server agree: pure functions."""
+"""Plan a deployment: is it legal, where is it placed, does it fit, did the server agree. Pure functions."""

@@ -1,23 +1,17 @@
-"""Read ``advice.yaml``: every measured number that servemark uses, and the sentences of a plan's warnings.
-
-The file is validated when planning is imported. Its first lines explain the fields.
-"""
+"""Read ``advice.yaml``: every measured number that servemark uses, and the sentences of a plan's warnings."""
 
 from __future__ import annotations
 
 import datetime
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from servemark.records import Strict
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 
 class Number(Strict):
-    """One measured number: ``value`` in ``unit``, and where it comes from."""
+    """One measured number: ``value`` in ``unit``, and its source."""
 
     value: float
     unit: str
@@ -31,15 +25,13 @@ class Number(Strict):
 
 
 class Data(Strict):
-    """The whole file: numbers by name, sentences by the code of their condition (``advice.CONDITIONS``)."""
+    """The whole file: numbers by name, and sentences by the code of their condition in ``advice.CONDITIONS``."""
 
     numbers: dict[str, Number]
     sentences: dict[str, str]
 
 
-_data = Data.model_validate(
-    yaml.load(Path(__file__).with_name("advice.yaml").read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506
-)
+_data = Data.model_validate(yaml.safe_load(Path(__file__).with_name("advice.yaml").read_text(encoding="utf-8")))
 NUMBERS, SENTENCES = _data.numbers, _data.sentences
 
 

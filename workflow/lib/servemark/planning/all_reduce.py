@@ -1,7 +1,7 @@
-"""Which all-reduces a tensor parallel engine uses, and how a site turns NVLink multicast off.
+"""The all-reduces that a tensor parallel engine uses, and the switches that turn NVLink multicast off.
 
-Names are vLLM's own (_log_all_reduce_backend_selection in distributed/device_communicators/cuda_communicator.py, 0.32.0), in the order
-in which it tries them; ``fuse_allreduce_rms`` is its compilation pass that calls FlashInfer's all-reduce fused with RMS norm.
+The names and their order are vLLM's (_log_all_reduce_backend_selection in distributed/device_communicators/cuda_communicator.py, 0.32.0).
+``fuse_allreduce_rms`` is its compilation pass that calls FlashInfer's all-reduce fused with RMS norm.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from servemark.planning.flashinfer import ALL_REDUCE, obstacle
 from servemark.planning.options import flag
+from servemark.planning.software import ALL_REDUCE, obstacle
 from servemark.records import EnvironmentCheck, Topology
 
 FUSED = "fuse_allreduce_rms"
@@ -23,10 +23,10 @@ SWITCHES = {
     "SYMM_MEM": f'variables.{SYMMETRIC}: "0"',
     "PYNCCL": 'variables.NCCL_NVLS_ENABLE: "0"',
 }
-"""Each way that may use multicast, and what turns it off. CUSTOM reads its peers' memory and uses none.
+"""All-reduces that may use multicast, and the setting that turns each off. CUSTOM reads its peers' memory and needs no multicast.
 
-Sources: vllm/envs.py (0.32.0); NCCL's list of variables. ``TORCH_SYMM_MEM_DISABLE_MULTICAST`` (torch/csrc/distributed) and
-``NVSHMEM_DISABLE_NVLS`` (NVSHMEM's list) turn it off below vLLM.
+Sources: vllm/envs.py (0.32.0) and NCCL's list of variables. ``TORCH_SYMM_MEM_DISABLE_MULTICAST`` (torch/csrc/distributed) and
+``NVSHMEM_DISABLE_NVLS`` (NVSHMEM's list) turn multicast off below vLLM.
 """
 
 _SELECTED = re.compile(r"Using (\[[^\]]*\]) all-reduce backends \(in dispatch order\) for group 'tp:")
@@ -36,9 +36,9 @@ _FUSED_ON = re.compile(r"'fuse_allreduce_rms': True")
 def all_reduce(
     topology: Topology, check: EnvironmentCheck, options: Mapping[str, Any], variables: Mapping[str, str], accelerator: str
 ) -> tuple[str, ...]:
-    """Return the all-reduces that are expected, in vLLM's order; none for one rank or on CPU.
+    """Return the expected all-reduces in vLLM's order; () for one rank or on CPU.
 
-    Over several nodes NCCL alone is left on Hopper; what Blackwell racks (MNNVL) add is not planned.
+    Across nodes Hopper uses NCCL only. This ignores the multi-node NVLink of Blackwell racks.
     """
     if topology.tensor_parallel == 1 or accelerator != "cuda":
         return ()
@@ -57,7 +57,7 @@ def all_reduce(
 
 
 def observed(log: str) -> tuple[str, ...]:
-    """Return the all-reduces that a server's log names for its tensor parallel group; none where it names none."""
+    """Return the all-reduces that a server's log names for its tensor parallel group."""
     found = _SELECTED.search(log)
     if found is None:
         return ()
@@ -66,7 +66,7 @@ def observed(log: str) -> tuple[str, ...]:
 
 
 def multicast(ways: tuple[str, ...], variables: Mapping[str, str]) -> dict[str, object] | bool:
-    """Return the all-reduces that may use NVLink multicast and their switches; False where only NCCL may, as in every version of vLLM."""
+    """Return the all-reduces that may use NVLink multicast and their switches; False if only NCCL may, as in every vLLM."""
     off = {"PYNCCL"} if variables.get("NCCL_NVLS_ENABLE") == "0" else set()
     may = [name for name in SWITCHES if name in ways and name not in off]
     switches = "; ".join(SWITCHES[name] for name in may)
@@ -74,12 +74,12 @@ def multicast(ways: tuple[str, ...], variables: Mapping[str, str]) -> dict[str, 
 
 
 def _on(name: str, check: EnvironmentCheck, variables: Mapping[str, str]) -> bool:
-    """Return whether vLLM has the switch, which is on unless it is turned off."""
+    """Return whether vLLM knows the switch and it is not off."""
     return name in check.variables and variables.get(name, "1") != "0"
 
 
 def _fuses(options: Mapping[str, Any]) -> bool:
-    """Return whether the pass may run: on from -O2, the default, on Hopper and Blackwell; compiled graphs only (config/vllm.py, 0.32.0)."""
+    """Return whether the pass may run: from -O2, the default, on Hopper and Blackwell; not in eager mode (config/vllm.py, 0.32.0)."""
     if flag(options, "enforce-eager") or str(options.get("optimization-level", 2)) in ("0", "1"):
         return False
     config = options.get("compilation-config")

@@ -1,4 +1,4 @@
-"""What is asked of the scheduler: pure functions of a topology and a cluster."""
+"""The request to Slurm for each job: pure functions of a topology and a cluster file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from snakemake_executor_plugin_slurm_guarded.request import Request
 
 
 def request(name: str, topology: Shape, cluster: Site, points_lacking: int, limit_min: float | None = None) -> Request:
-    """Return the allocation of one deployment.
+    """Return the request for one deployment's allocation.
 
-    Time: ``minutes_to_start`` + ``points_lacking`` x ``minutes_per_point``, at most ``max_minutes`` or, without that, ``limit_min``. A
-    job that ends before its points loses none: the next run goes on.
+    The time limit is ``minutes_to_start`` + ``points_lacking`` x ``minutes_per_point``, at most ``max_minutes`` or else ``limit_min``. If
+    it ends early, the next run measures the remaining points.
 
-    A client's own node of another kind is a second component of a heterogeneous job: in one component, GPUs have to be on every node
-    (Slurm 22.05 refuses even ``--gpus``, which counts over the job). Further options of sbatch are the servers'.
+    A client's own node of another kind is a second component of a heterogeneous job, because all nodes of a component need GPUs (Slurm
+    22.05 refuses even ``--gpus``, which counts over the job). ``extra`` applies to the servers' component.
     """
     minutes = cluster.minutes_to_start + points_lacking * cluster.minutes_per_point
     reservation = [f"--reservation={cluster.reservation}"] if cluster.reservation else []
@@ -53,7 +53,7 @@ PROBE = "probe_hardware"
 
 @dataclass(frozen=True)
 class Need:
-    """What a short job needs of its node: whether it has to see a GPU, where deployments use them; cores; memory in GiB."""
+    """What a short job needs on its node: a GPU if deployments use GPUs, cores, memory in GiB."""
 
     gpu: bool
     cpus: int
@@ -70,10 +70,10 @@ NEEDS = {
 
 
 def small_job(rule: str, cluster: Site, limit_min: float | None = None, *, gpus_there: bool = True) -> Request:
-    """Return the job of a rule that examines a node or an environment: a small part of one node of the deployments' kind, briefly.
+    """Return the request for a short job that examines a node or an environment: a small part of one node of the deployments' kind.
 
-    It asks for as much of a node as a deployment does where the cluster file says so, and where nothing else states what a deployment's
-    job gets: Slurm gives an exclusive job all GPUs of its nodes, also when it asks for none. ``gpus_there``: the partition has GPUs.
+    It requests a deployment's whole share if the cluster file requires this, or if only such a job can show the share: Slurm gives an
+    exclusive job all GPUs of its nodes, even without a request. ``gpus_there``: the partition has GPUs.
     """
     small, need = cluster.small_jobs, NEEDS[rule]
     asked = request(rule, AskedTopology(), cluster, 0)
@@ -97,12 +97,12 @@ def small_job(rule: str, cluster: Site, limit_min: float | None = None, *, gpus_
 
 
 def _cores_by_slurm(cluster: Site) -> bool:
-    """Return whether Slurm chooses the cores of a deployment's job, as many sites have it do by the number of GPUs."""
+    """Return whether Slurm chooses the cores of a deployment's job. At many sites it does so by the number of GPUs."""
     return not cluster.exclusive and cluster.cpus_per_node is None
 
 
 def share(cluster: Site) -> Share | None:
-    """Return what a deployment's job has of each node, for a probe with less; None where the probe is to record what it finds."""
+    """Return the share of a node that a deployment's job gets, or None if the probe's job gets the same share."""
     if cluster.small_jobs.whole_node or _cores_by_slurm(cluster):
         return None
     return Share(exclusive=cluster.exclusive, gpus=cluster.gpus_per_node, cpus=cluster.cpus_per_node)

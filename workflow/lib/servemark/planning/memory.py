@@ -1,14 +1,15 @@
-"""How much memory a deployment needs and what its KV cache holds, by vLLM's own rules.
+"""The memory that a deployment needs and the size of its KV cache, by vLLM's rules, and the same values from a server's log.
 
-GiB are 2**30 bytes throughout; "rank" is one device's worker, "engine" the tp x pp ranks that share one scheduler.
+GiB are 2**30 bytes. A rank is the worker of one device; an engine is the tp x pp ranks that share one scheduler.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
+import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from servemark.errors import PlanRefused
@@ -19,23 +20,23 @@ from servemark.weights.architecture import Architecture
 from servemark.weights.quantisation import MXFP4_BITS
 
 BLOCK_TOKENS = {"cuda": 16, "cpu": 128}
-"""Tokens of one KV cache block: vllm/config/cache.py DEFAULT_BLOCK_SIZE and vllm/platforms/cpu.py (0.32.0)."""
+"""Tokens of a KV cache block: vllm/config/cache.py DEFAULT_BLOCK_SIZE and vllm/platforms/cpu.py (0.32.0)."""
 
 MXFP4_ALIGNMENT = 64
-"""An mxfp4 expert's width on one rank is padded to this multiple: vllm fused_moe/oracle/mxfp4.py,
-mxfp4_round_up_hidden_size_and_intermediate_size, the Triton kernels that Hopper gets by default."""
+"""vLLM pads an mxfp4 expert's width on a rank to this multiple: fused_moe/oracle/mxfp4.py,
+mxfp4_round_up_hidden_size_and_intermediate_size, for the Triton kernels that are the default on Hopper."""
 
 DRIVER_RESERVE_GIB = measured("driver_reserve")
-"""What nvidia-smi counts as memory and CUDA never hands out."""
+"""Memory that nvidia-smi counts and CUDA reserves."""
 
 ACTIVATION_GIB = {kind: measured(f"activations_{kind}") for kind in ("llama", "gpt_oss", "other")}
-"""Peak activations of vLLM's profiling run by kind of model, whatever the tensor parallel size."""
+"""Peak activations of vLLM's profiling run by kind of model, for any tensor parallel size."""
 
 NON_TORCH_GIB = (measured("non_torch_one_rank"), measured("non_torch_more_ranks"))
 """CUDA context and, with tp * pp >= 2, NCCL buffers."""
 
 CUDA_GRAPH_GIB = measured("cuda_graphs")
-"""What vLLM sets aside for CUDA graphs since 0.21."""
+"""Memory that vLLM reserves for CUDA graphs, from 0.21 on."""
 
 CPU_PROCESS_GIB = measured("cpu_process")
 """Resident size of a CPU worker without weights."""
@@ -43,12 +44,12 @@ CPU_PROCESS_GIB = measured("cpu_process")
 
 @dataclass(frozen=True)
 class Pool:
-    """The KV cache of one rank in vLLM's terms.
+    """The KV cache of one rank, as vLLM counts it.
 
     Attributes:
-        block_bytes: bytes of one block over the layers of the largest group of the largest stage.
-        request_blocks: blocks that one request of max_model_len needs.
-        token_bytes: bytes of one token over all layers of the largest stage, were all attention full.
+        block_bytes: bytes of one block, over the layers of the largest group in the largest stage.
+        request_blocks: blocks of one request of max_model_len.
+        token_bytes: bytes of one token over all layers of the largest stage, if all attention were full.
     """
 
     block_bytes: int
@@ -57,10 +58,10 @@ class Pool:
 
 
 def layer_groups(windows: tuple[int | None, ...]) -> list[list[int]]:
-    """Return layers by block table: those of a group share one, groups draw blocks from one pool.
+    """Return the layers of each group: a group shares a block table, and all groups share one pool of blocks.
 
-    Source: vllm/v1/core/kv_cache_utils.py, _get_kv_cache_groups_uniform_page_size (0.32.0): groups are as large as the
-    rarer kind of layer, or as the commoner one when it has less than 1.5 times as many layers.
+    A group has as many layers as the rarer kind, or as the other kind if that has less than 1.5 times as many. Source:
+    vllm/v1/core/kv_cache_utils.py, _get_kv_cache_groups_uniform_page_size (0.32.0).
     """
     buckets: defaultdict[int | None, list[int]] = defaultdict(list)
     for layer, window in enumerate(windows):
@@ -75,13 +76,13 @@ def layer_groups(windows: tuple[int | None, ...]) -> list[list[int]]:
 
 
 def kv_pool(architecture: Architecture, server: Server, max_model_len: int) -> Pool:
-    """Return block size in bytes and blocks per request.
+    """Return the block size in bytes and the blocks of a request.
 
-    Sources, vLLM 0.32.0: bytes per block kv_cache_utils.py _get_kv_cache_bytes_per_block; a sliding-window layer holds
-    the window less one, the tokens in flight and one more block, kv_cache_interface.py SlidingWindowSpec; KV heads per
-    rank config/model.py get_num_kv_heads. A block holds keys and values, hence the 2.
+    A sliding-window layer holds the window less one, the tokens in flight and one more block (kv_cache_interface.py, SlidingWindowSpec).
+    Bytes of a block: kv_cache_utils.py, _get_kv_cache_bytes_per_block. KV heads of a rank: config/model.py, get_num_kv_heads (0.32.0).
     """
     heads = max(1, architecture.kv_heads // server.topology.tensor_parallel)
+    # 2: keys and values.
     layer_token = 2 * heads * architecture.head_dim * (server.element_bytes or architecture.dtype_bytes)
     block_tokens = server.block_tokens or BLOCK_TOKENS[server.accelerator]
     starts = [sum(server.stages[:stage]) for stage in range(len(server.stages))]
@@ -97,11 +98,10 @@ def kv_pool(architecture: Architecture, server: Server, max_model_len: int) -> P
 
 
 def rank_weight_bytes(architecture: Architecture, server: Server) -> float:
-    """Return the bytes of the weights on the fullest rank.
+    """Return the bytes of the weights on the rank with the most.
 
-    The shape gives each part's share (layers over stages, heads and widths over tp, experts over tp * dp, routers not
-    split); the checkpoint's tensor bytes then correct the sum for what the shape does not show. Padding inside quantised
-    kernels is missing; a test compares with recorded servers.
+    The shape of the model gives each part's share: layers over stages, heads and widths over tp, experts over tp * dp, routers whole. The
+    checkpoint's tensor bytes then correct the sum. Padding inside quantised kernels is missing. Tests compare with recorded servers.
     """
     parts = architecture.parameters()
     tp, shards = server.topology.tensor_parallel, server.topology.tensor_parallel * server.topology.data_parallel
@@ -120,12 +120,12 @@ def rank_weight_bytes(architecture: Architecture, server: Server) -> float:
         return on_rank
     whole_model = (parts.dense - routers) * dense + parts.experts * expert
     whole_model += (routers + parts.expert_biases + parts.embedding + parts.head) * plain
-    # A float32 checkpoint is served in half precision.
+    # vLLM serves a float32 checkpoint in half precision.
     return on_rank * (server.weight_bytes * architecture.dtype_bytes / architecture.stored_bytes) / whole_model
 
 
 def _padding(architecture: Architecture, shards: int) -> float:
-    """Return padded over true width of one rank's share of an expert."""
+    """Return the padded over the true width of a rank's share of an expert."""
     if architecture.expert_bits != MXFP4_BITS:
         return 1.0
     width = architecture.expert_intermediate / shards
@@ -133,12 +133,11 @@ def _padding(architecture: Architecture, shards: int) -> float:
 
 
 def estimate(architecture: Architecture, server: Server, max_model_len: int) -> Estimate:
-    """Return what one engine's KV cache will hold, before it is started.
+    """Return the estimated KV cache of one engine.
 
-    CUDA: KV cache = utilisation x (memory - DRIVER_RESERVE_GIB) - weights - activations - non-torch - CUDA graphs. CPU: every rank
-    takes what VLLM_CPU_KVCACHE_SPACE states (vllm/platforms/cpu.py, _check_and_update); without it utilisation x memory less the
-    worker's own size (vllm/v1/worker/cpu_worker.py). Blocks are counted as in ``kv_pool``, tokens as vLLM logs them: max concurrency x
-    max_model_len.
+    CUDA: KV cache = utilisation x (memory - DRIVER_RESERVE_GIB) - weights - activations - non-torch - CUDA graphs. CPU: each rank takes
+    VLLM_CPU_KVCACHE_SPACE (vllm/platforms/cpu.py, _check_and_update), or without it utilisation x memory - weights - the worker's size
+    (vllm/v1/worker/cpu_worker.py). Tokens are those that vLLM logs: max concurrency x max_model_len.
     """
     pool = kv_pool(architecture, server, max_model_len)
     weights = rank_weight_bytes(architecture, server) / GIB
@@ -162,41 +161,65 @@ def estimate(architecture: Architecture, server: Server, max_model_len: int) -> 
 
 
 def longest_fitting(fits: Callable[[int], bool], shortest: int, longest: int) -> int:
-    """Return the greatest number of tokens from ``shortest`` to ``longest`` that fits, as vLLM looks for it; ``shortest`` when none does.
+    """Return the greatest number of tokens from ``shortest`` to ``longest`` that fits; ``shortest`` if none does.
 
-    Source: vllm/v1/core/kv_cache_utils.py, _auto_fit_max_model_len (0.25.1 and 0.32.0). What fits is taken for monotonous.
+    Like vLLM (v1/core/kv_cache_utils.py, _auto_fit_max_model_len, 0.25.1 and 0.32.0), this assumes that all smaller numbers fit too.
     """
     if longest <= shortest or fits(longest):
         return max(shortest, longest)
-    # bisect finds the first that does not fit.
+    # bisect finds the first number that does not fit.
     return max(shortest, shortest - 1 + bisect.bisect_left(range(shortest, longest), True, key=lambda tokens: not fits(tokens)))
 
 
 def require(estimated: Estimate, server: Server) -> None:
-    """Raise PlanRefused, with GiB needed and had, unless one request of max_model_len fits (vLLM: check_enough_kv_cache_memory)."""
+    """Raise PlanRefused with needed and available GiB unless one request of max_model_len fits (vLLM: check_enough_kv_cache_memory)."""
     topology, gib = server.topology, server.memory_gib
     shape = f"tp {topology.tensor_parallel} x pp {topology.pipeline_parallel}"
-    had = f"{gib:.1f} GiB a device (utilisation {server.utilisation:g})"
+    had = f"{gib:.1f} GiB of each device (utilisation {server.utilisation:g})"
     weights, cache = estimated.weights_gib, estimated.kv_cache_gib
     sizes = "a larger tensor_parallel or pipeline_parallel"
     if cache <= 0:
-        what = (
-            f"The weights do not fit: {weights:.1f} GiB a rank at {shape}, which with what vLLM itself needs is {-cache:.1f} GiB more than "
-            f"there is of {had}."
-        )
+        what = f"The weights do not fit: {weights:.1f} GiB on each rank at {shape} and vLLM's own memory exceed {had} by {-cache:.1f} GiB."
         do = f"{sizes}, a larger gpu-memory-utilization, quantised weights, larger devices"
     elif server.sharing * (weights + cache) > gib:
-        where = "a device" if server.sharing == 1 else f"that {server.sharing} ranks of a node share"
-        what = f"Weights and KV cache do not fit: {weights:.1f} + {cache:.1f} GiB a rank at {shape}, of {gib:.1f} GiB {where}."
+        where = "each device has" if server.sharing == 1 else f"{server.sharing} ranks of a node share"
+        what = f"Weights and KV cache do not fit: {weights:.1f} + {cache:.1f} GiB on each rank at {shape}, but {where} {gib:.1f} GiB."
         do = f"a smaller kv-cache-memory-bytes (on CPU: {CPU_SPACE}), {sizes}"
     elif estimated.max_concurrency < 1:
         tokens, most = estimated.kv_cache_tokens, estimated.kv_bytes_per_token * estimated.max_model_len / GIB
         need = f"{cache / estimated.max_concurrency:.2f} GiB" if estimated.max_concurrency > 0 else f"up to {most:.2f} GiB"
         what = (
-            f"One request of {estimated.max_model_len} tokens does not fit: beside {weights:.1f} GiB of weights a rank at {shape}, "
-            f"{cache:.2f} GiB of {had} are left for the KV cache and {need} are needed; it holds {tokens} tokens."
+            f"One request of {estimated.max_model_len} tokens does not fit: it needs a KV cache of {need}. With {weights:.1f} GiB of "
+            f"weights on each rank at {shape}, {cache:.2f} GiB of {had} remain. They hold {tokens} tokens."
         )
         do = f"max-model-len of about {tokens}, {sizes}, a larger gpu-memory-utilization (on CPU: {CPU_SPACE}), an fp8 KV cache"
     else:
         return
-    raise PlanRefused(what, do=f"Change the deployment's topology or options. What helps: {do}.", reason="does_not_fit")
+    raise PlanRefused(what, do=f"Change the deployment's topology or options. These help: {do}.", reason="does_not_fit")
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_NUMBER = r"([\d,]+(?:\.\d+)?)"
+_LOGGED: dict[str, tuple[Callable[[Iterable[float]], float], str]] = {
+    "weights_gib": (max, rf"Model loading took {_NUMBER} GiB"),
+    "kv_cache_gib": (min, rf"(?:Available KV cache memory: |(?:Explicitly|Auto) set \(){_NUMBER}(?:/[\d,.]+\))? GiB"),
+    "kv_cache_tokens": (min, rf"\w+ KV cache size: {_NUMBER} tokens"),
+    "max_concurrency": (min, rf"Maximum concurrency for [\d,]+ tokens per request: {_NUMBER}x"),
+}
+"""The lines of vLLM 0.25.1 on GPUs and 0.32.0 on CPU (without the weights), and which rank's or engine's number counts.
+
+vLLM gives every rank as many KV cache blocks as the rank with the least memory.
+"""
+
+
+def observe(log: str) -> dict[str, float]:
+    """Return the memory values in a server's log by their name in the estimate, without those that the log lacks."""
+    text = _COLOUR.sub("", log)
+    found = {name: [float(number.replace(",", "")) for number in re.findall(pattern, text)] for name, (_, pattern) in _LOGGED.items()}
+    return {name: _LOGGED[name][0](values) for name, values in found.items() if values}
+
+
+def compare(estimated: Estimate, observed: dict[str, float]) -> dict[str, float]:
+    """Return observed over estimated for every observed value."""
+    planned = estimated.model_dump()
+    return {name: value / planned[name] for name, value in observed.items() if planned.get(name)}

@@ -1,8 +1,8 @@
-"""A deployment's share of a node, worked out by a probe whose own job has less: one GPU and a core.
+"""Compute the hardware of a deployment's job on a node from a probe whose job has only one GPU and a core.
 
-Where control groups constrain devices and cores, such a job finds one GPU and one core. So the probe takes the kind of GPU from the one it
-has. The numbers come from what Slurm lists of the node (``scontrol show node``). /proc/meminfo states the node's whole memory in
-any job. ``start_cluster`` compares what each deployment's job finds with this, and refuses what differs.
+Control groups may hide the other devices and cores from that job. The probe takes the kind of GPU from its own one, and the numbers from
+``scontrol show node``. /proc/meminfo shows the node's whole memory to every job. ``start_cluster`` compares the result with what each
+deployment's job finds and refuses a difference.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from servemark.errors import ServemarkError
 from servemark.records import Gpu, Hardware, Strict
 
-WHOLE_NODE = "Set `small_jobs.whole_node: true` in the cluster file: the probe then has all that a deployment's job has."
+WHOLE_NODE = "Set `small_jobs.whole_node: true` in the cluster file: the probe then gets the same node share as a deployment."
 
 
 class Share(Strict):
-    """What a deployment's job asks of each node. ``cpus``: where it does not ask for the whole node (``exclusive``)."""
+    """The share of each node that a deployment's job requests. ``cpus``: ignored for a whole node (``exclusive``)."""
 
     exclusive: bool
     gpus: int
@@ -26,12 +26,12 @@ class Share(Strict):
 
 
 class NodePart(Strict):
-    """The node, and what the probe's job has of it.
+    """The node, and the part of it that the probe's job has.
 
     Attributes:
         node: fields of ``scontrol show node -o`` by name.
-        cpus: CPUs of the node that jobs may have, as Slurm counts them.
-        given: CPUs that Slurm gave to the job here.
+        cpus: CPUs of the node that Slurm gives to jobs.
+        given: CPUs that Slurm gave to the probe's job on it.
         online: logical CPUs of the machine.
     """
 
@@ -47,7 +47,7 @@ class NodePart(Strict):
         cpus = node.get("CPUEfctv") or node.get("CPUTot", "")
         if not cpus.isdigit() or not given:
             raise ServemarkError(
-                f"Slurm does not state the CPUs of this node (CPUEfctv or CPUTot: {cpus!r}) or of this job on it (CPU_IDs: {given}).",
+                f"Slurm reports no CPUs of this node (CPUEfctv or CPUTot: {cpus!r}) or none of this job on it (CPU_IDs: {given}).",
                 look="`scontrol show node` and `scontrol show job -d` on the node",
                 do=WHOLE_NODE,
                 reason="node_not_described",
@@ -56,7 +56,7 @@ class NodePart(Strict):
 
     @property
     def gpus(self) -> dict[str, int]:
-        """GPUs of the node by type ("" where Slurm has none): ``Gres=gpu:h100:4(S:0-1),nvme:1``."""
+        """Number of GPUs of the node by type ("" without a type), from text such as ``Gres=gpu:h100:4(S:0-1),nvme:1``."""
         found: dict[str, int] = {}
         for kind, number in re.findall(r"(?:^|,)gpu(?::([^:,()]+))??:(\d+)", self.node.get("Gres", "")):
             found[kind] = found.get(kind, 0) + int(number)
@@ -64,14 +64,14 @@ class NodePart(Strict):
 
 
 def count(numbers: str) -> int:
-    """Return how many CPUs a list such as ``0-3,8`` names."""
+    """Return the number of CPUs in a list such as ``0-3,8``."""
     return sum(int(last or first) - int(first) + 1 for first, last in re.findall(r"(\d+)(?:-(\d+))?", numbers))
 
 
 def complete(found: Hardware, share: Share, part: NodePart) -> Hardware:
-    """Return the hardware of a deployment's job from what the probe's job found on the same node.
+    """Return the hardware of a deployment's job from the hardware that the probe's job found on the same node.
 
-    ServemarkError: the node has GPUs of several kinds, so that one does not describe the others.
+    ServemarkError: the node has GPUs of several kinds, so one does not describe the others.
     """
     gpus, of_gpus = _gpus(found, share, part)
     cpus, of_cpus = _cpus(found.cpu_count, share, part)
@@ -80,7 +80,7 @@ def complete(found: Hardware, share: Share, part: NodePart) -> Hardware:
         update={
             "gpus": gpus,
             "cpu_count": cpus,
-            # What the scheduler left to the probe's job hides nothing from a deployment's.
+            # GPUs that Slurm hid from the probe's job are not hidden from a deployment's.
             "hidden_gpus": 0 if of_gpus else found.hidden_gpus,
             "cuda_visible_devices": None if of_gpus else found.cuda_visible_devices,
             "gpu_topology": found.gpu_topology if len(gpus) <= every else None,
@@ -90,9 +90,9 @@ def complete(found: Hardware, share: Share, part: NodePart) -> Hardware:
 
 
 def _gpus(found: Hardware, share: Share, part: NodePart) -> tuple[tuple[Gpu, ...], dict[str, str]]:
-    """Return the GPUs of a deployment's job, and where their number comes from when they were not all seen.
+    """Return the GPUs of a deployment's job, and the source of their number if the probe did not see them all.
 
-    Slurm gives an exclusive job all GPUs of its nodes, whatever it asks for (sbatch(1), ``--exclusive``).
+    Slurm gives an exclusive job all GPUs of its nodes, whatever it requests (sbatch(1), ``--exclusive``).
     """
     listed = part.gpus
     number = sum(listed.values()) if share.exclusive and listed else share.gpus
@@ -100,8 +100,8 @@ def _gpus(found: Hardware, share: Share, part: NodePart) -> tuple[tuple[Gpu, ...
         return found.gpus, {}
     if (len(listed) > 1 and share.exclusive) or len({(gpu.name, gpu.memory_mib) for gpu in found.gpus}) > 1:
         raise ServemarkError(
-            f"Node {found.host} has GPUs of several kinds (Slurm: Gres={part.node.get('Gres')}), and the probe's job has "
-            f"{len(found.gpus)} of them. Their kinds cannot be worked out from that.",
+            f"Node {found.host} has GPUs of several kinds (Slurm: Gres={part.node.get('Gres')}), and the probe's job sees only "
+            f"{len(found.gpus)} of them.",
             do=WHOLE_NODE,
             reason="gpu_kinds_open",
         )
@@ -109,14 +109,14 @@ def _gpus(found: Hardware, share: Share, part: NodePart) -> tuple[tuple[Gpu, ...
     source = f"Gres={part.node['Gres']} of this node in Slurm" if share.exclusive else "gpus_per_node of the cluster file"
     more = Gpu(name=one.name, memory_mib=one.memory_mib)
     gpus = (*found.gpus[:number], *[more] * (number - len(found.gpus)))
-    return gpus, {"gpus": f"{number}, from {source}; the probe's job had {len(found.gpus)}, of which the kind is known"}
+    return gpus, {"gpus": f"{number}, from {source}; the probe's job had {len(found.gpus)} and took the kind from them"}
 
 
 def _cpus(seen: int, share: Share, part: NodePart) -> tuple[int, dict[str, str]]:
-    """Return the logical CPUs of a deployment's job, and where the number comes from when they were not all seen.
+    """Return the logical CPUs of a deployment's job, and the source of the number if the probe did not see them all.
 
-    A job that may use every CPU is not constrained, and neither is a larger one. Otherwise the larger one may use as many for each CPU that
-    Slurm gives it: Slurm may count cores where the machine has two threads on each. Slurm gives whole cores.
+    If the probe's job may use every CPU, Slurm does not constrain jobs. Otherwise the number grows in proportion to Slurm's CPUs, which may
+    be cores of two threads. Slurm gives whole cores.
     """
     if seen == part.online:
         return seen, {}

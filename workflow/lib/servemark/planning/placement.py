@@ -1,4 +1,4 @@
-"""Which devices of which nodes each replica has."""
+"""Place replicas on nodes and devices."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from servemark.records import Part, Replica, Topology
 
 
 def place(topology: Topology) -> tuple[Replica, ...]:
-    """Return replicas ``r0``, ``r1``, ... in order, with the index of each node (from 0) and of each device on it.
+    """Return the replicas ``r0``, ``r1``, ... with the indices (from 0) of their nodes and of their devices on each.
 
-    Replicas that share a node have disjoint devices; a replica of several nodes has whole nodes in order. The client's own node comes last.
-    ValueError: replicas and nodes do not divide, or a replica's ranks over its nodes; the configuration refuses that.
+    Replicas on one node have different devices; a replica of several nodes has whole nodes in order. The client's own node comes last.
+    ValueError: replicas or ranks do not divide over the nodes, which the configuration refuses before.
     """
     nodes, sharing = topology.nodes_of_a_replica, max(1, topology.replicas // topology.nodes)
     if nodes * topology.replicas != topology.nodes * sharing or topology.replica_size % nodes:

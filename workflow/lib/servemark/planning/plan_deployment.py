@@ -1,4 +1,4 @@
-"""plan_deployment: everything that can be known to be wrong before anything is started is refused here."""
+"""Plan a deployment: refuse everything that is known to fail before servemark starts anything."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from servemark.errors import PlanRefused
 from servemark.launch import random_weights
 from servemark.machine import visible_gpus
 from servemark.measurement import key
-from servemark.planning import cuda_graphs, flashinfer, legality, memory
+from servemark.planning import cuda_graphs, legality, memory
 from servemark.planning.advice import advise
-from servemark.planning.demand import Asked
+from servemark.planning.demand import Demand
 from servemark.planning.options import flag, whole
 from servemark.planning.server import EXPERT_PARALLEL, Server
-from servemark.planning.software import require_software
+from servemark.planning.software import require_software, turned_off
 from servemark.records import EnvironmentCheck, Hardware, LoadPoint, Manifest, Plan, PlannedPoint, Strict
 from servemark.weights.architecture import Architecture
 
 
 class DeploymentSpec(Strict):
-    """Everything of the configuration, and of the inherited environment variables, that decides a deployment's plan.
+    """The configuration and inherited environment variables on which a deployment's plan depends.
 
     Attributes:
-        cluster: None: this machine alone.
-        inherited: the shell's variables that reach the server and decide (``variables/inherited.py``), none of them given by ``cluster`` or
-            ``deployment``. In the key they stand as if they were: the server gets the same either way.
+        cluster: None for this machine.
+        inherited: inherited environment variables that reach the server and may change results (``variables/inherited.py``), without those
+            that ``cluster`` or ``deployment`` set. In the ledger key they count like those.
     """
 
     deployment: Deployment
@@ -39,16 +39,17 @@ class DeploymentSpec(Strict):
 
 
 def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: EnvironmentCheck, manifest: Manifest) -> Plan:
-    """Decide whether the deployment can serve, and what it is expected to hold. ``hardware``: one node's; all nodes are of one kind.
+    """Return the plan of a deployment. ``hardware``: of one node; all nodes are of one kind.
 
-    PlanRefused: the environment cannot serve this here; or an unknown option, an illegal topology, too little memory, all reasons together.
+    PlanRefused: the environment cannot serve on this hardware, options or topology are illegal, or the memory is too small. The message
+    has all reasons.
     """
     deployment, points, cluster, inherited = spec.deployment, spec.points, spec.cluster, spec.inherited
     architecture = Architecture.from_config(manifest.config)
     topology = deployment.topology.record()
     variables = (dict(cluster.variables) if cluster else {}) | deployment.variables
     modules = cluster.modules if cluster else ()
-    off, turned_off = flashinfer.turned_off(check, topology, variables) if hardware.accelerator == "cuda" else ({}, ())
+    off, kernels = turned_off(check, topology, variables) if hardware.accelerator == "cuda" else ({}, ())
     variables |= off
     layers = legality.stages(architecture, topology, variables)
     require_software(name, check, variables, hardware)
@@ -62,7 +63,7 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
         reasons = (*unknown, *errors, *too_long, *no_size)
         raise PlanRefused(
             "\n".join([f"deployments.{name} cannot be served:", *(f"  - {text}" for text in reasons)]),
-            do=f"Change deployments.{name} in the configuration as said.",
+            do=f"Change deployments.{name} in the configuration accordingly.",
             reason="unknown_option" if unknown else "illegal_topology" if errors else "bad_option",
         )
     options |= {"trust-remote-code": True} if spec.trust_remote_code else {}
@@ -70,7 +71,7 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
         options["load-format"] = random_weights.LOAD_FORMAT
     server = Server.read(topology, layers, manifest.weight_bytes, options, variables, hardware)
     length = whole(options, "max-model-len") or architecture.max_positions or 4096
-    # The longest that the KV cache holds (config/model.py, max_model_len, 0.32.0).
+    # vLLM then takes the longest request that the KV cache holds (config/model.py, max_model_len, 0.32.0).
     if str(options.get("max-model-len")).strip() in ("auto", "-1"):
         shortest = max((point.request_tokens for point in points), default=1)
         length = memory.longest_fitting(lambda n: memory.estimate(architecture, server, n).max_concurrency >= 1, shortest, length)
@@ -87,7 +88,7 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
         interface=cluster.interface if cluster else None,
     )
     planned = tuple(PlannedPoint(load=load, key=key.digest(share, key.point_parts(load))) for load in points)
-    asked = Asked(architecture, server, options, variables, points, estimate, hardware, check, inherited)
+    demand = Demand(architecture, server, options, variables, points, estimate, hardware, check, inherited)
     return Plan(
         deployment=name,
         model=deployment.model,
@@ -98,18 +99,18 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
         topology=topology,
         options=options,
         variables=variables,
-        all_reduce=asked.all_reduce,
+        all_reduce=demand.all_reduce,
         inherited=inherited,
         modules=modules,
         estimate=estimate,
-        warnings=(*turned_off, *advise(asked).values(), *check.warnings),
+        warnings=(*kernels, *advise(demand).values(), *check.warnings),
         points=planned,
         key_parts=share,
     )
 
 
 def unknown_options(options: Iterable[str], known: Iterable[str], version: str) -> list[str]:
-    """Return one sentence for each option that this vLLM's ``serve`` does not know, with the nearest that it does."""
+    """Return a sentence for each option that this ``vllm serve`` does not know, with the closest one that it knows."""
     names = set(known)
     unknown = [option for option in options if not {option, option.removeprefix("no-").split(".")[0]} & names]
     allowed = [name for name in sorted(names) if unknown and not refusal(name, SERVE_OPTIONS)]

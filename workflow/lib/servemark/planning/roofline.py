@@ -1,16 +1,15 @@
-"""The most output tokens per second that a deployment's GPUs could give a load: a bound, not a forecast.
+"""An upper bound of the output tokens per second that a deployment's GPUs can give a load (roofline model).
 
-Steady state of continuous batching. In each step every running request makes one token, and prompts are read at the rate at which
-requests end. The step takes at least the time in which the memory gives what it has to read, and at least the time in which the
-arithmetic units do their work, both spread evenly over all devices:
+Steady state of continuous batching: in each step every running request gets one token, and prompts are read as fast as requests end. A
+step takes at least the time to read its bytes from memory, and at least the time of its arithmetic, both spread evenly over all devices:
 
-* read: every weight once for each engine and pipeline stage in turn, of the experts those that the step's tokens choose (evenly, at
-  random), and each request's KV cache at its mean length, prompt + half of the answer;
-* arithmetic: two operations for each active weight and token (the output head only for made tokens), and attention's two products.
+* Bytes: every weight once for each engine and pipeline stage, of the experts those that the step's tokens choose (evenly, at random), and
+  each request's KV cache at its mean length, prompt + half of the output.
+* Arithmetic: two operations for each active weight and token (the output head only for output tokens), and attention's two products.
 
-Communication, launch times, sampling and the embedding's look-up cost nothing here, so nothing real reaches it. Checked by hand against
-gpt-oss-120b on one H200 with 512 requests of 1024 in and 1024 out: 64.0 GB of weights and 31.4 GB of caches in 19.9 ms, 25.8k tokens/s.
-S. Williams, A. Waterman, D. Patterson: Roofline, CACM 52 (2009) 65.
+Communication, launch times, sampling and embedding cost nothing here, so real servers stay below. Checked by hand for gpt-oss-120b on one
+H200 with 512 requests of 1024 in and 1024 out: 64.0 GB of weights and 31.4 GB of caches in 19.9 ms, 25.8k tokens/s.
+Source: S. Williams, A. Waterman, D. Patterson: Roofline, CACM 52 (2009) 65.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from servemark.weights.architecture import Architecture
 
 @dataclass(frozen=True)
 class Device:
-    """Peaks of one GPU: bytes/s of its memory, dense operations/s in 16 bits, and how many times as many in 8-bit floats."""
+    """Peaks of one GPU: bytes/s of its memory, dense operations/s in 16 bits, and the factor for 8-bit floats."""
 
     bytes_per_s: float
     operations_per_s: float
@@ -41,12 +40,12 @@ DEVICES = {
     "NVIDIA GH200 144G HBM3e": Device(4.9e12, *_HOPPER),
     "NVIDIA H200": Device(4.8e12, *_HOPPER),
 }
-"""By the name that nvidia-smi gives. Source: NVIDIA's data sheets of these products, figures without sparsity."""
+"""Peaks by nvidia-smi's name of the GPU. Source: NVIDIA's data sheets, numbers without sparsity."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """``output_tokens_per_s`` of the whole deployment, and what sets it."""
+    """``output_tokens_per_s`` of the whole deployment, and the resource that limits it."""
 
     output_tokens_per_s: float
     limit: Literal["memory", "arithmetic"]
@@ -62,29 +61,28 @@ def bound(
     output_tokens: int,
     kv_element_bytes: int | None = None,
 ) -> Bound:
-    """Return the bound for ``concurrency`` requests that are always in flight, spread evenly over the replicas of the deployment.
+    """Return the bound for ``concurrency`` requests always in flight, in equal shares on the replicas of the deployment.
 
-    Tokens are those of each request, at least one of each. A beginning that all prompts share and the server keeps is left out: read once,
-    it costs next to nothing. ``kv_element_bytes``: 1 for an fp8 KV cache; default as the model's dtype. WeightsRefused: the width of the
-    MLPs or the bits of the quantised weights are not known.
+    ``input_tokens``, ``output_tokens``: of each request, 1 or more, without a prefix that the server reads once for all.
+    ``kv_element_bytes``: 1 for an fp8 KV cache; default of the model's dtype. WeightsRefused: the width of the MLPs or the bits of the
+    quantised weights are unknown.
     """
     if not architecture.bits_known:
         raise WeightsRefused(
-            f"how many bits a weight has by the quantisation {architecture.quantisation!r} is not read from its config.json, so no "
-            "bound is worked out.",
+            f"the bits of a weight with the quantisation {architecture.quantisation!r} are unknown, so there is no roofline bound.",
             reason="architecture_unknown",
         )
     parts = architecture.parameters()
-    # One replica with its share of the requests; all replicas are alike.
+    # Of one replica; all are alike.
     requests = concurrency / topology.replicas
     prompts = requests * input_tokens / output_tokens
     head = parts.head or parts.embedding
     expert_share = architecture.experts_per_token / architecture.experts if architecture.moe else 0.0
-    # With pipeline stages as many batches are in flight, each with its share of the requests, and each is read for by itself.
+    # Each pipeline stage has its own batch in flight, with its share of the requests, and reads the weights for it.
     touched = 1 - (1 - expert_share) ** ((requests + prompts) / topology.pipeline_parallel)
     dense = parts.dense * architecture.weight_bits / 8 + head * architecture.dtype_bytes
     experts = parts.experts * architecture.expert_bits / 8 * touched
-    # Tensor parallel ranks share one copy of the weights, data parallel ones have each their own but for the experts.
+    # Tensor parallel ranks share one copy of the weights; data parallel ones share the experts only.
     weights = topology.pipeline_parallel * (topology.data_parallel * dense + experts)
     length = input_tokens + output_tokens / 2
     seen = [min(window or length, length) for window in architecture.windows]
@@ -93,7 +91,7 @@ def bound(
     active = parts.dense + parts.experts * expert_share
     attention = 4 * architecture.heads * architecture.head_dim
     made = 2 * (active + head) + attention * sum(seen)
-    # A prompt's token sees on average half of the prompt.
+    # Attention of a prompt's token covers half of the prompt on average.
     read = 2 * active + attention * sum(min(window or input_tokens, input_tokens / 2) for window in architecture.windows)
     speed = device.operations_per_s * (device.float8_factor if architecture.float8_arithmetic else 1.0)
     memory_s = (weights + requests * cache) / device.bytes_per_s / topology.replica_size

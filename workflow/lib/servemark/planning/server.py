@@ -1,4 +1,4 @@
-"""What decides the memory of a server's ranks, read from vLLM's options and variables."""
+"""The settings that decide the memory of a server's ranks, from vLLM's options and variables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from servemark.planning.options import flag, number, whole
 from servemark.records import Hardware, Topology
 
 DEFAULT_UTILISATION = 0.92
-"""vLLM's default for gpu-memory-utilization (0.25.1, 0.32.0); 0.9 before."""
+"""vLLM's default for gpu-memory-utilization (0.25.1, 0.32.0)."""
 
 GIB = 2**30
 CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
@@ -19,18 +19,18 @@ EXPERT_PARALLEL = "enable-expert-parallel"
 
 @dataclass(frozen=True)
 class Server:
-    """What decides the memory of a server's ranks next to the shape of the model.
+    """The settings that decide the memory of a server's ranks, next to the shape of the model.
 
     Attributes:
         stages: layers of each pipeline stage.
-        weight_bytes: the checkpoint's tensor bytes (Manifest.weight_bytes); None without a checkpoint (dummy weights).
-        memory_gib: GiB of one device as nvidia-smi states it; on CPU of the node.
+        weight_bytes: tensor bytes of the checkpoint (Manifest.weight_bytes); None for dummy weights.
+        memory_gib: GiB of one device in nvidia-smi; on CPU of the node.
         utilisation: gpu-memory-utilization, a share of ``memory_gib``.
-        cache_bytes: KV cache of one rank where an option or variable fixes it.
-        block_tokens, batched: block-size and max-num-batched-tokens, where set.
-        element_bytes: bytes of one element of the KV cache; None: as the model's dtype.
-        spread: ranks have whole experts (enable-expert-parallel), none is cut.
-        sharing: ranks whose weights and caches lie in the same memory; 1 for devices with their own.
+        cache_bytes: KV cache of one rank, if an option or variable sets it.
+        block_tokens, batched: block-size and max-num-batched-tokens, if set.
+        element_bytes: bytes of one KV cache element; None: of the model's dtype.
+        spread: ranks have whole experts (enable-expert-parallel).
+        sharing: ranks that share one memory; 1 for devices.
     """
 
     topology: Topology
@@ -48,10 +48,10 @@ class Server:
 
     @property
     def batched_tokens(self) -> int:
-        """Tokens in flight that sliding-window layers hold beside their window.
+        """Tokens in flight that sliding-window layers hold in addition to their window: max-num-batched-tokens.
 
-        Without max-num-batched-tokens, vLLM's default: 8192 for devices of 70 GiB or more, else 2048 (engine/arg_utils.py); for CPU
-        2048 x tp x pp. From 0.32 vLLM counts it once more with asynchronous scheduling.
+        vLLM's default is 8192 for devices of 70 GiB or more, else 2048, and for CPU 2048 x tp x pp (engine/arg_utils.py). With
+        asynchronous scheduling, vLLM 0.32 counts it twice.
         """
         if self.accelerator == "cpu":
             return self.batched or 2048 * self.topology.engine_size
@@ -69,8 +69,8 @@ class Server:
     ) -> Server:
         """Read vLLM's options and variables; raise PlanRefused if one is not a number.
 
-        On CPU each rank of a node takes the GiB that ``VLLM_CPU_KVCACHE_SPACE`` states. Without it each server of a node takes its share of
-        the whole memory, and the second of two servers ends (vllm/v1/worker/cpu_worker.py, 0.32.0).
+        On CPU each rank takes the GiB in ``VLLM_CPU_KVCACHE_SPACE``. Without it each server takes its share of the node's whole memory,
+        and the second of two servers exits (vllm/v1/worker/cpu_worker.py, 0.32.0).
         """
         cpu = hardware.accelerator == "cpu"
         space = variables.get(CPU_SPACE) if cpu else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from servemark.errors import ServemarkError
-from servemark.planning.lengths import own_tokens
+from servemark.planning.options import own_tokens
 from servemark.planning.roofline import DEVICES, Bound, Device, bound
 from servemark.records import Plan
 from servemark.report import formatting, views
