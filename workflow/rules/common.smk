@@ -6,7 +6,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(workflow.basedir, folder)) for folder in ("workflow/lib", "plugins/snakemake-executor-plugin-slurm-guarded/src")]
 
-from servemark.config import command_line, field_types
+from servemark.config import field_types
+from servemark.config.load import refuse_unreadable
 from servemark.run import code_digest, main_process, scheduled
 from servemark.run import serve as serving
 from snakemake_executor_plugin_slurm_guarded import quoting
@@ -34,8 +35,8 @@ def load_experiment(config, workflow):
 
 
 def refuse_unreadable_configuration(path):
-    """Refuse with a message where Snakemake would print a traceback or hang."""
-    command_line.refuse_unreadable([Path(path)])
+    """End with a message where Snakemake would show a traceback, or never end."""
+    refuse_unreadable([Path(path)])
 
 
 def code_of(rule):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders.config_text import BASE
-from servemark.config import command_line
+from servemark.config.load import check_configfiles
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def files(tmp_path, monkeypatch):
 )
 def test_a_bad_file_ends_snakemake_with_2(capsys, program, arguments):
     with pytest.raises(SystemExit) as caught:
-        command_line.check([program, *arguments.split()])
+        check_configfiles([program, *arguments.split()])
     assert caught.value.code == 2
     assert "servemark: " in capsys.readouterr().err
 
@@ -46,4 +46,4 @@ def test_a_bad_file_ends_snakemake_with_2(capsys, program, arguments):
     ],
 )
 def test_other_command_lines_go_on(command):
-    command_line.check(command.split())
+    check_configfiles(command.split())

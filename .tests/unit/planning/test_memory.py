@@ -10,7 +10,7 @@ from servemark.errors import PlanRefused
 from servemark.planning import memory
 from servemark.planning.legality import stage_layers
 from servemark.planning.memory import compare, observe, require
-from servemark.planning.server import GIB, Server
+from servemark.planning.options import GIB, Server
 from servemark.records import Topology
 from servemark.weights import builtin, manifest
 from servemark.weights.architecture import Architecture

@@ -1,6 +1,6 @@
-"""The generated files: JSON schemas and the pages of docs/reference, from the types, tables and parsers that they describe.
+"""The generated files: JSON schemas and documents in docs/reference, from the types, tables and parsers that they describe.
 
-A page without prose of its own is generated as a whole. In the page of the configuration, only the tables between two marks are.
+Only the tables in docs/reference/configuration.md are generated; the other documents are generated as a whole.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from servemark.report.columns import COLUMNS
 
 PAGES = Path("docs", "reference")
 CONFIGURATION = PAGES / "configuration.md"
-MARKS = {
+MARKS: dict[type[BaseModel], tuple[str, str]] = {
     Config: ("<!-- keys: generated from the types -->", "<!-- keys: end -->"),
     Site: ("<!-- cluster keys: generated from the types -->", "<!-- cluster keys: end -->"),
 }
-"""The lines around a type's table in the page of the configuration."""
+"""The lines before and after a type's table in configuration.md."""
 EXIT_CODES = (
     ("0", "success"),
     ("1", "failure; the message states the reason"),
@@ -47,11 +47,11 @@ def write(root: Path) -> None:
 
 
 def texts(root: Path) -> dict[Path, str]:
-    """Return the text of every generated file by its path below ``root``, from where the page of the configuration is read."""
-    # Here, because the command imports this module.
+    """Return the text of every generated file by its path below ``root``, where configuration.md must exist."""
+    # A local import, because the command imports this module.
     from servemark.cli.main import _parser
 
-    user_files = {"schema.json": Config, "cluster.schema.json": Site}
+    user_files: dict[str, type[BaseModel]] = {"schema.json": Config, "cluster.schema.json": Site}
     return {
         **{Path("config", name): json.dumps(json_schema(model), indent=2, ensure_ascii=False) + "\n" for name, model in user_files.items()},
         **{Path("workflow", "schemas", name): text for name, text in schemas.texts().items()},
@@ -85,7 +85,7 @@ def _tidy(node: Any) -> None:
 
 
 def with_tables(page: str) -> str:
-    """Return ``page`` with new tables of keys between their marks; raise ValueError if a mark is missing."""
+    """Return the text of configuration.md with new tables between their marks; raise ValueError if a mark is missing."""
     for model, (first, last) in MARKS.items():
         head, begin, rest = page.partition(first)
         _, end, tail = rest.partition(last)
@@ -134,11 +134,11 @@ def _default(field: FieldInfo) -> str:
     return f"`{field.default:g}`" if isinstance(field.default, float) else f"`{field.default}`"
 
 
-# the other pages
+# the other documents
 
 
 def columns() -> str:
-    """Return the page of the columns of ``measurements.csv``."""
+    """Return the document about the columns of ``measurements.csv``."""
     kinds = {"string": "text", "Int64": "whole number", "float64": "number"}
     rows = ((f"`{one.name}`", kinds[one.dtype], "yes" if one.figure else "", one.meaning) for one in COLUMNS)
     return _page(
@@ -152,7 +152,7 @@ def columns() -> str:
 
 
 def reason_codes() -> str:
-    """Return the page of all reasons: of the table, and of the catalogue of causes that logs show."""
+    """Return the document about all reasons, from their table and from the catalogue of causes in logs."""
     rows = reasons.TABLE.values()
     verdicts = [(f"`{row.code}`", " or ".join(row.severities), row.meaning, row.remedy or "") for row in rows if row.severities]
     outside = [(f"`{row.code}`", row.meaning, row.remedy or "The message states it.") for row in rows if row.outside]
@@ -176,7 +176,7 @@ def reason_codes() -> str:
 
 
 def command_line(parser: argparse.ArgumentParser) -> str:
-    """Return the page of a command with subcommands."""
+    """Return the document about a command with subcommands."""
     return _page(
         "Command line",
         "the argument parser",
@@ -208,7 +208,7 @@ def _usage(action: argparse.Action) -> str:
 
 
 def records() -> str:
-    """Return the page of all record types."""
+    """Return the document about all record types."""
     return _page(
         "Records",
         "the types in records/",
@@ -234,8 +234,8 @@ _PLURALS = {"mapping": "mappings", "any value": "values"}
 def _type(part: dict[str, Any], defs: dict[str, Any] | None = None) -> str:
     """Return a schema in a few words: "whole number >= 1", "list of text", "`mp` or `ray`".
 
-    With ``defs``, the schema's definitions, a nested type is a mapping, because its keys follow in the same table, and null is left out,
-    because it is the default. Without, a nested type has its name.
+    With ``defs``, the definitions of the schema, a nested type is a mapping, because its keys follow in the same table, and null is left
+    out, because it is the default. Without ``defs``, a nested type has its name.
     """
     if "$ref" in part:
         name = part["$ref"].rsplit("/", 1)[-1]
@@ -254,8 +254,8 @@ def _type(part: dict[str, Any], defs: dict[str, Any] | None = None) -> str:
         inner = next(iter(part.get("patternProperties", {}).values()), part.get("additionalProperties"))
         values = _type(inner, defs) if isinstance(inner, dict) and inner else ""
         return f"mapping of names to {_PLURALS.get(values, values)}" if values else "mapping"
-    words, low, high = _WORDS.get(kind, kind), part.get("minimum"), part.get("maximum")
-    # The page of the configuration states the common upper bound once.
+    words, low, high = str(_WORDS.get(kind, kind)), part.get("minimum"), part.get("maximum")
+    # configuration.md states the common upper bound once.
     if low is not None and high not in (None, MOST):
         return f"{words} from {low:g} to {high:g}"
     signs = {"minimum": ">=", "exclusiveMinimum": ">"}

@@ -1,12 +1,14 @@
-"""Read and validate a configuration once; one message names all its faults."""
+"""Read and validate a configuration; one message names all its faults."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,34 @@ def read_resolved(path: str | os.PathLike[str]) -> Config:
         f"The resolved configuration {path} cannot be used: {fault}",
         do="Delete it and run snakemake again, which writes it from the configuration.",
     )
+
+
+def check_configfiles(argv: Sequence[str] | None = None) -> None:
+    """Refuse files of Snakemake's ``--configfile`` that are not configurations, before Snakemake reads them.
+
+    Snakemake reads them before it includes the Snakefile. A missing file, a folder, another encoding or deep nesting then ends in a
+    traceback with exit code 1, and an alias bomb never ends (snakemake 9.27: settings/types.py, ConfigSettings; common/configfile.py). But
+    it imports every installed executor plugin before it parses its command line, and the plugin ``slurm-guarded`` calls this function,
+    because ``servemark-1.dist-info`` names it. ``argv``: by default of this process; ignored unless it runs Snakemake.
+    """
+    argv = sys.argv if argv is None else argv
+    program = Path(argv[0]) if argv else Path()
+    if program.name != "snakemake" and program.parts[-2:] != ("snakemake", "__main__.py"):
+        return
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--configfile", "--configfiles", nargs="+", type=Path, default=[])
+    with contextlib.suppress(argparse.ArgumentError):  # Snakemake reports it.
+        refuse_unreadable(parser.parse_known_args(argv[1:])[0].configfile)
+
+
+def refuse_unreadable(paths: Iterable[Path]) -> None:
+    """End the process with a message and exit code 2 if a file is not a configuration."""
+    try:
+        for path in paths:
+            read_mapping(path)
+    except ConfigError as error:
+        print(f"servemark: {error.message()}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 def _checked(data: Any, sources: Sequence[Source], look: Look) -> Config:

@@ -168,7 +168,7 @@ def _same(here: Any, wanted: Any) -> bool:
 def find(sources: Sequence[Source], data: Any, loc: Sequence[Any]) -> tuple[int, int] | None:
     """Return (index of the file, line from 1) of the value in effect at ``loc``; None if it came from the command line.
 
-    A later file overrides an earlier one. For a key that ``data`` lacks, this is the place of the closest entry around it.
+    A later file overrides an earlier one. For a missing key this is the place of the closest entry around it.
     """
     loc = list(loc)
     while loc and value_at(data, loc) is MISSING:

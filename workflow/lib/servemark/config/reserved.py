@@ -104,7 +104,7 @@ _KEYS = {name: keys for keys, names in _OTHER_NAMES.items() for name in names.sp
 
 
 def meant(name: str) -> tuple[str, ...]:
-    """Return the keys that another tool's ``name`` may stand for, the likeliest first; ``(name,)`` if the table lacks it."""
+    """Return the keys that another tool's ``name`` may stand for, the likeliest first; ``(name,)`` for an unknown name."""
     return _KEYS.get(name.replace("_", "-").lower(), (name,))
 
 

@@ -142,7 +142,7 @@ def fewer_bits(demand: Demand) -> Found:
 
 
 def unknown_variables(demand: Demand) -> Found:
-    """Detect ``VLLM_`` variables that the installed vllm/envs.py lacks: vLLM ignores them with a warning."""
+    """Detect ``VLLM_`` variables that are not in the installed vllm/envs.py: vLLM ignores them with a warning."""
     known = set(demand.check.variables)
     unknown = sorted(name for name in demand.variables if known and name.startswith("VLLM_") and name not in known)
     allowed = [name for name in known if not table.row(name).refused]

@@ -9,9 +9,8 @@ from typing import Any
 
 from servemark.planning.all_reduce import all_reduce
 from servemark.planning.memory import kv_pool
-from servemark.planning.options import count, flag, max_num_seqs, own_tokens, shared_tokens
+from servemark.planning.options import GIB, Server, count, flag, max_num_seqs, own_tokens, shared_tokens
 from servemark.planning.roofline import DEVICES, bound
-from servemark.planning.server import GIB, Server
 from servemark.records import EnvironmentCheck, Estimate, Hardware, LoadPoint, Topology
 from servemark.weights.architecture import Architecture
 

@@ -50,7 +50,7 @@ def stages(architecture: Architecture, topology: Topology, variables: Mapping[st
 def not_on_cpu(
     architecture: Architecture, topology: Topology, options: Mapping[str, object], variables: Mapping[str, str], accelerator: str
 ) -> tuple[str, ...]:
-    """Return a sentence for each feature that vLLM lacks on CPUs and would miss only after its start.
+    """Return a sentence for each feature without CPU support in vLLM, which vLLM itself reports only after its start.
 
     Data parallel engines of a mixture of experts gather each other's tokens, but all_gatherv of vLLM's CPU communicator raises
     NotImplementedError (vllm/distributed/device_communicators/base_device_communicator.py, 0.32.0). Pipeline stages get their buffers in

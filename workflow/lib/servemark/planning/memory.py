@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from servemark.errors import PlanRefused
 from servemark.planning.advice_data import measured
-from servemark.planning.server import CPU_SPACE, GIB, Server
+from servemark.planning.options import CPU_SPACE, GIB, Server
 from servemark.records import Estimate
 from servemark.weights.architecture import Architecture
 from servemark.weights.quantisation import MXFP4_BITS
@@ -137,7 +137,7 @@ def estimate(architecture: Architecture, server: Server, max_model_len: int) -> 
 
     CUDA: KV cache = utilisation x (memory - DRIVER_RESERVE_GIB) - weights - activations - non-torch - CUDA graphs. CPU: each rank takes
     VLLM_CPU_KVCACHE_SPACE (vllm/platforms/cpu.py, _check_and_update), or without it utilisation x memory - weights - the worker's size
-    (vllm/v1/worker/cpu_worker.py). Tokens are those that vLLM logs: max concurrency x max_model_len.
+    (vllm/v1/worker/cpu_worker.py). Like vLLM, this counts max concurrency x max_model_len tokens.
     """
     pool = kv_pool(architecture, server, max_model_len)
     weights = rank_weight_bytes(architecture, server) / GIB
@@ -213,7 +213,7 @@ vLLM gives every rank as many KV cache blocks as the rank with the least memory.
 
 
 def observe(log: str) -> dict[str, float]:
-    """Return the memory values in a server's log by their name in the estimate, without those that the log lacks."""
+    """Return the memory values in a server's log by their name in the estimate."""
     text = _COLOUR.sub("", log)
     found = {name: [float(number.replace(",", "")) for number in re.findall(pattern, text)] for name, (_, pattern) in _LOGGED.items()}
     return {name: _LOGGED[name][0](values) for name, values in found.items() if values}

@@ -42,7 +42,7 @@ class NodePart(Strict):
 
     @classmethod
     def read(cls, described: str, given: int) -> NodePart:
-        """Read the text of ``scontrol show node -o NODE``; raise ServemarkError if it lacks the node's CPUs or the job has none."""
+        """Read the text of ``scontrol show node -o NODE``; raise ServemarkError without the CPUs of node and job."""
         node = dict(re.findall(r"(?:^|\s)([A-Z]\w*)=(\S*)", described))
         cpus = node.get("CPUEfctv") or node.get("CPUTot", "")
         if not cpus.isdigit() or not given:

@@ -15,8 +15,7 @@ from servemark.measurement import key
 from servemark.planning import cuda_graphs, legality, memory
 from servemark.planning.advice import advise
 from servemark.planning.demand import Demand
-from servemark.planning.options import flag, whole
-from servemark.planning.server import EXPERT_PARALLEL, Server
+from servemark.planning.options import EXPERT_PARALLEL, Server, flag, whole
 from servemark.planning.software import require_software, turned_off
 from servemark.records import EnvironmentCheck, Hardware, LoadPoint, Manifest, Plan, PlannedPoint, Strict
 from servemark.weights.architecture import Architecture
@@ -27,8 +26,8 @@ class DeploymentSpec(Strict):
 
     Attributes:
         cluster: None for this machine.
-        inherited: inherited environment variables that reach the server and may change results (``variables/inherited.py``), without those
-            that ``cluster`` or ``deployment`` set. In the ledger key they count like those.
+        inherited: inherited environment variables that reach the server and may change results (``variables/inherited.py``), except the
+            variables of ``cluster`` and ``deployment``. The ledger key makes no difference between them.
     """
 
     deployment: Deployment
