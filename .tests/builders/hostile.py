@@ -1,4 +1,4 @@
-"""Malformed configurations and models, and ``servemark check`` on each, in its own process with little time and memory.
+"""Hostile configurations, and ``servemark check`` on each in its own process with little time and memory.
 
 python hostile.py FOLDER FILE...    checks the files in FOLDER, each in its own process; prints {file: [exit code, output]} as JSON
 """
@@ -39,9 +39,9 @@ GRID = "".join(f"    options.k{key}: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n" for key 
 SWEEP = f"sweeps:\n- over: deployments.plain\n  grid:\n{GRID}"
 CODE = '__import__("os").system("touch hacked")'
 
-# Name -> (content, text that the message must contain). The file is NAME.yaml.
+# Name -> (content, a part of the message). The file is NAME.yaml.
 FILES: dict[str, tuple[str | bytes, str]] = {
-    # not text, or not YAML
+    # neither text nor YAML
     "latin": (b"run: demo\ncache: \xe9\n", "latin.yaml:2: "),
     "utf16": (BASE.encode("utf-16"), "utf16.yaml:1: "),
     "nul-byte": (b"run: a\0b\n", "nul-byte.yaml: "),
@@ -72,7 +72,7 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "own-list": ("run: demo\ncache: &a [*a]\n", "own-list.yaml:2:"),
     "own-mapping": (BASE + "verdict: &a {x: *a}\n", "own-mapping.yaml:25:"),
     "many-values": (BASE + "".join(f"k{key}: 1\n" for key in range(60_000)), "many-values.yaml:"),
-    # top level
+    # content of the top level
     "empty": ("", "empty.yaml:1: "),
     "comment": ("# nothing\n", "comment.yaml:1: "),
     "list": ("- a\n", "list.yaml:1: "),
@@ -119,14 +119,14 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "twice": (BASE + "run: b\n", "twice.yaml:25: run: "),
     "crlf": (_in("requests: 32", "requests: 0").replace("\n", "\r\n"), "crlf.yaml:23: workloads.chat.requests: "),
     "byte-order-mark": (b"\xef\xbb\xbf" + _in("requests: 32", "requests: 0").encode(), "byte-order-mark.yaml:23: "),
-    # home folders and paths
+    # home folders and missing folders
     "home-of-a-source": (_in(SOURCE, "    source: ~nosuchuser/x\n"), "home-of-a-source.yaml:4: models.tiny.source: "),
     "home-of-a-prefix": (_in(LOCK, "    prefix: ~nosuchuser/x\n"), "home-of-a-prefix.yaml:7: environments.cpu.prefix: "),
     "home-of-a-cache": (BASE + "cache: ~nosuchuser/x\n", "home-of-a-cache.yaml:25: cache: "),
     "home-of-a-cluster": (BASE + "cluster: ~nosuchuser/x\n", "home-of-a-cluster.yaml:25: cluster: "),
     "no-model": (_in(SOURCE, "    source: ./nowhere\n"), "no-model.yaml:4: models.tiny.source: "),
     "no-prefix": (_in(LOCK, "    prefix: ./nowhere\n"), "no-prefix.yaml:7: environments.cpu.prefix: "),
-    # sizes
+    # too many points
     "repetitions": (BASE + "    repetitions: 1000000000\n", "repetitions.yaml:25: workloads.chat.repetitions: "),
     "loads": (_in(LOADS, f"    concurrency: [{', '.join(map(str, range(1, 20_002)))}]\n"), "loads.yaml:24: workloads.chat.concurrency: "),
     "sweeps": (
@@ -134,7 +134,7 @@ FILES: dict[str, tuple[str | bytes, str]] = {
         "20,000",
     ),
     "one-sweep": (BASE + SWEEP + "    options.k3: [1, 2]\n", "one-sweep.yaml:27: sweeps[0].grid: "),
-    # the cluster file, with the same faults
+    # hostile cluster files
     "cluster-bomb": (BASE + "cluster: ./bomb-of-lists.yaml\n", "bomb-of-lists.yaml:"),
     "cluster-deep": (BASE + "cluster: ./deep-list.yaml\n", "deep-list.yaml:1:"),
     "cluster-latin": (BASE + "cluster: ./latin.yaml\n", "latin.yaml:2: "),
@@ -147,7 +147,7 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "cluster-of-10-to-400": (BASE + "cluster: ./site-huge.yaml\n", "site-huge.yaml:2: gpus_per_node: "),
 }  # fmt: skip
 
-# Other kinds of files, made by ``write``.
+# Other paths, made by ``write``, and a part of their message.
 PLACES = {
     "folder.yaml": "folder.yaml ",
     "pipe.yaml": "pipe.yaml ",
@@ -174,7 +174,7 @@ def _check(file: str, output: Path) -> int:
     if not child:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
-        signal.alarm(60)  # for a wait without CPU time, as for a pipe
+        signal.alarm(60)  # against a wait without CPU time, such as for a pipe
         number = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(number, 1)
         os.dup2(number, 2)

@@ -1,4 +1,4 @@
-"""Inputs of a plan: an environment's options, nodes, load points."""
+"""Inputs of a plan: an environment check, nodes, load points."""
 
 from __future__ import annotations
 

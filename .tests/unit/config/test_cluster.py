@@ -1,4 +1,4 @@
-"""Cluster files: what they become, and their faults told with their own file and line."""
+"""Cluster files: their content in the configuration, and messages with their own file and line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ small_jobs:
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """An empty checkout; returns a function that writes both files and gives back the experiment's path."""
+    """An empty checkout; the function writes both files and returns the experiment's path."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config" / "clusters").mkdir(parents=True)
 
@@ -72,13 +72,13 @@ def test_shipped_cluster_files_fit_the_schema_and_the_types(path):
     assert Site.model_validate(data).scheduler == "slurm"
 
 
-def test_the_file_to_edit_asks_for_nothing_but_a_whole_node():
+def test_slurm_yaml_requests_only_a_whole_node():
     (path,) = [path for path in SHIPPED if path.name == "slurm.yaml"]
     assert Site.model_validate(yaml.safe_load(path.read_text())) == Site(scheduler="slurm")
 
 
-def test_what_the_file_to_edit_offers_in_comments_is_valid():
-    """Every commented key, taken in, with a feature for the servers' nodes as the last of them asks."""
+def test_commented_keys_of_slurm_yaml_are_valid():
+    """All commented keys are active, and the servers' nodes have a feature."""
     text = (CONFIG / "clusters" / "slurm.yaml").read_text()
     found = re.sub(r"^# ?((?:  )?[a-zA-Z_]+:( .*)?)$", r"\1", text, flags=re.MULTILINE)
     offered = Site.model_validate(yaml.safe_load(found))
@@ -86,7 +86,7 @@ def test_what_the_file_to_edit_offers_in_comments_is_valid():
     assert unset == set()
 
 
-def test_the_named_files_content_is_in_the_configuration(checkout):
+def test_configuration_contains_the_cluster_file(checkout):
     config = load(checkout())
     assert config.cluster is not None
     assert (config.cluster.gpus_per_node, config.cluster.variables) == (4, {"NCCL_NET": "IB"})
@@ -96,20 +96,20 @@ def test_the_named_files_content_is_in_the_configuration(checkout):
     assert validate({**data, "cluster": "config/clusters/site.yaml"}) == config
 
 
-def test_the_cluster_survives_the_resolved_configuration(checkout):
+def test_resolved_configuration_keeps_the_cluster(checkout):
     config = expand(load(checkout()))
     Path("config.json").write_text(config.model_dump_json())
     assert read_resolved("config.json") == config
 
 
-def test_a_cluster_can_be_given_beside_the_file(checkout):
+def test_cluster_argument_overrides_the_file(checkout):
     experiment = EXPERIMENT.replace("cluster: site\n", "")
     path = checkout(experiment=experiment)
     assert load(path, "site") == load(checkout())
     assert "my.yaml:10: deployments.plain.topology.nodes: " in refused(checkout(experiment=experiment))
 
 
-def test_a_profiles_cluster_holds_when_the_configuration_names_none(checkout):
+def test_default_cluster_applies_without_a_key_cluster(checkout):
     checkout()
     data = yaml.safe_load(EXPERIMENT)
     named = validate(data)
@@ -118,18 +118,18 @@ def test_a_profiles_cluster_holds_when_the_configuration_names_none(checkout):
     assert validate({**data, "cluster": "site"}, default_cluster="nowhere") == named
 
 
-def test_null_is_this_machine(checkout):
+def test_cluster_null_is_this_machine(checkout):
     alone = EXPERIMENT.replace("cluster: site", "cluster: null").replace("nodes: 2, ", "")
     assert load(checkout(experiment=alone)).cluster is None
 
 
-def test_the_clusters_cache_takes_the_place_of_the_experiments(checkout):
+def test_cache_of_the_cluster_file_takes_precedence(checkout):
     path = checkout(SITE + "cache: /fast/cache\n", EXPERIMENT + "cache: here\n")
     assert str(load(path).cache) == "/fast/cache"
     assert ": cache: " in refused(checkout(SITE + "cache: results/demo\n"))
 
 
-def test_an_unknown_name_gets_the_closest_one(checkout):
+def test_unknown_cluster_gets_the_closest_name(checkout):
     message = refused(checkout(experiment=EXPERIMENT.replace("cluster: site", "cluster: stie")))
     assert "my.yaml:2: cluster: " in message and "config/clusters/stie.yaml" in message and "`site`" in message
     assert "topology" not in message
@@ -196,7 +196,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("old", "new", "key", "text"), BAD, ids=[f"{number:03d}-{case[2]}" for number, case in enumerate(BAD)])
-def test_a_fault_is_told_with_the_cluster_files_own_name_line_and_key(checkout, old, new, key, text):
+def test_fault_in_cluster_file_has_its_name_line_and_key(checkout, old, new, key, text):
     site = SITE.replace(old, new)
     line = next(number for number, row in enumerate(site.splitlines(), 1) if "#!" in row)
     if old == "scheduler: slurm" and key == "scheduler" and "account" in new:
@@ -208,11 +208,11 @@ def test_a_fault_is_told_with_the_cluster_files_own_name_line_and_key(checkout, 
     assert text in entry[0]
 
 
-def test_an_option_whose_name_begins_with_no_is_no_beginning_of_a_refused_one(checkout):
+def test_option_no_kill_does_not_abbreviate_a_refused_one(checkout):
     assert load(checkout(SITE.replace(GPUS, f"{GPUS}\nextra: ['--no-kill']"))).cluster.extra == ("--no-kill",)
 
 
-def test_faults_of_both_files_are_told_together(checkout):
+def test_message_has_the_faults_of_both_files(checkout):
     message = refused(checkout(SITE.replace("gpus", "gpu"), EXPERIMENT.replace("model: tiny", "model: tinny")))
     assert "  my.yaml:9: deployments.plain.model: " in message
     assert "  config/clusters/site.yaml:2: gpu_per_node: " in message and "`gpus_per_node`" in message
@@ -228,7 +228,7 @@ def test_faults_of_both_files_are_told_together(checkout):
         ("scheduler: &a [*a]", "config/clusters/site.yaml:1:"),
     ],
 )
-def test_a_file_that_is_no_cluster_is_refused(checkout, site, words):
+def test_file_that_is_not_a_cluster_file_is_refused(checkout, site, words):
     assert words in refused(checkout(site))
 
 
@@ -248,7 +248,7 @@ def test_a_file_that_is_no_cluster_is_refused(checkout, site, words):
         ({"constraint": "a&(b|c)", "client_constraint": "d"}, "a&(b|c)"),
     ],
 )  # fmt: skip
-def test_values_that_are_taken(written, kept):
+def test_valid_values_are_kept(written, kept):
     assert getattr(Site(scheduler="slurm", **written), next(iter(written))) == kept
 
 
@@ -276,7 +276,7 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize(("topology", "key", "legal"), IMPOSSIBLE, ids=[case[0] for case in IMPOSSIBLE])
-def test_a_topology_that_cannot_be_is_told_with_the_legal_values(checkout, topology, key, legal):
+def test_impossible_topology_is_refused_with_legal_values(checkout, topology, key, legal):
     old = "{nodes: 2, tensor_parallel: 2, pipeline_parallel: 2}"
     message = refused(checkout(experiment=EXPERIMENT.replace(old, topology)))
     assert f"my.yaml:11: deployments.plain.topology.{key}: " in message
@@ -295,12 +295,12 @@ def test_a_topology_that_cannot_be_is_told_with_the_legal_values(checkout, topol
         ),
     ],
 )
-def test_a_variant_that_cannot_be_is_told_at_its_sweep(checkout, key, values, words):
+def test_impossible_variant_is_refused_at_its_sweep(checkout, key, values, words):
     sweep = f"sweeps:\n  - over: deployments.plain\n    grid: {{topology.{key}: {values}}}\n"
     site = SITE.replace("gpus_per_node: 4", "gpus_per_node: 0")
     assert f"my.yaml:16: sweeps[0].grid.topology.{words}" in refused(checkout(site, EXPERIMENT + sweep))
 
 
-def test_without_gpus_nodes_may_have_any_number_of_ranks(checkout):
+def test_nodes_without_gpus_may_have_any_number_of_ranks(checkout):
     site = SITE.replace("gpus_per_node: 4", "gpus_per_node: 0")
     assert load(checkout(site, EXPERIMENT.replace("tensor_parallel: 2", "tensor_parallel: 64"))).cluster

@@ -1,4 +1,4 @@
-"""Which files of Snakemake's command line are checked before Snakemake reads them."""
+"""Files of ``--configfile`` are checked before Snakemake reads them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def files(tmp_path, monkeypatch):
         "--configfile good.yaml --configfile none.yaml",
     ],
 )
-def test_a_bad_file_ends_snakemake_with_2(capsys, program, arguments):
+def test_bad_file_ends_snakemake_with_exit_code_2(capsys, program, arguments):
     with pytest.raises(SystemExit) as caught:
         check_configfiles([program, *arguments.split()])
     assert caught.value.code == 2
@@ -45,5 +45,5 @@ def test_a_bad_file_ends_snakemake_with_2(capsys, program, arguments):
         "",
     ],
 )
-def test_other_command_lines_go_on(command):
+def test_other_command_lines_are_accepted(command):
     check_configfiles(command.split())

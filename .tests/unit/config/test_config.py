@@ -1,4 +1,4 @@
-"""What a valid configuration becomes, and the documents made from its types."""
+"""Valid configurations, and the examples in the documents."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def deployment(**keys):
     return config.deployments["plain"]
 
 
-def test_the_defaults_are_those_that_the_documents_promise():
+def test_defaults_are_those_of_the_documents():
     config = validate(small())
     assert (str(config.cache), config.share_ledger, config.sweeps, config.accept_invalid) == (
         "results/cache",
@@ -75,7 +75,7 @@ def test_the_defaults_are_those_that_the_documents_promise():
         ({"replicas": 4}, "single"),
     ],
 )
-def test_the_executor_follows_from_the_ranks_unless_named(topology, executor):
+def test_default_executor_depends_on_the_ranks(topology, executor):
     assert deployment(topology=topology).topology.executor == executor
 
 
@@ -93,7 +93,7 @@ def test_the_executor_follows_from_the_ranks_unless_named(topology, executor):
         ({"nodes": 4, "tensor_parallel": 4, "data_parallel": 2, "executor": "ray"}, 2, 4),
     ],
 )
-def test_ranks_are_divided_over_nodes(topology, devices_per_node, all_nodes):
+def test_ranks_divide_over_nodes(topology, devices_per_node, all_nodes):
     found = AskedTopology(**topology)
     assert (found.devices_per_node, found.all_nodes) == (devices_per_node, all_nodes)
     record = found.record()
@@ -101,7 +101,7 @@ def test_ranks_are_divided_over_nodes(topology, devices_per_node, all_nodes):
     assert record.model_dump(exclude={"devices_per_node"}) == found.model_dump()
 
 
-def test_options_are_kept_under_their_dashed_names_with_their_values():
+def test_options_keep_values_and_get_kebab_case_names():
     options = {
         "max_model_len": 512,
         "enforce-eager": True,
@@ -136,7 +136,7 @@ def test_options_are_kept_under_their_dashed_names_with_their_values():
         {"max-cudagraph-capture-size": None, "cudagraph-capture-sizes": "workload"},
     ],
 )
-def test_sizes_of_graphs_are_kept_as_they_are_given(options):
+def test_sizes_of_cuda_graphs_stay_as_given(options):
     assert deployment(options=options).options == options
 
 
@@ -152,24 +152,24 @@ def test_a_port_is_auto_or_a_number(port):
 
 
 @pytest.mark.parametrize(("given", "kept"), [(False, ()), (True, ("*/*",)), (["plain/*"], ("plain/*",)), ([], ())])
-def test_accepted_holes_are_a_list_of_patterns(given, kept):
+def test_accept_invalid_becomes_a_list_of_patterns(given, kept):
     assert validate(small(accept_invalid=given)).accept_invalid == kept
 
 
 @pytest.mark.parametrize("source", ["builtin:tiny-moe", "./here", "/abs/model", "../up/model", "a/b/c"])
-def test_sources_that_are_taken_as_they_are(source):
+def test_valid_sources_stay_as_given(source):
     assert validate(small(models={"tiny": {"source": source}})).models["tiny"].source == str(
         source if source.startswith("builtin") else Path(source)
     )
 
 
-def test_a_directory_that_looks_like_a_name_of_the_hub_is_taken_when_it_is_there(tmp_path, monkeypatch):
+def test_existing_folder_with_a_hub_like_name_is_accepted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "tiny").mkdir(parents=True)
     assert validate(small(models={"tiny": {"source": "models/tiny"}})).models["tiny"].source == "models/tiny"
 
 
-def test_a_home_directory_is_written_with_a_tilde(monkeypatch):
+def test_tilde_is_the_home_folder(monkeypatch):
     monkeypatch.setenv("HOME", "/home/someone")
     config = validate(small(cache="~/cache", environments={"cpu": {"prefix": "~/env"}}, models={"tiny": {"source": "~/m"}}))
     assert (str(config.cache), str(config.environments["cpu"].prefix), config.models["tiny"].source) == (
@@ -179,16 +179,16 @@ def test_a_home_directory_is_written_with_a_tilde(monkeypatch):
     )
 
 
-def test_a_run_named_by_a_number_on_the_command_line_is_taken():
+def test_number_as_run_name_is_accepted():
     assert validate(small(run=2026)).run == "2026"
 
 
-def test_a_run_whose_results_are_the_cache_is_refused():
+def test_cache_inside_the_results_is_refused():
     with pytest.raises(ConfigError, match=r"--config: cache: "):
         validate(small(run="cache"))
 
 
-def test_snakemakes_ordered_mappings_are_taken():
+def test_ordered_mappings_are_accepted():
     assert validate(json.loads(json.dumps(small()), object_pairs_hook=OrderedDict)) == validate(small())
 
 
@@ -200,12 +200,12 @@ def test_a_configuration_is_frozen():
         config.workloads["chat"].seed = 2
 
 
-def test_a_configuration_survives_its_json_form():
+def test_configuration_equals_its_json_form():
     config = validate(small(sweeps=[{"over": "workloads.chat", "grid": {"seed": [1, 2]}}], accept_invalid=True))
     assert validate(json.loads(config.model_dump_json(exclude_unset=True))) == config
 
 
-def test_a_resolved_configuration_is_read_back_as_it_was(tmp_path):
+def test_resolved_configuration_is_read_back_unchanged(tmp_path):
     sweeps = [{"over": "deployments.plain", "grid": {"topology.tensor_parallel": [1, 2]}}]
     config = expand(validate(small(sweeps=sweeps, accept_invalid=["plain/*"], cache=str(tmp_path))))
     path = tmp_path / "config.json"
@@ -214,7 +214,7 @@ def test_a_resolved_configuration_is_read_back_as_it_was(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"run": "demo"}', None])
-def test_a_resolved_configuration_that_does_not_fit_is_refused(tmp_path, text):
+def test_invalid_resolved_configuration_is_refused(tmp_path, text):
     path = tmp_path / "config.json"
     if text is not None:
         path.write_text(text)
@@ -224,11 +224,11 @@ def test_a_resolved_configuration_that_does_not_fit_is_refused(tmp_path, text):
 
 
 @pytest.mark.parametrize(("shared", "folder"), [(False, "results/demo/ledger"), (True, "results/cache/ledger")])
-def test_the_ledger_is_the_runs_own_unless_it_is_shared(shared, folder):
+def test_ledger_is_in_the_results_unless_it_is_shared(shared, folder):
     assert validate(small(share_ledger=shared)).ledger_folder == Path(folder)
 
 
-def test_types_work_without_the_names_of_other_sections():
+def test_types_work_without_validation_context():
     assert AskedTopology(tensor_parallel=2).executor == "mp"
 
 
@@ -265,7 +265,7 @@ def _blocks(language):
     return [text for kind, text in re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE) if kind == language]
 
 
-def test_the_smallest_configuration_and_the_sweeps_of_the_page_are_valid(tmp_path):
+def test_examples_of_configuration_md_are_valid(tmp_path):
     smallest, topology, sweeps = _blocks("yaml")
     assert AskedTopology(**yaml.safe_load(topology)["topology"]).devices_per_node == 4
     path = tmp_path / "my.yaml"
@@ -274,7 +274,7 @@ def test_the_smallest_configuration_and_the_sweeps_of_the_page_are_valid(tmp_pat
     assert config.run == "first" and len(config.sweeps) == 2
 
 
-def test_the_message_of_the_page_is_the_real_one(tmp_path, monkeypatch):
+def test_message_in_configuration_md_is_the_real_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     smallest = _blocks("yaml")[0]
     compact = "  plain: {model: tiny, environment: cpu}\n"

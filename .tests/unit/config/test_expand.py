@@ -36,18 +36,18 @@ def names(config, deployment):
     return [point.name for point in points(config, deployment)]
 
 
-def test_points_run_workload_by_workload_then_load_then_repetition():
+def test_order_of_points_is_workload_load_repetition():
     config = validate(data())
     assert names(config, "first") == ["chat-c1-r1", "chat-c4-r1", "code-c2-r1", "code-c2-r2"]
     assert names(config, "plain") == ["chat-c1-r1", "chat-c4-r1"]
 
 
-def test_the_order_of_the_deployments_own_list_counts():
+def test_order_of_the_deployments_workloads_is_kept():
     config = validate(data(deployments={"d": {"model": "tiny", "environment": "cpu", "workloads": ["code", "chat"]}}))
     assert names(config, "d") == ["code-c2-r1", "code-c2-r2", "chat-c1-r1", "chat-c4-r1"]
 
 
-def test_request_rates_name_their_points_and_take_one_upper_limit():
+def test_request_rates_may_have_one_upper_limit():
     workload = {**WORKLOAD, "concurrency": 16, "request_rate": [0.5, 2, 10.0]}
     found = points(validate(data(workloads={"chat": workload})), "first")
     assert [(p.name, p.request_rate, p.concurrency) for p in found] == [
@@ -63,14 +63,14 @@ def test_a_request_rate_needs_no_concurrency():
     assert (point.name, point.request_rate, point.concurrency) == ("chat-q3-r1", 3, None)
 
 
-def test_a_point_carries_what_its_workload_says():
+def test_point_has_the_values_of_its_workload():
     workload = {**WORKLOAD, "concurrency": 1, "warmups": 5, "client_options": {"random_range_ratio": 0.5}}
     (point,) = points(validate(data(workloads={"chat": workload})), "first")
     assert (point.requests, point.prompts.input_tokens, point.prompts.output_tokens, point.warmups) == (32, 64, 32, 5)
     assert point.client_options == {"random-range-ratio": 0.5}
 
 
-def test_every_point_sends_other_prompts_and_always_the_same():
+def test_each_point_has_its_own_constant_seed():
     workload = {**WORKLOAD, "concurrency": [1, 2, 4], "repetitions": 3}
     longer = {**workload, "input_tokens": 128}
     config = validate(data(workloads={"chat": workload, "long": longer}))
@@ -80,7 +80,7 @@ def test_every_point_sends_other_prompts_and_always_the_same():
     assert seeds == [point.seed for point in points(validate(data(workloads={"chat": workload, "long": longer})), "last")]
 
 
-def test_a_seed_follows_the_workloads_seed_and_not_its_name():
+def test_seed_depends_on_the_workloads_seed_and_not_on_its_name():
     def seed(name, **changes):
         workload = {**WORKLOAD, "concurrency": 1, **changes}
         deployments = {"d": {"model": "tiny", "environment": "cpu"}}
@@ -88,7 +88,7 @@ def test_a_seed_follows_the_workloads_seed_and_not_its_name():
 
     assert seed("chat") == seed("other")
     assert seed("chat") != seed("chat", seed=2)
-    # Other ledger keys on the same live server: the same prompts would come from its prefix cache.
+    # Points with other ledger keys run on the same server: equal prompts would hit its prefix cache.
     assert seed("chat", warmups=1) != seed("chat", warmups=2)
     assert seed("chat", client_options={"burstiness": 0.5}) != seed("chat")
     limited = [seed("chat", request_rate=5, concurrency=limit) for limit in (2, 4)]
@@ -96,7 +96,7 @@ def test_a_seed_follows_the_workloads_seed_and_not_its_name():
 
 
 @pytest.mark.parametrize("load", [{"concurrency": [1, 4]}, {"concurrency": 8, "request_rate": [1, 4]}])
-def test_each_load_of_one_workload_can_have_requests_of_its_own_and_is_the_point_that_it_was_alone(load):
+def test_list_of_requests_gives_the_same_points_as_single_workloads(load):
     def made(requests):
         return points(validate(data(workloads={"chat": {**WORKLOAD, **load, "requests": requests}})), "plain")
 
@@ -120,7 +120,7 @@ def test_each_load_of_one_workload_can_have_requests_of_its_own_and_is_the_point
         ({"clients": "auto", "concurrency": 300, "request_rate": 5}, {}, [3]),
     ],
 )
-def test_a_points_client_processes(changes, cluster, expected):
+def test_number_of_client_processes(changes, cluster, expected):
     workload = {key: value for key, value in ({**WORKLOAD, "concurrency": [128, 257]} | changes).items() if value}
     config = validate(data(workloads={"chat": workload}))
     config = config.model_copy(update={"cluster": Site.model_construct(**cluster) if cluster else None})
@@ -139,14 +139,14 @@ def test_a_points_client_processes(changes, cluster, expected):
         ({"concurrency": 4, "request_rate": 2.0, "requests": 100}, 8),
     ],
 )
-def test_warm_ups_are_two_for_each_place_with_short_answers(load, warmups):
+def test_warmups_are_two_for_each_slot_with_short_outputs(load, warmups):
     workload = {key: value for key, value in (WORKLOAD | load).items() if value is not None}
     short = points(validate(data(workloads={"chat": {**workload, "output_tokens": 9}})), "plain")[0]
     long = points(validate(data(workloads={"chat": {**workload, "output_tokens": 900}})), "plain")[0]
     assert (short.warmups, short.warmup_tokens, long.warmup_tokens) == (warmups, 9, 32)
 
 
-def test_nobody_knows_the_cpus_of_a_client_node_of_another_kind():
+def test_cpus_of_another_kind_of_client_node_are_unknown():
     config = validate(data(workloads={"chat": {**WORKLOAD, "concurrency": 512, "clients": "auto"}}))
     topology = AskedTopology.model_construct(client="own")
     config = config.model_copy(
@@ -158,25 +158,25 @@ def test_nobody_knows_the_cpus_of_a_client_node_of_another_kind():
     assert [point.clients for point in points(config, "plain")] == [4]
 
 
-def test_one_client_at_the_endpoint_keeps_its_seed_and_every_other_way_has_its_own():
+def test_clients_and_ask_change_the_seed_unless_default():
     def seed(**changes):
         replicas = {"d": {"model": "tiny", "environment": "cpu", "topology": {"replicas": 2}}}
         workloads = {"chat": {**WORKLOAD, "concurrency": 4, "warmups": 3, **changes}}
         return points(validate(data(workloads=workloads, deployments=replicas)), "d")[0].seed
 
-    # A choice that is not made leaves what was sent before there was one.
+    # Default values keep the seed of measurements made before these keys existed.
     assert seed() == seed(clients=1) == seed(clients="auto", ask="endpoint") == SEED_BEFORE
     assert len({seed(), seed(clients=2), seed(clients=4), seed(ask="replica"), seed(clients=2, ask="replica")}) == 5
 
 
-def test_one_replica_can_be_asked_where_there_are_several(tmp_path):
+def test_ask_replica_needs_a_router(tmp_path):
     config = data(deployments={"one": {"model": "tiny", "environment": "cpu", "workloads": ["chat"]}})
     config["workloads"]["code"]["ask"] = "replica"
     validate(config)
     config["deployments"]["pair"] = {"model": "tiny", "environment": "cpu", "topology": {"replicas": 2}}
     asked = ["endpoint", "endpoint", "replica", "replica"]
     assert [point.ask for point in points(validate(config), "pair")] == asked
-    # Engines that a router balances have one too.
+    # With `balancing: router`, one server has a router too.
     config["deployments"]["pair"]["topology"] = {"data_parallel": 2, "balancing": "router"}
     assert [point.ask for point in points(validate(config), "pair")] == asked
     config["deployments"]["pair"]["topology"] = {"replicas": 2}
@@ -192,7 +192,7 @@ def test_one_replica_can_be_asked_where_there_are_several(tmp_path):
         validate({**config, "sweeps": [sweep]})
 
 
-def test_a_grid_makes_every_combination_in_the_place_of_the_original():
+def test_grid_makes_every_combination_in_place_of_the_original():
     sweep = {"over": "deployments.plain", "grid": {"options.max-num-seqs": [64, 128], "model": ["tiny", "moe"]}}
     config = expand(validate(data(sweeps=[sweep])))
     assert list(config.deployments) == [
@@ -207,7 +207,7 @@ def test_a_grid_makes_every_combination_in_the_place_of_the_original():
     assert (variant.model, variant.options, variant.workloads) == ("moe", {"max-num-seqs": 128}, ("chat",))
 
 
-def test_a_zip_goes_through_its_lists_together():
+def test_zip_takes_values_of_its_lists_together():
     sweep = {"over": "workloads.chat", "zip": {"input_tokens": [1, 2], "output_tokens": [10, 20]}}
     config = expand(validate(data(sweeps=[sweep])))
     assert [(name, w.input_tokens, w.output_tokens) for name, w in config.workloads.items()] == [
@@ -230,7 +230,7 @@ def test_deployments_that_name_a_swept_workload_get_all_its_variants():
     ]
 
 
-def test_workload_and_deployment_sweeps_go_together_in_either_order():
+def test_sweeps_of_workload_and_deployment_work_in_any_order():
     sweeps = [
         {"over": "workloads.chat", "grid": {"seed": [1, 2]}},
         {"over": "deployments.first", "grid": {"workloads": [["chat"], ["code"]]}},
@@ -241,7 +241,7 @@ def test_workload_and_deployment_sweeps_go_together_in_either_order():
         assert config.deployments["first-workloads-code"].workloads == ("code",)
 
 
-def test_the_executor_of_a_variant_is_derived_anew():
+def test_variant_derives_its_own_executor():
     sweep = {"over": "deployments.plain", "grid": {"topology.tensor_parallel": [1, 2]}}
     config = expand(validate(data(sweeps=[sweep])))
     assert config.deployments["plain-tensor-parallel-1"].topology.executor == "single"
@@ -265,7 +265,7 @@ def test_values_become_parts_of_names(value, part):
     assert f"plain-some-option-{part}" in config.deployments
 
 
-def test_expanding_is_idempotent_and_leaves_its_argument_alone():
+def test_expand_is_idempotent_and_does_not_change_its_argument():
     config = validate(data(sweeps=[{"over": "workloads.chat", "grid": {"seed": [1, 2]}}]))
     before = config.model_dump()
     once = expand(config)
@@ -273,27 +273,27 @@ def test_expanding_is_idempotent_and_leaves_its_argument_alone():
     assert config.model_dump() == before and len(config.sweeps) == 1
 
 
-def test_a_variant_that_takes_an_existing_name_is_refused():
+def test_variant_with_an_existing_name_is_refused():
     broken = data(sweeps=[{"over": "deployments.plain", "grid": {"port": [8000]}}])
     broken["deployments"]["plain-port-8000"] = broken["deployments"]["plain"]
     with pytest.raises(ConfigError, match=r"deployments\.plain-port-8000"):
         validate(broken)
 
 
-def test_rates_of_a_variant_that_would_name_two_points_alike_are_refused():
+def test_rates_that_give_two_points_one_name_are_refused():
     workload = {**WORKLOAD, "concurrency": 4}
     sweep = {"over": "workloads.chat", "grid": {"request_rate": [[1, 1.0000000001]]}}
     with pytest.raises(ConfigError, match=r"sweeps\[0\]\.grid\.request_rate\[0\]"):
         validate(data(workloads={"chat": workload, "code": workload}, sweeps=[sweep]))
 
 
-def test_expand_itself_refuses_what_validate_would_refuse():
+def test_expand_refuses_invalid_variants():
     config = validate(data(sweeps=[{"over": "workloads.chat", "grid": {"seed": [1]}}]))
     with pytest.raises(ConfigError, match=r"sweeps\[1\]\.over"):
         expand(config.model_copy(update={"sweeps": config.sweeps * 2}))
 
 
-def test_a_large_configuration_is_checked_expanded_and_listed_in_time(tmp_path):
+def test_large_configuration_is_expanded_in_time(tmp_path):
     deployments = {f"d{i}": {"model": "tiny", "environment": "cpu", "options": {"max-num-seqs": i}} for i in range(200)}
     workloads = {"chat": {**WORKLOAD, "concurrency": [1, 2, 4, 8, 16], "repetitions": 2}}
     path = tmp_path / "large.yaml"

@@ -1,4 +1,4 @@
-"""Files that are no configuration are refused, and a fault is told at the file and line where it was written."""
+"""Other files are refused, and a fault has the file and line of its value."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from servemark.errors import ConfigError
         ("? [a]\n: 1", "my.yaml:1:3: "),
     ],
 )
-def test_a_file_that_is_no_configuration_is_refused_without_a_traceback(tmp_path, text, expected):
+def test_other_files_are_refused_at_their_line(tmp_path, text, expected):
     assert expected in failure(write(tmp_path, text))
 
 
-def test_a_missing_or_unreadable_file_is_told(tmp_path):
+def test_missing_or_unreadable_file_is_refused(tmp_path):
     assert str(tmp_path / "nowhere.yaml") in failure(tmp_path / "nowhere.yaml")
     assert str(tmp_path) in failure(tmp_path)
     (tmp_path / "latin.yaml").write_bytes(b"run: a\ncache: \xe9")
     assert "latin.yaml:2: byte 15" in failure(tmp_path / "latin.yaml")
 
 
-def test_a_key_that_stands_twice_is_told_with_both_lines(tmp_path):
+def test_repeated_key_is_refused_with_both_lines(tmp_path):
     path = write(tmp_path, BASE.replace("    requests: 32", "    requests: 32\n    requests: 64"))
     assert re.search(rf"{path}:24: requests: .*\b23\b", failure(path))
     with pytest.raises(ConfigError, match=r":24: requests: .*\b23\b"):
@@ -60,33 +60,33 @@ def test_key_repeated_by_alias_tag_or_quotes_is_refused(tmp_path, twice, line):
 
 
 @pytest.mark.parametrize("old", ["max-model-len: 512", "OMP_NUM_THREADS: 2"])
-def test_an_empty_key_is_told_at_its_section(tmp_path, old):
+def test_empty_key_is_refused_at_its_section(tmp_path, old):
     assert re.search(r"my\.yaml:1[46]: deployments\.plain\.(options|variables)", failure(write(tmp_path, BASE.replace(old, "~: abc"))))
 
 
-def test_the_same_key_in_two_mappings_or_behind_an_alias_is_no_duplicate(tmp_path):
+def test_same_key_in_two_mappings_or_behind_an_alias_is_valid(tmp_path):
     text = BASE.replace("    options:\n", "    options: &o\n") + "  code:\n    <<: {dataset: random}\n"
     text += "    input_tokens: 1\n    output_tokens: 1\n    requests: 1\n    concurrency: 1\n"
     assert set(load(write(tmp_path, text)).workloads) == {"chat", "code"}
 
 
-def test_a_fault_behind_a_merge_key_is_told_at_the_line_where_it_was_written(tmp_path):
+def test_fault_behind_a_merge_key_has_its_own_line(tmp_path):
     text = "run: demo\nmodels:\n  a: &m\n    source: builtin:nope\n  b:\n    <<: [*m]\n" + BASE.split("\n", 4)[4]
     message = failure(write(tmp_path, text))
     assert "my.yaml:4: models.a.source" in message and "my.yaml:4: models.b.source" in message
 
 
-def test_a_key_that_overrides_a_merged_one_is_told_at_its_own_line(tmp_path):
+def test_key_that_overrides_a_merged_one_has_its_own_line(tmp_path):
     text = "run: demo\nmodels:\n  a: &m\n    source: ./a\n  b:\n    <<: *m\n    source: builtin:nope\n"
     message = failure(write(tmp_path, text + BASE.split("\n", 4)[4].replace("model: tiny", "model: a")))
     assert re.findall(r"my\.yaml:\d+: [\w.]+", message) == ["my.yaml:7: models.b.source"]
 
 
-def test_a_name_that_yaml_reads_as_false_is_told_at_its_section(tmp_path):
+def test_name_that_yaml_reads_as_false_is_refused_at_its_section(tmp_path):
     assert "my.yaml:18: workloads[False]: " in failure(write(tmp_path, BASE.replace("  chat:", "  no:")))
 
 
-def test_a_value_is_told_at_the_file_that_set_it_and_the_command_line_otherwise(tmp_path):
+def test_fault_names_the_file_that_set_the_value_or_config(tmp_path):
     first, second = write(tmp_path, BASE, "first.yaml"), tmp_path / "second.yaml"
     second.write_text("models:\n  tiny:\n    source: builtin:oops\n")
     data = yaml.safe_load(BASE)
@@ -103,6 +103,6 @@ def test_a_value_is_told_at_the_file_that_set_it_and_the_command_line_otherwise(
     assert message.index("models.tiny.source") < message.index("--config")
 
 
-def test_the_default_configuration_is_valid_for_snakemakes_merged_data():
+def test_default_configuration_is_valid_as_merged_data():
     path = ROOT / "config" / "config.yaml"
     assert validate(yaml.safe_load(path.read_text()), [path]) == load(path)

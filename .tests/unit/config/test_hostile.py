@@ -1,4 +1,4 @@
-"""Hostile configurations and models: each is refused with its place, exit code 2 and no traceback, in bounded time and memory."""
+"""Hostile configurations and models: each is refused at its line with exit code 2, without a traceback, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Outcomes = dict[str, tuple[int, str]]
 
 
 def check(folder: Path, files: list[str]) -> Outcomes:
-    """Run ``servemark check`` on each file, in one process that forks: loading takes longer than checking."""
+    """Run ``servemark check`` on each file, in one process that forks, because imports take longer than checks."""
     done = subprocess.run(
         [sys.executable, "-m", "builders.hostile", folder, *files],
         capture_output=True,
@@ -48,28 +48,28 @@ def assert_refused(outcome: tuple[int, str], expected: str) -> None:
     code, text = outcome
     assert code == 2, (code, text[:2000])
     assert expected in text and "Traceback" not in text, text[:2000]
-    # Readable: no page of the value, nothing that a terminal would obey.
+    # Readable: the value is short, and there are no control characters.
     assert len(text) < 5000 and text.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("name", hostile.FILES)
-def test_a_hostile_file_is_refused_at_its_place(outcomes: Outcomes, name: str):
+def test_hostile_file_is_refused_at_its_line(outcomes: Outcomes, name: str):
     assert_refused(outcomes[f"{name}.yaml"], hostile.FILES[name][1])
 
 
 @pytest.mark.parametrize("name", hostile.PLACES)
-def test_what_is_no_regular_file_is_refused(outcomes: Outcomes, name: str):
+def test_path_that_is_not_a_regular_file_is_refused(outcomes: Outcomes, name: str):
     assert_refused(outcomes[name], hostile.PLACES[name])
 
 
-def test_a_thousand_deployments_of_twenty_points_are_possible(tmp_path):
+def test_1000_deployments_of_20_points_are_valid(tmp_path):
     loads = f"    concurrency: [{', '.join(map(str, range(1, 21)))}]\n"
     (tmp_path / "large.yaml").write_text(BASE.replace(hostile.LOADS, loads) + hostile.SWEEP)
     code, text = check(tmp_path, ["large.yaml"])["large.yaml"]
     assert code == 0 and text.count(" 20 load points") == 1000
 
 
-# Models: what is done to a folder that is whole, and what the message must hold.
+# Models: a change to an intact folder, and a part of the message.
 
 
 def _config(**changes: Any) -> Callable[[Path], None]:
@@ -157,17 +157,17 @@ def model_outcomes(tmp_path_factory) -> Outcomes:
     return check(folder, ["whole.yaml", *(f"{name}.yaml" for name in MODELS)])
 
 
-def test_a_whole_model_passes(model_outcomes: Outcomes):
+def test_intact_model_is_valid(model_outcomes: Outcomes):
     assert model_outcomes["whole.yaml"][0] == 0, model_outcomes["whole.yaml"]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_hostile_model_is_refused_at_the_line_of_its_source(model_outcomes: Outcomes, name: str):
+def test_hostile_model_is_refused_at_the_line_of_its_source(model_outcomes: Outcomes, name: str):
     assert_refused(model_outcomes[f"{name}.yaml"], f"{name}.yaml:4: models.tiny.source: ")
     assert MODELS[name][1] in model_outcomes[f"{name}.yaml"][1].replace(str(name), "", 1)
 
 
-def test_an_interpreter_that_nobody_may_run_is_refused(tmp_path, capsys):
+def test_interpreter_that_is_not_executable_is_refused(tmp_path, capsys):
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.write_text("")

@@ -1,4 +1,4 @@
-"""Every fault of a configuration is told with its file, line, key and a way out."""
+"""Each fault of a configuration gives a message with file, line, key and remedy."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BAD = [
      "`min_duration_s`"),
     ("    source: builtin:tiny-dense", "    source: builtin:tiny-dense\n    allow_pickle: true  #!",
      "models.tiny.allow_pickle", "allowed: source, trust_remote_code, load_format"),
-    # what other tools call a key
+    # other tools' names for keys
     (RANKS, "      tp: 2  #!", "deployments.plain.topology.tp", "`tensor_parallel`"),
     (RANKS, "      tensor-parallel-size: 2  #!", "deployments.plain.topology.tensor-parallel-size",
      "`tensor_parallel`"),
@@ -278,7 +278,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("old", "new", "key", "text"), BAD, ids=[f"{number:03d}-{case[2]}" for number, case in enumerate(BAD)])
-def test_a_fault_is_told_with_line_key_and_hint(tmp_path, monkeypatch, old, new, key, text):
+def test_message_has_line_key_and_hint(tmp_path, monkeypatch, old, new, key, text):
     monkeypatch.chdir(tmp_path)
     assert BASE.count(old) >= 1
     config = BASE.replace(old, new, 1)
@@ -292,24 +292,24 @@ def test_a_fault_is_told_with_line_key_and_hint(tmp_path, monkeypatch, old, new,
     assert text in entry[0]
 
 
-def test_a_wrong_load_is_not_told_again_at_its_numbers_of_requests(tmp_path):
+def test_wrong_load_gives_no_second_fault_at_requests(tmp_path):
     config = BASE.replace("    requests: 32", "    requests: [10, 20]").replace(LOAD, "    concurrency: 4\n    request_rate: [1, 0]")
     message = failure(write(tmp_path, config))
     assert "workloads.chat.request_rate[1]: " in message and "workloads.chat.requests" not in message
 
 
 @pytest.mark.parametrize(("model", "way"), [(Config, ()), (Site, ("cluster",))])
-def test_every_mapping_of_fixed_keys_is_known_to_the_hints(model, way):
+def test_hints_know_every_mapping_of_fixed_keys(model, way):
     keys = re.findall(r"^\| `([^`]+)`", "\n".join(reference.key_table(model)), re.MULTILINE)
     parents = {tuple(key.replace("[]", ".NAME").split(".")[:-1]) for key in keys}
     assert {(*way, *parent) for parent in parents} <= problems._HOMES.keys()
 
 
-def test_the_base_of_these_cases_is_valid(tmp_path):
+def test_base_of_these_cases_is_valid(tmp_path):
     assert load(write(tmp_path, BASE)).run == "demo"
 
 
-def test_all_faults_are_told_together_in_the_order_of_the_file(tmp_path):
+def test_message_has_all_faults_in_the_order_of_the_file(tmp_path):
     text = BASE.replace("run: demo", "run: Demo").replace("lock: cpu", "lock: cuda11").replace("requests: 32", "requests: 0")
     text = text.replace("    model: tiny", "    model: tinny")
     message = failure(write(tmp_path, text))
@@ -317,7 +317,7 @@ def test_all_faults_are_told_together_in_the_order_of_the_file(tmp_path):
     assert lines == [1, 7, 10, 23]
 
 
-def test_a_long_list_of_faults_and_choices_is_cut(tmp_path):
+def test_long_lists_of_faults_and_choices_are_cut(tmp_path):
     data = yaml.safe_load(BASE)
     data["models"] = {f"m{number}": {"source": "builtin:tiny-dense"} for number in range(30)}
     data["deployments"] = {f"d{number}": {"model": "x", "environment": "cpu"} for number in range(60)}
@@ -355,7 +355,7 @@ JUNK = [
 
 @pytest.mark.parametrize("place", [place for place in _places(yaml.safe_load(BASE)) if place], ids=str)
 @pytest.mark.parametrize("junk", JUNK, ids=repr)
-def test_junk_anywhere_is_accepted_or_refused_at_its_place_but_never_crashes(tmp_path, monkeypatch, place, junk):
+def test_junk_is_accepted_or_refused_at_its_place(tmp_path, monkeypatch, place, junk):
     monkeypatch.chdir(tmp_path)
     data = yaml.safe_load(BASE)
     inner = data

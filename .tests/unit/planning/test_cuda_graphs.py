@@ -1,4 +1,4 @@
-"""``workload`` in the options of CUDA graphs: the number and the list that it stands for, and when there is none."""
+"""``workload`` in the options of CUDA graphs: the number or list in its place, and the refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def vllms_sizes(largest: int) -> list[int]:
     return sizes
 
 
-def test_every_number_of_requests_gets_the_next_size_of_vllms_list():
+def test_requests_are_rounded_up_to_a_size_of_vllms_list():
     every = vllms_sizes(4096)
     for requests in range(1, 4000):
         size = rounded_up(requests)
@@ -62,7 +62,7 @@ def test_the_largest_number_of_requests_of_one_engine(topology, concurrency, sea
     assert needed(Topology(**topology), concurrency, seats) == size
 
 
-def test_the_number_takes_the_words_place_and_the_largest_load_decides():
+def test_largest_load_decides_the_number():
     options, refused = resolve_capture_size(ASKED | {"max-num-seqs": 256}, Topology(), points(8, 200, 64), H200)
     assert (list(options.items()), refused) == (
         [("max-num-batched-tokens", 8192), ("max-cudagraph-capture-size", 200), ("max-num-seqs", 256)],
@@ -70,12 +70,12 @@ def test_the_number_takes_the_words_place_and_the_largest_load_decides():
     )
 
 
-def test_without_max_num_seqs_vllms_own_limits_the_number():
+def test_vllms_max_num_seqs_limits_the_number():
     sizes = [resolve_capture_size(ASKED, Topology(), points(512), gpu)[0]["max-cudagraph-capture-size"] for gpu in (H200, A100)]
     assert sizes == [512, 256]
 
 
-def test_a_point_that_asks_one_replica_alone_gives_it_everything():
+def test_ask_replica_gives_one_replica_all_requests():
     options, _ = resolve_capture_size(ASKED, Topology(replicas=4), (*points(256), *points(128, ask="replica")), H200)
     assert options["max-cudagraph-capture-size"] == 128
 
@@ -89,7 +89,7 @@ def test_a_point_that_asks_one_replica_alone_gives_it_everything():
         (ASKED | {"enforce-eager": True}, H200, {"max-num-batched-tokens": 8192, "enforce-eager": True}),
     ],
 )
-def test_numbers_stay_and_where_nothing_is_captured_the_option_is_left_out(given, hardware, resolved):
+def test_numbers_stay_and_workload_is_removed_without_capture(given, hardware, resolved):
     assert resolve_capture_size(given, Topology(), points(4), hardware) == (resolved, ())
 
 
@@ -103,14 +103,14 @@ def test_numbers_stay_and_where_nothing_is_captured_the_option_is_left_out(given
         ({"compilation-config.mode": 3}, points(4), "compilation-config.mode "),
     ],
 )
-def test_what_has_no_number_is_refused_with_the_way_out(changes, asked, words):
+def test_workload_without_a_number_is_refused_with_a_remedy(changes, asked, words):
     _, (refused,) = resolve_capture_size(ASKED | changes, Topology(), asked, H200)
     assert refused.startswith("options.max-cudagraph-capture-size: workload") and words in refused
     _, (refused,) = resolve_capture_size(LISTED | changes, Topology(), asked, H200)
     assert refused.startswith("options.cudagraph-capture-sizes: workload") and words in refused
 
 
-def test_a_limit_beside_a_request_rate_is_the_largest_number():
+def test_concurrency_next_to_a_request_rate_is_the_number():
     options, _ = resolve_capture_size(ASKED, Topology(), points(40, request_rate=2.0), H200)
     assert options["max-cudagraph-capture-size"] == 40
 
@@ -144,14 +144,14 @@ def test_the_list_goes_to_vllm_as_repeated_values():
         ({"data_parallel": 4}, 1, (1, 1)),
     ],
 )
-def test_the_equal_share_of_an_engine_and_the_most(topology, concurrency, both):
+def test_equal_share_and_most_requests_of_an_engine(topology, concurrency, both):
     assert shares(Topology(**topology), concurrency) == both
 
 
 @pytest.mark.parametrize(
     ("topology", "asked", "seats", "beside"),
     [
-        # Rounded up as vLLM's own sizes are, and left out where the coarse ones have them.
+        # Rounded up to vLLM's sizes, without those that the coarse list contains.
         ({}, points(64, 100, 200), 1024, {104, 200}),
         ({}, points(3, 6), 1024, {4, 8}),
         # The equal share, the two sizes above it and a quarter more: 100 and 125 become 104 and 128.
@@ -160,26 +160,26 @@ def test_the_equal_share_of_an_engine_and_the_most(topology, concurrency, both):
         ({"data_parallel": 4}, points(512), 640, {128, 136, 144, 160}),
         ({"data_parallel": 4}, points(2048), 640, {512, 528, 544, 640}),
         ({"data_parallel": 2}, points(40), 1024, {24, 32}),
-        # A point that asks one replica gives it everything.
+        # A point with `ask: replica` sends all requests to one replica.
         ({"replicas": 4}, (*points(160), *points(72, ask="replica")), 1024, {40, 48, 56, 72}),
-        # No full graph is captured beyond the requests that an engine runs.
+        # vLLM captures no full graph for more requests than an engine runs.
         ({}, points(512), 100, {100}),
         ({"replicas": 4}, points(2048, 64), 300, {16, 24, 300}),
     ],
 )
-def test_there_is_a_size_for_what_each_point_gives_to_an_engine_and_none_beyond(topology, asked, seats, beside):
+def test_each_point_has_a_size_and_none_is_larger(topology, asked, seats, beside):
     sizes = sparse(Topology(**topology), asked, seats)
     assert set(sizes) == beside | set(coarse(max(beside))) and sizes == sorted(set(sizes))
     assert max(sizes) == max(beside) <= seats
 
 
 @pytest.mark.parametrize(("largest", "few", "own"), [(1, 1, 1), (32, 6, 7), (256, 13, 35), (512, 21, 51), (2048, 37, 147)])
-def test_the_coarse_sizes_are_few_and_all_of_them_vllms_own(largest, few, own):
+def test_coarse_sizes_are_few_and_in_vllms_list(largest, few, own):
     assert len(coarse(largest)) == few and len(dense(largest)) == own
     assert set(coarse(largest)) <= set(dense(largest))
 
 
-def test_padding_stays_below_32_requests_or_an_eighth_of_the_step():
+def test_padding_is_below_32_requests_or_an_eighth():
     sizes = coarse(4096)
     for step in range(1, 4097):
         padding = next(size for size in sizes if size >= step) - step
@@ -187,12 +187,12 @@ def test_padding_stays_below_32_requests_or_an_eighth_of_the_step():
 
 
 @pytest.mark.parametrize("seats", [100, 512, 1024])
-def test_however_many_points_there_are_the_list_is_no_longer_than_vllms_own(seats):
+def test_list_for_many_points_is_not_longer_than_vllms(seats):
     every = sparse(Topology(), points(*range(1, 1025)), seats)
     assert len(every) == len(dense(rounded_up(seats)))
 
 
-def test_without_max_num_seqs_vllms_own_limits_the_list():
+def test_vllms_max_num_seqs_limits_the_list():
     ends = [resolve_capture_size(LISTED, Topology(), points(512), gpu)[0]["cudagraph-capture-sizes"][-1] for gpu in (H200, A100)]
     assert ends == [512, 256]
 
@@ -207,7 +207,7 @@ def test_without_max_num_seqs_vllms_own_limits_the_list():
         (LISTED | {"enforce-eager": True}, H200, {"max-num-batched-tokens": 8192, "enforce-eager": True}),
     ],
 )
-def test_lists_stay_and_where_nothing_is_captured_the_word_is_left_out(given, hardware, resolved):
+def test_lists_stay_and_workload_is_removed_without_capture(given, hardware, resolved):
     assert resolve_capture_size(given, Topology(), points(4), hardware) == (resolved, ())
 
 
@@ -215,7 +215,7 @@ def test_lists_stay_and_where_nothing_is_captured_the_word_is_left_out(given, ha
     ("largest", "listed"),
     [(256, [1, 512]), ("512", ["1", "256", "9000"])],
 )
-def test_a_largest_size_beside_a_list_is_refused_with_both_names(largest, listed):
+def test_largest_size_that_contradicts_a_list_is_refused(largest, listed):
     options = {"max-num-batched-tokens": 8192, "max-cudagraph-capture-size": largest, "cudagraph-capture-sizes": listed}
     _, (refused,) = resolve_capture_size(options, Topology(), points(512), H200)
     assert f"options.max-cudagraph-capture-size: {largest}" in refused and f"cudagraph-capture-sizes: {listed}" in refused
@@ -226,16 +226,16 @@ def test_a_largest_size_beside_a_list_is_refused_with_both_names(largest, listed
     "options",
     [
         {"max-cudagraph-capture-size": 512, "cudagraph-capture-sizes": [512, 1]},
-        # What no step can have is dropped before the two are compared.
+        # vLLM drops sizes that no step can have before it compares the two.
         {"max-num-batched-tokens": 600, "max-cudagraph-capture-size": 512, "cudagraph-capture-sizes": [512, 1024]},
         {"max-cudagraph-capture-size": None, "cudagraph-capture-sizes": [1, 2]},
     ],
 )
-def test_a_largest_size_and_a_list_that_agree_stay(options):
+def test_largest_size_and_list_that_agree_stay(options):
     assert resolve_capture_size(options, Topology(), points(4), H200) == (options, ())
 
 
-def test_null_takes_an_anchors_number_back():
+def test_null_overrides_a_number_from_an_anchor():
     options, refused = resolve_capture_size(
         {"max-cudagraph-capture-size": None, "cudagraph-capture-sizes": "workload"}, Topology(), points(4), H200
     )
@@ -250,5 +250,5 @@ def test_null_takes_an_anchors_number_back():
         ({"cudagraph-capture-sizes": [8, 3, 8]}, ("cudagraph-capture-sizes", (3, 8))),
     ],
 )
-def test_the_sizes_that_vllm_makes_of_what_is_given(options, told):
+def test_sizes_that_vllm_captures_for_given_options(options, told):
     assert given(options) == told

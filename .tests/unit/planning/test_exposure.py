@@ -1,4 +1,4 @@
-"""What the key does not protect stands in check, on the how-to page and in docs/security.md."""
+"""``servemark check``, the endpoint's how-to and docs/security.md warn of ports without authentication."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from servemark.records import Topology
         ({}, False, ["exclusive"]),
     ],
 )  # fmt: skip
-def test_notes_name_what_other_users_reach(topology, exclusive, words):
+def test_notes_name_ports_that_other_users_reach(topology, exclusive, words):
     found = exposure.notes(Topology(**topology), exclusive=exclusive)
     assert len(found) == len(words)
     assert all(word in note for word, note in zip(words, found, strict=True))
 
 
-def test_check_warns_of_ranks_over_nodes_and_of_shared_nodes(tmp_path, capsys, monkeypatch):
+def test_check_warns_of_ranks_on_several_or_shared_nodes(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm
     config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text())
     one, *_ = config["deployments"].values()
@@ -49,6 +49,6 @@ def test_check_warns_of_ranks_over_nodes_and_of_shared_nodes(tmp_path, capsys, m
         assert [part.count(exposure.PAGE) for part in (inside, over)] == counts
 
 
-def test_page_of_security_is_there_and_linked():
+def test_security_page_exists_and_is_linked():
     assert (ROOT / exposure.PAGE).is_file()
     assert exposure.PAGE in (ROOT / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""What FlashInfer cannot build on the nodes is turned off before the server starts."""
+"""Parts of FlashInfer without kernels are turned off in the plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check(**changes):
     return report_data.kernel_check((SAMPLER, ALL_REDUCE), **changes)
 
 
-def test_a_whole_toolkit_turns_nothing_off():
+def test_complete_toolkit_turns_nothing_off():
     assert turned_off(check(), TP2, {}) == ({}, ())
 
 
@@ -35,7 +35,7 @@ def test_each_obstacle_turns_the_sampler_off_with_a_sentence(missing):
     assert SAMPLER in sentence and obstacle(check(**missing).kernels, "13.0") in sentence
 
 
-def test_tensor_parallel_ranks_lose_flashinfers_all_reduce_too():
+def test_flashinfers_all_reduce_is_off_for_tensor_parallel():
     assert turned_off(check(nvcc=None), TP2, {})[0] == {SAMPLER: "0", ALL_REDUCE: "0"}
 
 
@@ -44,21 +44,21 @@ def test_precompiled_kernels_need_no_toolkit(missing):
     assert turned_off(check(precompiled=True, **missing), TP2, {}) == ({}, ())
 
 
-def test_a_vllm_that_uses_the_native_sampler_is_left_alone():
+def test_vllm_without_flashinfers_sampler_stays_unchanged():
     assert turned_off(check(nvcc=None, sampler=False), Topology(), {}) == ({}, ())
     assert turned_off(check(nvcc=None, flashinfer=None), Topology(), {}) == ({}, ())
 
 
 @pytest.mark.parametrize("name", ["CUDA_HOME", "CUDA_PATH", "FLASHINFER_NVCC", "PATH"])
-def test_a_toolkit_that_the_variables_name_is_not_judged(name):
+def test_toolkit_named_by_variables_is_not_checked(name):
     assert turned_off(check(nvcc=None), TP2, {name: "/opt/cuda"}) == ({}, ())
 
 
-def test_the_users_own_choice_stands_with_a_warning():
+def test_variable_of_the_user_is_kept_with_a_warning():
     assert turned_off(check(nvcc=None), Topology(), {SAMPLER: "0"}) == ({}, ())
     off, sentences = turned_off(check(nvcc=None), Topology(), {SAMPLER: "1"})
     assert off == {} and len(sentences) == 1 and f"variables.{SAMPLER}" in sentences[0]
 
 
-def test_an_environment_without_kernel_facts_is_left_alone():
+def test_environment_without_kernel_facts_stays_unchanged():
     assert turned_off(report_data.check("gpu", torch_cuda="13.0"), TP2, {}) == ({}, ())

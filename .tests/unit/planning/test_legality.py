@@ -1,4 +1,4 @@
-"""Legal and illegal topologies: the errors name the numbers and what would be legal."""
+"""Legal and illegal topologies: errors have the numbers and the legal values."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def test_a_legal_topology_has_no_error(architecture, asked):
 @pytest.mark.parametrize(
     ("architecture", "asked", "numbers"),
     [
-        # what is asked, what it does not fit, what is legal
+        # topology, violated condition, legal values
         (DENSE, topology(tp=3, devices=3), [3, 4, 1, 2, 4]),
         (shape(num_attention_heads=12, num_key_value_heads=4), topology(tp=6, devices=6), [6, 4, 1, 2, 4]),
         (shape(intermediate_size=510), topology(tp=4, devices=4), [4, 510, 1, 2]),
@@ -64,19 +64,19 @@ def test_a_legal_topology_has_no_error(architecture, asked):
         (GPT_OSS, topology(devices=16, tp=16), [16, 1, 1, 1, 16, 1, 16, 8]),
     ],
 )
-def test_an_illegal_topology_is_told_with_numbers_and_legal_values(architecture, asked, numbers):
+def test_illegal_topology_is_refused_with_legal_values(architecture, asked, numbers):
     (error,) = legality(architecture, asked, 64 if asked.devices_per_node == 64 else 8)
     assert list(map(int, re.findall(r"\d+", error))) == numbers
 
 
-def test_whole_experts_on_each_rank_ask_for_no_width():
+def test_whole_experts_may_have_any_width():
     narrow = shape("tiny-moe", moe_intermediate_size=90)
     asked = topology(devices=4, dp=4)
     assert re.findall(r"\d+", legality(narrow, asked, 8)[0])[:4] == ["1", "4", "4", "90"]
     assert legality(narrow, asked, 8, spread=True) == ()
 
 
-def test_too_few_devices_are_told_with_the_variable_that_hides_the_others():
+def test_refusal_of_too_few_devices_names_the_hiding_variable():
     (error,) = legality(DENSE, topology(tp=2, devices=2), 1, hiding="HIDING")
     assert "HIDING" in error and "hardware.json" in error
 
@@ -93,13 +93,13 @@ def test_too_few_devices_are_told_with_the_variable_that_hides_the_others():
         (DENSE, 3, "1,1,1", stage_layers(2, 3)),
     ],
 )
-def test_layers_go_to_the_stages_as_the_variable_says_or_as_vllm_splits_them(architecture, pp, given, split):
+def test_layers_of_stages_by_variable_or_by_vllm(architecture, pp, given, split):
     variables = {} if given is None else {PARTITION: given}
     assert stages(architecture, topology(pp=pp, devices=pp), variables) == split
 
 
 @pytest.mark.parametrize("given", ["18", "18,17", "18,18,0", "36,0", "20;16", "a,b", "18.0,18.0", "-1,37", ","])
-def test_a_partition_of_the_layers_that_does_not_fit_is_refused(given):
+def test_wrong_partition_of_the_layers_is_refused(given):
     with pytest.raises(PlanRefused) as refused:
         stages(GPT_OSS, topology(pp=2, devices=2), {PARTITION: given})
     assert refused.value.reason == "bad_option"
@@ -124,7 +124,7 @@ def test_pipeline_stages_on_cpu_need_the_warm_up(pp, options, variables, acceler
     assert len(not_on_cpu(DENSE, topology(pp=pp, devices=pp), options, variables, accelerator)) == faults
 
 
-def test_data_parallel_engines_of_experts_are_refused_on_cpu_alone():
+def test_data_parallel_experts_are_refused_on_cpu_only():
     (fault,) = not_on_cpu(MOE, topology(dp=2), {}, {}, "cpu")
     assert "data_parallel 2" in fault and "topology.replicas" in fault
     for architecture, asked, accelerator in (
@@ -136,7 +136,7 @@ def test_data_parallel_engines_of_experts_are_refused_on_cpu_alone():
 
 
 @pytest.mark.parametrize("tp", range(1, 13))
-def test_the_legal_values_offered_are_exactly_those_without_an_error(tp):
+def test_listed_legal_values_are_exactly_those_without_error(tp):
     architecture = shape(num_attention_heads=12, num_key_value_heads=4, intermediate_size=36)
     errors = legality(architecture, topology(tp=tp, devices=64), 64)
     assert (errors == ()) == (tp in (1, 2, 4, 12))

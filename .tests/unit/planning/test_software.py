@@ -1,4 +1,4 @@
-"""What an environment can serve: a CUDA build needs a GPU, and the vocabulary of gpt-oss comes from where its version looks."""
+"""Environments that cannot serve: a CUDA build without a GPU, gpt-oss without its vocabulary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cuda(vllm: str):
 
 
 @pytest.mark.parametrize("vllm", ["0.31.0", "0.32.0+cpu", "0.33.1rc1", "1.0.0"])
-def test_from_vllm_0_31_on_the_vocabularys_folder_is_refused(vllm):
+def test_vocabulary_folder_is_refused_from_vllm_0_31(vllm):
     require_software("big", cuda(vllm), {}, GPUS)
     with pytest.raises(PlanRefused) as refused:
         require_software("big", cuda(vllm), SET, GPUS)
@@ -36,7 +36,7 @@ def test_from_vllm_0_31_on_the_vocabularys_folder_is_refused(vllm):
 
 
 @pytest.mark.parametrize("vllm", ["0.30.2", "0.19.1", "0.9.0", "dev"])
-def test_up_to_vllm_0_30_gpt_oss_needs_it_and_other_models_do_not(vllm):
+def test_gpt_oss_needs_the_vocabulary_up_to_vllm_0_30(vllm):
     require_software("big", cuda(vllm), SET, GPUS)
     assert vocabulary_missing(vllm, GPT_OSS, {})
     assert not vocabulary_missing(vllm, GPT_OSS, SET) and not vocabulary_missing(vllm, OTHER, {})
@@ -64,5 +64,5 @@ def test_a_cuda_build_without_a_gpu_is_refused(hidden, named):
         ("0.32.0", "GPU-1d2e", False),
     ],
 )
-def test_gpus_named_by_uuid_may_be_too_much_for_an_older_vllm(vllm, named, unread):
+def test_older_vllm_may_not_read_uuids_of_gpus(vllm, named, unread):
     assert uuids_unread(vllm, GPUS.model_copy(update={"cuda_visible_devices": named})) is unread

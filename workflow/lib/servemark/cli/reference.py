@@ -246,7 +246,7 @@ def _type(part: dict[str, Any], defs: dict[str, Any] | None = None) -> str:
         return " or ".join(f"`{value}`" for value in part.get("enum", [part.get("const")]))
     kind = part.get("type", "any value")
     if isinstance(kind, list):
-        return "value or list" if "array" in kind else " or ".join(_WORDS.get(one, one) for one in kind)
+        return "value or list" if "array" in kind else " or ".join(str(_WORDS.get(one, one)) for one in kind)
     if kind == "array":
         item = _type(part.get("items", {}), defs)
         return f"list of {_PLURALS.get(item, item)}"

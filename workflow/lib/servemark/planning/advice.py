@@ -44,7 +44,7 @@ def advise(demand: Demand) -> dict[str, str]:
 
 
 def data_parallel_instead(demand: Demand) -> Found:
-    """Detect tensor parallelism over a node at a load that data parallel engines with whole experts served faster."""
+    """Detect tensor parallelism over a node at a load that data parallel engines with expert parallelism served faster."""
     topology, size = demand.topology, demand.topology.tensor_parallel
     inside = topology.replica_size == size and topology.nodes <= topology.replicas
     least = measured("tp_dp_load") * topology.replicas
