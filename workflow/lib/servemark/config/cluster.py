@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
-from servemark.config.field_types import Flag, Location, Variables, refuse
+from servemark.config.field_types import Flag, Location, Variables, listed, refuse
 from servemark.config.reserved import SBATCH_OPTIONS, refusal
 from servemark.records import Strict
 from servemark.records.base import Count
@@ -52,10 +52,6 @@ def _scratch(text: str) -> str:
         why = "Ray creates sockets in it, and a socket's name has at most 107 bytes; give a shorter folder, or a link to one"
         raise refuse(f"has more than {SCRATCH_LENGTH} characters: {why}")
     return text
-
-
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
 
 
 Word = Annotated[str, Field(pattern=WORD_PATTERN)]
@@ -109,7 +105,7 @@ class Site(Strict):
     max_minutes: Count | None = Field(default=None, description="longest time limit of a job, minutes; default the partition's limit")
     minutes_to_start: Count = Field(default=20, description="minutes planned for starting and stopping the servers")
     minutes_per_point: Count = Field(default=10, description="minutes planned for each missing load point")
-    modules: Annotated[tuple[Module, ...], BeforeValidator(_listed)] = Field(
+    modules: Annotated[tuple[Module, ...], BeforeValidator(listed)] = Field(
         default=(), description="modules that servemark loads on each node"
     )
     variables: Variables = Field(

@@ -202,17 +202,14 @@ def distinct(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
     return values
 
 
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
+    """Return a list of one value in place of the value; lists and None stay."""
     return value if isinstance(value, list | tuple) or value is None else [value]
 
 
-def one_or_more(item: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the validators of a field for one value, a list of distinct values in any order, or null."""
-    return BeforeValidator(_listed), AfterValidator(distinct), _one_or_list(item, {"type": "null"})
-
-
-def _one_or_list(item: dict[str, Any], *others: dict[str, Any]) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}, *others]})
+def _one_or_more(item: dict[str, Any], *others: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the validator and the schema of a list that may be one value."""
+    return BeforeValidator(listed), WithJsonSchema({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}, *others]})
 
 
 def _accepted(value: Any) -> Any:
@@ -228,6 +225,8 @@ def _run_text(value: Any) -> Any:
 
 _SCALARS = ["boolean", "integer", "number", "string", "null"]
 _VALUE_SCHEMA = {"type": [*_SCALARS, "array"], "items": {"type": _SCALARS}}
+_COUNT, _NULL = {"type": "integer", "minimum": 1, "maximum": MOST}, {"type": "null"}
+_RATE = {"type": "number", "minimum": 0.001, "maximum": 100_000}
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=NAME_LENGTH)]
 RunName = Annotated[str, Field(pattern=RUN_PATTERN, max_length=NAME_LENGTH), BeforeValidator(_run_text)]
@@ -236,11 +235,9 @@ Amount = Annotated[int, Field(strict=True, ge=0)]
 Seconds = Annotated[float, Field(strict=True, gt=0, le=MOST, allow_inf_nan=False)]
 # The bounds catch a wrong unit. From the lower one on, six decimals in a point's name are enough.
 Rate = Annotated[float, Field(strict=True, ge=0.001, le=100_000, allow_inf_nan=False)]
-Counts = Annotated[tuple[Count, ...], Field(min_length=1)]
-RequestCounts = Annotated[
-    tuple[Count, ...], Field(min_length=1), BeforeValidator(_listed), _one_or_list({"type": "integer", "minimum": 1, "maximum": MOST})
-]
-Rates = Annotated[tuple[Rate, ...], Field(min_length=1)]
+Counts = Annotated[tuple[Count, ...], Field(min_length=1), *_one_or_more(_COUNT)]
+Concurrency = Annotated[tuple[Count, ...] | None, Field(min_length=1), AfterValidator(distinct), *_one_or_more(_COUNT, _NULL)]
+Rates = Annotated[tuple[Rate, ...] | None, Field(min_length=1), AfterValidator(distinct), *_one_or_more(_RATE, _NULL)]
 OptionValue = Annotated[Any, PlainValidator(_option_value), WithJsonSchema(_VALUE_SCHEMA)]
 ServeOption = Annotated[str, AfterValidator(_option_name(SERVE_OPTIONS))]
 ClientOption = Annotated[str, AfterValidator(_option_name(CLIENT_OPTIONS))]

@@ -57,11 +57,10 @@ class AskedTopology(Shape):
             what, key = ("more than one node", "nodes") if self.nodes > 1 else ("the client's own node", "client")
             raise refuse(f"{what} needs a cluster; run with --profile slurm, or write `cluster: NAME`", at=(key,))
         if 0 < gpus < self.devices_per_node:
-            raise refuse(
-                f"{ranks} ranks on {self.nodes} node(s) need {self.devices_per_node} devices on each, and the "
-                f"cluster's nodes have {gpus} (gpus_per_node); {self._legal_nodes(gpus)}",
-                at=("nodes",),
+            fault = (
+                f"{ranks} ranks on {self.nodes} node(s) need {self.devices_per_node} devices on each, and the cluster's nodes have {gpus}"
             )
+            raise refuse(f"{fault} (gpus_per_node); {self._legal_nodes(gpus)}", at=("nodes",))
         if not self._divides(self.nodes):
             raise self._uneven(gpus)
         return self
@@ -75,21 +74,14 @@ class AskedTopology(Shape):
                 f"{self.nodes} nodes legal: {', '.join(map(str, legal))} and further multiples of {self.nodes}",
                 at=("replicas",),
             )
-        nodes, ranks, legal_nodes = self.nodes_of_a_replica, self.replica_size, self._legal_nodes(gpus_per_node)
+        nodes, ranks = self.nodes_of_a_replica, self.replica_size
         if ranks % nodes:
-            return refuse(
-                f"tensor_parallel x pipeline_parallel x data_parallel = {ranks} ranks of a replica do not divide over its "
-                f"{nodes} nodes; {legal_nodes}",
-                at=("nodes",),
-            )
-        rule = (
-            "vLLM puts the same number of engines on each node, or the same number of whole nodes under each engine"
-            if self.traits.engines_span_nodes
-            else f"with `{self.executor}` each of a replica's {nodes} nodes has whole engines"
-        )
+            fault = f"tensor_parallel x pipeline_parallel x data_parallel = {ranks} ranks of a replica do not divide over its {nodes} nodes"
+            return refuse(f"{fault}; {self._legal_nodes(gpus_per_node)}", at=("nodes",))
         others = [name for name in EXECUTORS if self.model_copy(update={"executor": name})._divides(self.nodes)]
         return refuse(
-            f"{rule}, and {self.data_parallel} engines do not divide over {nodes} nodes; {legal_nodes}"
+            f"{self.data_parallel} engines do not divide over the {nodes} nodes of a replica with `{self.executor}`; "
+            + self._legal_nodes(gpus_per_node)
             + (f"; or write `executor: {others[0]}`, whose engines may span nodes" if others else ""),
             at=("data_parallel",),
         )

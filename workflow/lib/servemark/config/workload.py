@@ -6,10 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from servemark.config.field_types import Amount, ClientOptions, Clients, Counts, Rates, RequestCounts, Warmups, one_or_more, refuse
+from servemark.config.field_types import Amount, ClientOptions, Clients, Concurrency, Counts, Rates, Warmups, refuse
 from servemark.config.reserved import WHOLE_LOAD_OPTIONS
 from servemark.records import AnyPrompts, RandomPrompts, Strict
-from servemark.records.base import MOST, Count
+from servemark.records.base import Count
 
 _PROMPTS: TypeAdapter[AnyPrompts] = TypeAdapter(AnyPrompts)
 
@@ -17,14 +17,14 @@ _PROMPTS: TypeAdapter[AnyPrompts] = TypeAdapter(AnyPrompts)
 class Load(Strict):
     """How many requests, and how fast. Each concurrency or rate gives one load point per repetition."""
 
-    request_rate: Annotated[Rates | None, *one_or_more({"type": "number", "minimum": 0.001, "maximum": 100_000})] = Field(
+    request_rate: Rates = Field(
         default=None, description="requests/s that the client sends (Poisson arrivals), or a list, one load point each"
     )
-    concurrency: Annotated[Counts | None, *one_or_more({"type": "integer", "minimum": 1, "maximum": MOST})] = Field(
+    concurrency: Concurrency = Field(
         default=None,
         description="requests in flight, or a list, one load point each. Required unless `request_rate` is given; with it, the upper limit",
     )
-    requests: RequestCounts = Field(
+    requests: Counts = Field(
         description="number of requests of a load point, or a list with one number for each `concurrency` or `request_rate`"
     )
     repetitions: Count = Field(default=1, description="measurements of each load; each sends other prompts")
