@@ -98,7 +98,7 @@ class Deployment(Strict):
     def _weights(cls, options: dict[str, Any]) -> dict[str, Any]:
         # servemark_*: names of our own loader (random_weights.LOAD_FORMAT).
         if str(options.get("load-format")).startswith(("dummy", "servemark_")):
-            raise refuse("set `load_format: dummy` of the model, which records state", at=("load-format",))
+            raise refuse("set `load_format: dummy` of the model instead, so that records state it", at=("load-format",))
         return options
 
 

@@ -18,7 +18,7 @@ SERVE_OPTIONS = _by_option(
         "it would run your code in the request path that is measured": "middleware",
         "the deployment's `model` names the model": "model",
         "the deployment's `model` gives the served name": "served-model-name",
-        "set it where it is recorded: `trust_remote_code: true` of the model": "trust-remote-code",
+        "set `trust_remote_code: true` of the model, so that records state it": "trust-remote-code",
         "set `topology.tensor_parallel`": "tensor-parallel-size",
         "set `topology.pipeline_parallel`": "pipeline-parallel-size",
         "set `topology.data_parallel`": "data-parallel-*",
