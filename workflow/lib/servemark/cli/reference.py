@@ -160,7 +160,7 @@ def reason_codes() -> str:
     logs = [(f"`{row.reason}`", row.cause, row.remedy) for row in diagnosis.catalogue()]
     return _page(
         "Reasons",
-        "measurement/reasons.py and diagnosis/catalogue.yaml",
+        "measurement/reasons.yaml and diagnosis/catalogue.yaml",
         "Records, tables, reports and messages name these codes.",
         "",
         "Some codes, such as `port_taken`, have a row in two tables: servemark finds the problem itself, or a log of vLLM, Ray or Slurm "

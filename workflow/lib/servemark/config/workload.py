@@ -1,4 +1,4 @@
-"""Workloads of the configuration, a union by ``dataset``: the prompts (``records/workload.py``) and the load."""
+"""Workloads of the configuration, a union by ``dataset``: the prompts (``records/load_point.py``) and the load."""
 
 from __future__ import annotations
 

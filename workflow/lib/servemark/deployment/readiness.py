@@ -22,7 +22,6 @@ from servemark.diagnosis.startup_log import CONNECTING, StartupLog
 from servemark.errors import StageFailed
 from servemark.launch import command_lines
 from servemark.launch import compile_cache as compiled
-from servemark.launch import router_command_line
 from servemark.planning import all_reduce, memory
 from servemark.records import Cluster, Endpoint, Failure, Ready, ReplicaStartup, ServerPlace, Startup
 from servemark.supervisor.process_request import DaemonRequest
