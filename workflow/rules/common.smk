@@ -35,7 +35,7 @@ def load_experiment(config, workflow):
 
 
 def refuse_unreadable_configuration(path):
-    """End with a message where Snakemake would show a traceback, or never end."""
+    """Refuse with a message where Snakemake would print a traceback or hang."""
     refuse_unreadable([Path(path)])
 
 
