@@ -19,6 +19,7 @@ from servemark.processes import identity
 from servemark.processes.children import LifelineWatch
 from servemark.records import Environment
 from servemark.supervisor import ownership, process_request
+from snakemake_executor_plugin_slurm_guarded.errors import TERMS
 from standin import make_prefix
 
 
@@ -27,6 +28,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "deploy" in getattr(item, "fixturenames", ()):
             item.add_marker("live")
+
+
+@pytest.fixture(autouse=True)
+def _own_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore the executor's words for configuration keys: servemark replaces them, and the executor's own tests expect the first ones."""
+    for name, term in TERMS.items():
+        monkeypatch.setitem(TERMS, name, term)
 
 
 @pytest.fixture

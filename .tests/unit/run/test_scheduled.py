@@ -49,8 +49,6 @@ def own_variables(monkeypatch):
     monkeypatch.setattr(os, "environ", dict(os.environ))
     for name in (scheduled.VARIABLE, scheduled.CLUSTER_VARIABLE, journal.VARIABLE):
         os.environ.pop(name, None)
-    for name, term in TERMS.items():
-        monkeypatch.setitem(TERMS, name, term)
     scheduled._ask.cache_clear()
 
 
