@@ -17,7 +17,7 @@ help:
 	@echo "make test-integration   the pipeline on the stand-in server, the report in a browser"
 	@echo "make test-slurm     the tests on a real Slurm of two nodes, made on this machine (root; names missing packages)"
 	@echo "make test-full      before a release, hours: all other tests, with every fault; writes $(FAULT_TABLE)"
-	@echo "make slurm-sandbox  a shell on that Slurm's login node; it names the cluster file to use there"
+	@echo "make slurm-sandbox  a shell on that Slurm's login node; it prints three commands to try"
 	@echo "make setup  only the workflow environment (.venv with snakemake and servemark)"
 	@echo "make lint   formatters, linters, type checker"
 	@echo "make docs   the documents as a site: .cache/site/index.html"
@@ -59,8 +59,10 @@ test-slurm-standin: setup-test
 test-full: setup-test
 	SERVEMARK_REQUIRE_REAL=1 SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_FAULT_TABLE="$$PWD/$(FAULT_TABLE)" $(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) .tests/integration .tests/slurm -m "full or faults or real_slurm_full"
 
-# Everything that the shell starts ends with it.
+# The sandbox has no way out of this machine, so the environment of the tiny model is built before. Everything that the shell starts ends with it.
 slurm-sandbox: setup-test
+	@echo "servemark: the sandbox's nodes reach no package index, so the environment for its runs is built first (once)"
+	@$(VENV)/bin/snakemake --profile profiles/local --config run=sandbox --until build_environment
 	@cd .tests/slurm && ../../$(VENV)/bin/python -m sandbox start $(SANDBOX) $(SANDBOX_OPTIONS) && \
 	  { ../../$(VENV)/bin/python -m sandbox shell $(SANDBOX); ../../$(VENV)/bin/python -m sandbox stop $(SANDBOX); }
 

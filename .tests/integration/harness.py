@@ -32,7 +32,7 @@ from servemark.variables import passed_on
 
 ROOT = Path(__file__).parents[2]
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
-PARTS = ("Snakefile", "workflow", "plugins", "config", "envs", "profiles")
+PARTS = ("Snakefile", "workflow", "plugins", "config", "envs", "profiles", "slurm")
 RUN = "injured"
 # After this time, no process of an ended run may be alive.
 GONE_S = 15.0
@@ -42,7 +42,9 @@ def copy_parts(destination: Path) -> None:
     """Copy the workflow's files. Links would not do: rules and library are found next to the Snakefile."""
     for part in PARTS:
         source = ROOT / part
-        if source.is_dir():
+        if source.is_symlink():  # the profile: `snakemake --profile slurm`
+            (destination / part).symlink_to(source.readlink())
+        elif source.is_dir():
             shutil.copytree(source, destination / part, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy2(source, destination / part)

@@ -15,6 +15,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sandbox import Options, Sandbox, SandboxError, why_unavailable
+from sandbox.__main__ import CHECKOUT
 from sandbox.configuration import gres_conf, slurm_conf
 from sandbox.nodes import shared
 
@@ -137,6 +138,21 @@ def test_cluster_file_is_valid_and_names_a_folder_that_all_nodes_see(cluster: Sa
     sockets = Path(site.variables["VLLM_RPC_BASE_PATH"])
     cluster.run(["touch", str(sockets / "mark")], node="node1", check=True)
     assert all(cluster.sees(sockets / "mark", node) for node in ("login", *cluster.nodes))
+
+
+@needs_slurm
+def test_shell_prints_three_commands_that_work_when_pasted(cluster: Sandbox) -> None:
+    def typed(text: str) -> subprocess.CompletedProcess[str]:
+        shell = [sys.executable, "-m", "sandbox", "shell", str(cluster.folder)]
+        return subprocess.run(shell, cwd=Path(__file__).parent, input=text, capture_output=True, text=True, timeout=120)
+
+    commands = [line.strip() for line in typed("").stdout.splitlines() if line.startswith("    ")]
+    check, *runs = commands
+    assert len(runs) == 2 and all(str(cluster.cluster_file) in command for command in commands)
+    # Real vLLM would take minutes. A dry run plans the same jobs, and asks Slurm whether it would take them.
+    done = typed("\n".join(["set -e", "pwd", check, *(f"{run} -n --quiet host" for run in runs), "echo all of them"]) + "\n")
+    assert (done.returncode, done.stderr.count("Error")) == (0, 0), done.stdout + done.stderr
+    assert str(CHECKOUT) in done.stdout.splitlines() and done.stdout.endswith("all of them\n")
 
 
 @needs_slurm

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
 import signal
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from .options import Options, SandboxError
 from .sandbox import Sandbox
 
+CHECKOUT = Path(__file__).resolve().parents[3]
 _HELP = {
     "accounting": "slurmdbd on a private MariaDB, with accounts, limits and QOS enforced",
     "preemption": "partitions low-requeue, low-cancel and high",
@@ -101,8 +103,23 @@ def _status(sandbox: Sandbox) -> int:
     return 0
 
 
-def _enter(sandbox: Sandbox, argv: Sequence[str], node: str, user: str | None) -> int:
-    here = Path.cwd()
+def examples(cluster: Path) -> tuple[str, str, str]:
+    """Return three commands to try in the checkout: one takes seconds, the others minutes (real vLLM on CPU)."""
+    name, two_nodes = shlex.quote(str(cluster)), "config/examples/two-nodes-ray.yaml"
+    return (
+        f".venv/bin/servemark check --cluster {name} {two_nodes}",
+        f".venv/bin/snakemake --profile slurm --config run=sandbox cluster={name}",
+        f".venv/bin/snakemake --profile slurm --configfile {two_nodes} --config cluster={name}",
+    )
+
+
+def _welcome(sandbox: Sandbox, node: str) -> None:
+    print(f"You are on {node}: {_summary(sandbox)}. `exit` leaves the shell.")
+    print("Name the sandbox's cluster file in every command. Commands to try: check a file, measure on one node, measure on two nodes:\n")
+    print("\n".join(f"    {command}" for command in examples(sandbox.cluster_file)) + "\n", flush=True)
+
+
+def _enter(sandbox: Sandbox, argv: Sequence[str], node: str, user: str | None, here: Path) -> int:
     child = sandbox.popen(argv, node=node, user=user, cwd=here if sandbox.sees(here, node) else "/tmp")
     # The terminal also sends ^C to the command, which handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -124,14 +141,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if command == "status":
             return _status(sandbox)
         if command == "shell":
-            print(f"You are on {chosen['node']}: {_summary(sandbox)}. exit leaves; the cluster goes on.")
-            print(
-                f"Name this cluster's own file in every run: snakemake --profile slurm --config cluster={sandbox.cluster_file} "
-                f"...; servemark check --cluster {sandbox.cluster_file} ...",
-                flush=True,
-            )
-            return _enter(sandbox, ["/bin/bash"], **chosen)
-        return _enter(sandbox, chosen.pop("argv"), **chosen)
+            _welcome(sandbox, chosen["node"])
+            return _enter(sandbox, ["/bin/bash"], **chosen, here=CHECKOUT)
+        return _enter(sandbox, chosen.pop("argv"), **chosen, here=Path.cwd())
     except SandboxError as error:
         print(f"sandbox: {error}", file=sys.stderr)
         return 2
