@@ -1,0 +1,127 @@
+"""The shell commands of README.md, the tutorials and the how-to pages, and what runs each of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from builders.paths import ROOT
+
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs/tutorials").glob("*.md"), *(ROOT / "docs/how-to").glob("*.md")])
+HARDWARE = re.compile(r"\*Needs [^*]+\.\*$")
+"""A line of this form directly above a block: its commands need hardware that CI does not have."""
+_SHELLS = ("sh", "bash", "shell", "console")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of a page; ``hardware``: its block has the mark."""
+
+    text: str
+    place: str
+    hardware: bool
+
+
+@dataclass(frozen=True)
+class RunBy:
+    """What runs a command: a test (``FILE::NAME``) or a script, with the file that contains ``words`` of the command."""
+
+    runner: str
+    words: str
+    file: str = ""
+
+
+# The words of the command as the test writes them, in the test's file unless another one is named.
+_HARNESS, _SCHEDULED = ".tests/integration/harness.py", ".tests/slurm/workflow/scheduled_checkout.py"
+_SHELL = ".tests/slurm/test_sandbox.py::test_shell_prints_three_commands_that_work_when_pasted"
+_SERVED = ".tests/integration/test_serve.py::test_an_endpoint_is_used_shown_and_stopped_and_serves_again_when_asked_again"
+RUN_BY = {
+    "make setup": RunBy(".tests/setup/test_offline_setup.py::test_make_setup_needs_the_files_of_the_lock_and_no_index", '"make", "setup"'),
+    "make test": RunBy(".ci/run", "make --jobs=2 --output-sync=target test "),
+    "make demo": RunBy(
+        ".tests/integration/test_real_vllm.py::test_the_embedded_default_survives_a_crash_and_an_interruption_and_ends_with_report_and_archive",
+        'ROOT / "config" / "config.yaml"',
+    ),
+    ".venv/bin/snakemake --profile profiles/local --configfile my.yaml": RunBy(
+        ".tests/integration/test_happy_path.py::test_first_run_measures_all_second_does_nothing_and_no_secret_is_left",
+        '"--profile", "profiles/local"',
+        _HARNESS,
+    ),
+    ".venv/bin/snakemake --profile slurm": RunBy(
+        _SHELL, ".venv/bin/snakemake --profile slurm --config ", ".tests/slurm/sandbox/__main__.py"
+    ),
+    ".venv/bin/snakemake --profile slurm --configfile my.yaml": RunBy(
+        ".tests/slurm/workflow/test_scheduled_runs.py::test_two_deployments_are_measured_at_once_on_two_nodes",
+        '"--profile", "slurm", "--configfile", "my.yaml"',
+        _SCHEDULED,
+    ),
+    ".venv/bin/snakemake --profile slurm --configfile config/examples/two-nodes-ray.yaml": RunBy(
+        _SHELL, "config/examples/two-nodes-ray.yaml", ".tests/slurm/sandbox/__main__.py"
+    ),
+    ".venv/bin/snakemake --profile slurm --configfile my.yaml -- serve": RunBy(
+        ".tests/slurm/workflow/test_scheduled_serve.py::test_each_endpoint_has_a_job_is_seen_from_the_login_node_and_stopped_there",
+        '"serve"',
+    ),
+    ".venv/bin/snakemake --profile profiles/local --configfile my.yaml -- results/RUN/serving/NAME/held.json": RunBy(
+        ".tests/integration/test_serve.py::test_on_one_machine_several_endpoints_are_refused_with_the_target_of_each", "/held.json"
+    ),
+    ".venv/bin/servemark stop NAME": RunBy(_SERVED, '"stop", "a"'),
+    "python3 -m pip download --require-hashes --no-deps --only-binary :all: -r envs/workflow.lock -d wheels": RunBy(
+        ".tests/setup/test_offline_setup.py::test_make_setup_needs_the_files_of_the_lock_and_no_index", '"download"'
+    ),
+}
+
+RUN_HERE = (
+    ".venv/bin/servemark check my.yaml",
+    ".venv/bin/servemark check --cluster slurm my.yaml",
+    ".venv/bin/servemark check --cluster slurm config/config.yaml",
+    ".venv/bin/servemark check config/examples/two-nodes-ray.yaml",
+    "cp config/clusters/example-infiniband.yaml config/clusters/mysite.yaml",
+    "cp config/clusters/example-gh200-slingshot.yaml config/clusters/mysite.yaml",
+    ".venv/bin/servemark check --cluster mysite my.yaml",
+    ".venv/bin/snakemake --profile profiles/local --configfile my.yaml -n --quiet rules host",
+    ".venv/bin/servemark show results/demo",
+    "rm results/demo/report.html",
+    ".venv/bin/snakemake --profile profiles/local -n --quiet rules host",
+    ".venv/bin/servemark status",
+    ".venv/bin/servemark status --json",
+    ".venv/bin/servemark ticket demo",
+    ".venv/bin/servemark verify .tests/fixtures/archives/h200x4-tp4.tar.zst",
+    ".venv/bin/servemark show .tests/fixtures/archives/h200x4-tp4.tar.zst",
+    "tar --zstd -xf RUN.tar.zst",
+    "cd RUN && sha256sum -c manifest-sha256.txt",
+    "cp config/config.yaml my.yaml",
+    "git clone REPOSITORY servemark",
+    "cd servemark",
+    'export HF_TOKEN="$(cat ~/my-token-file)"',
+)
+"""What .tests/integration/test_document_commands.py runs as it stands, in this order, in a checkout with a finished run on the stand-in."""
+
+
+def commands(page: Path, text: str | None = None) -> list[Command]:
+    """Return every command of a page: lines of indented blocks and of fences for a shell. A list of result files is none."""
+    found: list[Command] = []
+    fence, above, block, blank = None, "", False, True
+    needed = 4
+    for number, line in enumerate((page.read_text() if text is None else text).splitlines(), 1):
+        stripped = line.strip()
+        if (mark := re.match(r"```(\w*)", stripped)) and fence is None:
+            fence = mark[1]
+            continue
+        if stripped.startswith("```"):
+            fence, above = None, ""
+            continue
+        # Four spaces are a block; in a list eight are, and four belong to its text.
+        if stripped and not line.startswith(" "):
+            needed = 8 if re.match(r"(\d+\.|[-*]) ", line) else 4
+        indented = fence is None and line.startswith(" " * needed) and (block or blank)
+        block = bool(indented and stripped)
+        if stripped and (block or fence in _SHELLS):
+            words = re.sub(r"\s{2,}#.*|\s+# .*", "", stripped).removeprefix("$ ")
+            if not words.startswith(("results/", "#")):
+                found.append(Command(words, f"{page.name}:{number}", bool(HARDWARE.search(above))))
+        elif stripped and fence is None:
+            above = stripped
+        blank = not stripped
+    return found
