@@ -18,21 +18,35 @@ from servemark.verification.unpack import NoSuchFile
 
 
 def body(text: str) -> str:
-    return text.partition("\n\n")[2]
+    """Return what stands between the header and the links of a folder's results."""
+    return text.split("\n\n")[1].rstrip("\n") + "\n"
 
 
 def test_a_folder_and_its_archive_show_the_same_table(run):
     from_folder, from_archive = show(run.folder), show(run.path)
     assert body(from_folder) == body(from_archive) == table.text_table(table.tidy(run.measurements()))
-    assert len(body(from_folder).splitlines()) == 1 + 12 + 1, "head, one row a load point, what ? means"
-    for text in (from_folder, from_archive):
+    assert len(body(from_archive).splitlines()) == 2 + 12 + 1, "head, one row a load point, what ? means"
+    for text in (body(from_folder), from_archive):
         assert max(len(line) for line in text.splitlines()) <= WIDTH
+
+
+def test_last_lines_are_links_of_the_files_that_exist(run):
+    folder = run.folder.with_name("a b\N{LATIN SMALL LETTER U WITH DIAERESIS}")
+    run.folder.rename(folder)
+    (folder / "archive").mkdir(exist_ok=True)
+    (folder / "archive" / f"{folder.name}.tar.zst").touch()
+    (folder / "report.html").touch()
+    (folder / "measurements.csv").unlink(missing_ok=True)
+    report, archive = (line.split() for line in show(folder).splitlines()[-2:])
+    place = f"file://{folder.parent}/a%20b%C3%BC"
+    assert report == ["report", f"{place}/report.html"]
+    assert archive == ["archive", f"{place}/archive/a%20b%C3%BC.tar.zst"]
 
 
 def test_each_verdict_has_its_mark(run):
     rows = {tuple(line.split()[:4]): line for line in show(run.path).splitlines()}
     assert "INVALID: server_exited" in rows[(FAILED, "chat", "c=1", "1")]
-    assert rows[("plain", "chat", "c=2", "1")].count("?") == 5
+    assert rows[("plain", "chat", "c=2", "1")].count("?") == 7
     assert "?" not in rows[("plain", "chat", "c=1", "1")]
 
 
@@ -65,7 +79,7 @@ def test_software_that_was_not_recorded_is_not_invented(run):
 def test_points_that_are_not_measured_yet_are_counted(run):
     for number in (1, 2):
         (run.folder / run.record("plain", f"chat-c1-r{number}")).unlink()
-    last = show(run.folder).splitlines()[-1]
+    last = body(show(run.folder)).splitlines()[-1]
     assert last.startswith("2 ") and last.endswith(": plain/chat-c1-r1, plain/chat-c1-r2")
 
 
@@ -78,7 +92,7 @@ def test_a_run_that_has_only_begun_shows_what_there_is(run):
         (run.folder / name).unlink()
     text = show(run.folder)
     assert "hardware    not recorded" in text
-    last = text.splitlines()[-1]
+    last = body(text).splitlines()[-1]
     assert last.startswith("4 ") and ": plain/chat-c1-r1, plain/chat-c1-r2, plain/chat-c2-r1 and 1 " in last
 
 
@@ -93,7 +107,7 @@ def test_nothing_that_a_record_says_steers_the_terminal(run):
     run.edit_json("hardware.json", lambda hardware: hardware.update(cpu_model="\x1b]0;owned\x07"))
     text = show(run.folder)
     assert "\x1b" not in text and "\x07" not in text and "\u202e" not in text and "demo?[2J?" in text
-    assert max(len(line) for line in text.splitlines()) <= WIDTH
+    assert max(len(line) for line in text.splitlines() if "file://" not in line) <= WIDTH
 
 
 def test_what_cannot_be_shown_is_told_with_the_exit_code(run, tmp_path, capsys):
@@ -106,4 +120,4 @@ def test_what_cannot_be_shown_is_told_with_the_exit_code(run, tmp_path, capsys):
     assert caught.value.exit_code == 1
     capsys.readouterr()
     assert cli.main(["show", str(run.path)]) == 0
-    assert "out tok/s" in capsys.readouterr().out
+    assert "tok/s" in capsys.readouterr().out

@@ -40,8 +40,10 @@ def test_columns_of_earlier_archive_still_exist():
 
 def test_terminal_shows_values_of_csv(items):
     data, rows = items
-    head, *lines = table.text_table(table.tidy(data.measurements)).splitlines()
-    assert head.split("rep")[1].split() == " ".join(column.terminal for column in columns.TERMINAL).split()
+    upper, lower, *lines = table.text_table(table.tidy(data.measurements)).splitlines()
+    heads = zip(upper.removeprefix("latencies in ms").split(), lower.split("rep")[1].split(), strict=True)
+    assert [" ".join(head) for head in heads] == [column.terminal for column in columns.TERMINAL]
+    assert {"TTFT mean", "TTFT p50", "TTFT p95", "TTFT p99"} <= {column.terminal for column in columns.TERMINAL}
     for row, line in zip(rows, lines, strict=False):
         shown = line.replace("?", "").split()[-len(columns.TERMINAL) :]
         assert shown == [table.terminal_number(row[column.name]) for column in columns.TERMINAL]

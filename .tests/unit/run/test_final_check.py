@@ -69,11 +69,15 @@ def run(tmp_path, told):
     return Run()
 
 
-def test_good_records_pass_and_the_summary_names_all_results(run, told):
+def test_good_records_pass_and_the_summary_links_all_results(run, told):
+    names = ("report.html", "archive/demo.tar.zst", "measurements.csv")
+    (run.folder / "archive").mkdir(parents=True)
+    for name in names:
+        (run.folder / name).touch()
     result = run.check(report_data.measurement(), report_data.sweep()[-1])
     assert (result.record.run, result.record.valid, result.record.suspect, result.holes) == ("demo", 1, 1, ())
-    for name in ("report.html", "measurements.csv", "archive/demo.tar.zst"):
-        assert str(run.folder / name) in result.text
+    last = [line.split()[-1] for line in result.text.splitlines()[-3:]]
+    assert last == [f"file://{run.folder}/{name}" for name in names]
     assert told.words == ["1 VALID, 1 SUSPECT, 0 accepted holes"]
     assert not run.rejected.exists()
 

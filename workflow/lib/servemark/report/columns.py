@@ -24,6 +24,7 @@ _LATENCIES = {
     "itl": "time between two chunks of a response stream",
     "e2el": "time from the start of a request to its last token",
 }
+_TERMINAL = ("TTFT mean", "TTFT p50", "TTFT p95", "TTFT p99", "TPOT p50", "E2EL p50")
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Column:
         label, unit: full heading in the report. Results with a label have median and range over the repetitions of a load point.
         group, heading: group and heading in the report's table of medians.
         verdicts: whether the report's table of verdicts has the column.
-        terminal: heading in the terminal's table; empty if that table lacks the column.
+        terminal: heading in the terminal's table, its last word on a second line; empty if that table lacks the column.
     """
 
     name: str
@@ -118,7 +119,7 @@ def _latency(metric: str, statistic: str) -> Column:
     return Column(
         f"{metric}_{statistic}_ms", f"{_LATENCIES[metric]}: {STATISTICS[statistic]}", _NUMBER, read, figure=True, label=label, unit="ms",
         group=LATENCIES[metric] if statistic in ("p50", "p95", "p99") else None, heading=statistic,
-        verdicts=label == "TTFT p99", terminal=label if label in ("TTFT p50", "TTFT p99", "TPOT p50", "E2EL p50") else "",
+        verdicts=label == "TTFT p99", terminal=label if label in _TERMINAL else "",
     )  # fmt: skip
 
 

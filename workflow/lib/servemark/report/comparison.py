@@ -12,11 +12,12 @@ from servemark.planning.options import own_tokens
 from servemark.planning.roofline import DEVICES, Bound, Device, bound
 from servemark.records import Plan
 from servemark.report import formatting, views
-from servemark.report.columns import TERMINAL
+from servemark.report.columns import MEDIANS
 from servemark.report.gather import RunRecords
 from servemark.weights.architecture import Architecture
 
 OUTPUT, TOTAL = "output_tokens_per_s", "total_tokens_per_s"
+_LATENCIES = ("TTFT p50", "TTFT p99", "TPOT p50", "E2EL p50")
 Point = Mapping[str, Any]
 """The medians of a load point: a row of ``views.medians``."""
 Spread = tuple[float, float, float]
@@ -144,8 +145,8 @@ def pairs(points: Sequence[Point], data: RunRecords) -> list[Pair]:
 
 
 def _lines(router: Point, replica: Point, replicas: int) -> list[Line]:
-    """Return the latencies of the terminal's table, then the output of the router and of ``replicas`` times one replica."""
-    compared = [(column.label, column.unit, column.name, 1) for column in TERMINAL if column.name != OUTPUT]
+    """Return the latencies ``_LATENCIES``, then the output of the router and of ``replicas`` times one replica."""
+    compared = [(column.label, column.unit, column.name, 1) for column in MEDIANS if column.label in _LATENCIES]
     compared.append((f"Output tokens/s (one replica \N{MULTIPLICATION SIGN} {replicas})", "", OUTPUT, replicas))
     lines = []
     for label, unit, name, times in compared:

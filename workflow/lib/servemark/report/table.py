@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pandas as pd
@@ -89,7 +90,8 @@ def write_parquet(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-_WIDTHS = {"deployment": 17, "workload": 13, "load": 12, "rep": 3}
+_WIDTH, _NARROWEST = 100, 8
+_NAMES = ("deployment", "workload", "load", "rep")
 
 
 def text_table(frame: pd.DataFrame) -> str:
@@ -97,27 +99,47 @@ def text_table(frame: pd.DataFrame) -> str:
 
     Every result of a SUSPECT row ends in ``?``. An INVALID row shows its reason codes instead of results.
     """
-    names = "  ".join(f"{name:<{width}}" for name, width in _WIDTHS.items())
-    lines = [names + "  " + "".join(f"{column.terminal} " for column in TERMINAL)]
-    lines += [_text_row(row) for row in rows(frame)]
+    found = rows(frame)
+    names = [[formatting.printable(name) for name in _names(row)] for row in found]
+    figures = [[terminal_number(row[column.name]) for column in TERMINAL] for row in found]
+    upper, lower = zip(*(column.terminal.rsplit(" ", 1) for column in TERMINAL), strict=True)
+    right = [max(map(len, column)) for column in zip(upper, lower, *figures, strict=True)]
+    left = [max(map(len, column)) for column in zip(_NAMES, *names, strict=True)]
+    # The longest names give way.
+    while sum(left) + 2 * (len(left) - 1) + sum(right) + 2 * len(right) > _WIDTH and max(left) > _NARROWEST:
+        left[left.index(max(left))] -= 1
+
+    def head(names: Iterable[str]) -> str:
+        return "  ".join(f"{_fit(name, width):<{width}}" for name, width in zip(names, left, strict=True))
+
+    def body(cells: Iterable[str], mark: str = " ") -> str:
+        return "".join(f" {cell:>{width}}{mark}" for cell, width in zip(cells, right, strict=True))
+
+    lines = [f"{'latencies in ms':<{len(head(_NAMES))}}{body(upper)}", head(_NAMES) + body(lower)]
+    for row, name, cells in zip(found, names, figures, strict=True):
+        if row["verdict"] == "INVALID":
+            codes = " ".join(filter(None, (row["failure"], row["reasons"]))).split()
+            why = " ".join(dict.fromkeys(codes)) or "no reason recorded"
+            lines.append(f"{head(name)}  {_fit(f'INVALID: {why}', len(body(lower)) - 2)}")
+        else:
+            lines.append(head(name) + body(cells, "?" if row["verdict"] == "SUSPECT" else " "))
     if (frame["verdict"] == "SUSPECT").any():
         lines.append("? = SUSPECT: accepted, but a check raised an objection. The report shows the reason.")
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _text_row(row: dict[str, Any]) -> str:
+def links(run_folder: Path) -> list[str]:
+    """Return what to open next, one a line: ``file://`` links (absolute, percent-encoded) of report, archive and CSV, if they exist."""
+    files = {"report": "report.html", "archive": f"archive/{run_folder.resolve().name}.tar.zst", "measurements": "measurements.csv"}
+    found = {what: (run_folder / name).absolute() for what, name in files.items()}
+    return [f"{what:<12}  {path.as_uri()}" for what, path in found.items() if path.exists()]
+
+
+def _names(row: dict[str, Any]) -> tuple[str, str, str, str]:
     concurrency, rate = row["concurrency"], row["request_rate_per_s"]
     load = [f"c={concurrency}"] if concurrency is not None else []
     load += [f"{rate:g}/s"] if rate is not None else []
-    cells = row["deployment"], row["workload"], " ".join(load) or "all", str(row["repetition"])
-    head = "  ".join(f"{_fit(cell, width):<{width}}" for cell, width in zip(cells, _WIDTHS.values(), strict=True))
-    if row["verdict"] == "INVALID":
-        codes = " ".join(filter(None, (row["failure"], row["reasons"]))).split()
-        why = " ".join(dict.fromkeys(codes)) or "no reason recorded"
-        return f"{head}  {_fit(f'INVALID: {why}', sum(len(column.terminal) + 1 for column in TERMINAL))}"
-    mark = "?" if row["verdict"] == "SUSPECT" else " "
-    figures = (f"{terminal_number(row[column.name]):>{len(column.terminal)}}{mark}" for column in TERMINAL)
-    return f"{head}  {''.join(figures)}"
+    return row["deployment"], row["workload"], " ".join(load) or "all", str(row["repetition"])
 
 
 def terminal_number(value: float | None) -> str:

@@ -53,13 +53,7 @@ def check(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_inva
         reject(decision.path, decision.record, rejected)
         ledger.forget(decision.record.key, decision.record.raw_sha256)
     details = _details(moved, holes, rejected)
-    lines = [
-        *(table.text_table(table.tidy(list(found.values()))), ""),
-        *([details, ""] if details else []),
-        f"report        {run_folder / 'report.html'}",
-        f"measurements  {run_folder / 'measurements.csv'} and .parquet",
-        f"archive       {run_folder / 'archive' / f'{run_folder.name}.tar.zst'}",
-    ]
+    lines = [table.text_table(table.tidy(list(found.values()))), "", *([details, ""] if details else []), *table.links(run_folder)]
     write_atomically(run_folder / "summary.txt", "\n".join(lines) + "\n")
     if moved:
         raise ServemarkError(

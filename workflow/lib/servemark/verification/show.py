@@ -18,7 +18,7 @@ _LABEL = 12
 
 
 def show(path: Path) -> str:
-    """Return header and table as text of at most ``WIDTH`` columns. The results are those of the records, not recomputed.
+    """Return header and table as text of at most ``WIDTH`` columns, with links for a folder. The results are those of the records, not recomputed.
 
     Raises:
         NoSuchFile: ``path`` is neither a regular file nor the folder of a run.
@@ -28,7 +28,8 @@ def show(path: Path) -> str:
     if os.path.isdir(path):
         if not (path / "config.json").is_file():
             raise NoSuchFile(f"{path} is not the folder of a run: it contains no config.json.", do="Pass results/RUN or its archive.")
-        return _text(gather.read(path), f"folder {path}")
+        opened = table.links(path)
+        return _text(gather.read(path), f"folder {path}") + "".join(f"{line}\n" for line in ["", *opened] if opened)
     with unpacked(path) as archive:
         identity = archive.digests.get(MANIFEST, "unknown (no manifest)")
         return _text(gather.read(archive.folder), f"archive {path.name}, identity {identity}")
