@@ -7,10 +7,11 @@ import pytest
 from builders import report_data
 from builders.deployed import HARDWARE, stage_context
 from builders.paths import FIXTURES
+from servemark import diagnosis
 from servemark.config.model import Timeouts
 from servemark.deployment import readiness
 from servemark.deployment.readiness import Waiting, poll
-from servemark.diagnosis.startup_log import CONNECTING, StartupLog
+from servemark.diagnosis.startup_log import BUILDING, CONNECTING, STAGES, StartupLog
 from servemark.errors import StageFailed
 from servemark.launch import compile_cache as compiled
 from servemark.records import Cluster, DaemonState, Endpoint, Failure, ReplicaStartup, Startup, Topology
@@ -146,10 +147,13 @@ OVER_NODES = Topology(nodes=2, tensor_parallel=2, executor="ray")
         (Topology(tensor_parallel=2, executor="mp"), CONNECTING, [RANK], "ranks_not_connected_on_node", "timeouts.stall"),
         (Topology(nodes=2, replicas=2, tensor_parallel=2, executor="mp"), CONNECTING, [RANK], "ranks_not_connected_on_node", "shm"),
         (OVER_NODES, CONNECTING, [RANK, NCCL], "nccl_init_hang", "NCCL_DEBUG"),
-        (OVER_NODES, "loading weights", [RANK], "startup_stalled", "timeouts.stall"),
+        (OVER_NODES, "loading weights", [RANK], "startup_stalled", "local_models"),
+        (OVER_NODES, "loading weights", [RANK, NO_BLOCK], "worker_not_answering", "local_models"),
+        (OVER_NODES, "starting the HTTP server", [RANK], "startup_stalled", "interface"),
+        (OVER_NODES, BUILDING, [RANK], "startup_stalled", "cpus_per_node"),
     ],
 )  # fmt: skip
-def test_a_stall_while_ranks_connect_names_the_likely_causes(tmp_path, told, monkeypatch, topology, stage, lines, reason, raised):
+def test_a_stall_names_the_likely_cause_of_its_stage(tmp_path, told, monkeypatch, topology, stage, lines, reason, raised):
     log = tmp_path / "server.log"
     log.write_text("\n".join(lines) + "\n")
     state = DaemonState(name="server", argv=("vllm",), log=str(log))
@@ -159,9 +163,17 @@ def test_a_stall_while_ranks_connect_names_the_likely_causes(tmp_path, told, mon
     failure = waiting._explain(tmp_path, error, "server", stage)
     assert failure.reason == reason and raised in failure.remedy
     assert "silent for 300 s" in failure.detail and stage in failure.detail
+    if reason != "nccl_init_hang":
+        assert "cause" in failure.detail and failure.remedy.rpartition(". ")[2] == "If the start was only slow, raise timeouts.stall."
     assert failure.quote[-1] == lines[-1]
     if reason == "ranks_not_connected":
         assert all(word in failure.detail + failure.remedy for word in ("VLLM_RPC_BASE_PATH", "GLOO_SOCKET_IFNAME", "irewall"))
+
+
+def test_each_stage_of_a_start_has_a_likely_cause_and_a_remedy():
+    assert set(diagnosis.stalls()) == {*STAGES, BUILDING, "starting"} - {CONNECTING}
+    assert all(entry.cause.endswith(".") and entry.remedy.endswith(".") for entry in diagnosis.stalls().values())
+    assert not any("timeouts" in entry.remedy for entry in diagnosis.stalls().values())
 
 
 def test_a_recorded_stall_is_one_while_ranks_connect():

@@ -227,11 +227,17 @@ class Waiting:
             return attempts.from_error(STAGE, error)
         what = f"{error.what} It was {stage}."
         failure = attempts.explain_end(STAGE, attempt, attempts.find_daemon(attempt, name), what, error.reason, stalled=True)
-        if stage == CONNECTING and failure.reason in (error.reason, *_HEARTBEATS):
-            spans = self.here.plan.topology.nodes_of_a_replica > 1
-            cause = diagnosis.row("ranks_not_connected" if spans else "ranks_not_connected_on_node")
-            return failure.model_copy(update={"reason": cause.reason, "detail": f"{what} {cause.cause}", "remedy": cause.remedy})
-        if failure.reason != error.reason:
+        if failure.reason not in (error.reason, *_HEARTBEATS):
             return failure
         key = "timeouts.start" if error.reason == "startup_timeout" else "timeouts.stall"
-        return failure.model_copy(update={"remedy": f"Read the log; raise {key} if it was only slow."})
+        if stage == CONNECTING:
+            spans = self.here.plan.topology.nodes_of_a_replica > 1
+            row = diagnosis.row("ranks_not_connected" if spans else "ranks_not_connected_on_node")
+            reason, cause, remedy = row.reason, row.cause, row.remedy
+        else:
+            stall = diagnosis.stalls()[stage]
+            reason, cause, remedy = failure.reason, f"Likely cause: {stall.cause}", stall.remedy
+        remedy = f"{remedy} If the start was only slow, raise {key}."
+        # A heartbeat's own cause would only repeat that something waits.
+        known = failure.detail if failure.reason == error.reason else what
+        return failure.model_copy(update={"reason": reason, "detail": f"{known} {cause}", "remedy": remedy})

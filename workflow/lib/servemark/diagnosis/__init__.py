@@ -1,4 +1,4 @@
-"""Find the cause of a failure in a log, and what to do about it: ``catalogue.yaml`` holds the causes, this module selects the row."""
+"""Find the cause of a failure in a log, and what to do about it: ``catalogue.yaml`` and ``stalls.yaml`` hold the causes."""
 
 from __future__ import annotations
 
@@ -45,6 +45,20 @@ class Diagnosis(Strict):
     cause: str
     remedy: str
     quote: tuple[str, ...]
+
+
+class Stall(Strict):
+    """Why a start makes no progress at a stage, if its log shows no cause: the end of "Likely cause: ...", and what to do."""
+
+    cause: str
+    remedy: str
+
+
+@cache
+def stalls() -> dict[str, Stall]:
+    """Return the entries of ``stalls.yaml`` by stage."""
+    data = yaml.safe_load(Path(__file__).with_name("stalls.yaml").read_text(encoding="utf-8"))
+    return {stage: Stall(**entry) for stage, entry in data.items()}
 
 
 @cache

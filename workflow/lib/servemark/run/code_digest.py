@@ -35,7 +35,7 @@ DATA_FILES = {
     f"{PACKAGE}.report.page": "../../../templates/**/*",
     f"{PACKAGE}.archive.crate": "kinds.yaml",
     f"{PACKAGE}.archive.seal": "README.txt",
-    f"{PACKAGE}.diagnosis": "catalogue.yaml",
+    f"{PACKAGE}.diagnosis": "*.yaml",
     f"{PACKAGE}.measurement.reasons": "reasons.yaml",
     f"{PACKAGE}.deployment.how_to_use": "how-to-use.txt",
     f"{PACKAGE}.planning.advice_data": "advice.yaml",
