@@ -24,6 +24,7 @@ help:
 	@echo "make clean  remove .venv, results/demo, results/cache and .snakemake (without asking)"
 
 demo: setup
+	@$(VENV)/bin/python -m servemark.run.demo
 	$(VENV)/bin/snakemake --profile profiles/local
 
 test: test-standin test-real

@@ -271,7 +271,7 @@ def test_build_is_ended_at_its_timeout(build, tmp_path, monkeypatch):
 
 def test_full_disk_is_refused_before_the_build(build, lock, tmp_path):
     with pytest.raises(EnvironmentRefused) as refused:
-        build(dataclasses.replace(lock, gib=1e6))
+        build(dataclasses.replace(lock, installed_gib=1e6))
     assert refused.value.reason == "no_room" and "`cache`" in refused.value.do and "1000000 GiB" in refused.value.what
     assert str(storage.mount_point(tmp_path)) in refused.value.what
     assert not list((tmp_path / "cache" / "environments").glob("demo-*/*"))

@@ -165,3 +165,15 @@ def test_packages_of_a_lock_file_are_those_of_this_machine(tmp_path):
         "other==3.0+cpu ; platform_machine != 'nowhere' and sys_platform == 'linux' \\\n    --hash=sha256:03\n"
     )
     assert lockfiles.Lock("some", requirements, ()).packages() == ["always==1.0", "other==3.0+cpu"]
+
+
+def test_the_documents_state_the_sizes_of_the_table():
+    page = (ROOT / "docs" / "reference" / "environments.md").read_text()
+    for lock in lockfiles.table(ENVS).values():
+        assert re.search(rf"^\| `{lock.name}` \| \d+ \| {lock.wheels_gib} GiB \| {lock.installed_gib} GiB \|", page, re.MULTILINE), (
+            lock.name
+        )
+        assert lock.wheels_gib + lock.installed_gib <= lock.gib < lock.wheels_gib + lock.installed_gib + 1
+    cpu = lockfiles.table(ENVS)["cpu"]
+    for page in ("README.md", "docs/tutorials/laptop.md", "CONTRIBUTING.md"):
+        assert set(re.findall(r"([\d.]+) GiB", (ROOT / page).read_text())) <= {str(cpu.wheels_gib), str(cpu.installed_gib)}

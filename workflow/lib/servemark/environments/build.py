@@ -59,7 +59,7 @@ def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, pr
             shutil.rmtree(prefix)
         if shutil.disk_usage(prefix.parent).free < lock.gib * 2**30:
             raise EnvironmentRefused(
-                f"Building the environment {lock.name} takes about {lock.gib:.0f} GiB in {prefix.parent}; "
+                f"Building the environment {lock.name} takes about {lock.gib} GiB in {prefix.parent}; "
                 f"{storage.free_words(prefix.parent)}.",
                 do="Free space there, or set `cache` (in the experiment or the cluster file) to a larger disk.",
                 reason="no_room",
@@ -115,7 +115,7 @@ def _install(lock: Lock, prefix: Path, *, log: Path, timeout_s: float, progress:
     hashed = ["--require-hashes", "--only-binary", ":all:", "-r", str(lock.requirements)]
     steps = {
         "making the environment": [sys.executable, "-m", "venv", "--without-pip", str(prefix)],
-        f"installing {len(lock.packages())} locked packages": [*pip, *hashed],
+        f"installing {len(lock.packages())} locked packages ({lock.wheels_gib} GiB to download)": [*pip, *hashed],
     }
     # pip keeps all downloaded wheels in its temporary folder until the end. Many a /tmp is too small for these GiB.
     scratch = prefix / "tmp"
@@ -136,7 +136,7 @@ def _install(lock: Lock, prefix: Path, *, log: Path, timeout_s: float, progress:
 
 def _pip_refusal(words: str, log: Path, stopped: str | None, lock: Lock, prefix: Path) -> ServemarkError:
     lines = log.read_text(errors="replace").splitlines()
-    if refused := storage.refusal(storage.stated("\n".join(lines)), prefix, needed=int(lock.gib * 2**30)):
+    if refused := storage.refusal(storage.stated("\n".join(lines)), prefix, needed=lock.gib * 2**30):
         return refused
     quoted = [line.strip() for line in lines if re.match(r"\s*ERROR:|error:", line)][:3] or lines[-3:]
     do = "Read the log, fix the cause and rerun: pip keeps what it downloaded."

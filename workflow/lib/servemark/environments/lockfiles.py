@@ -1,6 +1,7 @@
 """The lock files in ``envs/``: the machines that each supports, and the one that fits the probed machine."""
 
 import hashlib
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ class Lock:
         glibc: the oldest C library that its wheels support.
         cuda: the major version of CUDA of its torch; None for a CPU build.
         driver: major version of the oldest NVIDIA driver (NVIDIA, CUDA Compatibility, "Minor Version Compatibility").
-        gib: disk space of a build with its wheels, in GiB.
+        wheels_gib, installed_gib: size of its wheels and of the environment, GiB, with CPython 3.11 on x86_64.
         shim: a local package to install with it.
     """
 
@@ -35,8 +36,14 @@ class Lock:
     glibc: Version = (2, 31)
     cuda: int | None = None
     driver: int | None = None
-    gib: float = 0.0
+    wheels_gib: float = 0.0
+    installed_gib: float = 0.0
     shim: Path | None = None
+
+    @property
+    def gib(self) -> int:
+        """Return the disk space of a build with its wheels, in GiB."""
+        return math.ceil(self.wheels_gib + self.installed_gib)
 
     def sources(self) -> list[Path]:
         """Return the lock file and the files of the shim."""
