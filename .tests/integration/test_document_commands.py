@@ -26,8 +26,11 @@ def test_every_cheap_command_of_the_pages_exits_with_0(measured: Checkout, tmp_p
     home = tmp_path / "home"
     home.mkdir()
     environment = reader(measured, home)
-    # The pages' run is the demo's. Its folder has the content of this one.
-    shutil.copytree(measured.results, measured.results.with_name("demo"))
+    # The pages' runs and cluster file. The content is that of this run.
+    for name in ("demo", "tiny-dense"):
+        shutil.copytree(measured.results, measured.results.with_name(name))
+    clusters = measured.path / "config" / "clusters"
+    shutil.copy(clusters / "slurm.yaml", clusters / "ourcluster.yaml")
     failed = []
     for command in RUN_HERE:
         here = measured.path if "RUN" not in command else measured.results / "archive"
@@ -37,4 +40,4 @@ def test_every_cheap_command_of_the_pages_exits_with_0(measured: Checkout, tmp_p
             failed.append(f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
     assert failed == [], "\n".join(failed)
     assert (measured.path / "servemark" / "README.md").is_file(), "the clone"
-    assert (measured.path / "servemark-ticket-demo.tar.gz").is_file()
+    assert (measured.path / "servemark-ticket-tiny-dense.tar.gz").is_file()

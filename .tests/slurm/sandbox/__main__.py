@@ -105,7 +105,7 @@ def _status(sandbox: Sandbox) -> int:
 
 def examples(cluster: Path) -> tuple[str, str, str]:
     """Return three commands to try in the checkout: one takes seconds, the others minutes (real vLLM on CPU)."""
-    name, two_nodes = shlex.quote(str(cluster)), "config/examples/two-nodes-ray.yaml"
+    name, two_nodes = shlex.quote(str(cluster)), "config/examples/two-nodes.yaml"
     return (
         f".venv/bin/servemark check --cluster {name} {two_nodes}",
         f".venv/bin/snakemake --profile slurm --config run=sandbox cluster={name}",

@@ -168,6 +168,12 @@ def test_catalogue_has_each_row_once_with_unique_reason():
     assert all(entry.cause.endswith(".") and entry.remedy.endswith(".") for entry in catalogue())
 
 
+def test_cpu_ranks_without_common_shared_memory_have_a_remedy():
+    found = diagnose(["RuntimeError: open shm in SHMManager failed. errno: 2"])
+    assert found and found.reason == "cpu_ranks_without_shared_memory"
+    assert "topology.executor to mp" in found.remedy and "topology.replicas" in found.remedy
+
+
 def test_each_row_with_pattern_has_an_example():
     assert {entry.id for entry in catalogue() if entry.pattern} == set(LINES)
     assert {entry.id for entry in catalogue() if not entry.pattern} == STATE_ONLY

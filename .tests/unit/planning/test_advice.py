@@ -304,7 +304,7 @@ def test_advice_changes_neither_options_nor_topology():
     assert told.topology == silent.topology and told.variables == silent.variables
 
 
-@pytest.mark.parametrize("file", ["config.yaml", "examples/two-nodes-ray.yaml"])
+@pytest.mark.parametrize("file", ["config.yaml", "examples/two-nodes.yaml"])
 def test_shipped_cpu_configurations_get_no_advice(file, monkeypatch):
     monkeypatch.chdir(ROOT)
     config = load(ROOT / "config" / file)

@@ -47,6 +47,7 @@ def test_make_demo_runs_the_default_configuration_on_this_machine():
         ("*Needs two nodes with GPUs.*\n\n    make x\n\nThen:\n\n    make y\n", [("make x", True), ("make y", False)]),
         ("- a list\n    that goes on\n", []),
         ("    results/demo/report.html   the report\n", []),
+        ("    ok           cache: room\n", []),
     ],
 )
 def test_blocks_are_read_as_a_reader_does(text, found):
