@@ -30,7 +30,7 @@ def test_first_demo_names_size_time_deployments_and_points(config):
     assert "2 deployments" in text and "plain, ray-tp2" in text and "12 load points" in text
 
 
-def test_built_environment_needs_no_download_and_completed_run_prints_nothing(config, tmp_path):
+def test_built_environment_needs_no_download_completed_run_no_words(config, tmp_path):
     prefix = build.prefix_of(lockfiles.table(ROOT / "envs")["cpu"], tmp_path / "cache")
     prefix.mkdir(parents=True)
     (prefix / build.MARKER).touch()
