@@ -35,24 +35,21 @@ class RunBy:
 # The words of the command as the test writes them, in the test's file unless another one is named.
 _HARNESS, _SCHEDULED = ".tests/integration/harness.py", ".tests/slurm/workflow/scheduled_checkout.py"
 _SHELL = ".tests/slurm/test_sandbox.py::test_shell_prints_three_commands_that_work_when_pasted"
-_SERVED = ".tests/integration/test_serve.py::test_an_endpoint_is_used_shown_and_stopped_and_serves_again_when_asked_again"
+_SERVED = ".tests/integration/test_serve.py::test_endpoint_is_used_listed_stopped_and_served_again"
 RUN_BY = {
-    "make setup": RunBy(".tests/setup/test_offline_setup.py::test_make_setup_needs_the_files_of_the_lock_and_no_index", '"make", "setup"'),
+    "make setup": RunBy(".tests/setup/test_offline_setup.py::test_make_setup_needs_only_the_files_in_the_lock", '"make", "setup"'),
     "make test": RunBy(".ci/run", "make --jobs=2 --output-sync=target test "),
     "make demo": RunBy(
-        ".tests/integration/test_real_vllm.py::test_the_embedded_default_survives_a_crash_and_an_interruption_and_ends_with_report_and_archive",
+        ".tests/integration/test_real_vllm.py::test_default_run_completes_after_crash_and_interruption",
         'ROOT / "config" / "config.yaml"',
     ),
     ".venv/bin/snakemake --profile profiles/local --configfile my.yaml": RunBy(
-        ".tests/integration/test_happy_path.py::test_first_run_measures_all_second_does_nothing_and_no_secret_is_left",
+        ".tests/integration/test_happy_path.py::test_first_run_measures_all_and_second_does_nothing",
         '"--profile", "profiles/local"',
         _HARNESS,
     ),
-    ".venv/bin/snakemake --profile slurm": RunBy(
-        _SHELL, ".venv/bin/snakemake --profile slurm --config ", ".tests/slurm/sandbox/__main__.py"
-    ),
     ".venv/bin/snakemake --profile slurm --configfile my.yaml": RunBy(
-        ".tests/slurm/workflow/test_scheduled_runs.py::test_two_deployments_are_measured_at_once_on_two_nodes",
+        ".tests/slurm/workflow/test_scheduled_runs.py::test_two_deployments_are_measured_in_parallel_on_two_nodes",
         '"--profile", "slurm", "--configfile", "my.yaml"',
         _SCHEDULED,
     ),
@@ -66,15 +63,15 @@ RUN_BY = {
         ".tests/slurm/workflow/test_scheduled_init.py::test_interface_is_known_on_a_compute_node", '"init", "--yes", "--cluster", '
     ),
     ".venv/bin/snakemake --profile slurm --configfile my.yaml -- serve": RunBy(
-        ".tests/slurm/workflow/test_scheduled_serve.py::test_each_endpoint_has_a_job_is_seen_from_the_login_node_and_stopped_there",
+        ".tests/slurm/workflow/test_scheduled_serve.py::test_endpoints_are_listed_and_stopped_from_the_login_node",
         '"serve"',
     ),
     ".venv/bin/snakemake --profile profiles/local --configfile my.yaml -- results/RUN/serving/NAME/held.json": RunBy(
-        ".tests/integration/test_serve.py::test_on_one_machine_several_endpoints_are_refused_with_the_target_of_each", "/held.json"
+        ".tests/integration/test_serve.py::test_several_endpoints_on_one_machine_are_refused_with_targets", "/held.json"
     ),
     ".venv/bin/servemark stop NAME": RunBy(_SERVED, '"stop", "a"'),
     "python3 -m pip download --require-hashes --no-deps --only-binary :all: -r envs/workflow.lock -d wheels": RunBy(
-        ".tests/setup/test_offline_setup.py::test_make_setup_needs_the_files_of_the_lock_and_no_index", '"download"'
+        ".tests/setup/test_offline_setup.py::test_make_setup_needs_only_the_files_in_the_lock", '"download"'
     ),
 }
 
