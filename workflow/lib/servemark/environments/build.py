@@ -59,8 +59,7 @@ def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, pr
             shutil.rmtree(prefix)
         if shutil.disk_usage(prefix.parent).free < lock.gib * 2**30:
             raise EnvironmentRefused(
-                f"Building the environment {lock.name} takes about {lock.gib} GiB in {prefix.parent}; "
-                f"{storage.free_words(prefix.parent)}.",
+                f"Building the environment {lock.name} takes about {lock.gib} GiB in {prefix.parent}; {storage.free_words(prefix.parent)}.",
                 do="Free space there, or set `cache` (in the experiment or the cluster file) to a larger disk.",
                 reason="no_room",
             )

@@ -72,10 +72,10 @@ def table(envs: Path) -> dict[str, Lock]:
     .ci/check_locks.py resolves each lock file for each of its interpreters, machines and C libraries.
     """
     locks = (
-        Lock("cuda13", envs / "cuda13.lock", PYTHONS, ("x86_64", "aarch64"), cuda=13, driver=580, gib=12),
+        Lock("cuda13", envs / "cuda13.lock", PYTHONS, ("x86_64", "aarch64"), cuda=13, driver=580, wheels_gib=3.8, installed_gib=8.0),
         # For aarch64 the package index has only a torch without CUDA at these versions.
-        Lock("cuda12", envs / "cuda12.lock", PYTHONS, cuda=12, driver=525, gib=16),
-        Lock("cpu", envs / "cpu.lock", ((3, 11),), gib=3, shim=envs / "cpu-shim"),
+        Lock("cuda12", envs / "cuda12.lock", PYTHONS, cuda=12, driver=525, wheels_gib=5.1, installed_gib=10.3),
+        Lock("cpu", envs / "cpu.lock", ((3, 11),), wheels_gib=0.7, installed_gib=2.2, shim=envs / "cpu-shim"),
     )
     return {lock.name: lock for lock in locks}
 
