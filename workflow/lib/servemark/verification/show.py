@@ -18,7 +18,7 @@ _LABEL = 12
 
 
 def show(path: Path) -> str:
-    """Return header and table as text of at most ``WIDTH`` columns, with links for a folder. The results are those of the records, not recomputed.
+    """Return header and table as text of at most ``WIDTH`` columns, with links for a folder. The records' results are not recomputed.
 
     Raises:
         NoSuchFile: ``path`` is neither a regular file nor the folder of a run.
