@@ -38,7 +38,7 @@ from servemark.records import (
     Timeline,
 )
 from servemark.report import gather, page, table
-from servemark.supervisor import KeeperState
+from servemark.supervisor import SupervisorState
 
 REQUESTS, INPUT, OUTPUT = 8, 10, 4
 LOADS = (1, 2)
@@ -160,7 +160,7 @@ class ArchivedRun:
     def _attempt(self, deployment: str) -> None:
         """What the deployment's only start left: its processes, its node, its sources, why it ended."""
         folder = f"deployments/{deployment}/attempts/001"
-        keeper = KeeperState(
+        supervisor = SupervisorState(
             state="ended", identity="142:1@node01", deployment=deployment, why="stop_requested",
             ended_at="2026-03-04T10:13:00.058+00:00",
         )  # fmt: skip
@@ -172,7 +172,7 @@ class ArchivedRun:
         if deployment == FAILED:
             self.write(f"{folder}/failure.json", BROKEN.model_dump_json())
         self.write(f"{folder}/daemons/server.json", server(deployment).model_dump_json(indent=2))
-        self.write(f"{folder}/keeper.json", keeper.model_dump_json(indent=2))
+        self.write(f"{folder}/keeper.json", supervisor.model_dump_json(indent=2))
         self.write(f"{folder}/survey/look/node01.json", Answer(name="node01", node=node).model_dump_json())
         self.write(f"{folder}/server.log", "INFO: Application startup complete.\n")
         sources.write(self.folder / folder / "sources.json")

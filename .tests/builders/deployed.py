@@ -27,7 +27,7 @@ from servemark.measurement import key
 from servemark.measurement.ledger import Ledger
 from servemark.measurement.thresholds import Verdict
 from servemark.processes import identity as processes
-from servemark.processes.children import LifelineWatch
+from servemark.processes.children import OwnerWatch
 from servemark.progress import Progress
 from servemark.records import (
     Cluster,
@@ -135,7 +135,7 @@ class Deployment:
     root: Path
     environment: Environment
     told: Told
-    watch: LifelineWatch
+    watch: OwnerWatch
     name: str = "plain"
     variables: dict[str, str] = field(default_factory=dict)
     topology: Topology = field(default_factory=Topology)
@@ -199,8 +199,8 @@ class Deployment:
         return self.root / "deployments" / self.name
 
     @property
-    def tokens(self) -> list[Path]:
-        return attempts.tokens(self.folder)
+    def live_records(self) -> list[Path]:
+        return attempts.live_records(self.folder)
 
     @property
     def ledger(self) -> Ledger:
@@ -235,31 +235,31 @@ class Deployment:
         )
 
     def start(self, *, hold: bool = False) -> Cluster:
-        token = cluster.start(self.context("start.log"), self.ledger, hold=hold)
-        token.write(self.tokens[0])
-        return token
+        started = cluster.start(self.context("start.log"), self.ledger, hold=hold)
+        started.write(self.live_records[0])
+        return started
 
-    def check(self, token: Cluster) -> Fabric:
-        return fabric.check(self.context("fabric.log"), token)
+    def check(self, started: Cluster) -> Fabric:
+        return fabric.check(self.context("fabric.log"), started)
 
-    def serve(self, token: Cluster, port: int | None = None) -> Endpoint:
-        endpoint = Serving(self.context(), token, port).run(Fabric(deployment=self.name, attempt=token.attempt))
-        endpoint.write(self.tokens[1])
+    def serve(self, started: Cluster, port: int | None = None) -> Endpoint:
+        endpoint = Serving(self.context(), started, port).run(Fabric(deployment=self.name, attempt=started.attempt))
+        endpoint.write(self.live_records[1])
         return endpoint
 
-    def wait(self, token: Cluster, endpoint: Endpoint) -> tuple[Ready, Startup]:
-        ready, startup = Waiting(self.context(), token, endpoint).run()
-        ready.write(self.tokens[2])
+    def wait(self, started: Cluster, endpoint: Endpoint) -> tuple[Ready, Startup]:
+        ready, startup = Waiting(self.context(), started, endpoint).run()
+        ready.write(self.live_records[2])
         return ready, startup
 
     def up(self) -> Ready:
         """All stages until the server is ready, or is known not to be."""
-        token = self.start()
-        return self.wait(token, self.serve(token))[0]
+        started = self.start()
+        return self.wait(started, self.serve(started))[0]
 
     def measure(self, number: int = 1) -> Measurement:
         name = self.plan.loads[number - 1].name
-        return Measuring(self.context(f"{name}.log"), self.ledger).run(name, self.tokens[2], self.raw(number))
+        return Measuring(self.context(f"{name}.log"), self.ledger).run(name, self.live_records[2], self.raw(number))
 
     def raw(self, number: int = 1) -> Path:
         return self.folder / "points" / f"{self.plan.loads[number - 1].name}.requests.json"
@@ -287,7 +287,7 @@ def assert_no_figure(deployment: Deployment, record: Measurement) -> None:
 
 
 def assert_all_gone(deployment: Deployment) -> None:
-    deadline = time.monotonic() + 2  # a keeper says its last word a moment before it is gone itself
+    deadline = time.monotonic() + 2  # a supervisor says its last word a moment before it is gone itself
     while deployment.left and time.monotonic() < deadline:
         time.sleep(0.02)
     assert deployment.left == []
@@ -296,7 +296,7 @@ def assert_all_gone(deployment: Deployment) -> None:
     assert not attempts.scratch_folder(deployment.attempt).exists()
 
 
-def kill_keeper(deployment: Deployment) -> None:
+def kill_supervisor(deployment: Deployment) -> None:
     state = supervisor.read_state(deployment.attempt)
     assert state is not None
     identity = processes.Identity.parse(state.identity)

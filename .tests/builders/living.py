@@ -10,7 +10,7 @@ from servemark.cli.live import Jobs, Living, living
 from servemark.deployment import attempts
 from servemark.processes import identity as processes
 from servemark.records import EndpointStatus, write_atomically
-from servemark.supervisor import KeeperSpec, KeeperState
+from servemark.supervisor import SupervisorSpec, SupervisorState
 from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, Trouble
 from snakemake_executor_plugin_slurm_guarded.queries import Job
 from snakemake_executor_plugin_slurm_guarded.records import Checkout
@@ -66,13 +66,13 @@ class Results:
         folder = self.run / ("serving" if held else "deployments") / name
         attempt = attempts.new(folder)
         owner = f"job {job}" if job else "process 1:1@here"
-        spec = KeeperSpec(
+        spec = SupervisorSpec(
             deployment=name, lifeline=str(DEAD), machine_lock=None, tokens=(), scratch="/nowhere", ends_at=ends_at,
             stop_grace_s=1.0, owner=owner, checkout=checkout,
         )  # fmt: skip
         write_atomically(attempt / "keeper-spec.json", spec.model_dump_json())
         who = str(identity or processes.myself())
-        word = KeeperState(state=state, identity=who, deployment=name, owner=owner, **more)
+        word = SupervisorState(state=state, identity=who, deployment=name, owner=owner, **more)
         write_atomically(attempt / "keeper.json", word.model_dump_json())
         if beat is not None:
             EndpointStatus(

@@ -284,8 +284,8 @@ class Checkout:
             with socket.socket() as probe:
                 port = int(argv[argv.index("--port") + 1])
                 assert probe.connect_ex(("127.0.0.1", port)) != 0, f"something listens on {port}"
-        tokens = [self.results.glob(f"deployments/*/{name}.json") for name in ("cluster", "endpoint", "ready")]
-        assert [str(path) for found in tokens for path in found] == []
+        records = [self.results.glob(f"deployments/*/{name}.json") for name in ("cluster", "endpoint", "ready")]
+        assert [str(path) for found in records for path in found] == []
 
     def secrets(self) -> list[Path]:
         return [p for name in ("api-key", "ray-token") for p in self.results.glob(f"deployments/*/attempts/*/{name}")]

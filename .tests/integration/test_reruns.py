@@ -15,8 +15,8 @@ import pytest
 from integration.harness import ROOT, RUN, Checkout
 
 HERE = Path(__file__).parent
-GATE = {"check_measurements"}
-ARCHIVE = {"archive_results"} | GATE
+FINAL_CHECK = {"check_measurements"}
+ARCHIVE = {"archive_results"} | FINAL_CHECK
 PAGE = {"write_report"} | ARCHIVE
 TABLE = {"collect_measurements"} | PAGE
 STAGES = (
@@ -132,7 +132,7 @@ FORETOLD = {
         "page": Case(lose("report.html"), PAGE),
         "archive": Case(lose(f"archive/{RUN}.tar.zst"), ARCHIVE),
         "digest": Case(lose(f"archive/{RUN}.tar.zst.sha256"), ARCHIVE),
-        "gate": Case(lose("check.json"), GATE),
+        "final check": Case(lose("check.json"), FINAL_CHECK),
     },
     "history": {
         "": Case(lose("logs", "benchmarks", "progress.jsonl", "summary.txt", "deployments/a/attempts", "deployments/b/owner"), set())

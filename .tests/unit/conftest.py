@@ -16,7 +16,7 @@ from builders.standin_slurm import StandinSlurm
 from servemark.environments import build
 from servemark.files import private
 from servemark.processes import identity
-from servemark.processes.children import LifelineWatch
+from servemark.processes.children import OwnerWatch
 from servemark.records import Environment
 from servemark.supervisor import ownership, process_request
 from snakemake_executor_plugin_slurm_guarded.errors import TERMS
@@ -92,9 +92,9 @@ def run(built_run, tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def watch() -> LifelineWatch:
+def watch() -> OwnerWatch:
     """A watch on this very process: it never fires."""
-    return LifelineWatch(identity.myself())
+    return OwnerWatch(identity.myself())
 
 
 @pytest.fixture(scope="session")
@@ -122,7 +122,7 @@ def deploy(tmp_path, standin, told, watch, monkeypatch, nowhere):
     root = tmp_path / "machine"
     root.mkdir(mode=0o700)
     monkeypatch.setenv(private.RUNTIME_VARIABLE, str(root))
-    monkeypatch.setenv(identity.LIFELINE_VARIABLE, str(identity.myself()))
+    monkeypatch.setenv(identity.OWNER_PROCESS_VARIABLE, str(identity.myself()))
     made: list[Deployment] = []
 
     def make(**given: Any) -> Deployment:

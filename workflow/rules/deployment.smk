@@ -71,7 +71,7 @@ rule check_fabric:
 
 
 rule serve_model:
-    """Start vLLM's servers under the keeper, and the router where there is one."""
+    """Start vLLM's servers under the supervisor, and the router where there is one."""
     input:
         cluster="<run>/{life}/{deployment}/cluster.json",
         fabric="<run>/{life}/{deployment}/fabric.json",

@@ -14,5 +14,5 @@ if TYPE_CHECKING:
 folder = Path(snakemake.output.cluster).parent
 with stage("start_cluster", snakemake.wildcards.deployment, snakemake.log[0], folder, begins=True) as here:
     context = StageContext.read(here, snakemake.input.settings, snakemake.input.plan)
-    token = cluster.start(context, Ledger(context.config.ledger_folder), hold=snakemake.wildcards.life == "serving")
-    here.write(token, snakemake.output.cluster)
+    record = cluster.start(context, Ledger(context.config.ledger_folder), hold=snakemake.wildcards.life == "serving")
+    here.write(record, snakemake.output.cluster)

@@ -78,10 +78,10 @@ def knock(checkout: RealCheckout, node: str, wanted: list[Door]) -> dict[str, di
 def overheard(checkout: RealCheckout, addresses: list[str], attempt: Path) -> bool:
     """Return whether another user on node2 who subscribes to these ZeroMQ ports receives the tokens of our prompt."""
     prompt = [7 + 13 * place for place in range(48)]
-    token = json.loads((attempt.parents[1] / "ready.json").read_text())
-    body = json.dumps({"model": token["served_name"], "prompt": prompt, "max_tokens": 4})
+    ready = json.loads((attempt.parents[1] / "ready.json").read_text())
+    body = json.dumps({"model": ready["served_name"], "prompt": prompt, "max_tokens": 4})
     header = attempt / "header"
-    header.write_text(f"Authorization: Bearer {(checkout.path / token['key_file']).read_text().strip()}")
+    header.write_text(f"Authorization: Bearer {(checkout.path / ready['key_file']).read_text().strip()}")
     header.chmod(0o600)
     listener = checkout.cluster.popen(
         knocking(checkout, "20", *addresses), node="node2", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -89,7 +89,7 @@ def overheard(checkout: RealCheckout, addresses: list[str], attempt: Path) -> bo
     assert any("listening" in line for line in iter(listener.stderr.readline, ""))
     for _ in range(4):
         argv = ["curl", "-sS", "--noproxy", "*", "-H", f"@{header}", "-H", "Content-Type: application/json", "-d", body]
-        asked = checkout.cluster.run([*argv, f"{token['url']}/v1/completions"], node="node1", timeout=60)
+        asked = checkout.cluster.run([*argv, f"{ready['url']}/v1/completions"], node="node1", timeout=60)
         assert "choices" in asked.stdout, asked
     header.unlink()
     said = [numbers for messages in json.loads(listener.communicate(timeout=60)[0]).values() for numbers in messages]

@@ -150,8 +150,8 @@ class ScheduledCheckout(Checkout):
         lines = [f"job {job['job_id']} is {job['state']}" for job in self.queue()]
         lines += [f"{node}: process {process.pid} {_words(process)}" for node, process in self.of_ours()]
         lines += [f"scratch folder {path}" for path in self.scratch()]
-        tokens = [self.results.glob(f"deployments/*/{name}.json") for name in ("cluster", "endpoint", "ready")]
-        return lines + [f"file {path}" for path in [*(p for found in tokens for p in found), *self.secrets()]]
+        records = [self.results.glob(f"deployments/*/{name}.json") for name in ("cluster", "endpoint", "ready")]
+        return lines + [f"file {path}" for path in [*(p for found in records for p in found), *self.secrets()]]
 
     def assert_nothing_left(self, seconds: float = GONE_S) -> None:
         """Assert that within this number of seconds nothing of the runs is in the queue, on a node, or among the results."""

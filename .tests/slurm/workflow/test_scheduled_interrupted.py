@@ -201,7 +201,7 @@ def test_leftovers_of_earlier_run_are_ended_by_the_next(
 ) -> None:
     """Without control groups, vLLM's engine outlives job and supervisor if the server is killed."""
     injury.of(
-        "keeper, remote and server killed; the engine lives on",
+        "supervisor, remote and server killed; the engine lives on",
         r"ended a process left by an earlier attempt( on node1)?: \d+ \S+",
     )
     checkout = checkouts(loose)

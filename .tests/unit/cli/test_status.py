@@ -64,7 +64,7 @@ def test_a_measured_deployment_and_a_held_endpoint_tell_what_they_do(results):
     results.tell("b", "something else", NOW - 1)
     results.add("a", ends_at=NOW + 130)
     results.add("b", held=True, beat=NOW - 1)
-    results.add("c", state="waiting", waiting_for="deployment x (keeper 1, since)")
+    results.add("c", state="waiting", waiting_for="deployment x (supervisor 1, since)")
     a, c, b = results.living()
     assert (a.purpose, a.state, a.left_s, a.url) == ("measured", "measure: chat-c1-r1: 6 requests", 100.0, None)
     assert (b.purpose, b.state, b.finished, b.running, b.url) == ("held", "ready", 12, 3, "http://10.0.0.1:20000")

@@ -87,7 +87,7 @@ def test_it_is_asked_and_waited_for(results, more, said):
     assert (attempt / "stop").exists() and said in words[-1]
 
 
-def test_a_keeper_that_is_gone_without_a_word_is_not_waited_for(results):
+def test_a_supervisor_that_is_gone_without_a_word_is_not_waited_for(results):
     attempt = results.add()
     state = supervisor.read_state(attempt).model_copy(update={"identity": str(DEAD)})
     clock, words = Clock(1.0, lambda: write_atomically(attempt / "keeper.json", state.model_dump_json())), []

@@ -12,7 +12,7 @@ from servemark.cli import main as cli
 from servemark.cli import ticket
 from servemark.deployment import attempts
 from servemark.records import DaemonState, Failure, write_atomically
-from servemark.supervisor import KeeperSpec, KeeperState
+from servemark.supervisor import SupervisorSpec, SupervisorState
 from snakemake_executor_plugin_slurm_guarded import commands, journal
 from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, Trouble
 
@@ -49,10 +49,10 @@ class Run:
 
     def attempt(self, name: str = "plain", part: str = "deployments", reason: str | None = None, log: str = "all is well\n") -> Path:
         attempt = attempts.new(self.folder / part / name)
-        spec = KeeperSpec(deployment=name, lifeline="1:1@h", machine_lock=None, tokens=(), scratch="/nowhere")
+        spec = SupervisorSpec(deployment=name, lifeline="1:1@h", machine_lock=None, tokens=(), scratch="/nowhere")
         write_atomically(attempt / "keeper-spec.json", spec.model_dump_json())
         why = "daemon_ended:server" if reason else "stop_requested"
-        state = KeeperState(state="ended", identity="1:1@node07", deployment=name, owner="job 77", why=why)
+        state = SupervisorState(state="ended", identity="1:1@node07", deployment=name, owner="job 77", why=why)
         write_atomically(attempt / "keeper.json", state.model_dump_json())
         daemon = DaemonState(name="server", pid=12, argv=("vllm", "serve"), log=str(attempt / "server.log"), exit_code=1, ended_at="x")
         write_atomically(attempt / "daemons" / "server.json", daemon.model_dump_json())

@@ -14,7 +14,7 @@ from builders import report_data
 from servemark.deployment import accounting
 from servemark.deployment.accounting import Asking
 from servemark.records import Accounting, DaemonState, ReplicaStartup, ServerPlace, Startup, Topology
-from servemark.supervisor import KeeperSpec
+from servemark.supervisor import SupervisorSpec
 from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, Trouble
 
 
@@ -166,7 +166,7 @@ def deployment(tmp_path):
     def make(owner: str, served: bool = True) -> Path:
         attempt = folder / "attempts" / f"{len(list(folder.glob('attempts/*'))) + 1:03d}"
         (attempt / "daemons").mkdir(parents=True)
-        spec = KeeperSpec(deployment="x", lifeline="1", machine_lock=None, tokens=(), scratch="/s", owner=owner)
+        spec = SupervisorSpec(deployment="x", lifeline="1", machine_lock=None, tokens=(), scratch="/s", owner=owner)
         (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
         if served:
             Startup(deployment="x", seconds_to_first_token=60.0).write(attempt / "startup.json")

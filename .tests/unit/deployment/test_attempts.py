@@ -232,7 +232,7 @@ def test_who_died_is_named_without_a_known_cause_and_without_a_job(tmp_path):
     assert failure.reason == "ray_node_lost" and "10.0.0.2" in failure.detail
 
 
-def test_without_a_daemon_the_keepers_log_is_the_place_to_look(tmp_path):
+def test_without_a_daemon_the_supervisors_log_is_the_place_to_look(tmp_path):
     failure = attempts.explain_end("serve_model", tmp_path, None, "Missing.", "keeper_ended")
     assert failure == Failure(stage="serve_model", reason="keeper_ended", detail="Missing.", log=str(tmp_path / "keeper.log"))
 
@@ -270,7 +270,7 @@ def test_the_first_failure_of_an_attempt_is_the_one_that_is_noted(tmp_path):
 )
 def test_what_ended_an_attempt_from_outside_is_its_reason_whatever_a_stage_saw(tmp_path, why, reason, remedy):
     attempt = attempts.new(tmp_path)
-    state = supervisor.KeeperState(state="ended", identity="1:1@elsewhere", deployment="plain", why=why)
+    state = supervisor.SupervisorState(state="ended", identity="1:1@elsewhere", deployment="plain", why=why)
     (attempt / "keeper.json").write_text(state.model_dump_json())
     seen = Failure(stage="measure", reason="server_died", detail="The server died.", remedy=None)
     noted = attempts.fail(attempt, seen, 1)
@@ -291,7 +291,7 @@ def test_a_failure_and_its_error_say_the_same():
     assert attempts.from_error("serve_model", attempts.as_error(failure)) == failure
 
 
-def test_a_keeper_that_does_not_end_in_time_does_not_hide_the_failure(tmp_path, monkeypatch):
+def test_a_supervisor_that_does_not_end_in_time_does_not_hide_the_failure(tmp_path, monkeypatch):
     def never(_, timeout_s):
         raise TimeoutError("still there")
 

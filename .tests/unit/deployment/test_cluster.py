@@ -1,4 +1,4 @@
-"""Ray is started under the keeper and believed only when it says itself that all nodes and devices are there."""
+"""Ray is started under the supervisor and believed only when it says itself that all nodes and devices are there."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def ray(deploy, standin_copy):
 
 def test_a_complete_cluster_is_recorded_with_its_nodes(ray):
     plain = ray(nodes=THERE)
-    token = plain.start()
-    assert token.failure is None and token.seconds > 0
-    python = token.nodes[0].python
-    assert token.ray_nodes == (RayNode(host="node01", address="127.0.0.1", devices=2, ray="0.0.0+standin", python=python),)
-    (replica,) = token.replicas
+    started = plain.start()
+    assert started.failure is None and started.seconds > 0
+    python = started.nodes[0].python
+    assert started.ray_nodes == (RayNode(host="node01", address="127.0.0.1", devices=2, ray="0.0.0+standin", python=python),)
+    (replica,) = started.replicas
     address, port = replica.ray_address.split(":")
-    assert (address, int(port)) == ("127.0.0.1", port_plan.of_executor(TOPOLOGY, token.nodes[0], 0)[0])
+    assert (address, int(port)) == ("127.0.0.1", port_plan.of_executor(TOPOLOGY, started.nodes[0], 0)[0])
     (head,) = supervisor.read_daemons(plain.attempt)
     assert head.name == "ray-head" and f"--port={port}" in head.argv and "--num-gpus=2" in head.argv
 
@@ -60,13 +60,13 @@ def test_a_complete_cluster_is_recorded_with_its_nodes(ray):
     assert seen["env"]["RAY_AUTH_MODE"] == "token" and seen["env"]["RAY_TMPDIR"] == scratch
     assert secret.read_text() not in json.dumps(seen), "the secret itself is in a file only"
 
-    endpoint = plain.serve(token)
+    endpoint = plain.serve(started)
     request = json.loads((plain.attempt / "requests" / "server.json").read_text())
     assert request["env"]["RAY_ADDRESS"] == replica.ray_address
     assert request["env"]["RAY_AUTH_TOKEN_PATH"] == str(secret) and request["env"]["RAY_TMPDIR"] == scratch
     assert "--distributed-executor-backend" in endpoint.servers[0].argv
-    ready, startup = plain.wait(token, endpoint)
-    assert ready.failure is None and startup.cluster_seconds == token.seconds
+    ready, startup = plain.wait(started, endpoint)
+    assert ready.failure is None and startup.cluster_seconds == started.seconds
     stopped = plain.stop()
     assert {daemon.name: daemon.why for daemon in stopped.daemons} == {
         "ray-head": "stop_requested",
@@ -77,29 +77,29 @@ def test_a_complete_cluster_is_recorded_with_its_nodes(ray):
 
 def test_a_cluster_that_is_late_is_waited_for(ray):
     plain = ray(nodes=f"{THERE} if time.monotonic() - _begin > 1 else []")
-    token = plain.start()
-    assert token.failure is None and token.ray_nodes[0].devices == 2
+    started = plain.start()
+    assert started.failure is None and started.ray_nodes[0].devices == 2
     assert any("(1 node(s), 2 devices)" in text for text in plain.told.words)
 
 
 def test_a_head_that_ends_is_a_failure_at_once_with_its_last_words(ray):
     plain = ray(DIES, connects="raise ConnectionError('nobody there')", cluster_s=60.0)
     begin = time.monotonic()
-    token = plain.start()
+    started = plain.start()
     assert time.monotonic() - begin < 10
-    assert token.failure.stage == "start_cluster" and token.failure.log == str(plain.attempt / "ray-head.log")
-    assert "ray-head (pid" in token.failure.detail and "code 4" in token.failure.detail
-    assert any("the redis port is in use" in line for line in token.failure.quote) and token.failure.remedy
+    assert started.failure.stage == "start_cluster" and started.failure.log == str(plain.attempt / "ray-head.log")
+    assert "ray-head (pid" in started.failure.detail and "code 4" in started.failure.detail
+    assert any("the redis port is in use" in line for line in started.failure.quote) and started.failure.remedy
     assert plain.left == []
-    endpoint = plain.serve(token)
-    assert endpoint.failure == token.failure, "no server without its cluster"
+    endpoint = plain.serve(started)
+    assert endpoint.failure == started.failure, "no server without its cluster"
 
 
 def test_an_environment_without_ray_fails_with_pythons_word(deploy):
     plain = deploy(topology=TOPOLOGY, points=1)
-    token = plain.start()
-    assert token.failure.stage == "start_cluster"
-    assert any("ray.scripts" in line for line in token.failure.quote)
+    started = plain.start()
+    assert started.failure.stage == "start_cluster"
+    assert any("ray.scripts" in line for line in started.failure.quote)
     assert plain.left == []
 
 
@@ -113,27 +113,27 @@ def test_an_environment_without_ray_fails_with_pythons_word(deploy):
     ],
 )
 def test_a_cluster_that_stays_incomplete_is_a_failure_that_says_what_was_there(ray, monkeypatch, given, words):
-    # The gate has 5 s at least: an interpreter on a shared disk takes its time.
-    monkeypatch.setattr(ray_executor, "GATE_S", 1.0)
+    # The Ray cluster check has 5 s at least: an interpreter on a shared disk takes its time.
+    monkeypatch.setattr(ray_executor, "CHECK_S", 1.0)
     plain = ray(cluster_s=1.0, **given)
-    token = plain.start()
+    started = plain.start()
     words = words.format(host=processes.host())
-    assert token.failure.reason == "ray_incomplete"
-    assert words in token.failure.detail
-    assert words in token.failure.quote[0] and "timeouts.cluster" in token.failure.remedy
+    assert started.failure.reason == "ray_incomplete"
+    assert words in started.failure.detail
+    assert words in started.failure.quote[0] and "timeouts.cluster" in started.failure.remedy
     assert plain.left == []
 
 
-def test_a_gate_that_never_answers_is_ended(ray, monkeypatch):
+def test_a_ray_cluster_check_that_never_answers_is_ended(ray, monkeypatch):
     plain = ray(connects="time.sleep(300)")
     run = launcher.run_tool
     monkeypatch.setattr(launcher, "run_tool", lambda argv, **given: run(argv, **{**given, "timeout_s": 1.0}))
-    token = plain.start()
-    assert token.failure.reason == "ray_incomplete" and "timeout after 1 s" in token.failure.detail
+    started = plain.start()
+    assert started.failure.reason == "ray_incomplete" and "timeout after 1 s" in started.failure.detail
     assert plain.left == []
 
 
-def test_a_gate_that_breaks_is_quoted(ray):
+def test_a_ray_cluster_check_that_breaks_is_quoted(ray):
     plain = ray(connects="raise TypeError('what it says')")
     failure = plain.start().failure
     assert failure.reason == "ray_gate_failed" and "code 1" in failure.detail
@@ -155,7 +155,7 @@ def test_a_raylet_that_dies_later_takes_the_server_along_and_is_named(ray):
     assert record.failure.log == str(plain.attempt / "ray-head.log"), "the log of what ended first"
 
 
-def test_a_keeper_that_ends_before_ray_is_asked_for_is_named(ray, monkeypatch):
+def test_a_supervisor_that_ends_before_ray_is_asked_for_is_named(ray, monkeypatch):
     plain = ray()
 
     def killed(manifest):
@@ -164,8 +164,8 @@ def test_a_keeper_that_ends_before_ray_is_asked_for_is_named(ray, monkeypatch):
         assert processes.wait_for_end(identity, 5)
 
     monkeypatch.setattr(cluster, "verify", killed)
-    token = plain.start()
-    assert (token.failure.reason, token.failure.log) == ("keeper_ended", str(plain.attempt / "keeper.log"))
+    started = plain.start()
+    assert (started.failure.reason, started.failure.log) == ("keeper_ended", str(plain.attempt / "keeper.log"))
 
 
 def test_a_head_that_never_listens_is_said(ray, monkeypatch):
@@ -191,11 +191,11 @@ def test_ray_over_two_nodes_has_a_head_and_a_worker_that_joins_it(ray, slurm, si
     spans = Topology(nodes=2, devices_per_node=1, pipeline_parallel=2, executor="ray")
     one = NODE | {"Resources": {"GPU": 1.0}}
     plain = ray(nodes=f"[{one!r}]", topology=spans, site=site)
-    token = plain.start()
-    assert token.failure is None, token.failure
+    started = plain.start()
+    assert started.failure is None, started.failure
     head, worker = supervisor.read_daemons(plain.attempt)
     assert [(each.name, each.node) for each in (head, worker)] == [("ray-head", "node1"), ("ray-n1", "node2")]
-    assert options(worker.argv)["--address"] == token.replicas[0].ray_address
+    assert options(worker.argv)["--address"] == started.replicas[0].ray_address
     assert options(head.argv)["--num-gpus"] == options(worker.argv)["--num-gpus"] == "1"
     for each in (head, worker):
         request = json.loads((plain.attempt / "requests" / f"{each.name}.json").read_text())
@@ -231,14 +231,14 @@ def test_every_replica_has_a_ray_of_its_own_on_ports_of_its_own(ray, slurm, site
     two = Topology(nodes=2, devices_per_node=2, replicas=4, executor="ray")
     one = NODE | {"Resources": {"GPU": 1.0}}
     plain = ray(nodes=f"[{one!r}]", topology=two, site=site)
-    token = plain.start()
-    assert token.failure is None, token.failure
+    started = plain.start()
+    assert started.failure is None, started.failure
     heads = supervisor.read_daemons(plain.attempt)
     assert {head.name: head.node for head in heads} == {
         "ray-r0-head": "node1", "ray-r1-head": "node1", "ray-r2-head": "node2", "ray-r3-head": "node2"
     }  # fmt: skip
-    addresses = [replica.ray_address for replica in token.replicas]
-    assert len(set(addresses)) == 4 and len(token.ray_nodes) == 4
+    addresses = [replica.ray_address for replica in started.replicas]
+    assert len(set(addresses)) == 4 and len(started.ray_nodes) == 4
     for node in ("node1", "node2"):
         given = [
             value

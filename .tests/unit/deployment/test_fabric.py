@@ -56,7 +56,7 @@ FAILURE = Failure(stage="start_cluster", reason="node_silent", detail="x")
 
 
 @pytest.mark.parametrize(
-    ("token", "expected"),
+    ("started", "expected"),
     [
         (Cluster(deployment="plain", replay=True), Fabric(deployment="plain", replay=True)),
         (
@@ -67,8 +67,8 @@ FAILURE = Failure(stage="start_cluster", reason="node_silent", detail="x")
     ],
     ids=["replay", "failed before", "one node"],
 )
-def test_where_nothing_is_to_be_checked_nothing_is(deploy, token, expected):
-    assert deploy().check(token) == expected
+def test_where_nothing_is_to_be_checked_nothing_is(deploy, started, expected):
+    assert deploy().check(started) == expected
 
 
 def test_after_a_replay_the_facts_are_those_of_the_attempt_that_served(deploy):
@@ -96,16 +96,16 @@ def spanning(deploy, slurm, standin_copy, tmp_path):
             points=1,
             variables={"STANDIN_TORCH": fault},
         )
-        token = plain.start()
-        assert token.failure is None, token.failure
-        return plain, token
+        started = plain.start()
+        assert started.failure is None, started.failure
+        return plain, started
 
     return make
 
 
 def test_all_ranks_of_all_nodes_reduce_with_the_servers_variables(spanning, tmp_path):
-    plain, token = spanning()
-    found = plain.check(token)
+    plain, started = spanning()
+    found = plain.check(started)
     assert found.failure is None, found.failure
     assert (found.needed, found.backend, found.ranks, found.bytes) == (True, "gloo", 4, fabric.BYTES["gloo"])
     assert found.transport == ("gloo over TCP",)
@@ -118,12 +118,12 @@ def test_all_ranks_of_all_nodes_reduce_with_the_servers_variables(spanning, tmp_
     assert Fabric.read(plain.attempt / fabric.KEPT) == found
     spec = json.loads((plain.attempt / "all-reduce-spec.json").read_text())
     assert [(each["name"], each["devices"]) for each in spec["nodes"]] == [("node1", [0, 1]), ("node2", [0, 1])]
-    assert spec["port"] in token.nodes[0].ports
+    assert spec["port"] in started.nodes[0].ports
     assert any("4 ranks" in words and "node1, node2 (gloo)" in words for words in plain.told.words)
 
     own = plain.plan.variables | {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "ib"}
     plain.plan = plain.plan.model_copy(update={"variables": own})
-    assert plain.check(token).failure is None
+    assert plain.check(started).failure is None
     assert (tmp_path / "fabric.log").read_text().count("interface eth7 ib rank") == 4, "the user's own interface wins"
     plain.stop()
     assert_all_gone(plain)
@@ -138,9 +138,9 @@ def test_all_ranks_of_all_nodes_reduce_with_the_servers_variables(spanning, tmp_
     ],
 )
 def test_an_all_reduce_that_does_not_work_ends_the_deployment_and_names_its_nodes(spanning, tmp_path, fault, words, quote):
-    plain, token = spanning(fault)
+    plain, started = spanning(fault)
     plain.timeouts = plain.timeouts.model_copy(update={"cluster": 1.0})
-    failure = plain.check(token).failure
+    failure = plain.check(started).failure
     assert (failure.stage, failure.reason) == ("check_fabric", "fabric_failed")
     expected = f"The all-reduce over 4 ranks on node1 (lo, 127.0.0.1), node2 (lo, 127.0.0.1) did not work: {words}"
     assert failure.detail == expected and failure.log == str(tmp_path / "fabric.log")
@@ -148,7 +148,7 @@ def test_an_all_reduce_that_does_not_work_ends_the_deployment_and_names_its_node
     if quote:
         assert quote in (tmp_path / "fabric.log").read_text() and failure.quote
     assert_all_gone(plain)
-    assert plain.serve(token.model_copy(update={"failure": failure})).failure == failure, "no server without its fabric"
+    assert plain.serve(started.model_copy(update={"failure": failure})).failure == failure, "no server without its fabric"
 
 
 def test_a_log_with_a_known_cause_is_named_by_it(tmp_path):

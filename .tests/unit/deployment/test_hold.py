@@ -31,7 +31,7 @@ from servemark.records import (
     write_atomically,
 )
 from servemark.run import serve
-from servemark.supervisor import KeeperSpec, KeeperState
+from servemark.supervisor import SupervisorSpec, SupervisorState
 
 
 def answers(*given: Load | Exception):
@@ -111,7 +111,7 @@ def test_no_command_puts_the_key_on_a_command_line():
     assert headers and all("-H @<(echo " in line for line in headers)
 
 
-# One deployment with a keeper's files but no keeper: the states are given.
+# One deployment with a supervisor's files but no supervisor: the states are given.
 
 
 class Place:
@@ -121,7 +121,7 @@ class Place:
         self.folder = root / "results" / RUN / "serving" / NAME
         self.told = told
         self.attempt = attempts.new(self.folder)
-        spec = KeeperSpec(
+        spec = SupervisorSpec(
             deployment=NAME,
             lifeline=str(processes.myself()),
             machine_lock=None,
@@ -143,7 +143,7 @@ class Place:
 
     def says(self, state: str, why: str | None = None, alive: bool = True) -> None:
         identity = processes.myself() if alive else processes.Identity(1, 1)
-        text = KeeperState(state=state, identity=str(identity), deployment=NAME, why=why).model_dump_json()
+        text = SupervisorState(state=state, identity=str(identity), deployment=NAME, why=why).model_dump_json()
         write_atomically(self.attempt / "keeper.json", text)
 
     def holding(self, failure: Failure | None = None) -> Holding:
@@ -179,7 +179,7 @@ def place(tmp_path, told, monkeypatch) -> Place:
 
 
 @pytest.mark.parametrize("why", ["stop_requested", "out_of_time"])
-def test_it_is_held_until_its_keeper_ends_well(place, monkeypatch, why):
+def test_it_is_held_until_its_supervisor_ends_well(place, monkeypatch, why):
     place.says("running")
     seen = []
 
@@ -191,14 +191,14 @@ def test_it_is_held_until_its_keeper_ends_well(place, monkeypatch, why):
     held = place.holding().run()
     ((status, page_there),) = seen
     assert page_there and (status.state, status.job_id, status.nodes) == ("held", "42", ("node07",))
-    assert status.ends_at == "2027-01-15T08:00:00+00:00", "the keeper ends it before the allocation's end"
+    assert status.ends_at == "2027-01-15T08:00:00+00:00", "the supervisor ends it before the allocation's end"
     assert (held.why, held.leftovers, held.since is not None) == (why, ("7 a process",), True)
     assert (place.status.state, place.status.why) == ("ended", why)
     assert place.stopped == 1 and not place.key.exists() and not (place.folder / how_to_use.NAME).exists()
     assert place.told.words[0].startswith("READY  http://10.1.0.7:20003/v1")
 
 
-def test_a_keeper_that_was_killed_is_a_failure(place):
+def test_a_supervisor_that_was_killed_is_a_failure(place):
     place.says("running", alive=False)
     with pytest.raises(StageFailed) as caught:
         place.holding().run()

@@ -1,4 +1,4 @@
-"""A deployment's whole life with real processes: keeper, stand-in server and client. Whatever happens, no process is left."""
+"""A deployment's whole life with real processes: supervisor, stand-in server and client. Whatever happens, no process is left."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ LOOPBACK = "127.0.0.1"
 
 def test_a_deployment_is_started_measured_stopped_and_then_only_replayed(deploy):
     plain = deploy()
-    token = plain.start()
-    assert (token.replay, token.failure, token.job_id, token.ends_at, token.ray_nodes) == (False, None, None, None, ())
-    (node,) = token.nodes
+    started = plain.start()
+    assert (started.replay, started.failure, started.job_id, started.ends_at, started.ray_nodes) == (False, None, None, None, ())
+    (node,) = started.nodes
     assert (node.address, node.interface, node.vllm, node.leftovers) == (LOOPBACK, "lo", "0.0.0+standin", ())
-    assert [part.devices for part in token.replicas[0].parts] == [(0,)]
-    assert plain.check(token) == Fabric(deployment="plain", attempt=token.attempt), "one node: nothing to check"
-    assert token.attempt == str(plain.folder / "attempts" / "001")
-    endpoint = plain.serve(token)
+    assert [part.devices for part in started.replicas[0].parts] == [(0,)]
+    assert plain.check(started) == Fabric(deployment="plain", attempt=started.attempt), "one node: nothing to check"
+    assert started.attempt == str(plain.folder / "attempts" / "001")
+    endpoint = plain.serve(started)
     key = Path(endpoint.key_file)
     assert key.stat().st_mode & 0o777 == 0o600 and key.read_text() not in " ".join(endpoint.servers[0].argv)
     assert int(endpoint.url.rpartition(":")[2]) in network.PORTS
-    ready, startup = plain.wait(token, endpoint)
+    ready, startup = plain.wait(started, endpoint)
     assert (ready.failure, ready.url, ready.served_name) == (None, endpoint.url, "tiny")
     assert (ready.servers, ready.router, ready.client_node) == (endpoint.servers, None, node.name)
-    assert (startup.nodes, startup.placement, startup.servers) == (token.nodes, token.replicas, endpoint.servers)
+    assert (startup.nodes, startup.placement, startup.servers) == (started.nodes, started.replicas, endpoint.servers)
     assert 0 < startup.seconds_to_health <= startup.seconds_to_first_token < 20
     assert startup.observed["kv_cache_tokens"] == 65536
     phases = sum(phase.seconds for phase in startup.phases)
@@ -70,11 +70,11 @@ def test_a_deployment_is_started_measured_stopped_and_then_only_replayed(deploy)
     replayed = plain.measure(1)
     assert time.monotonic() - begin < 1
     assert replayed == first and file_sha256(plain.raw(1)) == first.raw_sha256
-    token = plain.start()
-    assert token.replay and token.attempt is None
-    assert plain.check(token) == Fabric(deployment="plain", replay=True)
-    endpoint = plain.serve(token)
-    again, kept = plain.wait(token, endpoint)
+    started = plain.start()
+    assert started.replay and started.attempt is None
+    assert plain.check(started) == Fabric(deployment="plain", replay=True)
+    endpoint = plain.serve(started)
+    again, kept = plain.wait(started, endpoint)
     assert endpoint.replay and again.replay and kept == startup
     assert plain.measure(2).verdict == "VALID"
     assert plain.stop().daemons == stopped.daemons
@@ -99,11 +99,11 @@ def test_after_a_death_a_new_attempt_measures_what_is_lacking(deploy, tmp_path):
 
 def test_a_run_that_is_killed_takes_the_deployment_along(deploy, monkeypatch, wait_for):
     master = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
-    monkeypatch.setenv(identity.LIFELINE_VARIABLE, str(identity.Identity.of(master.pid)))
+    monkeypatch.setenv(identity.OWNER_PROCESS_VARIABLE, str(identity.Identity.of(master.pid)))
     plain = deploy(points=1)
     plain.up()
     master.kill()
     master.wait()
     wait_for(lambda: supervisor.read_state(plain.attempt).state == "ended", 10)
     assert_all_gone(plain)
-    assert not any(token.exists() for token in plain.tokens), "no token outlives what it stands for"
+    assert not any(record.exists() for record in plain.live_records), "no live record outlives its deployment"

@@ -231,7 +231,7 @@ def test_a_point_that_is_lost_does_not_touch_what_the_ledger_keeps(deploy):
 
 def test_a_replay_that_lacks_a_point_after_all_is_no_live_deployment(deploy):
     plain = deploy(points=1)
-    Ready(deployment="plain", replay=True).write(plain.tokens[2])
+    Ready(deployment="plain", replay=True).write(plain.live_records[2])
     record = plain.measure()
     assert_no_figure(plain, record)
     assert reasons(record) == {"deployment_gone"} and record.attempt is None
@@ -248,7 +248,7 @@ def test_a_point_that_the_allocations_time_does_not_hold_is_not_begun(deploy):
 
     def ends_in(seconds: float) -> None:
         ends_at = datetime.fromtimestamp(time.time() + margin + seconds, UTC).isoformat()
-        ready.model_copy(update={"ends_at": ends_at}).write(plain.tokens[2])
+        ready.model_copy(update={"ends_at": ends_at}).write(plain.live_records[2])
 
     ends_in(125)
     plain.plan = plain.plan.model_copy(update={"points": (plain.plan.points[1], plain.plan.points[1])})

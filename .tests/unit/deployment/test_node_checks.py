@@ -121,13 +121,13 @@ def two(deploy, slurm, tmp_path):
 
 def test_all_nodes_are_looked_at_at_once_and_swept_at_the_end(two, slurm):
     plain = two()
-    token = plain.start()
-    assert token.failure is None and token.job_id == "1" and token.ends_at.endswith("+00:00")
-    assert [(each.name, each.address, each.interface) for each in token.nodes] == [
+    started = plain.start()
+    assert started.failure is None and started.job_id == "1" and started.ends_at.endswith("+00:00")
+    assert [(each.name, each.address, each.interface) for each in started.nodes] == [
         ("node1", "127.0.0.1", "lo"),
         ("node2", "127.0.0.1", "lo"),
     ]
-    assert [[part.node for part in replica.parts] for replica in token.replicas] == [[0, 1]]
+    assert [[part.node for part in replica.parts] for replica in started.replicas] == [[0, 1]]
     looked, reached = slurm.calls("srun")
     assert "--nodelist=node1,node2" in looked and "--nodelist=node2" in reached
     scratch = new_scratch(plain.config, Path("/unused"), allocation.current()).parent
@@ -143,12 +143,12 @@ def test_a_client_of_another_kind_is_asked_in_a_step_of_its_own(two, slurm):
     slurm.heterogeneous("node1,node2", "client1")
     slurm.devices(node1="0", node2="0", client1="")
     plain = two(topology=TWO.model_copy(update={"client": "own"}))
-    token = plain.start()
-    assert token.failure is None, token.failure
-    assert [each.name for each in token.nodes] == ["node1", "node2", "client1"]
+    started = plain.start()
+    assert started.failure is None, started.failure
+    assert [each.name for each in started.nodes] == ["node1", "node2", "client1"]
     steps = {(call.split("--het-group=")[1][0], call.split("--nodelist=")[1].split()[0]) for call in slurm.calls("srun")}
     assert steps == {("0", "node1,node2"), ("1", "client1"), ("0", "node2")}, "looked at, then joined with the first node"
-    assert [part.node for part in token.replicas[0].parts] == [0, 1]
+    assert [part.node for part in started.replicas[0].parts] == [0, 1]
 
 
 def test_a_node_that_does_not_answer_is_named(two, slurm):
@@ -199,19 +199,19 @@ def ground(tmp_path: Path, job: str | None = "1", names: tuple[str, ...] = ("nod
     return Ground(Allocation(job, names, cpus={"node2": 4}), attempt, tmp_path / "runtime" / "abc")
 
 
-REQUEST = DaemonRequest(name="gate", argv=("python", "gate.py"), env={"A": "b"}, log="x.log", devices=(1,))
+REQUEST = DaemonRequest(name="check", argv=("python", "check.py"), env={"A": "b"}, log="x.log", devices=(1,))
 
 
 def test_a_tool_of_this_machine_is_run_as_it_is(tmp_path, nowhere):
     tool = ground(tmp_path, None, (identity.host(),)).tool(identity.host(), REQUEST)
-    assert tool.argv == ["python", "gate.py"] and not tool.launched
+    assert tool.argv == ["python", "check.py"] and not tool.launched
     assert (tool.env["A"], tool.env[identity.NODE_VARIABLE]) == ("b", identity.host())
 
 
 def test_a_tool_of_this_machine_in_a_special_folder_gets_a_plain_name(tmp_path, nowhere):
     python = tmp_path / "my env/bin/python"
     made = ground(tmp_path, None, (identity.host(),))
-    tool = made.tool(identity.host(), REQUEST.model_copy(update={"argv": (str(python), "gate.py")}))
+    tool = made.tool(identity.host(), REQUEST.model_copy(update={"argv": (str(python), "check.py")}))
     assert is_plain(tool.argv[0]) and os.path.realpath(tool.argv[0]) == str(python)
 
 
@@ -219,10 +219,10 @@ def test_a_tool_of_this_machine_in_a_special_folder_gets_a_plain_name(tmp_path, 
     ("names", "nodelist", "cpus"),
     [(["node2"], "--nodelist=node2", True), (["node1", "node2"], "--nodelist=node1,node2", False)],
 )
-def test_a_tool_of_other_nodes_goes_through_the_launcher_on_a_leash(tmp_path, names, nodelist, cpus):
+def test_a_tool_of_other_nodes_goes_through_the_launcher_on_a_heartbeat_pipe(tmp_path, names, nodelist, cpus):
     made = ground(tmp_path)
     tool = made.tool(names, REQUEST)
-    path = made.attempt / "tools" / "gate.json"
+    path = made.attempt / "tools" / "check.json"
     assert tool.launched and tool.argv[-1] == str(path) and nodelist in tool.argv
     assert ("--cpus-per-task=4" in tool.argv) is cpus
     assert tool.env[identity.MARK_VARIABLE] == str(made.attempt) and "A" not in tool.env

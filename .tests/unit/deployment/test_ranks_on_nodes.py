@@ -1,4 +1,4 @@
-"""What the tokens say of nodes and servers is kept in the start-up record, of a start that failed as well."""
+"""What the live records contain about nodes and servers is kept in the start-up record, of a start that failed as well."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SPANNING = report_data_cluster.spanning_startup("x")
 )
 def test_a_failed_start_keeps_what_was_found(tmp_path, told, topology, nodes, client):
     cluster = Cluster(deployment="x", attempt="a", nodes=nodes, replicas=SPANNING.placement, ray_nodes=SPANNING.ray_nodes)
-    token = Endpoint(deployment="x", attempt="a", failure=FAILURE, servers=SPANNING.servers)
+    endpoint = Endpoint(deployment="x", attempt="a", failure=FAILURE, servers=SPANNING.servers)
     plan = report_data.plan("x", topology=topology)
-    _, startup = Waiting(stage_context(tmp_path, told, plan), cluster, token).run()
+    _, startup = Waiting(stage_context(tmp_path, told, plan), cluster, endpoint).run()
     assert startup == Startup(
         deployment="x",
         failure=FAILURE,

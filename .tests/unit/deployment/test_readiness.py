@@ -94,17 +94,17 @@ def test_only_what_is_new_in_the_log_is_read_and_heartbeats_do_not_count(tmp_pat
     assert tail() is False
 
 
-def token(folder, found):
+def endpoint(folder, found):
     return Endpoint(deployment="plain", attempt="a", compile_cache=found, compile_cache_folder=folder)
 
 
-def waits_for(token, context) -> Waiting:
-    return Waiting(context, Cluster(deployment="plain"), token)
+def waits_for(endpoint, context) -> Waiting:
+    return Waiting(context, Cluster(deployment="plain"), endpoint)
 
 
 @pytest.mark.parametrize("found", ["none", "empty", "other", "filled", None])
 def test_the_record_says_what_the_servers_found(tmp_path, told, found):
-    waiting = waits_for(token(None, found), stage_context(tmp_path, told, report_data.plan()))
+    waiting = waits_for(endpoint(None, found), stage_context(tmp_path, told, report_data.plan()))
     last = ReplicaStartup(replica="r0", node="n", seconds_to_first_token=2.0, log="/dev/null")
     assert waiting._startup(last, 1.0, ()).compile_cache == found
 
@@ -113,7 +113,7 @@ def test_a_start_that_came_up_is_noted_for_later_ones_and_harms_nothing_when_it_
     plan = report_data.plan(variables={})
     for folder in (tmp_path / "kept", tmp_path / "file"):
         (tmp_path / "file").write_text("a file in the way")
-        waits_for(token(str(folder), "empty"), stage_context(tmp_path, told, plan))._note_caches()
+        waits_for(endpoint(str(folder), "empty"), stage_context(tmp_path, told, plan))._note_caches()
     assert compiled.prepare(tmp_path / "kept", plan, HARDWARE) == "filled"
     (words,) = told.words
     assert words.startswith("warning:") and str(tmp_path / "file") in words
@@ -124,8 +124,8 @@ FAILURE = Failure(stage="start_cluster", reason="ray_exited", detail="Ray ended.
 
 @pytest.mark.parametrize("failure", [FAILURE, None], ids=["failed before", "replay"])
 def test_what_was_not_started_is_not_waited_for(tmp_path, told, failure):
-    token = Endpoint(deployment="plain", failure=failure, replay=failure is None, attempt="a" if failure else None)
-    ready, startup = waits_for(token, stage_context(tmp_path, told, report_data.plan())).run()
+    endpoint = Endpoint(deployment="plain", failure=failure, replay=failure is None, attempt="a" if failure else None)
+    ready, startup = waits_for(endpoint, stage_context(tmp_path, told, report_data.plan())).run()
     assert (ready.failure, ready.replay, ready.url) == (failure, failure is None, None)
     assert startup == Startup(deployment="plain", failure=failure, attempt="a" if failure else None)
     assert told.words == []
@@ -158,7 +158,7 @@ def test_a_stall_names_the_likely_cause_of_its_stage(tmp_path, told, monkeypatch
     log.write_text("\n".join(lines) + "\n")
     state = DaemonState(name="server", argv=("vllm",), log=str(log))
     monkeypatch.setattr(readiness.attempts, "find_daemon", lambda attempt, name: state)
-    waiting = waits_for(token(None, None), stage_context(tmp_path, told, report_data.plan(topology=topology)))
+    waiting = waits_for(endpoint(None, None), stage_context(tmp_path, told, report_data.plan(topology=topology)))
     error = StageFailed("The server's log has been silent for 300 s.", reason="startup_stalled")
     failure = waiting._explain(tmp_path, error, "server", stage)
     assert failure.reason == reason and raised in failure.remedy

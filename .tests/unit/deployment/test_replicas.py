@@ -32,9 +32,9 @@ def pair(deploy, standin_copy, monkeypatch):
 
 def test_two_replicas_share_the_requests_behind_one_closed_address(pair):
     plain = pair(points=1)
-    token = plain.start()
-    endpoint = plain.serve(token)
-    ready, startup = plain.wait(token, endpoint)
+    started = plain.start()
+    endpoint = plain.serve(started)
+    ready, startup = plain.wait(started, endpoint)
     assert ready.failure is None, ready.failure
     assert (ready.url, ready.servers, ready.router) == (endpoint.router.url, endpoint.servers, endpoint.router)
     assert [start.replica for start in startup.replicas] == ["r0", "r1"]
@@ -57,9 +57,9 @@ def test_a_router_balances_the_engines_of_one_server(pair):
     topology = Topology(devices_per_node=2, data_parallel=2, balancing="router", routing="least_requests", executor="mp")
     port = free_port()
     plain = pair(points=1, topology=topology)
-    token = plain.start()
-    endpoint = plain.serve(token, port)
-    ready, _ = plain.wait(token, endpoint)
+    started = plain.start()
+    endpoint = plain.serve(started, port)
+    ready, _ = plain.wait(started, endpoint)
     assert ready.failure is None, ready.failure
     (server,) = endpoint.servers
     assert ready.url == endpoint.router.url != server.url and ready.url.endswith(f":{port}")
@@ -149,10 +149,10 @@ def test_a_replica_that_hangs_is_named(pair, tmp_path):
 def test_a_router_that_is_not_as_it_must_be_ends_the_start(pair, monkeypatch, fault, timeouts, reason, words):
     monkeypatch.setenv("STANDIN_ROUTER", fault)
     plain = pair(points=1)
-    token = plain.start()
-    endpoint = plain.serve(token)
+    started = plain.start()
+    endpoint = plain.serve(started)
     plain.timeouts = plain.timeouts.model_copy(update=timeouts)
-    ready, startup = plain.wait(token, endpoint)
+    ready, startup = plain.wait(started, endpoint)
     assert ready.failure == startup.failure and ready.failure.reason == reason and words in ready.failure.detail
     assert startup.log == str(plain.attempt / "router.log") and startup.servers == endpoint.servers
     assert_all_gone(plain)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from builders.deployed import assert_all_gone, assert_no_figure, kill_keeper, reasons
+from builders.deployed import assert_all_gone, assert_no_figure, kill_supervisor, reasons
 from servemark.machine import network
 
 LOOPBACK = "127.0.0.1"
@@ -68,25 +68,25 @@ def test_a_port_that_is_taken_is_a_failure_before_anything_is_loaded(deploy):
 def test_a_port_that_is_asked_for_is_used(deploy):
     plain = deploy(points=1)
     (port,) = network.find_ports(LOOPBACK, 1, start=4000)
-    token = plain.start()
-    endpoint = plain.serve(token, port=port)
+    started = plain.start()
+    endpoint = plain.serve(started, port=port)
     assert endpoint.url == f"http://{LOOPBACK}:{port}"
-    assert plain.wait(token, endpoint)[0].failure is None
+    assert plain.wait(started, endpoint)[0].failure is None
 
 
 def test_an_interpreter_that_is_not_there_never_starts(deploy, standin):
     plain = deploy(points=1)
-    token = plain.start()
+    started = plain.start()
     plain.environment = standin.model_copy(update={"python": "/no/such/python"})
-    endpoint = plain.serve(token)
+    endpoint = plain.serve(started)
     assert endpoint.failure.reason == "never_started" and "/no/such/python" in endpoint.failure.detail
     assert_all_gone(plain)
 
 
-def test_a_keeper_that_is_gone_when_the_server_shall_start_is_named(deploy):
+def test_a_supervisor_that_is_gone_when_the_server_shall_start_is_named(deploy):
     plain = deploy(points=1)
-    token = plain.start()
-    kill_keeper(plain)
-    endpoint = plain.serve(token)
+    started = plain.start()
+    kill_supervisor(plain)
+    endpoint = plain.serve(started)
     assert (endpoint.failure.reason, endpoint.failure.log) == ("keeper_ended", str(plain.attempt / "keeper.log"))
     assert plain.left == []

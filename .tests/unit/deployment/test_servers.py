@@ -41,10 +41,10 @@ def node(number: int, topology: Topology, first: int = 20000) -> Node:
 
 @pytest.fixture
 def serve(tmp_path, told, monkeypatch):
-    """Runs serve_model for a topology with a keeper that only notes what it is asked for."""
+    """Runs serve_model for a topology with a supervisor that only notes what it is asked for."""
     attempt = tmp_path / "attempts" / "001"
     attempt.mkdir(parents=True)
-    spec = supervisor.KeeperSpec(deployment="x", lifeline="1:1", machine_lock=None, tokens=(), scratch="/tmp/abc")
+    spec = supervisor.SupervisorSpec(deployment="x", lifeline="1:1", machine_lock=None, tokens=(), scratch="/tmp/abc")
     (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
 
     def run(
@@ -70,11 +70,11 @@ def serve(tmp_path, told, monkeypatch):
         replicas = place(topology)
         if ray:
             replicas = tuple(r.model_copy(update={"ray_address": f"10.0.0.1:{i}"}) for i, r in enumerate(replicas))
-        token = Cluster(deployment="x", attempt=str(attempt), nodes=nodes, replicas=replicas)
+        started = Cluster(deployment="x", attempt=str(attempt), nodes=nodes, replicas=replicas)
         plan = report_data.plan("x", topology=topology, modules=("cuda/13",), **{"variables": {}, "options": {}, **changes})
         environment = SimpleNamespace(python="py", bytecode=bytecode)
         context = stage_context(tmp_path, told, plan, environment=environment, hardware=hardware, caches=caches)
-        return Serving(context, token, port).run(Fabric(deployment="x")), asked, nodes
+        return Serving(context, started, port).run(Fabric(deployment="x")), asked, nodes
 
     return run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from builders.deployed import assert_all_gone, assert_no_figure, kill_keeper, reasons
+from builders.deployed import assert_all_gone, assert_no_figure, kill_supervisor, reasons
 from servemark import supervisor
 from servemark.deployment import attempts, cluster
 from servemark.processes import identity
@@ -19,36 +19,36 @@ from servemark.processes import identity
 def test_a_failed_cluster_is_passed_on_and_nothing_is_started(deploy):
     plain = deploy(points=1)
     (Path(plain.manifest.path) / "config.json").write_text("{}")
-    token = plain.start()
-    assert (token.failure.stage, token.failure.reason) == ("start_cluster", "weights_changed")
-    assert "truncated: config.json" in token.failure.detail
-    endpoint = plain.serve(token)
-    assert endpoint.failure == token.failure and endpoint.url is None
-    ready, startup = plain.wait(token, endpoint)
-    assert ready.failure == startup.failure == token.failure
+    started = plain.start()
+    assert (started.failure.stage, started.failure.reason) == ("start_cluster", "weights_changed")
+    assert "truncated: config.json" in started.failure.detail
+    endpoint = plain.serve(started)
+    assert endpoint.failure == started.failure and endpoint.url is None
+    ready, startup = plain.wait(started, endpoint)
+    assert ready.failure == startup.failure == started.failure
     assert_all_gone(plain)
-    assert plain.measure().failure == token.failure
+    assert plain.measure().failure == started.failure
 
 
 def test_an_interpreter_that_does_not_run_is_found_before_anything_is_started(deploy, standin):
     plain = deploy(points=1, environment=standin.model_copy(update={"python": "/no/such/python"}))
-    token = plain.start()
-    assert (token.failure.stage, token.failure.reason) == ("start_cluster", "environment_broken")
-    assert "/no/such/python" in token.failure.detail and token.failure.remedy
+    started = plain.start()
+    assert (started.failure.stage, started.failure.reason) == ("start_cluster", "environment_broken")
+    assert "/no/such/python" in started.failure.detail and started.failure.remedy
     assert_all_gone(plain)
 
 
-def test_a_killed_keeper_is_a_dead_server_and_its_orphans_are_ended_by_the_next_start(deploy):
+def test_a_killed_supervisor_is_a_dead_server_and_its_orphans_are_ended_by_the_next_start(deploy):
     plain = deploy(points=1)
     plain.up()
-    kill_keeper(plain)
+    kill_supervisor(plain)
     record = plain.measure()
     assert_no_figure(plain, record)
     assert "server_died" in reasons(record)
     (engine,) = plain.left
     assert psutil.Process(int(engine.split()[0])).name() == "EngineCore"
-    token = plain.start()
-    assert token.failure is None and plain.attempt.name == "002"
+    started = plain.start()
+    assert started.failure is None and plain.attempt.name == "002"
     assert any(engine in text for text in plain.told.words)
     plain.stop()
     assert plain.left == []
@@ -58,8 +58,8 @@ def test_an_earlier_attempt_that_still_runs_is_ended_before_the_next(deploy):
     plain = deploy(points=1)
     plain.up()
     old = plain.attempt
-    token = plain.start()
-    assert token.failure is None and plain.attempt.name == "002"
+    started = plain.start()
+    assert started.failure is None and plain.attempt.name == "002"
     assert any("(001)" in text for text in plain.told.words)
     assert supervisor.read_state(old).state == "ended" and identity.marked(old) == []
 
@@ -67,51 +67,51 @@ def test_an_earlier_attempt_that_still_runs_is_ended_before_the_next(deploy):
 def test_two_deployments_take_the_machine_one_after_the_other(deploy, wait_for):
     first, second = deploy(name="first", points=1), deploy(name="second", points=1)
     first.start()
-    tokens = []
-    thread = threading.Thread(target=lambda: tokens.append(second.start()))
+    started = []
+    thread = threading.Thread(target=lambda: started.append(second.start()))
     thread.start()
     wait_for(lambda: any("waiting for the machine, in use by deployment first" in text for text in second.told.words))
-    assert supervisor.read_state(second.attempt).state == "waiting" and not tokens
+    assert supervisor.read_state(second.attempt).state == "waiting" and not started
     first.stop()
     thread.join(20)
-    assert tokens[0].failure is None and supervisor.read_state(second.attempt).state == "running"
+    assert started[0].failure is None and supervisor.read_state(second.attempt).state == "running"
 
 
 def test_points_that_the_same_deployment_has_measured_meanwhile_are_not_measured_again(deploy, wait_for):
     first, second = deploy(name="first", points=1), deploy(name="second", points=1)
     assert first.plan.points[0].key == second.plan.points[0].key
     first.up()
-    tokens = []
-    thread = threading.Thread(target=lambda: tokens.append(second.start()))
+    started = []
+    thread = threading.Thread(target=lambda: started.append(second.start()))
     thread.start()
     wait_for(lambda: any("waiting for the machine" in text for text in second.told.words))
     record = first.measure()
     first.stop()
     thread.join(20)
-    assert tokens[0].replay and attempts.every(second.folder) == []
+    assert started[0].replay and attempts.every(second.folder) == []
     assert second.measure().output_throughput == record.output_throughput
 
 
 @pytest.mark.parametrize(("end", "reason"), [("stopped", "stop_requested"), ("killed", "keeper_ended")])
-def test_a_keeper_that_ends_while_it_waits_for_the_machine_ends_the_wait(deploy, wait_for, end, reason):
+def test_a_supervisor_that_ends_while_it_waits_for_the_machine_ends_the_wait(deploy, wait_for, end, reason):
     first, second = deploy(name="first", points=1), deploy(name="second", points=1)
     first.start()
-    tokens = []
-    thread = threading.Thread(target=lambda: tokens.append(second.start()))
+    started = []
+    thread = threading.Thread(target=lambda: started.append(second.start()))
     thread.start()
     wait_for(lambda: attempts.latest(second.folder) and supervisor.is_alive(second.attempt))
-    supervisor.stop(second.attempt, 10) if end == "stopped" else kill_keeper(second)
+    supervisor.stop(second.attempt, 10) if end == "stopped" else kill_supervisor(second)
     thread.join(20)
-    assert tokens[0].failure.reason == reason
+    assert started[0].failure.reason == reason
     assert supervisor.is_alive(first.attempt), "the other one is not disturbed"
 
 
-def test_a_keeper_that_never_says_a_word_ends_the_wait(deploy, monkeypatch):
+def test_a_supervisor_that_never_says_a_word_ends_the_wait(deploy, monkeypatch):
     plain = deploy(points=1)
-    monkeypatch.setattr(cluster, "KEEPER_START_S", 0.2)
+    monkeypatch.setattr(cluster, "SUPERVISOR_START_S", 0.2)
     monkeypatch.setattr(supervisor, "launch", lambda attempt, spec: None)
-    token = plain.start()
-    assert token.failure.reason == "keeper_ended"
+    started = plain.start()
+    assert started.failure.reason == "keeper_ended"
 
 
 def test_another_checkouts_processes_are_left_alone(deploy, tmp_path, monkeypatch, wait_for):

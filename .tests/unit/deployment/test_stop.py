@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from builders.deployed import assert_all_gone, kill_keeper
+from builders.deployed import assert_all_gone, kill_supervisor
 from servemark import supervisor
 from servemark.config.cluster import Site
 from servemark.deployment import attempts, cluster
@@ -24,10 +24,10 @@ from servemark.processes import identity
 from servemark.supervisor import ownership
 
 
-def test_stopping_ends_what_a_killed_keeper_left(deploy, wait_for):
+def test_stopping_ends_what_a_killed_supervisor_left(deploy, wait_for):
     plain = deploy(points=1)
     plain.up()
-    kill_keeper(plain)
+    kill_supervisor(plain)
     wait_for(lambda: len(plain.left) == 1)
     (engine,) = plain.left
     stopped = plain.stop()

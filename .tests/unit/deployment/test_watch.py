@@ -13,7 +13,7 @@ from builders.paths import FIXTURES
 from servemark.deployment.watch import Load, ServerWatch, parse_metrics, scraper
 from servemark.processes import identity as processes
 from servemark.records import DaemonState
-from servemark.supervisor import KeeperState
+from servemark.supervisor import SupervisorState
 
 
 def metrics() -> str:
@@ -58,7 +58,7 @@ def test_metrics_are_asked_for_with_the_key():
 
 
 class Scene:
-    """Watched servers under a keeper (this very process), a clock to be moved, and what each says on /metrics."""
+    """Watched servers under a supervisor (this very process), a clock to be moved, and what each says on /metrics."""
 
     def __init__(self, folder, names=("server",)):
         self.folder = folder
@@ -66,14 +66,14 @@ class Scene:
         self.says: dict[str, Load | Exception] = {name: Load(0.0, 0.0) for name in names}
         self.scrapes = 0
         (folder / "daemons").mkdir()
-        self.keeper("running")
+        self.supervisor_state("running")
         for name in names:
             self.daemon(name)
         self.watch = ServerWatch(folder, {name: self.scraper(name) for name in names}, no_progress_s=10.0, clock=lambda: self.now)
         self.watch.begin()
 
-    def keeper(self, state):
-        said = KeeperState(state=state, identity=str(processes.myself()), deployment="plain")
+    def supervisor_state(self, state):
+        said = SupervisorState(state=state, identity=str(processes.myself()), deployment="plain")
         (self.folder / "keeper.json").write_text(said.model_dump_json())
 
     def daemon(self, name="server", **changes):
@@ -149,14 +149,14 @@ def test_a_server_that_ended_is_dead_with_its_exit(scene):
     assert not scene.watch.same_processes
 
 
-def test_servers_end_with_their_keeper(scene):
+def test_servers_end_with_their_supervisor(scene):
     assert scene.look(1.0) is None
-    scene.keeper("ending")
+    scene.supervisor_state("ending")
     assert scene.look(1.1) and scene.watch.died
     assert not scene.watch.same_processes
 
 
-def test_a_server_that_the_keeper_does_not_know_is_gone(scene):
+def test_a_server_that_the_supervisor_does_not_know_is_gone(scene):
     (scene.folder / "daemons" / "server.json").unlink()
     assert scene.look(1.0).startswith("server:") and scene.watch.died
 

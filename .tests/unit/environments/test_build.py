@@ -24,7 +24,7 @@ from servemark.environments.lockfiles import Lock
 from servemark.errors import EnvironmentRefused, ServemarkError
 from servemark.files import storage
 from servemark.files.storage import CacheClosed
-from servemark.processes.identity import LIFELINE_VARIABLE, myself
+from servemark.processes.identity import OWNER_PROCESS_VARIABLE, myself
 from standin import VERSION
 
 HERE = (sys.version_info[:2], platform.machine())
@@ -154,10 +154,10 @@ def test_two_builds_at_once_build_one_prefix(lock, tmp_path):
         "lock = locks.Lock('demo', Path(sys.argv[1]), (sys.version_info[:2],), (sys.argv[3],))\n"
         "cache = Path(sys.argv[2])\n"
         "record = environment.build('cpu', lock, cache, log=cache.parent / sys.argv[4], timeout_s=60,\n"
-        "  progress=Progress(cache.parent / (sys.argv[4] + '.jsonl'), 'b'), watch=children.LifelineWatch())\n"
+        "  progress=Progress(cache.parent / (sys.argv[4] + '.jsonl'), 'b'), watch=children.OwnerWatch())\n"
         "print(record.seconds, record.prefix)"
     )
-    env = {**os.environ, "PYTHONPATH": LIBRARY, LIFELINE_VARIABLE: str(myself())}
+    env = {**os.environ, "PYTHONPATH": LIBRARY, OWNER_PROCESS_VARIABLE: str(myself())}
     builds = [
         subprocess.Popen(
             [sys.executable, "-c", code, str(lock.requirements), str(tmp_path / "cache"), HERE[1], f"log{n}"],

@@ -14,7 +14,7 @@ import pytest
 from builders.families import DEAF
 from builders.paths import LIBRARY
 from servemark.processes import children, identity
-from servemark.processes.children import LifelineWatch
+from servemark.processes.children import OwnerWatch
 from servemark.processes.identity import Identity
 
 
@@ -58,13 +58,13 @@ def test_end_group_kills_a_child_that_ignores_sigterm(tmp_path, wait_for):
     children.end_group(child)  # ended already: nothing happens
 
 
-def test_the_end_of_the_lifeline_ends_the_tools_and_this_process(family, sleeper, wait_for, monkeypatch):
+def test_the_end_of_the_owner_process_ends_the_tools_and_this_process(family, sleeper, wait_for, monkeypatch):
     child, grandchild = family
     spared = sleeper()
     master = sleeper()
     exits = []
     monkeypatch.setattr(children.os, "_exit", exits.append)
-    watch = LifelineWatch(Identity.of(master.pid))
+    watch = OwnerWatch(Identity.of(master.pid))
     watch.add(child)
     watch.add(spared)
     watch.remove(spared)
@@ -80,15 +80,15 @@ def test_the_end_of_the_lifeline_ends_the_tools_and_this_process(family, sleeper
     assert spared.poll() is None
 
 
-def test_a_script_whose_lifeline_ends_takes_its_tool_along(sleeper, tmp_path, wait_for):
+def test_a_script_whose_owner_process_ends_takes_its_tool_along(sleeper, tmp_path, wait_for):
     master = sleeper()
     code = (
         "import sys; from pathlib import Path; from servemark.processes import children\n"
         "children.run_tool([sys.executable, '-c', 'import os, time; print(os.getpid(), flush=True); time.sleep(300)'],\n"
-        "  log=Path(sys.argv[1]), env={}, timeout_s=60, watch=children.LifelineWatch())"
+        "  log=Path(sys.argv[1]), env={}, timeout_s=60, watch=children.OwnerWatch())"
     )
     log = tmp_path / "tool.log"
-    env = {"PYTHONPATH": LIBRARY, identity.LIFELINE_VARIABLE: str(Identity.of(master.pid))}
+    env = {"PYTHONPATH": LIBRARY, identity.OWNER_PROCESS_VARIABLE: str(Identity.of(master.pid))}
     script = subprocess.Popen([sys.executable, "-c", code, str(log)], env=env)
     wait_for(lambda: log.exists() and log.read_text().endswith("\n"))
     tool = Identity.of(int(log.read_text()))
@@ -125,9 +125,9 @@ def test_tool_is_ended_by_timeout_or_check_with_the_reason(tmp_path, timeout_s, 
     assert result.seconds < 5
 
 
-def test_a_tool_on_a_leash_ends_by_itself_when_it_is_let_go(tmp_path):
+def test_a_tool_on_a_heartbeat_pipe_ends_by_itself_when_it_is_let_go(tmp_path):
     code = "import sys; sys.stdin.read(); print('let go', flush=True); sys.exit(5)"
-    given = {"log": tmp_path / "log", "env": {}, "timeout_s": 20, "leash": True, "interval_s": 0.05}
+    given = {"log": tmp_path / "log", "env": {}, "timeout_s": 20, "heartbeat_pipe": True, "interval_s": 0.05}
     begin = time.monotonic()
     result = children.run_tool([sys.executable, "-c", code], check=lambda: "enough" if time.monotonic() - begin > 0.2 else None, **given)
     assert (result.exit_code, result.stopped) == (5, "enough"), "it was not killed"

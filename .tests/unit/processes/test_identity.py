@@ -86,22 +86,22 @@ def test_malformed_identity_is_a_value_error(text):
         Identity.parse(text)
 
 
-def test_the_lifeline_is_what_was_exported_or_else_the_parent(monkeypatch):
-    monkeypatch.setenv(processes.LIFELINE_VARIABLE, f"7:8@{processes.host()}")
-    assert processes.lifeline() == Identity(7, 8)
-    processes.ensure_lifeline()
-    assert processes.lifeline() == Identity(7, 8), "it was given"
-    monkeypatch.setenv(processes.LIFELINE_VARIABLE, "7:8@another-machine")
-    assert processes.lifeline().pid == os.getppid(), "a job inherits the variable of the machine that submitted it"
-    processes.ensure_lifeline()
-    assert processes.lifeline() == processes.myself()
-    monkeypatch.delenv(processes.LIFELINE_VARIABLE)
-    processes.export_lifeline()
-    assert processes.lifeline() == processes.myself()
-    monkeypatch.delenv(processes.LIFELINE_VARIABLE)
-    assert processes.lifeline().pid == os.getppid()
+def test_the_owner_process_is_what_was_exported_or_else_the_parent(monkeypatch):
+    monkeypatch.setenv(processes.OWNER_PROCESS_VARIABLE, f"7:8@{processes.host()}")
+    assert processes.owner_process() == Identity(7, 8)
+    processes.ensure_owner_process()
+    assert processes.owner_process() == Identity(7, 8), "it was given"
+    monkeypatch.setenv(processes.OWNER_PROCESS_VARIABLE, "7:8@another-machine")
+    assert processes.owner_process().pid == os.getppid(), "a job inherits the variable of the machine that submitted it"
+    processes.ensure_owner_process()
+    assert processes.owner_process() == processes.myself()
+    monkeypatch.delenv(processes.OWNER_PROCESS_VARIABLE)
+    processes.export_owner_process()
+    assert processes.owner_process() == processes.myself()
+    monkeypatch.delenv(processes.OWNER_PROCESS_VARIABLE)
+    assert processes.owner_process().pid == os.getppid()
     monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)
-    assert processes.lifeline() == processes.myself(), "the parent is gone"
+    assert processes.owner_process() == processes.myself(), "the parent is gone"
 
 
 def test_clean_environment_has_no_credentials_and_module_paths(monkeypatch):

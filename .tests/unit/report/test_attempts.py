@@ -10,7 +10,7 @@ from servemark.records import DaemonState, Failure
 from servemark.report import gather
 from servemark.report.gaps import attempt_rows, gaps, made_good
 from servemark.report.gather import RunRecords
-from servemark.supervisor import KeeperState
+from servemark.supervisor import SupervisorState
 
 FAILURE = Failure(stage="await_ready", reason="server_exited", detail="It ended.", quote=("RuntimeError: boom",))
 OUTSIDE = FAILURE.model_copy(update={"reason": "out_of_time"})
@@ -24,7 +24,7 @@ def folder(tmp_path):
 def start(folder, number=1, why="stop_requested", failure=None, nodes=("node02", "node01"), surveyed=()):
     attempt = folder / "attempts" / f"{number:03d}"
     (attempt / "daemons").mkdir(parents=True)
-    state = KeeperState(state="ended", identity="7:1@x", deployment="plain", why=why, ended_at="2026-03-04T11:00:00+00:00")
+    state = SupervisorState(state="ended", identity="7:1@x", deployment="plain", why=why, ended_at="2026-03-04T11:00:00+00:00")
     (attempt / "keeper.json").write_text(state.model_dump_json())
     for index, node in enumerate(nodes):
         began = f"2026-03-04T10:0{9 - index}:00+00:00"

@@ -20,13 +20,13 @@ from servemark.config.load import read_resolved
 from servemark.deployment import attempts
 from servemark.files import storage
 from servemark.processes import identity
-from servemark.processes.identity import LIFELINE_VARIABLE, myself
+from servemark.processes.identity import OWNER_PROCESS_VARIABLE, myself
 from servemark.progress import Progress
 from servemark.run import main_process
 
 DEFAULT = ROOT / "config" / "config.yaml"
 
-# A lifeline of this machine that is not this process.
+# An owner process of this machine that is not this process.
 HERE = f"1:1@{identity.host()}"
 
 
@@ -39,7 +39,7 @@ def data():
 def checkout(tmp_path, monkeypatch):
     """A fresh working folder; what would run at this process's exit is kept in a list."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(LIFELINE_VARIABLE, HERE)
+    monkeypatch.setenv(OWNER_PROCESS_VARIABLE, HERE)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setattr(sys, "argv", ["snakemake", "--cores", "2"])
     at_exit = []
@@ -55,9 +55,9 @@ def owner():
     return Path(".snakemake/servemark-owner.json")
 
 
-def test_the_main_process_claims_the_checkout_and_becomes_the_lifeline(checkout, data):
+def test_the_main_process_claims_the_checkout_and_becomes_the_owner_process(checkout, data):
     experiment = main_process.load(data, [DEFAULT], is_main=True)
-    assert os.environ[LIFELINE_VARIABLE] == str(myself())
+    assert os.environ[OWNER_PROCESS_VARIABLE] == str(myself())
     assert json.loads(owner().read_text())["identity"] == str(myself())
     for function, *arguments in checkout:
         function(*arguments)
@@ -99,13 +99,13 @@ def leave_a_dead_deployment() -> list[Path]:
     """Tokens and secrets that a killed run left, and a record that is to stay; the last one is the record."""
     folder = Path("results/demo/deployments/plain")
     attempt = attempts.new(folder)
-    left = [*attempts.tokens(folder), attempt / "api-key", attempt / "ray-token", folder / "plan.json"]
+    left = [*attempts.live_records(folder), attempt / "api-key", attempt / "ray-token", folder / "plan.json"]
     for path in left:
         path.write_text("{}")
     return left
 
 
-def test_tokens_and_secrets_of_dead_deployments_go_at_the_begin_and_at_the_end_of_a_run(checkout, data):
+def test_live_records_and_secrets_of_dead_deployments_go_at_the_begin_and_at_the_end_of_a_run(checkout, data):
     *dead, record = leave_a_dead_deployment()
     main_process.load(data, [], is_main=True)
     assert [path for path in dead if path.exists()] == [] and record.exists()
@@ -128,12 +128,12 @@ def test_a_dry_run_claims_writes_and_removes_nothing(checkout, data, monkeypatch
     [(HERE, True), (None, False), ("1:1@another-machine", False)],
     ids=["of this machine", "none", "of the machine that submitted the job"],
 )
-def test_a_job_keeps_the_lifeline_that_it_was_given_here(checkout, data, monkeypatch, before, kept):
-    monkeypatch.delenv(LIFELINE_VARIABLE)
+def test_a_job_keeps_the_owner_process_that_it_was_given_here(checkout, data, monkeypatch, before, kept):
+    monkeypatch.delenv(OWNER_PROCESS_VARIABLE)
     if before:
-        monkeypatch.setenv(LIFELINE_VARIABLE, before)
+        monkeypatch.setenv(OWNER_PROCESS_VARIABLE, before)
     main_process.load(data, [], is_main=False)
-    assert os.environ[LIFELINE_VARIABLE] == (before if kept else str(myself()))
+    assert os.environ[OWNER_PROCESS_VARIABLE] == (before if kept else str(myself()))
     assert not owner().exists() and checkout == []
 
 

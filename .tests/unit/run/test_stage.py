@@ -17,7 +17,7 @@ from builders.paths import LIBRARY
 from servemark import supervisor
 from servemark.deployment import attempts
 from servemark.errors import ConfigError, StageFailed
-from servemark.processes.identity import LIFELINE_VARIABLE, myself
+from servemark.processes.identity import OWNER_PROCESS_VARIABLE, myself
 from servemark.records import Cluster
 from servemark.run import stage
 from servemark.supervisor import ownership
@@ -26,7 +26,7 @@ from servemark.supervisor import ownership
 @pytest.fixture
 def own_output(monkeypatch):
     """Restore this process's output and its SIGTERM handler, which a stage replaces."""
-    monkeypatch.setenv(LIFELINE_VARIABLE, str(myself()))
+    monkeypatch.setenv(OWNER_PROCESS_VARIABLE, str(myself()))
     monkeypatch.delenv(ownership.VARIABLE, raising=False)
     handler = signal.getsignal(signal.SIGTERM)
     kept = [os.dup(number) for number in (1, 2)]
@@ -42,14 +42,16 @@ def attempt(tmp_path, monkeypatch, own_output):
     """A deployment's folder with a live attempt; its supervisor is recorded as this process."""
     folder = tmp_path / "results" / "demo" / "deployments" / "plain"
     new = attempts.new(folder)
-    state = supervisor.KeeperState(state="running", identity=str(myself()), deployment="plain")
+    state = supervisor.SupervisorState(state="running", identity=str(myself()), deployment="plain")
     (new / "keeper.json").write_text(state.model_dump_json())
-    keeper_spec(new, "machine.lock")
+    supervisor_spec(new, "machine.lock")
     return new
 
 
-def keeper_spec(attempt, machine_lock):
-    spec = supervisor.KeeperSpec(deployment="plain", lifeline="1:1", machine_lock=machine_lock, tokens=(), scratch="s", stop_grace_s=2.0)
+def supervisor_spec(attempt, machine_lock):
+    spec = supervisor.SupervisorSpec(
+        deployment="plain", lifeline="1:1", machine_lock=machine_lock, tokens=(), scratch="s", stop_grace_s=2.0
+    )
     (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
 
 
@@ -130,12 +132,12 @@ def test_failed_stage_reports_and_stops_the_deployment(tmp_path, attempt, error,
 
 
 def test_failed_stage_in_allocation_waits_for_end_of_deployment(tmp_path, attempt, monkeypatch):
-    keeper_spec(attempt, None)
+    supervisor_spec(attempt, None)
     waited = []
 
     def stop(where, timeout_s):
         waited.append((where, timeout_s))
-        raise supervisor.KeeperStuck("still there")
+        raise supervisor.SupervisorStuck("still there")
 
     monkeypatch.setattr(supervisor, "stop", stop)
     assert run(tmp_path, attempt.parents[1], fail(StageFailed("x")))[0] == 1
@@ -143,7 +145,7 @@ def test_failed_stage_in_allocation_waits_for_end_of_deployment(tmp_path, attemp
 
 
 def test_ended_attempt_is_not_touched(tmp_path, attempt):
-    state = supervisor.KeeperState(state="ended", identity=str(myself()), deployment="plain")
+    state = supervisor.SupervisorState(state="ended", identity=str(myself()), deployment="plain")
     (attempt / "keeper.json").write_text(state.model_dump_json())
     assert run(tmp_path, attempt.parents[1], fail(StageFailed("x")))[0] == 1
     assert not (attempt / "stop").exists()
@@ -208,7 +210,7 @@ def test_signal_ends_script_with_a_message_in_its_log(tmp_path, number, ignored)
         "import sys, time; from servemark.run.stage import stage\n"
         "with stage('measure', 'plain', sys.argv[1]): print('up', flush=True); time.sleep(300)"
     )
-    env = {"PYTHONPATH": LIBRARY, LIFELINE_VARIABLE: str(myself())}
+    env = {"PYTHONPATH": LIBRARY, OWNER_PROCESS_VARIABLE: str(myself())}
     before = signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
     try:
         script = subprocess.Popen([sys.executable, "-c", code, str(log)], env=env)
@@ -240,7 +242,7 @@ def test_parent_snakemakes_of_a_superseded_stage_are_killed(tmp_path, attempt):
         goes_on = f"open({str(tmp_path / 'goes-on')!r}, 'a').write({where!r})"
         script.write_text(f"import subprocess, sys; subprocess.call([sys.executable, *sys.argv[1:]]); {goes_on}\n")
         chain = [str(script), *chain]
-    env = {"PYTHONPATH": LIBRARY, LIFELINE_VARIABLE: str(myself()), "SLURM_JOB_ID": "7", "SERVEMARK_OWNER": "job 7"}
+    env = {"PYTHONPATH": LIBRARY, OWNER_PROCESS_VARIABLE: str(myself()), "SLURM_JOB_ID": "7", "SERVEMARK_OWNER": "job 7"}
     subprocess.run([sys.executable, *chain], env=env, timeout=30, check=True)
     assert "job 8" in Path(log).read_text()
     assert (tmp_path / "goes-on").read_text() == "job"

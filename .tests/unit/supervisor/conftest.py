@@ -12,7 +12,7 @@ from builders.supervised import wait_for
 from servemark import supervisor
 from servemark.processes import identity as processes
 from servemark.processes.identity import Identity
-from servemark.supervisor import KeeperSpec
+from servemark.supervisor import SupervisorSpec
 
 
 @pytest.fixture
@@ -30,14 +30,14 @@ def attempts(tmp_path, master):
 
     def start(name="a", lock="machine.lock", **more) -> Path:
         attempt = tmp_path / name
-        token = tmp_path / f"{name}-ready.json"
-        token.write_text("{}")
+        live_record = tmp_path / f"{name}-ready.json"
+        live_record.write_text("{}")
         scratch = tmp_path / f"{name}-scratch"
         scratch.mkdir()
         identity = Identity.of(master.pid)
-        given = {"deployment": name, "lifeline": str(identity), "machine_lock": str(tmp_path / lock), "tokens": (str(token),),
+        given = {"deployment": name, "lifeline": str(identity), "machine_lock": str(tmp_path / lock), "tokens": (str(live_record),),
                  "scratch": str(scratch), "stop_grace_s": 0.4, "orphan_grace_s": 0.4}  # fmt: skip
-        spec = KeeperSpec(**(given | more))
+        spec = SupervisorSpec(**(given | more))
         supervisor.launch(attempt, spec)
         wait_for(lambda: supervisor.read_state(attempt) is not None)
         started.append(attempt)

@@ -42,7 +42,7 @@ def test_a_job_is_named_with_its_start(job, restarts, known, name):
 
 def test_without_a_job_the_run_is_named_by_its_process(monkeypatch):
     os.environ[ownership.VARIABLE] = "job 7"
-    os.environ[identity.LIFELINE_VARIABLE] = str(identity.myself())
+    os.environ[identity.OWNER_PROCESS_VARIABLE] = str(identity.myself())
     ownership.export_name()
     assert ownership.VARIABLE not in os.environ and ownership.mine() == f"process {identity.myself()}"
 

@@ -1,4 +1,4 @@
-"""The far end of a launcher, as a real process on a real pipe: what it starts ends with the leash, whole and in time."""
+"""The far end of a launcher, as a real process on a real pipe: what it starts ends with the heartbeat pipe, whole and in time."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def tree(start, tmp_path, wait_for):
     return run
 
 
-def test_the_end_of_the_leash_ends_the_tree_politely_and_then_by_force(tree, tmp_path):
+def test_the_end_of_the_heartbeat_pipe_ends_the_tree_politely_and_then_by_force(tree, tmp_path):
     child, members, _, _ = tree()
     begin = time.monotonic()
     child.stdin.close()
@@ -145,7 +145,7 @@ def test_without_a_scheduler_the_node_is_this_machine(start, tmp_path):
     assert (tmp_path / "log").read_text().split() == [identity.here(), "False"]
 
 
-def test_words_on_the_leash_are_not_its_end(tree):
+def test_words_on_the_heartbeat_pipe_are_not_its_end(tree):
     child, members, _, _ = tree()
     child.stdin.write(b"anything\n")
     child.stdin.flush()
@@ -158,13 +158,13 @@ def test_a_program_that_is_not_there_is_an_error_of_the_launcher(start, tmp_path
     assert child.wait(20) == 1 and not place.exists()
 
 
-def test_a_leash_on_which_nothing_is_heard_ends_the_tree(tree):
+def test_a_heartbeat_pipe_on_which_nothing_is_heard_ends_the_tree(tree):
     child, members, _, _ = tree(silence_s=1.0)
     for _ in range(8):
         child.stdin.write(b".")
         child.stdin.flush()
         time.sleep(0.25)
-    assert child.poll() is None, "while the keeper speaks it lives"
+    assert child.poll() is None, "while the supervisor speaks it lives"
     assert child.wait(10) == 7
     assert [member for member in members if member.alive] == []
 

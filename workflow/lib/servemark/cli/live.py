@@ -23,7 +23,7 @@ from servemark.errors import ServemarkError
 from servemark.processes.identity import Identity
 from servemark.records import Cluster, EndpointStatus
 from servemark.run.serve import FOLDER as SERVING
-from servemark.supervisor import KeeperState
+from servemark.supervisor import SupervisorState
 from snakemake_executor_plugin_slurm_guarded import journal, queries, reasons
 from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed
 from snakemake_executor_plugin_slurm_guarded.queries import Job
@@ -143,7 +143,7 @@ def _seconds(moment: str) -> float:
     return datetime.fromisoformat(moment).timestamp()
 
 
-def _alive(state: KeeperState, job_id: str | None, jobs: Jobs, fresh: bool) -> bool | None:
+def _alive(state: SupervisorState, job_id: str | None, jobs: Jobs, fresh: bool) -> bool | None:
     """Return whether the supervisor lives; None if that cannot be found out from here."""
     job = jobs.lives(job_id) if job_id else None
     identity = Identity.parse(state.identity)
@@ -158,7 +158,7 @@ def job_of(owner: str | None) -> str | None:
     return found[1] if found else None
 
 
-def _state(state: KeeperState, status: EndpointStatus | None, last: dict[str, Any] | None) -> str:
+def _state(state: SupervisorState, status: EndpointStatus | None, last: dict[str, Any] | None) -> str:
     if state.state == "waiting":
         return f"waits for the machine, in use by {(state.waiting_for or 'another').split(' (')[0]}"
     if state.state == "ending":
@@ -177,9 +177,9 @@ def _status(folder: Path, attempt: Path) -> EndpointStatus | None:
     return status if status.state != "ended" and Path(status.attempt or "").name == attempt.name else None
 
 
-def _nodes(folder: Path, state: KeeperState) -> tuple[str, ...]:
+def _nodes(folder: Path, state: SupervisorState) -> tuple[str, ...]:
     try:
-        return tuple(node.name for node in Cluster.read(attempts.tokens(folder)[0]).nodes)
+        return tuple(node.name for node in Cluster.read(attempts.live_records(folder)[0]).nodes)
     except ServemarkError:
         return (Identity.parse(state.identity).host,)
 

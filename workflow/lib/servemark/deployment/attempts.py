@@ -1,4 +1,4 @@
-"""Attempts: each start of a deployment has a numbered folder with the keeper's state, secrets, logs and, at its end, the reason."""
+"""Attempts: each start of a deployment has a numbered folder with the supervisor's state, secrets, logs and, at its end, the reason."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from servemark.measurement import reasons
 from servemark.nodes.allocation import Allocation
 from servemark.nodes.survey import Answer
 from servemark.processes import identity
-from servemark.processes.identity import lifeline
+from servemark.processes.identity import owner_process
 from servemark.records import DaemonState, Failure, write_atomically
 from servemark.security.secret_scan import KEY_PREFIX
-from servemark.supervisor import KeeperSpec, ownership, salvage
+from servemark.supervisor import SupervisorSpec, ownership, salvage
 from snakemake_executor_plugin_slurm_guarded.records import Checkout
 
 FOLDER = "attempts"
@@ -46,7 +46,7 @@ def new(deployment_folder: Path) -> Path:
             return attempt
 
 
-def tokens(deployment_folder: Path) -> list[Path]:
+def live_records(deployment_folder: Path) -> list[Path]:
     """Return the live records of a deployment; a run that ends, or begins, removes them."""
     return [deployment_folder / f"{name}.json" for name in ("cluster", "endpoint", "ready")]
 
@@ -76,17 +76,17 @@ def secret(attempt: Path, name: str) -> Path:
 
 
 def open_attempt(deployment: str, folder: Path, scratch: Path, alloc: Allocation, *, stop_grace_s: float) -> Path:
-    """Start an attempt: its folder, its scratch folder here, and its keeper. Returns its folder."""
+    """Start an attempt: its folder, its scratch folder here, and its supervisor. Returns its folder."""
     attempt = new(folder)
     git_state.hand_over(folder.parents[1], attempt)
     private(scratch.parent)
     scratch.mkdir(mode=0o700)
-    spec = KeeperSpec(
+    spec = SupervisorSpec(
         deployment=deployment,
-        lifeline=str(lifeline()),
+        lifeline=str(owner_process()),
         # A scheduler has given us our nodes; without one, deployments take turns.
         machine_lock=str(runtime_root() / "machine.lock") if alloc.job_id is None else None,
-        tokens=tuple(str(token.absolute()) for token in tokens(folder)),
+        tokens=tuple(str(record.absolute()) for record in live_records(folder)),
         scratch=str(scratch),
         stop_grace_s=stop_grace_s,
         ends_at=alloc.ends_at,
@@ -225,13 +225,13 @@ def scratch_folder(attempt: Path) -> Path:
     return Path(spec(attempt).scratch)
 
 
-def spec(attempt: Path) -> KeeperSpec:
-    """Return what the attempt's keeper was started with."""
-    return KeeperSpec.model_validate_json((attempt / "keeper-spec.json").read_text())
+def spec(attempt: Path) -> SupervisorSpec:
+    """Return what the attempt's supervisor was started with."""
+    return SupervisorSpec.model_validate_json((attempt / "keeper-spec.json").read_text())
 
 
 def left_over(*attempts: Path) -> list[psutil.Process]:
-    """Return processes of these attempts that live on this machine, their keepers included."""
+    """Return processes of these attempts that live on this machine, their supervisors included."""
     folders = [scratch_folder(one) for one in attempts if (one / "keeper-spec.json").exists() and not supervisor.copied(one)]
     return identity.marked(*attempts, *folders)
 
@@ -242,7 +242,7 @@ def find_daemon(attempt: Path, name: str) -> DaemonState | None:
 
 
 def await_end(attempt: Path, name: str, seconds: float = 2.0) -> DaemonState | None:
-    """Return the state of a daemon whose process is gone, as soon as the keeper has collected how it ended; at most ``seconds`` later."""
+    """Return the state of a daemon that has ended. Wait up to ``seconds`` for the supervisor to record how it ended."""
     deadline = time.monotonic() + seconds
     while True:
         daemon = find_daemon(attempt, name)

@@ -87,7 +87,7 @@ class BenchmarkClient:
         """The command line of each process."""
         ready, folder = self.ready, str(self.draft.parent.absolute())
         url = ready.servers[0].url if self.point.ask == "replica" else ready.url
-        assert url and ready.served_name, "a live deployment's token is complete"
+        assert url and ready.served_name, "a live deployment's live record is complete"
         return [
             command_lines.bench(self.python, url, ready.served_name, self.tokenizer, share, folder, self._beside(index).name)
             for index, share in enumerate(shares(self.point))

@@ -28,14 +28,14 @@ from servemark.weights.manifest import verify
 
 STAGE = "start_cluster"
 # A supervisor writes its first state after the imports of an interpreter, slow on a shared file system.
-KEEPER_START_S = 60.0
+SUPERVISOR_START_S = 60.0
 
 
 def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
     """Start what the deployment stands on, unless the ledger has all its points and ``hold`` (to be used, not measured) is not set.
 
     Returns:
-        the token; with ``failure`` when something did not come up. Everything is stopped then.
+        the live record; with ``failure`` when something did not come up. Everything is stopped then.
     """
     plan, progress, timeouts = here.plan, here.progress, here.timeouts
     keys = [point.key for point in plan.points]
@@ -53,7 +53,7 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
     scratch = new_scratch(here.config, private.runtime_root(), alloc)
     attempt = attempts.open_attempt(plan.deployment, here.deployment, scratch, alloc, stop_grace_s=timeouts.stop)
     ends_at = None if alloc.ends_at is None else datetime.fromtimestamp(alloc.ends_at, UTC).isoformat(timespec="seconds")
-    token = Cluster(deployment=plan.deployment, attempt=str(attempt), job_id=alloc.job_id, ends_at=ends_at)
+    record = Cluster(deployment=plan.deployment, attempt=str(attempt), job_id=alloc.job_id, ends_at=ends_at)
     try:
         _take_machine(attempt, progress)
         waited = time.monotonic() - begin
@@ -71,15 +71,15 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
         # Only now: hashing while another deployment is measured would disturb it.
         model_path = _model(here, ground)
         verify_environment(here.environment)
-        token = token.model_copy(update={"nodes": found, "replicas": place(plan.topology), "model_path": model_path})
-        replicas, ray_nodes = executors.of(here, ground, found).bring_up(token.replicas)
-        token = token.model_copy(update={"replicas": replicas, "ray_nodes": ray_nodes})
+        record = record.model_copy(update={"nodes": found, "replicas": place(plan.topology), "model_path": model_path})
+        replicas, ray_nodes = executors.of(here, ground, found).bring_up(record.replicas)
+        record = record.model_copy(update={"replicas": replicas, "ray_nodes": ray_nodes})
     except ServemarkError as error:
         failure = attempts.fail(attempt, attempts.from_error(STAGE, error), timeouts.stop)
-        return token.model_copy(update={"failure": failure})
+        return record.model_copy(update={"failure": failure})
     seconds = round(time.monotonic() - begin - waited, 2)
     progress.say(f"{len(found)} node(s) looked at and joined in {seconds:.1f} s")
-    return token.model_copy(update={"seconds": seconds})
+    return record.model_copy(update={"seconds": seconds})
 
 
 def _model(here: StageContext, ground: Ground) -> str:
@@ -129,7 +129,7 @@ def _end_leftovers(folder: Path, progress: Progress) -> None:
 
 def _take_machine(attempt: Path, progress: Progress) -> None:
     """Wait until the supervisor has the machine, however long another deployment needs it; raise StageFailed if it ends before."""
-    deadline = time.monotonic() + KEEPER_START_S
+    deadline = time.monotonic() + SUPERVISOR_START_S
     while True:
         state = supervisor.read_state(attempt)
         if state and state.state == "running":

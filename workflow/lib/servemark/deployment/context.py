@@ -8,7 +8,7 @@ from pathlib import Path
 from servemark.config.load import read_resolved
 from servemark.config.model import Config, Timeouts
 from servemark.launch import compile_cache
-from servemark.processes.children import LifelineWatch
+from servemark.processes.children import OwnerWatch
 from servemark.progress import Progress
 from servemark.records import Environment, Hardware, Manifest, Plan, Record
 from servemark.supervisor import ownership
@@ -20,7 +20,7 @@ class Stage:
 
     progress: Progress
     log: Path
-    watch: LifelineWatch
+    watch: OwnerWatch
     deployment: Path | None = None
 
     def write(self, record: Record, path: str) -> None:

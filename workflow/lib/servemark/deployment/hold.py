@@ -168,7 +168,7 @@ class Holding:
 
     def _facts(self, attempt: Path) -> how_to_use.Facts:
         ready, site = self.ready, self.here.config.cluster
-        assert ready.url and ready.key_file and ready.served_name, "a live deployment's token is complete"
+        assert ready.url and ready.key_file and ready.served_name, "a live deployment's live record is complete"
         return how_to_use.Facts(
             run=self.here.deployment.parents[1].name,
             deployment=ready.deployment,

@@ -1,4 +1,4 @@
-"""What a deployment stands on, and how a process gets to one of its nodes: a daemon through the keeper, a tool at once."""
+"""What a deployment stands on, and how a process gets to one of its nodes: a daemon through the supervisor, a tool at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from servemark.errors import StageFailed
 from servemark.nodes import allocation
 from servemark.nodes.allocation import Allocation
 from servemark.processes import identity
-from servemark.processes.children import LifelineWatch, ToolResult, run_tool
+from servemark.processes.children import OwnerWatch, ToolResult, run_tool
 from servemark.records import write_atomically
 from servemark.supervisor import process_request
 from snakemake_executor_plugin_slurm_guarded import commands
@@ -35,7 +35,7 @@ class Tool:
         *,
         log: Path,
         timeout_s: float,
-        watch: LifelineWatch | None = None,
+        watch: OwnerWatch | None = None,
         check: Callable[[], str | None] = lambda: None,
         patience_s: float = commands.PATIENCE_S,
     ) -> ToolResult:
@@ -43,7 +43,7 @@ class Tool:
         deadline = time.monotonic() + patience_s
         while True:
             begin = log.stat().st_size if log.exists() else 0
-            result = run_tool(self.argv, log=log, env=self.env, timeout_s=timeout_s, watch=watch, check=check, leash=self.launched)
+            result = run_tool(self.argv, log=log, env=self.env, timeout_s=timeout_s, watch=watch, check=check, heartbeat_pipe=self.launched)
             refused = self.launched and result.exit_code and result.stopped is None and commands.step_not_started(log, begin)
             if not refused or time.monotonic() > deadline:
                 return result

@@ -96,7 +96,7 @@ class Measuring:
         return verdict.judged(stored.record.model_copy(update=names), judgement)
 
     def _live(self, ready_path: Path) -> tuple[Ready | None, Failure | None]:
-        """Return the token if the deployment lives, and why not if it does not: its own failure, or how its server ended since."""
+        """Return the live record if the deployment lives, and why not if it does not: its own failure, or how its server ended since."""
         ready = Ready.read(ready_path)
         if ready.replay or ready.failure or ready.attempt is None:
             return None, ready.failure
@@ -154,7 +154,7 @@ class Measuring:
 
         A server that died or hung ends the deployment: the failure is noted for the points that follow.
         """
-        assert ready.attempt and ready.url and ready.served_name and ready.key_file, "a live deployment's token is complete"
+        assert ready.attempt and ready.url and ready.served_name and ready.key_file, "a live deployment's live record is complete"
         here, load, attempt = self.here, point.load, Path(ready.attempt)
         key = Path(ready.key_file).read_text().strip()
         # Of this attempt alone: a client that a lost node still runs writes elsewhere.

@@ -82,26 +82,26 @@ class Waiting:
 
     here: StageContext
     cluster: Cluster
-    token: Endpoint
+    endpoint: Endpoint
 
     def run(self) -> tuple[Ready, Startup]:
-        """Return the token and the start-up record, both with ``failure`` when a server did not come up."""
-        token, name = self.token, self.here.plan.deployment
-        if token.replay:
+        """Return the live record and the start-up record, both with ``failure`` when a server did not come up."""
+        endpoint, name = self.endpoint, self.here.plan.deployment
+        if endpoint.replay:
             # Nothing was started: the start-up facts are those of the attempt that served.
             kept = attempts.newest(self.here.deployment, KEPT)
             return Ready(deployment=name, replay=True), Startup.read(kept) if kept else Startup(deployment=name)
-        if token.failure or token.attempt is None or token.url is None or token.key_file is None:
-            return self._failed(token.failure)
-        attempt = Path(token.attempt)
+        if endpoint.failure or endpoint.attempt is None or endpoint.url is None or endpoint.key_file is None:
+            return self._failed(endpoint.failure)
+        attempt = Path(endpoint.attempt)
         starts: list[tuple[ReplicaStartup, float]] = []
-        server = token.servers[0]
+        server = endpoint.servers[0]
         try:
             # One after the other: they start together, so the waits overlap, and the last one decides.
-            for server in token.servers:
+            for server in endpoint.servers:
                 starts.append(self._one(attempt, server))
-            if token.router:
-                server = token.router
+            if endpoint.router:
+                server = endpoint.router
                 self._start_router(attempt, server)
         except StageFailed as error:
             failure = attempts.fail(attempt, attempts.from_error(STAGE, error), self.here.timeouts.stop)
@@ -111,12 +111,12 @@ class Waiting:
         startup = self._startup(last, to_health, tuple(start for start, _ in starts) if len(starts) > 1 else ())
         startup.write(attempt / KEPT)
         self._note_caches()
-        same = token.model_dump(include={"deployment", "attempt", "url", "served_name", "key_file"})
+        same = endpoint.model_dump(include={"deployment", "attempt", "url", "served_name", "key_file"})
         places = {name: value for name, value in self._places().items() if name in ("servers", "router", "client_node")}
         return Ready(**same, **places, ends_at=self.cluster.ends_at), startup
 
     def _failed(self, failure: Failure | None, log: str | None = None) -> tuple[Ready, Startup]:
-        same: dict[str, Any] = {"deployment": self.here.plan.deployment, "failure": failure, "attempt": self.token.attempt}
+        same: dict[str, Any] = {"deployment": self.here.plan.deployment, "failure": failure, "attempt": self.endpoint.attempt}
         return Ready(**same), Startup(**same, log=log, **self._places())
 
     def _startup(self, last: ReplicaStartup, to_health: float, every: tuple[ReplicaStartup, ...]) -> Startup:
@@ -124,7 +124,7 @@ class Waiting:
         observed = memory.observe(log)
         return Startup(
             deployment=self.here.plan.deployment,
-            attempt=self.token.attempt,
+            attempt=self.endpoint.attempt,
             cluster_seconds=self.cluster.seconds,
             seconds_to_health=to_health,
             seconds_to_first_token=last.seconds_to_first_token,
@@ -143,18 +143,18 @@ class Waiting:
             "nodes": self.cluster.nodes,
             "placement": self.cluster.replicas,
             "ray_nodes": self.cluster.ray_nodes,
-            "servers": self.token.servers,
-            "router": self.token.router,
+            "servers": self.endpoint.servers,
+            "router": self.endpoint.router,
             "client_node": self._client_node(),
-            "compile_cache": self.token.compile_cache,
+            "compile_cache": self.endpoint.compile_cache,
         }
 
     def _note_caches(self) -> None:
         """Tell later starts what they find. A note that cannot be written ends nothing."""
-        if self.token.compile_cache_folder is None:
+        if self.endpoint.compile_cache_folder is None:
             return
         try:
-            compiled.came_up(Path(self.token.compile_cache_folder), self.here.plan)
+            compiled.came_up(Path(self.endpoint.compile_cache_folder), self.here.plan)
         except OSError as error:
             self.here.progress.say(f"warning: a later start will not know that it finds compiled code: {error}")
 
@@ -169,7 +169,7 @@ class Waiting:
         assert daemon is not None and daemon.started_at is not None, "serve_model has started it"
         started = datetime.fromisoformat(daemon.started_at)
         begin = time.monotonic() - (datetime.now(started.tzinfo) - started).total_seconds()
-        which = f" ({server.replica} on {server.node})" if len(self.token.servers) > 1 else ""
+        which = f" ({server.replica} on {server.node})" if len(self.endpoint.servers) > 1 else ""
         (to_health, to_token), parser = self._poll(attempt, server, f"vLLM{which}", begin)
         require_closed(f"{server.url}/metrics")
         phases = parser.phases(started, started + timedelta(seconds=to_health))
@@ -198,10 +198,10 @@ class Waiting:
     ) -> tuple[tuple[float, float], StartupLog]:
         """Wait for a server or the router (``what``, in words), and read its log meanwhile; ``begin``: see :func:`poll`."""
         parser = StartupLog(attempt / f"{server.daemon}.log")
-        probe = ServerProbe(server.url, self.here.plan.served_name, Path(str(self.token.key_file)).read_text().strip(), health)
+        probe = ServerProbe(server.url, self.here.plan.served_name, Path(str(self.endpoint.key_file)).read_text().strip(), health)
 
         def stage() -> str:
-            return parser.stage if server != self.token.router else "starting"
+            return parser.stage if server != self.endpoint.router else "starting"
 
         def died() -> bool:
             # Whatever ends first takes the others along, so the supervisor's life is every server's.

@@ -37,27 +37,27 @@ class Serving:
         """Start ``vllm serve`` for every replica.
 
         Returns:
-            the token; with ``failure`` when the asked port is taken or a process did not start. Everything is stopped then.
+            the live record; with ``failure`` when the asked port is taken or a process did not start. Everything is stopped then.
         """
-        token = self.cluster
-        failure = token.failure or fabric.failure
-        if token.replay or failure or token.attempt is None:
-            return Endpoint(deployment=token.deployment, replay=token.replay, failure=failure, attempt=token.attempt)
-        attempt = Path(token.attempt)
+        cluster = self.cluster
+        failure = cluster.failure or fabric.failure
+        if cluster.replay or failure or cluster.attempt is None:
+            return Endpoint(deployment=cluster.deployment, replay=cluster.replay, failure=failure, attempt=cluster.attempt)
+        attempt = Path(cluster.attempt)
         try:
-            executor = executors.of(self.here, Ground.of(attempt), token.nodes)
+            executor = executors.of(self.here, Ground.of(attempt), cluster.nodes)
             key_file = attempts.secret(attempt, "api-key")
             found = self._look_into_caches()
-            servers = tuple(self._replica(executor, index, replica, key_file) for index, replica in enumerate(token.replicas))
+            servers = tuple(self._replica(executor, index, replica, key_file) for index, replica in enumerate(cluster.replicas))
             router = self._router(servers) if self.here.plan.topology.routed else None
         except StageFailed as error:
             failed = attempts.fail(attempt, attempts.from_error(STAGE, error), self.here.timeouts.stop)
-            return Endpoint(deployment=token.deployment, failure=failed, attempt=token.attempt)
+            return Endpoint(deployment=cluster.deployment, failure=failed, attempt=cluster.attempt)
         url = (router or servers[0]).url
         self.here.progress.say(f"started vLLM for {url}")
         return Endpoint(
-            deployment=token.deployment,
-            attempt=token.attempt,
+            deployment=cluster.deployment,
+            attempt=cluster.attempt,
             url=url,
             served_name=self.here.plan.served_name,
             key_file=str(key_file),

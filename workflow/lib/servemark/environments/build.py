@@ -19,7 +19,7 @@ from typing import Any
 from servemark.environments.lockfiles import Lock
 from servemark.errors import EnvironmentRefused, ServemarkError
 from servemark.files import cache_lock, storage
-from servemark.processes.children import LifelineWatch, run_tool
+from servemark.processes.children import OwnerWatch, run_tool
 from servemark.progress import Progress
 from servemark.records import Environment
 from servemark.variables import passed_on
@@ -36,7 +36,7 @@ print(json.dumps({"python": platform.python_version(), "packages": packages}))
 """
 
 
-def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, progress: Progress, watch: LifelineWatch) -> Environment:
+def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, progress: Progress, watch: OwnerWatch) -> Environment:
     """Build the locked environment for this interpreter and machine, or return the existing one.
 
     Args:
@@ -109,7 +109,7 @@ def _with_added_packages(built: Environment) -> Environment:
     return built.model_copy(update={"digest": digest, "packages": len(packages), "installed": installed})
 
 
-def _install(lock: Lock, prefix: Path, *, log: Path, timeout_s: float, progress: Progress, watch: LifelineWatch) -> None:
+def _install(lock: Lock, prefix: Path, *, log: Path, timeout_s: float, progress: Progress, watch: OwnerWatch) -> None:
     pip = [sys.executable, "-m", "pip", "--python", str(prefix / "bin" / "python"), "install", "--no-deps", "--no-input", "--no-compile"]
     hashed = ["--require-hashes", "--only-binary", ":all:", "-r", str(lock.requirements)]
     steps = {

@@ -10,7 +10,7 @@ from servemark.environments import bytecode_cache
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.errors import EnvironmentRefused
 from servemark.machine import visible_gpus
-from servemark.processes.children import LifelineWatch, run_tool
+from servemark.processes.children import OwnerWatch, run_tool
 from servemark.progress import Progress
 from servemark.records import Environment, EnvironmentCheck, Hardware
 from servemark.supervisor import process_request
@@ -26,7 +26,7 @@ def check(
     modules: Sequence[str] = (),
     log: Path,
     progress: Progress,
-    watch: LifelineWatch,
+    watch: OwnerWatch,
 ) -> EnvironmentCheck:
     """Run the environment's interpreter: import the packages, add a tensor, return versions and the server's options.
 

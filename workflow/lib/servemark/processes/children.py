@@ -15,17 +15,17 @@ from servemark.processes import identity
 from servemark.processes.identity import Identity, die_with_parent
 
 
-def start_child(argv: Sequence[str], *, log: Path, env: Mapping[str, str], leash: bool = False) -> subprocess.Popen[bytes]:
+def start_child(argv: Sequence[str], *, log: Path, env: Mapping[str, str], heartbeat_pipe: bool = False) -> subprocess.Popen[bytes]:
     """Start a process in its own session; the kernel kills it when this *thread* ends (PR_SET_PDEATHSIG, prctl(2)).
 
     Args:
-        leash: give it a pipe as standard input; when the pipe ends, we are gone or want the child's end.
+        heartbeat_pipe: give it a pipe as standard input; when the pipe ends, we are gone or want the child's end.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab", buffering=0) as stream, open(os.devnull, "rb") as nothing:
         return subprocess.Popen(
             list(argv),
-            stdin=subprocess.PIPE if leash else nothing,
+            stdin=subprocess.PIPE if heartbeat_pipe else nothing,
             stdout=stream,
             stderr=stream,
             env=dict(env),
@@ -50,23 +50,23 @@ def _signal_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
-class LifelineWatch:
-    """Ends a rule's script and its tools as soon as the lifeline ends. PR_SET_PDEATHSIG would watch the script's parent, a shell."""
+class OwnerWatch:
+    """Ends a rule's script and its tools as soon as the owner process ends. PR_SET_PDEATHSIG would watch the script's parent, a shell."""
 
     def __init__(self, watched: Identity | None = None):
-        self._watched = watched or identity.lifeline()
+        self._watched = watched or identity.owner_process()
         self._children: set[int] = set()
         self._ending = False
         self._lock = threading.Lock()
-        threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
+        threading.Thread(target=self._watch, name="owner-process", daemon=True).start()
 
     def add(self, child: subprocess.Popen[bytes]) -> None:
-        """Kill this child's process group when the lifeline ends."""
+        """Kill this child's process group when the owner process ends."""
         with self._lock:
             self._children.add(child.pid)
 
     def remove(self, child: subprocess.Popen[bytes]) -> None:
-        """Forget a child that has ended. Never return after the lifeline's end: the caller would take our kill for the child's own end."""
+        """Forget a child that has ended. Never return after the owner process has ended: the caller would blame the child for our kill."""
         with self._lock:
             self._children.discard(child.pid)
         while self._ending:
@@ -98,18 +98,18 @@ def run_tool(
     log: Path,
     env: Mapping[str, str],
     timeout_s: float,
-    watch: LifelineWatch | None = None,
+    watch: OwnerWatch | None = None,
     check: Callable[[], str | None] = lambda: None,
     interval_s: float = 0.2,
-    leash: bool = False,
+    heartbeat_pipe: bool = False,
 ) -> ToolResult:
-    """Run a short-lived tool to its end. It dies with us and with the lifeline.
+    """Run a short-lived tool to its end. It dies with us and with the owner process.
 
     Args:
         check: called every ``interval_s``; if it returns a text, run_tool ends the tool with this text as ``stopped``.
     """
     begin = time.monotonic()
-    child = start_child(argv, log=log, env=env, leash=leash)
+    child = start_child(argv, log=log, env=env, heartbeat_pipe=heartbeat_pipe)
     if watch:
         watch.add(child)
     stopped = None

@@ -1,4 +1,4 @@
-"""Processes: which are alive, which one we work for (the lifeline), which belong to an attempt. Linux only.
+"""Processes: which are alive, which one we work for (the owner process), which belong to an attempt. Linux only.
 
 A process is identified by its id *and* its start time, because Linux reuses ids.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-LIFELINE_VARIABLE = "SERVEMARK_LIFELINE"
+OWNER_PROCESS_VARIABLE = "SERVEMARK_OWNER_PROCESS"
 MARK_VARIABLE = "SERVEMARK_ATTEMPT"
 NODE_VARIABLE = "SERVEMARK_NODE"
 _PR_SET_PDEATHSIG = 1
@@ -90,24 +90,24 @@ def myself() -> Identity:
     return identity
 
 
-def export_lifeline() -> None:
-    """Make this process the lifeline of everything started from here on."""
-    os.environ[LIFELINE_VARIABLE] = str(myself())
+def export_owner_process() -> None:
+    """Make this process the owner process of everything started from here on."""
+    os.environ[OWNER_PROCESS_VARIABLE] = str(myself())
 
 
-def lifeline() -> Identity:
+def owner_process() -> Identity:
     """Return the process we work for: the Snakemake that parsed the workflow here, or our parent when run by hand."""
-    return _exported_lifeline() or Identity.of(os.getppid()) or myself()
+    return _exported_owner_process() or Identity.of(os.getppid()) or myself()
 
 
-def ensure_lifeline() -> None:
-    """Make this process the lifeline unless one of this machine is: a job inherits the variable of the machine that submitted it."""
-    if _exported_lifeline() is None:
-        export_lifeline()
+def ensure_owner_process() -> None:
+    """Make this process the owner process unless one of this machine is: a job inherits the variable of the machine that submitted it."""
+    if _exported_owner_process() is None:
+        export_owner_process()
 
 
-def _exported_lifeline() -> Identity | None:
-    text = os.environ.get(LIFELINE_VARIABLE)
+def _exported_owner_process() -> Identity | None:
+    text = os.environ.get(OWNER_PROCESS_VARIABLE)
     found = Identity.parse(text) if text else None
     return found if found and found.here else None
 

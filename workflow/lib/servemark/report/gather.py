@@ -234,7 +234,7 @@ def _attempt(deployment: str, folder: Path) -> Attempt:
         return Attempt(deployment, folder.name, "unknown", f"its files cannot be read: {type(error).__name__}")
 
 
-def _ending(state: supervisor.KeeperState | None, failure: Failure | None) -> tuple[Outcome, str]:
+def _ending(state: supervisor.SupervisorState | None, failure: Failure | None) -> tuple[Outcome, str]:
     if failure:
         return "interrupted" if failure.reason in OUTSIDE else "failed", f"{failure.stage}: {failure.reason}"
     if state is None or not state.why:

@@ -1,4 +1,4 @@
-"""What the main Snakemake process does around the rules: config, lock, lifeline, signals, progress, summary."""
+"""What the main Snakemake process does around the rules: config, lock, owner process, signals, progress, summary."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def load(
         if is_main:
             experiment = _claim(experiment, sources, scheduled=scheduled, dry_run=dry_run)
         else:
-            identity.ensure_lifeline()
+            identity.ensure_owner_process()
     except (ServemarkError, OSError) as error:
         refused = error if isinstance(error, ServemarkError) else storage.refusal(error, [Path(".snakemake"), Path("results")])
         if refused is None:
@@ -144,7 +144,7 @@ def load(
 
 
 def _claim(experiment: Experiment, sources: Sequence[os.PathLike[str]], *, scheduled: bool, dry_run: bool) -> Experiment:
-    identity.export_lifeline()
+    identity.export_owner_process()
     _print(run_lock.claim(Path.cwd(), sys.argv[1:], dry_run=dry_run))
     # The last to run.
     atexit.register(_explain_storage)
@@ -158,8 +158,8 @@ def _claim(experiment: Experiment, sources: Sequence[os.PathLike[str]], *, sched
     if scheduled:
         scheduled_run.prepare(config, experiment.folder)
     # No other run lives here, so live records and keys are those of dead deployments.
-    _remove_tokens(experiment)
-    atexit.register(storage.tidy, _remove_tokens, experiment)
+    _remove_live_records(experiment)
+    atexit.register(storage.tidy, _remove_live_records, experiment)
     _write_settings(experiment)
     _print(restore.make_good(experiment.folder, config))
     git_state.note(experiment.folder, git_state.look(Path.cwd(), [Path(path) for path in sources]))
@@ -186,10 +186,10 @@ def _explain_storage() -> None:
         _print(refused.message() for refused in storage.probe(_State.places, shared=_State.shared))
 
 
-def _remove_tokens(experiment: Experiment) -> None:
+def _remove_live_records(experiment: Experiment) -> None:
     for folder in (experiment.folder / "deployments").glob("*"):
-        for token in attempts.tokens(folder):
-            token.unlink(missing_ok=True)
+        for record in attempts.live_records(folder):
+            record.unlink(missing_ok=True)
         for attempt in attempts.every(folder):
             supervisor.remove_secrets(attempt)
 

@@ -65,7 +65,7 @@ def refuse_several(run: str, deployments: list[str], words: Iterable[str]) -> No
 
 def _tidy(run_folder: Path) -> None:
     for folder in (run_folder / FOLDER).glob("*"):
-        for path in (*attempts.tokens(folder), folder / how_to_use.NAME):
+        for path in (*attempts.live_records(folder), folder / how_to_use.NAME):
             path.unlink(missing_ok=True)
         for attempt in attempts.every(folder):
             supervisor.remove_secrets(attempt)

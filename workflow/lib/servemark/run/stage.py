@@ -18,7 +18,7 @@ from servemark.deployment.context import Stage
 from servemark.errors import ServemarkError
 from servemark.files import storage
 from servemark.processes import identity
-from servemark.processes.children import LifelineWatch
+from servemark.processes.children import OwnerWatch
 from servemark.progress import Progress
 from servemark.records import write_atomically
 from servemark.supervisor import ownership
@@ -57,7 +57,7 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, 
             ownership.take(deployment)
         elif deployment:
             ownership.check(deployment)
-        yield Stage(progress, log_path, LifelineWatch(), deployment)
+        yield Stage(progress, log_path, OwnerWatch(), deployment)
     except ownership.TakenOver as error:
         superseded = True
         _note(f"servemark: {name} {subject}: {error.message()}")

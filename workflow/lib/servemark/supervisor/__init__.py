@@ -21,13 +21,13 @@ from snakemake_executor_plugin_slurm_guarded.records import Checkout
 SECRETS = ("api-key", "ray-token")
 
 
-class KeeperStuck(ServemarkError, TimeoutError):
+class SupervisorStuck(ServemarkError, TimeoutError):
     """A supervisor did not end when asked."""
 
     default_reason = "cannot_stop"
 
 
-class KeeperSpec(Strict):
+class SupervisorSpec(Strict):
     """What a supervisor is started with."""
 
     deployment: str
@@ -37,7 +37,7 @@ class KeeperSpec(Strict):
     tokens: tuple[str, ...]
     scratch: str
     stop_grace_s: float = 10.0
-    # After the lifeline has ended nothing may be left 15 s later.
+    # After the owner process has ended nothing may be left 15 s later.
     orphan_grace_s: float = 4.0
     # The end of the allocation, seconds since 1970, and how long before it everything is ended.
     ends_at: float | None = None
@@ -48,7 +48,7 @@ class KeeperSpec(Strict):
     checkout: Checkout | None = None
 
 
-class KeeperState(Strict):
+class SupervisorState(Strict):
     """The state that a supervisor writes."""
 
     state: str  # waiting | running | ending | ended
@@ -77,10 +77,10 @@ def remove_secrets(attempt: Path) -> None:
         (attempt / name).unlink(missing_ok=True)
 
 
-def read_state(attempt: Path) -> KeeperState | None:
+def read_state(attempt: Path) -> SupervisorState | None:
     """Return the supervisor's state; None before it has written one."""
     try:
-        return KeeperState.model_validate_json((attempt / "keeper.json").read_bytes())
+        return SupervisorState.model_validate_json((attempt / "keeper.json").read_bytes())
     except FileNotFoundError:
         return None
 
@@ -88,7 +88,7 @@ def read_state(attempt: Path) -> KeeperState | None:
 def copied(attempt: Path) -> bool:
     """Return whether an attempt was made in another checkout, which has its processes and scratch folder, and copied here."""
     try:
-        checkout = KeeperSpec.model_validate_json((attempt / "keeper-spec.json").read_text()).checkout
+        checkout = SupervisorSpec.model_validate_json((attempt / "keeper-spec.json").read_text()).checkout
     except (OSError, ValueError):
         return False
     return checkout is not None and not checkout.is_at(Path.cwd())
@@ -107,8 +107,8 @@ def is_alive(attempt: Path) -> bool:
     return bool(lives) and not copied(attempt)
 
 
-def launch(attempt: Path, spec: KeeperSpec) -> None:
-    """Start a supervisor in its own session; it outlives the caller and ends with the lifeline."""
+def launch(attempt: Path, spec: SupervisorSpec) -> None:
+    """Start a supervisor in its own session; it outlives the caller and ends with the owner process."""
     attempt.mkdir(parents=True, exist_ok=True)
     for folder in ("requests", "daemons"):
         (attempt / folder).mkdir(exist_ok=True)
@@ -153,8 +153,8 @@ def ask_to_end(attempt: Path) -> None:
         Identity.parse(state.identity).signal(signal.SIGTERM)
 
 
-def stop(attempt: Path, timeout_s: float) -> KeeperState | None:
-    """Ask the supervisor to end everything and wait for it; KeeperStuck after ``timeout_s``. Leave attempts of other checkouts alone."""
+def stop(attempt: Path, timeout_s: float) -> SupervisorState | None:
+    """Ask the supervisor to end everything and wait up to ``timeout_s``. Leave attempts of other checkouts alone."""
     if copied(attempt):
         return read_state(attempt)
     ask_to_end(attempt)
@@ -164,7 +164,7 @@ def stop(attempt: Path, timeout_s: float) -> KeeperState | None:
         if state is None or not Identity.parse(state.identity).alive:
             return state
         time.sleep(0.05)
-    raise KeeperStuck(
+    raise SupervisorStuck(
         f"The processes of {attempt} did not end within {timeout_s:.0f} s.",
         look=str(attempt / "keeper.log"),
         do="List them with ps; a process in state D waits for a device or a file system.",

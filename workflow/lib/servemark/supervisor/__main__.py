@@ -5,7 +5,7 @@ daemons that appear as ``ATTEMPT/requests/NAME.json`` and records each in ``ATTE
 tree (TERM, grace, KILL) when
 
 * the stop file ``ATTEMPT/stop`` appears,
-* the lifeline ends: the Snakemake that works on this deployment, for whatever reason (success, Ctrl-C, kill -9, wall time),
+* the owner process ends: the Snakemake that works on this deployment, for whatever reason (success, Ctrl-C, kill -9, wall time),
 * the script of a stage is killed,
 * a daemon ends by itself: a server that died, a Ray node that was lost,
 * the allocation's time is nearly over, or another allocation has taken over the deployment.
@@ -15,7 +15,7 @@ there; the end of the heartbeat pipe, or its silence, ends it. A launcher that c
 is started again.
 
 Then it removes its scratch folder and the shared memory that the tree has left, writes the reason to ``ATTEMPT/keeper.json`` and, if the
-lifeline has ended, removes the deployment's live records. While the run goes on they stay: its later stages read them and find
+owner process has ended, removes the deployment's live records. While the run goes on they stay: its later stages read them and find
 in keeper.json that the deployment has ended.
 """
 
@@ -40,7 +40,7 @@ from servemark.processes import identity as processes
 from servemark.processes.identity import Identity
 from servemark.processes.shared_memory import Segments, remove_noted
 from servemark.records import DaemonState, utc_now, write_atomically
-from servemark.supervisor import KeeperSpec, KeeperState, launcher_log, ownership, process_request, remove_secrets, worker_file
+from servemark.supervisor import SupervisorSpec, SupervisorState, launcher_log, ownership, process_request, remove_secrets, worker_file
 from snakemake_executor_plugin_slurm_guarded import commands
 
 TICK_S = 0.1
@@ -50,17 +50,17 @@ OWNER_S = 1.0
 FAR_END_S = 5.0
 
 
-class Keeper:
+class Supervisor:
     """One running supervisor; :meth:`run` is its whole life."""
 
     def __init__(self, attempt: Path):
         self.attempt = attempt
-        self.spec = KeeperSpec.model_validate_json((attempt / "keeper-spec.json").read_text())
-        self.lifeline = Identity.parse(self.spec.lifeline)
+        self.spec = SupervisorSpec.model_validate_json((attempt / "keeper-spec.json").read_text())
+        self.owner_process = Identity.parse(self.spec.lifeline)
         self.daemons: dict[str, DaemonState] = {}
         self.identities: dict[str, Identity] = {}
-        self.leashes: dict[str, subprocess.Popen[bytes]] = {}
-        self.leash_lock = threading.Lock()
+        self.launchers: dict[str, subprocess.Popen[bytes]] = {}
+        self.launchers_lock = threading.Lock()
         # Of each launcher: where its log began, and until when it may be started again; then, when it will be.
         self.launches: dict[str, tuple[int, float]] = {}
         self.again: dict[str, float] = {}
@@ -70,7 +70,7 @@ class Keeper:
     def say(self, state: str, **more: Any) -> None:
         """Write keeper.json."""
         spec = self.spec
-        text = KeeperState(state=state, identity=str(processes.myself()), deployment=spec.deployment, owner=spec.owner, **more)
+        text = SupervisorState(state=state, identity=str(processes.myself()), deployment=spec.deployment, owner=spec.owner, **more)
         write_atomically(self.attempt / "keeper.json", text.model_dump_json(indent=2) + "\n")
 
     def run(self) -> None:
@@ -116,15 +116,15 @@ class Keeper:
             # After a daemon's own end a stage that is just beginning may read them; stop_deployment removes them.
             remove_secrets(self.attempt)
         if why == "lifeline_ended":
-            for token in self.spec.tokens:
-                Path(token).unlink(missing_ok=True)
+            for record in self.spec.tokens:
+                Path(record).unlink(missing_ok=True)
 
     def _beat(self) -> None:
         """Send the heartbeat to the far ends. A thread of its own, because a shared disk that hangs may block the main one."""
         while True:
             time.sleep(process_request.BEAT_S)
-            with self.leash_lock:
-                for child in self.leashes.values():
+            with self.launchers_lock:
+                for child in self.launchers.values():
                     # The far end, or _reap, handles a pipe that is full or broken.
                     with contextlib.suppress(OSError):
                         if child.stdin and not child.stdin.closed and select.select([], [child.stdin], [], 0)[1]:
@@ -141,14 +141,14 @@ class Keeper:
             if why := self._reason_to_end():
                 return why
             time.sleep(TICK_S)
-        self._machine.sign(f"deployment {self.spec.deployment} (keeper {os.getpid()}, since {utc_now()}, {self.attempt})")
+        self._machine.sign(f"deployment {self.spec.deployment} (supervisor {os.getpid()}, since {utc_now()}, {self.attempt})")
         return None
 
     def _reason_to_end(self) -> str | None:
         self._reap()
         if self.terminated or self._finds(lambda: (self.attempt / "stop").exists()):
             return "stop_requested"
-        if not self.lifeline.alive:
+        if not self.owner_process.alive:
             return "lifeline_ended"
         # The script that works on this deployment was killed (kill -9, out of memory): nobody would stop us.
         worker = worker_file(self.attempt.parents[1])
@@ -203,9 +203,9 @@ class Keeper:
         log = launcher_log(self.attempt, request.name)
         _, until = self.launches.get(request.name, (0, time.monotonic() + commands.PATIENCE_S))
         self.launches[request.name] = (log.stat().st_size if log.exists() else 0, until)
-        child = children.start_child(argv, log=log, env=env | processes.mark(self.attempt), leash=True)
-        with self.leash_lock:
-            self.leashes[request.name] = child
+        child = children.start_child(argv, log=log, env=env | processes.mark(self.attempt), heartbeat_pipe=True)
+        with self.launchers_lock:
+            self.launchers[request.name] = child
         return child
 
     def _record(self, state: DaemonState) -> None:
@@ -223,7 +223,7 @@ class Keeper:
                     if may_start and commands.step_not_started(launcher_log(self.attempt, state.name), begin):
                         self.again[state.name] = time.monotonic() + commands.PAUSE_S
                         continue
-                    if state.name in self.leashes and code > 128:
+                    if state.name in self.launchers and code > 128:
                         code = 128 - code  # how servemark.supervisor.remote hands on a signal
                     ending = {"exit_code": code} if code >= 0 else {"signal": -code}
                     self._record(state.model_copy(update={"ended_at": utc_now(), "why": why, **ending}))
@@ -240,13 +240,13 @@ class Keeper:
             self._record(self.daemons[name].model_copy(update={"ended_at": utc_now(), "why": "never_started"}))
         for name in reversed(self.daemons):
             identity = self.identities.get(name)
-            if name in self.leashes:
-                with self.leash_lock:
-                    if leash := self.leashes[name].stdin:
-                        leash.close()
+            if name in self.launchers:
+                with self.launchers_lock:
+                    if pipe := self.launchers[name].stdin:
+                        pipe.close()
             elif identity:
                 identity.signal(signal.SIGTERM)
-            until = deadline + (far_s if name in self.leashes else 0.0)
+            until = deadline + (far_s if name in self.launchers else 0.0)
             while time.monotonic() < until and identity and identity.alive:
                 self._reap(label)
                 time.sleep(0.02)
@@ -267,6 +267,6 @@ class Keeper:
 
 
 if __name__ == "__main__":
-    keeper = Keeper(Path(sys.argv[1]))
+    supervisor = Supervisor(Path(sys.argv[1]))
     with contextlib.suppress(KeyboardInterrupt):
-        keeper.run()
+        supervisor.run()

@@ -48,7 +48,7 @@ def export_name() -> None:
 
 def mine() -> str:
     """Return our name: the job's, or the run's process outside of a job."""
-    return os.environ.get(VARIABLE) or f"process {identity.lifeline()}"
+    return os.environ.get(VARIABLE) or f"process {identity.owner_process()}"
 
 
 def take(deployment: Path) -> str:

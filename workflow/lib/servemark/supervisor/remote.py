@@ -33,7 +33,7 @@ TICK_S = 0.1
 USERS = ".users"
 
 
-class _Leash:
+class _HeartbeatPipe:
     """Whether the end is asked for: by a signal, by the end of standard input, or by silence on it."""
 
     def __init__(self, silence_s: float | None) -> None:
@@ -62,7 +62,7 @@ def run(path: Path) -> int:
     """Start what the file asks for and wait for its end; return the exit code to hand on."""
     request = process_request.DaemonRequest.model_validate_json(path.read_text())
     processes.become_subreaper()
-    leash = _Leash(request.silence_s)
+    pipe = _HeartbeatPipe(request.silence_s)
     scratch = Path(request.scratch) if request.scratch else None
     if scratch:
         scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def run(path: Path) -> int:
         write_atomically(path.with_suffix(".place.json"), json.dumps(place) + "\n")
     status = None
     segments = Segments(scratch)
-    while status is None and not leash.ended():
+    while status is None and not pipe.ended():
         segments.look()
         status = _reap(child.pid)
     segments.look(now=True)
@@ -96,7 +96,7 @@ def run(path: Path) -> int:
         time.sleep(0.02)
         status = _reap(child.pid, status)
     status = _reap(child.pid, status)
-    if scratch and request.keep and not asked and not leash.signalled:
+    if scratch and request.keep and not asked and not pipe.signalled:
         salvage.keep(scratch, request.keep, Path(request.log), salvage.folder(request.log, request.name))
     segments.remove()
     if scratch:

@@ -1,4 +1,4 @@
-"""``executor: ray``: a cluster of its own for every replica that asks for it, and the gate that it has to pass."""
+"""``executor: ray``: a cluster of its own for every replica that asks for it, and the Ray cluster check that it has to pass."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ STAGE = "start_cluster"
 # Ray's processes write their logs below its temporary folder, which is the scratch folder: they say why a raylet or an actor died.
 _LOGS = ("raylet.*", "gcs_server.*", "dashboard_agent.*", "runtime_env_agent.*", "worker-*", "python-core-*")
 KEPT = tuple(f"session_*/logs/{name}" for name in _LOGS)
-# The gate has so much time at least, however long the heads took: it only has to ask.
-GATE_S = 5.0
+# The Ray cluster check has so much time at least, however long the heads took: it only has to ask.
+CHECK_S = 5.0
 
 
 class Ray(Executor):
@@ -83,7 +83,7 @@ class Ray(Executor):
             self._await_head(replica, deadline)
             for place in range(1, len(replica.parts)):
                 self._start(index, replica, place)
-        return tuple(started), tuple(node for replica in started for node in self._gate(replica, deadline))
+        return tuple(started), tuple(node for replica in started for node in self._check_cluster(replica, deadline))
 
     @property
     def _token(self) -> Path:
@@ -145,15 +145,15 @@ class Ray(Executor):
             quote=tuple(said),
         )
 
-    def _gate(self, replica: Replica, deadline: float) -> list[RayNode]:
+    def _check_cluster(self, replica: Replica, deadline: float) -> list[RayNode]:
         """Wait until Ray reports every node with its devices and versions."""
         here, name = self.here, self._name(replica)
         parts = [(self.nodes[part.node], len(part.devices)) for part in replica.parts]
         head, _ = parts[0]
         expected = json.dumps([{"name": node.name, "address": node.address, "devices": count} for node, count in parts])
-        left_s = max(GATE_S, deadline - time.monotonic())
+        left_s = max(CHECK_S, deadline - time.monotonic())
         facts = self.ground.attempt / f"{name}.nodes.json"
-        script = (here.environment.python, str(IN_MODEL_ENV / "ray_gate.py"), str(replica.ray_address))
+        script = (here.environment.python, str(IN_MODEL_ENV / "ray_cluster_check.py"), str(replica.ray_address))
         request = DaemonRequest(
             name=f"{name}-gate",
             argv=(*script, expected, str(left_s), str(facts)),

@@ -9,7 +9,7 @@ import pytest
 
 from builders.standin_ray import put_ray
 from servemark.environments.build import IN_MODEL_ENV
-from servemark.in_model_env import ray_gate
+from servemark.in_model_env import ray_cluster_check
 
 EXPECTED = [
     {"name": "node1", "address": "10.0.0.1", "devices": 4},
@@ -42,7 +42,7 @@ def alive(**devices: int | None):
     ],
 )
 def test_each_difference_names_node_expected_and_found(there, named):
-    for sentence, parts in zip(ray_gate.compare(EXPECTED, there), named, strict=True):
+    for sentence, parts in zip(ray_cluster_check.compare(EXPECTED, there), named, strict=True):
         assert all(part in sentence for part in parts), sentence
 
 
@@ -51,14 +51,14 @@ def test_missing_nodes_are_written_at_the_deadline(standin_copy, tmp_path):
     output = tmp_path / "nodes.json"
     argv = [
         standin_copy.python,
-        str(IN_MODEL_ENV / "ray_gate.py"),
+        str(IN_MODEL_ENV / "ray_cluster_check.py"),
         "127.0.0.1:1",
         json.dumps(EXPECTED),
         "0.2",
         str(output),
     ]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
-    missing = ray_gate.compare(EXPECTED, [])
+    missing = ray_cluster_check.compare(EXPECTED, [])
     assert len(missing) == 2 and (done.returncode, done.stdout.splitlines()) == (1, missing)
     assert json.loads(output.read_text()) == {"missing": missing}
 
@@ -66,13 +66,13 @@ def test_missing_nodes_are_written_at_the_deadline(standin_copy, tmp_path):
 def test_loopback_matches_the_address_that_ray_reports():
     expected = [{"name": "vm", "address": "127.0.0.1", "devices": 2}]
     alive = [{"NodeManagerAddress": "192.0.2.2", "Resources": {"GPU": 2.0}}]
-    assert ray_gate.compare(expected, alive) == []
-    assert "with 1" in ray_gate.compare(expected, [alive[0] | {"Resources": {"GPU": 1.0}}])[0]
+    assert ray_cluster_check.compare(expected, alive) == []
+    assert "with 1" in ray_cluster_check.compare(expected, [alive[0] | {"Resources": {"GPU": 1.0}}])[0]
 
 
 def test_address_must_match_between_machines():
     expected = [{"name": "n1", "address": "10.0.0.1", "devices": 1}]
-    assert len(ray_gate.compare(expected, [{"NodeManagerAddress": "10.0.0.9", "Resources": {"GPU": 1.0}}])) == 2
+    assert len(ray_cluster_check.compare(expected, [{"NodeManagerAddress": "10.0.0.9", "Resources": {"GPU": 1.0}}])) == 2
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_head_that_refuses_drivers_is_retried_until_the_deadline(standin_copy, t
     output = tmp_path / "nodes.json"
     argv = [
         standin_copy.python,
-        str(IN_MODEL_ENV / "ray_gate.py"),
+        str(IN_MODEL_ENV / "ray_cluster_check.py"),
         "127.0.0.1:1",
         json.dumps(EXPECTED),
         "1.0",

@@ -21,17 +21,17 @@ from servemark.supervisor.process_request import DaemonRequest
 pytestmark = pytest.mark.live
 
 
-def leashed(attempt: Path, *arguments: str, **more):
+def launched(attempt: Path, *arguments: str, **more):
     """A daemon behind a launcher: like srun, a process of its own in front of what it runs."""
     launcher = ("sh", "-c", '"$@"; exit $?', "sh")
     return daemon(attempt, *arguments, launcher=launcher, node="node7", scratch=str(attempt / "s"), grace_s=0.3, **more)
 
 
-def test_a_daemon_behind_a_launcher_is_ended_by_its_leash_with_its_tree(attempts, tmp_path):
+def test_a_daemon_behind_a_launcher_is_ended_by_its_heartbeat_pipe_with_its_tree(attempts, tmp_path):
     secret = tmp_path / "key"
     secret.write_text("s3cr3t-value\n")
     attempt = attempts(stop_grace_s=5.0)
-    state = leashed(attempt, secret=secret)
+    state = launched(attempt, secret=secret)
     assert state.node == "node7"
     said = Path(state.log).read_text().split()
     assert said[2:] == ["s3cr3t-value", identity.here()], "secret and node are put there on the node"
@@ -61,8 +61,8 @@ def test_a_far_end_that_uses_its_whole_grace_is_no_leftover(attempts):
 
 def test_a_daemon_behind_a_launcher_that_ends_by_itself_is_named_with_its_signal(attempts):
     attempt = attempts(stop_grace_s=5.0)
-    leashed(attempt, name="ray-head")
-    leashed(attempt, name="server")
+    launched(attempt, name="ray-head")
+    launched(attempt, name="server")
     place = json.loads((attempt / "requests" / "server.place.json").read_text())
     os.kill(place["pid"], signal.SIGKILL)
     wait_for(lambda: supervisor.read_state(attempt).state == "ended")
@@ -73,9 +73,9 @@ def test_a_daemon_behind_a_launcher_that_ends_by_itself_is_named_with_its_signal
     assert_all_dead(attempt)
 
 
-def test_what_is_behind_a_launcher_ends_with_a_killed_keeper(attempts):
+def test_what_is_behind_a_launcher_ends_with_a_killed_supervisor(attempts):
     attempt = attempts()
-    state = leashed(attempt, "deaf")
+    state = launched(attempt, "deaf")
     place = json.loads((attempt / "requests" / "server.place.json").read_text())
     child = int(Path(state.log).read_text().split()[1])
     Identity.parse(supervisor.read_state(attempt).identity).signal(signal.SIGKILL)
@@ -120,7 +120,7 @@ def test_a_launcher_that_is_refused_is_not(attempts, tmp_path, words):
     assert (tmp_path / "tries").read_text().split() == ["x"]
 
 
-def test_a_keeper_that_is_stopped_while_a_launcher_waits_says_that_it_never_started(attempts):
+def test_a_supervisor_that_is_stopped_while_a_launcher_waits_says_that_it_never_started(attempts):
     attempt = attempts(stop_grace_s=5.0)
     supervisor.request(attempt, behind(attempt, ("sh", "-c", f"echo '{AWAY}' >&2; exit 1", "sh")))
     wait_for(lambda: AWAY in supervisor.launcher_log(attempt, "server").read_text())
@@ -130,9 +130,9 @@ def test_a_keeper_that_is_stopped_while_a_launcher_waits_says_that_it_never_star
     assert state.ended_at and state.why in ("never_started", "stop_requested")
 
 
-def test_a_far_end_hears_its_keeper(attempts, tmp_path):
-    """With a silence that is shorter than this test it would end, did the keeper not speak to it."""
+def test_a_far_end_hears_its_supervisor(attempts, tmp_path):
+    """With a silence that is shorter than this test it would end, did the supervisor not speak to it."""
     attempt = attempts(stop_grace_s=5.0)
-    leashed(attempt, silence_s=7.0)
+    launched(attempt, silence_s=7.0)
     time.sleep(9.0)
     assert supervisor.is_alive(attempt) and supervisor.read_daemons(attempt)[0].ended_at is None

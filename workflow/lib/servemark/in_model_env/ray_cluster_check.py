@@ -1,6 +1,6 @@
 """Run by the model environment's interpreter: wait until the Ray cluster is what was asked for, then write what is there.
 
-usage: python ray_gate.py ADDRESS EXPECTED DEADLINE_S OUTPUT
+usage: python ray_cluster_check.py ADDRESS EXPECTED DEADLINE_S OUTPUT
 
 EXPECTED is a JSON list of {name, address, devices}. OUTPUT gets {"nodes": [...]}, or {"missing": [sentences]} at the deadline.
 """

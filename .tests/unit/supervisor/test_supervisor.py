@@ -15,8 +15,8 @@ from builders.supervised import assert_all_dead, daemon, wait_for
 from servemark import supervisor
 from servemark.processes import identity as processes
 from servemark.processes.identity import Identity
-from servemark.supervisor import KeeperSpec, KeeperState, ownership
-from servemark.supervisor.__main__ import Keeper
+from servemark.supervisor import SupervisorSpec, SupervisorState, ownership
+from servemark.supervisor.__main__ import Supervisor
 from servemark.supervisor.process_request import DaemonRequest
 from snakemake_executor_plugin_slurm_guarded.records import Checkout
 
@@ -31,7 +31,7 @@ def test_stop_ends_the_tree_with_detached_children_and_removes_the_keys(attempts
     assert (state.state, state.why) == ("ended", "stop_requested")
     assert len(state.leftovers) == 1, "the detached, deaf child is named"
     assert_all_dead(attempt)
-    assert (tmp_path / "a-ready.json").exists(), "the run goes on, and its later stages read the token"
+    assert (tmp_path / "a-ready.json").exists(), "the run goes on, and its later stages read the live record"
     assert not (attempt / "api-key").exists()
     assert not (tmp_path / "a-scratch").exists()
     (ended,) = supervisor.read_daemons(attempt)
@@ -39,7 +39,7 @@ def test_stop_ends_the_tree_with_detached_children_and_removes_the_keys(attempts
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_the_end_of_the_lifeline_ends_everything_and_removes_tokens_and_keys(attempts, master, number, tmp_path):
+def test_the_end_of_the_owner_process_ends_everything_and_removes_live_records_and_keys(attempts, master, number, tmp_path):
     attempt = attempts()
     (attempt / "api-key").write_text("key")
     daemon(attempt, "deaf")
@@ -64,7 +64,7 @@ def test_a_daemon_that_ends_by_itself_ends_its_siblings_and_is_named(attempts, t
     states = {d.name: d for d in supervisor.read_daemons(attempt)}
     assert states["server"].signal == signal.SIGKILL
     assert states["ray-head"].why == "sibling_ended"
-    assert (tmp_path / "a-ready.json").exists(), "the run goes on, and its later stages read the token"
+    assert (tmp_path / "a-ready.json").exists(), "the run goes on, and its later stages read the live record"
     assert_all_dead(attempt)
 
 
@@ -87,7 +87,7 @@ def test_two_deployments_never_hold_the_machine_at_once(attempts):
     wait_for(lambda: supervisor.read_state(waiter).state == "running")
 
 
-def test_a_waiting_keeper_can_be_stopped(attempts):
+def test_a_waiting_supervisor_can_be_stopped(attempts):
     first = attempts("first")
     wait_for(lambda: supervisor.read_state(first).state == "running")
     second = attempts("second")
@@ -105,7 +105,7 @@ def test_secrets_come_from_a_file_and_are_in_no_record(attempts, tmp_path):
     assert written and not any("s3cr3t" in text for text in written)
 
 
-def test_a_killed_keeper_takes_its_daemons_along_and_leaves_the_rest_findable(attempts):
+def test_a_killed_supervisor_takes_its_daemons_along_and_leaves_the_rest_findable(attempts):
     attempt = attempts()
     state = daemon(attempt)
     Identity.parse(supervisor.read_state(attempt).identity).signal(signal.SIGKILL)
@@ -115,7 +115,7 @@ def test_a_killed_keeper_takes_its_daemons_along_and_leaves_the_rest_findable(at
     assert not supervisor.is_alive(attempt)
 
 
-def test_a_request_to_a_dead_keeper_fails_with_its_log_named(attempts):
+def test_a_request_to_a_dead_supervisor_fails_with_its_log_named(attempts):
     attempt = attempts()
     supervisor.stop(attempt, 10)
     with pytest.raises(TimeoutError, match=r"keeper\.log"):
@@ -139,7 +139,7 @@ def test_a_stage_that_was_killed_without_a_word_ends_the_deployment(tmp_path, ma
 
 @pytest.fixture
 def deployment(tmp_path):
-    """A deployment's folder, for what a keeper finds above its attempt."""
+    """A deployment's folder, for what a supervisor finds above its attempt."""
     folder = tmp_path / "deployment"
     (folder / "attempts").mkdir(parents=True)
     return folder
@@ -155,7 +155,7 @@ def test_the_end_of_the_allocations_time_ends_everything_before_it_is_over(attem
     assert_all_dead(attempt)
 
 
-def test_a_keeper_whose_deployment_was_taken_over_ends(attempts, deployment):
+def test_a_supervisor_whose_deployment_was_taken_over_ends(attempts, deployment):
     ownership.write_atomically(deployment / ownership.FILE, "job 7\n")
     attempt = attempts("deployment/attempts/001", owner="job 7")
     daemon(attempt)
@@ -170,7 +170,7 @@ def test_a_keeper_whose_deployment_was_taken_over_ends(attempts, deployment):
 def test_an_error_of_the_shared_disk_is_no_reason_to_end(tmp_path, monkeypatch):
     attempt = tmp_path / "attempts" / "001"
     attempt.mkdir(parents=True)
-    spec = KeeperSpec(
+    spec = SupervisorSpec(
         deployment="x",
         lifeline=str(processes.myself()),
         machine_lock=None,
@@ -179,7 +179,7 @@ def test_an_error_of_the_shared_disk_is_no_reason_to_end(tmp_path, monkeypatch):
         owner="job 7",
     )
     (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
-    kept = Keeper(attempt)
+    kept = Supervisor(attempt)
     assert kept._reason_to_end() is None
 
     def broken(*_, **__):
@@ -200,18 +200,18 @@ def test_a_folder_without_an_owner_is_not_taken_over(attempts, deployment):
     assert supervisor.is_alive(attempt)
 
 
-def test_keepers_with_nodes_of_their_own_wait_for_no_machine(attempts):
+def test_supervisors_with_nodes_of_their_own_wait_for_no_machine(attempts):
     first, second = attempts("first", machine_lock=None), attempts("second", machine_lock=None)
     wait_for(lambda: supervisor.read_state(first).state == supervisor.read_state(second).state == "running")
 
 
-def test_keeper_of_another_checkout_is_neither_asked_nor_signalled(tmp_path, monkeypatch):
+def test_supervisor_of_another_checkout_is_neither_asked_nor_signalled(tmp_path, monkeypatch):
     own, copy, attempt = (tmp_path / name for name in ("own", "copy", "attempt"))
     for folder in (own, copy, attempt):
         folder.mkdir()
     me = str(processes.myself())
-    spec = KeeperSpec(deployment="x", lifeline=me, machine_lock=None, tokens=(), scratch="/tmp/abc", checkout=Checkout.of(own))
-    state = KeeperState(state="running", identity=me, deployment="x")
+    spec = SupervisorSpec(deployment="x", lifeline=me, machine_lock=None, tokens=(), scratch="/tmp/abc", checkout=Checkout.of(own))
+    state = SupervisorState(state="running", identity=me, deployment="x")
     (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
     (attempt / "keeper.json").write_text(state.model_dump_json())
     signalled = []
