@@ -24,7 +24,7 @@ from servemark.measurement import verdict
 from servemark.measurement.ledger import file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
 from servemark.measurement.thresholds import Verdict
-from servemark.nodes.survey import Answer
+from servemark.nodes.survey import NodeResult
 from servemark.records import (
     Accounting,
     DaemonState,
@@ -173,7 +173,7 @@ class ArchivedRun:
             self.write(f"{folder}/failure.json", BROKEN.model_dump_json())
         self.write(f"{folder}/daemons/server.json", server(deployment).model_dump_json(indent=2))
         self.write(f"{folder}/keeper.json", supervisor.model_dump_json(indent=2))
-        self.write(f"{folder}/survey/look/node01.json", Answer(name="node01", node=node).model_dump_json())
+        self.write(f"{folder}/survey/look/node01.json", NodeResult(name="node01", node=node).model_dump_json())
         self.write(f"{folder}/server.log", "INFO: Application startup complete.\n")
         sources.write(self.folder / folder / "sources.json")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from builders.deployed import stage_context
 from servemark.deployment import executors
-from servemark.deployment.executors.base import Executor
-from servemark.deployment.launcher import Ground
+from servemark.deployment.executors import Executor
+from servemark.deployment.launcher import Launcher
 from servemark.nodes.allocation import Allocation
 from servemark.progress import Progress
 from servemark.records import Node, Plan, Topology
@@ -37,5 +37,5 @@ NODE = Node(name="node1", host="n1", address="10.0.0.1", interface="hsn0", devic
 
 def executor(folder: Path, told: Progress, asked: Plan, **changes: Any) -> Executor:
     """Return the executor of a plan on one node, with changes to the context of its stage."""
-    ground = Ground(Allocation(None, ("here",)), folder / "attempts" / "001", Path("/tmp/scratch"))
-    return executors.of(stage_context(folder, told, asked, **changes), ground, (NODE,))
+    launcher = Launcher(Allocation(None, ("here",)), folder / "attempts" / "001", Path("/tmp/scratch"))
+    return executors.of(stage_context(folder, told, asked, **changes), launcher, (NODE,))

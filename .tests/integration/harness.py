@@ -27,7 +27,7 @@ import zstandard
 
 from builders.terminal import Terminal
 from servemark.records import Topology
-from servemark.supervisor import plain_names
+from servemark.supervisor import process_request
 from servemark.variables import passed_on
 
 ROOT = Path(__file__).parents[2]
@@ -277,7 +277,7 @@ class Checkout:
             assert time.monotonic() < deadline, f"still alive after {seconds:.0f} s: {words}"
             time.sleep(0.1)
         # The lock file and the links to odd folders stay.
-        stay = ("machine.lock", plain_names.FOLDER)
+        stay = ("machine.lock", process_request.NAMES)
         assert [path.name for path in self.runtime.iterdir() if path.name not in stay] == []
         for state in self.results.glob("deployments/*/attempts/*/daemons/server.json"):
             argv = json.loads(state.read_text())["argv"]

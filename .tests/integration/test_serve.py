@@ -139,7 +139,7 @@ def test_died_server_is_a_failure_with_its_cause(only_a: Checkout):
     os.kill(server["pid"], signal.SIGKILL)
     done = running.wait(240)
     assert done.rc == 1
-    assert "The server died while it was held: server" in done.text and "ended by signal 9" in done.text, done.text
+    assert "The server died while serving: server" in done.text and "ended by signal 9" in done.text, done.text
     assert "Traceback" not in done.text
     failure = json.loads((attempt(only_a) / "failure.json").read_text())
     assert (failure["stage"], failure["log"]) == ("hold_endpoint", server["log"])
@@ -230,7 +230,7 @@ def test_hanging_server_is_listed_as_silent_and_can_be_stopped(only_a: Checkout)
     running = serve(only_a)
     only_a.inject("hang")
     wait_until(lambda: living(only_a)[0]["state"] == "does not answer /metrics", 20, "it is silent")
-    only_a.wait_for_progress("does not answer /metrics", subject="a", seconds=20)
+    only_a.wait_for_progress("does not respond on /metrics", subject="a", seconds=20)
     assert servemark(only_a, "stop", "a").returncode == 0
     assert running.wait(STOPPED_S).rc == 0
     assert_nothing_left(only_a)

@@ -138,7 +138,7 @@ def ray_checked_s(checkout: RealCheckout, name: str, job: dict[str, Any]) -> flo
     """Return the seconds from the job's start in Slurm to the message that every node has joined Ray."""
     passed = next(
         line for line in checkout.progress()
-        if line["stage"] == "start_cluster" and line["subject"] == name and "node(s) looked at and joined in" in line["text"]
+        if line["stage"] == "start_cluster" and line["subject"] == name and "node(s) checked and ready in" in line["text"]
     )  # fmt: skip
     return float(passed["time"]) - datetime.fromisoformat(job["started_at"]).timestamp()
 

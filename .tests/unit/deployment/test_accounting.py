@@ -12,7 +12,7 @@ from recorded_slurm import DAY, JOURNAL, NO_ACCOUNTING, SACCT, SCONTROL, start
 
 from builders import report_data
 from servemark.deployment import accounting
-from servemark.deployment.accounting import Asking
+from servemark.deployment.accounting import Queries
 from servemark.records import Accounting, DaemonState, ReplicaStartup, ServerPlace, Startup, Topology
 from servemark.supervisor import SupervisorSpec
 from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, Trouble
@@ -37,7 +37,7 @@ class Slurm:
         self.now += seconds
 
     def asking(self):
-        return Asking(patience_s=3.0, run=self.run, clock=lambda: self.now, sleep=self.sleep)
+        return Queries(patience_s=3.0, run=self.run, clock=lambda: self.now, sleep=self.sleep)
 
 
 NONE = CommandFailed(Trouble.REFUSED, ["sacct"], "Slurm accounting storage is disabled")

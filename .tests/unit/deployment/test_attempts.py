@@ -14,7 +14,7 @@ from servemark import supervisor
 from servemark.deployment import attempts
 from servemark.errors import ServemarkError, StageFailed
 from servemark.files import private
-from servemark.nodes.survey import Answer
+from servemark.nodes.survey import NodeResult
 from servemark.processes import identity as processes
 from servemark.records import DaemonState, Failure, Node, write_atomically
 from servemark.security.secret_scan import KEY_PREFIX
@@ -207,7 +207,7 @@ def looked_at(tmp_path, **addresses: str) -> None:
             "python": "3",
             "vllm": "0",
         }
-        answer = Answer(name=name, node=Node(name=name, host=name, address=address, **values))
+        answer = NodeResult(name=name, node=Node(name=name, host=name, address=address, **values))
         write_atomically(tmp_path / "survey" / "look" / f"{name}.json", answer.model_dump_json())
 
 

@@ -74,8 +74,8 @@ def test_warm_ups_are_told_how_long_their_outputs_are_and_what_share_of_the_prom
         given.append(request.env)
         return SimpleNamespace(run=lambda **_: None)
 
-    ground = SimpleNamespace(alloc=SimpleNamespace(nodes=["n"]), tool=tool)
-    monkeypatch.setattr(client_room.Ground, "of", lambda attempt: ground)
+    launcher = SimpleNamespace(alloc=SimpleNamespace(nodes=["n"]), tool=tool)
+    monkeypatch.setattr(client_room.Launcher, "of", lambda attempt: launcher)
     here = SimpleNamespace(log=tmp_path / "log", watch=None)
     for tokens, prefix in ((32, 0), (32, 6), (None, 0)):
         point = load(seed=7, warmup_tokens=tokens, input_tokens=2, client_options={"random-prefix-len": prefix})

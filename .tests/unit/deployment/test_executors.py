@@ -7,7 +7,7 @@ import pytest
 from builders.deployed import HARDWARE
 from builders.launching import NODE, executor, plan
 from servemark.deployment import executors
-from servemark.deployment.executors.base import Executor, Rank
+from servemark.deployment.executors import Executor, Rank
 from servemark.launch import command_lines, compile_cache
 from servemark.records import Topology
 from servemark.records.topology import EXECUTORS

@@ -59,11 +59,11 @@ def test_usage_counts_from_the_first_look_on_and_over_all_servers():
             "server-r1": answers(silent, load(9, 2), silent),
         }
     )
-    usage.look()
+    usage.read()
     assert (usage.finished, usage.running, usage.silent) == (0, 0, ("server-r1",))
-    usage.look()
+    usage.read()
     assert (usage.finished, usage.running, usage.silent) == (3, 3, ())
-    usage.look()
+    usage.read()
     assert (usage.finished, usage.running, usage.silent) == (4, 0, ("server-r1",))
 
 

@@ -20,7 +20,7 @@ from servemark.deployment import attempts
 from servemark.measurement import silence
 from servemark.measurement.raw import read_raw
 from servemark.measurement.reasons import MORE_TIME
-from servemark.nodes import suspension
+from servemark.nodes import allocation
 from servemark.records import Ready, Timeline, Topology
 from servemark.report import timelines
 from servemark.run import final_check
@@ -97,7 +97,7 @@ def test_a_process_that_was_stopped_makes_the_point_suspect(deploy, victim):
 def test_a_suspension_in_slurms_record_makes_the_point_suspect(deploy, monkeypatch):
     plain = deploy(points=2)
     plain.up()
-    monkeypatch.setattr(suspension, "since", lambda began: f"Slurm suspended job 7 after {began}.")
+    monkeypatch.setattr(allocation, "suspended_since", lambda began: f"Slurm suspended job 7 after {began}.")
     record = plain.measure(1)
     assert (record.verdict, reasons(record)) == ("SUSPECT", {"interrupted"})
     assert plain.ledger.find(record.key) is None and "job 7" in record.reasons[0].detail
@@ -242,7 +242,7 @@ def test_a_point_that_the_allocations_time_does_not_hold_is_not_begun(deploy):
     ready = plain.up()
     assert plain.measure(1).verdict == "VALID"
     (took,) = map(float, (plain.attempt / "durations").read_text().split())
-    margin = attempts.spec(plain.attempt).end_margin_s
+    margin = supervisor.read_spec(plain.attempt).end_margin_s
     assert 0 < took < 20 and margin == plain.timeouts.stop + attempts.END_MARGIN_S
     (plain.attempt / "durations").write_text("1.0\n100.0\n")
 

@@ -13,14 +13,13 @@ from builders.deployed import CONFIG, Deployment, assert_all_gone, stage_context
 from builders.launching import plan
 from servemark.config.cluster import Site
 from servemark.deployment import node_checks
-from servemark.deployment.launcher import Ground, new_scratch, on_node
+from servemark.deployment.launcher import Launcher, new_scratch, on_node
 from servemark.errors import StageFailed
 from servemark.nodes import allocation, survey
 from servemark.nodes.allocation import Allocation
 from servemark.processes import identity
 from servemark.records import Node, Topology
-from servemark.supervisor.plain_names import is_plain
-from servemark.supervisor.process_request import DaemonRequest
+from servemark.supervisor.process_request import DaemonRequest, is_plain
 
 # The stand-in of vLLM is one process however many ranks it is asked for; the nodes are this machine.
 TWO = Topology(nodes=2, devices_per_node=1, tensor_parallel=1, pipeline_parallel=2, executor="mp")
@@ -193,24 +192,24 @@ def test_several_nodes_without_a_scheduler_are_refused_with_the_way_out(deploy):
     assert failure.reason == "nodes_missing" and "snakemake --profile slurm" in failure.remedy
 
 
-def ground(tmp_path: Path, job: str | None = "1", names: tuple[str, ...] = ("node1", "node2")) -> Ground:
+def launcher(tmp_path: Path, job: str | None = "1", names: tuple[str, ...] = ("node1", "node2")) -> Launcher:
     attempt = tmp_path / "attempts" / "001"
     attempt.mkdir(parents=True)
-    return Ground(Allocation(job, names, cpus={"node2": 4}), attempt, tmp_path / "runtime" / "abc")
+    return Launcher(Allocation(job, names, cpus={"node2": 4}), attempt, tmp_path / "runtime" / "abc")
 
 
 REQUEST = DaemonRequest(name="check", argv=("python", "check.py"), env={"A": "b"}, log="x.log", devices=(1,))
 
 
 def test_a_tool_of_this_machine_is_run_as_it_is(tmp_path, nowhere):
-    tool = ground(tmp_path, None, (identity.host(),)).tool(identity.host(), REQUEST)
+    tool = launcher(tmp_path, None, (identity.host(),)).tool(identity.host(), REQUEST)
     assert tool.argv == ["python", "check.py"] and not tool.launched
     assert (tool.env["A"], tool.env[identity.NODE_VARIABLE]) == ("b", identity.host())
 
 
 def test_a_tool_of_this_machine_in_a_special_folder_gets_a_plain_name(tmp_path, nowhere):
     python = tmp_path / "my env/bin/python"
-    made = ground(tmp_path, None, (identity.host(),))
+    made = launcher(tmp_path, None, (identity.host(),))
     tool = made.tool(identity.host(), REQUEST.model_copy(update={"argv": (str(python), "check.py")}))
     assert is_plain(tool.argv[0]) and os.path.realpath(tool.argv[0]) == str(python)
 
@@ -220,7 +219,7 @@ def test_a_tool_of_this_machine_in_a_special_folder_gets_a_plain_name(tmp_path, 
     [(["node2"], "--nodelist=node2", True), (["node1", "node2"], "--nodelist=node1,node2", False)],
 )
 def test_a_tool_of_other_nodes_goes_through_the_launcher_on_a_heartbeat_pipe(tmp_path, names, nodelist, cpus):
-    made = ground(tmp_path)
+    made = launcher(tmp_path)
     tool = made.tool(names, REQUEST)
     path = made.attempt / "tools" / "check.json"
     assert tool.launched and tool.argv[-1] == str(path) and nodelist in tool.argv
@@ -252,7 +251,7 @@ def test_a_folder_of_the_nodes_whose_variable_is_not_set_is_refused_by_its_key(m
 
 
 def test_the_sweep_says_what_it_ended_and_where(slurm, tmp_path, wait_for):
-    made = ground(tmp_path)
+    made = launcher(tmp_path)
     left = subprocess.Popen(["sleep", "300"], env={**os.environ, **identity.mark(made.attempt)})
     try:
         wait_for(lambda: [p.pid for p in identity.marked(made.attempt)] == [left.pid])
@@ -268,19 +267,19 @@ def test_the_sweep_says_what_it_ended_and_where(slurm, tmp_path, wait_for):
 
 
 def test_reach_that_fails_is_a_failure_of_its_node(slurm, tmp_path, told, monkeypatch):
-    made = ground(tmp_path)
+    made = launcher(tmp_path)
     every = [node("node1", address="127.0.0.1"), node("node2", address="127.0.0.1")]
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = server.getsockname()
     reached = []
 
-    def ask(ground, spec, *rest, **_):
+    def ask(launcher, spec, *rest, **_):
         with socket.create_connection(spec.reach):
             reached.append(spec.reach)
-        return [survey.answer(spec.model_copy(update={"reach": closed}))], [], ""
+        return [survey.run_task(spec.model_copy(update={"reach": closed}))], [], ""
 
     asked = survey.Spec(task="look", attempt=str(made.attempt), scratch=str(made.scratch), interface="lo")
-    monkeypatch.setattr(node_checks, "_ask", ask)
+    monkeypatch.setattr(node_checks, "_run_task", ask)
     monkeypatch.setenv("SLURMD_NODENAME", "node2")
     with pytest.raises(StageFailed) as failed:
         node_checks._check_reach(stage_context(tmp_path, told, plan()), made, asked, every)

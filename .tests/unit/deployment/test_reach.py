@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from builders.endpoint import FACTS
-from servemark.deployment import how_to_use, reach
+from servemark.deployment import how_to_use
 from servemark.processes import identity
 
 
@@ -30,25 +30,25 @@ def closed() -> int:
 def announced(page, port: int) -> dict:
     facts = replace(FACTS, url=f"http://127.0.0.1:{port}", node="localhost")
     page.write_text(how_to_use.page(facts))
-    return json.loads(json.dumps({"endpoint": reach.noted(facts, page)}))
+    return json.loads(json.dumps({"endpoint": how_to_use.announcement(facts, page)}))
 
 
 def test_an_address_that_is_reached_needs_no_words(tmp_path, listening):
     page = tmp_path / how_to_use.NAME
     line = announced(page, listening)
     before = page.read_text()
-    assert reach.check(line) == [] and page.read_text() == before
+    assert how_to_use.check_reach(line) == [] and page.read_text() == before
 
 
 @pytest.mark.parametrize("line", [{}, {"endpoint": None}, {"text": "READY"}])
 def test_other_lines_of_progress_are_not_tried(line):
-    assert reach.check(line) == []
+    assert how_to_use.check_reach(line) == []
 
 
 def test_an_unreachable_address_gets_a_tunnel_through_its_node(tmp_path, closed, listening, monkeypatch):
-    monkeypatch.setattr(reach, "SSH_PORT", listening)
+    monkeypatch.setattr(how_to_use, "SSH_PORT", listening)
     page = tmp_path / how_to_use.NAME
-    warning, *way = reach.check(announced(page, closed))
+    warning, *way = how_to_use.check_reach(announced(page, closed))
     assert identity.host() in warning and f"127.0.0.1:{closed}" in warning and "refused" in warning
     tunnel = f"ssh -N -L 8000:127.0.0.1:{closed} localhost"
     assert any(tunnel in text for text in way)
@@ -58,9 +58,9 @@ def test_an_unreachable_address_gets_a_tunnel_through_its_node(tmp_path, closed,
 
 
 def test_an_unreachable_node_is_reported_with_what_to_do(tmp_path, closed, monkeypatch):
-    monkeypatch.setattr(reach, "SSH_PORT", closed)
+    monkeypatch.setattr(how_to_use, "SSH_PORT", closed)
     page = tmp_path / how_to_use.NAME
-    lines = reach.check(announced(page, closed))
+    lines = how_to_use.check_reach(announced(page, closed))
     assert not any("ssh -N" in text for text in lines) and any("`interface`" in text for text in lines)
     assert "`interface`" in page.read_text()
 
@@ -69,4 +69,4 @@ def test_the_page_of_an_endpoint_that_has_ended_is_not_written_again(tmp_path, c
     page = tmp_path / how_to_use.NAME
     line = announced(page, closed)
     page.unlink()
-    assert reach.check(line) and not page.exists()
+    assert how_to_use.check_reach(line) and not page.exists()

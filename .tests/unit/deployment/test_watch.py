@@ -158,7 +158,7 @@ def test_servers_end_with_their_supervisor(scene):
 
 def test_a_server_that_the_supervisor_does_not_know_is_gone(scene):
     (scene.folder / "daemons" / "server.json").unlink()
-    assert scene.look(1.0).startswith("server:") and scene.watch.died
+    assert scene.look(1.0).endswith("of server has ended") and scene.watch.died
 
 
 def test_a_server_that_answers_at_the_end_is_well(scene):

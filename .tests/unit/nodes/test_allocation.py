@@ -90,18 +90,18 @@ def test_without_a_job_or_without_slurm_it_is_this_machine(slurm, monkeypatch):
         assert allocation.current() == here
     monkeypatch.setenv("PATH", "/nowhere")
     assert allocation.current() == here
-    assert here.launcher(identity.host()) == ()
+    assert here.srun(identity.host()) == ()
 
 
 def test_the_launcher_shares_the_nodes_and_gives_all_cpus():
     found = Allocation("7", ("node1", "node2"), cpus={"node1": 16})
     common = ["srun", "--jobid=7", "--overlap"]
     shape = ["--mem=0", "--cpu-bind=none", "--mpi=none", "--export=ALL"]
-    assert list(found.launcher("node1")) == [
+    assert list(found.srun("node1")) == [
         *common, "--nodelist=node1", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--cpus-per-task=16", *shape
     ]  # fmt: skip
-    assert not any(word.startswith("--cpus-per-task") for word in found.launcher("node2"))
-    assert list(found.launcher("node1", "node2")) == [
+    assert not any(word.startswith("--cpus-per-task") for word in found.srun("node2"))
+    assert list(found.srun("node1", "node2")) == [
         *common, "--nodelist=node1,node2", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", *shape
     ]  # fmt: skip
 
@@ -116,8 +116,8 @@ def test_of_a_heterogeneous_job_the_servers_nodes_are_the_first_components(slurm
     found = allocation.current()
     assert found.nodes == ("node2", "node1", "client1")
     assert found.by_component(["node1", "client1", "node2"]) == [["node1", "node2"], ["client1"]]
-    assert found.launcher("client1")[:3] == ("srun", "--jobid=1", "--het-group=1")
-    assert "--het-group=0" in found.launcher("node1", "node2")
+    assert found.srun("client1")[:3] == ("srun", "--jobid=1", "--het-group=1")
+    assert "--het-group=0" in found.srun("node1", "node2")
 
 
 def test_jobs_that_are_not_over(slurm):

@@ -16,8 +16,8 @@ from servemark.errors import ServemarkError
 from servemark.files import private
 from servemark.machine import hardware, network, visible_gpus
 from servemark.nodes import survey
-from servemark.nodes.survey import Answer, Spec
-from servemark.processes import identity
+from servemark.nodes.survey import NodeResult, Spec
+from servemark.processes import children, identity
 from servemark.records import Gpu, Interface
 from servemark.supervisor import ownership, process_request
 
@@ -62,7 +62,7 @@ def test_a_node_is_described_with_what_the_allocation_has_there(spec, monkeypatc
     monkeypatch.setenv("SLURMD_NODENAME", "node7")
     monkeypatch.setenv(process_request.VISIBLE, "GPU-a,GPU-b")
     asked = spec(job_id="7", jobs_alive=("7",), ports=19)
-    node = survey.answer(asked).node
+    node = survey.run_task(asked).node
     assert (node.name, node.host, node.address, node.interface) == ("node7", identity.host(), "127.0.0.1", "lo")
     assert (node.devices, node.vllm, node.ray) == (2, "0.0.0+standin", "0.0.0+standin")
     assert node.python == ".".join(map(str, sys.version_info[:3]))
@@ -96,7 +96,7 @@ def test_devices_are_those_that_the_step_sees(spec, monkeypatch, gpus, visible, 
         monkeypatch.setenv(process_request.VISIBLE, visible)
     found = hardware.probe().model_copy(update={"accelerator": "cuda" if gpus else "cpu", "gpus": gpus, "cuda_visible_devices": visible})
     monkeypatch.setattr(hardware, "probe", lambda: found)
-    node = survey.answer(spec(job_id="7")).node
+    node = survey.run_task(spec(job_id="7")).node
     assert (node.devices, node.cuda_visible_devices) == (devices, visible)
     # Without a scheduler a shell's word for GPUs that are not there means nothing.
     assert survey.devices(found, scheduled=False) == (devices if gpus else CPUS)
@@ -108,7 +108,7 @@ def test_a_node_whose_variable_cannot_be_followed_says_so(spec, monkeypatch):
 
     monkeypatch.setenv(process_request.VISIBLE, "5")
     monkeypatch.setattr(hardware, "probe", probe)
-    failure = survey.answer(spec()).failure
+    failure = survey.run_task(spec()).failure
     assert failure.reason == "gpus_hidden" and "is '5' on node7" in failure.detail and failure.remedy
 
 
@@ -128,14 +128,14 @@ def test_a_snakemake_of_a_job_that_is_over_is_ended_where_it_works_in_this_check
     # Started in a shell that an old allocation has left: it still has that job's number.
     main = snakemake("6", what="--profile")
     try:
-        before = survey.answer(spec(job_id="8", jobs_alive=("7", "8"), listed_at=time.time())).node
+        before = survey.run_task(spec(job_id="8", jobs_alive=("7", "8"), listed_at=time.time())).node
         assert before.leftovers == (), "who may have begun after the jobs were listed is nobody's leftover"
         listed = time.time() + ownership.CLOCKS_S + 1
-        node = survey.answer(spec(job_id="8", jobs_alive=("7", "8"), listed_at=listed)).node
+        node = survey.run_task(spec(job_id="8", jobs_alive=("7", "8"), listed_at=listed)).node
         assert [int(words.split()[0]) for words in node.leftovers] == [over.pid]
         assert over.wait(5) == -9 and alive.poll() is elsewhere.poll() is main.poll() is None
         # Without a scheduler nothing is known of jobs.
-        assert survey.answer(spec()).node.leftovers == () and alive.poll() is None
+        assert survey.run_task(spec()).node.leftovers == () and alive.poll() is None
     finally:
         for child in (over, alive, elsewhere, main):
             child.kill()
@@ -146,7 +146,7 @@ def test_a_snakemake_of_a_job_that_is_over_is_ended_where_it_works_in_this_check
 def test_earlier_attempts_are_ended_and_this_one_is_spared(spec, sleeper):
     asked = spec()
     mine, old = sleeper(Path(asked.attempt)), sleeper(Path(asked.attempt).with_name("001"))
-    node = survey.answer(asked).node
+    node = survey.run_task(asked).node
     assert len(node.leftovers) == 1 and node.leftovers[0].startswith(f"{old.pid} sleep 300")
     assert old.wait(5) == -9 and mine.poll() is None
 
@@ -161,9 +161,9 @@ def test_folders_of_jobs_that_are_over_are_removed(spec):
     later = time.time() + 120
     os.utime(root / "new" / ".job", (later, later))
     root.chmod(0o700)
-    survey.answer(asked)
+    survey.run_task(asked)
     assert sorted(path.name for path in root.iterdir()) == ["abc", "alive", "new", "no-job"]
-    survey.answer(spec(jobs_alive=None))
+    survey.run_task(spec(jobs_alive=None))
     assert (root / "alive").exists(), "without a scheduler's word nothing is over"
 
 
@@ -172,7 +172,7 @@ def test_a_scratch_folder_that_others_can_write_is_a_failure_with_its_node(spec)
     root = Path(asked.scratch).parent
     root.mkdir()
     root.chmod(0o777)
-    failure = survey.answer(asked).failure
+    failure = survey.run_task(asked).failure
     assert failure.reason == "runtime_folder_refused" and identity.host() in failure.detail
     with pytest.raises(ServemarkError, match=str(root)):
         private.private(root)
@@ -195,7 +195,7 @@ def test_a_scratch_folder_that_others_can_write_is_a_failure_with_its_node(spec)
 )
 def test_a_node_that_cannot_be_used_says_why(spec, monkeypatch, changes, reason, words):
     monkeypatch.setenv("SLURMD_NODENAME", "node7")
-    told = survey.answer(spec(**changes))
+    told = survey.run_task(spec(**changes))
     assert (told.node, told.failure.reason, told.failure.stage) == (None, reason, "start_cluster")
     assert told.failure.detail.startswith("Node node7: ") and words in told.failure.detail and told.failure.remedy
 
@@ -203,7 +203,7 @@ def test_a_node_that_cannot_be_used_says_why(spec, monkeypatch, changes, reason,
 def test_versions_are_asked_behind_the_modules(spec, tmp_path, monkeypatch):
     (tmp_path / ".bash_profile").write_text("module() { return 1; }\n")
     monkeypatch.setenv("HOME", str(tmp_path))
-    failure = survey.answer(spec(modules=("cuda/13",))).failure
+    failure = survey.run_task(spec(modules=("cuda/13",))).failure
     assert failure.reason == "environment_broken" and "cuda/13" in failure.detail
 
 
@@ -213,21 +213,21 @@ def test_the_sweep_ends_what_is_left_and_removes_the_scratch_folder(spec, sleepe
     other = sleeper(Path(asked.attempt).with_name("003"))
     scratch = Path(asked.scratch)
     (scratch / "session").mkdir(parents=True)
-    told = survey.answer(asked)
+    told = survey.run_task(asked)
     assert len(told.ended) == 1 and told.ended[0].startswith(f"{left.pid} sleep 300")
     assert left.wait(5) == -9 and other.poll() is None and not scratch.exists()
-    assert survey.answer(asked).ended == (), "nothing is left to end"
+    assert survey.run_task(asked).ended == (), "nothing is left to end"
 
 
 def test_node_that_reaches_the_first_one_reports_no_failure(spec):
     with socket.create_server(("127.0.0.1", 0)) as first:
-        assert survey.answer(spec("reach", reach=first.getsockname())) == Answer(name=identity.here())
+        assert survey.run_task(spec("reach", reach=first.getsockname())) == NodeResult(name=identity.here())
 
 
 def test_a_first_node_that_refuses_is_named(spec):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         place = closed.getsockname()
-    failure = survey.answer(spec("reach", reach=place)).failure
+    failure = survey.run_task(spec("reach", reach=place)).failure
     assert failure.reason == "wrong_interface" and "127.0.0.1 (lo)" in failure.detail
     assert "refused" in failure.detail and "`interface`" in failure.remedy
 
@@ -235,7 +235,7 @@ def test_a_first_node_that_refuses_is_named(spec):
 def test_the_connection_leaves_from_the_chosen_address(spec, monkeypatch):
     # An address that this machine does not have stands for an interface without a way to the first node.
     monkeypatch.setattr(hardware, "interfaces", lambda: (Interface(name="hsn0", address="192.0.2.1"),))
-    failure = survey.answer(spec("reach", reach=("127.0.0.1", 9), interface="hsn0")).failure
+    failure = survey.run_task(spec("reach", reach=("127.0.0.1", 9), interface="hsn0")).failure
     assert failure.reason == "wrong_interface" and "192.0.2.1 (hsn0)" in failure.detail
 
 
@@ -243,9 +243,9 @@ def test_a_node_answers_in_a_file_of_its_name(spec, tmp_path):
     path = tmp_path / "survey" / "spec"
     path.parent.mkdir()
     path.write_text(spec().model_dump_json())
-    env = {**os.environ, **survey.variables(), "SLURMD_NODENAME": "node7"}
+    env = {**os.environ, **children.python_path(), "SLURMD_NODENAME": "node7"}
     subprocess.run(survey.command(path), env=env, check=True, timeout=30)
-    told = Answer.model_validate_json((path.parent / "node7.json").read_text())
+    told = NodeResult.model_validate_json((path.parent / "node7.json").read_text())
     assert told.name == "node7" and told.node.address == "127.0.0.1" and told.failure is None
 
 
@@ -256,5 +256,5 @@ def test_node_whose_scratch_disk_refuses_is_a_failure_with_its_name(spec, monkey
 
     monkeypatch.setenv("SLURMD_NODENAME", "node7")
     monkeypatch.setattr(survey, "private", refuse)
-    failure = survey.answer(spec()).failure
+    failure = survey.run_task(spec()).failure
     assert failure.reason == reason and "node7" in failure.detail and failure.remedy

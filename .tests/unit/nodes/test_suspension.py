@@ -8,7 +8,7 @@ import pytest
 from slurm_tools import AWAY
 
 from builders.standin_slurm import StandinSlurm
-from servemark.nodes import suspension
+from servemark.nodes import allocation
 
 CHANGED = datetime(2026, 11, 20, 18, 57, 30, tzinfo=UTC)
 
@@ -21,7 +21,7 @@ def change(slurm: StandinSlurm, moment: datetime) -> None:
 @pytest.mark.parametrize(("after_s", "found"), [(-60.0, True), (0.0, True), (0.9, True), (1.0, False), (3600.0, False)])
 def test_a_suspension_counts_from_the_second_in_which_the_point_began(slurm, after_s, found):
     change(slurm, CHANGED)
-    said = suspension.since(CHANGED + timedelta(seconds=after_s))
+    said = allocation.suspended_since(CHANGED + timedelta(seconds=after_s))
     assert (said is not None) is found
     assert said is None or ("job 1 " in said and "2026-11-20 18:57:30 UTC" in said)
     assert slurm.calls("scontrol") == ["show job -d 1"]
@@ -31,22 +31,22 @@ def test_the_last_component_of_a_heterogeneous_job_that_was_suspended_counts(slu
     slurm.heterogeneous("node1", "node2")
     first, _, second = (slurm.folder / "job").read_text().partition("SuspendTime=None")
     slurm.job(f"{first}SuspendTime=None{second.replace('SuspendTime=None', 'SuspendTime=2026-11-20T18:57:30')}")
-    assert suspension.since(CHANGED) and not suspension.since(CHANGED + timedelta(seconds=5))
+    assert allocation.suspended_since(CHANGED) and not allocation.suspended_since(CHANGED + timedelta(seconds=5))
 
 
 def test_a_job_that_was_never_suspended(slurm):
-    assert suspension.since(datetime(1970, 1, 2, tzinfo=UTC)) is None
+    assert allocation.suspended_since(datetime(1970, 1, 2, tzinfo=UTC)) is None
 
 
 def test_outside_of_a_job_slurm_is_not_asked(slurm, monkeypatch):
     change(slurm, CHANGED)
     monkeypatch.delenv("SLURM_JOB_ID")
-    assert suspension.since(CHANGED) is None and slurm.calls("scontrol") == []
+    assert allocation.suspended_since(CHANGED) is None and slurm.calls("scontrol") == []
 
 
 @pytest.mark.parametrize("script", [AWAY, "exec sleep 60", "exit 0", None])
 def test_a_controller_that_does_not_respond_costs_no_point(slurm, monkeypatch, script):
     tool = slurm.folder / "bin" / "scontrol"
-    monkeypatch.setattr(suspension, "ASK_S", 0.5)
+    monkeypatch.setattr(allocation, "SUSPENSION_S", 0.5)
     tool.write_text(f"#!/bin/sh\n{script}\n") if script else tool.unlink()
-    assert suspension.since(CHANGED) is None
+    assert allocation.suspended_since(CHANGED) is None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from builders import odd_folder
-from servemark.supervisor import plain_names, process_request
+from servemark.supervisor import process_request
 from servemark.supervisor.process_request import DaemonRequest
 
 
@@ -31,7 +31,7 @@ def test_interpreter_in_odd_folder_finds_its_environment_by_plain_name(tmp_path,
     prefix = tmp_path / odd_folder.NAME
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(prefix)], check=True)
     argv = process_request.command(request(root, str(prefix / "bin/python")))
-    assert plain_names.is_plain(argv[0]) and argv[1:] == ["-m", "vllm", "a b"]
+    assert process_request.is_plain(argv[0]) and argv[1:] == ["-m", "vllm", "a b"]
     code = "import os, sys; print(sys.prefix, os.path.realpath(sys.prefix))"
     done = subprocess.run([argv[0], "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == f"{Path(argv[0]).parents[1]} {prefix}\n"
@@ -44,7 +44,7 @@ def test_folders_for_compiled_code_get_plain_names_that_lead_there(tmp_path, roo
     env = process_request.environment(request(root, sys.executable, **given))
     assert env["MINE"] == "/my own/folder"
     for name in ("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR"):
-        assert plain_names.is_plain(env[name])
+        assert process_request.is_plain(env[name])
         os.makedirs(env[name])
         assert Path(given[name]).is_dir()
 
@@ -52,23 +52,23 @@ def test_folders_for_compiled_code_get_plain_names_that_lead_there(tmp_path, roo
 def test_folder_whose_own_name_is_special_gets_a_plain_name(tmp_path, root):
     kept = tmp_path / "my cache"
     env = process_request.environment(request(root, sys.executable, VLLM_CACHE_ROOT=str(kept)))
-    assert plain_names.is_plain(env["VLLM_CACHE_ROOT"])
+    assert process_request.is_plain(env["VLLM_CACHE_ROOT"])
     os.makedirs(Path(env["VLLM_CACHE_ROOT"], "below"))
     assert (kept / "below").is_dir()
 
 
 def test_link_that_leads_elsewhere_is_replaced(tmp_path, root):
     folder, other = tmp_path / "my cache", tmp_path / "other"
-    link = plain_names.plain(folder, root)
+    link = process_request.plain(folder, root)
     link.unlink()
     link.symlink_to(other)
-    assert plain_names.plain(folder, root) == link and os.readlink(link) == str(folder)
+    assert process_request.plain(folder, root) == link and os.readlink(link) == str(folder)
 
 
 def test_root_that_others_can_write_to_is_refused(tmp_path, root):
     root.chmod(0o777)
     with pytest.raises(PermissionError, match=re.escape(str(root))):
-        plain_names.plain(tmp_path / "my cache", root)
+        process_request.plain(tmp_path / "my cache", root)
     assert list(root.iterdir()) == []
 
 

@@ -188,7 +188,7 @@ def test_an_error_of_the_shared_disk_is_no_reason_to_end(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Path, "exists", broken)
         patched.setattr(ownership, "owner", broken)
-        kept._look_at_owner = 0.0
+        kept._read_owner_at = 0.0
         assert kept._reason_to_end() is None
     (attempt / "stop").touch()
     assert kept._reason_to_end() == "stop_requested"

@@ -102,8 +102,8 @@ def test_folder_that_others_can_write_is_refused(model, folder):
 def test_node_reports_seconds_of_copy_or_failure_with_its_name(model, folder, tmp_path, monkeypatch):
     monkeypatch.setenv("SLURMD_NODENAME", "node7")
     spec = Spec(task="copy", attempt=str(tmp_path), scratch=str(tmp_path), model=model, models=str(folder))
-    assert survey.answer(spec).copied_s
-    assert survey.answer(spec).copied_s == 0.0
+    assert survey.run_task(spec).copied_s
+    assert survey.run_task(spec).copied_s == 0.0
     lost = spec.model_copy(update={"model": model.model_copy(update={"path": "/nowhere", "digest": "0" * 64})})
-    failure = survey.answer(lost).failure
+    failure = survey.run_task(lost).failure
     assert failure.reason == "copy_failed" and failure.detail.startswith("Node node7: /nowhere/")

@@ -105,7 +105,7 @@ def _one(folder: Path, last: dict[str, Any] | None, jobs: Jobs, now: float) -> L
     if attempt is None:
         return None
     try:
-        state, spec = supervisor.read_state(attempt), attempts.spec(attempt)
+        state, spec = supervisor.read_state(attempt), supervisor.read_spec(attempt)
     except (OSError, ValueError):
         return None
     if state is None or state.state == "ended" or supervisor.copied(attempt):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from servemark import supervisor
 from servemark.cli.live import Jobs, Living, living
-from servemark.deployment import attempts
 from servemark.errors import ServemarkError
 from servemark.processes.identity import Identity
 from snakemake_executor_plugin_slurm_guarded import commands
@@ -72,7 +71,7 @@ class Stopping:
             return
         state = supervisor.read_state(one.attempt)
         elsewhere = state is not None and not Identity.parse(state.identity).here
-        bound = attempts.spec(one.attempt).stop_grace_s + MARGIN_S + (CACHE_S if elsewhere else 0.0)
+        bound = supervisor.read_spec(one.attempt).stop_grace_s + MARGIN_S + (CACHE_S if elsewhere else 0.0)
         self.say(f"asked {one.deployment} of run {one.run} to end; waiting up to {bound:.0f} s")
         while self.clock() - begin < bound:
             if words := self._ended(one.attempt, begin):

@@ -1,7 +1,7 @@
-"""account_allocation: what the scheduler reports of a deployment's jobs, once they have ended. It never fails a run.
+"""account_allocation: Slurm's account of a deployment's jobs after they have ended. It never fails a run.
 
-Outside the group, because nobody knows how a job ended while it runs. A job's account is kept in the newest attempt's folder as well,
-so that a replay needs no scheduler, which forgets jobs.
+The rule stands outside the group, because Slurm knows a job's end only after it. Slurm forgets jobs, so the newest attempt's folder keeps
+a copy of the account for replays.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from snakemake_executor_plugin_slurm_guarded.records import JobAccount as Start
 
 KEPT = "accounting.json"
 STARTUP = "startup.json"
-# slurmctld reports a job's end to slurmdbd within a second or two; a busy slurmdbd takes longer, and then the controller is asked.
+# slurmctld reports a job's end to slurmdbd within a second or two. If slurmdbd is slower than this, slurmctld is queried.
 PATIENCE_S = 10.0
-# The first pause between two questions; each next one is twice as long, up to the longest.
+# The first pause between two queries, doubled each time up to the longest.
 PAUSE_S, LONGEST_PAUSE_S = 0.2, 1.0
-# What a job's end may precede the attempt's first file by: clocks of two machines.
+# Largest difference between the clocks of two machines.
 SKEW = timedelta(minutes=5)
 
 _OWNER = re.compile(r"job (\d+)(?:, start (\d+))?")
@@ -39,7 +39,7 @@ _POOREST_FIRST = ("none", "journal", "scontrol", "sacct")
 
 @dataclass(frozen=True)
 class Ran:
-    """An attempt and the start of the job that it ran in: the job's id and how often it had been started before."""
+    """An attempt, its job, and how often the job had been restarted before."""
 
     attempt: Path
     job: str
@@ -48,31 +48,31 @@ class Ran:
 
 
 def account(plan: Plan, folder: Path, jobs_file: Path, *, progress: Progress, patience_s: float = PATIENCE_S) -> Accounting:
-    """Return the record of the jobs in which the deployment was ever started; jobs that found everything in the ledger are not among them.
+    """Return the record of all jobs that started the deployment. Jobs that only replayed the ledger are left out.
 
     Args:
-        folder: the deployment's.
+        folder: the deployment's folder.
         jobs_file: the executor's journal of the run.
-        patience_s: how long to wait for a job's end to arrive in accounting.
+        patience_s: how long to wait until accounting reports a job's end.
     """
     ran = jobs_of(attempts.every(folder))
     known = remembered(ran)
     every = list(dict.fromkeys(item.job for item in ran))
     wanted = [job for job in every if not (job_accounts.final(known.get(job, [])) and known[job][-1].source in ("sacct", "scontrol"))]
     entries = list(journal.read(jobs_file)) if wanted else []
-    asking = Asking(patience_s)
-    found = asking.all(wanted, _since(ran, wanted, entries)) if wanted else {}
+    queried = Queries(patience_s)
+    found = queried.all(wanted, _since(ran, wanted, entries)) if wanted else {}
     starts: list[Start] = []
     for job in every:
-        noted = job_accounts.from_journal(entries, job)
-        told = found.get(job) or known.get(job) or [noted]
-        starts += job_accounts.when_forgotten(told, noted, forgotten=job in asking.forgotten)
+        from_journal = job_accounts.from_journal(entries, job)
+        reported = found.get(job) or known.get(job) or [from_journal]
+        starts += job_accounts.when_forgotten(reported, from_journal, forgotten=job in queried.forgotten)
     jobs = _with_attempts(starts, ran)
     record = Accounting(
         deployment=plan.deployment,
         scheduler="slurm" if ran else "none",
         source=min((job.source for job in jobs), key=_POOREST_FIRST.index, default="none"),
-        trouble=asking.trouble,
+        trouble=queried.trouble,
         jobs=jobs,
         gpu_hours_allocated=allocated_hours(jobs),
         gpu_hours_used=round(sum(_serving_hours(plan, attempt, jobs) for attempt in attempts.every(folder)), 6),
@@ -88,13 +88,13 @@ def jobs_of(every: Iterable[Path]) -> list[Ran]:
     found = []
     for attempt in every:
         path = attempt / "keeper-spec.json"
-        if path.exists() and (owner := _OWNER.fullmatch(attempts.spec(attempt).owner or "")):
+        if path.exists() and (owner := _OWNER.fullmatch(supervisor.read_spec(attempt).owner or "")):
             found.append(Ran(attempt, owner[1], int(owner[2] or 1) - 1, datetime.fromtimestamp(path.stat().st_mtime, UTC)))
     return found
 
 
 def remembered(ran: Sequence[Ran]) -> dict[str, list[Start]]:
-    """Return the starts of each job as the newest earlier record has them, without jobs in which something was started since."""
+    """Return the starts of each job from the newest earlier record, without jobs that started an attempt after it."""
     newer: set[str] = set()
     for item in reversed(ran):
         if (item.attempt / KEPT).exists():
@@ -104,16 +104,16 @@ def remembered(ran: Sequence[Ran]) -> dict[str, list[Start]]:
     return {}
 
 
-class Asking:
-    """Queries Slurm about jobs, within bounds.
+class Queries:
+    """Queries of Slurm about jobs, for a limited time.
 
     Args:
-        patience_s: how long to wait for ends, once for accounting and once for the controller.
+        patience_s: how long to wait for ends, once for slurmdbd and once for slurmctld.
         run, clock, sleep: as ``commands.run``, ``time.monotonic`` and ``time.sleep``.
 
     Attributes:
-        trouble: why a source gave no answer, in its own words.
-        forgotten: jobs that the controller does not know: they have ended.
+        trouble: the error message of a source that did not respond.
+        forgotten: jobs that slurmctld does not know: they have ended.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Asking:
         self._patience_s, self._run, self._clock, self._sleep = patience_s, run, clock, sleep
 
     def all(self, wanted: Sequence[str], since: datetime) -> dict[str, list[Start]]:
-        """Return the starts of each job, as far as accounting and then the controller know them."""
+        """Return the starts of each job that slurmdbd or slurmctld knows."""
         found: dict[str, list[Start]] = {}
         deadline = self._clock() + self._patience_s
         try:
@@ -139,7 +139,7 @@ class Asking:
                     break
         except CommandFailed as error:
             self._note(error)
-        # The controller, for what accounting lacks: an end that has not arrived, and GPUs that it does not count.
+        # slurmctld may know what slurmdbd does not: an end that has not arrived, and GPUs that it does not count.
         deadline = self._clock() + self._patience_s
         for job in wanted:
             starts = found.get(job, [])
@@ -157,8 +157,7 @@ class Asking:
         return found
 
     def _again(self, jobs: Sequence[Sequence[Start]], deadline: float) -> bool:
-        """Return whether to query again, after a pause: not every job has ended, and there is time."""
-        # No end can come of the very job that this process runs in.
+        """Return whether to query again, after a pause: a job other than this process's own has not ended, and there is time."""
         ours = os.environ.get("SLURM_JOB_ID")
         if all(starts and (starts[-1].job_id == ours or job_accounts.final(starts)) for starts in jobs) or self._clock() >= deadline:
             return False
@@ -185,7 +184,7 @@ class Asking:
 
 
 def _with_attempts(starts: Sequence[Start], ran: Sequence[Ran]) -> tuple[JobAccount, ...]:
-    """Return the starts with the attempts that ran in each: by its number, or else in the last known start of the job."""
+    """Return the starts with their attempts. An attempt whose start is unknown belongs to the last known start of its job."""
     inside: dict[tuple[str, int], list[str]] = {}
     for item in ran:
         known = [start.restarts for start in starts if start.job_id == item.job]
@@ -194,14 +193,14 @@ def _with_attempts(starts: Sequence[Start], ran: Sequence[Ran]) -> tuple[JobAcco
 
 
 def allocated_hours(jobs: Sequence[JobAccount]) -> float | None:
-    """Return elapsed x GPUs of all jobs, in hours; None when one of the two is not known of one of them, or without a job."""
+    """Return GPU-hours: elapsed time x GPUs of all jobs; None without a job, or if a job lacks one of the two."""
     used = [None if job.elapsed_s is None or job.gpus is None else job.elapsed_s * job.gpus / 3600 for job in jobs]
     known = [hours for hours in used if hours is not None]
     return round(sum(known), 6) if jobs and len(known) == len(jobs) else None
 
 
 def _serving_hours(plan: Plan, attempt: Path, jobs: Iterable[JobAccount]) -> float:
-    """Return device-hours in which an attempt could serve: ranks of the topology x :func:`serving_seconds`; 0 if it never became ready."""
+    """Return device-hours of an attempt: ranks of the topology x :func:`serving_seconds`; 0 if it never became ready."""
     path = attempt / STARTUP
     if not path.exists():
         return 0.0
@@ -210,10 +209,10 @@ def _serving_hours(plan: Plan, attempt: Path, jobs: Iterable[JobAccount]) -> flo
 
 
 def serving_seconds(startup: Startup, daemons: Iterable[DaemonState], killed_at: str | None = None) -> float:
-    """Return the time from the last server's first token to the first server's end; 0 when one of them is not known.
+    """Return the time from the last server's first token to the first server's end; 0 if one of them is unknown.
 
     Args:
-        killed_at: the job's end, for servers that were killed together with the supervisor that would have noted their end.
+        killed_at: the job's end, for servers that were killed together with the supervisor.
     """
     replicas = {place.daemon: place.replica for place in startup.servers} or {"server": ""}
     to_first_token = {start.replica: start.seconds_to_first_token for start in startup.replicas}
@@ -229,7 +228,7 @@ def serving_seconds(startup: Startup, daemons: Iterable[DaemonState], killed_at:
 
 
 def _since(ran: Sequence[Ran], wanted: Sequence[str], entries: Iterable[Mapping[str, Any]]) -> datetime:
-    """Return a time before any of these jobs could have ended: the first known submission or attempt."""
+    """Return a time before the end of any of these jobs: the first known submission or attempt."""
     submitted = (entry for entry in entries if entry.get("event") == "submitted" and str(entry.get("job")) in wanted)
     moments = [item.began for item in ran if item.job in wanted]
     return min(moments + [datetime.fromtimestamp(float(entry["time"]), UTC) for entry in submitted]) - SKEW
@@ -237,6 +236,6 @@ def _since(ran: Sequence[Ran], wanted: Sequence[str], entries: Iterable[Mapping[
 
 def _words(record: Accounting) -> str:
     jobs = ", ".join(f"job {job.job_id} {job.state}" for job in record.jobs)
-    hours = "not known" if record.gpu_hours_allocated is None else f"{record.gpu_hours_allocated:.2f}"
-    missing = f" (Slurm did not tell all: {record.trouble})" if record.source in ("journal", "none") and record.trouble else ""
+    hours = "unknown" if record.gpu_hours_allocated is None else f"{record.gpu_hours_allocated:.2f}"
+    missing = f" (Slurm's account is incomplete: {record.trouble})" if record.source in ("journal", "none") and record.trouble else ""
     return f"{jobs}; GPU-hours: {hours} allocated, {record.gpu_hours_used:.2f} used{missing}"

@@ -1,4 +1,4 @@
-"""Attempts: each start of a deployment has a numbered folder with the supervisor's state, secrets, logs and, at its end, the reason."""
+"""Attempts: each start of a deployment has a numbered folder with the supervisor's state, secrets, logs and, if it failed, why."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from servemark.files.private import private, runtime_root
 from servemark.machine import git_state
 from servemark.measurement import reasons
 from servemark.nodes.allocation import Allocation
-from servemark.nodes.survey import Answer
+from servemark.nodes.survey import NodeResult
 from servemark.processes import identity
 from servemark.processes.identity import owner_process
 from servemark.records import DaemonState, Failure, write_atomically
@@ -30,12 +30,12 @@ from servemark.supervisor import SupervisorSpec, ownership, salvage
 from snakemake_executor_plugin_slurm_guarded.records import Checkout
 
 FOLDER = "attempts"
-# Time for the records of the last stages after the servers have ended: seconds, more on a slow shared disk.
+# Time for the records of the last stages after the servers have ended.
 END_MARGIN_S = 30.0
 
 
 def new(deployment_folder: Path) -> Path:
-    """Create the next attempt's folder; another process cannot get the same number."""
+    """Create the next attempt's folder. Two processes never get the same number."""
     parent = deployment_folder / FOLDER
     parent.mkdir(parents=True, exist_ok=True)
     while True:
@@ -47,7 +47,7 @@ def new(deployment_folder: Path) -> Path:
 
 
 def live_records(deployment_folder: Path) -> list[Path]:
-    """Return the live records of a deployment; a run that ends, or begins, removes them."""
+    """Return the paths of a deployment's live records."""
     return [deployment_folder / f"{name}.json" for name in ("cluster", "endpoint", "ready")]
 
 
@@ -57,7 +57,7 @@ def every(deployment_folder: Path) -> list[Path]:
 
 
 def newest(deployment: Path, name: str) -> Path | None:
-    """Return the file of this name of the newest attempt that has one."""
+    """Return the newest attempt's file of this name; None if no attempt has one."""
     return next((a / name for a in reversed(every(deployment)) if (a / name).exists()), None)
 
 
@@ -67,7 +67,7 @@ def latest(deployment_folder: Path) -> Path | None:
 
 
 def secret(attempt: Path, name: str) -> Path:
-    """Make a random secret in a file that only we can read; its beginning marks it for the archive's scan."""
+    """Make a random secret in a 0600 file. Its prefix lets the archive's scan find it."""
     path = attempt / name
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "w") as stream:
@@ -76,7 +76,7 @@ def secret(attempt: Path, name: str) -> Path:
 
 
 def open_attempt(deployment: str, folder: Path, scratch: Path, alloc: Allocation, *, stop_grace_s: float) -> Path:
-    """Start an attempt: its folder, its scratch folder here, and its supervisor. Returns its folder."""
+    """Start an attempt: make its folder and its scratch folder here, and start its supervisor. Return its folder."""
     attempt = new(folder)
     git_state.hand_over(folder.parents[1], attempt)
     private(scratch.parent)
@@ -84,7 +84,7 @@ def open_attempt(deployment: str, folder: Path, scratch: Path, alloc: Allocation
     spec = SupervisorSpec(
         deployment=deployment,
         lifeline=str(owner_process()),
-        # A scheduler has given us our nodes; without one, deployments take turns.
+        # Without a scheduler deployments take turns.
         machine_lock=str(runtime_root() / "machine.lock") if alloc.job_id is None else None,
         tokens=tuple(str(record.absolute()) for record in live_records(folder)),
         scratch=str(scratch),
@@ -99,9 +99,10 @@ def open_attempt(deployment: str, folder: Path, scratch: Path, alloc: Allocation
 
 
 def fail(attempt: Path, failure: Failure, stop_timeout_s: float) -> Failure:
-    """End the attempt because of ``failure``: note it for the later stages, stop everything, wait for the end.
+    """End the attempt because of ``failure``: record it for later stages, stop all processes, and wait for their end.
 
-    What ended the attempt from outside is the reason, whatever a stage saw of it. Returns what was noted.
+    Returns:
+        the recorded failure. If the attempt was ended from outside (time limit, superseded), that is recorded instead of ``failure``.
     """
     path = attempt / "failure.json"
     if not path.exists():
@@ -113,7 +114,7 @@ def fail(attempt: Path, failure: Failure, stop_timeout_s: float) -> Failure:
 
 
 def ended_from_outside(attempt: Path, stage: str) -> Failure | None:
-    """Return why the supervisor ended the attempt, when that was neither a fault of the deployment nor asked for by a stage."""
+    """Return why the attempt was ended from outside; None if the deployment failed by itself or a stage stopped it."""
     state = supervisor.read_state(attempt)
     found = reasons.TABLE.get(state.why or "") if state else None
     if found is None or not (found.outside and found.remedy):
@@ -122,7 +123,7 @@ def ended_from_outside(attempt: Path, stage: str) -> Failure | None:
 
 
 def noted_failure(attempt: Path | None) -> Failure | None:
-    """Return why this attempt failed, if it did."""
+    """Return the attempt's recorded failure."""
     if attempt is None or not (attempt / "failure.json").exists():
         return None
     return Failure.model_validate_json((attempt / "failure.json").read_bytes())
@@ -140,7 +141,7 @@ def as_error(failure: Failure) -> StageFailed:
 
 
 def end_of(stage: str, attempt: Path, server: str, what: str, reason: str) -> Failure:
-    """Return the failure of a server whose end, or another daemon's before it, ended the attempt; ``what`` leads to how it ended."""
+    """Return the failure of an attempt that ended with ``server``, or with another daemon before it. ``what``: begin of the message."""
     first = first_to_end(attempt, server)
     daemon = await_end(attempt, first.name) if first else None
     how = how_it_ended(daemon) if daemon and daemon.ended_at else "its supervisor ended"
@@ -148,64 +149,63 @@ def end_of(stage: str, attempt: Path, server: str, what: str, reason: str) -> Fa
 
 
 def explain_end(stage: str, attempt: Path, daemon: DaemonState | None, what: str, reason: str, stalled: bool = False) -> Failure:
-    """Turn a daemon's end into a failure: its exit state, the log's own error quoted, the remedy where the cause is known.
+    """Return the failure for a daemon's end: exit state, quoted error, lost rank or node, and the remedy of a known cause.
 
-    Where the log states which rank or node died, that is named. Where it has no error of its own, or only a consequence, the files that
-    were kept of the daemon are searched.
+    If the log has no error of its own, or only a consequence, the files that were kept of the daemon are searched.
     """
     if daemon is None:
         return Failure(stage=stage, reason=reason, detail=what, log=str(attempt / "keeper.log"))
-    said = window(Path(daemon.log))
-    diagnosis = diagnose(said, stalled=stalled)
-    quote = diagnosis.quote if diagnosis else root_error(said) or _launcher_words(attempt, daemon.name)
-    if _is_vague(diagnosis) and (diagnosis or not states_error(said)):
+    log = window(Path(daemon.log))
+    diagnosis = diagnose(log, stalled=stalled)
+    quote = diagnosis.quote if diagnosis else root_error(log) or _launcher_errors(attempt, daemon.name)
+    if _is_vague(diagnosis) and (diagnosis or not states_error(log)):
         files = salvage.files(salvage.folder(daemon.log, daemon.name))
         named = ((path, found) for path in files if (found := diagnose(path)) and not _is_vague(found))
         path, better = next(named, (None, None))
         diagnosis = better or diagnosis
         quote += tuple(f"{path.name}: {line}" for line in better.quote) if path and better else first_errors(files)
-    who = in_words(lost(said), _names(attempt), _node(daemon))
-    told = " ".join(filter(None, (diagnosis.cause if diagnosis else "", who)))
+    who = in_words(lost(log), _node_names(attempt), _node(daemon))
+    cause = " ".join(filter(None, (diagnosis.cause if diagnosis else "", who)))
     return Failure(
         stage=stage,
         reason=diagnosis.reason if diagnosis else reason,
-        detail=f"{what}{': ' + told if told else ''}",
+        detail=f"{what}{': ' + cause if cause else ''}",
         log=daemon.log,
         quote=quote,
-        remedy=diagnosis.remedy if diagnosis else "Read the quoted lines and the log; mend the cause; run again.",
+        remedy=diagnosis.remedy if diagnosis else "Read the quoted lines and the log, fix the cause, and rerun.",
     )
 
 
 def _is_vague(diagnosis: Diagnosis | None) -> bool:
-    """Return whether nothing is known, or no more than that something failed."""
+    """Return whether there is no cause, or only one that states that something failed."""
     return diagnosis is None or row(diagnosis.reason).generic
 
 
-def _names(attempt: Path) -> dict[str, str]:
-    """Return the nodes of a job, as surveyed before the attempt began: name by address."""
+def _node_names(attempt: Path) -> dict[str, str]:
+    """Return address -> name of the job's nodes, as surveyed at the attempt's start."""
     names = {}
     for path in (attempt / "survey" / "look").glob("*.json"):
         with contextlib.suppress(OSError, ValueError):
-            if node := Answer.model_validate_json(path.read_text()).node:
+            if node := NodeResult.model_validate_json(path.read_text()).node:
                 names[node.address] = node.name
     return names
 
 
-def _launcher_words(attempt: Path, name: str) -> tuple[str, ...]:
-    """Return the last errors of a daemon's launcher: a lost node, or a step that Slurm did not start."""
+def _launcher_errors(attempt: Path, name: str) -> tuple[str, ...]:
+    """Return the last errors of a daemon's launcher."""
     log = supervisor.launcher_log(attempt, name)
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     return tuple(line for line in lines if "error" in line.lower())[-3:]
 
 
 def how_it_ended(daemon: DaemonState) -> str:
-    """Return words for a daemon's end: its node, if it was on one of a job, its own pid there and not the launcher's, its exit."""
+    """Return words for a daemon's end: its name, its node if it ran in a job, its pid on that node, and its exit code or signal."""
     node = _node(daemon)
     name = f"{daemon.name} on {node}" if node else daemon.name
     if daemon.ended_at is None:
         return f"{name} still runs"
     pid = daemon.pid
-    # Written by the far end; missing without a launcher, or when the process never came to its node.
+    # The far end writes this file. It is missing without a launcher, and if the process never started on its node.
     with contextlib.suppress(OSError, ValueError, LookupError):
         pid = json.loads((Path(daemon.log).parent / "requests" / f"{daemon.name}.place.json").read_text())["pid"]
     if daemon.signal is None:
@@ -215,29 +215,24 @@ def how_it_ended(daemon: DaemonState) -> str:
 
 
 def _node(daemon: DaemonState) -> str | None:
-    """Return the node of a job that a daemon was on; None on a machine without a scheduler, where there is no choice."""
+    """Return the node of a job that a daemon ran on; None without a scheduler."""
     launched = supervisor.launcher_log(Path(daemon.log).parent, daemon.name).exists()
     return daemon.node if launched or daemon.node != identity.host() else None
 
 
 def scratch_folder(attempt: Path) -> Path:
-    """Return the attempt's short-lived files on this machine: Ray's sockets and logs."""
-    return Path(spec(attempt).scratch)
-
-
-def spec(attempt: Path) -> SupervisorSpec:
-    """Return what the attempt's supervisor was started with."""
-    return SupervisorSpec.model_validate_json((attempt / "keeper-spec.json").read_text())
+    """Return the attempt's folder for short-lived files on each node."""
+    return Path(supervisor.read_spec(attempt).scratch)
 
 
 def left_over(*attempts: Path) -> list[psutil.Process]:
-    """Return processes of these attempts that live on this machine, their supervisors included."""
+    """Return living processes of these attempts on this machine, supervisors included."""
     folders = [scratch_folder(one) for one in attempts if (one / "keeper-spec.json").exists() and not supervisor.copied(one)]
     return identity.marked(*attempts, *folders)
 
 
 def find_daemon(attempt: Path, name: str) -> DaemonState | None:
-    """Return the state of one daemon."""
+    """Return the state of one daemon; None if the supervisor has not started it."""
     return next((d for d in supervisor.read_daemons(attempt) if d.name == name), None)
 
 
@@ -252,7 +247,7 @@ def await_end(attempt: Path, name: str, seconds: float = 2.0) -> DaemonState | N
 
 
 def first_to_end(attempt: Path, server: str) -> DaemonState | None:
-    """Return the daemon whose end took the others along: with a Ray cluster that may be a raylet and not the server."""
+    """Return the daemon whose end made the supervisor end the others. With Ray this may be a raylet and not the server."""
     state = supervisor.read_state(attempt)
     first = state.why.split(":")[1] if state and state.why and state.why.startswith("daemon_ended:") else server
     return find_daemon(attempt, first) or find_daemon(attempt, server)

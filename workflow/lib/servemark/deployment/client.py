@@ -1,4 +1,4 @@
-"""The benchmark client of one load point: one process or several, each with its share of the load, their results made one."""
+"""The benchmark client of one load point: one or several processes that share the load, and their merged result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from servemark.deployment.context import Stage
-from servemark.deployment.launcher import Ground
+from servemark.deployment.launcher import Launcher
 from servemark.launch import command_lines
 from servemark.measurement.merge import Samples, merge
 from servemark.measurement.raw import RawError, RawResult, read_data, read_raw
@@ -18,21 +18,21 @@ from servemark.processes.children import ToolResult
 from servemark.records import LoadPoint, Ready, write_atomically
 from servemark.supervisor.process_request import DaemonRequest
 
-# As in in_model_env/bench_client.py.
+# The same name stands in in_model_env/bench_client.py.
 WARMUP = "SERVEMARK_WARMUP"
 _RUN_CLIENTS = Path(__file__).parents[1] / "in_model_env" / "run_clients.py"
 
 
 def shares(point: LoadPoint) -> list[LoadPoint]:
-    """Return what each of the point's client processes sends, adding up to the point.
+    """Return the share of each client process; together they are the point.
 
-    Places are split as evenly as they go, and requests and warm-ups in proportion to places, so that all processes work for as long.
-    With a rate each has as many requests, and one warm-up or more: at its end they wait for each other (in_model_env/bench_client.py).
-    The first keeps the point's seed; the others derive theirs from it, so that no two send the same prompts.
+    Concurrency is split evenly. Requests and warm-ups are split in proportion to it, so that all processes take the same time.
+    With a request rate all have the same number of requests, and at least one warm-up, after which they wait for each other
+    (in_model_env/bench_client.py). The first keeps the point's seed; the others derive theirs, so that no two send the same prompts.
     """
     count, paced = point.clients, point.request_rate is not None
     concurrency = [None] * count if point.concurrency is None else _split(point.concurrency, [1] * count)
-    places = [1] * count if paced else [share or 1 for share in concurrency]
+    slots = [1] * count if paced else [share or 1 for share in concurrency]
     least = 1 if paced and count > 1 else 0
     return [
         point.model_copy(
@@ -45,12 +45,12 @@ def shares(point: LoadPoint) -> list[LoadPoint]:
                 "seed": _seed(point.seed, index),
             }
         )
-        for index, (requests, warmups) in enumerate(zip(_split(point.requests, places), _split(point.warmups, places), strict=True))
+        for index, (requests, warmups) in enumerate(zip(_split(point.requests, slots), _split(point.warmups, slots), strict=True))
     ]
 
 
 def _split(total: int, weights: Sequence[int]) -> list[int]:
-    """Return a total in whole shares in proportion to weights: what is left by rounding down goes to the largest remainders."""
+    """Return whole shares of a total, in proportion to weights. The rest goes to the largest remainders."""
     whole = sum(weights)
     shares = [total * weight // whole for weight in weights]
     remainders = sorted(range(len(weights)), key=lambda index: (-(total * weights[index] % whole), index))
@@ -60,7 +60,7 @@ def _split(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def _seed(seed: int, index: int) -> int:
-    """31 bits, as the seeds of points have."""
+    """Return the seed of a process: 31 bits, like the seeds of points."""
     if index == 0:
         return seed
     return int.from_bytes(hashlib.sha256(f"{seed} {index}".encode()).digest()[:4], "big") >> 1
@@ -71,7 +71,7 @@ class BenchmarkClient:
     """The client's processes for one load point.
 
     Args:
-        draft: where the point's result file is made. The processes' files lie next to it, under names that begin with its own.
+        draft: path of the point's unfinished result file. The processes' files lie next to it; their names begin with its name.
         tokenizer: the folder of the model.
     """
 
@@ -97,18 +97,17 @@ class BenchmarkClient:
         return self.draft.with_name(f"{self.draft.name}.{suffix}")
 
     def clear(self) -> None:
-        """Remove what the processes wrote."""
-        for pattern in (f"{self.draft.name}*", f".{self.draft.name}*"):  # the second: a writing that was killed
+        """Remove the processes' files."""
+        for pattern in (f"{self.draft.name}*", f".{self.draft.name}*"):  # the second: files of a killed write
             for path in self.draft.parent.glob(pattern):
                 path.unlink(missing_ok=True)
 
     def run(self, attempt: Path, modules: tuple[str, ...], timeout_s: float, here: Stage, check: Callable[[], str | None]) -> ToolResult:
-        """Run all processes to their end, on the client's node. A text from ``check`` ends them."""
+        """Run all processes on the client's node. If ``check`` returns a text, they are stopped."""
         order, point = self._beside("order"), self.point
-        words = {"processes": self.commands, "cpu": str(self._beside("cpu").absolute())}
-        write_atomically(order, json.dumps(words) + "\n")
+        write_atomically(order, json.dumps({"processes": self.commands, "cpu": str(self._beside("cpu").absolute())}) + "\n")
         warmup = {"tokens": point.warmup_tokens, "shared": point.prefix_tokens / point.prompt_tokens}
-        ground = Ground.of(attempt)
+        launcher = Launcher.of(attempt)
         request = DaemonRequest(
             name=f"client-{point.name}",
             argv=(self.python, str(_RUN_CLIENTS), str(order.absolute())),
@@ -124,13 +123,13 @@ class BenchmarkClient:
             modules=modules,
             grace_s=3.0,
         )
-        tool = ground.tool(self.ready.client_node or ground.alloc.nodes[0], request)
+        tool = launcher.tool(self.ready.client_node or launcher.alloc.nodes[0], request)
         return tool.run(log=here.log, timeout_s=timeout_s, watch=here.watch, check=check)
 
     def collect(self) -> RawResult | RawError:
-        """Make the point's result file at ``draft``, and read it.
+        """Merge the processes' results into ``draft`` and return its contents.
 
-        Where the result of a process cannot be used, that one stays as evidence and its fault is returned.
+        If the result of a process cannot be used, its file becomes ``draft`` as evidence, and its error is returned.
         """
         parts = []
         for index in range(self.point.clients):
@@ -141,7 +140,7 @@ class BenchmarkClient:
                     self._beside(index).replace(self.draft)
                 return error
         samples: list[Samples] = [()] * self.point.clients
-        # Without them the record has no CPU time of the client; the requests' times do not depend on it.
+        # CPU samples are optional: the requests' times do not depend on them.
         with contextlib.suppress(OSError, ValueError):
             samples = json.loads(self._beside("cpu").read_text())
         write_atomically(self.draft, json.dumps(merge(parts, samples)))

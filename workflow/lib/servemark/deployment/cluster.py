@@ -1,4 +1,4 @@
-"""start_cluster: take the nodes, look at each, then bring up what the executor needs."""
+"""start_cluster: survey the nodes, then start what the executor needs before the servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from servemark import supervisor
 from servemark.deployment import attempts, executors, node_checks
 from servemark.deployment.context import StageContext
-from servemark.deployment.launcher import Ground, new_scratch, on_node
+from servemark.deployment.launcher import Launcher, new_scratch, on_node
 from servemark.environments.build import verify as verify_environment
 from servemark.errors import ServemarkError, StageFailed
 from servemark.files import private, storage
@@ -27,24 +27,24 @@ from servemark.weights import local
 from servemark.weights.manifest import verify
 
 STAGE = "start_cluster"
-# A supervisor writes its first state after the imports of an interpreter, slow on a shared file system.
+# A supervisor writes its first state after Python's imports, which are slow on a shared file system.
 SUPERVISOR_START_S = 60.0
 
 
 def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
-    """Start what the deployment stands on, unless the ledger has all its points and ``hold`` (to be used, not measured) is not set.
+    """Start a deployment's supervisor and cluster, unless the ledger has all points. ``hold``: start them in any case, to serve users.
 
     Returns:
-        the live record; with ``failure`` when something did not come up. Everything is stopped then.
+        the live record; with ``failure`` if something did not start. Everything is stopped then.
     """
     plan, progress, timeouts = here.plan, here.progress, here.timeouts
     keys = [point.key for point in plan.points]
     replay = Cluster(deployment=plan.deployment, replay=True)
 
-    def nothing_lacks() -> bool:
+    def complete() -> bool:
         return not hold and not ledger.missing(keys)
 
-    if nothing_lacks():
+    if complete():
         progress.say(f"all {len(keys)} points are in the ledger: nothing is started")
         return replay
     begin = time.monotonic()
@@ -57,37 +57,37 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
     try:
         _take_machine(attempt, progress)
         waited = time.monotonic() - begin
-        if nothing_lacks():
-            progress.say(f"all {len(keys)} points were measured meanwhile, on a deployment that is the same: nothing is started")
+        if complete():
+            progress.say(f"an identical deployment has measured all {len(keys)} points meanwhile: nothing is started")
             supervisor.stop(attempt, timeouts.stop + 15)
             shutil.rmtree(attempt)
             return replay
-        progress.say(f"looking at {len(alloc.nodes)} node(s): {', '.join(alloc.nodes)}")
-        ground = Ground(alloc, attempt, scratch)
-        found = node_checks.look(here, ground)
+        progress.say(f"checking {len(alloc.nodes)} node(s): {', '.join(alloc.nodes)}")
+        launcher = Launcher(alloc, attempt, scratch)
+        found = node_checks.look(here, launcher)
         for node in found:
             for words in node.leftovers:
                 progress.say(f"ended a process left by an earlier attempt on {node.name}: {words}")
-        # Only now: hashing while another deployment is measured would disturb it.
-        model_path = _model(here, ground)
+        # Not earlier: hashing would disturb another deployment that is being measured.
+        model_path = _model(here, launcher)
         verify_environment(here.environment)
         record = record.model_copy(update={"nodes": found, "replicas": place(plan.topology), "model_path": model_path})
-        replicas, ray_nodes = executors.of(here, ground, found).bring_up(record.replicas)
+        replicas, ray_nodes = executors.of(here, launcher, found).bring_up(record.replicas)
         record = record.model_copy(update={"replicas": replicas, "ray_nodes": ray_nodes})
     except ServemarkError as error:
         failure = attempts.fail(attempt, attempts.from_error(STAGE, error), timeouts.stop)
         return record.model_copy(update={"failure": failure})
     seconds = round(time.monotonic() - begin - waited, 2)
-    progress.say(f"{len(found)} node(s) looked at and joined in {seconds:.1f} s")
+    progress.say(f"{len(found)} node(s) checked and ready in {seconds:.1f} s")
     return record.model_copy(update={"seconds": seconds})
 
 
-def _model(here: StageContext, ground: Ground) -> str:
-    """Return where the servers find the model: where it was staged, or on each node's own disk.
+def _model(here: StageContext, launcher: Launcher) -> str:
+    """Return the model's folder for the servers: the staged one, or a copy on each node's own disk.
 
     Raises:
-        WeightsRefused: its files are not those of the manifest.
-        StageFailed: a node has no room, or no answer; names the node.
+        WeightsRefused: its files differ from the manifest.
+        StageFailed: a node has too little disk space or does not respond.
     """
     manifest, site = here.manifest, here.config.cluster
     if site is None or site.local_models is None:
@@ -95,22 +95,22 @@ def _model(here: StageContext, ground: Ground) -> str:
         verify(manifest)
         return manifest.path
     folder = on_node("local_models", site.local_models)
-    servers = ground.alloc.nodes[: here.plan.topology.nodes]
-    spec = Spec(task="copy", attempt=str(ground.attempt), scratch=str(ground.scratch), model=manifest, models=str(folder))
+    servers = launcher.alloc.nodes[: here.plan.topology.nodes]
+    spec = Spec(task="copy", attempt=str(launcher.attempt), scratch=str(launcher.scratch), model=manifest, models=str(folder))
     size = f"{manifest.bytes / 2**30:.2f} GiB"
-    here.progress.say(f"copying the model ({size}) to {folder} on {len(servers)} node(s), where it is not there yet")
+    here.progress.say(f"copying the model ({size}) to {folder} on {len(servers)} node(s), unless it is there")
 
     def waiting() -> None:
         here.progress.waiting("waiting for the model's copies")
 
-    for answer in node_checks.ask_all(here, ground, spec, here.timeouts.copy_model, servers, waiting):
-        took = f"copied in {answer.copied_s:.1f} s" if answer.copied_s else "there already"
-        here.progress.say(f"the model's copy on {answer.name}: {took}")
+    for result in node_checks.run_on_all(here, launcher, spec, here.timeouts.copy_model, servers, waiting):
+        took = f"copied in {result.copied_s:.1f} s" if result.copied_s else "already there"
+        here.progress.say(f"the model's copy on {result.name}: {took}")
     return str(local.place(folder, manifest.digest))
 
 
 def _end_leftovers(folder: Path, progress: Progress) -> None:
-    """End what earlier attempts left on this machine although their supervisors are gone (killed)."""
+    """End processes of earlier attempts on this machine, and remove what killed supervisors left."""
     every = attempts.every(folder)
     for attempt in every:
         if supervisor.is_alive(attempt):
@@ -120,7 +120,7 @@ def _end_leftovers(folder: Path, progress: Progress) -> None:
     for words in end(attempts.left_over(*every)):
         progress.say(f"ended a process left by an earlier attempt: {words}")
     for attempt in itertools.filterfalse(supervisor.copied, every):
-        # Only the attempt of a killed supervisor still has it; one that was killed before it began names none.
+        # Only a killed supervisor leaves its scratch folder.
         with contextlib.suppress(OSError, ValueError):
             scratch = attempts.scratch_folder(attempt)
             shared_memory.remove_noted(scratch)
@@ -128,7 +128,11 @@ def _end_leftovers(folder: Path, progress: Progress) -> None:
 
 
 def _take_machine(attempt: Path, progress: Progress) -> None:
-    """Wait until the supervisor has the machine, however long another deployment needs it; raise StageFailed if it ends before."""
+    """Wait until the supervisor has the machine lock, however long another deployment needs it.
+
+    Raises:
+        StageFailed: the supervisor has ended, or did not start.
+    """
     deadline = time.monotonic() + SUPERVISOR_START_S
     while True:
         state = supervisor.read_state(attempt)

@@ -1,4 +1,4 @@
-"""What a rule's script gets around its work, and what the stages of a deployment share."""
+"""The context of a stage: progress, log, owner watch, and the records of its deployment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from servemark.supervisor import ownership
 
 @dataclass(frozen=True)
 class Stage:
-    """Progress, log, and the watch that ties the tools of a script to the run; ``deployment``: the folder of the one it works on."""
+    """Context of every rule's script. ``watch`` ends its tools with the owner process; ``deployment``: the deployment's folder, if any."""
 
     progress: Progress
     log: Path
@@ -24,22 +24,22 @@ class Stage:
     deployment: Path | None = None
 
     def write(self, record: Record, path: str) -> None:
-        """Write a stage's record; raise TakenOver if another allocation works on the deployment now."""
+        """Write a stage's record; raise TakenOver if another allocation owns the deployment."""
         self.check()
         record.write(path)
 
     def check(self) -> None:
-        """Raise TakenOver if another allocation works on the deployment now."""
+        """Raise TakenOver if another allocation owns the deployment."""
         if self.deployment:
             ownership.check(self.deployment)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageContext(Stage):
-    """The frame of a stage's script, the plan, and the records that it is based on.
+    """Context of a deployment's stages: its plan, and the records that the plan is based on.
 
     Attributes:
-        caches: where compiled code is kept for later starts; None for a start that is to find nothing.
+        caches: folder of the compile caches that later starts use; None for a cold start.
     """
 
     deployment: Path
@@ -59,7 +59,7 @@ class StageContext(Stage):
     def read(cls, here: Stage, settings: str, plan: str) -> StageContext:
         """Read a deployment's records, in the folder of its run.
 
-        Rules name as input what decides whether they run again. The plan is made from the others, so these exist where it does.
+        The plan is made from the other records, so they exist if it does.
 
         Args:
             settings: path of the resolved configuration.

@@ -1,7 +1,6 @@
-"""check_fabric: all ranks reach each other, found out in seconds and before a model is loaded.
+"""check_fabric: an all-reduce between all ranks, within seconds and before a model is loaded: NCCL on GPUs, Gloo on CPU.
 
-An all-reduce between all ranks, with the variables that the server will get: NCCL on GPUs, Gloo on CPU. A wrong interface or a missing
-transport shows here, with its name, and not as a server that hangs for minutes.
+It uses the server's variables, so a wrong interface or a missing transport fails here and not as a server that hangs for minutes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from servemark.deployment import attempts, executors
 from servemark.deployment.context import StageContext
-from servemark.deployment.launcher import Ground
+from servemark.deployment.launcher import Launcher
 from servemark.diagnosis import diagnose, root_error
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.errors import StageFailed
@@ -24,15 +23,15 @@ from servemark.supervisor.process_request import DaemonRequest
 STAGE = "check_fabric"
 KEPT = "fabric.json"
 INTERFACES = ("GLOO_SOCKET_IFNAME", command_lines.NCCL_INTERFACE)
-"""Variables that name a node's interface, which may have another name on the next; ``fabric_check.py`` sets them on each."""
-# Large enough that bandwidth and not latency decides on a fast fabric; small enough for a laptop.
+"""Variables that name a node's interface. Names differ between nodes, so ``fabric_check.py`` sets them on each node."""
+# Large enough that a fast fabric is limited by bandwidth and not latency; small enough for a laptop.
 BYTES = {"nccl": 256 * 2**20, "gloo": 4 * 2**20}
 # NCCL_DEBUG=INFO: "NET/IB : Using [0]mlx5_0...", "Using network AWS Libfabric", "Channel 00/0 : 3[3] -> 4[0] [send] via NET/Socket/0".
 _NCCL_TRANSPORT = re.compile(r"NCCL INFO .*?(NET/(?!Plugin)\w+ : Using .*|Using network .+|via (?:NET|P2P|SHM)/[\w/]+)")
 
 
 def transports(text: str) -> tuple[str, ...]:
-    """Return how ranks reach each other, in NCCL's own words, each once, in the order they appear."""
+    """Return the transports that NCCL prints, each once, in the order they appear."""
     return tuple(dict.fromkeys(found[1].strip()[:120] for found in _NCCL_TRANSPORT.finditer(text)))
 
 
@@ -42,10 +41,10 @@ def bus_bandwidth(size: int, ranks: int, seconds: float) -> float:
 
 
 def check(here: StageContext, cluster: Cluster) -> Fabric:
-    """Reduce over all ranks of every replica that spans nodes; on one node there is nothing to check."""
+    """Run an all-reduce over all ranks on all nodes. With one node do nothing."""
     name = here.plan.deployment
     if cluster.replay:
-        # Nothing was started: the fabric's facts are those of the attempt that served.
+        # Nothing was started: return the record of the attempt that served.
         kept = attempts.newest(here.deployment, KEPT)
         return Fabric.read(kept) if kept else Fabric(deployment=name, replay=True)
     if cluster.failure or cluster.attempt is None:
@@ -83,9 +82,9 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
         "output": str(output.absolute()),
     }
     write_atomically(path, json.dumps(spec, indent=2) + "\n")
-    ground = Ground.of(attempt)
-    # Each node names its own interface and address, unless the deployment's variables do.
-    env = executors.of(here, ground, cluster.nodes).environment(servers[0])
+    launcher = Launcher.of(attempt)
+    # Each node sets its own interface and address, unless the deployment's variables set them.
+    env = executors.of(here, launcher, cluster.nodes).environment(servers[0])
     env = {key: value for key, value in env.items() if key != "VLLM_HOST_IP" and (key not in INTERFACES or key in plan.variables)}
     request = DaemonRequest(
         name="fabric",
@@ -96,7 +95,7 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
         devices=tuple(used[0]),
         grace_s=3.0,
     )
-    tool = ground.tool([node.name for node in servers], request)
+    tool = launcher.tool([node.name for node in servers], request)
     progress.say(f"all-reduce over {ranks} ranks on {', '.join(node.name for node in servers)} ({backend})")
 
     def check() -> None:
@@ -125,9 +124,9 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
 
 def _failed(ranks: int, nodes: list[str], stopped: str | None, log: Path) -> StageFailed:
     found = diagnose(log)
-    default = "Check `interface` and the NCCL_*/GLOO_* variables of the cluster file; the log has the library's words."
+    default = "Check `interface` and the NCCL_* and GLOO_* variables of the cluster file. The log shows the library's messages."
     return StageFailed(
-        f"The all-reduce over {ranks} ranks on {', '.join(nodes)} did not work: {stopped or (found.cause if found else 'a rank failed')}",
+        f"The all-reduce over {ranks} ranks on {', '.join(nodes)} failed: {stopped or (found.cause if found else 'a rank failed')}",
         look=str(log),
         do=found.remedy if found and found.remedy else default,
         reason=found.reason if found else "fabric_failed",

@@ -1,4 +1,4 @@
-"""hold_endpoint: keep a ready deployment for people to use until it is stopped, its time is over, or it dies."""
+"""hold_endpoint: serve a ready deployment until it is stopped, reaches its time limit, or dies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Literal
 import httpx
 
 from servemark import supervisor
-from servemark.deployment import attempts, how_to_use, reach
+from servemark.deployment import attempts, how_to_use
 from servemark.deployment.context import StageContext
 from servemark.deployment.server import SERVER
 from servemark.deployment.stop import stop
@@ -30,16 +30,17 @@ STATUS = "status.json"
 HEARTBEAT_S = 5.0
 # Pause between two checks of whether the deployment has ended.
 TICK_S = 0.3
-# How often progress reports that the endpoint is served, and how much it is used.
+# Time between two progress lines about the use of the endpoint.
 TELL_S = 600.0
-# Log lines of a failure that progress prints; the log has the rest.
+# Number of a failure's log lines that progress prints.
 QUOTED = 5
-WELL = ("stop_requested", "out_of_time")
+# Reasons of an end that is no failure.
+NORMAL = ("stop_requested", "out_of_time")
 
 
 @dataclass
 class Usage:
-    """Counts requests through every server's /metrics. ``scrapes``: a function for each server, by the daemon's name."""
+    """Number of requests, from every server's /metrics. ``scrapes``: a function for each server, by the daemon's name."""
 
     scrapes: Mapping[str, Callable[[], Load]]
     finished: int = 0
@@ -47,8 +48,8 @@ class Usage:
     silent: tuple[str, ...] = ()
     _seen: dict[str, int] = field(default_factory=dict)
 
-    def look(self) -> None:
-        """Ask every server once. One that does not answer keeps its count; what it finished before the first look does not count."""
+    def read(self) -> None:
+        """Read all servers once. Requests finished before the first reading do not count. A server without a response keeps its count."""
         running, silent = 0, []
         for name, scrape in self.scrapes.items():
             try:
@@ -64,18 +65,18 @@ class Usage:
 
 @dataclass(frozen=True)
 class Holding:
-    """Holds the endpoint of one deployment."""
+    """Serves the endpoint of one deployment."""
 
     here: StageContext
     cluster: Cluster
     ready: Ready
 
     def run(self) -> Held:
-        """Hold the endpoint until it is stopped on request or its time is over. Nothing of it is left then.
+        """Serve the endpoint until it is stopped or reaches its time limit. In all cases end all of its processes.
 
         Raises:
-            StageFailed: it did not come up, or it died; states the cause. Nothing of it is left either.
-            TakenOver: another allocation works on it.
+            StageFailed: it did not come up, or it died.
+            TakenOver: another allocation owns the deployment.
         """
         ready, failure, since, finished = self.ready, self.ready.failure, None, 0
         if ready.attempt is None:
@@ -88,14 +89,14 @@ class Holding:
             finished = usage.finished
             if why == "taken_over":
                 ownership.check(self.here.deployment)
-            if why not in WELL:
-                died = attempts.end_of(STAGE, attempt, SERVER, "The server died while it was held:", "server_died")
+            if why not in NORMAL:
+                died = attempts.end_of(STAGE, attempt, SERVER, "The server died while serving:", "server_died")
                 failure = attempts.fail(attempt, died, self.here.timeouts.stop)
         stopped = stop(self.here.plan, self.here.deployment, stop_s=self.here.timeouts.stop, log=self.here.log, progress=self.here.progress)
-        if failure and why not in WELL:
+        if failure and why not in NORMAL:
             raise self._error(failure)
-        words = "its allocation's time is over" if why == "out_of_time" else "stopped on request"
-        self.here.progress.say(f"{words}; {finished} requests were finished; nothing of it is left")
+        words = "reached the time limit of its allocation" if why == "out_of_time" else "stopped on request"
+        self.here.progress.say(f"{words}; {finished} requests finished; all processes have ended")
         return Held(
             deployment=self.here.plan.deployment,
             attempt=str(attempt),
@@ -108,17 +109,17 @@ class Holding:
         )
 
     def _serve(self, attempt: Path, since: str) -> tuple[Usage, str | None]:
-        """Announce the endpoint and keep it until its supervisor ends; return its use and why the supervisor ended."""
+        """Announce the endpoint and wait until its supervisor ends; return its use and why the supervisor ended."""
         key = Path(str(self.ready.key_file)).read_text().strip()
         usage = Usage({server.daemon: scraper(server.url, key) for server in self.ready.servers})
-        usage.look()
+        usage.read()
         how = self.here.deployment / how_to_use.NAME
         why: str | None = None
         try:
             facts = self._facts(attempt)
             write_atomically(how, how_to_use.page(facts))
             self._tell(how, facts)
-            self._hold(attempt, usage, since)
+            self._wait(attempt, usage, since)
             state = supervisor.read_state(attempt)
             why = state.why if state else None
         finally:
@@ -126,20 +127,20 @@ class Holding:
             self._status("ended", usage, since, why)
         return usage, why
 
-    def _hold(self, attempt: Path, usage: Usage, since: str) -> None:
+    def _wait(self, attempt: Path, usage: Usage, since: str) -> None:
         beat_at, told_at, told_silent = 0.0, time.monotonic(), usage.silent[:0]
         say = self.here.progress.say
         while supervisor.is_alive(attempt):
             now = time.monotonic()
             if now >= beat_at:
-                usage.look()
+                usage.read()
                 self._status("silent" if usage.silent else "held", usage, since)
                 if usage.silent != told_silent:
-                    say(f"warning: {', '.join(usage.silent)} does not answer /metrics" if usage.silent else "all servers answer")
+                    say(f"warning: {', '.join(usage.silent)} does not respond on /metrics" if usage.silent else "all servers respond")
                     told_silent = usage.silent
                 beat_at = now + HEARTBEAT_S
             if now - told_at > TELL_S:
-                say(f"held; {usage.finished} requests finished so far, {usage.running} now")
+                say(f"serving; {usage.finished} requests finished, {usage.running} running")
                 told_at = now
             time.sleep(TICK_S)
 
@@ -149,10 +150,13 @@ class Holding:
         say(f"  key      in {self.ready.key_file} (readable by you alone)")
         say(f"  how to   {how}: curl, Python, ssh tunnel")
         say(f"  lives    {how_to_use.how_long(facts.ends_at)}")
-        say(f"  stop     .venv/bin/servemark stop {facts.deployment} --run {facts.run}", endpoint=reach.noted(facts, how.absolute()))
+        say(
+            f"  stop     .venv/bin/servemark stop {facts.deployment} --run {facts.run}",
+            endpoint=how_to_use.announcement(facts, how.absolute()),
+        )
 
     def _error(self, failure: Failure) -> StageFailed:
-        # A stage's own message about an error is its first line only.
+        # The stage's error message shows only its first line.
         for line in failure.quote[:QUOTED]:
             self.here.progress.say(f"  | {line[:200]}")
         if failure.remedy:
@@ -161,10 +165,10 @@ class Holding:
 
     @property
     def _ends_at(self) -> float | None:
-        """When the supervisor ends everything: the allocation's end less the time that this takes; seconds since 1970."""
+        """When the supervisor ends everything, some time before the allocation's time limit; seconds since 1970."""
         if self.ready.ends_at is None or self.ready.attempt is None:
             return None
-        return datetime.fromisoformat(self.ready.ends_at).timestamp() - attempts.spec(Path(self.ready.attempt)).end_margin_s
+        return datetime.fromisoformat(self.ready.ends_at).timestamp() - supervisor.read_spec(Path(self.ready.attempt)).end_margin_s
 
     def _facts(self, attempt: Path) -> how_to_use.Facts:
         ready, site = self.ready, self.here.config.cluster
@@ -178,13 +182,13 @@ class Holding:
             node=(ready.router or ready.servers[0]).node if ready.servers else identity.host(),
             user=getpass.getuser(),
             checkout=str(Path.cwd()),
-            scheduled=attempts.spec(attempt).machine_lock is None,
+            scheduled=supervisor.read_spec(attempt).machine_lock is None,
             ends_at=self._ends_at,
             exposed=exposure.notes(self.here.plan.topology, exclusive=site is None or site.exclusive),
         )
 
     def _status(self, state: Literal["held", "silent", "ended"], usage: Usage, since: str, why: str | None = None) -> None:
-        # A disk that is full, or does not answer for a moment, must not end what people use: a heartbeat is missed then.
+        # A full or hanging disk must not end the endpoint.
         with contextlib.suppress(OSError):
             ends_at = self._ends_at
             status = EndpointStatus(
@@ -209,5 +213,5 @@ _NOT_STARTED = Failure(
     stage=STAGE,
     reason="not_started",
     detail="The deployment was not started.",
-    remedy="Run the same command again; if it says the same, look at the log of start_cluster.",
+    remedy="Rerun the same command. If it fails again, look at the log of start_cluster.",
 )

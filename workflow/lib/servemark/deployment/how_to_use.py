@@ -1,25 +1,34 @@
-"""The page for the user of a served endpoint: address, API key, curl, Python, tunnel, life time, how to stop it. Text: how-to-use.txt."""
+"""The page for users of a served endpoint (its text: how-to-use.txt), and the check that Snakemake's host reaches the endpoint."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from dataclasses import asdict, dataclass
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from servemark.planning import exposure
+from servemark.processes import identity
+from servemark.records import write_atomically
 
 NAME = "how-to-use.txt"
-# Where the tunnel begins on the user's own machine: the port of vLLM's own examples.
+# Local end of the tunnel: the port of vLLM's own examples.
 TUNNEL_PORT = 8000
-# Between these lines of the page stands the Python program.
+# A network that drops packets gives no error; one that works connects within milliseconds.
+CONNECT_S = 3.0
+SSH_PORT = 22
+# The page's Python program stands between these lines.
 PYTHON_BEGIN, PYTHON_END = "--- begin Python ---", "--- end Python ---"
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """The host of Snakemake cannot reach the address: ``why``; ``ssh``: why not the node's ssh server either, None if it can."""
+    """Snakemake's ``host`` cannot reach the endpoint because of ``why``. ``ssh``: why it cannot reach the node's ssh port; None: it can."""
 
     host: str
     why: str
@@ -32,11 +41,11 @@ class Facts:
 
     Args:
         key_file: absolute path of the 0600 file with the API key.
-        node: name of the node with the one address.
-        scheduled: the endpoint lives in a scheduler's allocation, behind a login node.
-        ends_at: seconds since 1970; None: no end is set.
+        node: name of the node with the public address.
+        scheduled: the endpoint runs in a Slurm job, behind a login node.
+        ends_at: seconds since 1970; None: no time limit.
         exposed: what other users can read or write without the API key; see :mod:`servemark.planning.exposure`.
-        blocked: None where the address can be reached, or was not tried yet.
+        blocked: None if the address is reachable, or was not tested yet.
     """
 
     run: str
@@ -54,7 +63,7 @@ class Facts:
 
 
 def page(facts: Facts) -> str:
-    """Return the whole text. The API key is not in it, and no command puts it on a command line, where other users could see it."""
+    """Return the page. It holds no API key, and none of its commands puts the key on a command line, where other users could see it."""
     address, blocked = urlsplit(facts.url), facts.blocked
     key = shlex.quote(facts.key_file)
     login = "LOGIN" if facts.scheduled else facts.node
@@ -66,7 +75,7 @@ def page(facts: Facts) -> str:
         "unreachable": "".join(f"           {line}\n" for line in _unreachable(facts)),
         "lives": how_long(facts.ends_at),
         "key": key,
-        "there": shlex.quote(f"cat {key}"),  # ssh joins its words, and the shell at the other end reads them again
+        "there": shlex.quote(f"cat {key}"),  # the remote shell splits it again
         "host": address.hostname,
         "port": address.port,
         "local_port": TUNNEL_PORT,
@@ -74,18 +83,18 @@ def page(facts: Facts) -> str:
         "login": login,
         "jump": f"-J {facts.user}@{login} " if through_node else "",
         "end": facts.node if through_node else login,
-        "put_in": "For LOGIN put in the cluster's login node, as you type it for ssh.\n"
+        "put_in": "Replace LOGIN by the cluster's login node, as you type it for ssh.\n"
         if facts.scheduled
-        else f"The endpoint listens on {facts.node} itself, and only for programs there; put in a name that ssh knows it by.\n",
+        else f"The endpoint accepts connections from {facts.node} only. Replace {facts.node} by a name that ssh resolves.\n",
         "exposed": exposed(facts),
     }
     return Path(__file__).with_name(NAME).read_text(encoding="utf-8").format(**(asdict(facts) | words))
 
 
 def exposed(facts: Facts) -> str:
-    """Return what the API key does not protect, a line for each thing."""
-    http = f"Requests, outputs and the key travel to {facts.node} without encryption (HTTP); ssh encrypts them as far as the tunnel goes."
-    last = f"All ports, and what a site can do: {facts.checkout}/{exposure.PAGE}"
+    """Return what the API key does not protect, one line each."""
+    http = f"Requests, outputs and the key travel to {facts.node} without encryption (HTTP). Within a tunnel, ssh encrypts them."
+    last = f"All ports, and protection by a site: {facts.checkout}/{exposure.PAGE}"
     return "\n".join((*([http] if facts.scheduled else []), *facts.exposed, last))
 
 
@@ -95,22 +104,59 @@ def _unreachable(facts: Facts) -> list[str]:
 
 
 def tunnel_lines(facts: Facts, blocked: Blocked) -> list[str]:
-    """Return the way to an address that the host of Snakemake cannot reach, for that host itself."""
+    """Return how Snakemake's host gets to an address that it cannot reach directly."""
     address = urlsplit(facts.url)
     if blocked.ssh is not None:
         return [
-            f"{blocked.host} cannot reach ssh on {facts.node} either ({blocked.ssh}), so no tunnel is known.",
+            f"{blocked.host} cannot reach ssh on {facts.node} either ({blocked.ssh}), so a tunnel through it is not possible.",
             f"Set `interface` in the cluster file to a network that {blocked.host} reaches, or ask your administrators.",
         ]
     return [
         f"On {blocked.host}, open a tunnel through {facts.node}: ssh -N -L {TUNNEL_PORT}:{address.hostname}:{address.port} {facts.node}",
-        f"Leave it running, and use http://localhost:{TUNNEL_PORT}/v1 there.",
+        f"Leave it running and use http://localhost:{TUNNEL_PORT}/v1 there.",
     ]
 
 
 def how_long(ends_at: float | None) -> str:
-    """Return words for the end of the endpoint's life, in this machine's time zone."""
+    """Return words for the time at which the endpoint ends, in this machine's time zone."""
     if ends_at is None:
-        return "until it is stopped, or the snakemake that holds it ends"
+        return "until you stop it, or its snakemake ends"
     end = datetime.fromtimestamp(ends_at).astimezone()
-    return f"until {end:%Y-%m-%d %H:%M:%S %z}, when its allocation's time is over; earlier if it is stopped"
+    return f"until {end:%Y-%m-%d %H:%M:%S %z}, the time limit of its allocation, unless you stop it earlier"
+
+
+def announcement(facts: Facts, page_file: Path) -> dict[str, Any]:
+    """Return the input of :func:`check_reach` as JSON: the job passes it to the main process with a line of progress."""
+    return asdict(facts) | {"page": str(page_file)}
+
+
+def check_reach(line: Mapping[str, Any]) -> list[str]:
+    """Test the address in a line of progress that announces an endpoint. The main process calls this, on the user's host.
+
+    Returns:
+        Lines for the user, none if the address accepts a connection. The page is then rewritten with the tunnel.
+    """
+    if not isinstance(line.get("endpoint"), dict):
+        return []
+    given = dict(line["endpoint"])
+    page_file, facts = Path(given.pop("page")), Facts(**given)
+    address = urlsplit(facts.url)
+    why = _refused(str(address.hostname), address.port or 80)
+    if why is None:
+        return []
+    blocked = Blocked(identity.host(), why, _refused(facts.node, SSH_PORT))
+    # The job removes the page when the endpoint ends. A full disk must not end the display of progress.
+    with contextlib.suppress(OSError):
+        if page_file.exists():
+            write_atomically(page_file, page(replace(facts, blocked=blocked)))
+    first = f"warning: {blocked.host}, where snakemake runs, cannot reach {address.netloc} ({why})."
+    return [first, *(f"  {text}" for text in tunnel_lines(facts, blocked))]
+
+
+def _refused(host: str, port: int) -> str | None:
+    """Return why a connection fails; None if it is accepted."""
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_S).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

@@ -1,4 +1,4 @@
-"""What a deployment stands on, and how a process gets to one of its nodes: a daemon through the supervisor, a tool at once."""
+"""How a process starts on a node of a deployment: a daemon through the supervisor, a short-lived tool directly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from snakemake_executor_plugin_slurm_guarded import commands
 
 @dataclass(frozen=True)
 class Tool:
-    """A short-lived process on a node. ``launched``: srun brings it there; its standard input is kept open while it is wanted."""
+    """A short-lived process on a node. ``launched``: srun starts it, and its standard input is its heartbeat pipe."""
 
     argv: list[str]
     env: dict[str, str]
@@ -39,7 +39,7 @@ class Tool:
         check: Callable[[], str | None] = lambda: None,
         patience_s: float = commands.PATIENCE_S,
     ) -> ToolResult:
-        """Run it to its end; see :func:`servemark.processes.children.run_tool`. While Slurm's controller is away, srun is tried again."""
+        """Run it as :func:`servemark.processes.children.run_tool` does. Retry srun while slurmctld does not respond."""
         deadline = time.monotonic() + patience_s
         while True:
             begin = log.stat().st_size if log.exists() else 0
@@ -51,27 +51,27 @@ class Tool:
 
 
 @dataclass(frozen=True)
-class Ground:
-    """What a deployment stands on: its allocation, its attempt's folder, its scratch folder (the same name on every node)."""
+class Launcher:
+    """Starts processes of an attempt in an allocation. ``scratch``: the folder for short-lived files, the same path on every node."""
 
     alloc: Allocation
     attempt: Path
     scratch: Path
 
     @classmethod
-    def of(cls, attempt: Path) -> Ground:
-        """Return that of an attempt which this allocation has begun."""
+    def of(cls, attempt: Path) -> Launcher:
+        """Return the launcher of an attempt that this allocation has started."""
         return cls(allocation.current(), attempt, attempts.scratch_folder(attempt))
 
     def request(self, asked: process_request.DaemonRequest, *nodes: str) -> process_request.DaemonRequest:
         """Return ``asked``, to be started on ``nodes``."""
-        return asked.model_copy(update={"launcher": self.alloc.launcher(*nodes), "node": nodes[0], "scratch": str(self.scratch)})
+        return asked.model_copy(update={"launcher": self.alloc.srun(*nodes), "node": nodes[0], "scratch": str(self.scratch)})
 
     def start(self, node: str, asked: process_request.DaemonRequest) -> None:
         """Have the supervisor start one daemon on ``node``.
 
         Raises:
-            StageFailed: the supervisor has ended, because of another daemon's end or without one; or the program cannot be started.
+            StageFailed: the supervisor has ended, or the program cannot be started.
         """
         try:
             kept = self.request(asked, node).model_copy(update={"silence_s": process_request.SILENCE_S})
@@ -80,14 +80,14 @@ class Ground:
             first = attempts.first_to_end(self.attempt, asked.name)
             if first is None or first.ended_at is None:
                 raise StageFailed(str(error), look=str(self.attempt / "keeper.log"), reason="keeper_ended") from None
-            what = f"{asked.name} was not started: before it,"
+            what = f"{asked.name} was not started. Before that,"
             raise attempts.as_error(attempts.end_of("", self.attempt, asked.name, what, "server_exited")) from None
         if state.why == "never_started":
             what = f"{asked.argv[0]} cannot be started."
             raise StageFailed(what, look=state.log, do="Check the environment's prefix.", reason="never_started")
 
     def tool(self, nodes: str | Sequence[str], asked: process_request.DaemonRequest) -> Tool:
-        """Return a short-lived process on a node, or the same one on several at once; SERVEMARK_NODE names to each its own."""
+        """Return a short-lived process on one node, or on several at once. SERVEMARK_NODE holds the node's name in each."""
         names = (nodes,) if isinstance(nodes, str) else tuple(nodes)
         request = self.request(asked, *names)
         if self.alloc.job_id is None:
@@ -100,7 +100,7 @@ class Ground:
 
 
 def new_scratch(config: Config, runtime_root: Path, alloc: Allocation) -> Path:
-    """Return a new name for an attempt's short-lived files on every node: short, because sockets lie below it."""
+    """Return a new scratch folder. Its path is short, because sockets lie below it."""
     name = secrets.token_hex(4)
     if alloc.job_id is None or config.cluster is None:
         return runtime_root / name
@@ -108,7 +108,10 @@ def new_scratch(config: Config, runtime_root: Path, alloc: Allocation) -> Path:
 
 
 def on_node(key: str, folder: str) -> Path:
-    """Return this user's own folder below one that the cluster file names for the nodes' own disks, variables expanded.
+    """Return this user's folder below ``folder`` of the cluster file on the nodes' own disks, with variables expanded.
+
+    Args:
+        key: the key in the cluster file.
 
     Raises:
         StageFailed: a variable is not set in the job.
@@ -116,8 +119,8 @@ def on_node(key: str, folder: str) -> Path:
     expanded = os.path.expandvars(folder)
     if "$" in expanded:
         raise StageFailed(
-            f"`{key}: {folder}` of the cluster file names a variable that is not set in the job.",
-            do=f"Name a folder by `{key}` that is on every node, or a variable that the site sets in every job.",
+            f"`{key}: {folder}` in the cluster file uses a variable that is not set in the job.",
+            do=f"Set `{key}` to a folder that exists on every node, or use a variable that the site sets in every job.",
             reason="variable_not_set",
         )
     return Path(expanded) / f"servemark-{os.getuid()}"

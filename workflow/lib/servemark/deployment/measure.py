@@ -1,4 +1,4 @@
-"""measure: one load point, from the ledger, or by a client while the server is watched; then its verdict."""
+"""measure: one load point, from the ledger or with a client, and its verdict."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from servemark.measurement.key import point_parts
 from servemark.measurement.ledger import PASSING, Ledger, file_sha256, is_keepable
 from servemark.measurement.raw import RawError, read_raw
 from servemark.measurement.verdict import ServerFacts
-from servemark.nodes import suspension
+from servemark.nodes import allocation
 from servemark.records import Failure, LoadPoint, Measurement, PlannedPoint, Ready, Timeline, utc_now, write_atomically
 
 STAGE = "measure"
 DURATIONS = "durations"
-# Written as a new file: an older one may be a hard link into the ledger.
+# Always written as a new file, because an existing one may be a hard link into the ledger.
 NO_RESULTS = "{}\n"
 
 
 @dataclass(frozen=True)
 class Measuring:
-    """One load point of one deployment, from the ledger or from the live server."""
+    """Measures load points of one deployment."""
 
     here: StageContext
     ledger: Ledger
 
     def run(self, name: str, ready_path: Path, raw_path: Path) -> Measurement:
-        """Return the point's record; its per-request results are at ``raw_path`` afterwards (``{}`` when there are none).
+        """Return the point's record, and write its per-request results to ``raw_path`` (``{}`` if there are none).
 
-        A point that cannot be measured, because its deployment failed or is gone, gets an INVALID record that says so.
+        If the deployment failed or has ended, the record is INVALID and states that.
         """
         point = next(p for p in self.here.plan.points if p.load.name == name)
         raw_path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ class Measuring:
         ready, failure = self._live(ready_path)
         if ready is None or failure:
             record = self._lost(point, failure)
-            why = failure.detail.splitlines()[0] if failure else "the deployment is gone"
+            why = failure.detail.splitlines()[0] if failure else "the deployment has ended"
             self.here.progress.say(f"{name}: not measured: {why}", point=_finished_point(record))
             self.here.check()
             write_atomically(raw_path, NO_RESULTS)
@@ -69,7 +69,7 @@ class Measuring:
         return record
 
     def _keep(self, point: PlannedPoint, record: Measurement, raw_path: Path) -> None:
-        """Store the measurement. Where the ledger's disk refuses, the next run stores it again from the record (servemark.run.restore)."""
+        """Store the measurement. If the ledger's disk refuses, the next run stores it from the record (servemark.run.restore)."""
         try:
             self.ledger.store(point.key, record, raw_path)
         except OSError as error:
@@ -85,18 +85,18 @@ class Measuring:
             return None
         self.here.check()
         stored.copy_raw(raw_path)
-        # The key does not hold the thresholds: a stored measurement is judged by today's.
+        # Thresholds are not in the ledger key, so a stored measurement is judged again.
         facts = ServerFacts(same_process=True, client_exit_code=0)
         judgement = verdict.judge(read_raw(raw_path), point.load, self.here.config.verdict, facts)
         if any(reason.code in PASSING for reason in judgement.reasons):
-            # Stored before this check existed. Its key stays free, so that the point is measured again.
+            # Stored before this check existed: remove it, so that the point is measured again.
             self.ledger.forget(point.key, stored.record.raw_sha256)
             return None
         names = {"deployment": self.here.plan.deployment, "load": point.load, "raw": raw_path.name}
         return verdict.judged(stored.record.model_copy(update=names), judgement)
 
     def _live(self, ready_path: Path) -> tuple[Ready | None, Failure | None]:
-        """Return the live record if the deployment lives, and why not if it does not: its own failure, or how its server ended since."""
+        """Return the live record if the deployment is up, and why the point cannot be measured, if so."""
         ready = Ready.read(ready_path)
         if ready.replay or ready.failure or ready.attempt is None:
             return None, ready.failure
@@ -109,25 +109,23 @@ class Measuring:
         )
 
     def _too_late(self, ready: Ready, attempt: Path) -> Failure | None:
-        """Return whether the allocation's time would end within the next point, judged by the longest so far."""
+        """Return a failure if the time limit would end the next point, judged by the longest point so far."""
         if ready.ends_at is None:
             return None
-        left_s = datetime.fromisoformat(ready.ends_at).timestamp() - attempts.spec(attempt).end_margin_s - time.time()
+        left_s = datetime.fromisoformat(ready.ends_at).timestamp() - supervisor.read_spec(attempt).end_margin_s - time.time()
         path = attempt / DURATIONS
         expected_s = 1.1 * max(map(float, path.read_text().split() if path.exists() else ()), default=0.0)
         if left_s > expected_s:
             return None
-        detail = (
-            f"The allocation has {max(0.0, left_s):.0f} s left and a load point takes about {expected_s:.0f} s: stopped between points."
-        )
+        detail = f"The allocation has {max(0.0, left_s):.0f} s left and a load point takes about {expected_s:.0f} s, so none was started."
         failure = Failure(stage=STAGE, reason="out_of_time", detail=detail, remedy=reasons.MORE_TIME)
         return attempts.fail(attempt, failure, self.here.timeouts.stop)
 
     def _died(self, attempt: Path, failure: Failure) -> Failure:
         return attempts.fail(attempt, failure.model_copy(update={"reason": "server_died"}), self.here.timeouts.stop)
 
-    def _record(self, point: PlannedPoint, attempt: Path | None, **seen: Any) -> Measurement:
-        """Return the record of a point before its verdict; ``seen``: further fields."""
+    def _record(self, point: PlannedPoint, attempt: Path | None, **fields: Any) -> Measurement:
+        """Return the record of a point before its verdict."""
         return Measurement(
             deployment=self.here.plan.deployment,
             load=point.load,
@@ -135,7 +133,7 @@ class Measuring:
             key_parts={"deployment": self.here.plan.key_parts, "point": point_parts(point.load)},
             verdict="INVALID",
             attempt=str(attempt) if attempt else None,
-            **seen,
+            **fields,
         )
 
     def _lost(self, point: PlannedPoint, failure: Failure | None) -> Measurement:
@@ -145,19 +143,16 @@ class Measuring:
             reason="deployment_gone",
             detail="The deployment ended before this point was measured.",
             log=str(attempt / "keeper.json") if attempt else None,
-            remedy="Run again: what is lacking is measured then.",
+            remedy="Rerun: missing points are measured then.",
         )
         return verdict.not_measured(self._record(point, attempt), failure)
 
     def _measure(self, point: PlannedPoint, ready: Ready, raw_path: Path) -> Measurement:
-        """Run the client against the live server and judge what it wrote.
-
-        A server that died or hung ends the deployment: the failure is noted for the points that follow.
-        """
+        """Run the client and judge its results. If a server died or hung, end the deployment and record the failure for later points."""
         assert ready.attempt and ready.url and ready.served_name and ready.key_file, "a live deployment's live record is complete"
         here, load, attempt = self.here, point.load, Path(ready.attempt)
         key = Path(ready.key_file).read_text().strip()
-        # Of this attempt alone: a client that a lost node still runs writes elsewhere.
+        # The attempt's number is in the name, because a client on a lost node may still write the file of its attempt.
         draft = raw_path.with_name(f".{raw_path.name}.{attempt.name}.draft")
         own = bytecode_cache.variables(here.environment)
         client = BenchmarkClient(load, ready, draft, here.environment.python, here.manifest.path, own)
@@ -185,12 +180,12 @@ class Measuring:
             hung=server.hung,
             client_exit_code=None if result.stopped else result.exit_code,
             client_timed_out=bool(result.stopped and result.stopped.startswith("timeout")),
-            interrupted=suspension.since(datetime.fromisoformat(started_at)),
+            interrupted=allocation.suspended_since(datetime.fromisoformat(started_at)),
         )
         after = _finished(scrapes) if facts.died is None and before else {}
         results = client.collect()
         if isinstance(results, RawError):
-            # A full disk is no measurement.
+            # A full disk is an error, not an INVALID measurement.
             storage.require(draft.parent)
         judgement = verdict.judge(results, load, here.config.verdict, facts)
         failure = self._end_deployment(attempt, load, facts, server.blamed)
@@ -228,7 +223,7 @@ class Measuring:
             reason="server_hung",
             detail=f"The server hung during {point.name}: {facts.hung}.",
             log=daemon.log if daemon else None,
-            remedy="Run again; if it hangs again, read the server's log, and raise timeouts.no_progress if it is only slow.",
+            remedy="Rerun. If it hangs again, read the server's log. If it is only slow, raise timeouts.no_progress.",
         )
         return attempts.fail(attempt, failure, self.here.timeouts.stop)
 
@@ -239,7 +234,7 @@ def _finished_point(record: Measurement, **more: Any) -> dict[str, Any]:
 
 
 def _finished(scrapes: Mapping[str, Callable[[], Load]]) -> dict[str, int]:
-    """Return requests that each server has finished since its start; empty when one of them does not answer."""
+    """Return the number of requests that each server has finished since its start; empty if a server does not respond."""
     try:
         return {name: scrape().finished for name, scrape in scrapes.items()}
     except httpx.HTTPError:
@@ -255,7 +250,7 @@ def _words(record: Measurement) -> str:
 
 
 def _death(attempt: Path, server: ServerWatch) -> str | None:
-    """Return how the server died, also when the client, all its requests failed, ended before the watch saw it."""
+    """Return how the server died. The client may end before the watch detects that, because all its requests failed."""
     if server.same_processes:
         return server.died
     first = attempts.first_to_end(attempt, server.blamed)

@@ -1,7 +1,4 @@
-"""await_ready: wait until the server answers a real completion, or say why it will not.
-
-What counts as ready is in ``probe``. A dead process ends the wait at once; a log that moves resets the stall clock.
-"""
+"""await_ready: wait until every server returns a completion, and record how they came up, or why not."""
 
 from __future__ import annotations
 
@@ -12,12 +9,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from servemark import diagnosis, supervisor
 from servemark.config.model import Timeouts
 from servemark.deployment import attempts
 from servemark.deployment.context import StageContext
-from servemark.deployment.launcher import Ground
-from servemark.deployment.probe import ServerProbe, require_closed
+from servemark.deployment.launcher import Launcher
 from servemark.diagnosis.startup_log import CONNECTING, StartupLog
 from servemark.errors import StageFailed
 from servemark.launch import command_lines
@@ -29,8 +27,72 @@ from servemark.supervisor.process_request import DaemonRequest
 STAGE = "await_ready"
 KEPT = "startup.json"
 INTERVAL_S = 0.25
-# Causes that only repeat that something waits; the stage tells more.
-_HEARTBEATS = ("engine_starting", "worker_not_answering")
+# Causes that state only that a process waits. The start-up stage is more specific.
+_VAGUE = ("engine_starting", "worker_not_answering")
+
+
+class ServerProbe:
+    """One server. It is ready when /health returns 200, /v1/models lists the served name, and a completion has an output token.
+
+    Only the completion counts: with pipeline parallelism vLLM returned 200 on /health while the first request killed the engine.
+    """
+
+    def __init__(self, url: str, served_name: str, key: str, health: str = "/health"):
+        self._client = httpx.Client(base_url=url, timeout=10.0, headers={"Authorization": f"Bearer {key}"}, trust_env=False)
+        self._name, self._health = served_name, health
+        self._healthy = False
+
+    def __call__(self) -> str:
+        """Send one request; return ``ready``, ``healthy`` or words for the state.
+
+        Raises:
+            StageFailed: another program has the port.
+        """
+        try:
+            if not self._healthy:
+                health = self._client.get(self._health)
+                if health.status_code != 200:
+                    return f"{self._health} returns {health.status_code}"
+                self._healthy = True
+                return "healthy"
+            return self._complete()
+        except httpx.HTTPError as error:
+            return "no connection yet" if isinstance(error, httpx.ConnectError) else f"no response ({type(error).__name__})"
+
+    def _complete(self) -> str:
+        models = self._client.get("/v1/models")
+        if models.status_code >= 500:
+            return f"/v1/models returns {models.status_code}"
+        try:
+            names = [model["id"] for model in models.json()["data"]]
+        except (ValueError, KeyError, TypeError):
+            names = []
+        if models.status_code == 401 or self._name not in names:
+            found = "refuses this deployment's API key" if models.status_code == 401 else f"lists the models {names}, not {self._name!r}"
+            raise StageFailed(
+                f"The server at {self._client.base_url} {found}: another program has taken the port.",
+                do="Rerun: servemark chooses another port. If you set deployments.NAME.port, choose another one.",
+                reason="foreign_server",
+            )
+        asked = {"model": self._name, "prompt": "Hello", "max_tokens": 1, "temperature": 0, "ignore_eos": True}
+        response = self._client.post("/v1/completions", json=asked, timeout=120)
+        if response.status_code != 200:
+            return f"a completion returns {response.status_code}: {response.text[:200]}"
+        return "ready" if response.json().get("usage", {}).get("completion_tokens", 0) >= 1 else "a completion has no output token"
+
+
+def require_closed(url: str) -> None:
+    """Raise StageFailed if a route answers requests without the API key."""
+    try:
+        status = httpx.get(url, timeout=10.0, trust_env=False).status_code
+    except httpx.HTTPError:
+        return  # without a response nothing is exposed
+    if status != 401:
+        raise StageFailed(
+            f"{url} returns {status} without the API key; expected 401. servemark does not serve it: anyone could use it.",
+            do="Report this defect with the versions of servemark, vLLM and vllm-router.",
+            reason="open_door",
+        )
 
 
 def poll(
@@ -44,13 +106,13 @@ def poll(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[float, float]:
-    """Wait until ``probe`` returns ``ready``; return the seconds to health and to the first token since ``begin``.
+    """Wait until ``probe`` returns ``ready``; return the seconds from ``begin`` to health and to the first token.
 
     Args:
-        probe: ``ready``, ``healthy`` (answers /health, no completion yet) or words for what is missing.
-        read_log: whether the log has moved since the last call.
-        died: whether the process has ended.
-        timeouts: ``start`` for the whole start, ``stall`` for the longest silence of the log.
+        probe: returns ``ready``, ``healthy`` (/health returns 200, no completion yet) or words for the state.
+        read_log: returns whether the log has grown since the last call.
+        died: returns whether the process has ended.
+        timeouts: ``start`` for the whole start, ``stall`` for the longest time without a log line.
         begin: ``clock()`` at process start.
 
     Raises:
@@ -60,35 +122,35 @@ def poll(
     while True:
         if died():
             raise StageFailed("The server ended before it was ready.", reason="server_exited")
-        answer = probe()
-        if healthy_s is None and answer in ("healthy", "ready"):
+        state = probe()
+        if healthy_s is None and state in ("healthy", "ready"):
             healthy_s = round(clock() - begin, 2)
-        if healthy_s is not None and answer == "ready":
+        if healthy_s is not None and state == "ready":
             return healthy_s, round(clock() - begin, 2)
         if read_log():
             moved_at = clock()
-        tell(answer)
+        tell(state)
         if clock() - begin > timeouts.start:
-            raise StageFailed(f"The server was not ready after {timeouts.start:.0f} s (last: {answer}).", reason="startup_timeout")
+            raise StageFailed(f"The server was not ready after {timeouts.start:.0f} s (last: {state}).", reason="startup_timeout")
         if clock() - moved_at > timeouts.stall:
-            what = f"The server's log has been silent for {timeouts.stall:.0f} s (last: {answer})."
+            what = f"The server has written no log line for {timeouts.stall:.0f} s (last: {state})."
             raise StageFailed(what, reason="startup_stalled")
         sleep(INTERVAL_S)
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Waits for every server of a deployment, and for the one address in front of several."""
+    """Waits for every server of a deployment, and for its router."""
 
     here: StageContext
     cluster: Cluster
     endpoint: Endpoint
 
     def run(self) -> tuple[Ready, Startup]:
-        """Return the live record and the start-up record, both with ``failure`` when a server did not come up."""
+        """Return the live record and the start-up record, both with ``failure`` if a server did not come up."""
         endpoint, name = self.endpoint, self.here.plan.deployment
         if endpoint.replay:
-            # Nothing was started: the start-up facts are those of the attempt that served.
+            # Nothing was started: return the start-up record of the attempt that served.
             kept = attempts.newest(self.here.deployment, KEPT)
             return Ready(deployment=name, replay=True), Startup.read(kept) if kept else Startup(deployment=name)
         if endpoint.failure or endpoint.attempt is None or endpoint.url is None or endpoint.key_file is None:
@@ -97,7 +159,7 @@ class Waiting:
         starts: list[tuple[ReplicaStartup, float]] = []
         server = endpoint.servers[0]
         try:
-            # One after the other: they start together, so the waits overlap, and the last one decides.
+            # They start at the same time, so waiting for one after the other takes no longer.
             for server in endpoint.servers:
                 starts.append(self._one(attempt, server))
             if endpoint.router:
@@ -138,7 +200,7 @@ class Waiting:
         )
 
     def _places(self) -> dict[str, Any]:
-        """Return nodes and servers of the live records: these do not outlive the deployment, the start-up record does."""
+        """Return nodes and servers for the start-up record, which outlives the live records."""
         return {
             "nodes": self.cluster.nodes,
             "placement": self.cluster.replicas,
@@ -150,21 +212,21 @@ class Waiting:
         }
 
     def _note_caches(self) -> None:
-        """Tell later starts what they find. A note that cannot be written ends nothing."""
+        """Record for later starts that the compile cache is filled. An error is only a warning."""
         if self.endpoint.compile_cache_folder is None:
             return
         try:
             compiled.came_up(Path(self.endpoint.compile_cache_folder), self.here.plan)
         except OSError as error:
-            self.here.progress.say(f"warning: a later start will not know that it finds compiled code: {error}")
+            self.here.progress.say(f"warning: later starts cannot record that they found compiled code: {error}")
 
     def _client_node(self) -> str | None:
-        """Return the client's node. A client with a node of its own has the last one."""
+        """Return the client's node: the last one if it has its own, else the first."""
         nodes = self.cluster.nodes
         return nodes[-1 if self.here.plan.topology.client == "own" else 0].name if nodes else None
 
     def _one(self, attempt: Path, server: ServerPlace) -> tuple[ReplicaStartup, float]:
-        """Wait for one server; return how it came up, and seconds to /health."""
+        """Wait for one server; return its start-up times and the seconds to health."""
         daemon = attempts.find_daemon(attempt, server.daemon)
         assert daemon is not None and daemon.started_at is not None, "serve_model has started it"
         started = datetime.fromisoformat(daemon.started_at)
@@ -177,9 +239,9 @@ class Waiting:
         return ReplicaStartup(**same, seconds_to_first_token=to_token, phases=phases, log=daemon.log), to_health
 
     def _start_router(self, attempt: Path, router: ServerPlace) -> None:
-        """Start the router in front of replicas that are ready, and wait until it answers a completion, and nobody without the key.
+        """Start the router after the replicas are ready, wait for a completion through it, and check that it requires the API key.
 
-        The first request through it carries the key: it keeps its first verdict on a key for its whole life.
+        The first request must carry the key, because the router keeps its first decision on a key.
         """
         request = DaemonRequest(
             name=router.daemon,
@@ -188,15 +250,15 @@ class Waiting:
             log=str(attempt / f"{router.daemon}.log"),
             modules=self.here.plan.modules,
         )
-        Ground.of(attempt).start(router.node, request)
-        # Its health route tells nothing of the key, so models and a completion are asked at once.
+        Launcher.of(attempt).start(router.node, request)
+        # Its health route does not use the key, so /v1/models takes its place.
         self._poll(attempt, router, "the router", time.monotonic(), "/v1/models")
         require_closed(router.url + command_lines.ROUTER_TEST_ROUTE)
 
     def _poll(
         self, attempt: Path, server: ServerPlace, what: str, begin: float, health: str = "/health"
     ) -> tuple[tuple[float, float], StartupLog]:
-        """Wait for a server or the router (``what``, in words), and read its log meanwhile; ``begin``: see :func:`poll`."""
+        """Wait for a server or the router and read its log. ``what``: its name in messages; ``begin``: see :func:`poll`."""
         parser = StartupLog(attempt / f"{server.daemon}.log")
         probe = ServerProbe(server.url, self.here.plan.served_name, Path(str(self.endpoint.key_file)).read_text().strip(), health)
 
@@ -204,7 +266,7 @@ class Waiting:
             return parser.stage if server != self.endpoint.router else "starting"
 
         def died() -> bool:
-            # Whatever ends first takes the others along, so the supervisor's life is every server's.
+            # The supervisor ends all daemons when one ends.
             state = attempts.find_daemon(attempt, server.daemon)
             return state is None or state.ended_at is not None or not supervisor.is_alive(attempt)
 
@@ -220,14 +282,14 @@ class Waiting:
         return waited, parser
 
     def _explain(self, attempt: Path, error: StageFailed, name: str, stage: str) -> Failure:
-        """Return the cause of a failed wait; ``stage``: what the server was doing."""
+        """Return the cause of a failed wait; ``stage``: the server's start-up stage."""
         if error.reason == "server_exited":
             return attempts.end_of(STAGE, attempt, name, f"The server did not start: while {stage},", "server_exited")
         if error.reason not in ("startup_timeout", "startup_stalled"):
             return attempts.from_error(STAGE, error)
         what = f"{error.what} It was {stage}."
         failure = attempts.explain_end(STAGE, attempt, attempts.find_daemon(attempt, name), what, error.reason, stalled=True)
-        if failure.reason not in (error.reason, *_HEARTBEATS):
+        if failure.reason not in (error.reason, *_VAGUE):
             return failure
         key = "timeouts.start" if error.reason == "startup_timeout" else "timeouts.stall"
         if stage == CONNECTING:
@@ -238,6 +300,6 @@ class Waiting:
             stall = diagnosis.stalls()[stage]
             reason, cause, remedy = failure.reason, f"Likely cause: {stall.cause}", stall.remedy
         remedy = f"{remedy} If the start was only slow, raise {key}."
-        # A heartbeat's own cause would only repeat that something waits.
+        # A vague cause would only repeat that a process waits.
         known = failure.detail if failure.reason == error.reason else what
         return failure.model_copy(update={"reason": reason, "detail": f"{known} {cause}", "remedy": remedy})

@@ -1,4 +1,4 @@
-"""serve_model: start every replica's server under the supervisor; await_ready waits until they are ready."""
+"""serve_model: start every replica's server under the supervisor. await_ready waits for them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from servemark.deployment import attempts, executors
 from servemark.deployment.context import StageContext
-from servemark.deployment.executors.base import Executor
-from servemark.deployment.launcher import Ground
+from servemark.deployment.executors import Executor
+from servemark.deployment.launcher import Launcher
 from servemark.errors import StageFailed
 from servemark.files import storage
 from servemark.launch import command_lines
@@ -27,7 +27,7 @@ ROUTER = "router"
 
 @dataclass(frozen=True)
 class Serving:
-    """Starts the servers of one deployment. ``port``: of its one address; None: any that is free."""
+    """Starts the servers of one deployment. ``port``: of its public address; None: any free port."""
 
     here: StageContext
     cluster: Cluster
@@ -37,7 +37,7 @@ class Serving:
         """Start ``vllm serve`` for every replica.
 
         Returns:
-            the live record; with ``failure`` when the asked port is taken or a process did not start. Everything is stopped then.
+            the live record; with ``failure`` if the port is taken or a process did not start. Everything is stopped then.
         """
         cluster = self.cluster
         failure = cluster.failure or fabric.failure
@@ -45,9 +45,9 @@ class Serving:
             return Endpoint(deployment=cluster.deployment, replay=cluster.replay, failure=failure, attempt=cluster.attempt)
         attempt = Path(cluster.attempt)
         try:
-            executor = executors.of(self.here, Ground.of(attempt), cluster.nodes)
+            executor = executors.of(self.here, Launcher.of(attempt), cluster.nodes)
             key_file = attempts.secret(attempt, "api-key")
-            found = self._look_into_caches()
+            found = self._prepare_caches()
             servers = tuple(self._replica(executor, index, replica, key_file) for index, replica in enumerate(cluster.replicas))
             router = self._router(servers) if self.here.plan.topology.routed else None
         except StageFailed as error:
@@ -68,8 +68,8 @@ class Serving:
             compile_cache_folder=str(self.here.caches) if self.here.caches and found else None,
         )
 
-    def _look_into_caches(self) -> CompileCache | None:
-        """Make the folder for compiled code and return what of an earlier start is in it."""
+    def _prepare_caches(self) -> CompileCache | None:
+        """Make the folder of the compile caches and return whether an earlier start filled it."""
         if self.here.caches is None:
             return "none" if compiled.is_ours(self.here.plan) else None
         try:
@@ -77,34 +77,34 @@ class Serving:
         except OSError as error:
             why = storage.refusal(error, self.here.caches)
             raise StageFailed(
-                f"The folder for compiled code, {self.here.caches}, cannot be used: {why.what if why else error}",
-                do="Make the cache writable for you on the nodes, name another (`cache`), or set `compile_cache: none` for "
+                f"The folder of the compile caches, {self.here.caches}, cannot be used: {why.what if why else error}",
+                do="Make it writable for you on the nodes, set another `cache`, or set `compile_cache: none` for "
                 f"deployments.{self.here.plan.deployment}.",
                 reason=why.reason if why else "compile_cache",
             ) from None
 
     def _published_port(self, node: Node, free: int) -> int:
-        """Return the port of the one address: what the user asked for, if it is free, or ``free``."""
-        # Nobody can see another node's ports from here; a server that finds its port taken reports that itself.
+        """Return the port of the public address: the configured one, or ``free``."""
+        # Another node's ports are not visible here. A server there reports a taken port itself.
         if self.port is not None and node.host == identity.host() and network.is_taken(node.address, self.port):
             name = self.cluster.deployment
             raise StageFailed(
-                f"Port {self.port} on {node.address}, which deployments.{name}.port asks for, is already taken by another program.",
-                do=f"See who has it with `ss -ltnp 'sport = :{self.port}'`; end that, choose another port, or use port: auto.",
+                f"Port {self.port} on {node.address} (deployments.{name}.port) is used by another program.",
+                do=f"Find the program with `ss -ltnp 'sport = :{self.port}'` and end it, choose another port, or set port: auto.",
                 reason="port_taken",
             )
         return free if self.port is None else self.port
 
     def _replica(self, executor: Executor, index: int, replica: Replica, key_file: Path) -> ServerPlace:
-        """Start one server: one process, or one on each of its nodes where vLLM spans them itself."""
-        here, ground, topology = self.here, executor.ground, self.here.plan.topology
+        """Start one server: one process, or one on each of its nodes if vLLM itself spans nodes."""
+        here, launcher, topology = self.here, executor.launcher, self.here.plan.topology
         head = self.cluster.nodes[replica.parts[0].node]
         free = port_plan.of_server(topology, head, index)
         port = free if topology.routed else self._published_port(head, free)
         name = f"{SERVER}-{replica.name}" if topology.replicas > 1 else SERVER
         python, model = here.environment.python, self.cluster.model_path or here.manifest.path
         argv: list[str] = []
-        # The followers first: the head's start is the server's.
+        # Start the head last: its start is the server's.
         for number, rank in reversed(list(enumerate(executor.ranks(index, replica)))):
             part = replica.parts[number]
             node = self.cluster.nodes[part.node]
@@ -116,16 +116,16 @@ class Serving:
                 argv=tuple(argv),
                 env=executor.server_environment(replica, node, part.devices),
                 secret_env={command_lines.API_KEY: str(key_file)},
-                log=str(ground.attempt / f"{daemon}.log"),
+                log=str(launcher.attempt / f"{daemon}.log"),
                 devices=part.devices,
                 modules=here.plan.modules,
                 grace_s=here.timeouts.stop,
             )
-            ground.start(node.name, request)
+            launcher.start(node.name, request)
         return ServerPlace(replica=replica.name, daemon=name, node=head.name, url=f"http://{head.address}:{port}", argv=tuple(argv))
 
     def _router(self, servers: tuple[ServerPlace, ...]) -> ServerPlace:
-        """Return the one address in front of the servers. await_ready starts it: it asks replicas that are ready, or ends."""
+        """Return the router in front of the servers. await_ready starts it after the replicas, because it exits if they do not respond."""
         head, topology = self.cluster.nodes[0], self.here.plan.topology
         free, counters = port_plan.of_router(head)
         port, urls = self._published_port(head, free), [server.url for server in servers]

@@ -1,4 +1,4 @@
-"""stop_deployment: end what lives, prove that nothing is left, keep how each process ended."""
+"""stop_deployment: end all processes of a deployment, check that none is left, and record how each ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from servemark import supervisor
 from servemark.deployment import attempts, node_checks
-from servemark.deployment.launcher import Ground
+from servemark.deployment.launcher import Launcher
 from servemark.errors import ServemarkError
 from servemark.nodes import allocation, survey
 from servemark.processes import identity
@@ -17,12 +17,10 @@ from servemark.supervisor import ownership
 
 
 def stop(plan: Plan, folder: Path, *, stop_s: float, log: Path, progress: Progress) -> Stopped:
-    """Stop the latest attempt and record its end; its secrets are removed with it.
-
-    After a replay the latest attempt is the one that served, long ended: its end is what is recorded.
+    """Stop the latest attempt, remove its secrets, and return how it ended. After a replay that is the attempt that served.
 
     Raises:
-        ServemarkError: a process of ours could not be ended.
+        ServemarkError: a process could not be ended.
     """
     attempt = attempts.latest(folder)
     if attempt is None:
@@ -30,14 +28,14 @@ def stop(plan: Plan, folder: Path, *, stop_s: float, log: Path, progress: Progre
     begin = time.monotonic()
     progress.say("stopping" if supervisor.is_alive(attempt) else "has ended already")
     state = supervisor.stop(attempt, stop_s + 15)
-    # Somebody may have deleted files of an attempt that ended long ago.
-    spec = attempts.spec(attempt) if (attempt / "keeper-spec.json").exists() else None
+    # Users may delete files of old attempts.
+    spec = supervisor.read_spec(attempt) if (attempt / "keeper-spec.json").exists() else None
     named = _end_here(plan.deployment, attempt)
     alloc = allocation.current()
     if spec and alloc.job_id is not None and spec.owner == ownership.mine():
-        # Only the allocation that the attempt ran in: another one's nodes hold nothing of it.
-        ground = Ground(alloc, attempt, Path(spec.scratch))
-        named += node_checks.sweep(ground, stop_s + 60, log)
+        # Another allocation's nodes have no processes of this attempt.
+        launcher = Launcher(alloc, attempt, Path(spec.scratch))
+        named += node_checks.sweep(launcher, stop_s + 60, log)
     supervisor.remove_secrets(attempt)
     return Stopped(
         deployment=plan.deployment,
@@ -58,7 +56,7 @@ def _end_here(deployment: str, attempt: Path) -> tuple[str, ...]:
         raise ServemarkError(
             f"A process of deployment {deployment} cannot be ended: {identity.describe(left[0])}",
             look=str(attempt / "keeper.log"),
-            do="Look at it with ps; a process in state D waits for a device or a file system.",
+            do="Look at it with ps. A process in state D waits for a device or a file system.",
             reason="cannot_stop",
         )
     return named

@@ -1,4 +1,4 @@
-"""Watching a server while it is measured: alive, the same process, and generating tokens."""
+"""The watch of servers during a measurement: each is alive, is the same process, and generates tokens."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ from servemark.deployment import attempts
 from servemark.records import ServerTimeline, Timeline
 
 SCRAPE_S = 1.0
-# From a server's end until the supervisor records it: a moment here, a second or two through a launcher.
+# Time until the supervisor records a server's end: a second or two through a launcher.
 SETTLE_S = 5.0
 
 
 @dataclass(frozen=True)
 class Load:
-    """Metrics of a server: tokens generated and requests finished since its start, requests now, KV cache now.
+    """Metrics of a server.
 
-    ``waiting`` of the ``open_requests`` are in the queue; ``kv_cache_usage`` is 0 to 1, None where the server does not report it.
-    ``fullest``: requests in the batch of that one of the ``engines`` which has the most.
-    ``ttft_s``: sum of the times to first token of ``ttft_count`` requests since the server's start, as the server measures them.
+    Attributes:
+        generated: output tokens since its start.
+        open_requests: in-flight requests now, ``waiting`` of them in the queue.
+        finished: requests since its start.
+        kv_cache_usage: 0 to 1 of the fullest engine; None if not reported.
+        fullest: largest batch of the ``engines``, in requests.
+        ttft_s: sum of the times to first token of ``ttft_count`` requests since its start, measured by the server.
     """
 
     generated: float
@@ -56,7 +60,7 @@ class Load:
 
 
 def parse_metrics(text: str) -> Load:
-    """Read vLLM's Prometheus text; several engines are added up, but of their KV caches the fullest counts."""
+    """Return the metrics in vLLM's Prometheus text, summed over engines."""
     samples = {family.name.removeprefix("vllm:"): family.samples for family in text_string_to_metric_families(text)}
 
     def total(name: str) -> float:
@@ -83,10 +87,10 @@ def parse_metrics(text: str) -> Load:
 
 @dataclass
 class ServerWatch:
-    """Called repeatedly while a client runs; a returned text is the reason to end the measurement.
+    """Watch of a deployment's servers. Call it repeatedly while a client runs; it returns a reason to stop the client, or None.
 
-    A server counts as hung when, for ``no_progress_s``, it either does not answer /metrics or generates nothing while requests are open.
-    ``scrapes``: a function for each replica's server, by the daemon's name.
+    A server hangs if for ``no_progress_s`` it does not respond on /metrics, or generates no token while requests are open. ``scrapes``: a
+    function for each replica's server, by the daemon's name.
     """
 
     attempt: Path
@@ -99,7 +103,7 @@ class ServerWatch:
     _moved_at: dict[str, float] = field(default_factory=dict)
     _next: float = 0.0
     _began: float = 0.0
-    _answers: dict[str, list[tuple[float, Load]]] = field(default_factory=dict)
+    _samples: dict[str, list[tuple[float, Load]]] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Start the clocks."""
@@ -107,7 +111,7 @@ class ServerWatch:
         self._moved_at = dict.fromkeys(self.scrapes, self._began)
 
     def timeline(self, deployment: str, point: str, started_at: str, replicas: Mapping[str, str]) -> Timeline:
-        """Return what every server answered since the beginning. ``replicas``: the replica of each daemon."""
+        """Return the metrics of every server since the beginning. ``replicas``: the replica of each daemon."""
         return Timeline(
             deployment=deployment,
             point=point,
@@ -117,37 +121,37 @@ class ServerWatch:
         )
 
     def _timeline(self, name: str, replica: str) -> ServerTimeline:
-        answers = self._answers.get(name, [])
-        engines = max((load.engines for _, load in answers), default=1)
+        samples = self._samples.get(name, [])
+        engines = max((load.engines for _, load in samples), default=1)
         return ServerTimeline(
             replica=replica,
-            seconds=tuple(round(seconds, 2) for seconds, _ in answers),
-            running=tuple(load.open_requests - load.waiting for _, load in answers),
-            waiting=tuple(load.waiting for _, load in answers),
-            kv_cache_usage=tuple(load.kv_cache_usage for _, load in answers),
+            seconds=tuple(round(seconds, 2) for seconds, _ in samples),
+            running=tuple(load.open_requests - load.waiting for _, load in samples),
+            waiting=tuple(load.waiting for _, load in samples),
+            kv_cache_usage=tuple(load.kv_cache_usage for _, load in samples),
             engines=engines,
-            fullest=tuple(load.fullest for _, load in answers) if engines > 1 else (),
+            fullest=tuple(load.fullest for _, load in samples) if engines > 1 else (),
         )
 
     @property
     def total(self) -> Load | None:
         """The latest metrics of all servers together; None while one of them has not responded yet."""
-        latest = [answers[-1][1] for answers in self._answers.values()]
+        latest = [samples[-1][1] for samples in self._samples.values()]
         return sum(latest[1:], latest[0]) if len(latest) == len(self.scrapes) else None
 
     @property
     def same_processes(self) -> bool:
-        """Whether the servers of the beginning still serve; the supervisor starts none a second time."""
+        """Whether all servers are alive. The supervisor starts none a second time."""
         return all(self._ended(name) is None for name in self.scrapes)
 
     @property
     def blamed(self) -> str:
-        """The daemon that died or hung; the first one's name when none did."""
+        """The daemon that died or hung; the first daemon if none did."""
         ended = (name for name in self.scrapes if self._ended(name))
         return self._blamed or next(ended, None) or next(iter(self.scrapes))
 
     def settle(self, seconds: float = SETTLE_S) -> None:
-        """Give a server that stopped answering at the client's end time to be recorded as ended."""
+        """Wait until a server that does not respond after the client's end is recorded as ended."""
         deadline = self.clock() + seconds
         while self.died is None and self.hung is None and self.same_processes and self.clock() < deadline:
             try:
@@ -160,11 +164,11 @@ class ServerWatch:
     def _ended(self, name: str) -> str | None:
         daemon = attempts.find_daemon(self.attempt, name)
         if daemon is None or daemon.ended_at:
-            return attempts.how_it_ended(daemon) if daemon else f"{name}: its process is gone"
-        return None if supervisor.is_alive(self.attempt) else "the server's process is gone"
+            return attempts.how_it_ended(daemon) if daemon else f"the process of {name} has ended"
+        return None if supervisor.is_alive(self.attempt) else "the server's process has ended"
 
     def __call__(self) -> str | None:
-        """Return why the client is to be stopped, or None."""
+        """Return a reason to stop the client, or None."""
         for name in self.scrapes:
             if ended := self._ended(name):
                 self.died, self._blamed = ended, name
@@ -174,23 +178,23 @@ class ServerWatch:
             self._next = now + SCRAPE_S
             for name, scrape in self.scrapes.items():
                 if self.died is None and self.hung is None:
-                    self._look(name, scrape, now)
+                    self._sample(name, scrape, now)
         return self.died or self.hung
 
-    def _look(self, name: str, scrape: Callable[[], Load], now: float) -> None:
-        silent = "did not answer /metrics"
+    def _sample(self, name: str, scrape: Callable[[], Load], now: float) -> None:
+        fault = "did not respond on /metrics"
         try:
-            load, answers = scrape(), self._answers.setdefault(name, [])
-            if not answers or load.generated != answers[-1][1].generated or load.open_requests == 0:
+            load, samples = scrape(), self._samples.setdefault(name, [])
+            if not samples or load.generated != samples[-1][1].generated or load.open_requests == 0:
                 self._moved_at[name] = now
-            answers.append((now - self._began, load))
-            silent = f"generated nothing with {load.open_requests:.0f} requests open"
+            samples.append((now - self._began, load))
+            fault = f"generated no token with {load.open_requests:.0f} requests open"
         except httpx.HTTPStatusError as error:
-            self.died, self._blamed = f"{name} answers {error.response.status_code} on /metrics", name
+            self.died, self._blamed = f"{name} returns {error.response.status_code} on /metrics", name
         except httpx.HTTPError:
-            pass  # no answer: the clock runs on, and a server that has ended is seen by its process
+            pass  # hung after a while; a server that has ended is detected by its process
         if now - self._moved_at[name] > self.no_progress_s:
-            self.hung, self._blamed = f"{name} {silent} for {now - self._moved_at[name]:.0f} s", name
+            self.hung, self._blamed = f"{name} {fault} for {now - self._moved_at[name]:.0f} s", name
 
 
 def scraper(url: str, key: str) -> Callable[[], Load]:
@@ -198,8 +202,8 @@ def scraper(url: str, key: str) -> Callable[[], Load]:
     client = httpx.Client(base_url=url, timeout=2.0, headers={"Authorization": f"Bearer {key}"}, trust_env=False)
 
     def scrape() -> Load:
-        answer = client.get("/metrics")
-        answer.raise_for_status()
-        return parse_metrics(answer.text)
+        response = client.get("/metrics")
+        response.raise_for_status()
+        return parse_metrics(response.text)
 
     return scrape

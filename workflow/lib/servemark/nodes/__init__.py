@@ -1,1 +1,1 @@
-"""The allocation, the survey of its nodes, and who gets which port."""
+"""The allocation, the survey of its nodes, and their ports."""

@@ -1,4 +1,4 @@
-"""The nodes that this process may use: those of the Slurm job it runs in, or this machine."""
+"""The allocation that this process runs in, a Slurm job or this machine: its nodes, its end, its suspensions."""
 
 from __future__ import annotations
 
@@ -9,27 +9,34 @@ import shutil
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from servemark.errors import StageFailed
+from servemark.measurement.silence import AGAIN
 from servemark.processes import identity
 from servemark.supervisor import process_request
+from snakemake_executor_plugin_slurm_guarded import commands
 from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, query_environment, run_with_retries
+from snakemake_executor_plugin_slurm_guarded.job_accounts import ENVIRONMENT
 
-# Every Slurm tool answers in a second or two; one that does not within this time talks to a controller that is away.
+# Slurm's tools respond within a second or two. One that takes longer than this waits for slurmctld.
 TOOL_S = 60.0
+# After each load point Slurm is asked for suspensions. If slurmctld does not respond, that costs each point at most this time.
+SUSPENSION_S = 10.0
+# The time of the last suspension or resumption, one for each component of a heterogeneous job.
+_CHANGED = re.compile(r"\bSuspendTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\b")
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """Where a deployment lives. Without a scheduler: this machine, no job, no end.
+    """The nodes of a deployment. Without a scheduler: this machine, no job, no end.
 
     Args:
         nodes: names, this process's own node first.
-        ends_at: end of its time, seconds since 1970.
-        known_as: the scheduler's address of each node.
+        ends_at: time limit, seconds since 1970.
+        known_as: Slurm's address of each node.
         cpus: logical CPUs that the job has on each node.
-        component: of a heterogeneous job, the one that each node belongs to: the servers' nodes are in the first, 0.
+        component: each node's component of a heterogeneous job; the servers' nodes are in component 0.
     """
 
     job_id: str | None
@@ -39,11 +46,11 @@ class Allocation:
     cpus: dict[str, int] = field(default_factory=dict)
     component: dict[str, int] = field(default_factory=dict)
 
-    def launcher(self, *nodes: str) -> tuple[str, ...]:
-        """Return the ``srun`` that goes before a command to run it once on each of ``nodes`` of one component; nothing on this machine.
+    def srun(self, *nodes: str) -> tuple[str, ...]:
+        """Return the ``srun`` that runs a command once on each of ``nodes`` of one component; nothing without a scheduler.
 
-        It has all that the job has there, shared with the other steps. ``--overlap``: the step in which the stages run holds the nodes
-        already. ``--mpi=none``: no PMI server for programs that are not MPI's.
+        The command may use all that the job has there. ``--overlap``: the step of the stages already has the nodes. ``--mpi=none``: start
+        no PMI server.
         """
         if self.job_id is None:
             return ()
@@ -56,7 +63,7 @@ class Allocation:
         )
 
     def by_component(self, nodes: Sequence[str]) -> list[list[str]]:
-        """Return these nodes in groups that one step can run on."""
+        """Return the nodes in groups, one for each component: a step cannot span components."""
         groups: dict[int, list[str]] = {}
         for node in nodes:
             groups.setdefault(self.component.get(node, 0), []).append(node)
@@ -64,7 +71,11 @@ class Allocation:
 
 
 def current() -> Allocation:
-    """Return the allocation that this process runs in; raise StageFailed if Slurm does not describe its job."""
+    """Return the allocation of this process.
+
+    Raises:
+        StageFailed: Slurm does not describe the job.
+    """
     job_id = os.environ.get("SLURM_JOB_ID")
     if job_id is None or shutil.which("scontrol") is None:
         return Allocation(None, (identity.host(),))
@@ -86,22 +97,42 @@ def current() -> Allocation:
 
 
 def own_node() -> tuple[str, int]:
-    """Return Slurm's description of this process's node (``scontrol show node -o``), and how many of its CPUs the job has."""
+    """Return Slurm's description of this process's node (``scontrol show node -o``) and the number of its CPUs that the job has."""
     job = current()
     node = job.nodes[0]
     return _ask("scontrol", "show", "node", "-o", node), job.cpus.get(node, 0)
 
 
 def jobs_alive() -> tuple[str, ...]:
-    """Return ids of this user's jobs that are not over yet, those of hidden partitions and our own included."""
+    """Return ids of this user's jobs that have not ended, those of hidden partitions and this process's own included."""
     listed = _ask("squeue", "--all", "--noheader", "--me", "--format=%A").split()
-    # Whatever the list is worth, we are alive.
-    mine = os.environ.get("SLURM_JOB_ID")
-    return tuple(listed if mine is None or mine in listed else [*listed, mine])
+    return tuple(dict.fromkeys([*listed, *filter(None, [os.environ.get("SLURM_JOB_ID")])]))
+
+
+def suspended_since(began: datetime) -> str | None:
+    """Return words for a suspension of our job (``scontrol suspend``, gang scheduling, preemption) since ``began``.
+
+    Slurm's times are whole seconds of slurmctld's clock.
+
+    Returns:
+        None without a suspension, outside a job, and if slurmctld does not respond.
+    """
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    env = query_environment(process_request.launcher_environment()) | ENVIRONMENT
+    try:
+        text = commands.run(["scontrol", "show", "job", "-d", job], timeout_s=SUSPENSION_S, env=env)
+    except CommandFailed:
+        return None
+    changed = max((datetime.fromisoformat(found).replace(tzinfo=UTC) for found in _CHANGED.findall(text)), default=None)
+    if changed is None or changed < began.astimezone(UTC).replace(microsecond=0):
+        return None
+    return f"Slurm suspended job {job} during the measurement, or resumed it (SuspendTime {changed:%Y-%m-%d %H:%M:%S} UTC). {AGAIN}"
 
 
 def _components(text: str) -> list[str]:
-    """Return the node list of each component of a job, by offset; of a usual job there is one. scontrol may print a component twice."""
+    """Return the node list of each component of a job, by offset. An ordinary job has one. scontrol may print a component twice."""
     parts = re.split(r"^(?=JobId=)", text, flags=re.MULTILINE)
     found = {_field(part, "HetJobOffset") or "0": _field(part, "NodeList") or "" for part in parts if part.strip()}
     return [found[offset] for offset in sorted(found, key=int)]
@@ -113,7 +144,7 @@ def _field(text: str, name: str) -> str | None:
 
 
 def _addresses(described: str) -> dict[str, str]:
-    """Return node name -> IPv4 address, from ``scontrol show node -o``; a NodeAddr that is a name is resolved."""
+    """Return node name -> IPv4 address, from ``scontrol show node -o``. Resolve a NodeAddr that is a name."""
     found = {}
     for line in described.splitlines():
         name, address = _field(line, "NodeName"), _field(line, "NodeAddr")
@@ -140,6 +171,6 @@ def _ask(*argv: str) -> str:
     except CommandFailed as error:
         raise StageFailed(
             f"`{' '.join(argv)}` failed: {error.said[-300:]}",
-            do="Run it by hand on the node; when Slurm's controller is back, run again.",
+            do="Run the command by hand on the node. When slurmctld responds again, rerun.",
             reason="slurm_unreachable",
         ) from None

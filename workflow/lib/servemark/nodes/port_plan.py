@@ -1,28 +1,28 @@
-"""Which of a node's free ports belongs to which process of a deployment. Pure functions.
+"""Assignment of a node's free ports to the processes of a deployment. Pure functions.
 
-The node itself finds free ports before anything is started: from another node nobody can see what is free there.
+Each node finds its free ports itself before anything starts, because they are not visible from another node.
 """
 
 from __future__ import annotations
 
 from servemark.records import Node, Topology
 
-# Once on a node, whatever runs there: the all-reduce, the router's counters, the router.
+# Each node has one port for each of: the all-reduce, the router's counters, the router.
 _SHARED = 3
 
 
 def needed(topology: Topology) -> int:
-    """Return how many free ports every node has to have."""
+    """Return the number of free ports that each node needs."""
     return (1 + topology.traits.ports) * _replicas_of_a_node(topology) + _SHARED
 
 
 def of_server(topology: Topology, node: Node, index: int) -> int:
-    """Return the port of the server of the replica of this number (from 0) if this node is its head."""
+    """Return the server's port of replica ``index`` (from 0), whose head is ``node``."""
     return _of_replica(topology, node, index)[0]
 
 
 def of_executor(topology: Topology, node: Node, index: int) -> tuple[int, ...]:
-    """Return the ports that the executor gets on ``node`` for the replica of this number (from 0): as many as its traits name."""
+    """Return the executor's ports on ``node`` for replica ``index`` (from 0); the executor's traits give their number."""
     return _of_replica(topology, node, index)[1:]
 
 
@@ -41,7 +41,7 @@ def _replicas_of_a_node(topology: Topology) -> int:
 
 
 def _of_replica(topology: Topology, node: Node, index: int) -> tuple[int, ...]:
-    # One for the server, then the executor's. Replicas that share a node follow each other in number.
+    # One for the server, then the executor's. Replicas that share a node have consecutive numbers.
     count = 1 + topology.traits.ports
     first = count * (index % _replicas_of_a_node(topology))
     return node.ports[first : first + count]

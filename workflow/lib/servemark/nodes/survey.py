@@ -1,7 +1,7 @@
-"""Looks at one node of an allocation, and tidies it: ``python -m servemark.nodes.survey SPEC.json`` runs on every node at once.
+"""Survey of one node of an allocation: ``python -m servemark.nodes.survey SPEC.json`` runs on all nodes at once.
 
-Before a deployment starts: what is there (devices, addresses, versions, free ports), processes and folders left by earlier attempts ended
-and removed, a private scratch folder made. After it: proof that nothing of it is left. Each node writes ``NODE.json`` beside the spec.
+Before a deployment starts, it ends processes of earlier attempts, removes their folders, makes a private scratch folder, and records
+devices, addresses, versions and free ports. After a deployment it ends processes that are left. It writes ``NODE.json`` next to the spec.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from servemark.files import storage
 from servemark.files.private import private
 from servemark.machine import hardware, network, visible_gpus
 from servemark.measurement.key import hardware_part
-from servemark.processes import children, identity, shared_memory
+from servemark.processes import identity, shared_memory
 from servemark.processes.identity import here
 from servemark.records import Failure, Hardware, Manifest, Node, Strict, write_atomically
 from servemark.supervisor import ownership, process_request
@@ -35,7 +35,7 @@ REACH_S = 10.0
 
 
 class Spec(Strict):
-    """What every node is asked. ``known_as``: the scheduler's address of each node by its name."""
+    """The task for all nodes. ``known_as``: Slurm's address of each node."""
 
     task: Literal["look", "reach", "copy", "sweep"]
     attempt: str
@@ -43,49 +43,51 @@ class Spec(Strict):
     python: str = ""
     modules: tuple[str, ...] = ()
     interface: str | None = None
-    # Free ports to be found.
+    # Number of free ports to find.
     ports: int = 1
     known_as: dict[str, str] = {}
     job_id: str | None = None
-    # This user's jobs that are not over, and when they were listed.
+    # This user's jobs that have not ended, and when they were listed.
     jobs_alive: tuple[str, ...] | None = None
     listed_at: float = 0.0
-    # Where the node of the stages listens, for the others to try: address, port.
+    # Address and port on the first node, to which the others try to connect.
     reach: tuple[str, int] | None = None
-    # The model to be copied to this node's own disk, and the folder for such copies.
+    # The model to copy to this node's disk, and the folder for such copies.
     model: Manifest | None = None
     models: str = ""
 
 
-class Answer(Strict):
-    """What one node says; exactly one of ``node`` and ``failure`` when it was to look."""
+class NodeResult(Strict):
+    """The result of one node. After the task ``look`` exactly one of ``node`` and ``failure`` is set.
+
+    ``copied_s``: how long the model's copy took; 0: it existed.
+    """
 
     name: str
     node: Node | None = None
     failure: Failure | None = None
     ended: tuple[str, ...] = ()
-    # How long the model's copy took; 0: it was there.
     copied_s: float | None = None
 
 
-def answer(spec: Spec) -> Answer:
-    """Do what the spec asks on this machine."""
+def run_task(spec: Spec) -> NodeResult:
+    """Do the task on this machine."""
     scratch = Path(spec.scratch)
     if spec.task == "sweep":
         ended = end(identity.marked(Path(spec.attempt), scratch))
         shared_memory.remove_noted(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
-        return Answer(name=here(), ended=ended)
+        return NodeResult(name=here(), ended=ended)
     try:
         if spec.task == "look":
-            return Answer(name=here(), node=look(spec))
+            return NodeResult(name=here(), node=look(spec))
         if spec.task == "copy":
             assert spec.model
-            return Answer(name=here(), copied_s=local.copy(spec.model, Path(spec.models), private))
+            return NodeResult(name=here(), copied_s=local.copy(spec.model, Path(spec.models), private))
         reach(spec)
-        return Answer(name=here())
+        return NodeResult(name=here())
     except ServemarkError as error:
-        # The errors of other tasks name the node themselves.
+        # Errors of other tasks name the node.
         what, quote = f"Node {here()}: {error.what}" if spec.task == "copy" else error.what, getattr(error, "quote", ())
         failure = Failure(stage="start_cluster", reason=error.reason, detail=what, quote=quote, remedy=error.do)
     except OSError as error:
@@ -93,11 +95,11 @@ def answer(spec: Spec) -> Answer:
         if refused is None:
             raise
         failure = Failure(stage="start_cluster", reason=refused.reason, detail=f"Node {here()}: {refused.what}", remedy=refused.do)
-    return Answer(name=here(), failure=failure)
+    return NodeResult(name=here(), failure=failure)
 
 
 def end(found: list[psutil.Process]) -> tuple[str, ...]:
-    """Kill processes and wait until they are gone, at most 5 s; their descriptions."""
+    """Kill processes, wait at most 5 s for their end, and return their descriptions."""
     named = tuple(identity.describe(process) for process in found)
     identity.signal_all(found, 9)
     deadline = time.monotonic() + 5
@@ -107,10 +109,10 @@ def end(found: list[psutil.Process]) -> tuple[str, ...]:
 
 
 def look(spec: Spec) -> Node:
-    """Tidy this node and describe it.
+    """End what earlier attempts left on this node, make the scratch folder, and describe the node.
 
     Raises:
-        StageFailed: no such interface, the environment does not run here, or the first node cannot be reached.
+        StageFailed: the configured interface does not exist, or the environment does not run here.
     """
     name, scratch = here(), Path(spec.scratch)
     left = identity.marked(Path(spec.attempt).parent, but=Path(spec.attempt))
@@ -132,7 +134,7 @@ def look(spec: Spec) -> Node:
         memory_gib=found.memory_gib,
         shm_gib=found.shm_gib,
         kind=hardware_part(found),
-        # Free on every address: the router's counters lie on loopback.
+        # Free on every address, because the router's counters listen on loopback.
         ports=tuple(network.find_ports("0.0.0.0", spec.ports, start=int.from_bytes(os.urandom(2)))),  # noqa: S104
         leftovers=ended,
         **versions,
@@ -140,10 +142,10 @@ def look(spec: Spec) -> Node:
 
 
 def devices(found: Hardware, *, scheduled: bool) -> int:
-    """Return devices for ranks that this process may use.
+    """Return the number of devices that ranks may use here.
 
-    Where nvidia-smi shows no GPU and CUDA_VISIBLE_DEVICES names some all the same, the scheduler gave those; without a scheduler a shell
-    still has them from another machine.
+    In a job, if nvidia-smi shows no GPU, the number is that of CUDA_VISIBLE_DEVICES, which Slurm set. Without a scheduler that variable may
+    come from another machine.
     """
     named = found.cuda_visible_devices
     if not scheduled or found.accelerator == "cuda" or named is None or visible_gpus.names_nothing(named):
@@ -152,7 +154,7 @@ def devices(found: Hardware, *, scheduled: bool) -> int:
 
 
 def _make_scratch(spec: Spec, scratch: Path) -> None:
-    """Make the attempt's private folder here, and remove those of jobs that are over."""
+    """Make the attempt's private folder here, and remove those of jobs that have ended."""
     root = private(scratch.parent)
     if spec.jobs_alive is not None:
         for folder in root.glob("*/.job"):
@@ -167,7 +169,11 @@ def _make_scratch(spec: Spec, scratch: Path) -> None:
 
 
 def reach(spec: Spec) -> None:
-    """Connect to the node of the stages from this node's chosen address; raise StageFailed if that fails."""
+    """Connect to the first node from this node's chosen address.
+
+    Raises:
+        StageFailed: no connection.
+    """
     assert spec.reach
     chosen = network.choose_interface(here(), hardware.interfaces(), spec.interface, spec.known_as.get(here()))
     try:
@@ -176,7 +182,7 @@ def reach(spec: Spec) -> None:
         raise StageFailed(
             f"Node {here()}: expected a connection between {chosen.address} ({chosen.name}) and {spec.reach[0]}, the job's first node; "
             f"found: {error}.",
-            do="Check that `interface` in the cluster file names the network that joins the nodes, and that no firewall stands between.",
+            do="Check that `interface` in the cluster file names the network between the nodes, and that no firewall blocks it.",
             reason="wrong_interface",
         ) from None
 
@@ -191,22 +197,17 @@ def _versions(name: str, spec: Spec) -> dict[str, Any]:
         words = getattr(error, "stderr", None) or str(error)
         raise StageFailed(
             f"Node {name}: expected the environment's interpreter {spec.python} to run; found: {str(words).strip()[-300:]}",
-            do="See that the environment lies on a disk that every node mounts at the same place, and that the modules exist there.",
+            do="Check that every node mounts the environment's disk at the same path, and that the modules exist there.",
             reason="environment_broken",
         ) from None
 
 
 def command(spec: Path) -> list[str]:
-    """Return how a node is told to answer the spec in this file."""
+    """Return the command that surveys a node."""
     return [sys.executable, "-m", "servemark.nodes.survey", str(spec.absolute())]
 
 
-def variables() -> dict[str, str]:
-    """Return what the interpreter on a node needs to find this module."""
-    return children.python_path()
-
-
 if __name__ == "__main__":
-    where = Path(sys.argv[1])
-    told = answer(Spec.model_validate_json(where.read_text()))
-    write_atomically(where.parent / f"{told.name}.json", told.model_dump_json(indent=2) + "\n")
+    spec_file = Path(sys.argv[1])
+    result = run_task(Spec.model_validate_json(spec_file.read_text()))
+    write_atomically(spec_file.parent / f"{result.name}.json", result.model_dump_json(indent=2) + "\n")

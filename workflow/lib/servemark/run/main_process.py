@@ -21,7 +21,7 @@ from servemark.config import paths
 from servemark.config.expand import expand, points
 from servemark.config.model import Config
 from servemark.config.problems import Problem
-from servemark.deployment import attempts, reach
+from servemark.deployment import attempts, how_to_use
 from servemark.display import screen
 from servemark.display.display import Display
 from servemark.display.queue import Queue
@@ -231,7 +231,7 @@ def begin(experiment: Experiment) -> None:
     scheduled = experiment.config.cluster is not None
     state = RunState({name: tuple(point.name for point in found) for name, found in experiment.points.items()}, at_once=scheduled)
     state.finished |= _measured_before(experiment)
-    _State.display = Display(experiment.folder, state, reach.check, Queue.of(experiment.folder) if scheduled else None)
+    _State.display = Display(experiment.folder, state, how_to_use.check_reach, Queue.of(experiment.folder) if scheduled else None)
     signals.before_exit(_State.display.release)
     counts = f"{len(experiment.points)} deployments, {state.total} load points"
     more = f", {len(state.finished)} of them measured in an earlier run" if state.finished else ""

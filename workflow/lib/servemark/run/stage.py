@@ -132,7 +132,7 @@ def _end(attempt: Path) -> None:
         storage.tidy(supervisor.remove_secrets, attempt)
         return
     supervisor.ask_to_end(attempt)
-    spec = attempts.spec(attempt)
+    spec = supervisor.read_spec(attempt)
     if spec.machine_lock is None:
         # When the script of a job ends, Slurm kills all its processes, even a supervisor that is cleaning up.
         with contextlib.suppress(TimeoutError):

@@ -28,18 +28,20 @@ class SupervisorStuck(ServemarkError, TimeoutError):
 
 
 class SupervisorSpec(Strict):
-    """What a supervisor is started with."""
+    """The settings of a supervisor, in ``keeper-spec.json``."""
 
     deployment: str
+    # The owner process.
     lifeline: str
     # None: a scheduler assigned the nodes.
     machine_lock: str | None
+    # Paths of the live records.
     tokens: tuple[str, ...]
     scratch: str
     stop_grace_s: float = 10.0
-    # After the owner process has ended nothing may be left 15 s later.
+    # 15 s after the end of the owner process, no process may be left.
     orphan_grace_s: float = 4.0
-    # The end of the allocation, seconds since 1970, and how long before it everything is ended.
+    # The end of the allocation, seconds since 1970, and how long before it the supervisor ends everything.
     ends_at: float | None = None
     end_margin_s: float = 30.0
     # See ownership.py.
@@ -49,7 +51,7 @@ class SupervisorSpec(Strict):
 
 
 class SupervisorState(Strict):
-    """The state that a supervisor writes."""
+    """The state of a supervisor, in ``keeper.json``."""
 
     state: str  # waiting | running | ending | ended
     identity: str
@@ -62,12 +64,12 @@ class SupervisorState(Strict):
 
 
 def worker_file(deployment: Path) -> Path:
-    """Return the file in which the script that works on a deployment names its process."""
+    """Return the file in which a stage's script records its process."""
     return deployment / "stage"
 
 
 def launcher_log(attempt: Path, name: str) -> Path:
-    """Return the log of a daemon's launcher: a lost node, or a step that could not be started."""
+    """Return the log of a daemon's launcher. It shows a lost node, or a step that Slurm did not start."""
     return attempt / f"{name}.launcher.log"
 
 
@@ -85,17 +87,22 @@ def read_state(attempt: Path) -> SupervisorState | None:
         return None
 
 
+def read_spec(attempt: Path) -> SupervisorSpec:
+    """Return the settings of the attempt's supervisor."""
+    return SupervisorSpec.model_validate_json((attempt / "keeper-spec.json").read_text())
+
+
 def copied(attempt: Path) -> bool:
-    """Return whether an attempt was made in another checkout, which has its processes and scratch folder, and copied here."""
+    """Return whether the attempt belongs to another checkout and was copied here. Its processes and scratch folder are the other's."""
     try:
-        checkout = SupervisorSpec.model_validate_json((attempt / "keeper-spec.json").read_text()).checkout
+        checkout = read_spec(attempt).checkout
     except (OSError, ValueError):
         return False
     return checkout is not None and not checkout.is_at(Path.cwd())
 
 
 def read_daemons(attempt: Path) -> tuple[DaemonState, ...]:
-    """Return every daemon that the supervisor has started, in the order of their start."""
+    """Return every daemon that the supervisor started, first started first."""
     found = [DaemonState.model_validate_json(p.read_bytes()) for p in (attempt / "daemons").glob("*.json")]
     return tuple(sorted(found, key=lambda d: (d.started_at or "", d.name)))
 
@@ -125,19 +132,23 @@ def launch(attempt: Path, spec: SupervisorSpec) -> None:
 
 
 def request(attempt: Path, asked: process_request.DaemonRequest, timeout_s: float = 20.0) -> DaemonState:
-    """Ask the supervisor for a daemon and wait until it has started it. TimeoutError: it has ended or is stuck."""
+    """Have the supervisor start a daemon, and wait until it did.
+
+    Raises:
+        TimeoutError: the supervisor has ended or is stuck.
+    """
     write_atomically(attempt / "requests" / f"{asked.name}.json", asked.model_dump_json(indent=2) + "\n", mode=0o600)
     path = attempt / "daemons" / f"{asked.name}.json"
     deadline = time.monotonic() + timeout_s
     while not path.exists():
         if time.monotonic() > deadline or not is_alive(attempt):
-            raise TimeoutError(f"the supervisor did not start {asked.name}; see {attempt / 'keeper.log'}")
+            raise TimeoutError(f"The supervisor did not start {asked.name}; see {attempt / 'keeper.log'}")
         time.sleep(0.02)
     return DaemonState.model_validate_json(path.read_text())
 
 
 def ask_to_end(attempt: Path) -> None:
-    """Ask the supervisor to end by the stop file; by a signal if the disk takes no file. Leave attempts of other checkouts alone.
+    """Write the stop file; send a signal if the disk is full. Do nothing to attempts of other checkouts.
 
     Raises:
         OSError: neither is possible.
@@ -154,7 +165,11 @@ def ask_to_end(attempt: Path) -> None:
 
 
 def stop(attempt: Path, timeout_s: float) -> SupervisorState | None:
-    """Ask the supervisor to end everything and wait up to ``timeout_s``. Leave attempts of other checkouts alone."""
+    """Ask the supervisor to end everything and wait for it. Do nothing to attempts of other checkouts.
+
+    Raises:
+        SupervisorStuck: it has not ended after ``timeout_s``.
+    """
     if copied(attempt):
         return read_state(attempt)
     ask_to_end(attempt)
@@ -167,5 +182,5 @@ def stop(attempt: Path, timeout_s: float) -> SupervisorState | None:
     raise SupervisorStuck(
         f"The processes of {attempt} did not end within {timeout_s:.0f} s.",
         look=str(attempt / "keeper.log"),
-        do="List them with ps; a process in state D waits for a device or a file system.",
+        do="List them with ps. A process in state D waits for a device or a file system.",
     )

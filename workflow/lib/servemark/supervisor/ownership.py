@@ -1,8 +1,7 @@
 """Ownership: only the newest allocation works on a deployment, and only one deployment on a machine without a scheduler.
 
-A scheduler that declares a node lost starts the deployment again elsewhere, while processes on the lost node may still run and write.
-The newest allocation writes its name to ``owner`` in the deployment's folder; a process that finds another name there ends and writes
-no record.
+If Slurm declares a node lost, it starts the job again elsewhere, and processes on the lost node may still run and write. The newest
+allocation writes its name to ``owner`` in the deployment's folder. A process that finds another name there ends and writes no record.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from servemark.records import write_atomically
 FILE = "owner"
 VARIABLE = "SERVEMARK_OWNER"
 CLOCKS_S = 5.0
-"""How far the clocks of two nodes may be apart."""
+"""Largest difference between the clocks of two nodes."""
 
 
 class TakenOver(ServemarkError):
-    """Another allocation works on this deployment now."""
+    """Another allocation owns the deployment; this one is superseded."""
 
     default_reason = "taken_over"
 
@@ -35,7 +34,7 @@ class TakenOver(ServemarkError):
 def export_name() -> None:
     """Export the name of this process's job and start number.
 
-    The first Snakemake of a job does it: it still has Slurm's count of restarts, which the executor removes for those below it.
+    The first Snakemake of a job must call this: only it has Slurm's restart count, because the executor removes that for later ones.
     """
     job = os.environ.get("SLURM_JOB_ID")
     known = os.environ.get(VARIABLE, "")
@@ -47,18 +46,18 @@ def export_name() -> None:
 
 
 def mine() -> str:
-    """Return our name: the job's, or the run's process outside of a job."""
+    """Return this process's allocation: its job, or the owner process outside a job."""
     return os.environ.get(VARIABLE) or f"process {identity.owner_process()}"
 
 
 def take(deployment: Path) -> str:
-    """Become the owner of this deployment; return our name."""
+    """Become the owner of this deployment; return the name written."""
     write_atomically(deployment / FILE, mine() + "\n")
     return mine()
 
 
 def owner(deployment: Path) -> str | None:
-    """Return the owner; None before the first."""
+    """Return the deployment's owner; None before the first."""
     try:
         return (deployment / FILE).read_text().strip()
     except FileNotFoundError:
@@ -75,14 +74,14 @@ def check(deployment: Path) -> None:
     if taken_over(deployment):
         raise TakenOver(
             f"Deployment {deployment.name} belongs to {owner(deployment)}; this is {mine()}, which was superseded and wrote nothing.",
-            do="No action needed: the newer one goes on.",
+            do="No action needed: the newer one continues.",
         )
 
 
 def end_those_above() -> None:
-    """Kill the Snakemakes of this job above this process, the outermost first. Outside of a job do nothing.
+    """Kill the Snakemake processes of this job above this process, outermost first. Do nothing outside a job.
 
-    They would remove the outputs of the rule that failed, which are the newer allocation's.
+    They would remove the outputs of the failed rule, which now belong to the newer allocation.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
@@ -92,24 +91,24 @@ def end_those_above() -> None:
         with contextlib.suppress(psutil.Error):
             if process.environ().get("SLURM_JOB_ID") == job and _is_snakemake(process.cmdline()):
                 above.append(process.pid)
-    # Without a pause: our own end follows theirs.
+    # No pause between them: this process dies with its parents.
     for pid in reversed(above):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def snakemakes_of_jobs_over(alive: Collection[str], listed_at: float) -> list[psutil.Process]:
-    """Return this user's Snakemakes on this machine and in this checkout whose job is over: they would overwrite the newer one's outputs.
+    """Return this user's Snakemake processes on this machine and in this checkout whose job has ended. They would overwrite newer outputs.
 
     Args:
-        alive: ids of this user's jobs that are not over.
+        alive: ids of this user's jobs that have not ended.
         listed_at: when they were listed, seconds since 1970; processes that began later are ignored.
     """
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             words = process.cmdline()
-            # Only a job's own has this option. A run's main process may have the number of an old job from its shell.
+            # Only Snakemake inside a job has this option. A main process may inherit an old job's number from its shell.
             if process.uids().real != os.getuid() or not _is_snakemake(words) or "--target-jobs" not in words:
                 continue
             job = process.environ().get("SLURM_JOB_ID")
@@ -124,7 +123,7 @@ def _is_snakemake(words: list[str]) -> bool:
 
 
 class MachineLock:
-    """Without a scheduler one deployment uses the machine at a time. Held from :meth:`take` until this process ends."""
+    """Lock of a machine without a scheduler: one deployment at a time. Kept from :meth:`take` until this process ends."""
 
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,27 +1,40 @@
-"""Command line and environment of a daemon or tool, on this machine or through a launcher on a node."""
+"""Command line and environment of a daemon or tool, on this machine or through a launcher on a node.
+
+Compilers do not quote folder names: torch's Inductor, and ninja for FlashInfer, join command lines without quotes (torch 2.13,
+_inductor/cpp_builder.py). A space in the name of an environment or compile cache would end the server. So the process gets a link with a
+plain name to such a folder, in the user's private folder on the node. Its name is the same at every start, because vLLM and Python find
+compiled code by the path of its sources.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from servemark.errors import ServemarkError
 from servemark.files import home
+from servemark.files.private import private
 from servemark.machine import visible_gpus
 from servemark.processes import children
 from servemark.records import Strict
-from servemark.supervisor import plain_names
 from servemark.variables import passed_on
+from servemark.variables.table import COMPILE_CACHES
 
 _STEP_VARIABLES = ("SLURM_", "SRUN_", "SBATCH_", "PMI")
 _KEPT = ("SLURM_CONF", "SLURM_JOB_ID")
 VISIBLE = visible_gpus.VARIABLE
 # The folder of temporary files; Snakemake sets all four.
 TEMPORARY = ("TMPDIR", "TEMPDIR", "TMP", "TEMP")
-# Time between heartbeats, and the silence after which a far end takes the supervisor, or the network, for lost. Slurm itself waits
-# 300 s for a silent node (SlurmdTimeout).
+# Time between heartbeats, and the time without one after which a far end treats supervisor or network as lost. Slurm itself waits 300 s
+# for a silent node (SlurmdTimeout).
 BEAT_S, SILENCE_S = 5.0, 60.0
+# Folder of the links with plain names, in the private folder on a node.
+NAMES = "names"
 
 
 class DaemonRequest(Strict):
@@ -30,10 +43,10 @@ class DaemonRequest(Strict):
     Attributes:
         secret_env: variable -> the 0600 file with its value.
         devices: positions in the node's list of devices; None for all.
-        modules: loaded first, in a login shell.
-        launcher: the command that brings it to its node; empty: started here.
-        silence_s: without a heartbeat for so long it is ended; None: never.
-        keep: files to keep if it ends by itself behind a launcher, globs relative to ``scratch``, the most telling first.
+        modules: environment modules to load first, in a login shell.
+        launcher: the command that starts it on its node; empty: started here.
+        silence_s: time without a heartbeat after which the far end stops it; None: never.
+        keep: files to keep if it ends by itself behind a launcher: globs relative to ``scratch``, most important first.
     """
 
     name: str
@@ -52,13 +65,13 @@ class DaemonRequest(Strict):
 
 
 def through_launcher(request: DaemonRequest, path: Path) -> tuple[list[str], dict[str, str]]:
-    """Return command line and environment that start a request on its node, which reads the request's file ``path``."""
+    """Return command line and environment of the launcher. The node reads the request from the file ``path``."""
     argv = [*request.launcher, sys.executable, "-m", "servemark.supervisor.remote", str(path.absolute())]
     return argv, launcher_environment() | children.python_path()
 
 
 def launcher_environment() -> dict[str, str]:
-    """Return our environment without the variables of the step that we run in."""
+    """Return this process's environment without the variables of its Slurm step."""
     return {name: value for name, value in without_step(passed_on.clean_environment()).items() if name != VISIBLE}
 
 
@@ -68,14 +81,17 @@ def without_step(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment(request: DaemonRequest) -> dict[str, str]:
-    """Return the process's environment; call it on the node of the process. An unreadable secret is an OSError.
+    """Return the process's environment; call this on the process's node.
 
     The tools of its interpreter's environment (ninja) come first in PATH. Temporary files go to ``scratch``.
+
+    Raises:
+        OSError: a secret's file cannot be read.
     """
     asked = dict(request.env)
     if request.scratch:
         root = Path(request.scratch).parent
-        asked = dict.fromkeys(TEMPORARY, request.scratch) | asked | plain_names.folders(asked, root)
+        asked = dict.fromkeys(TEMPORARY, request.scratch) | asked | plain_caches(asked, root)
     env = passed_on.with_tools_of(request.argv[0], without_step(passed_on.clean_environment(asked)))
     if scratch := request.scratch:
         env = home.replaced(env, lambda: Path(scratch))
@@ -86,9 +102,9 @@ def environment(request: DaemonRequest) -> dict[str, str]:
 
 
 def visible(env: Mapping[str, str], devices: Sequence[int]) -> str | None:
-    """Return the value of CUDA_VISIBLE_DEVICES that selects ``devices``, positions in the given ones; None to leave it as it is.
+    """Return the value of CUDA_VISIBLE_DEVICES that selects ``devices``, positions in its present list; None to leave it unchanged.
 
-    A scheduler may name devices by UUID, so they are selected and not renumbered. If the user wants no GPU, none is selected.
+    Slurm may name devices by UUID, so entries of the list are selected and not renumbered. A value that hides all GPUs stays.
     """
     value = env.get(VISIBLE)
     if value is None:
@@ -100,15 +116,18 @@ def visible(env: Mapping[str, str], devices: Sequence[int]) -> str | None:
 
 
 def command(request: DaemonRequest) -> list[str]:
-    """Return the process's command line, after its modules."""
+    """Return the process's command line, with its modules."""
     program, *arguments = request.argv
     if request.scratch:
-        program = plain_names.interpreter(program, Path(request.scratch).parent)
+        program = plain_interpreter(program, Path(request.scratch).parent)
     return with_modules([program, *arguments], request.modules)
 
 
 def with_modules(argv: Sequence[str], modules: Sequence[str]) -> list[str]:
-    """Return ``argv`` after loading modules in a login shell: no other has `module` everywhere. argv's folder stays first in PATH."""
+    """Return a command line that loads modules and then runs ``argv``, whose folder stays first in PATH.
+
+    It uses a login shell, because sites define `module` only there.
+    """
     if not modules:
         return list(argv)
     script = (
@@ -116,3 +135,49 @@ def with_modules(argv: Sequence[str], modules: Sequence[str]) -> list[str]:
         'shift; n=$((n-1)); done; case $1 in /*) PATH=${1%/*}:$PATH;; esac; exec "$@"'
     )
     return ["bash", "-lc", script, "bash", str(len(modules)), *modules, *argv]
+
+
+def is_plain(path: str | Path) -> bool:
+    """Return whether a shell needs no quotes around the path."""
+    return shlex.quote(str(path)) == str(path)
+
+
+def plain(folder: Path, root: Path) -> Path:
+    """Return ``folder``, or a link to it below the private folder ``root`` if its name has special characters.
+
+    Raises:
+        OSError: the link cannot be made, or other users can write to ``root``.
+    """
+    if is_plain(folder):
+        return folder
+    try:
+        private(root)
+    except ServemarkError as error:
+        raise PermissionError(str(error)) from error
+    link = root / NAMES / hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]
+    if not (link.is_symlink() and os.readlink(link) == str(folder)):
+        link.parent.mkdir(mode=0o700, exist_ok=True)
+        # Several processes may do this at the same time.
+        new = link.with_name(f"{link.name}.{secrets.token_hex(4)}")
+        new.symlink_to(folder)
+        new.replace(link)
+    return link
+
+
+def plain_interpreter(python: str, root: Path) -> str:
+    """Return the interpreter's path, through a link if the path has special characters."""
+    path = Path(python)
+    return str(plain(path.parents[1], root) / path.relative_to(path.parents[1])) if len(path.parents) > 2 else python
+
+
+def plain_caches(env: dict[str, str], root: Path) -> dict[str, str]:
+    """Return the variables of ``env`` that name compile caches with special characters, now with plain names."""
+    found = {}
+    for name in COMPILE_CACHES:
+        if name in env and not is_plain(env[name]):
+            folder = Path(env[name])
+            # Programs cannot create a folder through a dangling link.
+            linked = folder.parent if is_plain(folder.name) else folder
+            linked.mkdir(parents=True, exist_ok=True)
+            found[name] = str(plain(linked, root) / folder.relative_to(linked))
+    return found

@@ -1,13 +1,11 @@
-"""The far end of a launcher: start one requested process on a node, and end it with all that it started when asked.
+"""The far end of a launcher: starts one requested process on a node, and ends it with all its descendants.
 
-``python -m servemark.supervisor.remote REQUEST.json``. Standard input is the heartbeat pipe. When it ends (the supervisor closed it or
-died; the launcher was killed; the supervisor's node is gone), the process is ended: TERM, grace, KILL. So is it after ``silence_s``
-without a heartbeat: the network is cut, or Slurm's daemon here is dead. The exit code is the process's own, 128 + N for signal N.
-``REQUEST.place.json`` next to the request names host and process. If the process ends by itself, the files that the request names are
-kept next to its log (servemark.supervisor.salvage).
+``python -m servemark.supervisor.remote REQUEST.json``. Standard input is the heartbeat pipe. If the pipe ends, or carries no heartbeat
+for ``silence_s``, the far end stops the process (TERM, grace, KILL). The exit code is the process's own, 128 + N for signal N.
+``REQUEST.place.json`` records host and process. If the process ends by itself, the far end keeps the files that the request names next to
+the log (servemark.supervisor.salvage).
 
-The last of the attempt's processes on this node that is asked to end removes its scratch folder, because nobody else may come here to do
-it (cancelled job, cut network). Shared memory that the process had mapped is removed too.
+The last far end of an attempt that is asked to end removes the node's scratch folder: in a cancelled job no later process could.
 """
 
 from __future__ import annotations
@@ -29,18 +27,18 @@ from servemark.records import write_atomically
 from servemark.supervisor import process_request, salvage
 
 TICK_S = 0.1
-# In a scratch folder: a file for each far end that uses it.
+# Folder in a scratch folder, with a file for each far end that uses it.
 USERS = ".users"
 
 
 class _HeartbeatPipe:
-    """Whether the end is asked for: by a signal, by the end of standard input, or by silence on it."""
+    """Standard input. It asks for the end when it is closed or silent; so does a signal."""
 
     def __init__(self, silence_s: float | None) -> None:
         self.silence_s = silence_s
         self.signalled = False
         self.silent_s = 0.0
-        self._looked_at = time.monotonic()
+        self._read_at = time.monotonic()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._note)
 
@@ -48,18 +46,18 @@ class _HeartbeatPipe:
         self.signalled = True
 
     def ended(self) -> bool:
-        """Look at it for up to a tick."""
+        """Wait up to a tick for a heartbeat; return whether the end is asked for."""
         heard = bool(select.select([0], [], [], TICK_S)[0])
         now = time.monotonic()
-        # If this whole node stood still, the time without a heartbeat does not count.
-        self.silent_s = 0.0 if heard else self.silent_s + min(now - self._looked_at, 10 * TICK_S)
-        self._looked_at = now
+        # Time during which this whole node was suspended does not count.
+        self.silent_s = 0.0 if heard else self.silent_s + min(now - self._read_at, 10 * TICK_S)
+        self._read_at = now
         silent = self.silence_s is not None and self.silent_s > self.silence_s
         return (heard and not os.read(0, 4096)) or self.signalled or silent
 
 
 def run(path: Path) -> int:
-    """Start what the file asks for and wait for its end; return the exit code to hand on."""
+    """Start the requested process and wait for its end; return the exit code."""
     request = process_request.DaemonRequest.model_validate_json(path.read_text())
     processes.become_subreaper()
     pipe = _HeartbeatPipe(request.silence_s)
@@ -82,9 +80,9 @@ def run(path: Path) -> int:
         segments.look()
         status = _reap(child.pid)
     segments.look(now=True)
-    asked = status is None
+    asked_to_end = status is None
     deadline = time.monotonic() + request.grace_s
-    if asked and identity:
+    if asked_to_end and identity:
         identity.signal(signal.SIGTERM)
     while status is None and time.monotonic() < deadline:
         status = _reap(child.pid)
@@ -96,15 +94,15 @@ def run(path: Path) -> int:
         time.sleep(0.02)
         status = _reap(child.pid, status)
     status = _reap(child.pid, status)
-    if scratch and request.keep and not asked and not pipe.signalled:
+    if scratch and request.keep and not asked_to_end and not pipe.signalled:
         salvage.keep(scratch, request.keep, Path(request.log), salvage.folder(request.log, request.name))
     segments.remove()
     if scratch:
         with contextlib.suppress(OSError):
             (scratch / USERS / str(os.getpid())).unlink()
-            if asked and not any((scratch / USERS).iterdir()):
+            if asked_to_end and not any((scratch / USERS).iterdir()):
                 shutil.rmtree(scratch, ignore_errors=True)
-    child.returncode = 0  # collected here; the destructor of Popen must not try again
+    child.returncode = 0  # _reap collected it, so Popen's destructor must not
     code = os.waitstatus_to_exitcode(status) if status is not None else 0
     return code if code >= 0 else 128 - code
 

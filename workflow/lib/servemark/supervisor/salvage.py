@@ -1,4 +1,4 @@
-"""Keep logs from the scratch folder of a node when their process ended by itself: the scratch folder is removed."""
+"""Keep logs from a node's scratch folder after their process ended by itself, before the folder is removed."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pathlib import Path
 
 MOST_FILES = 20
 TAIL_BYTES = 256 * 1024
-# The run learns of the end after the copies; a slow shared disk must not delay that for long.
+# The supervisor learns of the end only after the copies, so a slow shared disk may delay it by this much.
 MOST_S = 10.0
 _LOG_BYTES = 1 << 20
-# Of Ray's processes the raylet ends first; the others only report that it is gone.
+# The raylet's log comes first: Ray's other processes only report that it is gone.
 _ORDER = ("raylet.", "gcs_server.", "worker-")
 
 
 def folder(log: str | Path, name: str) -> Path:
-    """Return where the files of the process ``name`` are kept: next to its log."""
+    """Return the folder, next to the log, in which the files of the process ``name`` are kept."""
     return Path(log).parent / f"{name}.kept"
 
 
 def files(where: Path) -> list[Path]:
-    """Return the kept files, the most telling first."""
+    """Return the kept files, most important first."""
 
     def place(path: Path) -> tuple[int, str]:
         return next((i for i, begin in enumerate(_ORDER) if path.name.startswith(begin)), len(_ORDER)), path.name
@@ -33,14 +33,13 @@ def files(where: Path) -> list[Path]:
 
 
 def keep(scratch: Path, patterns: Sequence[str], log: Path, target: Path) -> None:
-    """Copy the last 256 KiB of each of at most 20 files into ``target``, readable by this user alone, within 10 s.
+    """Copy the last 256 KiB of at most 20 files into ``target`` within 10 s, readable by this user alone.
 
-    Raises nothing: a file that cannot be copied is left out.
+    Files that cannot be copied are left out.
 
     Args:
-        patterns: globs relative to ``scratch``, the most telling first; of each the newest files come first. Links are not followed.
-        log: the process's own log. Several processes may use one scratch folder: if the log names some of its subfolders, only
-            files in these are taken.
+        patterns: globs relative to ``scratch``, most important first; the newest files of each come first. Links are not followed.
+        log: the process's own log. If it names subfolders of ``scratch``, only files in these are copied: processes share the folder.
     """
     deadline = time.monotonic() + MOST_S
     with contextlib.suppress(OSError):
@@ -69,14 +68,14 @@ def _dated(scratch: Path, pattern: str) -> Iterator[tuple[float, Path]]:
     for path in scratch.glob(pattern):
         with contextlib.suppress(OSError):
             status = path.lstat()
-            # A path over a link is another name of a file, or leads out of the folder.
+            # A path through a link may lead out of the folder.
             direct = Path(os.path.realpath(path)) == real / path.relative_to(scratch)
             if stat.S_ISREG(status.st_mode) and status.st_size > 0 and direct:
                 yield status.st_mtime, path
 
 
 def _copy_end(source: Path, target: Path) -> None:
-    """Copy the file's last bytes, from the beginning of a line on."""
+    """Copy the end of a file, from the beginning of a line."""
     with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         stream.seek(max(0, size - TAIL_BYTES))

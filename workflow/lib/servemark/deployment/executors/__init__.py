@@ -1,17 +1,80 @@
-"""What starts the ranks of a replica: a module for each name of ``servemark.records.topology.EXECUTORS``, with its class."""
+"""Executors start the ranks of a replica: a module for each name of ``servemark.records.topology.EXECUTORS``, with its class."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 
 from servemark.deployment.context import StageContext
-from servemark.deployment.executors.base import Executor
-from servemark.deployment.launcher import Ground
-from servemark.records import Node
+from servemark.deployment.launcher import Launcher
+from servemark.environments import bytecode_cache
+from servemark.launch import command_lines, compile_cache
+from servemark.records import Node, RayNode, Replica
 
 
-def of(here: StageContext, ground: Ground, nodes: tuple[Node, ...]) -> Executor:
+@dataclass(frozen=True)
+class Rank:
+    """One ``vllm serve`` process of a server that has one on each of ``nodes`` nodes.
+
+    Attributes:
+        index: number of the process; 0 receives the requests.
+        address: address of process 0. Its ``port`` is the rendezvous of all processes.
+    """
+
+    nodes: int
+    index: int
+    address: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Executor(ABC):
+    """Starts the ranks of a deployment on ``nodes``, the servers' first. Configuration and planning use only its ``ExecutorTraits``."""
+
+    here: StageContext
+    launcher: Launcher
+    nodes: tuple[Node, ...]
+
+    @abstractmethod
+    def arguments(self, host: str, rank: Rank | None) -> list[str]:
+        """Return the options of ``vllm serve`` at ``host`` that place its ranks, without tensor and pipeline parallel size.
+
+        Args:
+            rank: the process; None: the server has only one.
+        """
+
+    def ranks(self, index: int, replica: Replica) -> tuple[Rank | None, ...]:
+        """Return one entry for each ``vllm serve`` process of replica ``index`` (from 0), in the order of its parts."""
+        return (None,)
+
+    def variables(self, devices: Sequence[int]) -> dict[str, str]:
+        """Return the variables that ranks on these devices need. The deployment's own variables take precedence."""
+        return {}
+
+    def bring_up(self, replicas: tuple[Replica, ...]) -> tuple[tuple[Replica, ...], tuple[RayNode, ...]]:
+        """Start what the servers need, such as Ray; return the replicas with its address, and its nodes.
+
+        Raises:
+            StageFailed: it did not start.
+        """
+        return replicas, ()
+
+    def server_environment(self, replica: Replica, node: Node, devices: Sequence[int]) -> dict[str, str]:
+        """Return all variables of a ``vllm serve`` process, except its secrets."""
+        return self.environment(node, devices)
+
+    def environment(self, node: Node, devices: Sequence[int] = ()) -> dict[str, str]:
+        """Return all variables of a process with ranks on ``node``."""
+        here, scratch = self.here, self.launcher.scratch
+        caches = str(here.caches or compile_cache.fresh(scratch))
+        env = command_lines.server_environment(here.plan, here.hardware.accelerator, node, str(scratch), caches, self.variables(devices))
+        return bytecode_cache.variables(here.environment) | env
+
+
+def of(here: StageContext, launcher: Launcher, nodes: tuple[Node, ...]) -> Executor:
     """Return the executor of a deployment: for ``mp``, the class ``Mp`` of the module ``mp``."""
     name = here.plan.topology.executor
     kind: type[Executor] = getattr(import_module(f"{__name__}.{name}"), name.capitalize())
-    return kind(here, ground, nodes)
+    return kind(here, launcher, nodes)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from servemark.deployment.executors.base import Executor, Rank
+from servemark.deployment.executors import Executor, Rank
 from servemark.nodes import port_plan
 from servemark.records import Replica
 
 
 class Mp(Executor):
-    """One ``vllm serve`` on each node of a replica; the first answers requests."""
+    """One ``vllm serve`` on each node of a replica; the first receives the requests."""
 
     def ranks(self, index: int, replica: Replica) -> tuple[Rank | None, ...]:
         count, head = len(replica.parts), self.nodes[replica.parts[0].node]
@@ -42,6 +42,5 @@ class Mp(Executor):
         ranks = topology.replica_size // topology.nodes_of_a_replica
         if self.here.hardware.accelerator != "cpu" or ranks == 1:
             return {}
-        # Each rank is bound to the core of its device's number: vLLM's own choice is one NUMA node a rank, and it refuses to start where
-        # there are fewer.
+        # Bind each rank to the core of its device's number. vLLM binds each rank to a NUMA node and does not start with too few of them.
         return {"VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, devices or range(ranks)))}

@@ -1,4 +1,4 @@
-"""``executor: ray``: a cluster of its own for every replica that asks for it, and the Ray cluster check that it has to pass."""
+"""``executor: ray``: a Ray cluster for every replica, and the check that the cluster is complete."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from servemark import supervisor
 from servemark.deployment import attempts
-from servemark.deployment.executors.base import Executor, Rank
+from servemark.deployment.executors import Executor, Rank
 from servemark.diagnosis import root_error
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.errors import StageFailed
@@ -21,22 +21,22 @@ from servemark.records import Node, RayNode, Replica
 from servemark.supervisor.process_request import DaemonRequest
 
 STAGE = "start_cluster"
-# Ray's processes write their logs below its temporary folder, which is the scratch folder: they say why a raylet or an actor died.
+# Ray's processes write their logs, with the cause of a dead raylet or actor, below its temporary folder, which is the scratch folder.
 _LOGS = ("raylet.*", "gcs_server.*", "dashboard_agent.*", "runtime_env_agent.*", "worker-*", "python-core-*")
 KEPT = tuple(f"session_*/logs/{name}" for name in _LOGS)
-# The Ray cluster check has so much time at least, however long the heads took: it only has to ask.
+# Least time for the Ray cluster check, however long the heads took to start.
 CHECK_S = 5.0
 
 
 class Ray(Executor):
-    """A Ray cluster for each replica, whose first node runs the server. vLLM's workers take their variables from Ray's processes."""
+    """A Ray cluster for each replica. Its head runs on the server's node. vLLM's workers inherit the variables of Ray's processes."""
 
     def arguments(self, host: str, rank: Rank | None) -> list[str]:
         topology = self.here.plan.topology
         argv = ["--distributed-executor-backend", "ray"]
         if topology.data_parallel == 1:
             return argv
-        # Ray starts the engines of all nodes; vLLM's default puts every one of them on the first.
+        # Ray starts the engines on all nodes. vLLM's default puts all of them on the first.
         local = max(1, topology.data_parallel // topology.nodes_of_a_replica)
         argv += ["--data-parallel-size", str(topology.data_parallel), "--data-parallel-backend", "ray"]
         return [*argv, "--data-parallel-address", host, "--data-parallel-size-local", str(local)]
@@ -44,7 +44,7 @@ class Ray(Executor):
     def variables(self, devices: Sequence[int]) -> dict[str, str]:
         topology, found = self.here.plan.topology, {}
         if self.here.hardware.accelerator == "cpu":
-            # The Ray executor does no OpenMP binding on CPU, so threads are limited by hand.
+            # vLLM's Ray executor does not bind OpenMP threads on CPU, so limit them.
             found = {
                 "SERVEMARK_CPU_RAY": "1",
                 "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -52,7 +52,7 @@ class Ray(Executor):
                 "VLLM_CPU_SIM_MULTI_NUMA": "0",
             }
         if topology.data_parallel > 1 and topology.nodes > 1:
-            # Engines within a node each, or engines that span nodes: vLLM has to be told (VLLM_RAY_DP_PACK_STRATEGY in vllm/envs.py).
+            # vLLM needs to know whether engines span nodes (VLLM_RAY_DP_PACK_STRATEGY in vllm/envs.py).
             spans = topology.engine_size > topology.devices_per_node
             found["VLLM_RAY_DP_PACK_STRATEGY"] = "span" if spans else "strict"
         return found
@@ -60,18 +60,18 @@ class Ray(Executor):
     def server_environment(self, replica: Replica, node: Node, devices: Sequence[int]) -> dict[str, str]:
         env = self._environment(node) | {"RAY_ADDRESS": str(replica.ray_address)}
         if NCCL_INTERFACE not in self.here.plan.variables:
-            # vLLM would copy it to the workers of all nodes, where it may have another name; Ray has given them their own node's.
+            # vLLM would copy it to workers on nodes whose interface has another name. Ray's processes have their own node's.
             env.pop(NCCL_INTERFACE, None)
         return env
 
     def bring_up(self, replicas: tuple[Replica, ...]) -> tuple[tuple[Replica, ...], tuple[RayNode, ...]]:
-        """Bring every replica's cluster up and wait until Ray itself reports what was asked for.
+        """Start every replica's Ray cluster and wait until Ray reports all nodes and devices.
 
         Raises:
-            StageFailed: a Ray process ended, or a cluster was not complete before the deadline; says which node lacks what.
+            StageFailed: a Ray process ended, or a cluster was incomplete at the deadline; names the nodes.
         """
         deadline = time.monotonic() + self.here.timeouts.cluster
-        attempts.secret(self.ground.attempt, self._token.name)
+        attempts.secret(self.launcher.attempt, self._token.name)
         started = []
         for index, replica in enumerate(replicas):
             head = self.nodes[replica.parts[0].node]
@@ -87,34 +87,34 @@ class Ray(Executor):
 
     @property
     def _token(self) -> Path:
-        return self.ground.attempt.absolute() / "ray-token"
+        return self.launcher.attempt.absolute() / "ray-token"
 
     def _name(self, replica: Replica, place: int = 0) -> str:
         which = f"-{replica.name}" if self.here.plan.topology.replicas > 1 else ""
         return f"ray{which}-{'head' if place == 0 else f'n{place}'}"
 
     def _environment(self, node: Node) -> dict[str, str]:
-        return self.environment(node) | command_lines.ray_environment(str(self._token), str(self.ground.scratch))
+        return self.environment(node) | command_lines.ray_environment(str(self._token), str(self.launcher.scratch))
 
     def _start(self, index: int, replica: Replica, place: int) -> None:
-        """Start Ray on one node of a replica, the head if that is its first."""
+        """Start Ray on one node of a replica: the head if ``place`` is 0."""
         part, name, plan = replica.parts[place], self._name(replica, place), self.here.plan
         node = self.nodes[part.node]
-        ports, scratch = port_plan.of_executor(plan.topology, node, index), str(self.ground.scratch)
+        ports, scratch = port_plan.of_executor(plan.topology, node, index), str(self.launcher.scratch)
         argv = command_lines.ray_node(self.here.environment.python, node, len(part.devices), scratch, ports, replica.ray_address)
         request = DaemonRequest(
             name=name,
             argv=tuple(argv),
             env=self._environment(node),
-            log=str(self.ground.attempt / f"{name}.log"),
+            log=str(self.launcher.attempt / f"{name}.log"),
             devices=part.devices,
             modules=plan.modules,
             keep=KEPT,
         )
-        self.ground.start(node.name, request)
+        self.launcher.start(node.name, request)
 
     def _await_head(self, replica: Replica, deadline: float) -> None:
-        """Wait until the head's port is open: a worker that comes before gives up."""
+        """Wait until the head's port is open. A worker that starts earlier gives up."""
         name = self._name(replica)
         host, _, port = str(replica.ray_address).rpartition(":")
         while time.monotonic() < deadline:
@@ -129,20 +129,20 @@ class Ray(Executor):
         raise self._incomplete([f"nothing listens on {host}:{port}"], name)
 
     def _lost(self, name: str) -> bool:
-        state = attempts.find_daemon(self.ground.attempt, name)
-        return bool(state and state.ended_at) or not supervisor.is_alive(self.ground.attempt)
+        state = attempts.find_daemon(self.launcher.attempt, name)
+        return bool(state and state.ended_at) or not supervisor.is_alive(self.launcher.attempt)
 
     def _ended(self, name: str) -> StageFailed:
-        attempts.await_end(self.ground.attempt, name)
-        return attempts.as_error(attempts.end_of(STAGE, self.ground.attempt, name, "Ray did not come up,", "ray_exited"))
+        attempts.await_end(self.launcher.attempt, name)
+        return attempts.as_error(attempts.end_of(STAGE, self.launcher.attempt, name, "Ray did not come up,", "ray_exited"))
 
-    def _incomplete(self, said: list[str], name: str) -> StageFailed:
+    def _incomplete(self, missing: list[str], name: str) -> StageFailed:
         return StageFailed(
-            f"The Ray cluster was not complete within {self.here.timeouts.cluster:.0f} s:\n" + "\n".join(said),
-            look=str(self.ground.attempt / f"{name}.log"),
-            do="Read the log of Ray on the node that is named; raise timeouts.cluster if it was only slow.",
+            f"The Ray cluster was not complete within {self.here.timeouts.cluster:.0f} s:\n" + "\n".join(missing),
+            look=str(self.launcher.attempt / f"{name}.log"),
+            do="Read Ray's log on the named node. If Ray was only slow, raise timeouts.cluster.",
             reason="ray_incomplete",
-            quote=tuple(said),
+            quote=tuple(missing),
         )
 
     def _check_cluster(self, replica: Replica, deadline: float) -> list[RayNode]:
@@ -152,7 +152,7 @@ class Ray(Executor):
         head, _ = parts[0]
         expected = json.dumps([{"name": node.name, "address": node.address, "devices": count} for node, count in parts])
         left_s = max(CHECK_S, deadline - time.monotonic())
-        facts = self.ground.attempt / f"{name}.nodes.json"
+        facts = self.launcher.attempt / f"{name}.nodes.json"
         script = (here.environment.python, str(IN_MODEL_ENV / "ray_cluster_check.py"), str(replica.ray_address))
         request = DaemonRequest(
             name=f"{name}-gate",
@@ -166,11 +166,11 @@ class Ray(Executor):
             here.progress.waiting(f"waiting for the Ray cluster ({len(parts)} node(s), {sum(count for _, count in parts)} devices)")
             return "Ray ended" if self._lost(name) else None
 
-        # On the head's node: a driver needs a raylet of its cluster on its own node.
-        result = self.ground.tool(head.name, request).run(log=here.log, timeout_s=left_s + 30, watch=here.watch, check=check)
+        # A driver needs a raylet on its own node, so the check runs on the head.
+        result = self.launcher.tool(head.name, request).run(log=here.log, timeout_s=left_s + 30, watch=here.watch, check=check)
         if result.exit_code == 0 and not result.stopped:
             return [RayNode.model_validate(node) for node in json.loads(facts.read_text())["nodes"]]
-        attempts.await_end(self.ground.attempt, name, 2.0 if result.seconds < left_s else 0.0)
+        attempts.await_end(self.launcher.attempt, name, 2.0 if result.seconds < left_s else 0.0)
         if self._lost(name):
             raise self._ended(name)
         if facts.exists():
@@ -180,7 +180,7 @@ class Ray(Executor):
         raise StageFailed(
             f"The Ray node check on {head.name} exited with code {result.exit_code} after {result.seconds:.0f} s and returned nothing.",
             look=str(here.log),
-            do="Read the quoted lines; run again.",
+            do="Read the quoted lines and rerun.",
             reason="ray_gate_failed",
             quote=root_error(here.log),
         )

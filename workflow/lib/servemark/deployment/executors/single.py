@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from servemark.deployment.executors.base import Executor, Rank
+from servemark.deployment.executors import Executor, Rank
 
 
 class Single(Executor):
