@@ -7,8 +7,9 @@ import pytest
 from builders.deployed import HARDWARE
 from builders.launching import NODE, executor, plan
 from servemark.deployment import executors
-from servemark.deployment.executors import Executor, Rank
+from servemark.deployment.executors import Executor
 from servemark.launch import command_lines, compile_cache
+from servemark.planning.placement import place
 from servemark.records import Topology
 from servemark.records.topology import EXECUTORS
 
@@ -23,59 +24,55 @@ MP = ["--distributed-executor-backend", "mp"]
 RAY = ["--distributed-executor-backend", "ray"]
 SPANS = {"nodes": 2, "devices_per_node": 2, "tensor_parallel": 2, "pipeline_parallel": 2}
 SIZES = ["--tensor-parallel-size", "2", "--pipeline-parallel-size", "2"]
-TOGETHER = ["--master-addr", "10.0.0.1", "--master-port", "20009"]
+TOGETHER = ["--nnodes", "2", "--master-addr", "10.0.0.1", "--master-port", "20001"]
 DP4 = {"nodes": 2, "devices_per_node": 2, "data_parallel": 4, "executor": "mp"}
 DP4_OF = ["--data-parallel-size", "4", "--data-parallel-size-local", "2", "--data-parallel-address"]
 
 
-def rank(index: int, nodes: int = 2) -> Rank:
-    return Rank(nodes, index, "10.0.0.1", 20009)
-
-
 @pytest.mark.parametrize(
-    ("topology", "of", "expected"),
+    ("topology", "number", "expected"),
     [
-        ({}, None, []),
-        ({"tensor_parallel": 2, "executor": "mp"}, None, ["--tensor-parallel-size", "2", *MP]),
-        ({**SPANS, "executor": "ray"}, None, [*SIZES, *RAY]),
-        ({**SPANS, "executor": "mp"}, rank(0), [*SIZES, *MP, "--nnodes", "2", "--node-rank", "0", *TOGETHER]),
+        ({}, 0, []),
+        ({"tensor_parallel": 2, "executor": "mp"}, 0, ["--tensor-parallel-size", "2", *MP]),
+        ({**SPANS, "executor": "ray"}, 0, [*SIZES, *RAY]),
+        ({**SPANS, "executor": "mp"}, 0, [*SIZES, *MP, *TOGETHER, "--node-rank", "0"]),
         (
             {**SPANS, "executor": "mp"},
-            rank(1),
-            [*SIZES, *MP, "--nnodes", "2", "--node-rank", "1", *TOGETHER, "--headless"],
+            1,
+            [*SIZES, *MP, *TOGETHER, "--node-rank", "1", "--headless"],
         ),
-        ({"data_parallel": 2, "executor": "mp"}, None, [*MP, "--data-parallel-size", "2"]),
-        (DP4, rank(0), [*MP, *DP4_OF, "10.0.0.1", "--data-parallel-rpc-port", "20009"]),
+        ({"data_parallel": 2, "executor": "mp"}, 0, [*MP, "--data-parallel-size", "2"]),
+        (DP4, 0, [*MP, *DP4_OF, "10.0.0.1", "--data-parallel-rpc-port", "20001"]),
         (
             DP4,
-            rank(1),
+            1,
             [
-                *MP, *DP4_OF, "10.0.0.1", "--data-parallel-rpc-port", "20009",
+                *MP, *DP4_OF, "10.0.0.1", "--data-parallel-rpc-port", "20001",
                 "--headless", "--data-parallel-start-rank", "2",
             ],
         ),
         (
             {"nodes": 4, "data_parallel": 4, "executor": "mp"},
-            rank(3, nodes=4),
+            3,
             [
                 *MP, "--data-parallel-size", "4", "--data-parallel-size-local", "1", "--data-parallel-address",
-                "10.0.0.1", "--data-parallel-rpc-port", "20009", "--headless", "--data-parallel-start-rank", "3",
+                "10.0.0.1", "--data-parallel-rpc-port", "20001", "--headless", "--data-parallel-start-rank", "3",
             ],
         ),
         (
             {**DP4, "executor": "ray"},
-            None,
-            [*RAY, "--data-parallel-size", "4", "--data-parallel-backend", "ray", "--data-parallel-address", "10.0.0.7",
+            0,
+            [*RAY, "--data-parallel-size", "4", "--data-parallel-backend", "ray", "--data-parallel-address", "10.0.0.1",
              "--data-parallel-size-local", "2"],
         ),
         (
             {"nodes": 2, "tensor_parallel": 2, "data_parallel": 1, "replicas": 2, "executor": "ray"},
-            None,
+            0,
             ["--tensor-parallel-size", "2", *RAY],
         ),
     ],
 )  # fmt: skip
-def test_the_servers_command_line(tmp_path, told, topology, of, expected):
+def test_the_servers_command_line(tmp_path, told, topology, number, expected):
     asked = plan(topology=Topology(**topology))
     argv = command_lines.serve(
         "/env/bin/python",
@@ -83,7 +80,7 @@ def test_the_servers_command_line(tmp_path, told, topology, of, expected):
         asked,
         "10.0.0.7",
         20001,
-        executor(tmp_path, told, asked).arguments("10.0.0.7", of),
+        executor(tmp_path, told, asked).processes(0, place(asked.topology)[0])[number],
     )
     assert argv == [
         "/env/bin/python",

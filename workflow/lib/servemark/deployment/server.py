@@ -105,11 +105,10 @@ class Serving:
         python, model = here.environment.python, self.cluster.model_path or here.manifest.path
         argv: list[str] = []
         # Start the head last: its start is the server's.
-        for number, rank in reversed(list(enumerate(executor.ranks(index, replica)))):
+        for number, options in reversed(list(enumerate(executor.processes(index, replica)))):
             part = replica.parts[number]
             node = self.cluster.nodes[part.node]
-            ranks = executor.arguments(node.address, rank)
-            argv = command_lines.serve(python, model, here.plan, node.address, port, ranks, follower=number > 0)
+            argv = command_lines.serve(python, model, here.plan, node.address, port, options, follower=number > 0)
             daemon = f"{name}-n{number}" if number else name
             request = DaemonRequest(
                 name=daemon,

@@ -15,21 +15,6 @@ from servemark.records import Node, RayNode, Replica
 
 
 @dataclass(frozen=True)
-class Rank:
-    """One ``vllm serve`` process of a server that has one on each of ``nodes`` nodes.
-
-    Attributes:
-        index: number of the process; 0 receives the requests.
-        address: address of process 0. Its ``port`` is the rendezvous of all processes.
-    """
-
-    nodes: int
-    index: int
-    address: str
-    port: int
-
-
-@dataclass(frozen=True)
 class Executor(ABC):
     """Starts the ranks of a deployment on ``nodes``, the servers' first. Configuration and planning use only its ``ExecutorTraits``."""
 
@@ -38,16 +23,11 @@ class Executor(ABC):
     nodes: tuple[Node, ...]
 
     @abstractmethod
-    def arguments(self, host: str, rank: Rank | None) -> list[str]:
-        """Return the options of ``vllm serve`` at ``host`` that place its ranks, without tensor and pipeline parallel size.
+    def processes(self, index: int, replica: Replica) -> list[list[str]]:
+        """Return the options of each ``vllm serve`` process of replica ``index`` (from 0), in the order of its parts.
 
-        Args:
-            rank: the process; None: the server has only one.
+        They place the ranks. Tensor and pipeline parallel size are not among them. The first process receives the requests.
         """
-
-    def ranks(self, index: int, replica: Replica) -> tuple[Rank | None, ...]:
-        """Return one entry for each ``vllm serve`` process of replica ``index`` (from 0), in the order of its parts."""
-        return (None,)
 
     def variables(self, devices: Sequence[int]) -> dict[str, str]:
         """Return the variables that ranks on these devices need. The deployment's own variables take precedence."""

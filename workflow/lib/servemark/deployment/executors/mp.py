@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from servemark.deployment.executors import Executor, Rank
+from servemark.deployment.executors import Executor
 from servemark.nodes import port_plan
 from servemark.records import Replica
 
@@ -15,27 +15,19 @@ from servemark.records import Replica
 class Mp(Executor):
     """One ``vllm serve`` on each node of a replica; the first receives the requests."""
 
-    def ranks(self, index: int, replica: Replica) -> tuple[Rank | None, ...]:
-        count, head = len(replica.parts), self.nodes[replica.parts[0].node]
+    def processes(self, index: int, replica: Replica) -> list[list[str]]:
+        topology, head, count = self.here.plan.topology, self.nodes[replica.parts[0].node], len(replica.parts)
+        size = topology.data_parallel
+        common = ["--distributed-executor-backend", "mp", *(["--data-parallel-size", str(size)] if size > 1 else [])]
         if count == 1:
-            return (None,)
-        (port,) = port_plan.of_executor(self.here.plan.topology, head, index)
-        return tuple(Rank(count, number, head.address, port) for number in range(count))
-
-    def arguments(self, host: str, rank: Rank | None) -> list[str]:
-        size = self.here.plan.topology.data_parallel
-        argv = ["--distributed-executor-backend", "mp"]
-        argv += ["--data-parallel-size", str(size)] if size > 1 else []
-        if rank is None:
-            return argv
-        follows = ["--headless"] if rank.index else []
+            return [common]
+        (port,) = port_plan.of_executor(topology, head, index)
         if size == 1:
-            argv += ["--nnodes", str(rank.nodes), "--node-rank", str(rank.index)]
-            return [*argv, "--master-addr", rank.address, "--master-port", str(rank.port), *follows]
-        local = size // rank.nodes
-        argv += ["--data-parallel-size-local", str(local), "--data-parallel-address", rank.address]
-        argv += ["--data-parallel-rpc-port", str(rank.port), *follows]
-        return argv + (["--data-parallel-start-rank", str(local * rank.index)] if rank.index else [])
+            common += ["--nnodes", str(count), "--master-addr", head.address, "--master-port", str(port)]
+            return [[*common, "--node-rank", str(rank), *(["--headless"] if rank else [])] for rank in range(count)]
+        local = size // count
+        common += ["--data-parallel-size-local", str(local), "--data-parallel-address", head.address, "--data-parallel-rpc-port", str(port)]
+        return [common, *([*common, "--headless", "--data-parallel-start-rank", str(local * rank)] for rank in range(1, count))]
 
     def variables(self, devices: Sequence[int]) -> dict[str, str]:
         topology = self.here.plan.topology

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from servemark import supervisor
 from servemark.deployment import attempts
-from servemark.deployment.executors import Executor, Rank
+from servemark.deployment.executors import Executor
 from servemark.diagnosis import root_error
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.errors import StageFailed
@@ -31,15 +31,16 @@ CHECK_S = 5.0
 class Ray(Executor):
     """A Ray cluster for each replica. Its head runs on the server's node. vLLM's workers inherit the variables of Ray's processes."""
 
-    def arguments(self, host: str, rank: Rank | None) -> list[str]:
+    def processes(self, index: int, replica: Replica) -> list[list[str]]:
         topology = self.here.plan.topology
         argv = ["--distributed-executor-backend", "ray"]
         if topology.data_parallel == 1:
-            return argv
+            return [argv]
         # Ray starts the engines on all nodes. vLLM's default puts all of them on the first.
         local = max(1, topology.data_parallel // topology.nodes_of_a_replica)
         argv += ["--data-parallel-size", str(topology.data_parallel), "--data-parallel-backend", "ray"]
-        return [*argv, "--data-parallel-address", host, "--data-parallel-size-local", str(local)]
+        head = self.nodes[replica.parts[0].node]
+        return [[*argv, "--data-parallel-address", head.address, "--data-parallel-size-local", str(local)]]
 
     def variables(self, devices: Sequence[int]) -> dict[str, str]:
         topology, found = self.here.plan.topology, {}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from servemark.deployment.executors import Executor, Rank
+from servemark.deployment.executors import Executor
+from servemark.records import Replica
 
 
 class Single(Executor):
     """One process for each replica."""
 
-    def arguments(self, host: str, rank: Rank | None) -> list[str]:
-        return []
+    def processes(self, index: int, replica: Replica) -> list[list[str]]:
+        return [[]]
