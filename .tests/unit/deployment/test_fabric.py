@@ -16,7 +16,7 @@ from servemark.records import Cluster, Fabric, Failure, Topology
 NCCL = FIXTURES / "nccl" / "nccl-2.28.9-h200-2nodes-socket.txt"
 
 
-def test_nccls_own_words_for_how_ranks_reach_each_other():
+def test_transports_are_read_from_nccl_log():
     assert fabric.transports(NCCL.read_text()) == (
         "NET/Socket : Using [0]hsn0:10.77.0.2<0>",
         "Using network Socket",
@@ -67,11 +67,11 @@ FAILURE = Failure(stage="start_cluster", reason="node_silent", detail="x")
     ],
     ids=["replay", "failed before", "one node"],
 )
-def test_where_nothing_is_to_be_checked_nothing_is(deploy, started, expected):
+def test_single_node_replay_and_failure_skip_check(deploy, started, expected):
     assert deploy().check(started) == expected
 
 
-def test_after_a_replay_the_facts_are_those_of_the_attempt_that_served(deploy):
+def test_replay_keeps_records_of_attempt_that_served(deploy):
     plain = deploy()
     kept = Fabric(deployment="plain", needed=True, attempt="attempts/001", ranks=4, backend="nccl")
     for number in ("001", "002"):
@@ -103,7 +103,7 @@ def spanning(deploy, slurm, standin_copy, tmp_path):
     return make
 
 
-def test_all_ranks_of_all_nodes_reduce_with_the_servers_variables(spanning, tmp_path):
+def test_all_reduce_uses_servers_variables(spanning, tmp_path):
     plain, started = spanning()
     found = plain.check(started)
     assert found.failure is None, found.failure
@@ -137,7 +137,7 @@ def test_all_ranks_of_all_nodes_reduce_with_the_servers_variables(spanning, tmp_
         ("hangs:2", "a rank failed", None),
     ],
 )
-def test_an_all_reduce_that_does_not_work_ends_the_deployment_and_names_its_nodes(spanning, tmp_path, fault, words, quote):
+def test_failed_all_reduce_ends_deployment_and_names_nodes(spanning, tmp_path, fault, words, quote):
     plain, started = spanning(fault)
     plain.timeouts = plain.timeouts.model_copy(update={"cluster": 1.0})
     failure = plain.check(started).failure

@@ -51,7 +51,7 @@ def load(finished: int, running: int = 0) -> Load:
     return Load(generated=0.0, open_requests=running, finished=finished)
 
 
-def test_usage_counts_from_the_first_look_on_and_over_all_servers():
+def test_usage_counts_over_all_servers_since_first_reading():
     silent = httpx.ConnectError("no")
     usage = Usage(
         {
@@ -95,7 +95,7 @@ def test_the_page_says_what_the_key_does_not_protect():
     assert "HTTP" in shown and "HTTP" not in how_to_use.exposed(replace(FACTS, scheduled=False))
 
 
-def test_the_python_code_is_a_whole_program_and_stands_in_the_page():
+def test_page_contains_complete_python_program():
     code = how_to_use.page(FACTS).partition(f"{how_to_use.PYTHON_BEGIN}\n")[2].partition(how_to_use.PYTHON_END)[0]
     assert {ast.unparse(word.value) for word in ast.walk(ast.parse(code)) if isinstance(word, ast.keyword)} >= {
         repr(f"{FACTS.url}/v1"),
@@ -179,7 +179,7 @@ def place(tmp_path, told, monkeypatch) -> Place:
 
 
 @pytest.mark.parametrize("why", ["stop_requested", "out_of_time"])
-def test_it_is_held_until_its_supervisor_ends_well(place, monkeypatch, why):
+def test_endpoint_is_served_until_supervisor_ends(place, monkeypatch, why):
     place.says("running")
     seen = []
 
@@ -198,7 +198,7 @@ def test_it_is_held_until_its_supervisor_ends_well(place, monkeypatch, why):
     assert place.told.words[0].startswith("READY  http://10.1.0.7:20003/v1")
 
 
-def test_a_supervisor_that_was_killed_is_a_failure(place):
+def test_killed_supervisor_is_failure(place):
     place.says("running", alive=False)
     with pytest.raises(StageFailed) as caught:
         place.holding().run()
@@ -207,7 +207,7 @@ def test_a_supervisor_that_was_killed_is_a_failure(place):
 
 
 @pytest.mark.parametrize(("reason", "well"), [("stop_requested", True), ("out_of_time", True), ("server_exited", False)])
-def test_what_did_not_come_up_ended_well_only_if_it_was_asked_to(place, reason, well):
+def test_failed_start_is_error_unless_stopped_on_request(place, reason, well):
     failure = Failure(stage="await_ready", reason=reason, detail="It is gone.", quote=("ValueError: no",), remedy="Mend it.")
     holding = place.holding(failure)
     if well:

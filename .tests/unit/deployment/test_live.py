@@ -21,7 +21,7 @@ from servemark.records import Fabric
 LOOPBACK = "127.0.0.1"
 
 
-def test_a_deployment_is_started_measured_stopped_and_then_only_replayed(deploy):
+def test_measured_deployment_is_replayed_from_ledger(deploy):
     plain = deploy()
     started = plain.start()
     assert (started.replay, started.failure, started.job_id, started.ends_at, started.ray_nodes) == (False, None, None, None, ())
@@ -81,7 +81,7 @@ def test_a_deployment_is_started_measured_stopped_and_then_only_replayed(deploy)
     assert len(attempts.every(plain.folder)) == 1, "nothing was started"
 
 
-def test_after_a_death_a_new_attempt_measures_what_is_lacking(deploy, tmp_path):
+def test_new_attempt_after_death_measures_missing_points(deploy, tmp_path):
     fault = tmp_path / "fault"
     plain = deploy(variables={"STANDIN_FAULT_FILE": str(fault)})
     plain.up()

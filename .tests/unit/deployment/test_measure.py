@@ -37,7 +37,7 @@ def test_a_stored_measurement_is_judged_by_todays_thresholds(deploy):
     assert (record.verdict, reasons(record)) == ("SUSPECT", {"few_requests_per_slot"})
 
 
-def test_what_the_server_said_each_second_is_kept_beside_the_attempt_and_outlives_a_replay(deploy):
+def test_server_timeline_outlives_replay(deploy):
     plain = deploy(points=1, point={"requests": 24}, variables={"STANDIN_TOKEN_S": "0.1"})
     plain.up()
     record = plain.measure()
@@ -105,7 +105,7 @@ def test_a_suspension_in_slurms_record_makes_the_point_suspect(deploy, monkeypat
     assert plain.measure(2).verdict == "VALID"
 
 
-def test_a_damaged_entry_of_the_ledger_is_said_and_measured_again(deploy):
+def test_damaged_ledger_entry_is_reported_and_remeasured(deploy):
     plain = deploy(points=1)
     plain.up()
     key = plain.measure().key
@@ -115,7 +115,7 @@ def test_a_damaged_entry_of_the_ledger_is_said_and_measured_again(deploy):
     assert any(text.startswith("warning:") and "damaged" in text for text in plain.told.words)
 
 
-def test_a_server_that_is_killed_in_mid_measurement_ends_the_deployment_with_its_reason(deploy):
+def test_server_killed_during_point_ends_deployment(deploy):
     # One completion makes it ready, one is the client's warm-up.
     plain = deploy(variables={"STANDIN_FAULT": "die_after:4", "STANDIN_TOKEN_S": "0.02"})
     plain.up()
@@ -138,7 +138,7 @@ def test_a_server_that_is_killed_in_mid_measurement_ends_the_deployment_with_its
     assert final_check.reason_codes(second) == {"server_died"}
 
 
-def test_a_server_that_hangs_is_found_by_its_silence_and_ended(deploy, tmp_path):
+def test_hanging_server_is_detected_and_ended(deploy, tmp_path):
     fault = tmp_path / "fault"
     plain = deploy(
         variables={"STANDIN_FAULT_FILE": str(fault)},
@@ -156,7 +156,7 @@ def test_a_server_that_hangs_is_found_by_its_silence_and_ended(deploy, tmp_path)
     assert_all_gone(plain)
 
 
-def test_faults_of_single_requests_make_invalid_points_and_leave_the_server_to_the_next(deploy, tmp_path):
+def test_failed_requests_make_point_invalid_and_server_stays(deploy, tmp_path):
     expected = {
         "fail_requests:2": {"requests_failed"},
         "cut_streams:2": {"requests_failed"},
@@ -177,7 +177,7 @@ def test_faults_of_single_requests_make_invalid_points_and_leave_the_server_to_t
     assert (plain.stop().failure, plain.left) == (None, [])
 
 
-def test_faults_of_the_client_make_invalid_points_and_leave_the_server_to_the_next(deploy, monkeypatch):
+def test_client_faults_make_point_invalid_and_server_stays(deploy, monkeypatch):
     expected = {
         "exit_1": {"client_failed", "raw_missing"},
         "no_file": {"raw_missing"},
@@ -203,7 +203,7 @@ def test_faults_of_the_client_make_invalid_points_and_leave_the_server_to_the_ne
     assert plain.measure(len(expected) + 1).verdict == "VALID"
 
 
-def test_a_server_that_dies_between_two_points_is_not_asked_for_the_next(deploy, wait_for):
+def test_server_dead_between_points_is_not_measured(deploy, wait_for):
     plain = deploy()
     plain.up()
     assert plain.measure(1).verdict == "VALID"
@@ -217,7 +217,7 @@ def test_a_server_that_dies_between_two_points_is_not_asked_for_the_next(deploy,
     assert plain.stop().failure == record.failure
 
 
-def test_a_point_that_is_lost_does_not_touch_what_the_ledger_keeps(deploy):
+def test_lost_point_leaves_ledger_file_unchanged(deploy):
     plain = deploy(points=1)
     plain.up()
     good = plain.measure()
@@ -229,7 +229,7 @@ def test_a_point_that_is_lost_does_not_touch_what_the_ledger_keeps(deploy):
     assert plain.ledger.find(good.key).record == good
 
 
-def test_a_replay_that_lacks_a_point_after_all_is_no_live_deployment(deploy):
+def test_replay_with_missing_point_is_invalid(deploy):
     plain = deploy(points=1)
     Ready(deployment="plain", replay=True).write(plain.live_records[2])
     record = plain.measure()
@@ -237,7 +237,7 @@ def test_a_replay_that_lacks_a_point_after_all_is_no_live_deployment(deploy):
     assert reasons(record) == {"deployment_gone"} and record.attempt is None
 
 
-def test_a_point_that_the_allocations_time_does_not_hold_is_not_begun(deploy):
+def test_point_beyond_time_limit_is_not_begun(deploy):
     plain = deploy()
     ready = plain.up()
     assert plain.measure(1).verdict == "VALID"
@@ -266,7 +266,7 @@ def test_a_point_that_the_allocations_time_does_not_hold_is_not_begun(deploy):
 
 
 @pytest.mark.parametrize(("how", "reason"), [("asked", "stop_requested"), ("later owner", "taken_over")])
-def test_a_deployment_that_was_ended_from_outside_says_so_at_the_next_point(deploy, wait_for, how, reason):
+def test_next_point_reports_deployment_ended_from_outside(deploy, wait_for, how, reason):
     plain = deploy(points=1)
     plain.up()
     if how == "asked":

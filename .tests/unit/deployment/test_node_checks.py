@@ -72,21 +72,21 @@ def test_nodes_that_are_alike_pass():
     ],
     ids=["devices", "vllm", "the first one is the odd one", "everything at once"],
 )
-def test_a_node_that_differs_is_named_with_what_was_expected_and_found(found, reason, lines):
+def test_differing_node_is_named_with_expected_and_found(found, reason, lines):
     with pytest.raises(StageFailed) as refused:
         node_checks.compare(found, 4, needs_ray=True)
     assert sorted(refused.value.what.splitlines()) == sorted(lines)
     assert refused.value.reason == reason and refused.value.do
 
 
-def test_a_node_with_too_few_devices_says_what_its_environment_names():
+def test_node_with_too_few_devices_shows_visible_devices():
     with pytest.raises(StageFailed) as refused:
         node_checks.compare([node(devices=1, cuda_visible_devices="3")], 2, needs_ray=False)
     assert refused.value.reason == "devices_missing" and "node1" in refused.value.what
     assert "'3'" in refused.value.what and "CUDA_VISIBLE_DEVICES" in refused.value.do
 
 
-def test_other_gpus_than_the_probed_ones_are_told_with_what_the_environment_names():
+def test_different_gpus_are_reported_with_visible_devices():
     planned = {"gpus": [["H200", 143771]] * 4, "driver": "580"}
     found = node(kind={"gpus": [["H200", 143771]], "driver": "570"}, cuda_visible_devices="")
     with pytest.raises(StageFailed) as refused:
@@ -118,7 +118,7 @@ def two(deploy, slurm, tmp_path):
     return make
 
 
-def test_all_nodes_are_looked_at_at_once_and_swept_at_the_end(two, slurm):
+def test_all_nodes_are_surveyed_at_once_and_swept_at_end(two, slurm):
     plain = two()
     started = plain.start()
     assert started.failure is None and started.job_id == "1" and started.ends_at.endswith("+00:00")
@@ -157,7 +157,7 @@ def test_a_node_that_does_not_answer_is_named(two, slurm):
     assert "node2" in failure.detail and "node1" not in failure.detail and "scontrol" in failure.remedy
 
 
-def test_nodes_that_do_not_answer_in_time_are_all_named_with_sruns_last_words(two, slurm):
+def test_silent_nodes_are_all_named_with_srun_errors(two, slurm):
     plain = two()
     plain.timeouts = plain.timeouts.model_copy(update={"cluster": 1.0})
     script = slurm.folder / "bin" / "srun"
@@ -187,7 +187,7 @@ def test_an_allocation_with_too_few_nodes_is_refused(two, slurm, names, words):
     assert words is None or (words in failure.detail and "cluster file" in failure.remedy)
 
 
-def test_several_nodes_without_a_scheduler_are_refused_with_the_way_out(deploy):
+def test_several_nodes_without_scheduler_are_refused(deploy):
     failure = deploy(topology=TWO, points=1).start().failure
     assert failure.reason == "nodes_missing" and "snakemake --profile slurm" in failure.remedy
 
@@ -207,7 +207,7 @@ def test_a_tool_of_this_machine_is_run_as_it_is(tmp_path, nowhere):
     assert (tool.env["A"], tool.env[identity.NODE_VARIABLE]) == ("b", identity.host())
 
 
-def test_a_tool_of_this_machine_in_a_special_folder_gets_a_plain_name(tmp_path, nowhere):
+def test_local_tool_in_special_folder_gets_plain_name(tmp_path, nowhere):
     python = tmp_path / "my env/bin/python"
     made = launcher(tmp_path, None, (identity.host(),))
     tool = made.tool(identity.host(), REQUEST.model_copy(update={"argv": (str(python), "check.py")}))
@@ -218,7 +218,7 @@ def test_a_tool_of_this_machine_in_a_special_folder_gets_a_plain_name(tmp_path, 
     ("names", "nodelist", "cpus"),
     [(["node2"], "--nodelist=node2", True), (["node1", "node2"], "--nodelist=node1,node2", False)],
 )
-def test_a_tool_of_other_nodes_goes_through_the_launcher_on_a_heartbeat_pipe(tmp_path, names, nodelist, cpus):
+def test_tool_on_other_nodes_gets_srun_and_heartbeat_pipe(tmp_path, names, nodelist, cpus):
     made = launcher(tmp_path)
     tool = made.tool(names, REQUEST)
     path = made.attempt / "tools" / "check.json"
@@ -229,7 +229,7 @@ def test_a_tool_of_other_nodes_goes_through_the_launcher_on_a_heartbeat_pipe(tmp
     assert path.stat().st_mode & 0o777 == 0o600 and asked.scratch == str(made.scratch) and asked.devices == (1,)
 
 
-def test_the_scratch_folder_is_short_new_and_where_the_site_says(monkeypatch, tmp_path):
+def test_scratch_folder_is_short_and_where_site_sets_it(monkeypatch, tmp_path):
     here = Allocation(None, ("here",))
     job = Allocation("1", ("node1",))
     monkeypatch.setenv("LOCAL", "/nvme/alice")
@@ -241,7 +241,7 @@ def test_the_scratch_folder_is_short_new_and_where_the_site_says(monkeypatch, tm
     assert found != new_scratch(site, tmp_path, job)
 
 
-def test_a_folder_of_the_nodes_whose_variable_is_not_set_is_refused_by_its_key(monkeypatch):
+def test_node_folder_with_unset_variable_is_refused(monkeypatch):
     monkeypatch.setenv("OF_THE_NODE", "/local")
     assert on_node("local_models", "$OF_THE_NODE/models") == Path(f"/local/models/servemark-{os.getuid()}")
     monkeypatch.delenv("OF_THE_NODE")

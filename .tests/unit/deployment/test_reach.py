@@ -65,7 +65,7 @@ def test_an_unreachable_node_is_reported_with_what_to_do(tmp_path, closed, monke
     assert "`interface`" in page.read_text()
 
 
-def test_the_page_of_an_endpoint_that_has_ended_is_not_written_again(tmp_path, closed):
+def test_page_of_ended_endpoint_is_not_rewritten(tmp_path, closed):
     page = tmp_path / how_to_use.NAME
     line = announced(page, closed)
     page.unlink()

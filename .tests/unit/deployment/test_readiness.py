@@ -50,7 +50,7 @@ def wait(answers, moves=lambda now: True, dies_at=None, start_s=10.0, stall_s=5.
     ), told
 
 
-def test_the_times_to_health_and_to_the_first_token_count_from_the_process_start():
+def test_start_up_times_count_from_process_start():
     waited, told = wait(["no connection yet"] * 4 + ["healthy", "completion 500", "ready"], begin=98.0)
     assert waited == (3.0, 3.5)
     assert told == ["no connection yet"] * 4 + ["healthy", "completion 500"]
@@ -81,7 +81,7 @@ def test_a_log_that_moves_resets_the_clock_for_silence():
     assert waited[1] == 7.5
 
 
-def test_only_what_is_new_in_the_log_is_read_and_heartbeats_do_not_count(tmp_path):
+def test_log_reader_skips_old_lines_and_heartbeats(tmp_path):
     log = tmp_path / "server.log"
     log.write_text("")
     tail = StartupLog(log).read_on
@@ -109,7 +109,7 @@ def test_the_record_says_what_the_servers_found(tmp_path, told, found):
     assert waiting._startup(last, 1.0, ()).compile_cache == found
 
 
-def test_a_start_that_came_up_is_noted_for_later_ones_and_harms_nothing_when_it_cannot_be(told, tmp_path):
+def test_filled_cache_is_recorded_and_failure_only_warns(told, tmp_path):
     plan = report_data.plan(variables={})
     for folder in (tmp_path / "kept", tmp_path / "file"):
         (tmp_path / "file").write_text("a file in the way")
@@ -123,7 +123,7 @@ FAILURE = Failure(stage="start_cluster", reason="ray_exited", detail="Ray ended.
 
 
 @pytest.mark.parametrize("failure", [FAILURE, None], ids=["failed before", "replay"])
-def test_what_was_not_started_is_not_waited_for(tmp_path, told, failure):
+def test_failed_or_replayed_start_is_not_waited_for(tmp_path, told, failure):
     endpoint = Endpoint(deployment="plain", failure=failure, replay=failure is None, attempt="a" if failure else None)
     ready, startup = waits_for(endpoint, stage_context(tmp_path, told, report_data.plan())).run()
     assert (ready.failure, ready.replay, ready.url) == (failure, failure is None, None)

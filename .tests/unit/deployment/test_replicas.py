@@ -30,7 +30,7 @@ def pair(deploy, standin_copy, monkeypatch):
     return make
 
 
-def test_two_replicas_share_the_requests_behind_one_closed_address(pair):
+def test_two_replicas_share_requests_behind_one_address(pair):
     plain = pair(points=1)
     started = plain.start()
     endpoint = plain.serve(started)
@@ -76,7 +76,7 @@ def test_a_router_balances_the_engines_of_one_server(pair):
     assert_all_gone(plain)
 
 
-def test_a_load_past_the_router_asks_the_server_whose_engines_it_balances(pair):
+def test_load_past_router_goes_to_server_with_engines(pair):
     topology = Topology(devices_per_node=2, data_parallel=2, balancing="router", executor="mp")
     plain = pair(points=1, topology=topology)
     second = planned_point(2, plain.plan.key_parts, ask="replica")
@@ -88,7 +88,7 @@ def test_a_load_past_the_router_asks_the_server_whose_engines_it_balances(pair):
     assert_all_gone(plain)
 
 
-def test_three_client_processes_share_a_load_over_two_replicas_and_one_asks_past_the_router(pair):
+def test_three_client_processes_share_load_over_two_replicas(pair):
     limits = {"min_duration_s": 0.0, "min_requests_per_slot": 0.0, "max_burst_fraction": 1.0}
     plain = pair(points=2, point={"concurrency": 6, "requests": 32, "warmups": 2, "clients": 3})
     plain.verdict = Verdict(**limits, max_client_cpu=1.0, min_client_overlap=0.0)
@@ -158,7 +158,7 @@ def test_a_router_that_is_not_as_it_must_be_ends_the_start(pair, monkeypatch, fa
     assert_all_gone(plain)
 
 
-def test_the_router_is_not_started_before_every_replica_is_ready(pair):
+def test_router_starts_after_all_replicas_are_ready(pair):
     plain = pair(points=1, variables={"STANDIN_FAULT": "exit_at_start"})
     failure = plain.up().failure
     # The first one may end before the second one is asked for.

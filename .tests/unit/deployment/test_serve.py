@@ -37,7 +37,7 @@ LOOPBACK = "127.0.0.1"
     ],
     ids=["exits", "bad option", "dies at its first completion", "wrong name", "silent", "never ready"],
 )
-def test_a_server_that_does_not_come_up_is_a_failure_that_the_later_stages_pass_on(deploy, variables, timeouts, reason, words, quote):
+def test_failed_server_start_is_passed_to_later_stages(deploy, variables, timeouts, reason, words, quote):
     plain = deploy(points=1, variables=variables)
     plain.timeouts = plain.timeouts.model_copy(update=timeouts)
     begin = time.monotonic()
@@ -53,7 +53,7 @@ def test_a_server_that_does_not_come_up_is_a_failure_that_the_later_stages_pass_
     assert plain.stop().failure == ready.failure
 
 
-def test_a_port_that_is_taken_is_a_failure_before_anything_is_loaded(deploy):
+def test_taken_port_fails_before_model_is_loaded(deploy):
     plain = deploy(points=1)
     with socket.create_server((LOOPBACK, 0)) as holder:
         port = holder.getsockname()[1]
@@ -83,7 +83,7 @@ def test_an_interpreter_that_is_not_there_never_starts(deploy, standin):
     assert_all_gone(plain)
 
 
-def test_a_supervisor_that_is_gone_when_the_server_shall_start_is_named(deploy):
+def test_dead_supervisor_at_server_start_is_named(deploy):
     plain = deploy(points=1)
     started = plain.start()
     kill_supervisor(plain)

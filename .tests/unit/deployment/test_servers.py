@@ -97,7 +97,7 @@ def test_one_process_answers_at_the_one_address(serve):
     assert int(option(request.argv, "--port")) in first.ports
 
 
-def test_several_replicas_have_devices_ports_and_names_of_their_own_and_a_router_in_front(serve):
+def test_replicas_have_own_devices_ports_names_and_one_router(serve):
     topology = Topology(nodes=2, devices_per_node=4, tensor_parallel=2, replicas=4, executor="mp", client="own")
     endpoint, asked, nodes = serve(topology)
     assert [(r.name, r.node, r.devices) for r in asked] == [
@@ -168,14 +168,14 @@ def test_on_cpu_each_rank_of_each_replica_has_a_core_of_its_own(serve):
         ("mp", {"NCCL_SOCKET_IFNAME": "ib"}, "ib"),
     ],
 )
-def test_over_ray_no_interface_of_the_heads_is_handed_to_the_other_nodes(serve, executor, variables, interface):
+def test_ray_workers_do_not_inherit_heads_interface(serve, executor, variables, interface):
     topology = Topology(nodes=2, devices_per_node=2, tensor_parallel=4, executor=executor)
     cuda = report_data.hardware(accelerator="cuda")
     _, asked, _ = serve(topology, ray=executor == "ray", variables=variables, hardware=cuda)
     assert {request.env.get("NCCL_SOCKET_IFNAME") for request in asked} == {interface}
 
 
-def test_over_ray_the_head_alone_is_started_and_told_its_cluster(serve):
+def test_ray_server_is_started_on_head_only(serve):
     topology = Topology(nodes=2, devices_per_node=2, tensor_parallel=2, pipeline_parallel=2, executor="ray")
     _, (request,), _ = serve(topology, ray=True)
     assert (request.node, request.env["RAY_ADDRESS"]) == ("node1", "10.0.0.1:0")
@@ -190,7 +190,7 @@ def test_the_users_port_is_that_of_the_one_address(serve, replicas):
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_engines_that_the_router_balances_are_named_by_it_at_the_one_address(serve, replicas):
+def test_router_balances_engines_behind_one_address(serve, replicas):
     topology = Topology(devices_per_node=4, data_parallel=4 // replicas, replicas=replicas, balancing="router", executor="mp")
     endpoint, asked, _ = serve(topology, port=8123)
     assert endpoint.url == endpoint.router.url == "http://10.0.0.1:8123"
@@ -222,7 +222,7 @@ def test_requests_are_whole_in_their_file(serve):
 
 
 @pytest.mark.parametrize(("before", "found"), [(False, "empty"), (True, "filled")])
-def test_every_server_finds_what_earlier_ones_compiled_and_the_token_says_so(serve, tmp_path, before, found):
+def test_servers_share_compile_cache_and_record_its_state(serve, tmp_path, before, found):
     folder = tmp_path / "cache" / "compiled" / "abc"
     if before:
         compiled.came_up(folder, report_data.plan())
@@ -239,19 +239,19 @@ def test_every_server_finds_what_earlier_ones_compiled_and_the_token_says_so(ser
         (None, {}, (None, None)),
     ],
 )
-def test_servers_keep_pythons_modules_where_the_environment_says_or_their_own_variables(serve, kept, variables, found):
+def test_bytecode_cache_follows_environment_or_variables(serve, kept, variables, found):
     _, asked, _ = serve(Topology(devices_per_node=2, replicas=2), bytecode=kept, variables=variables)
     names = ("PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
     assert [tuple(map(request.env.get, names)) for request in asked] == [found] * 2
 
 
-def test_a_first_start_has_a_folder_of_the_attempts_own_on_each_node(serve):
+def test_cold_start_uses_attempts_own_cache_on_each_node(serve):
     endpoint, asked, _ = serve(Topology(nodes=2, devices_per_node=1, replicas=2))
     assert {request.env["TRITON_CACHE_DIR"] for request in asked} == {"/tmp/abc/compiled/triton"}
     assert (endpoint.compile_cache, endpoint.compile_cache_folder) == ("none", None)
 
 
-def test_a_folder_that_cannot_be_used_is_refused_with_the_ways_out(serve, tmp_path, monkeypatch):
+def test_unusable_cache_folder_is_refused_with_remedies(serve, tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file in the way")
     monkeypatch.setattr(attempts, "fail", lambda attempt, failure, stop_s: failure)
     endpoint, asked, _ = serve(Topology(), caches=tmp_path / "cache" / "compiled")

@@ -30,7 +30,7 @@ def test_a_failed_cluster_is_passed_on_and_nothing_is_started(deploy):
     assert plain.measure().failure == started.failure
 
 
-def test_an_interpreter_that_does_not_run_is_found_before_anything_is_started(deploy, standin):
+def test_broken_interpreter_fails_before_start(deploy, standin):
     plain = deploy(points=1, environment=standin.model_copy(update={"python": "/no/such/python"}))
     started = plain.start()
     assert (started.failure.stage, started.failure.reason) == ("start_cluster", "environment_broken")
@@ -38,7 +38,7 @@ def test_an_interpreter_that_does_not_run_is_found_before_anything_is_started(de
     assert_all_gone(plain)
 
 
-def test_a_killed_supervisor_is_a_dead_server_and_its_orphans_are_ended_by_the_next_start(deploy):
+def test_next_start_ends_orphans_of_killed_supervisor(deploy):
     plain = deploy(points=1)
     plain.up()
     kill_supervisor(plain)
@@ -54,7 +54,7 @@ def test_a_killed_supervisor_is_a_dead_server_and_its_orphans_are_ended_by_the_n
     assert plain.left == []
 
 
-def test_an_earlier_attempt_that_still_runs_is_ended_before_the_next(deploy):
+def test_running_earlier_attempt_is_ended_before_next(deploy):
     plain = deploy(points=1)
     plain.up()
     old = plain.attempt
@@ -77,7 +77,7 @@ def test_two_deployments_take_the_machine_one_after_the_other(deploy, wait_for):
     assert started[0].failure is None and supervisor.read_state(second.attempt).state == "running"
 
 
-def test_points_that_the_same_deployment_has_measured_meanwhile_are_not_measured_again(deploy, wait_for):
+def test_points_measured_meanwhile_are_not_repeated(deploy, wait_for):
     first, second = deploy(name="first", points=1), deploy(name="second", points=1)
     assert first.plan.points[0].key == second.plan.points[0].key
     first.up()
@@ -93,7 +93,7 @@ def test_points_that_the_same_deployment_has_measured_meanwhile_are_not_measured
 
 
 @pytest.mark.parametrize(("end", "reason"), [("stopped", "stop_requested"), ("killed", "keeper_ended")])
-def test_a_supervisor_that_ends_while_it_waits_for_the_machine_ends_the_wait(deploy, wait_for, end, reason):
+def test_supervisor_ended_while_waiting_for_machine_ends_wait(deploy, wait_for, end, reason):
     first, second = deploy(name="first", points=1), deploy(name="second", points=1)
     first.start()
     started = []
@@ -106,7 +106,7 @@ def test_a_supervisor_that_ends_while_it_waits_for_the_machine_ends_the_wait(dep
     assert supervisor.is_alive(first.attempt), "the other one is not disturbed"
 
 
-def test_a_supervisor_that_never_says_a_word_ends_the_wait(deploy, monkeypatch):
+def test_supervisor_without_state_ends_wait(deploy, monkeypatch):
     plain = deploy(points=1)
     monkeypatch.setattr(cluster, "SUPERVISOR_START_S", 0.2)
     monkeypatch.setattr(supervisor, "launch", lambda attempt, spec: None)

@@ -35,7 +35,7 @@ def test_stopping_ends_what_a_killed_supervisor_left(deploy, wait_for):
     assert plain.left == []
 
 
-def test_an_attempt_that_ended_and_lost_files_is_told_of_by_what_it_has(deploy):
+def test_stop_reports_attempt_with_deleted_files(deploy):
     plain = deploy(points=1)
     plain.up()
     before = plain.stop()
@@ -43,7 +43,7 @@ def test_an_attempt_that_ended_and_lost_files_is_told_of_by_what_it_has(deploy):
     assert plain.stop().daemons == before.daemons
 
 
-def test_a_server_that_ignores_requests_to_end_is_killed_and_named(deploy):
+def test_server_ignoring_term_is_killed_and_named(deploy):
     plain = deploy(points=1, variables={"STANDIN_FAULT": "ignore_term"})
     plain.up()
     pid = plain.pid()
@@ -55,7 +55,7 @@ def test_a_server_that_ignores_requests_to_end_is_killed_and_named(deploy):
     assert_all_gone(plain)
 
 
-def test_a_process_that_cannot_be_ended_is_an_error_that_names_it(deploy, monkeypatch):
+def test_process_that_cannot_be_ended_is_named(deploy, monkeypatch):
     plain = deploy(points=1)
     plain.start()
     stuck = subprocess.Popen(["sleep", "300"], env={**os.environ, **identity.mark(plain.attempt)})
@@ -72,7 +72,7 @@ def test_a_process_that_cannot_be_ended_is_an_error_that_names_it(deploy, monkey
         stuck.wait()
 
 
-def test_a_process_that_begins_while_others_are_ended_is_ended_too(deploy, monkeypatch):
+def test_process_started_during_stop_is_ended(deploy, monkeypatch):
     plain = deploy(points=1)
     plain.start()
     begun = []
@@ -99,7 +99,7 @@ def test_stopping_what_was_never_started_is_a_replay(deploy):
 
 
 @pytest.mark.parametrize(("owner", "swept"), [("job 1", True), ("job 9", False)])
-def test_nodes_are_swept_in_the_allocation_that_the_attempt_ran_in_only(deploy, slurm, tmp_path, monkeypatch, owner, swept):
+def test_nodes_are_swept_only_in_attempts_own_allocation(deploy, slurm, tmp_path, monkeypatch, owner, swept):
     monkeypatch.setenv(ownership.VARIABLE, "job 1")
     scratch = tmp_path / "scratch"
     scratch.mkdir(mode=0o700)

@@ -43,7 +43,7 @@ METRICS = metrics()
 SAID = Load(150.0, 6.0, finished=13, waiting=2.0, kv_cache_usage=0.5, fullest=3.0, engines=2)
 
 
-def test_several_engines_are_added_up_the_fullest_cache_counts_and_nothing_else_is_counted():
+def test_metrics_of_several_engines_are_summed():
     assert parse_metrics(METRICS) == SAID
     assert parse_metrics("") == Load(0.0, 0.0)
 
@@ -101,7 +101,7 @@ def scene(tmp_path):
     return Scene(tmp_path)
 
 
-def test_a_server_that_generates_is_well_and_asked_once_a_second(scene):
+def test_generating_server_is_scraped_once_a_second(scene):
     for tenth in range(300):
         assert scene.look(tenth / 10, Load(float(tenth), 4.0)) is None
     assert scene.scrapes == 30
@@ -156,7 +156,7 @@ def test_servers_end_with_their_supervisor(scene):
     assert not scene.watch.same_processes
 
 
-def test_a_server_that_the_supervisor_does_not_know_is_gone(scene):
+def test_server_unknown_to_supervisor_has_ended(scene):
     (scene.folder / "daemons" / "server.json").unlink()
     assert scene.look(1.0).endswith("of server has ended") and scene.watch.died
 
@@ -166,7 +166,7 @@ def test_a_server_that_answers_at_the_end_is_well(scene):
     assert scene.scrapes == 1 and scene.watch.same_processes
 
 
-def test_a_server_that_answers_no_more_at_the_end_is_given_time_to_have_ended(scene):
+def test_settle_waits_for_record_of_ended_server(scene):
     def scrape():
         scene.scrapes += 1
         if scene.scrapes == 3:
@@ -178,7 +178,7 @@ def test_a_server_that_answers_no_more_at_the_end_is_given_time_to_have_ended(sc
     assert scene.scrapes == 3 and not scene.watch.same_processes and scene.watch.blamed == "server"
 
 
-def test_a_server_that_only_does_not_answer_is_not_waited_for_without_end(scene):
+def test_settle_gives_up_on_silent_server(scene):
     scene.watch.scrapes = {"server": scene.scraper("server")}
     scene.says["server"] = httpx.ReadTimeout("slow")
     ticks = iter(range(100))
@@ -205,7 +205,7 @@ def test_one_server_of_several_that_stands_still_is_named(pair):
     assert pair.watch.blamed == "server-r1"
 
 
-def test_one_server_of_several_that_died_is_named_before_anything_is_asked(pair):
+def test_dead_server_of_several_is_named_before_scrape(pair):
     pair.daemon("server-r1", ended_at="now", exit_code=1)
     assert "server-r1 (pid 7)" in pair.look(0.0) and "code 1" in pair.watch.died
     assert pair.scrapes == 0 and not pair.watch.same_processes and pair.watch.blamed == "server-r1"

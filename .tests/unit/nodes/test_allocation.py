@@ -56,7 +56,7 @@ def test_ranges_of_cpus(ids, count):
     assert allocation._cpus(f"     Nodes=node1 CPU_IDs={ids} Mem=200 GRES=") == {"node1": count}
 
 
-def test_addresses_are_the_schedulers_and_names_among_them_are_resolved():
+def test_slurm_addresses_are_resolved():
     assert allocation._addresses(NODES) == {"node1": "10.77.0.11", "node2": "10.77.0.12"}
     named = NODES.replace("10.77.0.11", "localhost").replace("10.77.0.12", "no-such-host.invalid")
     assert allocation._addresses(named) == {"node1": "127.0.0.1", "node2": "no-such-host.invalid"}
@@ -109,7 +109,7 @@ def test_the_launcher_shares_the_nodes_and_gives_all_cpus():
 HETEROGENEOUS = (FIXTURES / "scontrol-22.05.8-job-heterogeneous.txt").read_text()
 
 
-def test_of_a_heterogeneous_job_the_servers_nodes_are_the_first_components(slurm, monkeypatch):
+def test_first_component_of_heterogeneous_job_holds_servers(slurm, monkeypatch):
     assert allocation._components(HETEROGENEOUS) == ["node[1-2]", "client1"]
     slurm.heterogeneous("node1,node2", "client1")
     monkeypatch.setenv("SLURMD_NODENAME", "node2")
@@ -165,7 +165,7 @@ def test_slurms_tools_are_not_asked_as_a_part_of_our_step(slurm, monkeypatch):
     assert allocation.jobs_alive() == ("SLURM_JOB_ID", "1")
 
 
-def test_what_slurm_says_of_the_node_and_of_the_jobs_part_of_it(tmp_path, monkeypatch):
+def test_own_node_returns_slurms_description_and_cpus(tmp_path, monkeypatch):
     described = "NodeName=n1 NodeAddr=127.0.0.1 CPUTot=128 Gres=gpu:4"
     on_path(tmp_path / "bin", monkeypatch)(
         "scontrol",

@@ -112,7 +112,7 @@ def test_a_node_whose_variable_cannot_be_followed_says_so(spec, monkeypatch):
     assert failure.reason == "gpus_hidden" and "is '5' on node7" in failure.detail and failure.remedy
 
 
-def test_a_snakemake_of_a_job_that_is_over_is_ended_where_it_works_in_this_checkout(spec, tmp_path, monkeypatch, wait_for):
+def test_snakemake_of_ended_job_in_this_checkout_is_killed(spec, tmp_path, monkeypatch, wait_for):
     (tmp_path / "snakemake").write_text("import time; print(flush=True); time.sleep(300)")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -167,7 +167,7 @@ def test_folders_of_jobs_that_are_over_are_removed(spec):
     assert (root / "alive").exists(), "without a scheduler's word nothing is over"
 
 
-def test_a_scratch_folder_that_others_can_write_is_a_failure_with_its_node(spec):
+def test_scratch_folder_writable_by_others_fails_with_node(spec):
     asked = spec()
     root = Path(asked.scratch).parent
     root.mkdir()
@@ -207,7 +207,7 @@ def test_versions_are_asked_behind_the_modules(spec, tmp_path, monkeypatch):
     assert failure.reason == "environment_broken" and "cuda/13" in failure.detail
 
 
-def test_the_sweep_ends_what_is_left_and_removes_the_scratch_folder(spec, sleeper):
+def test_sweep_ends_processes_and_removes_scratch_folder(spec, sleeper):
     asked = spec("sweep")
     left = sleeper(Path(asked.attempt))
     other = sleeper(Path(asked.attempt).with_name("003"))
@@ -250,7 +250,7 @@ def test_a_node_answers_in_a_file_of_its_name(spec, tmp_path):
 
 
 @pytest.mark.parametrize(("code", "reason"), [(errno.ENOSPC, "disk_full"), (errno.EROFS, "read_only")])
-def test_node_whose_scratch_disk_refuses_is_a_failure_with_its_name(spec, monkeypatch, code, reason):
+def test_node_with_full_scratch_disk_is_named(spec, monkeypatch, code, reason):
     def refuse(_):
         raise OSError(code, os.strerror(code))
 

@@ -19,7 +19,7 @@ def change(slurm: StandinSlurm, moment: datetime) -> None:
 
 
 @pytest.mark.parametrize(("after_s", "found"), [(-60.0, True), (0.0, True), (0.9, True), (1.0, False), (3600.0, False)])
-def test_a_suspension_counts_from_the_second_in_which_the_point_began(slurm, after_s, found):
+def test_suspension_counts_from_second_of_points_begin(slurm, after_s, found):
     change(slurm, CHANGED)
     said = allocation.suspended_since(CHANGED + timedelta(seconds=after_s))
     assert (said is not None) is found
@@ -27,7 +27,7 @@ def test_a_suspension_counts_from_the_second_in_which_the_point_began(slurm, aft
     assert slurm.calls("scontrol") == ["show job -d 1"]
 
 
-def test_the_last_component_of_a_heterogeneous_job_that_was_suspended_counts(slurm):
+def test_latest_suspension_of_any_component_counts(slurm):
     slurm.heterogeneous("node1", "node2")
     first, _, second = (slurm.folder / "job").read_text().partition("SuspendTime=None")
     slurm.job(f"{first}SuspendTime=None{second.replace('SuspendTime=None', 'SuspendTime=2026-11-20T18:57:30')}")

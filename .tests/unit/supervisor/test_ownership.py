@@ -47,7 +47,7 @@ def test_without_a_job_the_run_is_named_by_its_process(monkeypatch):
     assert ownership.VARIABLE not in os.environ and ownership.mine() == f"process {identity.myself()}"
 
 
-def test_who_takes_a_deployment_has_it_until_another_one_does(tmp_path):
+def test_owner_keeps_deployment_until_superseded(tmp_path):
     assert ownership.owner(tmp_path) is None
     ownership.check(tmp_path)
     os.environ[ownership.VARIABLE] = "job 7"

@@ -27,7 +27,7 @@ def request(root: Path, python: str, **env: str) -> DaemonRequest:
     return DaemonRequest(name="server", argv=(python, "-m", "vllm", "a b"), env=env, log="log", scratch=f"{root}/1")
 
 
-def test_interpreter_in_odd_folder_finds_its_environment_by_plain_name(tmp_path, root):
+def test_interpreter_in_odd_folder_gets_plain_name(tmp_path, root):
     prefix = tmp_path / odd_folder.NAME
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(prefix)], check=True)
     argv = process_request.command(request(root, str(prefix / "bin/python")))
@@ -38,7 +38,7 @@ def test_interpreter_in_odd_folder_finds_its_environment_by_plain_name(tmp_path,
     assert process_request.command(request(root, str(prefix / "bin/python"))) == argv, "the same name at every start"
 
 
-def test_folders_for_compiled_code_get_plain_names_that_lead_there(tmp_path, root):
+def test_compile_caches_get_plain_names(tmp_path, root):
     kept = tmp_path / odd_folder.NAME / "compiled"
     given = {"VLLM_CACHE_ROOT": str(kept / "vllm"), "TRITON_CACHE_DIR": str(kept / "triton"), "MINE": "/my own/folder"}
     env = process_request.environment(request(root, sys.executable, **given))

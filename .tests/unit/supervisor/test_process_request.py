@@ -42,7 +42,7 @@ def request(**changes) -> DaemonRequest:
     return DaemonRequest(**({"name": "server", "argv": ("vllm", "serve"), "env": {}, "log": "server.log"} | changes))
 
 
-def test_the_environment_has_what_was_asked_and_nothing_of_our_step(monkeypatch, tmp_path):
+def test_environment_has_requested_variables_and_no_step(monkeypatch, tmp_path):
     for name in ("SLURM_STEP_ID", "SLURM_NTASKS", "SRUN_DEBUG", "SBATCH_PARTITION", "PMIX_RANK", "PMI_FD", "HF_TOKEN"):
         monkeypatch.setenv(name, "ours")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
@@ -59,7 +59,7 @@ def test_the_environment_has_what_was_asked_and_nothing_of_our_step(monkeypatch,
         process_request.environment(request(secret_env={"VLLM_API_KEY": str(tmp_path / "gone")}))
 
 
-def test_the_tools_beside_the_interpreter_come_first_in_the_path(monkeypatch, tmp_path):
+def test_interpreters_folder_comes_first_in_path(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     ask = {"name": "server", "env": {}, "log": str(tmp_path / "log")}
     request = DaemonRequest(argv=("/env/bin/python", "-V"), **ask)
@@ -78,7 +78,7 @@ def test_modules_do_not_hide_the_tools_beside_the_interpreter(tmp_path):
     assert shown.startswith(f"{tool.parent}:")
 
 
-def test_through_a_launcher_only_the_requests_file_is_handed_on(monkeypatch, tmp_path):
+def test_launcher_gets_only_the_request_file(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(process_request.VISIBLE, "0")
     monkeypatch.setenv("SLURM_STEP_ID", "3")
@@ -109,7 +109,7 @@ def module(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def test_modules_are_loaded_in_order_by_a_login_shell_that_becomes_the_command(module):
+def test_login_shell_loads_modules_in_order_then_execs(module):
     code = "import os, sys; print(os.environ['LOADED'], sys.argv[1:], os.getpid())"
     argv = process_request.with_modules([sys.executable, "-c", code, "a b", "$HOME", ""], ["gcc/12", "cuda/13.0"])
     child = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=passed_on.clean_environment())

@@ -75,7 +75,7 @@ def tree(start, tmp_path, wait_for):
     return run
 
 
-def test_the_end_of_the_heartbeat_pipe_ends_the_tree_politely_and_then_by_force(tree, tmp_path):
+def test_end_of_heartbeat_pipe_sends_term_then_kill(tree, tmp_path):
     child, members, _, _ = tree()
     begin = time.monotonic()
     child.stdin.close()
@@ -85,7 +85,7 @@ def test_the_end_of_the_heartbeat_pipe_ends_the_tree_politely_and_then_by_force(
     assert [member for member in members if member.alive] == []
 
 
-def test_what_is_deaf_is_killed_when_its_grace_is_over(tree):
+def test_process_ignoring_term_is_killed_after_grace(tree):
     child, members, _, _ = tree("deaf")
     child.stdin.close()
     assert child.wait(10) == 128 + signal.SIGKILL
@@ -124,7 +124,7 @@ def test_a_process_that_ends_by_itself_leaves_nothing(start, tmp_path):
     assert Identity.of(int((tmp_path / "log").read_text())) is None
 
 
-def test_the_process_gets_its_devices_node_mark_and_secret_and_says_where_it_is(tree, tmp_path):
+def test_process_gets_devices_node_mark_and_secret(tree, tmp_path):
     secret = tmp_path / "key"
     secret.write_text("s3cr3t\n")
     variables = {
@@ -145,7 +145,7 @@ def test_without_a_scheduler_the_node_is_this_machine(start, tmp_path):
     assert (tmp_path / "log").read_text().split() == [identity.here(), "False"]
 
 
-def test_words_on_the_heartbeat_pipe_are_not_its_end(tree):
+def test_bytes_on_heartbeat_pipe_do_not_end_tree(tree):
     child, members, _, _ = tree()
     child.stdin.write(b"anything\n")
     child.stdin.flush()
@@ -153,12 +153,12 @@ def test_words_on_the_heartbeat_pipe_are_not_its_end(tree):
     assert child.poll() is None and all(member.alive for member in members)
 
 
-def test_a_program_that_is_not_there_is_an_error_of_the_launcher(start, tmp_path):
+def test_missing_program_is_error_of_launcher(start, tmp_path):
     child, place = start(argv=("/no/such/program",))
     assert child.wait(20) == 1 and not place.exists()
 
 
-def test_a_heartbeat_pipe_on_which_nothing_is_heard_ends_the_tree(tree):
+def test_silent_heartbeat_pipe_ends_tree(tree):
     child, members, _, _ = tree(silence_s=1.0)
     for _ in range(8):
         child.stdin.write(b".")
@@ -169,7 +169,7 @@ def test_a_heartbeat_pipe_on_which_nothing_is_heard_ends_the_tree(tree):
     assert [member for member in members if member.alive] == []
 
 
-def test_a_node_that_stood_still_goes_on(tree):
+def test_suspended_node_keeps_its_process(tree):
     child, members, _, _ = tree(silence_s=3.0)
     child.send_signal(signal.SIGSTOP)
     time.sleep(3.5)
@@ -179,7 +179,7 @@ def test_a_node_that_stood_still_goes_on(tree):
 
 
 @pytest.mark.parametrize("how", ["signal", "silence", "let go"])
-def test_the_last_one_that_is_told_to_end_removes_the_scratch_folder(start, tmp_path, wait_for, how):
+def test_last_far_end_removes_scratch_folder(start, tmp_path, wait_for, how):
     scratch = tmp_path / "scratch"
     sleeper = "import time; time.sleep(300)"
     silence_s = 1.5 if how == "silence" else None

@@ -53,7 +53,7 @@ def test_rays_logs_are_kept_once_each_and_only_for_the_user(scratch):
     assert found[0].parent == scratch.parent / "ray-n1.kept" and found[0].parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_of_a_long_file_its_end_is_kept_from_the_beginning_of_a_line_on(scratch):
+def test_long_file_keeps_its_end_in_whole_lines(scratch):
     long = scratch / SESSION / "logs" / "raylet.out"
     long.write_text("".join(f"line {number}\n" for number in range(60_000)))
     (end, *_) = keep(scratch)
@@ -62,7 +62,7 @@ def test_of_a_long_file_its_end_is_kept_from_the_beginning_of_a_line_on(scratch)
     assert said.startswith("line ") and said.endswith("line 59999\n") and len(window(end)) == said.count("\n")
 
 
-def test_of_many_files_the_first_pattern_and_the_newest_are_kept(scratch):
+def test_first_pattern_and_newest_files_are_kept(scratch):
     logs = scratch / SESSION / "logs"
     for number in range(50):
         path = logs / f"worker-{number:02}.err"

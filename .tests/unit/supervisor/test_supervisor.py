@@ -23,7 +23,7 @@ from snakemake_executor_plugin_slurm_guarded.records import Checkout
 pytestmark = pytest.mark.live
 
 
-def test_stop_ends_the_tree_with_detached_children_and_removes_the_keys(attempts, tmp_path):
+def test_stop_ends_detached_children_and_removes_keys(attempts, tmp_path):
     attempt = attempts()
     daemon(attempt)
     (attempt / "api-key").write_text("key")
@@ -39,7 +39,7 @@ def test_stop_ends_the_tree_with_detached_children_and_removes_the_keys(attempts
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_the_end_of_the_owner_process_ends_everything_and_removes_live_records_and_keys(attempts, master, number, tmp_path):
+def test_end_of_owner_process_ends_all_and_removes_keys(attempts, master, number, tmp_path):
     attempt = attempts()
     (attempt / "api-key").write_text("key")
     daemon(attempt, "deaf")
@@ -54,7 +54,7 @@ def test_the_end_of_the_owner_process_ends_everything_and_removes_live_records_a
     assert not (tmp_path / "a-ready.json").exists() and not (attempt / "api-key").exists()
 
 
-def test_a_daemon_that_ends_by_itself_ends_its_siblings_and_is_named(attempts, tmp_path):
+def test_daemon_that_dies_ends_siblings_and_is_named(attempts, tmp_path):
     attempt = attempts()
     daemon(attempt, name="ray-head")
     server = daemon(attempt, name="server")
@@ -68,7 +68,7 @@ def test_a_daemon_that_ends_by_itself_ends_its_siblings_and_is_named(attempts, t
     assert_all_dead(attempt)
 
 
-def test_a_command_that_does_not_exist_is_a_daemon_that_never_started(attempts):
+def test_missing_command_is_never_started(attempts):
     attempt = attempts()
     log = attempt / "server.log"
     state = supervisor.request(attempt, DaemonRequest(name="server", argv=("/no/such/program",), env={}, log=str(log)))
@@ -105,7 +105,7 @@ def test_secrets_come_from_a_file_and_are_in_no_record(attempts, tmp_path):
     assert written and not any("s3cr3t" in text for text in written)
 
 
-def test_a_killed_supervisor_takes_its_daemons_along_and_leaves_the_rest_findable(attempts):
+def test_daemons_die_with_killed_supervisor_and_rest_is_found(attempts):
     attempt = attempts()
     state = daemon(attempt)
     Identity.parse(supervisor.read_state(attempt).identity).signal(signal.SIGKILL)
@@ -115,14 +115,14 @@ def test_a_killed_supervisor_takes_its_daemons_along_and_leaves_the_rest_findabl
     assert not supervisor.is_alive(attempt)
 
 
-def test_a_request_to_a_dead_supervisor_fails_with_its_log_named(attempts):
+def test_request_to_dead_supervisor_names_its_log(attempts):
     attempt = attempts()
     supervisor.stop(attempt, 10)
     with pytest.raises(TimeoutError, match=r"keeper\.log"):
         supervisor.request(attempt, DaemonRequest(name="late", argv=("true",), env={}, log=str(attempt / "late.log")))
 
 
-def test_a_stage_that_was_killed_without_a_word_ends_the_deployment(tmp_path, master, attempts):
+def test_killed_stage_ends_deployment(tmp_path, master, attempts):
     folder = tmp_path / "deployment" / "attempts"
     folder.mkdir(parents=True)
     attempt = attempts("deployment/attempts/001")
@@ -145,7 +145,7 @@ def deployment(tmp_path):
     return folder
 
 
-def test_the_end_of_the_allocations_time_ends_everything_before_it_is_over(attempts):
+def test_time_limit_ends_everything_before_slurm_does(attempts):
     attempt = attempts(ends_at=time.time() + 31.5, end_margin_s=30.0)
     daemon(attempt)
     wait_for(lambda: supervisor.read_state(attempt).state == "ended")
@@ -200,12 +200,12 @@ def test_a_folder_without_an_owner_is_not_taken_over(attempts, deployment):
     assert supervisor.is_alive(attempt)
 
 
-def test_supervisors_with_nodes_of_their_own_wait_for_no_machine(attempts):
+def test_supervisors_in_jobs_need_no_machine_lock(attempts):
     first, second = attempts("first", machine_lock=None), attempts("second", machine_lock=None)
     wait_for(lambda: supervisor.read_state(first).state == supervisor.read_state(second).state == "running")
 
 
-def test_supervisor_of_another_checkout_is_neither_asked_nor_signalled(tmp_path, monkeypatch):
+def test_supervisor_of_other_checkout_is_left_alone(tmp_path, monkeypatch):
     own, copy, attempt = (tmp_path / name for name in ("own", "copy", "attempt"))
     for folder in (own, copy, attempt):
         folder.mkdir()

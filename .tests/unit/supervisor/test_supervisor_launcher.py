@@ -27,7 +27,7 @@ def launched(attempt: Path, *arguments: str, **more):
     return daemon(attempt, *arguments, launcher=launcher, node="node7", scratch=str(attempt / "s"), grace_s=0.3, **more)
 
 
-def test_a_daemon_behind_a_launcher_is_ended_by_its_heartbeat_pipe_with_its_tree(attempts, tmp_path):
+def test_end_of_heartbeat_pipe_ends_launched_daemon_and_tree(attempts, tmp_path):
     secret = tmp_path / "key"
     secret.write_text("s3cr3t-value\n")
     attempt = attempts(stop_grace_s=5.0)
@@ -59,7 +59,7 @@ def test_a_far_end_that_uses_its_whole_grace_is_no_leftover(attempts):
     assert_all_dead(attempt)
 
 
-def test_a_daemon_behind_a_launcher_that_ends_by_itself_is_named_with_its_signal(attempts):
+def test_launched_daemon_that_dies_is_named_with_its_signal(attempts):
     attempt = attempts(stop_grace_s=5.0)
     launched(attempt, name="ray-head")
     launched(attempt, name="server")
@@ -73,7 +73,7 @@ def test_a_daemon_behind_a_launcher_that_ends_by_itself_is_named_with_its_signal
     assert_all_dead(attempt)
 
 
-def test_what_is_behind_a_launcher_ends_with_a_killed_supervisor(attempts):
+def test_launched_process_ends_with_killed_supervisor(attempts):
     attempt = attempts()
     state = launched(attempt, "deaf")
     place = json.loads((attempt / "requests" / "server.place.json").read_text())
@@ -120,7 +120,7 @@ def test_a_launcher_that_is_refused_is_not(attempts, tmp_path, words):
     assert (tmp_path / "tries").read_text().split() == ["x"]
 
 
-def test_a_supervisor_that_is_stopped_while_a_launcher_waits_says_that_it_never_started(attempts):
+def test_daemon_waiting_for_slurm_is_never_started_after_stop(attempts):
     attempt = attempts(stop_grace_s=5.0)
     supervisor.request(attempt, behind(attempt, ("sh", "-c", f"echo '{AWAY}' >&2; exit 1", "sh")))
     wait_for(lambda: AWAY in supervisor.launcher_log(attempt, "server").read_text())
@@ -130,7 +130,7 @@ def test_a_supervisor_that_is_stopped_while_a_launcher_waits_says_that_it_never_
     assert state.ended_at and state.why in ("never_started", "stop_requested")
 
 
-def test_a_far_end_hears_its_supervisor(attempts, tmp_path):
+def test_far_end_receives_heartbeats(attempts, tmp_path):
     """With a silence that is shorter than this test it would end, did the supervisor not speak to it."""
     attempt = attempts(stop_grace_s=5.0)
     launched(attempt, silence_s=7.0)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from jinja2 import Environment, StrictUndefined
+
 from servemark.planning import exposure
 from servemark.processes import identity
 from servemark.records import write_atomically
@@ -64,31 +66,11 @@ class Facts:
 
 def page(facts: Facts) -> str:
     """Return the page. It holds no API key, and none of its commands puts the key on a command line, where other users could see it."""
-    address, blocked = urlsplit(facts.url), facts.blocked
-    key = shlex.quote(facts.key_file)
-    login = "LOGIN" if facts.scheduled else facts.node
-    through_node = blocked is not None and blocked.ssh is None
-    title = f"How to use the endpoint {facts.deployment} of run {facts.run}"
-    words = {
-        "title": title,
-        "line": "=" * len(title),
-        "unreachable": "".join(f"           {line}\n" for line in _unreachable(facts)),
-        "lives": how_long(facts.ends_at),
-        "key": key,
-        "there": shlex.quote(f"cat {key}"),  # the remote shell splits it again
-        "host": address.hostname,
-        "port": address.port,
-        "local_port": TUNNEL_PORT,
-        "doubtful": " (expected to fail: see the address above)" if blocked and blocked.ssh else "",
-        "login": login,
-        "jump": f"-J {facts.user}@{login} " if through_node else "",
-        "end": facts.node if through_node else login,
-        "put_in": "Replace LOGIN by the cluster's login node, as you type it for ssh.\n"
-        if facts.scheduled
-        else f"The endpoint accepts connections from {facts.node} only. Replace {facts.node} by a name that ssh resolves.\n",
-        "exposed": exposed(facts),
-    }
-    return Path(__file__).with_name(NAME).read_text(encoding="utf-8").format(**(asdict(facts) | words))
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)  # noqa: S701 - plain text
+    environment.filters |= {"sh": shlex.quote, "repr": repr}
+    values = {"address": urlsplit(facts.url), "lives": how_long(facts.ends_at), "local_port": TUNNEL_PORT, "unprotected": exposed(facts)}
+    tunnel = tunnel_lines(facts, facts.blocked) if facts.blocked else []
+    return environment.from_string(Path(__file__).with_name(NAME).read_text(encoding="utf-8")).render(vars(facts) | values, tunnel=tunnel)
 
 
 def exposed(facts: Facts) -> str:
@@ -96,11 +78,6 @@ def exposed(facts: Facts) -> str:
     http = f"Requests, outputs and the key travel to {facts.node} without encryption (HTTP). Within a tunnel, ssh encrypts them."
     last = f"All ports, and protection by a site: {facts.checkout}/{exposure.PAGE}"
     return "\n".join((*([http] if facts.scheduled else []), *facts.exposed, last))
-
-
-def _unreachable(facts: Facts) -> list[str]:
-    blocked = facts.blocked
-    return [f"{blocked.host} cannot reach this address ({blocked.why}).", *tunnel_lines(facts, blocked)] if blocked else []
 
 
 def tunnel_lines(facts: Facts, blocked: Blocked) -> list[str]:
