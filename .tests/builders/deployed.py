@@ -1,4 +1,4 @@
-"""One deployment that a test walks through its stages, and what is asked of it afterwards."""
+"""One deployment whose stages a test runs one by one, and checks of it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _this_machine() -> Hardware:
 
 
 class Told(Progress):
-    """Progress whose words can be read back."""
+    """Progress whose texts can be read."""
 
     def __init__(self, path: Path):
         super().__init__(path, "stage", "subject", "the.log")
@@ -113,7 +113,7 @@ def planned_point(number: int, share: dict[str, Any], **changes: Any) -> Planned
 
 
 def stage_context(folder: Path, told: Progress, plan: Plan, **changes: Any) -> StageContext:
-    """The context of a stage, without the files that it is read from."""
+    """The context of a stage, made without files."""
     values = {
         "progress": told,
         "log": folder / "stage.log",
@@ -214,7 +214,7 @@ class Deployment:
 
     @property
     def left(self) -> list[str]:
-        """What still runs of any attempt."""
+        """Processes of all attempts that still run."""
         return [processes.describe(p) for a in attempts.every(self.folder) for p in attempts.left_over(a)]
 
     def pid(self, daemon: str = "server") -> int:
@@ -253,7 +253,7 @@ class Deployment:
         return ready, startup
 
     def up(self) -> Ready:
-        """All stages until the server is ready, or is known not to be."""
+        """Run all stages until the server is ready or has failed."""
         started = self.start()
         return self.wait(started, self.serve(started))[0]
 
@@ -268,7 +268,7 @@ class Deployment:
         return stop(self.plan, self.folder, stop_s=self.timeouts.stop, log=self.root / "stop.log", progress=self.told)
 
     def end(self) -> None:
-        """End whatever a test left."""
+        """End all processes that a test left."""
         for attempt in attempts.every(self.folder):
             if supervisor.is_alive(attempt):
                 supervisor.stop(attempt, 20)
@@ -287,7 +287,7 @@ def assert_no_figure(deployment: Deployment, record: Measurement) -> None:
 
 
 def assert_all_gone(deployment: Deployment) -> None:
-    deadline = time.monotonic() + 2  # a supervisor says its last word a moment before it is gone itself
+    deadline = time.monotonic() + 2  # a supervisor writes its last state shortly before it exits
     while deployment.left and time.monotonic() < deadline:
         time.sleep(0.02)
     assert deployment.left == []

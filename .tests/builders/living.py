@@ -1,4 +1,4 @@
-"""Attempts as files say that they live, for `servemark status` and `stop`; and a Slurm with given jobs."""
+"""Attempts that are alive according to their files, for `servemark status` and `stop`; and a Slurm with given jobs."""
 
 from __future__ import annotations
 

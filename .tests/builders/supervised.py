@@ -38,6 +38,6 @@ def daemon(attempt: Path, *arguments: str, name="server", secret: Path | None = 
 
 
 def assert_all_dead(attempt: Path):
-    # The supervisor says its last word a moment before it is gone itself.
+    # The supervisor writes its last state shortly before it exits.
     wait_for(lambda: not Identity.parse(supervisor.read_state(attempt).identity).alive, 2)
     assert [processes.describe(p) for p in processes.marked(attempt)] == []

@@ -1,4 +1,4 @@
-"""The scheduler's record of a deployment's jobs: asked for in bounded time, summed up in GPU-hours, never a reason to fail."""
+"""Slurm's account of a deployment's jobs: bounded queries, GPU-hours, and no failure of the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, Trou
 
 
 class Slurm:
-    """Answers in turn for each tool, the last one for ever; a clock that only sleeping moves."""
+    """Slurm's tools with prepared outputs, the last one repeated; a clock that only sleep() advances."""
 
     def __init__(self, **answers: list[str | CommandFailed]):
         self.answers, self.asked, self.now = answers, [], 0.0
@@ -51,7 +51,7 @@ SINCE = datetime(2026, 11, 20, tzinfo=UTC)
     ("answers", "states", "trouble", "seconds"),
     [
         ({"sacct": [SACCT]}, [("COMPLETED", "sacct")], None, 0),
-        ({"sacct": [LATE, LATE, SACCT]}, [("COMPLETED", "sacct")], None, 0.2 + 0.4),
+        ({"sacct": [LATE, LATE, SACCT]}, [("COMPLETED", "sacct")], None, 2 * accounting.PAUSE_S),
         ({"sacct": [LATE], "scontrol": [SCONTROL[0]]}, [("COMPLETED", "scontrol")], None, 3),
         ({"sacct": [LATE], "scontrol": [FORGOTTEN]}, [("RUNNING", "sacct")], None, 6),
         ({"sacct": [""], "scontrol": [FORGOTTEN]}, [], None, 3),
@@ -180,7 +180,7 @@ def deployment(tmp_path):
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """``slurm(sacct, scontrol)`` puts tools on the PATH that print this; what they were asked is in ``calls``."""
+    """``slurm(sacct, scontrol)`` puts tools on the PATH that print these texts. ``calls`` holds their command lines."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
@@ -265,7 +265,7 @@ def test_silent_slurm_is_reported_and_fails_nothing(deployment, slurm, told):
     assert (record.jobs[0].state, record.jobs[0].elapsed_s) == ("TIMEOUT", 80.0)
     assert record.trouble and record.trouble in told.words[0] and f"{record.gpu_hours_used:.2f}" in told.words[0]
     slurm(sacct=SACCT.replace("1|COMPLETED", "7|COMPLETED"), scontrol=None)
-    assert account(deployment, told).source == "sacct", "asked again when Slurm is back"
+    assert account(deployment, told).source == "sacct", "queried again when Slurm responds"
 
 
 def test_a_cluster_without_slurms_tools_fails_nothing_either(deployment, tmp_path, monkeypatch, told):

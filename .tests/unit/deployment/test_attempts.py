@@ -1,4 +1,4 @@
-"""Attempts: numbered folders, secrets that nobody else reads, and why an attempt ended."""
+"""Attempts: numbered folders, private secrets, and why an attempt ended."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_kept_files_are_searched_if_log_has_no_error(tmp_path, log, files, reaso
 
 
 def looked_at(tmp_path, **addresses: str) -> None:
-    """What the nodes of a job answered before the attempt began."""
+    """The survey of a job's nodes."""
     for name, address in addresses.items():
         values = {
             "interface": "hsn0",

@@ -1,4 +1,4 @@
-"""The client's processes: which share each has, what it is told, and what becomes of their result files."""
+"""The client's processes: their shares, command lines and result files."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_each_process_gets_share_file_and_url(tmp_path, ask, url):
 
 @pytest.fixture
 def pair(tmp_path) -> BenchmarkClient:
-    """Two processes that have written their results, and a neighbour's draft."""
+    """Two processes with results, and another point's draft."""
     point = load(seed=1, requests=32, concurrency=8, clients=2)
     client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny")
     for name in (".raw.draft.0", ".raw.draft.1"):

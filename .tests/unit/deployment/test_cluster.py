@@ -1,4 +1,4 @@
-"""Ray is started under the supervisor and believed only when it says itself that all nodes and devices are there."""
+"""Ray starts under the supervisor, and is used only after it reports all nodes and devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NONE = "Node {host}: expected to join Ray from 127.0.0.1 with 2 device(s); found
 
 @pytest.fixture
 def ray(deploy, standin_copy):
-    """Makes a deployment over a Ray that is given as to :func:`put_ray`."""
+    """Makes a deployment on the stand-in Ray of :func:`put_ray`."""
 
     def make(*args, cluster_s=10.0, topology=TOPOLOGY, site=None, **given):
         put_ray(standin_copy, *args, **given)
@@ -58,7 +58,7 @@ def test_a_complete_cluster_is_recorded_with_its_nodes(ray):
     secret = Path(seen["env"]["RAY_AUTH_TOKEN_PATH"])
     assert secret == (plain.attempt / "ray-token").absolute() and secret.stat().st_mode & 0o777 == 0o600
     assert seen["env"]["RAY_AUTH_MODE"] == "token" and seen["env"]["RAY_TMPDIR"] == scratch
-    assert secret.read_text() not in json.dumps(seen), "the secret itself is in a file only"
+    assert secret.read_text() not in json.dumps(seen), "the secret stands only in its file"
 
     endpoint = plain.serve(started)
     request = json.loads((plain.attempt / "requests" / "server.json").read_text())

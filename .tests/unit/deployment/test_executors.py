@@ -1,4 +1,4 @@
-"""What each executor adds to a server's command line and to the variables of its ranks."""
+"""Each executor's part of a server's command line and of its ranks' variables."""
 
 from __future__ import annotations
 

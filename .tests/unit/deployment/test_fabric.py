@@ -1,4 +1,4 @@
-"""All ranks of a deployment reduce before a model is loaded: what works is described, what does not is named."""
+"""The all-reduce before a model is loaded: its record, and the failure if it does not work."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_replay_keeps_records_of_attempt_that_served(deploy):
 
 @pytest.fixture
 def spanning(deploy, slurm, standin_copy, tmp_path):
-    """A deployment of two ranks on each of two nodes, on a stand-in that can reduce; its nodes have been looked at."""
+    """A started deployment with two ranks on each of two nodes, on a stand-in that can all-reduce."""
 
     def make(fault: str = ""):
         put_torch(standin_copy)
@@ -142,7 +142,7 @@ def test_failed_all_reduce_ends_deployment_and_names_nodes(spanning, tmp_path, f
     plain.timeouts = plain.timeouts.model_copy(update={"cluster": 1.0})
     failure = plain.check(started).failure
     assert (failure.stage, failure.reason) == ("check_fabric", "fabric_failed")
-    expected = f"The all-reduce over 4 ranks on node1 (lo, 127.0.0.1), node2 (lo, 127.0.0.1) did not work: {words}"
+    expected = f"The all-reduce over 4 ranks on node1 (lo, 127.0.0.1), node2 (lo, 127.0.0.1) failed: {words}"
     assert failure.detail == expected and failure.log == str(tmp_path / "fabric.log")
     assert "`interface`" in failure.remedy
     if quote:

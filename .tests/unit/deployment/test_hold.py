@@ -1,4 +1,4 @@
-"""Holding an endpoint: what is counted, what the user is told, how it ends; and what the main process does before it."""
+"""Serving an endpoint: request counts, messages, its end, and the main process before it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from servemark.supervisor import SupervisorSpec, SupervisorState
 
 
 def answers(*given: Load | Exception):
-    """A scrape that gives one answer after the other."""
+    """A scrape that returns these results one after another."""
     left = list(given)
 
     def scrape() -> Load:
@@ -105,7 +105,7 @@ def test_page_contains_complete_python_program():
 
 
 def test_no_command_puts_the_key_on_a_command_line():
-    """`-H "Authorization: Bearer $KEY"` would: the shell expands it before curl starts, and others see curl's arguments."""
+    """A shell expands `-H "Authorization: Bearer $KEY"` before curl starts, and other users see curl's arguments."""
     page = how_to_use.page(FACTS)
     headers = [line for line in page.splitlines() if "Bearer" in line]
     assert headers and all("-H @<(echo " in line for line in headers)
@@ -115,7 +115,7 @@ def test_no_command_puts_the_key_on_a_command_line():
 
 
 class Place:
-    """The files of a deployment that is ready, in ``root``."""
+    """The files of a ready deployment, in ``root``."""
 
     def __init__(self, root: Path, told, monkeypatch):
         self.folder = root / "results" / RUN / "serving" / NAME

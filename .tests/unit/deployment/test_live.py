@@ -1,4 +1,4 @@
-"""A deployment's whole life with real processes: supervisor, stand-in server and client. Whatever happens, no process is left."""
+"""A whole deployment with real processes: supervisor, stand-in server and client. No process is left in any case."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_measured_deployment_is_replayed_from_ledger(deploy):
     phases = sum(phase.seconds for phase in startup.phases)
     assert phases == pytest.approx(startup.seconds_to_health, abs=0.01), "the first token's own time comes after them"
     for route in ("/v1/models", "/metrics", "/health"):
-        assert httpx.get(ready.url + route).status_code == 401, "nobody is served without the key"
+        assert httpx.get(ready.url + route).status_code == 401, "every route needs the key"
 
     first = plain.measure(1)
     assert (first.verdict, first.reasons, first.completed, first.failed) == ("VALID", (), 4, 0)
@@ -62,7 +62,7 @@ def test_measured_deployment_is_replayed_from_ledger(deploy):
     assert stopped.leftovers == ()
     (daemon,) = stopped.daemons
     assert (daemon.name, daemon.why) == ("server", "stop_requested")
-    assert not key.exists(), "its secrets end with it"
+    assert not key.exists(), "secrets are removed"
     assert_all_gone(plain)
 
     plain.raw(1).unlink()

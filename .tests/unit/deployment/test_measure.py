@@ -1,4 +1,4 @@
-"""Points measured on a live stand-in: whatever happens, no figure of a faulty point is published."""
+"""Points measured on a live stand-in: a faulty point never has a result."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_process_that_was_stopped_makes_the_point_suspect(deploy, victim):
         return {"client": clients, "server": servers, "job": [*ours, *servers]}[victim]
 
     def stand_still() -> None:
-        """Stop the process for 4 s, once the client has sent its warm-up and some requests."""
+        """Stop the process for 4 s after the client has sent its warm-up and some requests."""
         wait_until(lambda: log.read_text().count("POST /v1/completions") > 12, 30, "it is measured")
         stopped = family()
         for process in stopped:

@@ -1,4 +1,4 @@
-"""Every node of an allocation is looked at before a deployment starts: what differs is named, with node, expected, found."""
+"""Checks of all nodes before a deployment starts: each difference is named with node, expected and found."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_client_of_another_kind_is_asked_in_a_step_of_its_own(two, slurm):
     assert started.failure is None, started.failure
     assert [each.name for each in started.nodes] == ["node1", "node2", "client1"]
     steps = {(call.split("--het-group=")[1][0], call.split("--nodelist=")[1].split()[0]) for call in slurm.calls("srun")}
-    assert steps == {("0", "node1,node2"), ("1", "client1"), ("0", "node2")}, "looked at, then joined with the first node"
+    assert steps == {("0", "node1,node2"), ("1", "client1"), ("0", "node2")}, "surveyed, then connected to the first node"
     assert [part.node for part in started.replicas[0].parts] == [0, 1]
 
 

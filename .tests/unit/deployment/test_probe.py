@@ -1,4 +1,4 @@
-"""Ready is a completion with a token in it; what is not ours is an error at once, and what is not ready yet is described."""
+"""A server is ready after a completion with an output token; another program on the port is an error at once."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_a_server_is_asked_for_health_its_model_and_one_token():
         ({"health": (503, "")}, "/health answers 503"),
         ({"v1/models": (503, "{}")}, "/v1/models answers 503"),
         ({"v1/completions": (500, "EngineDeadError")}, "500: EngineDeadError"),
-        ({"v1/completions": (200, {"usage": {"completion_tokens": 0}})}, "no token"),
-        ({"v1/completions": (200, {})}, "no token"),
+        ({"v1/completions": (200, {"usage": {"completion_tokens": 0}})}, "no output token"),
+        ({"v1/completions": (200, {})}, "no output token"),
     ],
 )
 def test_a_server_that_is_not_ready_yet_is_described(paths, words):
@@ -83,5 +83,5 @@ def test_only_401_is_a_closed_door(status, closed):
             with pytest.raises(StageFailed, match=str(status)) as refused:
                 require_closed(f"{url}/metrics")
             assert refused.value.reason == "open_door"
-    assert handler.asked == [("/metrics", None)], "it was asked without the key"
-    require_closed(f"{url}/metrics")  # nobody answers: nothing is given away
+    assert handler.asked == [("/metrics", None)], "the request had no key"
+    require_closed(f"{url}/metrics")  # no response: nothing is exposed

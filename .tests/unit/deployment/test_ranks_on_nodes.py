@@ -1,4 +1,4 @@
-"""What the live records contain about nodes and servers is kept in the start-up record, of a start that failed as well."""
+"""The start-up record keeps nodes and servers from the live records, also after a failed start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPANNING = report_data_cluster.spanning_startup("x")
         (report_data.SPANNING.model_copy(update={"client": "head"}), SPANNING.nodes[:2], "node1"),
         (report_data.SPANNING, (), None),
     ],
-    ids=["a node of its own", "beside the server", "before any node was looked at"],
+    ids=["a node of its own", "next to the server", "before the survey"],
 )
 def test_a_failed_start_keeps_what_was_found(tmp_path, told, topology, nodes, client):
     cluster = Cluster(deployment="x", attempt="a", nodes=nodes, replicas=SPANNING.placement, ray_nodes=SPANNING.ray_nodes)

@@ -1,4 +1,4 @@
-"""An endpoint's address is tried from where Snakemake runs, and one that it cannot reach comes with a way to it."""
+"""The main process tests an endpoint's address, and prints a tunnel command if it cannot connect."""
 
 from __future__ import annotations
 

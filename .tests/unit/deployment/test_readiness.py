@@ -1,4 +1,4 @@
-"""A dead process, a silent log and a deadline end the wait, each with its reason; what was not started is not waited for."""
+"""A dead process, a silent log and a deadline end the wait, each with its reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from servemark.records import Cluster, DaemonState, Endpoint, Failure, ReplicaSt
 
 
 class Clock:
-    """Time that passes only by sleeping."""
+    """A clock that only sleep() advances."""
 
     def __init__(self):
         self.now = 100.0
@@ -31,7 +31,7 @@ class Clock:
 
 
 def wait(answers, moves=lambda now: True, dies_at=None, start_s=10.0, stall_s=5.0, begin=100.0):
-    """``poll`` with a probe that gives the answers in turn, the last one for ever."""
+    """``poll`` with a probe that returns these states in turn, the last one repeated."""
     clock, told = Clock(), []
     left = list(answers)
 

@@ -1,4 +1,4 @@
-"""Several servers behind one address, with real processes: a stand-in of the router in front of two stand-ins of vLLM."""
+"""Several servers behind one address, with real processes: a stand-in router in front of two stand-in servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that start, and servers that do not: the failure says why, and later stages pass it on."""
+"""Servers that start, and servers that do not: later stages pass the failure on."""
 
 from __future__ import annotations
 

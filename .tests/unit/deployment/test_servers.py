@@ -1,4 +1,4 @@
-"""serve_model's shapes: one process, several replicas behind a router, and a server over several nodes."""
+"""serve_model with one process, with several replicas and a router, and with a server on several nodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def node(number: int, topology: Topology, first: int = 20000) -> Node:
 
 @pytest.fixture
 def serve(tmp_path, told, monkeypatch):
-    """Runs serve_model for a topology with a supervisor that only notes what it is asked for."""
+    """Runs serve_model for a topology with a supervisor that only records requests."""
     attempt = tmp_path / "attempts" / "001"
     attempt.mkdir(parents=True)
     spec = supervisor.SupervisorSpec(deployment="x", lifeline="1:1", machine_lock=None, tokens=(), scratch="/tmp/abc")
@@ -116,7 +116,7 @@ def test_replicas_have_own_devices_ports_names_and_one_router(serve):
     assert router.argv[router.argv.index("--worker-urls") + 1 :] == tuple(urls)
     used = [url.rpartition(":")[2] for url in (*urls[:2], router.url)] + [option(router.argv, "--prometheus-port")]
     assert len(set(used)) == 4 and set(map(int, used)) <= set(nodes[0].ports)
-    assert "router" not in [r.name for r in asked], "await_ready starts it, when there is somebody to ask"
+    assert "router" not in [r.name for r in asked], "await_ready starts it after the replicas"
 
 
 def test_a_server_over_nodes_starts_its_followers_first(serve):

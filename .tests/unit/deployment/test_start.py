@@ -1,4 +1,4 @@
-"""start_cluster on one machine: deployments take turns, and what an earlier attempt left is ended first."""
+"""start_cluster on one machine: deployments take turns, and processes of earlier attempts are ended first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""stop_deployment ends what lives, proves that nothing is left, and names what had to be killed."""
+"""stop_deployment ends all processes, checks that none is left, and names those that it killed."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_copy_of_a_checkout_ends_nothing_of_the_original(deploy, tmp_path, mon
     begin = time.monotonic()
     cluster._end_leftovers(there.folder, there.told)
     assert there.stop().leftovers == () and there.left == []
-    assert time.monotonic() - begin < 3, "nothing is waited for"
+    assert time.monotonic() - begin < 3, "no wait"
     monkeypatch.chdir(own)
     assert supervisor.is_alive(plain.attempt) and plain.left == before and scratch.is_dir()
     monkeypatch.chdir(own.rename(tmp_path / "moved"))

@@ -1,4 +1,4 @@
-"""A server is watched while it is measured: dead, replaced, hung, or well."""
+"""The watch of a server during a measurement: dead, replaced, hung, or well."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from servemark.supervisor import SupervisorState
 
 
 def metrics() -> str:
-    """Two engines' metrics, written by the library that vLLM writes them with."""
+    """Metrics of two engines, written with vLLM's own metrics library."""
     registry = CollectorRegistry()
     labels = ("model_name", "engine")
     gauges = {"running": (3, 1), "waiting": (0, 2), "waiting_by_reason": (70, 80)}
@@ -58,7 +58,7 @@ def test_metrics_are_asked_for_with_the_key():
 
 
 class Scene:
-    """Watched servers under a supervisor (this very process), a clock to be moved, and what each says on /metrics."""
+    """Watched servers under a supervisor (this process), with a manual clock and the metrics of each."""
 
     def __init__(self, folder, names=("server",)):
         self.folder = folder
@@ -200,7 +200,7 @@ def test_what_all_servers_generate_is_added_up(pair):
 def test_one_server_of_several_that_stands_still_is_named(pair):
     for second in range(0, 11):
         assert pair.look(float(second), server_r0=Load(float(second), 2.0), server_r1=Load(5.0, 2.0)) is None
-    assert pair.watch.blamed == "server-r0", "nobody is to blame yet"
+    assert pair.watch.blamed == "server-r0", "no server has failed"
     assert pair.look(11.0, server_r0=Load(11.0, 2.0)).startswith("server-r1 ") and pair.watch.hung
     assert pair.watch.blamed == "server-r1"
 

@@ -1,4 +1,4 @@
-"""Where this process may start things: the nodes of its Slurm job, in Slurm 22.05.8's own words, or this machine."""
+"""The allocation: the nodes of a Slurm job, from outputs of Slurm 22.05.8, or this machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_cpus_are_counted_by_node(slurm):
     assert allocation._cpus(SHARED) == {"node1": 4, "node2": 4}
     slurm.nodes("node1", "node2")
     assert allocation._cpus(JOB) == {"node1": 16, "node2": 16}
-    assert slurm.calls("scontrol") == ["show hostnames node[1-2]"], "only names in brackets are asked for"
+    assert slurm.calls("scontrol") == ["show hostnames node[1-2]"], "only names in brackets are resolved"
     assert allocation._cpus(PENDING) == {}
 
 
@@ -122,7 +122,7 @@ def test_first_component_of_heterogeneous_job_holds_servers(slurm, monkeypatch):
 
 def test_jobs_that_are_not_over(slurm):
     slurm.alive("5", "3", "4")
-    assert allocation.jobs_alive() == ("5", "3", "4", "1"), "our own is alive, whatever the list says"
+    assert allocation.jobs_alive() == ("5", "3", "4", "1"), "our own job is always alive"
     slurm.alive("5", "1")
     assert allocation.jobs_alive() == ("5", "1")
 

@@ -1,4 +1,4 @@
-"""No two processes of a deployment are given the same port of a node."""
+"""Two processes of a deployment never get the same port of a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One node is looked at, tidied, asked whether it reaches the first one, and swept."""
+"""The survey of one node: leftovers, description, connection to the first node, and sweep."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_snakemake_of_ended_job_in_this_checkout_is_killed(spec, tmp_path, monke
     main = snakemake("6", what="--profile")
     try:
         before = survey.run_task(spec(job_id="8", jobs_alive=("7", "8"), listed_at=time.time())).node
-        assert before.leftovers == (), "who may have begun after the jobs were listed is nobody's leftover"
+        assert before.leftovers == (), "a job that began after the listing is no leftover"
         listed = time.time() + ownership.CLOCKS_S + 1
         node = survey.run_task(spec(job_id="8", jobs_alive=("7", "8"), listed_at=listed)).node
         assert [int(words.split()[0]) for words in node.leftovers] == [over.pid]
@@ -164,7 +164,7 @@ def test_folders_of_jobs_that_are_over_are_removed(spec):
     survey.run_task(asked)
     assert sorted(path.name for path in root.iterdir()) == ["abc", "alive", "new", "no-job"]
     survey.run_task(spec(jobs_alive=None))
-    assert (root / "alive").exists(), "without a scheduler's word nothing is over"
+    assert (root / "alive").exists(), "without a list of jobs no job counts as ended"
 
 
 def test_scratch_folder_writable_by_others_fails_with_node(spec):

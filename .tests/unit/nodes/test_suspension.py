@@ -1,4 +1,4 @@
-"""Slurm's own record of a suspension since a moment, and no word of it where Slurm does not respond."""
+"""Slurm's record of a suspension since a time, and none if Slurm does not respond."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Supervisors that tests start, and the Snakemake that these work for."""
+"""Supervisors and their owner process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from servemark.supervisor import SupervisorSpec
 
 @pytest.fixture
 def master():
-    """Stands for the Snakemake that runs the rule."""
+    """The owner process: stands for the Snakemake that runs the rule."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
     yield process
     process.kill()

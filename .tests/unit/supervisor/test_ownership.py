@@ -1,4 +1,4 @@
-"""The newest allocation works on a deployment; a superseded one writes nothing more."""
+"""The newest allocation owns a deployment; a superseded one writes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from servemark.supervisor import ownership
 
 @pytest.fixture(autouse=True)
 def own_variables(monkeypatch, nowhere):
-    """What a test exports ends with it."""
+    """Undo what a test exports."""
     monkeypatch.setattr(os, "environ", dict(os.environ))
 
 

@@ -1,4 +1,4 @@
-"""Environments and folders for compiled code in odd folders get plain names where servers are started, and no others."""
+"""Environments and compile caches whose paths have special characters get links with plain names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from servemark.supervisor.process_request import DaemonRequest
 
 @pytest.fixture
 def root(tmp_path):
-    """The private folder on a node; an attempt's scratch folder is below it."""
+    """The private folder on a node, which holds the attempts' scratch folders."""
     made = tmp_path / "root"
     made.mkdir(mode=0o700)
     return made

@@ -1,4 +1,4 @@
-"""What a process is started with: devices by place, secrets from files, modules first, nothing of the step that we run in."""
+"""Command line and environment of a process: devices, secrets from files, modules, and no variables of the Slurm step."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_environment_has_requested_variables_and_no_step(monkeypatch, tmp_path):
     assert (env["A"], env["VLLM_API_KEY"], env[process_request.VISIBLE]) == ("b", "s3cr3t", "5,6")
     left = {name for name in env if name.startswith(("SLURM", "SRUN", "SBATCH", "PMI", "HF_"))}
     assert left <= {"SLURM_CONF", "SLURM_JOB_ID", "SLURMD_NODENAME"} and env["SLURM_JOB_ID"] == "7"
-    assert process_request.environment(request())[process_request.VISIBLE] == "4,5,6,7", "all of them when no place is named"
+    assert process_request.environment(request())[process_request.VISIBLE] == "4,5,6,7", "all devices by default"
     with pytest.raises(FileNotFoundError):
         process_request.environment(request(secret_env={"VLLM_API_KEY": str(tmp_path / "gone")}))
 
@@ -104,7 +104,7 @@ def test_without_modules_the_command_is_the_command():
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """A login shell in which `module` is a function, as sites have it: it notes what it loads, and knows no cuda/0."""
+    """A login shell with a function `module`, which records what it loads and fails for cuda/0."""
     (tmp_path / ".bash_profile").write_text('module() { [ "$2" = cuda/0 ] && return 1; LOADED="$LOADED $2"; export LOADED; }\n')
     monkeypatch.setenv("HOME", str(tmp_path))
 

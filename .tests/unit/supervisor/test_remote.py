@@ -1,4 +1,4 @@
-"""The far end of a launcher, as a real process on a real pipe: what it starts ends with the heartbeat pipe, whole and in time."""
+"""The far end of a launcher, as a real process on a real pipe: its whole tree ends with the heartbeat pipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from servemark.supervisor.process_request import VISIBLE, DaemonRequest
 
 pytestmark = pytest.mark.live
 
-# Says its devices, node and mark and the id of a child in a session of its own that is deaf to TERM; itself deaf if told so.
+# Prints the id of a child that ignores TERM in its own session, and its devices, node and mark. With `deaf` it ignores TERM itself.
 TREE = """
 import os, signal, subprocess, sys, time
 deaf = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print("deaf", flush=True); time.sleep(300)'
@@ -35,7 +35,7 @@ time.sleep(300)
 
 @pytest.fixture
 def start(tmp_path, wait_for):
-    """Starts remote.py for a request: the process, and the file beside which it tells its place."""
+    """Starts remote.py for a request; returns the process and the path of its place file."""
     started = []
 
     def run(code: str = TREE, *arguments: str, variables: dict[str, str] | None = None, **changes):
@@ -62,7 +62,7 @@ def start(tmp_path, wait_for):
 
 @pytest.fixture
 def tree(start, tmp_path, wait_for):
-    """Starts a request whose process has a tree: remote's process, the tree's identities, and what the process says."""
+    """Starts a request whose process has a tree; returns remote's process, the tree's identities, the output, and the place."""
 
     def run(*arguments: str, **more):
         child, place = start(TREE, *arguments, **more)
@@ -79,7 +79,7 @@ def test_end_of_heartbeat_pipe_sends_term_then_kill(tree, tmp_path):
     child, members, _, _ = tree()
     begin = time.monotonic()
     child.stdin.close()
-    assert child.wait(10) == 7, "asked by TERM, it ended in its own way"
+    assert child.wait(10) == 7, "it handled TERM"
     assert time.monotonic() - begin < 6
     assert "TERM" in (tmp_path / "log").read_text()
     assert [member for member in members if member.alive] == []
@@ -164,7 +164,7 @@ def test_silent_heartbeat_pipe_ends_tree(tree):
         child.stdin.write(b".")
         child.stdin.flush()
         time.sleep(0.25)
-    assert child.poll() is None, "while the supervisor speaks it lives"
+    assert child.poll() is None, "heartbeats keep it alive"
     assert child.wait(10) == 7
     assert [member for member in members if member.alive] == []
 
@@ -201,7 +201,7 @@ def test_a_process_that_ends_by_itself_removes_nothing(start, tmp_path):
     assert child.wait(20) == 0 and scratch.exists()
 
 
-# Writes a log into the scratch folder that it is told, says so, then does what it is told.
+# Writes a log into the scratch folder of its first argument, then executes its second argument.
 LOGGER = """
 import os, sys, time
 folder = os.path.join(sys.argv[1], 'session_1', 'logs')
@@ -215,7 +215,7 @@ KEEP = ("session_*/logs/raylet.*",)
 
 @pytest.fixture
 def logger(start, tmp_path):
-    """Starts a process that leaves a log in its scratch folder: remote's process, and where that log is kept."""
+    """Starts a process that leaves a log in its scratch folder; returns remote's process and the folder of kept logs."""
 
     def run(then: str, **more):
         scratch = tmp_path / "scratch"

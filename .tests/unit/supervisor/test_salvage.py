@@ -1,4 +1,4 @@
-"""What a process left in its scratch folder: which files are kept, how much of them, and that nothing goes wrong with it."""
+"""Logs kept from a scratch folder: which files, how much of each, and no error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SESSION = "session_2026-11-21_20-05-40_937849_15154"
 
 @pytest.fixture
 def scratch(tmp_path):
-    """A scratch folder with a session of Ray's, as Ray 2.60 makes it: with a link to the latest one."""
+    """A scratch folder with a session of Ray 2.60, and its link to the latest session."""
     folder = tmp_path / "scratch"
     logs = folder / SESSION / "logs"
     logs.mkdir(parents=True)

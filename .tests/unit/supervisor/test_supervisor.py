@@ -1,4 +1,4 @@
-"""The supervisor ends everything it started, whatever ends the run, and records why."""
+"""The supervisor ends everything that it started, and records why."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_stop_ends_detached_children_and_removes_keys(attempts, tmp_path):
     (attempt / "api-key").write_text("key")
     state = supervisor.stop(attempt, 10)
     assert (state.state, state.why) == ("ended", "stop_requested")
-    assert len(state.leftovers) == 1, "the detached, deaf child is named"
+    assert len(state.leftovers) == 1, "the detached child that ignores TERM is named"
     assert_all_dead(attempt)
     assert (tmp_path / "a-ready.json").exists(), "the run goes on, and its later stages read the live record"
     assert not (attempt / "api-key").exists()
@@ -139,7 +139,7 @@ def test_killed_stage_ends_deployment(tmp_path, master, attempts):
 
 @pytest.fixture
 def deployment(tmp_path):
-    """A deployment's folder, for what a supervisor finds above its attempt."""
+    """A deployment's folder, with a folder for attempts."""
     folder = tmp_path / "deployment"
     (folder / "attempts").mkdir(parents=True)
     return folder
@@ -164,7 +164,7 @@ def test_a_supervisor_whose_deployment_was_taken_over_ends(attempts, deployment)
     wait_for(lambda: supervisor.read_state(attempt).state == "ended")
     assert supervisor.read_state(attempt).why == "taken_over"
     assert_all_dead(attempt)
-    assert (deployment / ownership.FILE).read_text() == "job 7, start 2\n", "the newer one's files are not touched"
+    assert (deployment / ownership.FILE).read_text() == "job 7, start 2\n", "the newer owner's file stays"
 
 
 def test_an_error_of_the_shared_disk_is_no_reason_to_end(tmp_path, monkeypatch):
@@ -196,7 +196,7 @@ def test_an_error_of_the_shared_disk_is_no_reason_to_end(tmp_path, monkeypatch):
 
 def test_a_folder_without_an_owner_is_not_taken_over(attempts, deployment):
     attempt = attempts("deployment/attempts/001", owner="job 7")
-    time.sleep(1.2)  # it looks once a second
+    time.sleep(1.2)  # it reads the owner once a second
     assert supervisor.is_alive(attempt)
 
 

@@ -1,4 +1,4 @@
-"""Daemons behind a launcher: ended with their far end, and started again while Slurm's controller does not respond."""
+"""Daemons that start through a launcher: they end with the heartbeat pipe, and are retried while slurmctld does not respond."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.live
 
 
 def launched(attempt: Path, *arguments: str, **more):
-    """A daemon behind a launcher: like srun, a process of its own in front of what it runs."""
+    """A daemon behind a launcher that is a process of its own, like srun."""
     launcher = ("sh", "-c", '"$@"; exit $?', "sh")
     return daemon(attempt, *arguments, launcher=launcher, node="node7", scratch=str(attempt / "s"), grace_s=0.3, **more)
 
@@ -34,7 +34,7 @@ def test_end_of_heartbeat_pipe_ends_launched_daemon_and_tree(attempts, tmp_path)
     state = launched(attempt, secret=secret)
     assert state.node == "node7"
     said = Path(state.log).read_text().split()
-    assert said[2:] == ["s3cr3t-value", identity.here()], "secret and node are put there on the node"
+    assert said[2:] == ["s3cr3t-value", identity.here()], "the far end sets secret and node"
     place = json.loads((attempt / "requests" / "server.place.json").read_text())
     assert place["host"] == processes.host() and place["pid"] != state.pid, "the daemon itself, behind remote.py"
     assert supervisor.stop(attempt, 10).why == "stop_requested"
@@ -45,7 +45,7 @@ def test_end_of_heartbeat_pipe_ends_launched_daemon_and_tree(attempts, tmp_path)
 
 
 def test_a_far_end_that_uses_its_whole_grace_is_no_leftover(attempts):
-    """servemark gives both the same grace: the far end kills its child when it is over, and only then can the launcher end."""
+    """Both have the same grace. The far end kills its child after it, and only then the launcher can end."""
     attempt = attempts(stop_grace_s=2.0)
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
     launcher = ("sh", "-c", '"$@"; code=$?; sleep 2; exit $code', "sh")
@@ -88,7 +88,7 @@ AWAY = "srun: error: Unable to confirm allocation for job 1: Unable to contact s
 
 
 def behind(attempt: Path, launcher: tuple[str, ...]) -> DaemonRequest:
-    """A daemon that is not wanted for itself."""
+    """A request whose program does not matter."""
     log = str(attempt / "server.log")
     return DaemonRequest(name="server", argv=("true",), env={}, log=log, launcher=launcher, node="node7")
 
@@ -131,7 +131,7 @@ def test_daemon_waiting_for_slurm_is_never_started_after_stop(attempts):
 
 
 def test_far_end_receives_heartbeats(attempts, tmp_path):
-    """With a silence that is shorter than this test it would end, did the supervisor not speak to it."""
+    """Without heartbeats it would end after ``silence_s``, within this test."""
     attempt = attempts(stop_grace_s=5.0)
     launched(attempt, silence_s=7.0)
     time.sleep(9.0)

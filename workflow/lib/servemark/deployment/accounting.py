@@ -28,8 +28,8 @@ KEPT = "accounting.json"
 STARTUP = "startup.json"
 # slurmctld reports a job's end to slurmdbd within a second or two. If slurmdbd is slower than this, slurmctld is queried.
 PATIENCE_S = 10.0
-# The first pause between two queries, doubled each time up to the longest.
-PAUSE_S, LONGEST_PAUSE_S = 0.2, 1.0
+# Pause between two queries.
+PAUSE_S = 0.5
 # Largest difference between the clocks of two machines.
 SKEW = timedelta(minutes=5)
 
@@ -125,7 +125,6 @@ class Queries:
     ):
         self.trouble: str | None = None
         self.forgotten: set[str] = set()
-        self._pause_s = PAUSE_S
         self._patience_s, self._run, self._clock, self._sleep = patience_s, run, clock, sleep
 
     def all(self, wanted: Sequence[str], since: datetime) -> dict[str, list[Start]]:
@@ -133,10 +132,9 @@ class Queries:
         found: dict[str, list[Start]] = {}
         deadline = self._clock() + self._patience_s
         try:
-            while True:
-                found = job_accounts.parse_sacct(self._ask(queries.sacct_argv(wanted, since)))
-                if not self._again([found.get(job, []) for job in wanted], deadline):
-                    break
+            found = job_accounts.parse_sacct(self._run_tool(queries.sacct_argv(wanted, since)))
+            while self._again([found.get(job, []) for job in wanted], deadline):
+                found = job_accounts.parse_sacct(self._run_tool(queries.sacct_argv(wanted, since)))
         except CommandFailed as error:
             self._note(error)
         # slurmctld may know what slurmdbd does not: an end that has not arrived, and GPUs that it does not count.
@@ -146,10 +144,9 @@ class Queries:
             if job_accounts.final(starts) and not any(start.nodes and not start.gpus for start in starts):
                 continue
             try:
-                while True:
+                found[job] = job_accounts.merge(starts, self._controller(job))
+                while found[job] and self._again([found[job]], deadline):
                     found[job] = job_accounts.merge(starts, self._controller(job))
-                    if not found[job] or not self._again([found[job]], deadline):
-                        break
             except CommandFailed as error:
                 self._note(error)
                 if error.trouble is not Trouble.REFUSED:
@@ -161,13 +158,12 @@ class Queries:
         ours = os.environ.get("SLURM_JOB_ID")
         if all(starts and (starts[-1].job_id == ours or job_accounts.final(starts)) for starts in jobs) or self._clock() >= deadline:
             return False
-        self._sleep(min(self._pause_s, deadline - self._clock()))
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._sleep(min(PAUSE_S, deadline - self._clock()))
         return True
 
     def _controller(self, job: str) -> Start | None:
         try:
-            found = job_accounts.parse_scontrol(self._ask(["scontrol", "--oneliner", "show", "job", "-d", job]))
+            found = job_accounts.parse_scontrol(self._run_tool(["scontrol", "--oneliner", "show", "job", "-d", job]))
         except CommandFailed as error:
             if not error.no_such_job:
                 raise
@@ -176,7 +172,7 @@ class Queries:
             self.forgotten.add(job)
         return found
 
-    def _ask(self, argv: list[str]) -> str:
+    def _run_tool(self, argv: list[str]) -> str:
         return self._run(argv, env=commands.query_environment() | job_accounts.ENVIRONMENT)
 
     def _note(self, error: CommandFailed) -> None:

@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import time
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -24,7 +25,7 @@ from servemark.nodes.allocation import Allocation
 from servemark.nodes.survey import NodeResult
 from servemark.processes import identity
 from servemark.processes.identity import owner_process
-from servemark.records import DaemonState, Failure, write_atomically
+from servemark.records import DaemonState, Failure, Ready, write_atomically
 from servemark.security.secret_scan import KEY_PREFIX
 from servemark.supervisor import SupervisorSpec, ownership, salvage
 from snakemake_executor_plugin_slurm_guarded.records import Checkout
@@ -223,6 +224,13 @@ def _node(daemon: DaemonState) -> str | None:
 def scratch_folder(attempt: Path) -> Path:
     """Return the attempt's folder for short-lived files on each node."""
     return Path(supervisor.read_spec(attempt).scratch)
+
+
+def planned_end(ready: Ready) -> float | None:
+    """Return when the supervisor ends a live deployment because of its time limit, seconds since 1970; None without a limit."""
+    if ready.ends_at is None or ready.attempt is None:
+        return None
+    return datetime.fromisoformat(ready.ends_at).timestamp() - supervisor.read_spec(Path(ready.attempt)).end_margin_s
 
 
 def left_over(*attempts: Path) -> list[psutil.Process]:

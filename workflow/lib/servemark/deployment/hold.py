@@ -163,13 +163,6 @@ class Holding:
             self.here.progress.say(f"what to do: {failure.remedy}")
         return attempts.as_error(failure)
 
-    @property
-    def _ends_at(self) -> float | None:
-        """When the supervisor ends everything, some time before the allocation's time limit; seconds since 1970."""
-        if self.ready.ends_at is None or self.ready.attempt is None:
-            return None
-        return datetime.fromisoformat(self.ready.ends_at).timestamp() - supervisor.read_spec(Path(self.ready.attempt)).end_margin_s
-
     def _facts(self, attempt: Path) -> how_to_use.Facts:
         ready, site = self.ready, self.here.config.cluster
         assert ready.url and ready.key_file and ready.served_name, "a live deployment's live record is complete"
@@ -183,14 +176,14 @@ class Holding:
             user=getpass.getuser(),
             checkout=str(Path.cwd()),
             scheduled=supervisor.read_spec(attempt).machine_lock is None,
-            ends_at=self._ends_at,
+            ends_at=attempts.planned_end(ready),
             exposed=exposure.notes(self.here.plan.topology, exclusive=site is None or site.exclusive),
         )
 
     def _status(self, state: Literal["held", "silent", "ended"], usage: Usage, since: str, why: str | None = None) -> None:
         # A full or hanging disk must not end the endpoint.
         with contextlib.suppress(OSError):
-            ends_at = self._ends_at
+            ends_at = attempts.planned_end(self.ready)
             status = EndpointStatus(
                 deployment=self.ready.deployment,
                 state=state,

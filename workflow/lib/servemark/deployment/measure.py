@@ -110,9 +110,9 @@ class Measuring:
 
     def _too_late(self, ready: Ready, attempt: Path) -> Failure | None:
         """Return a failure if the time limit would end the next point, judged by the longest point so far."""
-        if ready.ends_at is None:
+        if (ends_at := attempts.planned_end(ready)) is None:
             return None
-        left_s = datetime.fromisoformat(ready.ends_at).timestamp() - supervisor.read_spec(attempt).end_margin_s - time.time()
+        left_s = ends_at - time.time()
         path = attempt / DURATIONS
         expected_s = 1.1 * max(map(float, path.read_text().split() if path.exists() else ()), default=0.0)
         if left_s > expected_s:

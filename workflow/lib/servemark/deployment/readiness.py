@@ -201,13 +201,15 @@ class Waiting:
 
     def _places(self) -> dict[str, Any]:
         """Return nodes and servers for the start-up record, which outlives the live records."""
+        nodes = self.cluster.nodes
         return {
-            "nodes": self.cluster.nodes,
+            "nodes": nodes,
             "placement": self.cluster.replicas,
             "ray_nodes": self.cluster.ray_nodes,
             "servers": self.endpoint.servers,
             "router": self.endpoint.router,
-            "client_node": self._client_node(),
+            # A client with its own node has the last one.
+            "client_node": nodes[-1 if self.here.plan.topology.client == "own" else 0].name if nodes else None,
             "compile_cache": self.endpoint.compile_cache,
         }
 
@@ -219,11 +221,6 @@ class Waiting:
             compiled.came_up(Path(self.endpoint.compile_cache_folder), self.here.plan)
         except OSError as error:
             self.here.progress.say(f"warning: later starts cannot record that they found compiled code: {error}")
-
-    def _client_node(self) -> str | None:
-        """Return the client's node: the last one if it has its own, else the first."""
-        nodes = self.cluster.nodes
-        return nodes[-1 if self.here.plan.topology.client == "own" else 0].name if nodes else None
 
     def _one(self, attempt: Path, server: ServerPlace) -> tuple[ReplicaStartup, float]:
         """Wait for one server; return its start-up times and the seconds to health."""

@@ -63,7 +63,7 @@ class Allocation:
         )
 
     def by_component(self, nodes: Sequence[str]) -> list[list[str]]:
-        """Return the nodes in groups, one for each component: a step cannot span components."""
+        """Return the nodes grouped by component, because a step cannot span components."""
         groups: dict[int, list[str]] = {}
         for node in nodes:
             groups.setdefault(self.component.get(node, 0), []).append(node)
