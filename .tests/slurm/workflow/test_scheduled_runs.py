@@ -168,7 +168,7 @@ def test_servers_over_two_nodes_and_the_client_on_a_third(checkout: ScheduledChe
     assert f"/tmp/models/servemark-{os.getuid()}/{digest[:16]}" in served
     # The cluster is that of the previous test; its copy on a node is used again.
     told = (checkout.results / "progress.jsonl").read_text()
-    copied = re.findall(r"the model's copy on (\w+): (?:copied in|there already)", told)
+    copied = re.findall(r"the model's copy on (\w+): (?:copied in|already there)", told)
     assert sorted(copied) == sorted(servers) and len(copied) == 2
     startup = checkout.record("deployments/a/startup.json")
     *of_servers, own = [node["name"] for node in startup["nodes"]]

@@ -101,7 +101,7 @@ def test_nodes_of_another_kind_than_the_planned_one_are_refused():
     node_checks.same_kind([node("node1"), node("node2")], PLANNED)
     with pytest.raises(StageFailed) as refused:
         node_checks.same_kind([node("node1"), node("node2", kind={"gpu": "A100", "count": 4})], PLANNED)
-    assert refused.value.what == "Node node2: expected gpu H200, as probed; found A100."
+    assert refused.value.what == "Node node2: expected gpu H200 (probed); found A100."
     assert refused.value.reason == "hardware_differs" and "`constraint`" in refused.value.do
 
 

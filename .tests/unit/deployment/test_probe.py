@@ -24,8 +24,8 @@ def test_a_server_is_asked_for_health_its_model_and_one_token():
 @pytest.mark.parametrize(
     ("paths", "words"),
     [
-        ({"health": (503, "")}, "/health answers 503"),
-        ({"v1/models": (503, "{}")}, "/v1/models answers 503"),
+        ({"health": (503, "")}, "/health returns 503"),
+        ({"v1/models": (503, "{}")}, "/v1/models returns 503"),
         ({"v1/completions": (500, "EngineDeadError")}, "500: EngineDeadError"),
         ({"v1/completions": (200, {"usage": {"completion_tokens": 0}})}, "no output token"),
         ({"v1/completions": (200, {})}, "no output token"),

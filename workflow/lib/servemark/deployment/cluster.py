@@ -18,7 +18,7 @@ from servemark.errors import ServemarkError, StageFailed
 from servemark.files import private, storage
 from servemark.measurement.ledger import Ledger
 from servemark.nodes import allocation
-from servemark.nodes.survey import Spec, end
+from servemark.nodes.survey import Spec, kill
 from servemark.planning.placement import place
 from servemark.processes import shared_memory
 from servemark.progress import Progress
@@ -117,7 +117,7 @@ def _end_leftovers(folder: Path, progress: Progress) -> None:
             progress.say(f"an earlier attempt ({attempt.name}) still runs: ending it")
             with contextlib.suppress(TimeoutError):
                 supervisor.stop(attempt, 30)
-    for words in end(attempts.left_over(*every)):
+    for words in kill(lambda: attempts.left_over(*every)):
         progress.say(f"ended a process left by an earlier attempt: {words}")
     for attempt in itertools.filterfalse(supervisor.copied, every):
         # Only a killed supervisor leaves its scratch folder.

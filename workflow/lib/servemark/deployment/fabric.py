@@ -28,7 +28,6 @@ INTERFACES = ("GLOO_SOCKET_IFNAME", command_lines.NCCL_INTERFACE)
 BYTES = {"nccl": 256 * 2**20, "gloo": 4 * 2**20}
 # NCCL_DEBUG=INFO: "NET/IB : Using [0]mlx5_0...", "Using network AWS Libfabric", "Channel 00/0 : 3[3] -> 4[0] [send] via NET/Socket/0".
 _NCCL_TRANSPORT = re.compile(r"NCCL INFO .*?(NET/(?!Plugin)\w+ : Using .*|Using network .+|via (?:NET|P2P|SHM)/[\w/]+)")
-_REMEDY = "Check `interface` and the NCCL_* and GLOO_* variables of the cluster file. The log shows the library's messages."
 
 
 def transports(text: str) -> tuple[str, ...]:
@@ -104,15 +103,7 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
 
     result = tool.run(log=log, timeout_s=timeout_s + 30, watch=here.watch, check=check)
     if result.exit_code != 0 or result.stopped or not output.exists():
-        nodes = ", ".join(f"{node.name} ({node.interface}, {node.address})" for node in servers)
-        cause = diagnose(log)
-        raise StageFailed(
-            f"The all-reduce over {ranks} ranks on {nodes} failed: {result.stopped or (cause.cause if cause else 'a rank failed')}",
-            look=str(log),
-            do=(cause and cause.remedy) or _REMEDY,
-            reason=cause.reason if cause else "fabric_failed",
-            quote=cause.quote if cause else root_error(log),
-        )
+        raise _failed(ranks, [f"{node.name} ({node.interface}, {node.address})" for node in servers], result.stopped, log)
     seconds = json.loads(output.read_text())["seconds"]
     named = transports(log.read_text(errors="replace")) if backend == "nccl" else ("gloo over TCP",)
     bandwidth = bus_bandwidth(BYTES[backend], ranks, seconds)
@@ -128,4 +119,16 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
         bytes=BYTES[backend],
         seconds=seconds,
         bus_gib_per_s=round(bandwidth, 3),
+    )
+
+
+def _failed(ranks: int, nodes: list[str], stopped: str | None, log: Path) -> StageFailed:
+    found = diagnose(log)
+    default = "Check `interface` and the NCCL_* and GLOO_* variables of the cluster file. The log shows the library's messages."
+    return StageFailed(
+        f"The all-reduce over {ranks} ranks on {', '.join(nodes)} failed: {stopped or (found.cause if found else 'a rank failed')}",
+        look=str(log),
+        do=found.remedy if found and found.remedy else default,
+        reason=found.reason if found else "fabric_failed",
+        quote=found.quote if found else root_error(log),
     )

@@ -30,7 +30,14 @@ def stop(plan: Plan, folder: Path, *, stop_s: float, log: Path, progress: Progre
     state = supervisor.stop(attempt, stop_s + 15)
     # Users may delete files of old attempts.
     spec = supervisor.read_spec(attempt) if (attempt / "keeper-spec.json").exists() else None
-    named = _end_here(plan.deployment, attempt)
+    named = survey.kill(lambda: attempts.left_over(attempt))
+    if left := attempts.left_over(attempt):
+        raise ServemarkError(
+            f"A process of deployment {plan.deployment} cannot be ended: {identity.describe(left[0])}",
+            look=str(attempt / "keeper.log"),
+            do="Look at it with ps. A process in state D waits for a device or a file system.",
+            reason="cannot_stop",
+        )
     alloc = allocation.current()
     if spec and alloc.job_id is not None and spec.owner == ownership.mine():
         # Another allocation's nodes have no processes of this attempt.
@@ -45,18 +52,3 @@ def stop(plan: Plan, folder: Path, *, stop_s: float, log: Path, progress: Progre
         leftovers=(*(state.leftovers if state else ()), *named),
         seconds=round(time.monotonic() - begin, 2),
     )
-
-
-def _end_here(deployment: str, attempt: Path) -> tuple[str, ...]:
-    named, deadline = survey.end(attempts.left_over(attempt)), time.monotonic() + 5
-    # A process may start another one before it is killed.
-    while (left := attempts.left_over(attempt)) and time.monotonic() < deadline:
-        named += survey.end(left)
-    if left:
-        raise ServemarkError(
-            f"A process of deployment {deployment} cannot be ended: {identity.describe(left[0])}",
-            look=str(attempt / "keeper.log"),
-            do="Look at it with ps. A process in state D waits for a device or a file system.",
-            reason="cannot_stop",
-        )
-    return named

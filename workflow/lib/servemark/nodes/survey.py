@@ -10,10 +10,12 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,7 +76,7 @@ def run_task(spec: Spec) -> NodeResult:
     """Do the task on this machine."""
     scratch = Path(spec.scratch)
     if spec.task == "sweep":
-        ended = end(identity.marked(Path(spec.attempt), scratch))
+        ended = kill(lambda: identity.marked(Path(spec.attempt), scratch))
         shared_memory.remove_noted(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
         return NodeResult(name=here(), ended=ended)
@@ -98,14 +100,18 @@ def run_task(spec: Spec) -> NodeResult:
     return NodeResult(name=here(), failure=failure)
 
 
-def end(found: list[psutil.Process]) -> tuple[str, ...]:
-    """Kill processes, wait at most 5 s for their end, and return their descriptions."""
-    named = tuple(identity.describe(process) for process in found)
-    identity.signal_all(found, 9)
+def kill(find: Callable[[], list[psutil.Process]]) -> tuple[str, ...]:
+    """Kill the processes that ``find`` returns until it returns none, at most 5 s; return their descriptions.
+
+    A process may start another one before it is killed, so one pass is not enough.
+    """
+    named: dict[int, str] = {}
     deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and any(identity.Identity.of(process.pid) for process in found):
+    while (found := find()) and time.monotonic() < deadline:
+        named = {process.pid: identity.describe(process) for process in found} | named
+        identity.signal_all(found, signal.SIGKILL)
         time.sleep(0.05)
-    return named
+    return tuple(named.values())
 
 
 def look(spec: Spec) -> Node:
@@ -115,10 +121,13 @@ def look(spec: Spec) -> Node:
         StageFailed: the configured interface does not exist, or the environment does not run here.
     """
     name, scratch = here(), Path(spec.scratch)
-    left = identity.marked(Path(spec.attempt).parent, but=Path(spec.attempt))
-    if spec.jobs_alive is not None:
-        left += ownership.snakemakes_of_jobs_over(spec.jobs_alive, spec.listed_at)
-    ended = end(left)
+
+    def leftovers() -> list[psutil.Process]:
+        left = identity.marked(Path(spec.attempt).parent, but=Path(spec.attempt))
+        over = () if spec.jobs_alive is None else ownership.snakemakes_of_jobs_over(spec.jobs_alive, spec.listed_at)
+        return [*left, *over]
+
+    ended = kill(leftovers)
     _make_scratch(spec, scratch)
     chosen = network.choose_interface(name, hardware.interfaces(), spec.interface, spec.known_as.get(name))
     versions: dict[str, Any] = _versions(name, spec)
