@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import shlex
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -187,7 +189,7 @@ def test_endpoint_is_served_until_supervisor_ends(place, monkeypatch, why):
         seen.append((place.status, (place.folder / how_to_use.NAME).exists()))
         place.says("ending", why)
 
-    monkeypatch.setattr(hold.time, "sleep", a_beat_later)
+    monkeypatch.setattr(hold, "time", SimpleNamespace(monotonic=time.monotonic, sleep=a_beat_later))
     held = place.holding().run()
     ((status, page_there),) = seen
     assert page_there and (status.state, status.job_id, status.nodes) == ("held", "42", ("node07",))
@@ -208,7 +210,7 @@ def test_killed_supervisor_is_failure(place):
 
 @pytest.mark.parametrize(("reason", "well"), [("stop_requested", True), ("out_of_time", True), ("server_exited", False)])
 def test_failed_start_is_error_unless_stopped_on_request(place, reason, well):
-    failure = Failure(stage="await_ready", reason=reason, detail="It is gone.", quote=("ValueError: no",), remedy="Mend it.")
+    failure = Failure(stage="await_ready", reason=reason, detail="It has ended.", quote=("ValueError: no",), remedy="Fix it.")
     holding = place.holding(failure)
     if well:
         held = holding.run()
@@ -227,7 +229,7 @@ def test_an_interruption_leaves_no_page_and_says_that_it_ended(place, monkeypatc
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(hold.time, "sleep", interrupt)
+    monkeypatch.setattr(hold, "time", SimpleNamespace(monotonic=time.monotonic, sleep=interrupt))
     with pytest.raises(KeyboardInterrupt):
         place.holding().run()
     assert place.status.state == "ended" and not (place.folder / how_to_use.NAME).exists()

@@ -32,7 +32,7 @@ LOOPBACK = "127.0.0.1"
         ),
         ({"STANDIN_FAULT": "die_after:0"}, {}, "server_exited", "was ended by signal 9", ""),
         ({"STANDIN_FAULT": "wrong_name"}, {}, "foreign_server", "['standin-wrong-name'], not 'tiny'", ""),
-        ({"STANDIN_FAULT": "slow_start:60"}, {"stall": 1.0}, None, "silent for 1 s", ""),
+        ({"STANDIN_FAULT": "slow_start:60"}, {"stall": 1.0}, None, "no log line for 1 s", ""),
         ({"STANDIN_FAULT": "never_ready"}, {"start": 2.0}, None, "not ready after 2 s", ""),
     ],
     ids=["exits", "bad option", "dies at its first completion", "wrong name", "silent", "never ready"],
