@@ -255,4 +255,4 @@ def _death(attempt: Path, server: ServerWatch) -> str | None:
         return server.died
     first = attempts.first_to_end(attempt, server.blamed)
     daemon = attempts.await_end(attempt, first.name if first else server.blamed)
-    return attempts.how_it_ended(daemon) if daemon and daemon.ended_at else "the server's process is gone"
+    return attempts.how_it_ended(daemon) if daemon and daemon.ended_at else "the server's process has ended"
