@@ -41,7 +41,7 @@ def test_phases_follow_each_other_and_the_count_begins_at_zero(scene):
     assert scene.at(6, 5160.0, 4.0, earlier + 7)["finished"] == 5
 
 
-def test_rate_is_that_of_the_last_seconds_and_ttft_the_mean_since_the_warmups(scene):
+def test_rate_covers_last_seconds_and_ttft_excludes_warmups(scene):
     scene.at(0, 0.0, 0.0, 0)
     assert "tokens_per_s" not in scene.at(10, 100.0, 4.0, 2, ttft_s=9.0, ttft_count=2)
     state = scene.at(12, 300.0, 4.0, 5, ttft_s=9.3, ttft_count=5)
