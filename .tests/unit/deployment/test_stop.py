@@ -107,7 +107,7 @@ def test_nodes_are_swept_only_in_attempts_own_allocation(deploy, slurm, tmp_path
     assert plain.start().failure is None
     left = subprocess.Popen(["sleep", "300"], env={**os.environ, **identity.mark(plain.attempt)})
     monkeypatch.setenv(ownership.VARIABLE, owner)
-    monkeypatch.setattr(stop_module, "_end_here", lambda deployment, attempt: ())
+    monkeypatch.setattr(stop_module.attempts, "left_over", lambda *_: [])
     before = len(slurm.calls("srun"))
     try:
         stopped = plain.stop()
