@@ -59,7 +59,7 @@ def test_a_suspect_measurement_is_kept_and_marked(deploy):
     record = plain.measure()
     assert (record.verdict, reasons(record)) == ("SUSPECT", {"too_short"})
     assert plain.ledger.find(record.key).record == record
-    assert plain.told.words[-1].endswith("(SUSPECT: too_short)")
+    assert "too_short" in plain.told.words[-1]
 
 
 @pytest.mark.parametrize("victim", ["client", "server", "job"])
