@@ -133,8 +133,7 @@ def poll(
         if clock() - begin > timeouts.start:
             raise StageFailed(f"The server was not ready after {timeouts.start:.0f} s (last: {state}).", reason="startup_timeout")
         if clock() - moved_at > timeouts.stall:
-            what = f"The server has written no log line for {timeouts.stall:.0f} s (last: {state})."
-            raise StageFailed(what, reason="startup_stalled")
+            raise StageFailed(f"The server wrote no log line for {timeouts.stall:.0f} s (last: {state}).", reason="startup_stalled")
         sleep(INTERVAL_S)
 
 
@@ -297,6 +296,5 @@ class Waiting:
             stall = diagnosis.stalls()[stage]
             reason, cause, remedy = failure.reason, f"Likely cause: {stall.cause}", stall.remedy
         remedy = f"{remedy} If the start was only slow, raise {key}."
-        # A vague cause would only repeat that a process waits.
         known = failure.detail if failure.reason == error.reason else what
         return failure.model_copy(update={"reason": reason, "detail": f"{known} {cause}", "remedy": remedy})
