@@ -1,7 +1,5 @@
 """Errors a user can act on: each says what happened, where to look and what to do next."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from snakemake_executor_plugin_slurm_guarded.errors import GuardedError

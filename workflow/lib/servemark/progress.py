@@ -3,8 +3,6 @@
 A file, because stages run in other processes and, on a cluster, on other machines.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -4,8 +4,6 @@ The README describes resources, settings and limits. The three names for Snakema
 the other modules, such as :mod:`commands` or :mod:`queries`, do not import Snakemake.
 """
 
-from __future__ import annotations
-
 import importlib
 from importlib.metadata import entry_points
 from typing import Any

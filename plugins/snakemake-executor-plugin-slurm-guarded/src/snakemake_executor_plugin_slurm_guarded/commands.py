@@ -1,7 +1,5 @@
 """Run Slurm's commands within a time limit, tell why one failed, and retry while the controller does not respond."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

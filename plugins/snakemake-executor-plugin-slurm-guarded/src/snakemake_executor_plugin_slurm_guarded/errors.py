@@ -1,7 +1,5 @@
 """The error that a user can act on, and the names in messages for what a user can change."""
 
-from __future__ import annotations
-
 TERMS = {
     "speaker": "slurm-guarded",
     "place": "the rule's resources",

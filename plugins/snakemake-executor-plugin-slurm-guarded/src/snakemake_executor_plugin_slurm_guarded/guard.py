@@ -4,8 +4,6 @@ It leaves Snakemake's process tree and session, so it survives Ctrl-C, SIGHUP an
 the journal. If the guard is killed too (the login node reboots), :mod:`leftovers` cancels the jobs before the next run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

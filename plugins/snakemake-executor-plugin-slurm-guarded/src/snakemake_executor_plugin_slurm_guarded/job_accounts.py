@@ -3,8 +3,6 @@
 sacct and scontrol print local time without a zone. Run both with :data:`ENVIRONMENT`, so that the times are UTC.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

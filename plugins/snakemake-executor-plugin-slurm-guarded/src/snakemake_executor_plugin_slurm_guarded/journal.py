@@ -11,8 +11,6 @@ Events, each with ``event`` and ``time`` (seconds since 1970):
 - ``set_aside`` {run}: the run belongs to another checkout, from which this journal was copied
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

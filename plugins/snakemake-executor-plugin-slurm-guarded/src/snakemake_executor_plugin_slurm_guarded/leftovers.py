@@ -1,7 +1,5 @@
 """Jobs that an earlier run of this checkout left in Slurm's queue, and journals that were copied from another checkout."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence

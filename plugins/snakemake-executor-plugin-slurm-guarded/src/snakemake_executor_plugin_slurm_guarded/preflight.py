@@ -1,7 +1,5 @@
 """Check before a run submits anything that Slurm's commands exist, its controller responds, and it accepts each request."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Query Slurm about jobs, partitions and nodes: squeue, scontrol, sacct and sinfo."""
 
-from __future__ import annotations
-
 import os
 import re
 import threading

@@ -1,7 +1,5 @@
 """Quote Snakemake's command lines, so that a checkout's folder may have any name."""
 
-from __future__ import annotations
-
 import secrets
 import shlex
 import sys

@@ -3,8 +3,6 @@
 The codes come from squeue(1), "JOB REASON CODES", and from Slurm's page job_reason_codes, up to Slurm 25.05.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Decide from its name whether a variable or key holds a secret."""
 
-from __future__ import annotations
-
 import re
 
 # A whole word of the name must match, so that TOKENIZERS_PARALLELISM and MAX_TOKENS stay allowed; tiktoken is a tokenizer.

@@ -1,7 +1,5 @@
 """Submit a job exactly once, also when the controller does not respond or its response is lost."""
 
-from __future__ import annotations
-
 import os
 import re
 import threading

@@ -4,8 +4,6 @@ Sources of a job's state, in this order: ``squeue`` (live jobs, and ended ones f
 record), ``sacct`` (accounting, if the site has it). A job that none of them lists is looked up a few times more, then it counts as LOST.
 """
 
-from __future__ import annotations
-
 import contextlib
 import pwd
 import threading

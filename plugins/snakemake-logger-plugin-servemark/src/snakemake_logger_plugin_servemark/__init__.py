@@ -4,8 +4,6 @@
 used.
 """
 
-from __future__ import annotations
-
 from logging import LogRecord
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase

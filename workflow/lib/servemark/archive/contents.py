@@ -1,7 +1,5 @@
 """Choose the files of a run for its archive, and seal them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from pathlib import Path

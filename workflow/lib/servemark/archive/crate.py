@@ -4,8 +4,6 @@ A Workflow Run Crate would need the workflow itself as its main entity. An archi
 https://w3id.org/ro/crate/1.1, https://w3id.org/ro/wfrun/process/0.5
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

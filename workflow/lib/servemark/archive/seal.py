@@ -4,8 +4,6 @@ The same content gives the same bytes: names are sorted, each tar header has mti
 at a fixed level. Two versions of zstd may compress differently. So the archive's identity is the sha256 of its manifest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import tarfile

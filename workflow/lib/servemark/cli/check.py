@@ -1,7 +1,5 @@
 """``servemark check``: validate a configuration, then ask this machine and its Slurm whether they fit it. Starts nothing."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

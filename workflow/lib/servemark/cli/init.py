@@ -1,7 +1,5 @@
 """``servemark init``: write a first configuration, and a cluster file where there is Slurm, from what this machine offers."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ The records lie on the shared disk, so this works on every machine that sees it.
 Slurm's jobs, or, for another host without a job, with the age of the newest file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

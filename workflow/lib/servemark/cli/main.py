@@ -1,7 +1,5 @@
 """The ``servemark`` command: make and check a configuration, list and stop what lives, pack a ticket, verify and show an archive."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

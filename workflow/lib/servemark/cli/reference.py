@@ -3,8 +3,6 @@
 Only the tables in docs/reference/configuration.md are generated; the other documents are generated as a whole.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import typing

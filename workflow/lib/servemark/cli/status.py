@@ -1,7 +1,5 @@
 """``servemark status``: what lives, as a plain table or as JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

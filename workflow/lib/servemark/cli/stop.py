@@ -1,7 +1,5 @@
 """``servemark stop``: ask one deployment to end, from any machine that sees its files, and wait for its end."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``servemark ticket``: one tar file about a run for the cluster's support: a summary, records and logs, without secrets."""
 
-from __future__ import annotations
-
 import getpass
 import io
 import os

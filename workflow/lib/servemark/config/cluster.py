@@ -1,7 +1,5 @@
 """A cluster file, config/clusters/NAME.yaml: what servemark requests from Slurm, and what the nodes of the site need."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The two options of vLLM that choose its CUDA graphs: their values, and the check that only one of them is given."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Expand sweeps to variants and workloads to load points: pure functions of the configuration."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Types of the configuration's values, with the text that refuses a wrong one."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

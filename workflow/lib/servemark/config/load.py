@@ -1,7 +1,5 @@
 """Read and validate a configuration; one message names all its faults."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Check the folders of models and environments that a configuration names."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """YAML files with the line of every key."""
 
-from __future__ import annotations
-
 import functools
 import stat
 from collections.abc import Sequence

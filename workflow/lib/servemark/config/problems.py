@@ -1,7 +1,5 @@
 """Problems of a configuration as text: place, key, fault, value found and allowed values."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Names that a configuration or a cluster file may not use: options that servemark sets, and other tools' names for keys."""
 
-from __future__ import annotations
-
 _ADDRESS = "servemark chooses the server's address; fix the port with `port` of the deployment"
 _SECRET = "a configuration must not hold secrets; servemark creates an API key and passes it by environment"  # noqa: S105
 

@@ -1,7 +1,5 @@
 """Workloads of the configuration, a union by ``dataset``: the prompts (``records/load_point.py``) and the load."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator

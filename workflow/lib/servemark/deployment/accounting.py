@@ -4,8 +4,6 @@ The rule stands outside the group, because Slurm knows a job's end only after it
 a copy of the account for replays.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """Attempts: each start of a deployment has a numbered folder with the supervisor's state, secrets, logs and, if it failed, why."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

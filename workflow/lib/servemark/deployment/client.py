@@ -1,7 +1,5 @@
 """The benchmark client of one load point: one or several processes that share the load, and their merged result."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """start_cluster: survey the nodes, then start what the executor needs before the servers."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import shutil

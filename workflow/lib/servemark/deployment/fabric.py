@@ -3,8 +3,6 @@
 It uses the server's variables, so a wrong interface or a missing transport fails here and not as a server that hangs for minutes.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

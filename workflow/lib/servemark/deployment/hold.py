@@ -1,7 +1,5 @@
 """hold_endpoint: serve a ready deployment until it is stopped, reaches its time limit, or dies."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import time

@@ -1,7 +1,5 @@
 """The page for users of a served endpoint (its text: how-to-use.txt), and the check that Snakemake's host reaches the endpoint."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import socket

@@ -1,7 +1,5 @@
 """measure: one load point, from the ledger or with a client, and its verdict."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

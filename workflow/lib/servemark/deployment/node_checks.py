@@ -1,7 +1,5 @@
 """Checks of every node of the allocation, before a deployment starts and after it has ended."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections import Counter

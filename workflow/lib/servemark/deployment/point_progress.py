@@ -1,7 +1,5 @@
 """Progress of a load point while it is measured, from the counters that the server watch scrapes."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable

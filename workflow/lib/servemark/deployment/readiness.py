@@ -1,7 +1,5 @@
 """await_ready: wait until every server returns a completion, and record how they came up, or why not."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """serve_model: start every replica's server under the supervisor. await_ready waits for them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

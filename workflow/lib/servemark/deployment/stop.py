@@ -1,7 +1,5 @@
 """stop_deployment: end all processes of a deployment, check that none is left, and record how each ended."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Find the cause of a failure in a log, and what to do about it: ``catalogue.yaml`` and ``stalls.yaml`` hold the causes."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence

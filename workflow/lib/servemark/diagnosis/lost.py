@@ -1,7 +1,5 @@
 """Find which rank, Ray actor or node died, and on which node, in a server's log."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Progress of a starting vLLM server, and the time of each phase, from the lines of its log."""
 
-from __future__ import annotations
-
 import calendar
 import re
 from datetime import datetime

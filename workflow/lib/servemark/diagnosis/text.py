@@ -1,7 +1,5 @@
 """Read a server's log in bounded memory: colour codes, noise, process prefixes and Python tracebacks."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections import deque

@@ -1,7 +1,5 @@
 """The thread that displays the progress of a run."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """The rows of the live display: one for the run, one for each active stage."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Progress as lines of text: for a log file, a pipe, and a terminal without a live display."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The state of a run, read from the lines of ``progress.jsonl``: finished points, active stages, an estimate of the time left."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ Everything that reaches the terminal passes through here: records of Snakemake's
 lines, and what child processes write to stdout and stderr. The live display takes both file descriptors for that and gives them back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

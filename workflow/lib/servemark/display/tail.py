@@ -1,7 +1,5 @@
 """New lines of a JSON lines file that other processes write."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

@@ -12,8 +12,6 @@ command line. docs/explanation/numbers.md has the reasons for its three changes:
   warm-up, before vLLM takes the time of the first arrival; otherwise arrivals would pile up.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

@@ -6,8 +6,6 @@ SPEC: {backend, bytes, deadline_s, address, port, nodes: [{name, interface, devi
 Rank 0 writes {"seconds": median of one all-reduce, "ranks": N} to ``output``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -5,8 +5,6 @@ usage: python ray_cluster_check.py ADDRESS EXPECTED DEADLINE_S OUTPUT
 EXPECTED is a JSON list of {name, address, devices}. OUTPUT gets {"nodes": [...]}, or {"missing": [sentences]} at the deadline.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import sys

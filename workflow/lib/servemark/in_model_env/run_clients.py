@@ -7,8 +7,6 @@ the requests (CLOCK_MONOTONIC, as time.perf_counter on Linux), and the CPU secon
 code other than 0, or signal N, this script ends the other processes and exits with that code, or with 128 + N.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import glob

@@ -6,8 +6,6 @@ The router's Rust core can check the key of every request at a validation addres
 validation addresses are /v1/models of the replicas: a key is right if a replica responds with 200.
 """
 
-from __future__ import annotations
-
 import sys
 import urllib.error
 import urllib.request

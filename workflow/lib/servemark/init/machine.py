@@ -1,7 +1,5 @@
 """Facts about this machine: hardware, networks, file systems, loaded modules. Each source may fail without the others."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """The models of a first configuration: found on this machine or named by the user, and the tensor parallel size for one node."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

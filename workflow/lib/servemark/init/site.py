@@ -1,7 +1,5 @@
 """What a cluster file requests of Slurm: partition, account, share of a node, network, modules and cache, from the facts found."""
 
-from __future__ import annotations
-
 import getpass
 import grp
 import os

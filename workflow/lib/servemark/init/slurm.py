@@ -1,7 +1,5 @@
 """Facts about this cluster's Slurm: partitions, their nodes, accounts. Each source may fail without the others."""
 
-from __future__ import annotations
-
 import getpass
 import re
 import shutil

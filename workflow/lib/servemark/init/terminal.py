@@ -1,7 +1,5 @@
 """Ask the user at a terminal, or take the defaults."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 

@@ -1,7 +1,5 @@
 """Write the files of ``servemark init``: rendered, validated as ``servemark check`` does it, then put in place together."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -11,8 +11,6 @@ concurrency limit or if the client is busy. Its start is taken after this wait, 
 at times does not lower the rate; its waits are known only if the client records them (``queue_times``: 0.32 does, 0.25 does not).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

@@ -23,8 +23,6 @@ measurement; a key that differs too seldom shows a wrong number. So a variable o
 One that selects code, a network or a table of tunings stays, even if its value looks like a path (see ``variables/table.py``).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

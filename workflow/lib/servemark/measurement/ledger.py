@@ -4,8 +4,6 @@ An entry is a folder ``<root>/<first two digits of the key>/<key>/`` with ``meas
 next to it and renames the draft, so an entry is complete or absent, even if two jobs store the same key at once.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

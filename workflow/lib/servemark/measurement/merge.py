@@ -1,7 +1,5 @@
 """Merge the result files of several client processes into one, before any percentile is computed."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -19,8 +19,6 @@ The file has no success flag. A failed request has an error text. If the server 
 (``output.error = response.reason or ""``), the text is empty and the TTFT is 0.0.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Read ``reasons.yaml``: why a load point is SUSPECT or INVALID, why a stage failed, why servemark refused something."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal

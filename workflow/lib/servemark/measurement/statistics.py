@@ -4,8 +4,6 @@ Every definition is that of ``vllm bench serve`` (``calculate_metrics`` in vllm/
 count; percentiles are numpy's default (linear interpolation); the standard deviation is the population's (numpy's default, ddof=0).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

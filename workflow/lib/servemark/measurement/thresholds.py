@@ -1,7 +1,5 @@
 """The limits of a measurement's verdict, as the configuration has them under ``verdict``."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

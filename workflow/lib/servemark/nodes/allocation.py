@@ -1,7 +1,5 @@
 """The allocation that this process runs in, a Slurm job or this machine: its nodes, its end, its suspensions."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -3,8 +3,6 @@
 Each node finds its free ports itself before anything starts, because they are not visible from another node.
 """
 
-from __future__ import annotations
-
 from servemark.records import Node, Topology
 
 # Each node has one port for each of: the all-reduce, the router's counters, the router.

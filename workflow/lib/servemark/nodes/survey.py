@@ -4,8 +4,6 @@ Before a deployment starts, it ends processes of earlier attempts, removes their
 devices, addresses, versions and free ports. After a deployment it ends processes that are left. It writes ``NODE.json`` next to the spec.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

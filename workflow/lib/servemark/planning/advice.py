@@ -4,8 +4,6 @@ Each condition has the code of a sentence in ``advice.yaml``, which also has the
 the values of the sentence's own placeholders.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterable
 

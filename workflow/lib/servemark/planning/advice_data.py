@@ -1,7 +1,5 @@
 """Read ``advice.yaml``: every measured number that servemark uses, and the sentences of a plan's warnings."""
 
-from __future__ import annotations
-
 import datetime
 from pathlib import Path
 

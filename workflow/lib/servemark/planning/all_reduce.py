@@ -4,8 +4,6 @@ The names and their order are vLLM's (_log_all_reduce_backend_selection in distr
 ``fuse_allreduce_rms`` is its compilation pass that calls FlashInfer's all-reduce fused with RMS norm.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

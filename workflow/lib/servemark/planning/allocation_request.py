@@ -1,7 +1,5 @@
 """The request to Slurm for each job: pure functions of a topology and a cluster file."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass, replace
 

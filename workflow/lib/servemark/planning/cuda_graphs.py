@@ -4,8 +4,6 @@
 Sources: vllm/config/vllm.py, _set_cudagraph_sizes, and vllm/engine/arg_utils.py (0.25.1 and 0.32.0).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

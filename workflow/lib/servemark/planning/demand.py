@@ -1,7 +1,5 @@
 """The load on a deployment and on each of its engines, from the plan's inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Warnings about ports of a deployment that other users can reach. docs/security.md lists every port."""
 
-from __future__ import annotations
-
 from servemark.records import Topology
 
 PAGE = "docs/security.md"

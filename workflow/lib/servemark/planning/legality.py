@@ -1,7 +1,5 @@
 """Check whether vLLM accepts a topology for an architecture."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from servemark.errors import PlanRefused

@@ -3,8 +3,6 @@
 GiB are 2**30 bytes. A rank is the worker of one device; an engine is the tp x pp ranks that share one scheduler.
 """
 
-from __future__ import annotations
-
 import bisect
 import math
 import re

@@ -1,7 +1,5 @@
 """Place replicas on nodes and devices."""
 
-from __future__ import annotations
-
 from servemark.records import Part, Replica, Topology
 
 

@@ -1,7 +1,5 @@
 """Plan a deployment: refuse everything that is known to fail before servemark starts anything."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -12,8 +12,6 @@ H200 with 512 requests of 1024 in and 1024 out: 64.0 GB of weights and 31.4 GB o
 Source: S. Williams, A. Waterman, D. Patterson: Roofline, CACM 52 (2009) 65.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -5,8 +5,6 @@ missing, vLLM turns most of FlashInfer off (has_flashinfer in vllm/utils/flashin
 exits with ``FileNotFoundError: 'ninja'`` at the end of its start.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

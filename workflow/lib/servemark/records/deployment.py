@@ -1,7 +1,5 @@
 """A live deployment, stage by stage, and a served endpoint."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field

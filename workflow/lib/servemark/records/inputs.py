@@ -1,7 +1,5 @@
 """Inputs of a run: sources, hardware, environments, models."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field

@@ -4,8 +4,6 @@ Configuration, plan, ledger key, command line of the client, and measurement sha
 To add a kind of prompts, write a class here and a class in ``config/workload.py``, and name both in the unions below them.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

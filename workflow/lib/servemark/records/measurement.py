@@ -1,7 +1,5 @@
 """Measurements, their timelines, the scheduler's accounting, and the final check."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal, Self
 

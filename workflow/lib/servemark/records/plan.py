@@ -1,7 +1,5 @@
 """Deployments and load points that a run is going to start and measure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """JSON schemas of all records, generated from their types."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@ To add an executor, write a row of :data:`EXECUTORS`, its name in ``ExecutorName
 To add a router policy, write a row of :data:`ROUTER_POLICIES` and its name in ``PolicyName``. Name both in the key's description.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 

@@ -3,8 +3,6 @@
 The script uses Vega's expression interpreter, so the report needs no ``unsafe-eval`` (https://vega.github.io/vega/usage/interpreter/).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache

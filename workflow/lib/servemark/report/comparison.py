@@ -1,7 +1,5 @@
 """Compare load points: deployments with equal resources, a router with one of its replicas, each deployment with its roofline."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Bins have steps of 1, 2 or 5 if the latencies of a load lie within a factor of t
 ISO 3). The edges are constants, not logarithms, so every machine gets the same counts.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

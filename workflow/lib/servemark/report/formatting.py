@@ -1,7 +1,5 @@
 """Format numbers, units and terms for a reader."""
 
-from __future__ import annotations
-
 import math
 import unicodedata
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Find the gaps of a run: planned load points without a result, each with its cause. Also list all failures."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

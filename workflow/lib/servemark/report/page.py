@@ -4,8 +4,6 @@ Cells and plots of measurements are made from one data block (``content``). ``se
 and compares it with the one in the report. So the block holds all numbers, verdicts and reasons.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

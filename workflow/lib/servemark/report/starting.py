@@ -1,7 +1,5 @@
 """Make the plot and the tables of start-up times: consecutive segments from the start to the first token."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Make the tidy table: one row per measurement, units in the column names, no results in INVALID rows."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Choose what the report of a large run shows. measurements.csv and measurements.parquet hold all measurements."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, zip_longest

@@ -1,7 +1,5 @@
 """Make plots and numbers from the servers' metrics during a load point, one sample per second: batch, queue and KV cache."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics

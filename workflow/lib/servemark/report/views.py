@@ -1,7 +1,5 @@
 """Turn records into the values that the templates print: headline results, medians, clients, nodes, balance of replicas."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ The files come from the imports of a stage's script: ``from servemark.records im
 Modules in :data:`NOT_FOLLOWED` are not followed. Snakemake itself only watches a rule's script.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from functools import cache

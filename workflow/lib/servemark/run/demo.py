@@ -1,7 +1,5 @@
 """What ``make demo`` does and how long it takes, printed before it begins: ``python -m servemark.run.demo``."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ again. So does a point that ``accept_invalid`` matches. A reason outside the loa
 hole.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Restore what was deleted from ledger and cache: Snakemake only checks the records."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from pathlib import Path

@@ -5,8 +5,6 @@ host, pid and start time of the Snakemake process in this checkout. A second run
 is dead, or the record belongs to a checkout of which this one is a copy, servemark removes the record and ``.snakemake/locks``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

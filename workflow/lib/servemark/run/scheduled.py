@@ -1,7 +1,5 @@
 """Runs through a scheduler: checks before the first job, and the resources of each job."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``snakemake serve`` in the main process: targets, one endpoint per machine, and leftovers of earlier endpoints."""
 
-from __future__ import annotations
-
 import atexit
 import re
 import sys

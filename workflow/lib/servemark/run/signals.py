@@ -5,8 +5,6 @@ SIGHUP it dies at once. Here each of these signals interrupts the scripts of the
 removes incomplete outputs and its lock, and the supervisors end because their heartbeat pipe closes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -1,7 +1,5 @@
 """What every rule's script does in addition to its work: log, heartbeat pipe, progress, and a message for an error."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

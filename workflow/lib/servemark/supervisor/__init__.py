@@ -1,7 +1,5 @@
 """Start, read and stop a deployment's supervisor (``__main__``)."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

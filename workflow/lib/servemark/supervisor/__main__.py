@@ -6,8 +6,6 @@ launcher (srun) and ``servemark.supervisor.remote``. When there is a reason to e
 what the tree left, and writes the reason to ``ATTEMPT/keeper.json``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -4,8 +4,6 @@ If Slurm declares a node lost, it starts the job again elsewhere, and processes 
 allocation writes its name to ``owner`` in the deployment's folder. A process that finds another name there ends and writes no record.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

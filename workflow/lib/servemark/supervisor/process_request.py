@@ -6,8 +6,6 @@ plain name to such a folder, in the user's private folder on the node. Its name 
 compiled code by the path of its sources.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets

@@ -8,8 +8,6 @@ the log (servemark.supervisor.salvage).
 The last far end of an attempt that is asked to end removes the node's scratch folder: in a cancelled job no later process could.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

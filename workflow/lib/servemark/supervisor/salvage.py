@@ -1,7 +1,5 @@
 """Keep logs from a node's scratch folder after their process ended by itself, before the folder is removed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

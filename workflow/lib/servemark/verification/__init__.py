@@ -5,8 +5,6 @@ files, and that records, table and report data state what the per-request result
 its identity, the sha256 of its manifest, with the one from the sender.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Compare an archive's files with its digest, its manifest and its crate."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

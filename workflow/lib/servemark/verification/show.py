@@ -1,7 +1,5 @@
 """Print the main table of a run with its software and hardware (``servemark show``)."""
 
-from __future__ import annotations
-
 import os
 import textwrap
 from collections.abc import Iterator

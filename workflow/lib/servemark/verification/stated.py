@@ -3,8 +3,6 @@
 Of the report, only its data block is compared. A change of the visible cells alone changes the archive's identity.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

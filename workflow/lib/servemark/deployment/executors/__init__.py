@@ -1,7 +1,5 @@
 """Executors start the ranks of a replica: a module for each name of ``servemark.records.topology.EXECUTORS``, with its class."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Sources: vLLM's docs/serving/parallelism_scaling.md (--nnodes, --node-rank, --headless) and data_parallel_deployment.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from servemark.deployment.executors import Executor

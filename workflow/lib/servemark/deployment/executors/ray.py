@@ -1,7 +1,5 @@
 """``executor: ray``: a Ray cluster for every replica, and the check that the cluster is complete."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

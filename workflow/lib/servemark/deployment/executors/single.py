@@ -1,7 +1,5 @@
 """``executor: single``: a replica of one rank, in the process of its server."""
 
-from __future__ import annotations
-
 from servemark.deployment.executors import Executor
 from servemark.records import Replica
 

@@ -4,8 +4,6 @@ It replaces vLLM's own check, which covers only /v1, /v2, /inference and /cohere
 more are open to everybody. Its folder is on the server's PYTHONPATH and holds no other module, so that it hides none of the environment.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json
