@@ -29,7 +29,7 @@ def test_archive_table_is_shown():
     text = show(ARCHIVE)
     assert "NVIDIA H200, 140 GiB" in text and "vLLM 0.25.1" in text
     (row,) = [line for line in text.splitlines() if line.startswith("tutorial-tp4 ")]
-    assert row.split() == ["tutorial-tp4", "tutorial", "c=512", "1", "18,455", "482", "10,172", "26.2", "27,283"]
+    assert row.split() == ["tutorial-tp4", "tutorial", "c=512", "1", "18,455", "1,841", "482", "8,645", "10,172", "26.2", "27,283"]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 import snakemake_executor_plugin_slurm_guarded as plugin
+from snakemake_executor_plugin_slurm_guarded import executor as executor_module
 from snakemake_executor_plugin_slurm_guarded import guard, journal, queries, submit
 
 
@@ -299,5 +300,5 @@ def test_batch_script_passes_on_configuration_signal_and_exit_code() -> None:
 def test_own_jobs_variables_are_removed_except_slurm_conf(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_JOB_ID", "SLURM_NNODES", "SLURM_CONF"):
         monkeypatch.setenv(name, "1")
-    plugin.executor._leave_job_environment()
+    executor_module._leave_job_environment()
     assert {name for name in os.environ if name.startswith("SLURM_")} == {"SLURM_CONF"}
