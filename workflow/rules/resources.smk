@@ -18,7 +18,7 @@ def small_job_site(rule):
 
 
 def allocation_resource(key):
-    """Return one resource of a deployment's job. Only one rule of the group has it: Snakemake adds numbers up and refuses different texts."""
+    """Return one resource of a deployment's job. Only one member of the group has it, because Snakemake adds numbers up and refuses different texts."""
     default = scheduled.RESOURCES[key]
 
     def requested(wildcards):

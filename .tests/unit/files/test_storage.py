@@ -146,7 +146,7 @@ def test_pip_on_full_disk_states_what_the_environment_needs(tmp_path):
     for name, gib in (("wheels_gib", 4.0), ("installed_gib", 7.5)):
         object.__setattr__(lock, name, gib)
     refused = _pip_refusal("installing", log, None, lock, folder)
-    assert refused.reason == "disk_full" and "12 GiB" in refused.what and str(folder) in refused.what
+    assert refused.reason == "disk_full" and "12.0 GiB" in refused.what and str(folder) in refused.what
 
 
 @pytest.mark.parametrize("reason", ["disk_full", "quota_exceeded", "read_only", "not_permitted", "no_space_left"])
