@@ -215,7 +215,7 @@ def test_deployment_that_waits_for_the_machine_can_be_stopped(checkouts):
         each.keep("a")
     holding = serve(first)
     waiting = second.start("--", "serve")
-    wait_until(lambda: [one for one in living(second) if "waits for the machine" in one["state"]], 30, "it waits")
+    wait_until(lambda: [one for one in living(second) if "waiting for the machine" in one["state"]], 30, "it waits")
     assert "in use by deployment a" in living(second)[0]["state"]
     assert servemark(second, "stop", "a").returncode == 0
     assert waiting.wait(STOPPED_S).rc == 0, "stopped on request, although it never started"
@@ -229,7 +229,7 @@ def test_hanging_server_is_listed_as_silent_and_can_be_stopped(only_a: Checkout)
     only_a.inject("none")
     running = serve(only_a)
     only_a.inject("hang")
-    wait_until(lambda: living(only_a)[0]["state"] == "does not answer /metrics", 20, "it is silent")
+    wait_until(lambda: living(only_a)[0]["state"] == "does not respond on /metrics", 20, "it is silent")
     only_a.wait_for_progress("does not respond on /metrics", subject="a", seconds=20)
     assert servemark(only_a, "stop", "a").returncode == 0
     assert running.wait(STOPPED_S).rc == 0

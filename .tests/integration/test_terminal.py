@@ -34,7 +34,7 @@ def rows(terminal: Terminal, *words: str) -> list[str]:
     return [line for line in terminal.shown if all(word in line for word in words)]
 
 
-def test_live_display_shows_run_and_deployments_and_leaves_a_clean_terminal(checkout, terminal):
+def test_live_display_shows_the_run_and_leaves_a_clean_terminal(checkout, terminal):
     modes = terminal.modes
     running = checkout.start(terminal=terminal, **SLOW)
     wait_until(lambda: rows(terminal, "injured", "0 of 2 load points"), SECONDS, "the headline")

@@ -22,7 +22,7 @@ def body(text: str) -> str:
     return text.split("\n\n")[1].rstrip("\n") + "\n"
 
 
-def test_a_folder_and_its_archive_show_the_same_table(run):
+def test_folder_and_archive_show_the_same_table(run):
     from_folder, from_archive = show(run.folder), show(run.path)
     assert body(from_folder) == body(from_archive) == table.text_table(table.tidy(run.measurements()))
     assert len(body(from_archive).splitlines()) == 2 + 12 + 1, "head, one row a load point, what ? means"
@@ -50,7 +50,7 @@ def test_each_verdict_has_its_mark(run):
     assert "?" not in rows[("plain", "chat", "c=1", "1")]
 
 
-def test_the_header_says_what_ran_on_what(run):
+def test_header_names_models_software_and_hardware(run):
     text = show(run.folder)
     assert text.startswith("run         demo\nfrom        folder")
     for said in (
@@ -71,19 +71,19 @@ def _manifest(path: Path) -> bytes:
         return (found.folder / seal.MANIFEST).read_bytes()
 
 
-def test_software_that_was_not_recorded_is_not_invented(run):
+def test_software_without_a_record_is_not_shown(run):
     shutil.rmtree(run.folder / "environments")
     assert "software    not recorded" in show(run.folder)
 
 
-def test_points_that_are_not_measured_yet_are_counted(run):
+def test_points_without_a_measurement_are_counted(run):
     for number in (1, 2):
         (run.folder / run.record("plain", f"chat-c1-r{number}")).unlink()
     last = body(show(run.folder)).splitlines()[-1]
     assert last.startswith("2 ") and last.endswith(": plain/chat-c1-r1, plain/chat-c1-r2")
 
 
-def test_a_run_that_has_only_begun_shows_what_there_is(run):
+def test_run_that_has_just_begun_is_shown(run):
     for name in (
         "hardware.json",
         "deployments/plain/attempts/001/sources.json",
@@ -96,13 +96,13 @@ def test_a_run_that_has_only_begun_shows_what_there_is(run):
     assert last.startswith("4 ") and ": plain/chat-c1-r1, plain/chat-c1-r2, plain/chat-c2-r1 and 1 " in last
 
 
-def test_a_damaged_record_is_a_warning_below_the_table(run):
+def test_damaged_record_is_a_warning_below_the_table(run):
     run.write(run.record("plain", "chat-c1-r1"), "{")
     (warning,) = [line for line in show(run.folder).splitlines() if line.startswith("warning:")]
     assert "deployments/plain/points/chat-c1-r1.json" in warning
 
 
-def test_nothing_that_a_record_says_steers_the_terminal(run):
+def test_control_characters_of_a_record_are_not_printed(run):
     run.edit_json("config.json", lambda config: config.update(run="demo\x1b[2J\u202e" + "x" * 300))
     run.edit_json("hardware.json", lambda hardware: hardware.update(cpu_model="\x1b]0;owned\x07"))
     text = show(run.folder)
@@ -110,7 +110,7 @@ def test_nothing_that_a_record_says_steers_the_terminal(run):
     assert max(len(line) for line in text.splitlines() if "file://" not in line) <= WIDTH
 
 
-def test_what_cannot_be_shown_is_told_with_the_exit_code(run, tmp_path, capsys):
+def test_file_that_cannot_be_shown_gives_message_and_exit_code(run, tmp_path, capsys):
     with pytest.raises(NoSuchFile, match=r"config\.json"):
         show(tmp_path)
     assert cli.main(["show", str(tmp_path / "nothing")]) == 2

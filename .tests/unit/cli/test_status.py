@@ -23,7 +23,7 @@ def results(tmp_path) -> Results:
     return Results(tmp_path)
 
 
-def test_nothing_lives_in_an_empty_or_missing_folder(tmp_path, results):
+def test_empty_or_missing_folder_lists_nothing(tmp_path, results):
     assert living(tmp_path / "nothing", no_slurm()) == [] == results.living()
 
 
@@ -48,18 +48,18 @@ def test_nothing_lives_in_an_empty_or_missing_folder(tmp_path, results):
         ({"job": "7"}, slurm(), None),
     ],
 )
-def test_what_lives_is_found_and_what_is_gone_is_not(results, facts, jobs, lives):
+def test_only_running_deployments_are_listed(results, facts, jobs, lives):
     results.add(**facts)
     assert [one.sure for one in results.living(jobs)] == ([] if lives is None else [lives])
 
 
-def test_only_the_latest_attempt_counts(results):
+def test_only_the_latest_attempt_is_listed(results):
     results.add()
     results.add(state="ended")
     assert results.living() == []
 
 
-def test_a_measured_deployment_and_a_held_endpoint_tell_what_they_do(results):
+def test_measured_deployment_and_endpoint_show_their_state(results):
     results.tell("a", "chat-c1-r1: 6 requests", NOW - 1)
     results.tell("b", "something else", NOW - 1)
     results.add("a", ends_at=NOW + 130)
@@ -72,14 +72,14 @@ def test_a_measured_deployment_and_a_held_endpoint_tell_what_they_do(results):
     assert c.state.endswith(" deployment x")
 
 
-def test_a_heartbeat_of_an_earlier_attempt_is_not_this_ones(results):
+def test_heartbeat_of_an_earlier_attempt_is_ignored(results):
     results.add("a", held=True, beat=NOW - 1, state="ended")
     results.add("a", held=True)
     (one,) = results.living()
     assert one.url is None and one.state == "starting"
 
 
-def test_a_job_that_waits_in_the_queue_is_shown_until_it_has_begun(results):
+def test_queued_job_is_listed_until_it_begins(results):
     file = results.run / "slurm" / "jobs.jsonl"
     journal.append(file, "run", run="r")
     for number, name in (("7", "a"), ("8", "b"), ("9", "c")):
@@ -101,11 +101,11 @@ def test_a_job_that_waits_in_the_queue_is_shown_until_it_has_begun(results):
 
 
 @pytest.mark.parametrize(("owner", "job"), [("job 42", "42"), ("job 42, start 2", "42"), ("process 1:2@h", None), (None, None)])
-def test_the_job_in_an_owners_name(owner, job):
+def test_job_id_is_read_from_an_owner(owner, job):
     assert job_of(owner) == job
 
 
-def test_slurm_is_not_asked_again_after_a_failure():
+def test_slurm_is_not_queried_again_after_a_failure():
     asked = []
 
     def ask(job: str) -> Job | None:
@@ -116,7 +116,7 @@ def test_slurm_is_not_asked_again_after_a_failure():
     assert jobs.lives("1") is None and jobs.lives("2") is None and asked == ["1"]
 
 
-def test_the_table_and_the_json(results):
+def test_table_and_json_golden(results):
     results.add("a", held=True, beat=NOW - 1, ends_at=NOW + 3630)
     results.add("b", identity=ELSEWHERE)
     found = results.living()
@@ -132,7 +132,7 @@ def test_the_table_and_the_json(results):
     assert len(status.table([], NOW).splitlines()) == 1
 
 
-def test_a_copy_of_a_checkout_shows_nothing_of_the_original(tmp_path, monkeypatch):
+def test_copy_of_a_checkout_lists_nothing_of_the_original(tmp_path, monkeypatch):
     own, copy = tmp_path / "own", tmp_path / "copy"
     own.mkdir()
     monkeypatch.chdir(own)
@@ -152,7 +152,7 @@ def test_a_copy_of_a_checkout_shows_nothing_of_the_original(tmp_path, monkeypatc
     assert len(results.living(slurm(**jobs))) == 3
 
 
-def test_a_job_number_that_slurm_gave_to_another_job_is_not_ours(results):
+def test_reused_job_number_is_not_ours(results):
     file = results.run / "slurm" / "jobs.jsonl"
     journal.append(file, "run", run="r")
     journal.append(file, "submitted", run="r", job="7", wildcards={"deployment": "a"})

@@ -40,7 +40,7 @@ def one(name: str, run: str = "demo", **more: object) -> Living:
         ("a", "second", None, "nothing_to_stop"),
     ],
 )
-def test_a_name_is_found_or_refused_with_what_there_is(name, run, found, reason):
+def test_unknown_name_is_refused_with_the_known_ones(name, run, found, reason):
     there = [one("a"), one("b"), one("b", "second")]
     if found:
         assert choose(there, name, run).run == found
@@ -80,14 +80,14 @@ def ended(attempt: Path, **more: object):
         ({"why": "stop_requested", "leftovers": ("7 vllm",)}, " 7 vllm"),
     ],
 )
-def test_it_is_asked_and_waited_for(results, more, said):
+def test_deployment_is_asked_to_end_and_awaited(results, more, said):
     attempt = results.add()
     clock, words = Clock(3.0, ended(attempt, **more)), []
     Stopping(words.append, no_slurm(), clock=clock, sleep=clock.sleep).run(*results.living())
     assert (attempt / "stop").exists() and said in words[-1]
 
 
-def test_a_supervisor_that_is_gone_without_a_word_is_not_waited_for(results):
+def test_killed_supervisor_is_not_awaited(results):
     attempt = results.add()
     state = supervisor.read_state(attempt).model_copy(update={"identity": str(DEAD)})
     clock, words = Clock(1.0, lambda: write_atomically(attempt / "keeper.json", state.model_dump_json())), []
@@ -95,7 +95,7 @@ def test_a_supervisor_that_is_gone_without_a_word_is_not_waited_for(results):
     assert len(words) == 2 and clock.now < 2
 
 
-def test_what_does_not_end_is_told_and_a_job_is_cancelled(results):
+def test_deployment_that_does_not_end_is_named_and_its_job_cancelled(results):
     results.add("a")
     results.add("b", job="8", identity=ELSEWHERE)
     a, b = results.living(slurm(j8="RUNNING"))
@@ -141,7 +141,7 @@ def test_full_disk_does_not_prevent_a_stop(results, monkeypatch):
     assert "Errno 28" in words[-2] and states == {"j8": "CANCELLED"}
 
 
-def test_a_job_in_the_queue_is_cancelled_at_once():
+def test_queued_job_is_cancelled_at_once():
     cancelled, words, states = [], [], ["PENDING", "CANCELLED"]
     jobs = Jobs(lambda job: Job(job, State.parse(states.pop(0))))
     clock = Clock()
@@ -151,7 +151,7 @@ def test_a_job_in_the_queue_is_cancelled_at_once():
 
 
 @pytest.mark.parametrize("trouble", ["refused", "stays"])
-def test_a_job_that_cannot_be_cancelled_is_told(trouble):
+def test_job_that_cannot_be_cancelled_is_named(trouble):
     def cancel(_: str) -> None:
         if trouble == "refused":
             raise CommandFailed(Trouble.REFUSED, ["scancel"], "Access denied")
@@ -164,7 +164,7 @@ def test_a_job_that_cannot_be_cancelled_is_told(trouble):
     assert (clock.now == 0) if trouble == "refused" else (90 <= clock.now < 92)
 
 
-def test_the_command_stops_by_name_and_answers_with_exit_codes(results, monkeypatch, capsys):
+def test_stop_command_and_its_exit_codes(results, monkeypatch, capsys):
     monkeypatch.chdir(results.root.parent)
     attempt = results.add()
     assert cli.main(["stop", "nobody"]) == 2

@@ -77,7 +77,7 @@ def run(tmp_path) -> Run:
     return Run(tmp_path)
 
 
-def test_summary_has_versions_failures_ends_and_slurms_record(run):
+def test_summary_has_versions_failures_and_slurm_record(run):
     run.attempt(reason="server_exited")
     run.attempt("fine", "serving")
     journal.append(run.folder / "slurm" / "jobs.jsonl", "submitted", run="r", job="77", label="deployment plain")
@@ -98,7 +98,7 @@ def test_summary_has_versions_failures_ends_and_slurms_record(run):
         assert fact in text, fact
 
 
-def test_records_and_logs_are_in_it_and_neither_results_nor_keys(run):
+def test_ticket_has_records_and_logs_but_no_results_or_keys(run):
     attempt = run.attempt(reason="server_exited", log="why\n")
     attempts.secret(attempt, "api-key")
     for name in ("ray-n1.kept/raylet.out", "survey/look/n.json", "requests/server.json", "tools/client.json", "binary.bin"):
@@ -136,7 +136,7 @@ def test_secret_is_replaced_before_a_long_log_is_cut(run, before):
         assert TOKEN[:8] not in text and TOKEN[-8:] not in text and len(text) < 3 * ticket._KEPT
 
 
-def test_it_is_bounded_and_failed_attempts_come_first(run):
+def test_ticket_is_bounded_and_failed_attempts_come_first(run):
     for number in range(20):
         run.attempt(f"d{number:02}", reason="server_exited" if number == 7 else None, log=f"{number} " * 4000)
     files = run.ticket(longest=50_000)
@@ -146,7 +146,7 @@ def test_it_is_bounded_and_failed_attempts_come_first(run):
 
 
 @pytest.mark.parametrize("broken", ["keeper.json", "failure.json", "daemons/server.json", "server.log"])
-def test_broken_file_does_not_keep_the_rest_back(run, broken):
+def test_broken_file_does_not_stop_the_ticket(run, broken):
     attempt = run.attempt(reason="server_exited")
     run.attempt("other", reason="port_taken")
     (attempt / broken).write_bytes(b"{ half \xff")

@@ -23,7 +23,7 @@ class Run:
         self.line(subject, "measure", name, after=after, point={"name": name, "phase": phase, **more})
 
 
-def test_finished_points_are_counted_once_with_those_of_the_ledger_and_of_earlier_runs():
+def test_finished_points_are_counted_once():
     run = Run(finished={("b", "chat-c1-r1")})
     run.point("a", "chat-c1-r1", verdict="VALID", from_ledger=True)
     run.point("a", "chat-c1-r1", verdict="VALID")
@@ -60,7 +60,7 @@ def test_estimate_adds_the_start_of_deployments_that_have_not_started():
     assert run.state.left_s(run.now) == 60.0 + 2 * 10.0
 
 
-def test_estimate_counts_no_wait_for_the_machine_and_subtracts_the_start_so_far():
+def test_estimate_leaves_out_the_wait_for_the_machine():
     run = Run()
     run.line("a", "start_cluster", "in use", queued=True)
     run.line("a", "start_cluster", "nodes", after=900.0)
@@ -101,7 +101,7 @@ def test_row_keeps_its_begin_within_a_stage_and_a_point():
     assert run.state.rows["a"].since == 111.0
 
 
-def test_row_ends_with_its_stage_and_that_of_a_deployment_with_the_last_stage():
+def test_row_of_a_deployment_ends_with_its_last_stage():
     run = Run()
     run.line("cpu", "build_environment", "installing")
     run.line("a", "serve_model", "started")

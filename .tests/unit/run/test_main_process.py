@@ -55,7 +55,7 @@ def owner():
     return Path(".snakemake/servemark-owner.json")
 
 
-def test_the_main_process_claims_the_checkout_and_becomes_the_owner_process(checkout, data):
+def test_main_process_claims_the_checkout(checkout, data):
     experiment = main_process.load(data, [DEFAULT], is_main=True)
     assert os.environ[OWNER_PROCESS_VARIABLE] == str(myself())
     assert json.loads(owner().read_text())["identity"] == str(myself())
@@ -73,7 +73,7 @@ def test_points_form_a_chain_in_the_order_they_run(checkout, data):
         assert [experiment.before[deployment, name] for name in names] == [None, *names[:-1]]
 
 
-def test_the_resolved_configuration_is_written_once_and_again_when_it_changes(checkout, data):
+def test_resolved_configuration_is_written_when_it_changes(checkout, data):
     experiment = main_process.load(data, [], is_main=True)
     assert read_resolved(experiment.settings) == experiment.config
     os.utime(experiment.settings, (1, 1))
@@ -86,7 +86,7 @@ def test_the_resolved_configuration_is_written_once_and_again_when_it_changes(ch
     assert read_resolved(experiment.settings).timeouts.start == 7.0
 
 
-def test_the_sources_of_a_run_are_noted_with_the_configuration_as_it_was_given(checkout, data, monkeypatch):
+def test_sources_of_a_run_hold_the_given_configuration(checkout, data, monkeypatch):
     note = Path("results/demo/sources.json")
     main_process.load(data, [DEFAULT], is_main=True, dry_run=True)
     assert not note.exists(), "a dry run notes nothing"
@@ -105,7 +105,7 @@ def leave_a_dead_deployment() -> list[Path]:
     return left
 
 
-def test_live_records_and_secrets_of_dead_deployments_go_at_the_begin_and_at_the_end_of_a_run(checkout, data):
+def test_records_and_secrets_of_dead_deployments_are_removed(checkout, data):
     *dead, record = leave_a_dead_deployment()
     main_process.load(data, [], is_main=True)
     assert [path for path in dead if path.exists()] == [] and record.exists()
@@ -115,7 +115,7 @@ def test_live_records_and_secrets_of_dead_deployments_go_at_the_begin_and_at_the
     assert [path for path in dead if path.exists()] == [] and record.exists()
 
 
-def test_a_dry_run_claims_writes_and_removes_nothing(checkout, data, monkeypatch):
+def test_dry_run_claims_writes_and_removes_nothing(checkout, data, monkeypatch):
     left = leave_a_dead_deployment()
     experiment = main_process.load(data, [], is_main=True, dry_run=True)
     assert not experiment.executes
@@ -128,7 +128,7 @@ def test_a_dry_run_claims_writes_and_removes_nothing(checkout, data, monkeypatch
     [(HERE, True), (None, False), ("1:1@another-machine", False)],
     ids=["of this machine", "none", "of the machine that submitted the job"],
 )
-def test_a_job_keeps_the_owner_process_that_it_was_given_here(checkout, data, monkeypatch, before, kept):
+def test_job_keeps_its_owner_process(checkout, data, monkeypatch, before, kept):
     monkeypatch.delenv(OWNER_PROCESS_VARIABLE)
     if before:
         monkeypatch.setenv(OWNER_PROCESS_VARIABLE, before)
@@ -137,7 +137,7 @@ def test_a_job_keeps_the_owner_process_that_it_was_given_here(checkout, data, mo
     assert not owner().exists() and checkout == []
 
 
-def test_a_bad_configuration_ends_the_process_with_its_message(checkout, data, capsys):
+def test_bad_configuration_ends_the_process_with_its_message(checkout, data, capsys):
     data["deployments"]["plain"]["modle"] = "tiny"
     with pytest.raises(SystemExit) as ended:
         main_process.load(data, [DEFAULT], is_main=True)
@@ -147,7 +147,7 @@ def test_a_bad_configuration_ends_the_process_with_its_message(checkout, data, c
 
 
 @pytest.mark.parametrize("is_main", [True, False])
-def test_jobs_for_a_cluster_and_a_configuration_that_says_there_is_none(checkout, data, capsys, is_main):
+def test_cluster_profile_with_an_empty_cluster_is_refused(checkout, data, capsys, is_main):
     with pytest.raises(SystemExit) as caught:
         main_process.load(data | {"cluster": None}, [DEFAULT], is_main=is_main, scheduled=True)
     assert caught.value.code == 2
@@ -156,7 +156,7 @@ def test_jobs_for_a_cluster_and_a_configuration_that_says_there_is_none(checkout
     assert not owner().exists()
 
 
-def test_a_second_run_ends_with_the_first_ones_name(checkout, data, capsys):
+def test_second_run_ends_with_the_name_of_the_first(checkout, data, capsys):
     main_process.load(data, [], is_main=True)
     record = json.loads(owner().read_text())
     owner().write_text(json.dumps({**record, "identity": str(identity.Identity.of(os.getppid())), "pid": os.getppid()}))
@@ -174,7 +174,7 @@ def test_what_a_dead_run_left_is_told(checkout, data, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1 and not list(locks.iterdir())
 
 
-def test_a_long_chain_of_points_gets_the_frames_that_snakemake_needs(checkout, data):
+def test_long_chain_of_points_gets_enough_stack_frames(checkout, data):
     data["workloads"]["chat"]["repetitions"] = 400
     experiment = main_process.load(data, [], is_main=False)
     longest = max(map(len, experiment.points.values()))
@@ -213,7 +213,7 @@ def test_only_a_failed_run_ends_with_a_message(checkout, data, capsys):
         assert bool(capsys.readouterr().err) is not success
 
 
-def test_snakemakes_two_words_for_every_job_are_dropped_and_the_rest_kept(checkout, data, handlers, caplog, monkeypatch):
+def test_two_messages_of_snakemake_for_every_job_are_dropped(checkout, data, handlers, caplog, monkeypatch):
     experiment = main_process.load(data, [], is_main=False)
     main_process.begin(experiment)
     logger = logging.getLogger("snakemake.logging")
@@ -224,7 +224,7 @@ def test_snakemakes_two_words_for_every_job_are_dropped_and_the_rest_kept(checko
     assert [record.getMessage() for record in caplog.records] == ["Finished jobid: 3"]
 
 
-def test_a_point_that_ended_a_server_before_goes_last(checkout, data):
+def test_point_that_ended_a_server_is_measured_last(checkout, data):
     names = [point.name for point in main_process.load(data, [DEFAULT], is_main=False).points["plain"]]
     failure = records.Failure(stage="measure", reason="server_died", detail="It died.")
     killer = report_data.invalid(concurrency=4).model_copy(update={"failure": failure, "client_argv": ("vllm", "bench")})
@@ -235,7 +235,7 @@ def test_a_point_that_ended_a_server_before_goes_last(checkout, data):
     assert after == [*names[2:], *names[:2]], "with its other repetition; the one that was never tried keeps its place"
 
 
-def test_users_learn_that_accepted_measurements_outlive_a_failed_job(checkout, data, caplog):
+def test_message_about_removed_files_names_kept_measurements(checkout, data, caplog):
     main_process.load(data, [DEFAULT], is_main=False)
     log = logging.getLogger("snakemake.logging")
     with caplog.at_level(logging.INFO, logger="snakemake.logging"):
@@ -283,7 +283,7 @@ def test_shared_cache_is_named_after_a_failed_run_only_if_it_is_full(checkout, d
     assert (str(cache) in capsys.readouterr().err) is printed
 
 
-def test_preparation_that_a_file_system_refuses_has_message_and_no_traceback(checkout, data, capsys):
+def test_refusing_file_system_gives_message_and_no_traceback(checkout, data, capsys):
     def prepare(folder: Path) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(folder / ".snakemake"))
 
@@ -312,7 +312,7 @@ def test_error_of_a_disk_while_parsing_has_no_traceback(checkout, data, monkeypa
     assert end.value.code == 1 and "x/config.json" in capsys.readouterr().err
 
 
-def test_token_that_cannot_be_removed_at_the_end_has_no_traceback(checkout, data, monkeypatch, capsys):
+def test_record_that_cannot_be_removed_gives_no_traceback(checkout, data, monkeypatch, capsys):
     def refuse(*_, **__):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), "ready.json")
 

@@ -205,7 +205,7 @@ def test_missing_keys_of_gemma_3_have_the_defaults_of_its_class():
     assert (shape.heads, shape.kv_heads, shape.head_dim) == (32, 16, 128)
 
 
-def test_llama_4_has_experts_in_every_second_layer_and_a_separate_dense_width():
+def test_llama_4_has_experts_in_every_second_layer():
     changes = {
         "interleave_moe_layer_step": 2,
         "intermediate_size": 8192,

@@ -1,4 +1,4 @@
-"""List what lives in a checkout's results: measured deployments, served endpoints, and jobs in the queue.
+"""List active deployments of a checkout: measured deployments, served endpoints, and jobs in the queue.
 
 The records lie on the shared disk, so this works on every machine that sees it. They are compared with this host's processes, with
 Slurm's jobs, or, for another host without a job, with the age of the newest file.
@@ -35,7 +35,7 @@ TAIL_BYTES = 1 << 18
 
 @dataclass(frozen=True)
 class Living:
-    """One deployment that lives, or may live.
+    """One deployment that is active, or may be.
 
     Args:
         purpose: queued: its job waits, or has just begun.
@@ -86,7 +86,7 @@ class Jobs:
 
 
 def living(results: Path, jobs: Jobs | None = None, now: float | None = None) -> list[Living]:
-    """Return everything that lives below ``results/``, by run and deployment."""
+    """Return all active deployments below ``results/``, by run and deployment."""
     jobs, now = jobs or Jobs(), time.time() if now is None else now
     found: list[Living] = []
     for run_folder in sorted(path.parent for path in results.glob("*/config.json")):
@@ -98,7 +98,7 @@ def living(results: Path, jobs: Jobs | None = None, now: float | None = None) ->
 
 
 def _one(folder: Path, last: dict[str, Any] | None, jobs: Jobs, now: float) -> Living | None:
-    """Return a deployment by its latest attempt; None when nothing of it lives."""
+    """Return a deployment by its latest attempt; None if it is not active."""
     attempt = attempts.latest(folder)
     if attempt is None:
         return None
@@ -142,7 +142,7 @@ def _seconds(moment: str) -> float:
 
 
 def _alive(state: SupervisorState, job_id: str | None, jobs: Jobs, fresh: bool) -> bool | None:
-    """Return whether the supervisor lives; None if that cannot be found out from here."""
+    """Return whether the supervisor is alive; None if that cannot be found out from here."""
     job = jobs.lives(job_id) if job_id else None
     identity = Identity.parse(state.identity)
     if job is False or identity.here:
@@ -158,11 +158,11 @@ def job_of(owner: str | None) -> str | None:
 
 def _state(state: SupervisorState, status: EndpointStatus | None, last: dict[str, Any] | None) -> str:
     if state.state == "waiting":
-        return f"waits for the machine, in use by {(state.waiting_for or 'another').split(' (')[0]}"
+        return f"waiting for the machine, in use by {(state.waiting_for or 'another').split(' (')[0]}"
     if state.state == "ending":
         return f"ending: {state.why}"
     if status:
-        return "ready" if status.state == "held" else "does not answer /metrics"
+        return "ready" if status.state == "held" else "does not respond on /metrics"
     return f"{last['stage']}: {last['text']}" if last else "starting"
 
 
@@ -197,7 +197,7 @@ def _last_progress(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _queued(run_folder: Path, known: set[str | None], jobs: Jobs) -> list[Living]:
-    """Return deployments whose job was submitted and of which nothing lives yet: it waits, or has just begun."""
+    """Return deployments without a server whose job was submitted: it waits, or has just begun."""
     file = run_folder / "slurm" / "jobs.jsonl"
     noted = {run: journal.checkout_of(entry) for run, entry in journal.open_runs(file).items()}
     runs = {run for run, checkout in noted.items() if checkout is None or checkout.is_at(run_folder.parents[1])}
@@ -217,6 +217,6 @@ def _queued(run_folder: Path, known: set[str | None], jobs: Jobs) -> list[Living
         why = f": {reasons.in_words(job.reason)}" if job.reason else ""
         state = f"in the queue, {job.state.word}{why}"
         if job.state.meaning is Meaning.RUNNING:
-            state = f"its job is {job.state.word}, and no server of it lives"
+            state = f"its job is {job.state.word}, and it has no running server"
         found.append(Living(run_folder.name, str(deployment), "queued", state, job_id=job_id, since=float(entry["time"])))
     return found

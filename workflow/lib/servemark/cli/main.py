@@ -29,12 +29,12 @@ def generate(root: Path) -> None:
 
 
 def status(as_json: bool) -> None:
-    """Print what lives in this checkout."""
+    """Print the active deployments and endpoints of this checkout."""
     jobs, now = Jobs(), time.time()
     found = living(RESULTS, jobs, now)
     print(status_table.as_json(found) if as_json else status_table.table(found, now), end="")
     if jobs.trouble and any(one.job_id for one in found):
-        print(f"servemark: Slurm did not respond ({jobs.trouble}); this is from files alone.", file=sys.stderr)
+        print(f"servemark: Slurm did not respond ({jobs.trouble}). The table is from files alone.", file=sys.stderr)
 
 
 def stop(name: str, run: str | None) -> None:
@@ -48,7 +48,7 @@ def write_ticket(run: str, output: Path | None) -> None:
     redacted = ticket.write(RESULTS / run, path)
     print(f"wrote {path} ({path.stat().st_size / 1024:.0f} KiB); check its files before you attach it")
     for kind, count in redacted.items():
-        print(f"servemark: {count} x {kind} was replaced in it. Renew that secret: a log or record holds it.", file=sys.stderr)
+        print(f"servemark: replaced {count} x {kind}. A log or record contains this secret: renew it.", file=sys.stderr)
 
 
 def verify(path: Path) -> None:
@@ -97,16 +97,16 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("config", type=Path, nargs="?", default=Path("config/config.yaml"))
     one.add_argument("--cluster", help="NAME of config/clusters/NAME.yaml, or a path, in place of the file's own")
     one.set_defaults(do=lambda given: check(given.config, given.cluster))
-    one = commands.add_parser("status", help="list what lives in this checkout: measured deployments and served endpoints")
+    one = commands.add_parser("status", help="list active deployments and endpoints of this checkout")
     one.add_argument("--json", action="store_true", help="as JSON")
     one.set_defaults(do=lambda given: status(given.json))
     one = commands.add_parser("stop", help="end one deployment or endpoint, from any machine that sees its files")
-    one.add_argument("name", help="of the deployment, as `servemark status` shows it")
-    one.add_argument("--run", help="which run's, where several have that name")
+    one.add_argument("name", help="name of the deployment in `servemark status`")
+    one.add_argument("--run", help="name of the run, if several deployments have that name")
     one.set_defaults(do=lambda given: stop(given.name, given.run))
     one = commands.add_parser("ticket", help="pack one tar file about a run for the cluster's support")
     one.add_argument("run", help="name of the run")
-    one.add_argument("-o", "--output", type=Path, help="where to write it; default servemark-ticket-RUN.tar.gz")
+    one.add_argument("-o", "--output", type=Path, help="the file to write; default servemark-ticket-RUN.tar.gz")
     one.set_defaults(do=lambda given: write_ticket(given.run, given.output))
     one = commands.add_parser("verify", help="recompute an archive's digests and numbers from its content; needs no network")
     one.add_argument("archive", type=Path, metavar="FILE", help="results/RUN/archive/RUN.tar.zst")

@@ -1,4 +1,4 @@
-"""``servemark status``: what lives, as a plain table or as JSON."""
+"""``servemark status``: active deployments and endpoints, as a table or as JSON."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ LONGEST_STATE = 70
 def table(found: Sequence[Living], now: float) -> str:
     """Return the table; an endpoint's address has a line of its own, to be copied."""
     if not found:
-        return "Nothing lives in this checkout.\n"
+        return "No active deployment or endpoint in this checkout.\n"
     rows = [COLUMNS, *(_row(one, now) for one in found)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -26,7 +26,7 @@ def table(found: Sequence[Living], now: float) -> str:
         if one.url and one.attempt
     ]
     if not all(one.sure for one in found):
-        below.append("? = on another host without news for a while: servemark cannot find out from here whether it lives.")
+        below.append("? = on another host and silent for more than a minute: servemark cannot find out from here whether it is active.")
     return "\n".join([*lines, *([""] if below else []), *below]) + "\n"
 
 
@@ -36,7 +36,7 @@ def _row(one: Living, now: float) -> tuple[str, ...]:
     return (
         one.run,
         one.deployment,
-        {"measured": "measuring", "held": "use", "queued": "-"}[one.purpose],
+        {"measured": "measuring", "held": "serving", "queued": "-"}[one.purpose],
         ",".join(one.nodes) if len(one.nodes) <= 2 else f"{one.nodes[0]} +{len(one.nodes) - 1}",
         one.job_id or "-",
         "-" if one.since is None else clock(now - one.since),

@@ -22,22 +22,26 @@ POLL_S = 0.2
 
 
 class NothingToStop(ServemarkError):
-    """The name fits none, or more than one, of what lives."""
+    """The name matches no active deployment, or several."""
 
     exit_code = 2
     default_reason = "nothing_to_stop"
 
 
 def choose(found: Sequence[Living], name: str, run: str | None) -> Living:
-    """Return the deployment of this name, or raise NothingToStop with a list of what lives."""
+    """Return the active deployment of this name; raise NothingToStop with a list of all."""
     fitting = [one for one in found if one.deployment == name and run in (None, one.run)]
     if len(fitting) == 1:
         return fitting[0]
     there = "\n".join(f"  {one.deployment} (run {one.run}, {one.purpose}): {one.state}" for one in found) or "  nothing"
     if fitting:
-        raise NothingToStop(f"{name!r} fits {len(fitting)}:\n{there}", do="Name the run: --run RUN.", reason="ambiguous")
+        raise NothingToStop(
+            f"{len(fitting)} active deployments have the name {name!r}:\n{there}", do="Name the run: --run RUN.", reason="ambiguous"
+        )
     of = f" of run {run!r}" if run else ""
-    raise NothingToStop(f"No deployment {name!r}{of} lives in this checkout. What lives:\n{there}", do="See `servemark status`.")
+    raise NothingToStop(
+        f"No active deployment {name!r}{of} in this checkout. Active:\n{there}", do="Use a name that `servemark status` shows."
+    )
 
 
 @dataclass(frozen=True)
@@ -51,13 +55,13 @@ class Stopping:
     sleep: Callable[[float], None] = time.sleep
 
     def run(self, one: Living) -> None:
-        """Ask, wait, and cancel its job if it does not end.
+        """Ask the deployment to end, wait, and cancel its job if it does not end.
 
         Raises:
             ServemarkError: it did not end.
         """
         if one.attempt is None:
-            self._cancel(one, "No server of it lives; cancelling its job.")
+            self._cancel(one, f"{one.deployment} has no running server; cancelling its job {one.job_id}.")
             return
         begin = self.clock()
         try:
@@ -65,7 +69,7 @@ class Stopping:
         except OSError as error:
             if one.job_id is None:
                 raise
-            self._cancel(one, f"servemark cannot write the stop file ({error}); it cancels job {one.job_id}.")
+            self._cancel(one, f"servemark cannot write the stop file ({error}); cancelling job {one.job_id}.")
             return
         state = supervisor.read_state(one.attempt)
         elsewhere = state is not None and not Identity.parse(state.identity).here
@@ -80,10 +84,10 @@ class Stopping:
             raise ServemarkError(
                 f"{one.deployment} did not end within {bound:.0f} s.",
                 look=str(one.attempt / "keeper.log"),
-                do=f"Look at its processes on {', '.join(one.nodes)}; one in state D waits for a device or a file system.",
+                do=f"Look at its processes on {', '.join(one.nodes)} with ps. A process in state D waits for a device or a file system.",
                 reason="cannot_stop",
             )
-        self._cancel(one, f"It did not end within {bound:.0f} s; cancelling its job {one.job_id}.")
+        self._cancel(one, f"{one.deployment} did not end within {bound:.0f} s; cancelling its job {one.job_id}.")
 
     def _ended(self, attempt: Path, begin: float) -> str | None:
         """Return how it ended; None while it lives."""
@@ -92,11 +96,11 @@ class Stopping:
             return None
         if state.state == "ended":
             how = "" if state.why == "stop_requested" else f" ({state.why})"
-            killed = f"; these had to be killed: {', '.join(state.leftovers)}" if state.leftovers else ""
+            killed = f"; killed: {', '.join(state.leftovers)}" if state.leftovers else ""
             return f"ended after {self.clock() - begin:.1f} s{how}{killed}"
         identity = Identity.parse(state.identity)
         if identity.here and not identity.alive:
-            return "has lost its supervisor, which wrote no reason; the next start ends what it left"
+            return "has lost its supervisor, which wrote no reason; the next start ends the remaining processes"
         return None
 
     def _cancel(self, one: Living, words: str) -> None:
@@ -106,19 +110,19 @@ class Stopping:
             self.cancel(one.job_id)
         except CommandFailed as error:
             raise ServemarkError(
-                f"The job {one.job_id} of {one.deployment} could not be cancelled: {error}",
+                f"Job {one.job_id} of {one.deployment} could not be cancelled: {error}",
                 do=f"Try `scancel {one.job_id}` on a login node.",
                 reason="cannot_stop",
             ) from None
         begin = self.clock()
         while self.clock() - begin < CANCEL_S:
             if Jobs(self.jobs.ask).lives(one.job_id) is False:
-                self.say(f"job {one.job_id} is out of the queue; the main snakemake continues without {one.deployment}")
+                self.say(f"job {one.job_id} has left the queue; the main Snakemake continues without {one.deployment}")
                 return
             self.sleep(5 * POLL_S)
         raise ServemarkError(
-            f"The job {one.job_id} of {one.deployment} is still in the queue {CANCEL_S:.0f} s after it was cancelled.",
-            do=f"See `squeue --jobs={one.job_id}`. If it stays COMPLETING, report it to the cluster's support.",
+            f"Job {one.job_id} of {one.deployment} is still in the queue {CANCEL_S:.0f} s after its cancellation.",
+            do=f"Run `squeue --jobs={one.job_id}`. If it stays COMPLETING, report it to the cluster's support.",
             reason="cannot_stop",
         )
 
