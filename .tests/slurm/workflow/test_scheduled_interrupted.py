@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -56,6 +57,8 @@ def test_interrupted_while_pending(checkout: ScheduledCheckout, injury: Injury) 
     other = occupy(checkout.cluster, "batch", 300)
     running = begin(checkout)
     checkout.job(state="PENDING")
+    place = re.compile(r" a +queue +job \d+ is number 1 in the queue of partition batch")
+    wait_until(lambda: place.search(running.text), 30, "the position in the queue is shown")
     since = time.monotonic()
     running.interrupt(signal.SIGINT, group=True)
     assert injury.ends(checkout, running, ANSWER_S, since, GONE_S).rc not in (0, -signal.SIGINT)

@@ -70,7 +70,7 @@ def two(module_checkouts: Callable[..., ScheduledCheckout]) -> Two:
         if any("--max-model-len 512" in " ".join(process.cmdline()) for process in found)
     ]  # fmt: skip
     server = environment_of(servers[-1])
-    line = re.compile(r"^\d:\d\d:\d\d  a +measure +chat-c1-r1: 6 requests", re.MULTILINE)
+    line = re.compile(r"^\d:\d\d:\d\d  a +await_ready +ready after", re.MULTILINE)
     text = wait_until(lambda: (shown := running.text) and line.search(shown) and shown, 5, "the line is shown")
     assert running.process.poll() is None
     return Two(checkout, running.wait(RUN_S), text, server, node)
