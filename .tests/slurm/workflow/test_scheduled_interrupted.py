@@ -130,7 +130,7 @@ def guards(checkout: ScheduledCheckout) -> list[int]:
 
 
 def test_main_process_is_a_job_that_runs_into_its_time_limit(checkout: ScheduledCheckout, injury: Injury) -> None:
-    injury.of("the main process's own job reaches its time limit", r"the job that this process runs in ends in 30 s")
+    injury.of("the main process's own job reaches its time limit", r"The job that this process runs in ends in 30 s")
     checkout.keep("a")
     checkout.inject("none")
     checkout.config["timeouts"] |= {"no_progress": 150.0, "point": 200.0}

@@ -65,8 +65,8 @@ def test_ready_at_once_is_healthy_as_well():
     ("given", "reason", "words"),
     [
         ({"dies_at": 101.0}, "server_exited", ""),
-        ({"start_s": 3.0}, "startup_timeout", "3 s (last: healthy)"),
-        ({"moves": lambda now: now < 101}, "startup_stalled", "5 s (last: healthy)"),
+        ({"start_s": 3.0}, "startup_timeout", "3 s. Last check: healthy"),
+        ({"moves": lambda now: now < 101}, "startup_stalled", "5 s. Last check: healthy"),
         ({"moves": lambda now: False, "start_s": 2.0}, "startup_timeout", "2 s"),
     ],
 )

@@ -78,7 +78,7 @@ def test_good_records_pass_and_the_summary_links_all_results(run, told):
     assert (result.record.run, result.record.valid, result.record.suspect, result.holes) == ("demo", 1, 1, ())
     last = [line.split()[-1] for line in result.text.splitlines()[-3:]]
     assert last == [f"file://{run.folder}/{name}" for name in names]
-    assert told.words == ["1 VALID, 1 SUSPECT, 0 accepted holes"]
+    assert told.words == ["1 VALID, 1 SUSPECT, 0 permanent gaps"]
     assert not run.rejected.exists()
 
 
@@ -91,7 +91,7 @@ def test_invalid_record_is_moved_and_a_second_failure_is_a_hole(run, told):
     assert bad.load.name in run.summary() and str(report_data.POISON) not in run.summary()
     second = run.check(report_data.measurement(), bad)
     assert [(hole["point"], hole["reason"]) for hole in second.holes] == [(bad.load.name, "requests_failed")]
-    assert told.words == ["1 VALID, 0 SUSPECT, 1 accepted holes"]
+    assert told.words == ["1 VALID, 0 SUSPECT, 1 permanent gaps"]
 
 
 def test_invalid_record_is_moved_with_its_raw_file(run):
@@ -183,7 +183,7 @@ def test_error_names_point_reason_detail_log_and_remedy(run):
         "plain/dead", "server_exited", FAILURE.detail, FAILURE.log, FAILURE.remedy, "new_code", remedy("new_code"),
     ):  # fmt: skip
         assert part in text
-    assert "Holes (1)" in run.check(record("bad")).text
+    assert "Permanent gaps (1)" in run.check(record("bad")).text
 
 
 def test_invalid_record_without_reason_is_reported(run):

@@ -193,6 +193,17 @@ def handlers():
         signal.signal(number, handler)
 
 
+def test_points_of_an_earlier_run_count_as_finished(checkout, data, handlers, capsys):
+    experiment = main_process.load(data, [], is_main=False)
+    folder = experiment.folder / "deployments" / "plain" / "points"
+    folder.mkdir(parents=True)
+    for point in experiment.points["plain"][:2]:
+        (folder / f"{point.name}.json").write_text("{}")
+    main_process.begin(experiment)
+    main_process.end(experiment, success=True)
+    assert "12 load points, 2 of them" in capsys.readouterr().err
+
+
 def test_run_begins_with_its_size_and_ends_with_its_summary(checkout, data, handlers, capsys):
     experiment = main_process.load(data, [], is_main=False)
     main_process.begin(experiment)

@@ -36,7 +36,7 @@ def test_unchanged_archive_has_no_problem(run, capsys):
     assert verdicts == {"VALID", "SUSPECT", "INVALID"}, "the run has each verdict"
     assert cli.main(["verify", str(path)]) == 0
     printed = capsys.readouterr()
-    assert "all well" in printed.out and identity in printed.out and printed.err == ""
+    assert ": OK\n" in printed.out and identity in printed.out and printed.err == ""
 
 
 def test_changed_latency_is_named_with_every_file(run, capsys):

@@ -40,7 +40,10 @@ def init(output: Path, model: str | None, cluster: str | None, *, yes: bool) -> 
     """
     write.refuse_existing(output, f"Name another file: --output {output.with_name('other.yaml')}")
     if not (yes or (sys.stdin.isatty() and sys.stdout.isatty())):
-        raise ConfigError("There is no terminal to ask at.", do="Add --yes to take the defaults, and --model to name a model.")
+        raise ConfigError(
+            "servemark cannot ask questions: input or output is not a terminal.",
+            do="Add --yes to take the defaults, and --model to name a model.",
+        )
     ask: Asker = Defaults() if yes else Terminal()
     machine, slurm, cached = machine_facts.find(), slurm_facts.find(), models.in_hub_cache()
     _print_facts(machine, slurm, cached)
@@ -58,7 +61,7 @@ def init(output: Path, model: str | None, cluster: str | None, *, yes: bool) -> 
     new = (path, write.render("cluster.yaml", site=made, machine=machine)) if made and path else None
     write.write(output, text, new, name)
     if path and not new:
-        print(f"\nkept {path}: it was there")
+        print(f"\nkept the existing {path}")
     print(f"\nwrote {path}\nwrote {output}" if new else f"\nwrote {output}")
     profile = "slurm" if name else "profiles/local"
     run = f".venv/bin/snakemake --profile {profile} --configfile {output}"
@@ -71,7 +74,7 @@ def init(output: Path, model: str | None, cluster: str | None, *, yes: bool) -> 
 def _cluster_file(wanted: str | None, slurm: Slurm | None) -> tuple[str | None, Path | None]:
     """Return name and path of the cluster file; None without Slurm."""
     if wanted is not None and not re.fullmatch(NAME_PATTERN, wanted):
-        raise ConfigError(f"--cluster {wanted!r} is no name: letters, digits, dots, dashes and underscores.",
+        raise ConfigError(f"--cluster {wanted!r} is not a valid name: use letters, digits, dots, dashes and underscores.",
                           do=f"Give NAME of {FOLDER}/NAME.yaml.")  # fmt: skip
     if wanted:
         name = wanted

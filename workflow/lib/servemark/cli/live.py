@@ -31,6 +31,8 @@ from snakemake_executor_plugin_slurm_guarded.states import Meaning
 FRESH_S = 60.0
 # Of a long run's progress, the end is enough.
 TAIL_BYTES = 1 << 18
+# Words for the user.
+PURPOSES = {"measured": "measuring", "held": "serving", "queued": "-"}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The ``servemark`` command: make and check a configuration, list and stop what lives, pack a ticket, verify and show an archive."""
+"""The ``servemark`` command: write and check a configuration, list and stop active deployments, pack a ticket, verify an archive."""
 
 import argparse
 import os
@@ -34,7 +34,7 @@ def status(as_json: bool) -> None:
     found = living(RESULTS, jobs, now)
     print(status_table.as_json(found) if as_json else status_table.table(found, now), end="")
     if jobs.trouble and any(one.job_id for one in found):
-        print(f"servemark: Slurm did not respond ({jobs.trouble}). The table is from files alone.", file=sys.stderr)
+        print(f"servemark: Slurm did not respond ({jobs.trouble}). The table uses files only and may be out of date.", file=sys.stderr)
 
 
 def stop(name: str, run: str | None) -> None:
@@ -61,13 +61,13 @@ def verify(path: Path) -> None:
     from servemark import verification
 
     answer = verification.verify(path)
-    print(f"{path}: {'wrong' if answer.wrong else 'all well'}")
+    print(f"{path}: {'FAILED' if answer.wrong else 'OK'}")
     print(answer.summary(), flush=True)
     if answer.wrong:
         raise ServemarkError(
             f"{path.name}: {len(answer.wrong)} problem(s) found:\n" + "\n".join(f"  {text}" for text in answer.wrong),
             look=f"{path}, unpacked with tar --zstd -xf into an empty folder",
-            do="Do not use the results named. Ask the sender for a new copy and for the sha256 of its manifest.",
+            do="Do not use the results listed above. Ask the sender for a new copy and for the sha256 of its manifest.",
             reason="archive_wrong",
         )
 
@@ -91,14 +91,18 @@ def _parser() -> argparse.ArgumentParser:
         "--cluster", metavar="NAME", help="name of the cluster file config/clusters/NAME.yaml; default: Slurm's name of the cluster"
     )
     one.add_argument("--output", type=Path, metavar="FILE", default=Path("my.yaml"), help="the configuration to write; default my.yaml")
-    one.add_argument("--yes", action="store_true", help="take the default of each question; needed without a terminal")
+    one.add_argument(
+        "--yes",
+        action="store_true",
+        help="ask nothing: take the first choice of each question, and builtin:tiny-dense unless --model is given",
+    )
     one.set_defaults(do=lambda given: init(given.output, given.model, given.cluster, yes=given.yes))
     one = commands.add_parser("check", help="validate a configuration, and ask this machine and Slurm whether they fit it; starts nothing")
     one.add_argument("config", type=Path, nargs="?", default=Path("config/config.yaml"))
-    one.add_argument("--cluster", help="NAME of config/clusters/NAME.yaml, or a path, in place of the file's own")
+    one.add_argument("--cluster", help="cluster file to use, in place of `cluster` in CONFIG: NAME of config/clusters/NAME.yaml, or a path")
     one.set_defaults(do=lambda given: check(given.config, given.cluster))
     one = commands.add_parser("status", help="list active deployments and endpoints of this checkout")
-    one.add_argument("--json", action="store_true", help="as JSON")
+    one.add_argument("--json", action="store_true", help="print JSON")
     one.set_defaults(do=lambda given: status(given.json))
     one = commands.add_parser("stop", help="end one deployment or endpoint, from any machine that sees its files")
     one.add_argument("name", help="name of the deployment in `servemark status`")

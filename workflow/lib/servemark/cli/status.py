@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from servemark.cli.live import Living
+from servemark.cli.live import PURPOSES, Living
 from servemark.progress import clock
 
 COLUMNS = ("RUN", "DEPLOYMENT", "FOR", "NODES", "JOB", "SINCE", "LEFT", "REQUESTS", "STATE")
@@ -36,7 +36,7 @@ def _row(one: Living, now: float) -> tuple[str, ...]:
     return (
         one.run,
         one.deployment,
-        {"measured": "measuring", "held": "serving", "queued": "-"}[one.purpose],
+        PURPOSES[one.purpose],
         ",".join(one.nodes) if len(one.nodes) <= 2 else f"{one.nodes[0]} +{len(one.nodes) - 1}",
         one.job_id or "-",
         "-" if one.since is None else clock(now - one.since),

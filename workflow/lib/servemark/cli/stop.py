@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servemark import supervisor
-from servemark.cli.live import Jobs, Living, living
+from servemark.cli.live import PURPOSES, Jobs, Living, living
 from servemark.errors import ServemarkError
 from servemark.processes.identity import Identity
 from snakemake_executor_plugin_slurm_guarded import commands
@@ -33,7 +33,7 @@ def choose(found: Sequence[Living], name: str, run: str | None) -> Living:
     fitting = [one for one in found if one.deployment == name and run in (None, one.run)]
     if len(fitting) == 1:
         return fitting[0]
-    there = "\n".join(f"  {one.deployment} (run {one.run}, {one.purpose}): {one.state}" for one in found) or "  nothing"
+    there = "\n".join(f"  {one.deployment} (run {one.run}, {PURPOSES[one.purpose]}): {one.state}" for one in found) or "  nothing"
     if fitting:
         raise NothingToStop(
             f"{len(fitting)} active deployments have the name {name!r}:\n{there}", do="Name the run: --run RUN.", reason="ambiguous"
@@ -100,7 +100,7 @@ class Stopping:
             return f"ended after {self.clock() - begin:.1f} s{how}{killed}"
         identity = Identity.parse(state.identity)
         if identity.here and not identity.alive:
-            return "has lost its supervisor, which wrote no reason; the next start ends the remaining processes"
+            return ": its supervisor exited without a reason. The next start ends the remaining processes."
         return None
 
     def _cancel(self, one: Living, words: str) -> None:

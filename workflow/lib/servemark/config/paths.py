@@ -54,5 +54,5 @@ def _model_fault(folder: Path, *, dummy: bool) -> str | None:
     try:
         Architecture.from_config(manifest.examine(folder, dummy=dummy).config)
     except WeightsRefused as error:
-        return " ".join(part for part in (error.what, error.do, error.look and f"Look at {error.look}.") if part)
+        return " ".join(part for part in (error.what, error.look and f"Look at {error.look}.", error.do) if part)
     return None

@@ -137,9 +137,9 @@ def _take_machine(attempt: Path, progress: Progress) -> None:
         if state and state.state == "running":
             return
         if (state and not supervisor.is_alive(attempt)) or (state is None and time.monotonic() > deadline):
-            why, log = (state and state.why) or "no reason recorded", attempt / "keeper.log"
+            why, log = (state and state.why) or "none", attempt / "keeper.log"
             raise StageFailed(
-                f"The supervisor process exited before it started any server ({why}).",
+                f"The supervisor process exited before it started a server. Recorded reason: {why}.",
                 look=str(log),
                 do="Read the quoted lines, fix the cause, and rerun the same command.",
                 reason=why if why in storage.REASONS.values() else "keeper_ended",

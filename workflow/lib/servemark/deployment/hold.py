@@ -147,7 +147,7 @@ class Holding:
         say(f"READY  {facts.url}/v1  model {facts.served_name}")
         say(f"  key      in {self.ready.key_file} (readable by you alone)")
         say(f"  how to   {how}: curl, Python, ssh tunnel")
-        say(f"  lives    {how_to_use.how_long(facts.ends_at)}")
+        say(f"  ends     {how_to_use.how_long(facts.ends_at)}")
         say(
             f"  stop     .venv/bin/servemark stop {facts.deployment} --run {facts.run}",
             endpoint=how_to_use.announcement(facts, how.absolute()),

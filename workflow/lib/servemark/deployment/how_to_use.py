@@ -95,9 +95,9 @@ def tunnel_lines(facts: Facts, blocked: Blocked) -> list[str]:
 def how_long(ends_at: float | None) -> str:
     """Return words for the time at which the endpoint ends, in this machine's time zone."""
     if ends_at is None:
-        return "until you stop it, or its snakemake ends"
+        return "when you stop it, or when its Snakemake ends"
     end = datetime.fromtimestamp(ends_at).astimezone()
-    return f"until {end:%Y-%m-%d %H:%M:%S %z}, the time limit of its allocation, unless you stop it earlier"
+    return f"{end:%Y-%m-%d %H:%M:%S %z}, the time limit of its allocation, unless you stop it earlier"
 
 
 def announcement(facts: Facts, page_file: Path) -> dict[str, Any]:

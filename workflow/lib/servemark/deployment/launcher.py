@@ -13,6 +13,7 @@ from servemark import supervisor
 from servemark.config.model import Config
 from servemark.deployment import attempts
 from servemark.errors import StageFailed
+from servemark.measurement import reasons
 from servemark.nodes import allocation
 from servemark.nodes.allocation import Allocation
 from servemark.processes import identity
@@ -79,12 +80,15 @@ class Launcher:
         except TimeoutError as error:
             first = attempts.first_to_end(self.attempt, asked.name)
             if first is None or first.ended_at is None:
-                raise StageFailed(str(error), look=str(self.attempt / "keeper.log"), reason="keeper_ended") from None
-            what = f"{asked.name} was not started. Before that,"
+                raise StageFailed(
+                    str(error), look=str(self.attempt / "keeper.log"), do=reasons.DEFAULT_REMEDY, reason="keeper_ended"
+                ) from None
+            what = f"servemark did not start {asked.name}, because"
             raise attempts.as_error(attempts.end_of("", self.attempt, asked.name, what, "server_exited")) from None
         if state.why == "never_started":
-            what = f"{asked.argv[0]} cannot be started."
-            raise StageFailed(what, look=state.log, do="Check the environment's prefix.", reason="never_started")
+            what = f"{asked.argv[0]} cannot be started on {node}."
+            do = "Check that this file exists there and is executable. If the environment has a `lock`, delete its folder in the cache."
+            raise StageFailed(what, look=state.log, do=f"{do} Then rerun the same command.", reason="never_started")
 
     def tool(self, nodes: str | Sequence[str], asked: process_request.DaemonRequest) -> Tool:
         """Return a short-lived process on one node, or on several at once. SERVEMARK_NODE holds the node's name in each."""

@@ -54,8 +54,8 @@ class Measuring:
         ready, failure = self._live(ready_path)
         if ready is None or failure:
             record = self._lost(point, failure)
-            why = failure.detail.splitlines()[0] if failure else "the deployment has ended"
-            self.here.progress.say(f"{name}: not measured: {why}", point=_finished_point(record))
+            why = failure.detail.splitlines()[0] if failure else f"it ended; see {record.attempt}/keeper.log"
+            self.here.progress.say(f"{name}: not measured, because the deployment failed: {why}", point=_finished_point(record))
             self.here.check()
             write_atomically(raw_path, NO_RESULTS)
             return record
@@ -115,7 +115,8 @@ class Measuring:
         expected_s = 1.1 * max(map(float, path.read_text().split() if path.exists() else ()), default=0.0)
         if left_s > expected_s:
             return None
-        detail = f"The allocation has {max(0.0, left_s):.0f} s left and a load point takes about {expected_s:.0f} s, so none was started."
+        left = f"The job has {max(0.0, left_s):.0f} s left."
+        detail = f"{left} A load point takes about {expected_s:.0f} s, so servemark did not start the next one."
         failure = Failure(stage=STAGE, reason="out_of_time", detail=detail, remedy=reasons.MORE_TIME)
         return attempts.fail(attempt, failure, self.here.timeouts.stop)
 

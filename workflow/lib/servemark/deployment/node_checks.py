@@ -114,7 +114,8 @@ def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> None:
             "\n".join(problems),
             do=f"Request nodes of one kind (`constraint` or `partition` in the cluster file). Without a scheduler, {_AS_PROBED}. "
             "If this kind is the right one, delete results/RUN/hardware.json and rerun: servemark plans for it then. "
-            "If `worked_out` in that file has a number, set `small_jobs.whole_node: true` in the cluster file first.",
+            "If that file has an entry under `worked_out`, servemark estimated these numbers from a part of a node: set "
+            "`small_jobs.whole_node: true` in the cluster file first.",
             reason="hardware_differs",
         )
 

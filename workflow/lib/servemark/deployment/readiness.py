@@ -129,9 +129,9 @@ def poll(
             moved_at = clock()
         tell(state)
         if clock() - begin > timeouts.start:
-            raise StageFailed(f"The server was not ready after {timeouts.start:.0f} s (last: {state}).", reason="startup_timeout")
+            raise StageFailed(f"The server was not ready after {timeouts.start:.0f} s. Last check: {state}.", reason="startup_timeout")
         if clock() - moved_at > timeouts.stall:
-            raise StageFailed(f"The server wrote no log line for {timeouts.stall:.0f} s (last: {state}).", reason="startup_stalled")
+            raise StageFailed(f"The server wrote no log line for {timeouts.stall:.0f} s. Last check: {state}.", reason="startup_stalled")
         sleep(INTERVAL_S)
 
 
@@ -281,7 +281,7 @@ class Waiting:
             return attempts.end_of(STAGE, attempt, name, f"The server did not start: while {stage},", "server_exited")
         if error.reason not in ("startup_timeout", "startup_stalled"):
             return attempts.from_error(STAGE, error)
-        what = f"{error.what} It was {stage}."
+        what = f"{error.what} Start-up stage: {stage}."
         failure = attempts.explain_end(STAGE, attempt, attempts.find_daemon(attempt, name), what, error.reason, stalled=True)
         if failure.reason not in (error.reason, *_VAGUE):
             return failure

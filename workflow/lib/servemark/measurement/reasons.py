@@ -10,7 +10,7 @@ from servemark.records import Reason
 
 Severity = Literal["SUSPECT", "INVALID"]
 
-DEFAULT_REMEDY = "Read the logs of this attempt, fix the cause and run snakemake again."
+DEFAULT_REMEDY = "Read the logs of this attempt, fix the cause and rerun the same command."
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SEVERITIES: dict[str, tuple[Severity, ...]] = {
     "invalid": ("INVALID",),

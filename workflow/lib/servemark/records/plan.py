@@ -42,7 +42,7 @@ class Plan(Record):
     served_name: str
     topology: Topology
     options: dict[str, Any]
-    variables: dict[str, str] = Field(description="the deployment's before the cluster's, and those that turn FlashInfer off")
+    variables: dict[str, str] = Field(description="the deployment's before the cluster's, and the variables that turn FlashInfer off")
     all_reduce: tuple[str, ...] = Field(default=(), description="expected between tensor parallel ranks, with vLLM's names and order")
     inherited: dict[str, str] = Field(default={}, description="inherited variables that decide results, so in the key as if configured")
     modules: tuple[str, ...] = Field(default=(), description="modules that are loaded on every node before any process starts")

@@ -1,8 +1,8 @@
 """The last stage of a run: pass, or move INVALID measurements aside and fail, so that the next run measures only these points again.
 
-A point that is INVALID twice for the same reasons with the same ledger key becomes a hole: the report names it, and no run measures it
-again. So does a point that ``accept_invalid`` matches. A reason outside the load point, such as the allocation's time limit, never makes a
-hole.
+A point that is INVALID twice for the same reasons with the same ledger key becomes a permanent gap. The report names it, and no later run
+measures it. So does a point that ``accept_invalid`` matches. A reason outside the load point, such as the allocation's time limit, never
+makes a permanent gap.
 """
 
 import fnmatch
@@ -33,12 +33,12 @@ class Decision:
 
 
 def check(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_invalid: bool | Sequence[str], progress: Progress) -> Check:
-    """Move INVALID measurements aside and fail, or pass with a list of holes; write summary.txt either way.
+    """Move INVALID measurements aside and fail, or pass with a list of permanent gaps; write summary.txt either way.
 
     A record and its raw file move to ``rejected/<deployment>/<point>.<n>.json`` and ``.raw``; n counts a point's rejections from 1.
 
     Args:
-        accept_invalid: True, or glob patterns on ``deployment/point``: INVALID points that become holes at once.
+        accept_invalid: True, or glob patterns on ``deployment/point``: INVALID points that become permanent gaps at once.
 
     Raises:
         ServemarkError: servemark has to measure at least one point again.
@@ -62,7 +62,7 @@ def check(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_inva
         )
     verdicts = [record.verdict for record in found.values()]
     valid, suspect = verdicts.count("VALID"), verdicts.count("SUSPECT")
-    progress.say(f"{valid} VALID, {suspect} SUSPECT, {len(holes)} accepted holes")
+    progress.say(f"{valid} VALID, {suspect} SUSPECT, {len(holes)} permanent gaps")
     return Check(run=run_folder.name, valid=valid, suspect=suspect, holes=tuple(map(_hole, holes)))
 
 
@@ -167,14 +167,14 @@ def _details(moved: Sequence[Decision], holes: Sequence[Decision], rejected: Pat
     if moved:
         parts += [
             f"INVALID ({len(moved)}): excluded from all results and moved to {rejected}. The next run measures only these points again. A "
-            "point that is INVALID again for the same reason then becomes a hole.",
+            "point that is INVALID again for the same reason then becomes a permanent gap.",
             *_rows(moved),
         ]
     if holes:
         parts += [
-            f"Holes ({len(holes)}): points without results. The report names them, and the next run does not measure them.",
+            f"Permanent gaps ({len(holes)}): points without results. The report names them, and the next run does not measure them.",
             *_rows(holes),
-            f"To measure a hole again after fixing its cause, delete {rejected.parent}/deployments/DEPLOYMENT/points/POINT.json and "
+            f"To measure such a point again after fixing its cause, delete {rejected.parent}/deployments/DEPLOYMENT/points/POINT.json and "
             f"{rejected}/DEPLOYMENT/POINT.*",
         ]
     return "\n".join(parts)

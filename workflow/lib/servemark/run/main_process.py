@@ -125,7 +125,7 @@ def load(
         experiment = Experiment.of(expand(checked))
         if scheduled and experiment.config.cluster is None:
             raise ConfigError(
-                "The configuration says that there is no cluster (`cluster` is empty), and this profile sends jobs to one.",
+                "`cluster` is empty in the configuration, but this profile submits jobs to a cluster.",
                 do="Leave `cluster` out, or name a file: --config cluster=NAME. For a run on this machine take --profile profiles/local.",
             )
         if is_main:
@@ -242,7 +242,7 @@ def begin(experiment: Experiment) -> None:
 def _measured_before(experiment: Experiment) -> set[tuple[str, str]]:
     """Return deployment and name of the load points that have a record."""
     every = ((name, point.name) for name, found in experiment.points.items() for point in found)
-    return {(name, point) for name, point in every if (experiment.folder / "measurements" / name / f"{point}.json").exists()}
+    return {(name, point) for name, point in every if (experiment.folder / "deployments" / name / "points" / f"{point}.json").exists()}
 
 
 def end(experiment: Experiment, success: bool) -> None:

@@ -114,7 +114,8 @@ def ask_slurm(config: Config, folder: Path, say: Callable[[str], None], *, patie
 def end_with_own_job() -> None:
     """End the run in order shortly before its own job ends; call it after ``signals.install``."""
     if VARIABLE in os.environ and (ends_at := own_end()):
-        why = f"The job of this process ends in {OWN_MARGIN_S:.0f} s: its time limit is too short for the whole run."
+        why = f"The job that this process runs in ends in {OWN_MARGIN_S:.0f} s."
+        why += " To continue, rerun the same command in a job with a longer --time."
         signals.at(ends_at - OWN_MARGIN_S, why)
 
 

@@ -80,7 +80,9 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, 
             _tell(f"{name} {subject}", refused, progress, terminal)
         else:
             _note(traceback.format_exc().rstrip())
-            progress.say(f"failed because of an unexpected error, probably a defect of servemark; the traceback is in {log}")
+            progress.say("failed because of an unexpected error, probably a defect of servemark")
+            progress.say(f"look at: {log}, which has the traceback")
+            progress.say("what to do: Rerun the same command. If it fails again, report the defect with `servemark ticket RUN`.")
         _stop(deployment)
         sys.exit(1)
     finally:
@@ -96,7 +98,9 @@ def stage(name: str, subject: str, log: str, deployment: Path | None = None, *, 
 def _tell(who: str, error: ServemarkError, progress: Progress, terminal: tuple[int, int]) -> None:
     """Write an error to the run's progress and to the log, or to the terminal if the disk is full."""
     first, *reasons = error.what.splitlines()
-    for line in (f"failed: {first}", *map(str.strip, reasons), *([f"what to do: {error.do}"] if error.do else [])):
+    quoted = [f"| {line.strip()}" for line in getattr(error, "quote", ())]
+    look, do = error.look and f"look at: {error.look}", error.do and f"what to do: {error.do}"
+    for line in filter(None, (f"failed: {first}", *map(str.strip, reasons), *quoted, look, do)):
         progress.say(line)
     if progress.lost:
         for stream, number in zip(terminal, (1, 2), strict=True):

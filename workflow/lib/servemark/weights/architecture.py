@@ -191,7 +191,7 @@ def _refused(reason: str, what: str, do: str = "Compare it with the published on
 
 
 def _unknown(what: str) -> WeightsRefused:
-    do = "This version cannot serve this model. Choose one with full or sliding-window attention, in float32, float16 or bfloat16."
+    do = "Choose another model: servemark supports full and sliding-window attention in float32, float16 and bfloat16."
     return _refused("architecture_unknown", what, do)
 
 

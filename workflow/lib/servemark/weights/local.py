@@ -88,7 +88,12 @@ def _copy(model: Manifest, draft: Path, file: ModelFile) -> None:
     except OSError as error:
         why = storage.refusal(error, target)
         what = f"{source} cannot be copied to {target}: {why.what if why else error.strerror}"
-        raise WeightsRefused(what, look=str(source), do=why.do if why else None, reason=why.reason if why else "copy_failed") from None
+        raise WeightsRefused(
+            what,
+            look=str(source),
+            do=why.do if why else f"Check the disk of {target.parent}, then rerun the same command.",
+            reason=why.reason if why else "copy_failed",
+        ) from None
     if (size, sha256.hexdigest()) != (file.size, file.sha256):
         raise WeightsRefused(
             f"{file.path} of model {model.name} has {size} bytes with sha256 {sha256.hexdigest()[:12]}...; its manifest has {file.size} "

@@ -61,7 +61,8 @@ def examine(directory: Path, *, dummy: bool = False) -> Contents:
         WeightsRefused: a file is missing, unreadable, truncated, of a refused kind or outside the directory.
     """
     if not os.path.isdir(directory):
-        raise refused(directory, "weights_missing", "There is no such directory.", "Check the model's source in the config.")
+        do = "Set models.NAME.source to the folder with config.json."
+        raise WeightsRefused(f"The folder {directory} does not exist.", look=str(directory), do=do, reason="weights_missing")
     sizes = _files(directory, dummy)
     if pickles := sorted(path for path in sizes if Path(path).suffix.lower() in PICKLE_SUFFIXES):
         what = f"{len(pickles)} file(s) may hold Python pickles, which run code when loaded: {', '.join(pickles[:5])}."
@@ -201,15 +202,15 @@ def _check_link(link: Path, roots: tuple[Path, ...]) -> None:
     except OSError as error:
         # From Python 3.13 on Path.resolve() does not report a loop.
         if error.errno == errno.ELOOP:
-            raise refused(link, "link_loop", "It is a link that leads back to itself.", "Remove it, or fetch the file again.") from None
+            raise refused(link, "link_loop", "This link leads back to itself.", "Remove it, or fetch the file again.") from None
     target = link.resolve()
     if not any(target.is_relative_to(root) for root in roots):
-        what = f"It is a link that leaves the model's directory, to {target}."
+        what = f"This link points to {target}, outside the model's folder."
         raise refused(link, "link_leaves_directory", what, "Copy the file into the directory (cp -L), so that the manifest covers it.")
     if not target.exists():
-        raise refused(link, "weights_missing", f"It is a link to {target}, which does not exist.")
+        raise refused(link, "weights_missing", f"This link points to {target}, which does not exist.")
     if target.is_dir():
-        raise refused(link, "link_to_folder", "It is a link to a folder.", "Replace it by the folder itself.")
+        raise refused(link, "link_to_folder", "This is a link to a folder.", "Replace it by the folder itself.")
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -284,4 +285,4 @@ def refused(path: Path, reason: str, what: str, do: str = "Fetch the file again.
 
 def unreadable(path: Path, error: OSError) -> WeightsRefused:
     """Return the error of a file or folder that cannot be read."""
-    return refused(path, "weights_unreadable", f"unreadable: {error.strerror}.", "Check its permissions.")
+    return refused(path, "weights_unreadable", f"it cannot be read ({error.strerror}).", "Check its permissions.")
