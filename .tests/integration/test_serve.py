@@ -82,7 +82,7 @@ def assert_nothing_left(checkout: Checkout) -> None:
     left = [path for name in ("api-key", "ray-token", how_to_use.NAME) for path in serving.rglob(name)]
     left += [path for name in ("cluster", "endpoint", "ready") for path in serving.glob(f"*/{name}.json")]
     assert left == []
-    assert "Nothing lives" in servemark(checkout, "status").stdout
+    assert "No active deployment" in servemark(checkout, "status").stdout
 
 
 def test_endpoint_is_used_listed_stopped_and_served_again(only_a: Checkout):
@@ -109,10 +109,10 @@ def test_endpoint_is_used_listed_stopped_and_served_again(only_a: Checkout):
     assert (shown["run"], shown["deployment"], shown["purpose"], shown["state"]) == (RUN, "a", "held", "ready")
     assert (shown["url"], shown["sure"], shown["job_id"], shown["left_s"]) == (url, True, None, None)
     table = servemark(only_a, "status").stdout
-    assert re.search(rf"^{RUN} +a +use +\S+ +- +0:00:\d\d +-", table, re.MULTILINE) and f"{url}/v1" in table
+    assert re.search(rf"^{RUN} +a +serving +\S+ +- +0:00:\d\d +-", table, re.MULTILINE) and f"{url}/v1" in table
 
     unknown = servemark(only_a, "stop", "b")
-    assert unknown.returncode == 2 and f"a (run {RUN}, held)" in unknown.stderr
+    assert unknown.returncode == 2 and f"a (run {RUN}, serving)" in unknown.stderr
     begin = time.monotonic()
     stopped = servemark(only_a, "stop", "a")
     assert stopped.returncode == 0 and re.search(r"a ended after \d", stopped.stdout), stopped
@@ -174,7 +174,7 @@ def test_killed_main_process_ends_the_endpoint_and_next_one_starts(only_a: Check
     running.interrupt(signal.SIGKILL)
     running.wait(15)
     only_a.assert_all_dead()
-    assert "Nothing lives" in servemark(only_a, "status").stdout
+    assert "No active deployment" in servemark(only_a, "status").stdout
     again = serve(only_a)
     assert servemark(only_a, "stop", "a", "--run", RUN).returncode == 0
     assert again.wait(STOPPED_S).rc == 0

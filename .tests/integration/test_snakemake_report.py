@@ -16,13 +16,13 @@ def test_snakemake_report_has_results_and_captions(measured: Checkout):
     for said in (
         "report page",
         "all measurements",
-        "is the page to read and to send",
+        "It is the file to send",
         "full precision",
         "write_report",
     ):
         assert said in page, said
     for name in "ab":
-        assert f"What was going to be started as <em>{name}</em>" in page and f"How <em>{name}</em> came up" in page
+        assert f"Plan of deployment <em>{name}</em>" in page and f"Start-up of deployment <em>{name}</em>" in page
     assert measured.digests("a") == before
     assert not (measured.path / ".snakemake" / "servemark-owner.json").exists(), "making a report claims nothing"
 

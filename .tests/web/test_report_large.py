@@ -25,7 +25,7 @@ def test_report_of_20000_measurements_opens_with_tables_and_plots(visit, shots, 
     assert page.locator("#curves .legend button").count() == thinning.SERIES
     for chart in ("throughput", "ttft", "tpot", "itl", "e2el", "startup", "timeline-requests"):
         assert page.locator(f"[data-drawing={chart}] svg path").count() > 0, chart
-    assert 0 < page.locator("[data-drawing=throughput] svg .mark-symbol.role-mark path").count() <= thinning.SHOWN
+    assert 0 < page.locator("[data-drawing=throughput] svg .mark-symbol.role-mark path").count() <= thinning.DRAWN
     page.screenshot(path=shots / "large.png")
     with capsys.disabled():
         print(f"\n20,000 measurements, {len(html.encode()) / 1e6:.1f} MB: opened and drawn in {seconds:.1f} s")

@@ -86,7 +86,7 @@ def test_faulty_nodes_are_found_before_a_model_is_loaded(checkout: RealCheckout,
     checkout.site["interface"] = "ib0"
     found(
         "no such interface",
-        r"Node node[12]: expected an interface ib0 with an IPv4 address; found .*hsn0 \(10\.77\.0\.1[12]\)",
+        r"Node node[12]: expected an interface ib0, with an IPv4 address; found .*hsn0 \(10\.77\.0\.1[12]\)",
     )
     checkout.site["interface"] = "eth0"
     found(

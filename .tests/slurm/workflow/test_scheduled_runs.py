@@ -301,7 +301,7 @@ def test_run_stops_between_points_before_its_time_limit(
     run = short_run()
     checkout = run.checkout
     assert run.first.rc == 1 and "out_of_time" in run.first.text, run.first.text
-    assert "stopped between points" in run.first.text
+    assert "did not start the next one" in run.first.text
     checkout.assert_nothing_left(5)
     [job] = submitted(checkout, "deployment a")
     assert limit_minutes(checkout, job) == 2, "1 + 10 x 1 minutes, but the partition gives 2"

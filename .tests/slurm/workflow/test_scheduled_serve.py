@@ -45,7 +45,7 @@ def assert_nothing_left(checkout: ScheduledCheckout) -> None:
     for spec in serving.glob("*/attempts/*/keeper-spec.json"):
         place = json.loads(spec.read_text())["scratch"]
         assert [n for n in checkout.cluster.nodes if (checkout.cluster.folder / "nodes" / n / place[1:]).exists()] == []
-    assert "Nothing lives" in servemark(checkout, "status").stdout
+    assert "No active deployment" in servemark(checkout, "status").stdout
 
 
 def test_endpoints_are_listed_and_stopped_from_the_login_node(checkout: ScheduledCheckout) -> None:

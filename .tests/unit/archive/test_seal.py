@@ -336,3 +336,10 @@ def test_large_file_is_streamed(tmp_path):
     grown_kib, cpu_s = done.stdout.split()
     assert int(grown_kib) < 32 << 10
     assert float(cpu_s) < 15
+
+
+def test_zstandard_frame_states_the_content_size(tmp_path):
+    path = seal(write(tmp_path / "in"), tmp_path / "demo.tar.zst").path
+    size = zstandard.frame_content_size(path.read_bytes()[:64])
+    assert size == len(zstandard.ZstdDecompressor().decompress(path.read_bytes()))
+    assert size % tarfile.RECORDSIZE == 0

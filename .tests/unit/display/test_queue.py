@@ -91,7 +91,7 @@ def test_jobs_of_earlier_runs_are_not_read(tmp_path):
 
 
 def test_pending_jobs_are_read_from_squeue(monkeypatch):
-    text = "7|gpu|4294901758|2026-11-23T21:40:00|Priority\n8_[1-4]|gpu,cpu|12|N/A|(null)\n"
+    text = "Welcome to the cluster\n7|gpu|4294901758|2026-11-23T21:40:00|Priority\n8_[1-4]|gpu,cpu|12|N/A|(null)\n"
     monkeypatch.setattr(queries.commands, "run", lambda argv, timeout_s: text)
     assert queries.pending() == [
         Pending("7", "gpu", 4294901758, "2026-11-23T21:40:00", "Priority"),

@@ -108,9 +108,19 @@ def test_row_of_a_deployment_ends_with_its_last_stage():
     for subject, stage in (("cpu", "build_environment"), ("a", "serve_model")):
         run.line(subject, stage, ended=True)
     assert set(run.state.rows) == {"a"}
-    run.line("a", "stop_deployment", "stopping")
-    run.line("a", "stop_deployment", ended=True)
-    assert run.state.rows == {}
+    for stage in ("stop_deployment", "account_allocation"):
+        run.line("a", stage, "working")
+        run.line("a", stage, ended=True)
+        assert run.state.rows == {}
+
+
+def test_environment_with_the_name_of_a_deployment_has_its_own_row():
+    run = Run()
+    run.line("a", "serve_model", "started")
+    run.line("a", "build_environment", "installing")
+    assert sorted((row.subject, row.stage) for row in run.state.rows.values()) == [("a", "build_environment"), ("a", "serve_model")]
+    run.line("a", "build_environment", ended=True)
+    assert [row.stage for row in run.state.rows.values()] == ["serve_model"]
 
 
 def test_stage_without_a_subject_has_a_row_of_its_own():

@@ -19,7 +19,7 @@ from servemark.report.table import aggregate, tidy
 @pytest.fixture(scope="module")
 def large() -> tuple[str, Document]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(thinning, "SHOWN", 600)
+        patch.setattr(thinning, "POINTS", 300)
         html = render(report_data_large.large(150, 10, 2))
     return html, Document(html)
 
@@ -60,7 +60,7 @@ def test_thinned_plots_show_best_deployments(large):
     assert len(series) == thinning.SERIES and series == sorted(series)
     rows = page.block["curves"]["panel-0"]["throughput"]
     assert {row["deployment"] for row in rows} == set(series)
-    assert 0 < len(rows) <= 600
+    assert 0 < len(rows) <= thinning.DRAWN
     assert {row["deployment"] for row in page.block["startup"]} == set(series)
     assert {point["deployment"] for point in page.block["timelines"]} <= set(series)
     shown = [set(bins["counts"]) for load in page.block["distributions"] for bins in load.values()]
@@ -77,7 +77,7 @@ def test_report_is_thinned_above_limit(monkeypatch, most, whole):
 
 
 def test_thinned_tables_keep_lightest_best_and_heaviest_load(monkeypatch):
-    monkeypatch.setattr(thinning, "SHOWN", 12)
+    monkeypatch.setattr(thinning, "POINTS", 12)
     found = medians(3, 40, 1)
     for point in found:
         point["output_tokens_per_s_median"] = 100.0 - abs(point["concurrency"] - 17)
@@ -89,7 +89,7 @@ def test_thinned_tables_keep_lightest_best_and_heaviest_load(monkeypatch):
 
 
 def test_thinned_tables_keep_limit_if_best_load_is_heaviest(monkeypatch):
-    monkeypatch.setattr(thinning, "SHOWN", 4)
+    monkeypatch.setattr(thinning, "POINTS", 4)
     found = medians(2, 40, 1)
     for point in found:
         point["output_tokens_per_s_median"] = float(point["concurrency"])

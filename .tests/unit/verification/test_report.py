@@ -94,7 +94,7 @@ def test_report_without_one_data_block_is_named(run):
 
 def test_thinned_report_is_compared_with_thinned_data(run, monkeypatch):
     with monkeypatch.context() as patch:
-        for limit in ("WHOLE", "SHOWN", "SERIES"):
+        for limit in ("WHOLE", "POINTS", "SERIES"):
             patch.setattr(thinning, limit, 1)
         run.report()
         assert wrong(run.seal()) == []

@@ -143,7 +143,7 @@ def pending(*, timeout_s: float = QUERY_S) -> list[Pending]:
         CommandFailed: Slurm does not respond.
     """
     text = commands.run(["squeue", "--all", "--noheader", "--states=PENDING", "--format=%i|%P|%Q|%S|%r"], timeout_s=timeout_s)
-    lines = [[stated(field).replace("N/A", "") for field in line.split("|", 4)] for line in text.splitlines()]
+    lines = [[stated(field).replace("N/A", "") for field in line.split("|", 4)] for line in text.splitlines() if line.count("|") >= 4]
     return [Pending(job, partition, _count(priority), start, why) for job, partition, priority, start, why in lines]
 
 

@@ -110,8 +110,8 @@ def manifest_size(names: Iterable[str]) -> int:
 
 def _write(stream: IO[bytes], top: str, digests: Mapping[str, Digest], files: Mapping[str, Path], own: Mapping[str, bytes]) -> None:
     members = {name: header(f"{top}/{name}", digests[name].size) for name in sorted(digests, key=str.encode)}
-    compressor = zstandard.ZstdCompressor(level=LEVEL, threads=0, write_checksum=True)
-    compressed = compressor.stream_writer(stream, closefd=False)
+    compressor = zstandard.ZstdCompressor(level=LEVEL, threads=0, write_content_size=True, write_checksum=True)
+    compressed = compressor.stream_writer(stream, size=_tar_size(members.values()), closefd=False)
     with tarfile.open(fileobj=compressed, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         for name, member in members.items():
             if name in own:
@@ -127,6 +127,15 @@ def header(name: str, size: int) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.size = size
     return member
+
+
+def _tar_size(members: Iterable[tarfile.TarInfo]) -> int:
+    """Return the bytes of the tar: headers and contents in whole blocks, two zero blocks, filled up to a whole record."""
+    total = 2 * tarfile.BLOCKSIZE
+    for member in members:
+        length = len(member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+        total += length + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+    return -(-total // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
 
 
 def _add(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, path: Path, digest: str) -> None:

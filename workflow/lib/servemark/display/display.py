@@ -34,7 +34,7 @@ class Display(threading.Thread):
         self._run, self._state, self._check, self._queue = folder.name, state, check, queue
         self._begin = time.time()
         self._tail, self._plain = Tail(folder / "progress.jsonl"), PlainLines(self._begin)
-        self._ended = threading.Event()
+        self._ended, self._lock = threading.Event(), threading.Lock()
         found = screen.installed
         self._screen = found if found and found.can_live else None
 
@@ -42,16 +42,20 @@ class Display(threading.Thread):
         """Display new lines until :meth:`end`."""
         if self._screen:
             self._screen.begin(self._render)
-        while not self._ended.wait(POLL_S):
+        try:
+            while not self._ended.wait(POLL_S):
+                self._show()
             self._show()
-        self._show()
-        if self._screen:
-            self._screen.end()
+        finally:
+            if self._screen:
+                self._screen.end()
 
     def end(self) -> None:
         """Print the last lines, remove the live rows and stop."""
         self._ended.set()
         self.join(timeout=5)
+        if self.is_alive():  # Slurm responds slowly
+            self.release()
 
     def release(self) -> None:
         """Give the terminal back at once; for a process that is about to exit."""
@@ -59,11 +63,18 @@ class Display(threading.Thread):
             self._screen.release()
 
     def _render(self, size: ConsoleDimensions) -> RenderableType:
-        return live_rows.render(self._state, self._run, self._begin, time.time(), size)
+        with self._lock:
+            return live_rows.render(self._state, self._run, self._begin, time.time(), size)
 
     def _show(self) -> None:
+        # A shared disk may fail for a while; the next look reads on.
+        with contextlib.suppress(OSError):
+            self._read()
+
+    def _read(self) -> None:
         for deployment in self._queue.ended() if self._queue else ():
-            self._state.remove(deployment)
+            with self._lock:
+                self._state.remove(deployment)
         queued = self._queue.lines(time.time()) if self._queue else []
         for line in [*self._tail.lines(), *queued]:
             # A damaged line must not end the display.
@@ -71,7 +82,8 @@ class Display(threading.Thread):
                 self._one(line)
 
     def _one(self, line: Mapping[str, Any]) -> None:
-        self._state.update(line)
+        with self._lock:
+            self._state.update(line)
         if self._screen and "waiting" in line:
             return
         style = STYLES.get((line.get("point") or {}).get("verdict", ""))

@@ -17,6 +17,8 @@ WIDTH = 120
 STAGE_WIDTH = 18
 # A stage on a node writes every few seconds; shared file systems delay that by up to 30 s.
 SILENT_S = 60.0
+# They write seldom: a served endpoint every 10 minutes.
+QUIET_STAGES = frozenset({"queue", "hold_endpoint"})
 
 
 def render(state: RunState, run: str, begin: float, now: float, size: Sequence[int]) -> RenderableType:
@@ -60,7 +62,7 @@ def _headline(state: RunState, run: str, begin: float, now: float, width: int) -
 def _words(row: Row, now: float) -> str:
     text = point_words(row.point) if row.point and row.point["phase"] != "finished" else row.text
     silent = now - row.heard
-    return f"{text} (no news for {silent:.0f} s)" if silent > SILENT_S and row.stage != "queue" else text
+    return f"{text} (no news for {silent:.0f} s)" if silent > SILENT_S and row.stage not in QUIET_STAGES else text
 
 
 def point_words(point: Mapping[str, Any]) -> str:

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Stages of deployments that measure nothing any more.
-LAST_STAGE = "stop_deployment"
+# After one of these, nothing of a deployment is active.
+LAST_STAGES = frozenset({"stop_deployment", "account_allocation", "hold_endpoint"})
+# Stages whose subject is no deployment, although it may have the name of one.
+OTHER_SUBJECTS = frozenset({"stage_weights", "build_environment", "check_environment"})
 
 
 @dataclass
@@ -55,16 +57,18 @@ class RunState:
 
     def update(self, line: Mapping[str, Any]) -> None:
         """Take in one line of ``progress.jsonl``."""
-        subject, stage, when = str(line["subject"] or line["stage"]), str(line["stage"]), float(line["time"])
+        stage, when = str(line["stage"]), float(line["time"])
+        subject = str(line["subject"] or stage)
+        key = f"{stage} {subject}" if stage in OTHER_SUBJECTS else subject
         point = line.get("point")
         if line.get("ended"):
-            self._end(subject, stage, when)
+            self._end(key, subject, stage, when)
             return
-        row = self.rows.get(subject)
+        row = self.rows.get(key)
         measured_now = point["name"] if point else None
         measured_before = row.point["name"] if row and row.point else None
         same = row is not None and row.stage == stage and measured_now == measured_before
-        self.rows[subject] = Row(subject, stage, str(line["text"]), row.since if row and same else when, when, point)
+        self.rows[key] = Row(subject, stage, str(line["text"]), row.since if row and same else when, when, point)
         # A start that waits for the machine has not begun.
         queued, was_queued = bool(line.get("queued")), subject in self._queued
         if stage == "start_cluster" and (not same or queued or was_queued):
@@ -74,21 +78,21 @@ class RunState:
         if point:
             self._point(subject, point)
 
-    def remove(self, subject: str) -> None:
-        """Remove a row whose processes are known to be gone."""
-        self.rows.pop(subject, None)
+    def remove(self, deployment: str) -> None:
+        """Remove the row of a deployment whose job has ended."""
+        self.rows.pop(deployment, None)
 
-    def _end(self, subject: str, stage: str, when: float) -> None:
+    def _end(self, key: str, subject: str, stage: str, when: float) -> None:
         if stage == "await_ready" and subject in self._started:
             self._starts.append(when - self._started.pop(subject))
             self._ready.add(subject)
-        row = self.rows.get(subject)
+        row = self.rows.get(key)
         if row is None or row.stage != stage:
             return
-        if subject not in self.points or stage == LAST_STAGE:
-            self.remove(subject)
+        if key not in self.points or stage in LAST_STAGES:
+            del self.rows[key]
         else:
-            self.rows[subject] = Row(subject, stage, "finished", row.since, when)
+            self.rows[key] = Row(subject, stage, "finished", row.since, when)
 
     def _point(self, deployment: str, point: Mapping[str, Any]) -> None:
         key = (deployment, str(point["name"]))

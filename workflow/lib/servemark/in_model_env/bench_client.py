@@ -127,7 +127,7 @@ def request_function(
 def main(argv: list[str]) -> Any:
     """Run vLLM's command line with the entry :data:`BACKEND` in its table."""
     if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # this script's folder, whose modules have names like `versions`
+        del sys.path[0]  # this script's folder, whose modules must not hide others
     # This import loads no other module of vLLM, so vLLM's order of imports does not change.
     from vllm.benchmarks.lib import endpoint_request_func as table
 

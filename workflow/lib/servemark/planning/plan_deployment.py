@@ -24,7 +24,7 @@ class DeploymentSpec(Strict):
 
     Attributes:
         cluster: None for this machine.
-        inherited: inherited environment variables that reach the server and may change results (``variables/inherited.py``), except the
+        inherited: inherited environment variables that reach the server and may change results (``variables/passed_on.py``), except the
             variables of ``cluster`` and ``deployment``. The ledger key makes no difference between them.
     """
 

@@ -128,7 +128,7 @@ def text_table(frame: pd.DataFrame) -> str:
 
 def links(run_folder: Path) -> list[str]:
     """Return what to open next, one a line: ``file://`` links (absolute, percent-encoded) of report, archive and CSV, if they exist."""
-    files = {"report": "report.html", "archive": f"archive/{run_folder.resolve().name}.tar.zst", "measurements": "measurements.csv"}
+    files = {"report": "report.html", "archive": f"archive/{run_folder.absolute().name}.tar.zst", "measurements": "measurements.csv"}
     found = {what: (run_folder / name).absolute() for what, name in files.items()}
     return [f"{what:<12}  {path.as_uri()}" for what, path in found.items() if path.exists()]
 

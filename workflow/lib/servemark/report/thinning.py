@@ -12,10 +12,12 @@ from servemark.report.distributions import Distribution
 
 WHOLE = 2_000
 """Measurements. A report of at most this many shows all of them; one of 20,000 would have 50 MB."""
-SHOWN = 1_500
-"""Measurements in the tables and curves of a thinned report, but at least two load points of each deployment and workload."""
+POINTS = 2_000
+"""Load points in the tables of a thinned report, but at least two of each deployment and workload."""
 SERIES = 24
 """Deployments in the plots and cards of a thinned report."""
+DRAWN = 1_500
+"""Measurements in the curves of a thinned report: a browser draws each one five times."""
 LISTED = 1_000
 """Entries in each list of a thinned report: measurements that are not VALID, gaps, earlier attempts."""
 
@@ -31,6 +33,7 @@ class Selection:
     points: Sequence[Point]
     series: Sequence[str]
     kept: frozenset[_Key] = frozenset()
+    drawn: frozenset[_Key] = frozenset()
 
     def shows(self, point: Point) -> bool:
         """Return whether the tables show the load point of this deployment, workload and load (in words)."""
@@ -47,7 +50,7 @@ class Selection:
 
     def draws(self, measurements: Sequence[Measurement]) -> list[bool]:
         """Return for each measurement whether the curves show it."""
-        return [self.whole or (_key_of(item) in self.kept and self.plots(item.deployment)) for item in measurements]
+        return [self.whole or _key_of(item) in self.drawn for item in measurements]
 
     def plots(self, deployment: str) -> bool:
         """Return whether the plots show this deployment."""
@@ -76,18 +79,21 @@ def select(points: Sequence[Point], names: Sequence[str], *, whole: bool) -> Sel
     groups: dict[tuple[str, str], list[Point]] = {}
     for point in points:
         groups.setdefault((point["deployment"], point["workload"]), []).append(point)
-    each = SHOWN // max(1, len(groups) * max((point["repetitions_asked"] for point in points), default=1))
-    kept = [point for group in groups.values() for point in _some(group, max(2, each))]
-    return Selection(False, kept, _series(groups, names), frozenset(map(_key, kept)))
+    kept = [point for group in groups.values() for point in _some(group, POINTS // len(groups))]
+    series = _series(groups, names)
+    lines = [group for (deployment, _), group in groups.items() if deployment in series]
+    each = DRAWN // max(1, len(lines) * max((point["repetitions_asked"] for point in points), default=1))
+    drawn = frozenset(_key(point) for group in lines for point in _some(group, each))
+    return Selection(False, kept, series, frozenset(map(_key, kept)), drawn)
 
 
 def _some(group: Sequence[Point], most: int) -> list[Point]:
-    """Return ``most`` points: the one with the highest throughput, the heaviest, and others evenly spaced from the lightest on."""
+    """Return ``most`` points, at least 2: the one with the highest throughput, the heaviest, and others evenly spaced from the lightest."""
     if len(group) <= most:
         return list(group)
     best = max(range(len(group)), key=lambda index: group[index][f"{OUTPUT}_median"] or 0.0)
     chosen = {best, len(group) - 1}
-    others = most - len(chosen)
+    others = max(2, most) - len(chosen)
     chosen |= {index * (len(group) - 1) // others for index in range(others)}
     return [group[index] for index in sorted(chosen)]
 

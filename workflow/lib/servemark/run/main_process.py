@@ -233,6 +233,8 @@ def begin(experiment: Experiment) -> None:
     state.finished |= _measured_before(experiment)
     _State.display = Display(experiment.folder, state, how_to_use.check_reach, Queue.of(experiment.folder) if scheduled else None)
     signals.before_exit(_State.display.release)
+    # Snakemake calls neither onsuccess nor onerror if its scheduler fails.
+    atexit.register(_State.display.release)
     counts = f"{len(experiment.points)} deployments, {state.total} load points"
     more = f", {len(state.finished)} of them measured in an earlier run" if state.finished else ""
     screen.say(f"servemark: run {experiment.config.run}: {counts}{more}; results go to {experiment.folder}/")
