@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from builders import report_data, report_data_cluster
 from builders.report_data import measurement, plan
 from servemark import records
 from servemark.report import comparison, views
+from servemark.report.page import render
 from servemark.report.table import aggregate, tidy
 
 
@@ -32,6 +34,12 @@ def test_deployments_with_equal_gpus_are_compared_at_each_load():
         (f"concurrency {load}", name) for load in (64, 256, 512) for name in ("tp2-x4", "tp4-pp2-ray")
     ]
     assert comparison.unit(data, 8).replace("\u00a0", " ") == "8 GPUs"
+
+
+def test_deployment_without_a_counterpart_is_named_with_its_devices():
+    text = render(report_data_cluster.two_nodes(), bundle="")
+    (note,) = re.findall(r'<p class="note">Not compared, because[^<]*(?:<[^p][^>]*>[^<]*)*</p>', text)
+    assert "plain" in note and "1 GPU" in note and "tp2-x4" not in note
 
 
 def test_results_are_per_gpu_and_ratios_to_best():

@@ -133,9 +133,9 @@ def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None], duplicat
         more, deeper = _measure(child, known, duplicates)
         values, levels = values + more, max(levels, deeper + 1)
         if values > MAX_VALUES:
-            raise _Refused(f"holds more than {MAX_VALUES:,} keys and values, those behind aliases (*name) counted each time", node)
+            raise _Refused(f"holds more than {MAX_VALUES:,} keys and values, those behind aliases (*name) counted each time", child)
         if levels > MAX_DEPTH:
-            raise _Refused(f"is nested deeper than {MAX_DEPTH} levels, aliases (*name) counted", node)
+            raise _Refused(f"is nested deeper than {MAX_DEPTH} levels, aliases (*name) counted", child)
     for key, _ in node.value if is_mapping else ():
         if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
             line, name = key.start_mark.line + 1, (key.tag, key.value)

@@ -6,11 +6,11 @@ import hashlib
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import zstandard
 
@@ -99,7 +99,9 @@ class Unpacked:
         if len(self.digests) + len(self._folders) >= MAX_FILES:
             raise _Refused("too_large", f"contains more than {MAX_FILES:,} files and folders")
         found, sealed = member.get_info(), seal.header(member.name, member.size).get_info()
-        changed = [field for field in sealed if field not in ("chksum", "name") and found[field] != sealed[field]]
+        apart = [field for field in sealed if field not in ("chksum", "name") and found[field] != sealed[field]]
+        shown: dict[str, Callable[[Any], str]] = {"mode": oct, "type": repr}
+        changed = [f"{field} {shown.get(field, str)(found[field])}, sealed with {shown.get(field, str)(sealed[field])}" for field in apart]
         if changed := changed + sorted(set(member.pax_headers) - {"path", "size"}):
             self.headers.append(f"{name or member.name}: the tar header was changed: {', '.join(changed)}.")
         parents = set(map(str, PurePosixPath(name).parents)) - {"."}
@@ -126,7 +128,8 @@ class Unpacked:
         """Return the name below the top folder; empty for the top folder itself."""
         name, parts = member.name, member.name.split("/")
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or member.issparse():
-            raise _Refused("unsafe_member", f"contains {name!r}, a link, device, pipe or sparse file. Only regular files are allowed")
+            kind = "a symbolic link" if member.issym() else "a hard link" if member.islnk() else "a device, pipe or sparse file"
+            raise _Refused("unsafe_member", f"contains {name!r}, {kind}. Only regular files are allowed")
         if len(parts) > MAX_DEPTH:
             raise _Refused("unsafe_name", f"contains a name with {len(parts)} nested folders: {name[:80]!r}...")
         if why := seal.unfit(name):
@@ -206,7 +209,9 @@ def unpacked(path: Path) -> Iterator[Unpacked]:
     """
     if not os.path.isfile(path):
         kind = "is a folder" if os.path.isdir(path) else "is a pipe or a device" if os.path.lexists(path) else "does not exist"
-        raise NoSuchFile(f"{path} {kind}.", do="Pass an archive, such as results/RUN/archive/RUN.tar.zst.")
+        raise NoSuchFile(
+            f"{path} {kind}.", do="Pass an archive, such as results/RUN/archive/RUN.tar.zst. `servemark show` also takes results/RUN."
+        )
     with tempfile.TemporaryDirectory(prefix="servemark-archive-") as temporary:
         archive = Unpacked(Path(temporary) / "archive")
         archive.folder.mkdir()
