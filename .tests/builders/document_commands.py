@@ -35,6 +35,7 @@ class RunBy:
 # The words of the command as the test writes them, in the test's file unless another one is named.
 _HARNESS, _SCHEDULED = ".tests/integration/harness.py", ".tests/slurm/workflow/scheduled_checkout.py"
 _SHELL = ".tests/slurm/test_sandbox.py::test_shell_prints_three_commands_that_work_when_pasted"
+_INIT = ".tests/unit/cli/test_init.py::test_machine_with_gpus_gets_tensor_parallel_over_them"
 _SERVED = ".tests/integration/test_serve.py::test_endpoint_is_used_listed_stopped_and_served_again"
 RUN_BY = {
     "make setup": RunBy(".tests/setup/test_offline_setup.py::test_make_setup_needs_only_the_files_in_the_lock", '"make", "setup"'),
@@ -43,31 +44,39 @@ RUN_BY = {
         ".tests/integration/test_real_vllm.py::test_default_run_completes_after_crash_and_interruption",
         'ROOT / "config" / "config.yaml"',
     ),
-    ".venv/bin/snakemake --profile profiles/local --configfile my.yaml": RunBy(
-        ".tests/integration/test_happy_path.py::test_first_run_measures_all_and_second_does_nothing",
-        '"--profile", "profiles/local"',
-        _HARNESS,
-    ),
-    ".venv/bin/snakemake --profile slurm --configfile my.yaml": RunBy(
-        ".tests/slurm/workflow/test_scheduled_runs.py::test_two_deployments_are_measured_in_parallel_on_two_nodes",
-        '"--profile", "slurm", "--configfile", "my.yaml"',
-        _SCHEDULED,
-    ),
+    **{
+        f".venv/bin/snakemake --profile profiles/local --configfile {name}.yaml": RunBy(
+            ".tests/integration/test_happy_path.py::test_first_run_measures_all_and_second_does_nothing",
+            '"--profile", "profiles/local"',
+            _HARNESS,
+        )
+        for name in ("my", "qwen", "second")
+    },
     ".venv/bin/snakemake --profile slurm --configfile config/examples/two-nodes.yaml --config cluster=ourcluster": RunBy(
         _SHELL, ".venv/bin/snakemake --profile slurm --configfile {two_nodes} --config cluster=", ".tests/slurm/sandbox/__main__.py"
     ),
-    ".venv/bin/servemark init --model /data/models/Qwen3-8B": RunBy(
-        ".tests/unit/cli/test_init.py::test_machine_with_gpus_gets_tensor_parallel_over_them", 'init("--model", '
-    ),
-    ".venv/bin/servemark init --cluster ourcluster": RunBy(
+    ".venv/bin/servemark init --model /data/models/Qwen3-8B": RunBy(_INIT, 'init("--model", '),
+    ".venv/bin/servemark init --model /data/models/Qwen3-8B --output qwen.yaml": RunBy(_INIT, 'init("--model", "models/Big", "--output", '),
+    ".venv/bin/servemark init --cluster ourcluster --output tiny.yaml": RunBy(
         ".tests/slurm/workflow/test_scheduled_init.py::test_interface_is_known_on_a_compute_node", '"init", "--yes", "--cluster", '
     ),
+    **{
+        f".venv/bin/snakemake --profile slurm --configfile {name}.yaml": RunBy(
+            ".tests/slurm/workflow/test_scheduled_runs.py::test_two_deployments_are_measured_in_parallel_on_two_nodes",
+            '"--profile", "slurm", "--configfile", "my.yaml"',
+            _SCHEDULED,
+        )
+        for name in ("my", "qwen", "tiny")
+    },
     ".venv/bin/snakemake --profile slurm --configfile my.yaml -- serve": RunBy(
         ".tests/slurm/workflow/test_scheduled_serve.py::test_endpoints_are_listed_and_stopped_from_the_login_node",
         '"serve"',
     ),
     ".venv/bin/snakemake --profile profiles/local --configfile my.yaml -- results/RUN/serving/NAME/held.json": RunBy(
         ".tests/integration/test_serve.py::test_several_endpoints_on_one_machine_are_refused_with_targets", "/held.json"
+    ),
+    ".venv/bin/servemark check second.yaml": RunBy(
+        ".tests/unit/cli/test_check.py::test_room_for_the_environment_is_compared_with_free_space", '"check", "my.yaml"'
     ),
     ".venv/bin/servemark stop NAME": RunBy(_SERVED, '"stop", "a"'),
     "python3 -m pip download --require-hashes --no-deps --only-binary :all: -r envs/workflow.lock -d wheels": RunBy(
@@ -77,11 +86,13 @@ RUN_BY = {
 
 RUN_HERE = (
     ".venv/bin/servemark check my.yaml",
+    ".venv/bin/servemark check qwen.yaml",
+    ".venv/bin/servemark check tiny.yaml",
     ".venv/bin/servemark check --cluster ourcluster config/examples/two-nodes.yaml",
     "cp config/clusters/example-infiniband.yaml config/clusters/mysite.yaml",
     "cp config/clusters/example-gh200-slingshot.yaml config/clusters/mysite.yaml",
     ".venv/bin/servemark check --cluster mysite my.yaml",
-    ".venv/bin/snakemake --profile profiles/local --configfile my.yaml -n --quiet rules host",
+    ".venv/bin/snakemake --profile profiles/local --configfile qwen.yaml -n --quiet rules host",
     ".venv/bin/servemark show results/demo",
     "rm results/demo/report.html",
     ".venv/bin/snakemake --profile profiles/local -n --quiet rules host",
@@ -92,7 +103,7 @@ RUN_HERE = (
     ".venv/bin/servemark show .tests/fixtures/archives/h200x4-tp4.tar.zst",
     "tar --zstd -xf RUN.tar.zst",
     "cd RUN && sha256sum -c manifest-sha256.txt",
-    "cp config/config.yaml my.yaml",
+    "cp config/config.yaml second.yaml",
     "git clone REPOSITORY servemark",
     "cd servemark",
     'export HF_TOKEN="$(cat ~/my-token-file)"',

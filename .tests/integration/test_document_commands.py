@@ -29,6 +29,8 @@ def test_every_cheap_command_of_the_pages_exits_with_0(measured: Checkout, tmp_p
     # The pages' runs and cluster file. The content is that of this run.
     for name in ("demo", "tiny-dense"):
         shutil.copytree(measured.results, measured.results.with_name(name))
+    for name in ("qwen.yaml", "tiny.yaml"):
+        shutil.copy(measured.path / "my.yaml", measured.path / name)
     clusters = measured.path / "config" / "clusters"
     shutil.copy(clusters / "slurm.yaml", clusters / "ourcluster.yaml")
     failed = []

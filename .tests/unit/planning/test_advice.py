@@ -133,19 +133,20 @@ GIVEN = {
     "data parallel instead, in replicas": ({"load": (1024,), "tensor_parallel": 4, "replicas": 2, "routing": "least_requests"},
                                            "data_parallel_instead", ("topology.data_parallel: 4",)),
     "in turn": ({"load": (64,), "replicas": 2}, "replicas_in_turn", ("the 2 replicas", "topology.routing: least_requests")),
-    "balancing": ({"data_parallel": 4}, "engines_uneven", ("The 4 data parallel", "topology.balancing: router")),
+    "balancing": ({"data_parallel": 4}, "engines_uneven", ("All 4 data parallel", "topology.balancing: router")),
     "multicast": ({"tensor_parallel": 2, "check": {"variables": (*KNOWN, "VLLM_ALLREDUCE_USE_SYMM_MEM")}}, "multicast",
                   ("CUSTOM, SYMM_MEM, PYNCCL", 'variables.VLLM_ALLREDUCE_USE_SYMM_MEM: "0"')),
     "queue": ({"load": (64, 512), "options": {"max-num-seqs": 256}}, "queueing",
-              ("concurrency 512 an engine gets up to 512 requests and runs 256", "(options.max-num-seqs)", "options.max-num-seqs: 512")),
-    "queue at vLLM's default": ({"load": (1100,), "tensor_parallel": 2}, "queueing", ("runs 1024", "vLLM 0.32.0's default")),
-    "queue on an A100": ({"gpu": "NVIDIA A100-SXM4-80GB", "load": (300,), "tensor_parallel": 4}, "queueing", ("runs 256",)),
-    "queue of the batch's tokens": ({"load": (600,), "options": {"max-num-batched-tokens": 512}}, "queueing", ("runs 512",)),
+              ("concurrency 512 an engine gets up to 512 requests and runs at most 256", "set by options.max-num-seqs.",
+               "options.max-num-seqs: 512")),
+    "queue at vLLM's default": ({"load": (1100,), "tensor_parallel": 2}, "queueing", ("runs at most 1024", "vLLM 0.32.0's default")),
+    "queue on an A100": ({"gpu": "NVIDIA A100-SXM4-80GB", "load": (300,), "tensor_parallel": 4}, "queueing", ("runs at most 256",)),
+    "queue of the batch's tokens": ({"load": (600,), "options": {"max-num-batched-tokens": 512}}, "queueing", ("runs at most 512",)),
     "queue behind one replica": ({"load": (point(600, ask="replica"),), "options": {"max-num-seqs": 512}, "replicas": 4}, "queueing",
-                                 ("up to 600 requests and runs 512",)),
+                                 ("up to 600 requests and runs at most 512",)),
     "queue behind data parallel engines": (
         {"load": (1028,), "options": {"max-num-seqs": 256}, "data_parallel": 4, "balancing": "router"}, "queueing",
-        ("up to 257 requests and runs 256",)),
+        ("up to 257 requests and runs at most 256",)),
     "cache": ({"gpu": "NVIDIA GH200 480GB", "load": (512,)}, "cache_too_small",
               ("up to 512 requests of 2048 tokens,", "options.gpu-memory-utilization")),
     "a prefix for each": ({"gpu": "NVIDIA GH200 480GB", "load": (point(128, client_options={"random-prefix-len": 8192}),)},
@@ -267,7 +268,7 @@ def test_advice_measured_on_gpus_is_not_given_for_cpu():
     run = {**plain, "options": options, "variables": space, "tensor_parallel": 2}
     assert advised(**run, load=(point(256, **shape),)) == {}
     found = advised(**run, load=(point(300, **shape),))
-    assert found.keys() == {"queueing"} and "runs 256" in found["queueing"]
+    assert found.keys() == {"queueing"} and "runs at most 256" in found["queueing"]
     assert advised(**plain, options=options, variables=space, replicas=2, load=(point(64, **shape),)) == {}
 
 
