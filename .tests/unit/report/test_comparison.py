@@ -39,7 +39,7 @@ def test_deployments_with_equal_gpus_are_compared_at_each_load():
 def test_deployment_without_a_counterpart_is_named_with_its_devices():
     text = render(report_data_cluster.two_nodes(), bundle="")
     (note,) = re.findall(r'<p class="note">Not compared, because[^<]*(?:<[^p][^>]*>[^<]*)*</p>', text)
-    assert "plain" in note and "1 GPU" in note and "tp2-x4" not in note
+    assert "plain" in note and "1\u00a0GPU" in note and "tp2-x4" not in note
 
 
 def test_results_are_per_gpu_and_ratios_to_best():
