@@ -258,9 +258,13 @@ class Dialogue:
         self.text = ""
 
     def answer(self, question: str, answer: str) -> None:
-        self._read_until(lambda: question in self.text and self.text.endswith("> "))
+        self._read_until(lambda: question in self.text and self.text.endswith("> ") and self._waits())
         self.text = ""
         os.write(self.terminal, answer.encode())
+
+    def _waits(self) -> bool:
+        """Tell whether the command waits for input. Python loses a Ctrl-C between the prompt and the system call that reads."""
+        return Path(f"/proc/{self.child}/stat").read_text().rpartition(") ")[2].startswith("S")
 
     def end(self) -> int:
         code: list[int] = []
