@@ -1,7 +1,5 @@
 """From a log to cause, remedy and quoted lines."""
 
-from __future__ import annotations
-
 import re
 import time
 

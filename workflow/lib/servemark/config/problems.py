@@ -216,5 +216,5 @@ def config_error(problems: Sequence[Problem], data: Any, sources: Sequence[Sourc
         lines[_SHOWN_PROBLEMS:] = [f"  ... and {len(lines) - _SHOWN_PROBLEMS} more"]
     return ConfigError(
         "\n".join([f"{head}. servemark started nothing.", *lines]),
-        do="Correct the listed keys and run again. docs/reference/configuration.md explains every key.",
+        do="Correct the listed keys and run the command again. docs/reference/configuration.md explains every key.",
     )

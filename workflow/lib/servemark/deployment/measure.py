@@ -142,7 +142,7 @@ class Measuring:
             reason="deployment_gone",
             detail="The deployment ended before this point was measured.",
             log=str(attempt / "keeper.json") if attempt else None,
-            remedy="Rerun: missing points are measured then.",
+            remedy="Rerun the same command: servemark measures the missing points then.",
         )
         return verdict.not_measured(self._record(point, attempt), failure)
 
@@ -222,7 +222,7 @@ class Measuring:
             reason="server_hung",
             detail=f"The server hung during {point.name}: {facts.hung}.",
             log=daemon.log if daemon else None,
-            remedy="Rerun. If it hangs again, read the server's log. If it is only slow, raise timeouts.no_progress.",
+            remedy="Rerun the same command. If it hangs again, read the server's log. If it is only slow, raise timeouts.no_progress.",
         )
         return attempts.fail(attempt, failure, self.here.timeouts.stop)
 

@@ -69,7 +69,7 @@ class ServerProbe:
             found = "refuses this deployment's API key" if models.status_code == 401 else f"lists the models {names}, not {self._name!r}"
             raise StageFailed(
                 f"The server at {self._client.base_url} {found}: another program has taken the port.",
-                do="Rerun: servemark chooses another port. If you set deployments.NAME.port, choose another one.",
+                do="Rerun the same command: servemark chooses another port. If you set deployments.NAME.port, choose another one.",
                 reason="foreign_server",
             )
         asked = {"model": self._name, "prompt": "Hello", "max_tokens": 1, "temperature": 0, "ignore_eos": True}

@@ -34,7 +34,7 @@ FACTOR = 3.0
 SHARE = 0.01
 """Share of the measurement that silences must take. p99, the finest percentile in a record, leaves out the same share."""
 INTERRUPTED = "interrupted"
-AGAIN = "To measure the point again, delete its record and run again."
+AGAIN = "To measure the point again, delete its record and run the same command again."
 
 
 @dataclass(frozen=True)
