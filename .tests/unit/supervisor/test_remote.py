@@ -1,4 +1,4 @@
-"""The far end of a launcher, as a real process on a real pipe: its whole tree ends with the heartbeat pipe."""
+"""The remote agent of a launcher, as a real process on a real pipe: its whole tree ends with the heartbeat pipe."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_end_of_heartbeat_pipe_ends_launched_daemon_and_tree(attempts, tmp_path)
     state = launched(attempt, secret=secret)
     assert state.node == "node7"
     said = Path(state.log).read_text().split()
-    assert said[2:] == ["s3cr3t-value", identity.here()], "the far end sets secret and node"
+    assert said[2:] == ["s3cr3t-value", identity.here()], "the remote agent sets secret and node"
     place = json.loads((attempt / "requests" / "server.place.json").read_text())
     assert place["host"] == processes.host() and place["pid"] != state.pid, "the daemon itself, behind remote.py"
     assert supervisor.stop(attempt, 10).why == "stop_requested"
@@ -45,7 +45,7 @@ def test_end_of_heartbeat_pipe_ends_launched_daemon_and_tree(attempts, tmp_path)
 
 
 def test_a_far_end_that_uses_its_whole_grace_is_no_leftover(attempts):
-    """Both have the same grace. The far end kills its child after it, and only then the launcher can end."""
+    """Both have the same grace. The remote agent kills its child after it, and only then the launcher can end."""
     attempt = attempts(stop_grace_s=2.0)
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
     launcher = ("sh", "-c", '"$@"; code=$?; sleep 2; exit $code', "sh")

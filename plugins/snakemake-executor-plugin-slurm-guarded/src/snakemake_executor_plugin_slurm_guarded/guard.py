@@ -105,7 +105,7 @@ def main(run: str, watched: str, log: str, journal_path: str) -> int:
         time.sleep(0.5)
     if journal.closed(jobs_file, run):
         return 0
-    say(f"the run {run} (process {watched}) has ended without noting that none of its jobs is left")
+    say(f"run {run} (process {watched}) ended before it recorded that its queue is empty; cancelling its remaining jobs")
     if not sweep(run, say, jobs_file):
         return 1
     journal.append(jobs_file, "run_ended", run=run)

@@ -198,7 +198,7 @@ def _digest(name: str, stream: IO[bytes], patterns: Sequence[SecretPattern], loo
         raise ArchiveRefused(
             f"{name}, line {leak.line}: secret found ({leak.kind}). servemark made no archive.",
             look=look,
-            do="Delete the secret from this file and replace it wherever it is valid: everyone who can read the file may have read it. "
+            do="Delete the secret from this file. Revoke it and create a new one: everyone who can read the file may have read it. "
             "Then rerun the same command: only the archive is made again.",
             reason="secret_found",
         )

@@ -48,7 +48,9 @@ def write_ticket(run: str, output: Path | None) -> None:
     redacted = ticket.write(RESULTS / run, path)
     print(f"wrote {path} ({path.stat().st_size / 1024:.0f} KiB); check its files before you attach it")
     for kind, count in redacted.items():
-        print(f"servemark: replaced {count} x {kind}. A log or record contains this secret: renew it.", file=sys.stderr)
+        print(
+            f"servemark: replaced {count} x {kind}. A log or record contains this secret: revoke it and create a new one.", file=sys.stderr
+        )
 
 
 def verify(path: Path) -> None:

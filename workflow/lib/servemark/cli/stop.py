@@ -100,7 +100,7 @@ class Stopping:
             return f"ended after {self.clock() - begin:.1f} s{how}{killed}"
         identity = Identity.parse(state.identity)
         if identity.here and not identity.alive:
-            return "ended: its supervisor exited without a reason. The next start ends the remaining processes."
+            return "ended: its supervisor exited without recording a reason. The next start ends the remaining processes."
         return None
 
     def _cancel(self, one: Living, words: str) -> None:

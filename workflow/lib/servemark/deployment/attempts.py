@@ -204,7 +204,7 @@ def how_it_ended(daemon: DaemonState) -> str:
     if daemon.ended_at is None:
         return f"{name} still runs"
     pid = daemon.pid
-    # The far end writes this file. It is missing without a launcher, and if the process never started on its node.
+    # The remote agent writes this file. It is missing without a launcher, and if the process never started on its node.
     with contextlib.suppress(OSError, ValueError, LookupError):
         pid = json.loads((Path(daemon.log).parent / "requests" / f"{daemon.name}.place.json").read_text())["pid"]
     if daemon.signal is None:

@@ -105,7 +105,11 @@ def _of(data: RunRecords, deployment: str, mine: Sequence[Measurement]) -> Itera
             what = f"{formatting.plural(len(missing), 'planned point')} without a record" if plan else "the plan is missing"
             stage, reason = ("measure", "not_measured") if plan else ("plan_deployment", "not_planned")
             detail = f"The run ended before servemark measured this deployment: {what}."
-            gap(Failure(stage=stage, reason=reason, detail=detail, remedy="Rerun snakemake: it measures only the missing points."))
+            gap(
+                Failure(
+                    stage=stage, reason=reason, detail=detail, remedy="Rerun the same command: servemark measures only the missing points."
+                )
+            )
         next(iter(found.values())).points.extend(missing)
     yield from found.values()
 
@@ -114,8 +118,8 @@ def _objection(run: str, item: Measurement) -> Failure:
     """Return a failure made from the reasons of an INVALID measurement that has none."""
     remedies = (TABLE[reason.code].remedy for reason in item.reasons if reason.severity == "INVALID" and reason.code in TABLE)
     again = (
-        "Rerun snakemake: it measures each point again that was INVALID once. To measure a permanent gap again, delete "
-        f"results/{run}/deployments/{item.deployment}/points/{item.load.name}.json and "
+        "Rerun the same command: servemark measures points again that were INVALID for the first time. To measure a permanent gap "
+        f"again, delete results/{run}/deployments/{item.deployment}/points/{item.load.name}.json and "
         f"results/{run}/rejected/{item.deployment}/{item.load.name}.*"
     )
     return Failure(

@@ -122,7 +122,7 @@ def text_table(frame: pd.DataFrame) -> str:
         else:
             lines.append(head(name) + body(cells, "?" if row["verdict"] == "SUSPECT" else " "))
     if (frame["verdict"] == "SUSPECT").any():
-        lines.append("? = SUSPECT: accepted, but a check raised an objection. The report shows the reason.")
+        lines.append("? = SUSPECT: accepted, but at least one check failed. The report shows the reason.")
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

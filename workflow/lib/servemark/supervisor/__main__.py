@@ -31,7 +31,7 @@ from snakemake_executor_plugin_slurm_guarded import commands
 TICK_S = 0.1
 # Time between two reads of the owner's file, which lies on a shared disk.
 OWNER_S = 1.0
-# After its grace a far end kills the rest and removes its files; then srun ends. On two busy cores 1 s was too short.
+# After its grace a remote agent kills the rest and removes its files; then srun ends. On two busy cores 1 s was too short.
 FAR_END_S = 5.0
 
 
@@ -89,7 +89,7 @@ class Supervisor:
         segments.look(now=True)
         leftovers = self._end_tree(why)
         segments.remove()
-        # Far ends on this machine may have been killed before they could remove theirs.
+        # Remote agents on this machine may have been killed before they could remove theirs.
         remove_noted(Path(self.spec.scratch))
         shutil.rmtree(self.spec.scratch, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -103,7 +103,7 @@ class Supervisor:
             self.write_state("ended", why=why, ended_at=utc_now(), leftovers=tuple(leftovers))
 
     def _beat(self) -> None:
-        """Send the heartbeat to the far ends, in a thread of its own: a hanging shared disk may block the main thread."""
+        """Send the heartbeat to the remote agents, in a thread of its own: a hanging shared disk may block the main thread."""
         while True:
             time.sleep(process_request.BEAT_S)
             with self.launchers_lock:
@@ -208,7 +208,7 @@ class Supervisor:
         """End the daemons, last started first, then all other descendants; return the processes that had to be killed."""
         orphaned = why == "lifeline_ended"
         grace_s = self.spec.orphan_grace_s if orphaned else self.spec.stop_grace_s
-        # A far end has the same grace and kills the rest after it. Its launcher ends later.
+        # A remote agent has the same grace and kills the rest after it. Its launcher ends later.
         far_s = 0.0 if orphaned else FAR_END_S
         label = "sibling_ended" if why.startswith("daemon_ended") else why
         deadline = time.monotonic() + grace_s

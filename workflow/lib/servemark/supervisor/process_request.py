@@ -28,7 +28,7 @@ _KEPT = ("SLURM_CONF", "SLURM_JOB_ID")
 VISIBLE = visible_gpus.VARIABLE
 # The folder of temporary files; Snakemake sets all four.
 TEMPORARY = ("TMPDIR", "TEMPDIR", "TMP", "TEMP")
-# Time between heartbeats, and the time without one after which a far end treats supervisor or network as lost. Slurm itself waits 300 s
+# Time between heartbeats, and time without one after which a remote agent treats supervisor or network as lost. Slurm itself waits 300 s
 # for a silent node (SlurmdTimeout).
 BEAT_S, SILENCE_S = 5.0, 60.0
 # Folder of the links with plain names, in the private folder on a node.
@@ -43,7 +43,7 @@ class DaemonRequest(Strict):
         devices: positions in the node's list of devices; None for all.
         modules: environment modules to load first, in a login shell.
         launcher: the command that starts it on its node; empty: started here.
-        silence_s: time without a heartbeat after which the far end stops it; None: never.
+        silence_s: time without a heartbeat after which the remote agent stops it; None: never.
         keep: files to keep if it ends by itself behind a launcher: globs relative to ``scratch``, most important first.
     """
 

@@ -1,11 +1,11 @@
-"""The far end of a launcher: starts one requested process on a node, and ends it with all its descendants.
+"""The remote agent of a launcher: starts one requested process on a node, and ends it with all its descendants.
 
 ``python -m servemark.supervisor.remote REQUEST.json``. Standard input is the heartbeat pipe. If the pipe ends, or carries no heartbeat
-for ``silence_s``, the far end stops the process (TERM, grace, KILL). The exit code is the process's own, 128 + N for signal N.
-``REQUEST.place.json`` records host and process. If the process ends by itself, the far end keeps the files that the request names next to
-the log (servemark.supervisor.salvage).
+for ``silence_s``, the remote agent stops the process (TERM, grace, KILL). The exit code is the process's own, 128 + N for signal N.
+``REQUEST.place.json`` records host and process. If the process ends by itself, the remote agent keeps the files that the request names
+next to the log (servemark.supervisor.salvage).
 
-The last far end of an attempt that is asked to end removes the node's scratch folder: in a cancelled job no later process could.
+The last remote agent of an attempt that is asked to end removes the node's scratch folder: in a cancelled job no later process could.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from servemark.records import write_atomically
 from servemark.supervisor import process_request, salvage
 
 TICK_S = 0.1
-# Folder in a scratch folder, with a file for each far end that uses it.
+# Folder in a scratch folder, with a file for each remote agent that uses it.
 USERS = ".users"
 
 

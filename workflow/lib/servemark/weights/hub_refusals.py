@@ -28,7 +28,7 @@ TEXTS = {
         "Check the network connection and the variables HTTPS_PROXY, NO_PROXY and HF_ENDPOINT."),
     "hub_digest_differs": ("A file of {name} differs from the one that the hub lists, and was removed",
         "If the error repeats, a proxy, a mirror (HF_ENDPOINT) or the disk changes the content."),
-    "hub_file_too_large": ("Over plain HTTP the hub delivers no file as large as one of {name}", f"Instead, {_COMMAND}"),
+    "hub_file_too_large": ("{name} has a file that is too large for a download over plain HTTP", f"Instead, {_COMMAND}"),
     "hub_offline": ("The model {name}@{revision} is not in the cache, and HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set",
         "If this machine reaches the hub, unset the variable. Or copy the folder named above from another cache. "
         f"Or on another machine {_COMMAND}"),

@@ -99,6 +99,6 @@ def _copy(model: Manifest, draft: Path, file: ModelFile) -> None:
             f"{file.path} of model {model.name} has {size} bytes with sha256 {sha256.hexdigest()[:12]}...; its manifest has {file.size} "
             f"bytes with {file.sha256[:12]}....",
             look=str(source),
-            do="Restore the file, or delete the manifest and stage the model again to accept it as another model.",
+            do="Restore the file. To accept it as another model, delete its manifest.json in results/RUN/models and rerun.",
             reason="weights_changed",
         )

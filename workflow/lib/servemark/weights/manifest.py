@@ -152,7 +152,7 @@ def verify(manifest: Manifest, quick: bool = False) -> None:
         raise WeightsRefused(
             f"The files of model {manifest.name!r} differ from their manifest:\n    " + "\n    ".join(problems),
             look=str(directory),
-            do="Restore the files, or delete the manifest and stage the model again to accept them as another model.",
+            do="Restore the files. To accept them as another model, delete its manifest.json in results/RUN/models and rerun.",
             reason="weights_changed",
         )
 
