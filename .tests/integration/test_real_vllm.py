@@ -25,7 +25,8 @@ import yaml
 import zstandard
 
 from integration.harness import ROOT, Checkout, wait_until
-from servemark.records import ALL_RECORDS
+from servemark.measurement.ledger import is_keepable
+from servemark.records import ALL_RECORDS, Measurement
 from servemark.records.schemas import record_schema
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
@@ -103,12 +104,14 @@ def test_default_run_completes_after_crash_and_interruption(fresh, tmp_path):
     measuring.interrupt(signal.SIGTERM)
     assert measuring.wait(20).rc != 0
     fresh.assert_all_dead()
-    before = fresh.started_at("ray-tp2")
-    assert list(before) == ["chat-c1-r1"]
+    assert list(fresh.points("ray-tp2")) == ["chat-c1-r1"]
+    first = Measurement.read(fresh.results / "deployments/ray-tp2/points/chat-c1-r1.json")
 
     done = fresh.run(seconds=600)
-    assert fresh.started_at("ray-tp2")["chat-c1-r1"] == before["chat-c1-r1"], "a finished point is not measured again"
     assert done.rc == 0, done.text
+    again = fresh.started_at("ray-tp2")["chat-c1-r1"] != first.started_at
+    # On a busy machine the server may stand still for seconds. Such a point is measured again, and no other one.
+    assert again == (not is_keepable(first)), (first.verdict, first.reasons)
     rows = fresh.rows()
     assert len(rows) == 4
     assert {row["verdict"] for row in rows.values()} <= {"VALID", "SUSPECT"}
