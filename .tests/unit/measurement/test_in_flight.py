@@ -1,6 +1,7 @@
 """Requests in flight as a step function."""
 
 import pytest
+
 from builders.requests import request
 from servemark.measurement.in_flight import InFlight
 
