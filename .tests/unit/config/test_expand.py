@@ -36,14 +36,29 @@ def names(config, deployment):
     return [point.name for point in points(config, deployment)]
 
 
-def test_order_of_points_is_workload_load_repetition():
-    config = validate(data())
+def test_interleaved_points_run_every_load_before_the_next_repetition():
+    workloads = {"chat": {**WORKLOAD, "repetitions": 2}, "code": {**WORKLOAD, "concurrency": 2, "repetitions": 3}}
+    config = validate(data(workloads=workloads))
+    assert names(config, "first") == [
+        *("chat-c1-r1", "chat-c4-r1", "code-c2-r1"),
+        *("chat-c1-r2", "chat-c4-r2", "code-c2-r2"),
+        "code-c2-r3",
+    ]
+
+
+def test_order_decides_no_seed():
+    seeds = [{point.name: point.seed for point in points(validate(data(order=order)), "first")} for order in ("interleaved", "grouped")]
+    assert seeds[0] == seeds[1]
+
+
+def test_grouped_points_run_every_repetition_before_the_next_load():
+    config = validate(data(order="grouped"))
     assert names(config, "first") == ["chat-c1-r1", "chat-c4-r1", "code-c2-r1", "code-c2-r2"]
     assert names(config, "plain") == ["chat-c1-r1", "chat-c4-r1"]
 
 
 def test_order_of_the_deployments_workloads_is_kept():
-    config = validate(data(deployments={"d": {"model": "tiny", "environment": "cpu", "workloads": ["code", "chat"]}}))
+    config = validate(data(order="grouped", deployments={"d": {"model": "tiny", "environment": "cpu", "workloads": ["code", "chat"]}}))
     assert names(config, "d") == ["code-c2-r1", "code-c2-r2", "chat-c1-r1", "chat-c4-r1"]
 
 

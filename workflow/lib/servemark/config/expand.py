@@ -174,13 +174,18 @@ def _plain(value: Any) -> str:
 
 
 def points(config: Config, deployment_name: str) -> tuple[LoadPoint, ...]:
-    """Return the load points of one deployment of an expanded configuration in the order they run: workload, load, repetition."""
+    """Return the load points of one deployment of an expanded configuration in the order they run.
+
+    `order: grouped` is workload, load, repetition. `interleaved` is repetition, workload, load: a machine that becomes slower or faster
+    during the run then changes all loads alike, and shows between the repetitions of each.
+    """
     deployment, cluster = config.deployments[deployment_name], config.cluster
     # The cluster file states nothing about a client's own node of another kind.
     other_node = deployment.topology.client == "own" and cluster is not None and cluster.other_clients
     cpus = cluster.cpus_per_node if cluster and not other_node else None
     names = deployment.workloads or tuple(config.workloads)
-    return tuple(point for name in names for point in _workload_points(name, config.workloads[name], cpus))
+    found = [point for name in names for point in _workload_points(name, config.workloads[name], cpus)]
+    return tuple(sorted(found, key=lambda point: point.repetition) if config.order == "interleaved" else found)
 
 
 def _client_processes(workload: Workload, requests: int, concurrency: int | None, cpus: int | None) -> int:

@@ -162,6 +162,11 @@ class Config(Strict):
     deployments: dict[Name, Deployment] = Field(min_length=1, description="deployments by name")
     workloads: dict[Name, Workload] = Field(min_length=1, description="workloads by name")
     sweeps: tuple[Sweep, ...] = Field(default=(), description="variants of deployments and workloads")
+    order: Literal["interleaved", "grouped"] = Field(
+        default="interleaved",
+        description="order of a deployment's load points. `interleaved`: the first repetition of every load, then the second one, so that "
+        "a drift of the machine does not look like an effect of the load. `grouped`: all repetitions of a load, then the next load",
+    )
     cluster: Annotated[Site | None, WithJsonSchema({"type": ["string", "null"], "minLength": 1})] = Field(
         default=None, description="NAME of config/clusters/NAME.yaml or the path of a cluster file (second table); default this machine"
     )
