@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         help="ask nothing: take the first choice of each question, and builtin:tiny-dense unless --model is given",
     )
     one.set_defaults(do=lambda given: init(given.output, given.model, given.cluster, yes=given.yes))
-    one = commands.add_parser("check", help="validate a configuration, and ask this machine and Slurm whether they fit it; starts nothing")
+    one = commands.add_parser("check", help="check a configuration, and whether this machine and Slurm can run it; starts nothing")
     one.add_argument("config", type=Path, nargs="?", default=Path("config/config.yaml"))
     one.add_argument("--cluster", help="cluster file to use, in place of `cluster` in CONFIG: NAME of config/clusters/NAME.yaml, or a path")
     one.set_defaults(do=lambda given: check(given.config, given.cluster))
@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(do=lambda given: status(given.json))
     one = commands.add_parser("stop", help="end one deployment or endpoint, from any machine that sees its files")
     one.add_argument("name", help="name of the deployment in `servemark status`")
-    one.add_argument("--run", help="name of the run, if several deployments have that name")
+    one.add_argument("--run", help="name of the run, if several runs have a deployment NAME")
     one.set_defaults(do=lambda given: stop(given.name, given.run))
     one = commands.add_parser("ticket", help="pack one tar file about a run for the cluster's support")
     one.add_argument("run", help="name of the run")

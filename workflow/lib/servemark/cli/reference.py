@@ -153,7 +153,7 @@ def reason_codes() -> str:
     """Return the document about all reasons, from their table and from the catalogue of causes in logs."""
     rows = reasons.TABLE.values()
     verdicts = [(f"`{row.code}`", " or ".join(row.severities), row.meaning, row.remedy or "") for row in rows if row.severities]
-    outside = [(f"`{row.code}`", row.meaning, row.remedy or "The message states it.") for row in rows if row.outside]
+    outside = [(f"`{row.code}`", row.meaning, row.remedy or "Do what the message states.") for row in rows if row.outside]
     failures = [(f"`{row.code}`", row.meaning) for row in rows if not row.severities and not row.outside]
     logs = [(f"`{row.reason}`", row.cause, row.remedy) for row in diagnosis.catalogue()]
     return _page(

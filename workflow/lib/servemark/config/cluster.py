@@ -85,7 +85,8 @@ class Site(Strict):
     constraint: Constraint | None = Field(default=None, description="sbatch --constraint: features of the nodes")
     client_constraint: Constraint | None = Field(
         default=None,
-        description="features of the client's own node (`topology.client: own`), which becomes a second component of the job, without GPUs",
+        description="features of the client's own node (`topology.client: own`). servemark requests this node as a second component of the "
+        "job, without GPUs",
     )
     client_partition: Word | None = Field(default=None, description="partition of the client's own node; default the servers' one")
     reservation: Word | None = Field(default=None, description="sbatch --reservation")
@@ -121,8 +122,8 @@ class Site(Strict):
     )
     local_models: NodeFolder | None = Field(
         default=None,
-        description="folder on each node's own disk to which servemark copies models once and checks them; the job expands `$VARIABLES`. "
-        "Default: servers read the staged model",
+        description="folder on each node's own disk. servemark copies each model there once and checks the copy. The job expands "
+        "`$VARIABLES`. Default: servers read the staged model",
     )
     cache: Location | None = Field(
         default=None, description="folder that runs share, on a file system of all nodes; overrides the configuration's `cache`"

@@ -40,11 +40,13 @@ class Model(Strict):
         "a folder, or `hf:ORG/NAME@REVISION` (a branch, a tag or a commit of the Hugging Face hub; default `main`), fetched once into the "
         "cache. For a gated or private model export `HF_TOKEN` where snakemake starts, and keep `stage_on: login` in the cluster file"
     )
-    trust_remote_code: Flag = Field(default=False, description="let vLLM run Python code from the model's folder; every record states it")
+    trust_remote_code: Flag = Field(
+        default=False, description="let vLLM run Python code from the model's folder; the plan and every measurement state it"
+    )
     load_format: Literal["auto", "dummy"] = Field(
         default="auto",
         description="`auto`: the checkpoint's weights. `dummy`: random weights of the model's shape that choose experts evenly. servemark "
-        "then fetches config and tokenizer only; the results describe speed alone, and record and report state that",
+        "then fetches config and tokenizer only. The results describe speed alone; plan and report state that",
     )
 
 
@@ -57,7 +59,7 @@ class Environment(Strict):
         "580 or newer, x86_64 and aarch64), or `auto`, which chooses by the probed machine (docs/reference/environments.md)",
     )
     prefix: Location | None = Field(default=None, description="use an existing environment: the folder that holds bin/python")
-    container: NotSupported = Field(default=None, description="a container image; not supported yet")
+    container: NotSupported = Field(default=None, description="a container image; not supported yet (docs/how-to/container.md)")
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Environment:
@@ -144,13 +146,13 @@ class Timeouts(Strict):
     """How long servemark waits before it treats something as stuck, in seconds."""
 
     build: Seconds = Field(default=3600.0, description="s; building an environment")
-    cluster: Seconds = Field(default=120.0, description="s; until every node has joined")
+    cluster: Seconds = Field(default=120.0, description="s; each for checking the nodes, starting Ray and checking the fabric")
     copy_model: Seconds = Field(default=3600.0, description="s; copying a model to the nodes' own disks (`local_models`)")
     start: Seconds = Field(default=1800.0, description="s; until the server responds to a completion")
     stall: Seconds = Field(default=300.0, description="s; without a new line in the log of a starting server")
     point: Seconds = Field(default=7200.0, description="s; one load point")
     no_progress: Seconds = Field(default=120.0, description="s; without a generated token while requests are in flight")
-    stop: Seconds = Field(default=30.0, description="s; between asking a server to end and killing it")
+    stop: Seconds = Field(default=30.0, description="s; from SIGTERM until servemark kills the server")
 
 
 class Config(Strict):

@@ -15,7 +15,9 @@ class Verdict(Strict):
 
     max_failed_fraction: _Fraction = Field(default=0.0, description="failed requests / configured requests; above it: INVALID")
     min_duration_s: _NotNegative = Field(default=1.0, description="seconds; a shorter measurement is SUSPECT")
-    min_requests_per_slot: _NotNegative = Field(default=3.0, description="requests / concurrency; fewer: SUSPECT, ramps weigh too much")
+    min_requests_per_slot: _NotNegative = Field(
+        default=3.0, description="requests / concurrency; below it: SUSPECT, because ramp-up and ramp-down distort the results"
+    )
     output_tokens_tolerance: _Fraction = Field(default=0.0, description="fraction by which output tokens may differ; above it: INVALID")
     input_tokens_tolerance: _Fraction = Field(default=0.05, description="fraction by which input tokens may differ; above it: SUSPECT")
     max_burst_fraction: _Fraction = Field(
@@ -24,14 +26,14 @@ class Verdict(Strict):
     # 0.85: an arrival waits rho / (2 (1 - rho)) steps for a loop of equal steps (M/D/1), 2.8 at 0.85 and 9.5 at 0.95.
     # Measured: `client_cpu` and `client_cpu_saturated` in planning/advice.yaml.
     max_client_cpu: _Fraction = Field(
-        default=0.85, description="fraction of a core that a client process may use; above it: SUSPECT, it sends and reads late"
+        default=0.85, description="fraction of a core that a client process may use; above it: SUSPECT, because it sends and reads late"
     )
     # 0.05: whatever the randomness of the arrivals, the last of n is due n / rate after the beginning (see measurement/clients.py).
     # Measured: `client_rate_lack` in planning/advice.yaml.
     max_rate_deviation: _Fraction = Field(
         default=0.05,
-        description="fraction by which the rate sent may fall below `request_rate`; also the mean wait in the client, as a fraction of the "
-        "mean TTFT (vLLM 0.25 does not record it); above it: SUSPECT",
+        description="fraction by which the rate sent may fall below `request_rate`; above it: SUSPECT. Also the limit of the mean wait "
+        "in the client, as a fraction of the mean TTFT (vLLM 0.25 does not record this wait)",
     )
     min_client_overlap: _Fraction = Field(
         default=0.9, description="fraction of the measurement during which all client processes must be active; below it: SUSPECT"

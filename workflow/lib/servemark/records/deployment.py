@@ -86,11 +86,11 @@ class Cluster(_Stage, Record):
     replicas: tuple[Replica, ...] = ()
     model_path: str | None = Field(default=None, description="folder from which the servers read the model, on every node")
     ray_nodes: tuple[RayNode, ...] = ()
-    seconds: float = Field(default=0.0, description="from the start to the passed Ray cluster check, without waiting for the machine")
+    seconds: float = Field(default=0.0, description="from the start until the Ray cluster check passed, without the wait for the machine")
 
 
 class Fabric(Record):
-    """Result of an all-reduce between all ranks with the server's variables. check_fabric writes it; it is kept."""
+    """Result of an all-reduce between all ranks with the server's variables. check_fabric writes it; unlike a live record, it stays."""
 
     KIND = "fabric"
     deployment: str
@@ -161,7 +161,7 @@ class ReplicaStartup(Strict):
 
 
 class Startup(Record):
-    """Start-up of the server, and the memory that it reported. await_ready writes it; it is kept."""
+    """Start-up of the server, and the memory that it reported. await_ready writes it; unlike a live record, it stays."""
 
     KIND = "startup"
     deployment: str
@@ -173,9 +173,9 @@ class Startup(Record):
     phases: tuple[StartupPhase, ...] = ()
     observed: dict[str, float] = Field(default={}, description="from the log: weights_gib, kv_cache_gib, kv_cache_tokens, max_concurrency")
     differences: dict[str, float] = Field(default={}, description="observed / estimated value of each number")
-    all_reduce: tuple[str, ...] = Field(default=(), description="between tensor parallel ranks, with the log's names and order")
+    all_reduce: tuple[str, ...] = Field(default=(), description="all-reduces between tensor parallel ranks, in the log's order")
     log: str | None = None
-    replicas: tuple[ReplicaStartup, ...] = Field(default=(), description="each of several servers; the values above are the last one's")
+    replicas: tuple[ReplicaStartup, ...] = Field(default=(), description="one for each of several servers; the values above: the slowest")
     nodes: tuple[Node, ...] = Field(default=(), description="copied from cluster.json, which is deleted with the deployment")
     placement: tuple[Replica, ...] = Field(default=(), description="devices of each replica on each node")
     ray_nodes: tuple[RayNode, ...] = ()

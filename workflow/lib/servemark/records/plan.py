@@ -42,9 +42,11 @@ class Plan(Record):
     served_name: str
     topology: Topology
     options: dict[str, Any]
-    variables: dict[str, str] = Field(description="the deployment's before the cluster's, and the variables that turn FlashInfer off")
-    all_reduce: tuple[str, ...] = Field(default=(), description="expected between tensor parallel ranks, with vLLM's names and order")
-    inherited: dict[str, str] = Field(default={}, description="inherited variables that decide results, so in the key as if configured")
+    variables: dict[str, str] = Field(
+        description="the deployment's and the cluster's (the deployment's take precedence), and those that turn FlashInfer off"
+    )
+    all_reduce: tuple[str, ...] = Field(default=(), description="all-reduces expected between tensor parallel ranks, in vLLM's order")
+    inherited: dict[str, str] = Field(default={}, description="inherited variables that decide results; the ledger key contains them")
     modules: tuple[str, ...] = Field(default=(), description="modules that are loaded on every node before any process starts")
     estimate: Estimate | None = None
     warnings: tuple[str, ...] = ()

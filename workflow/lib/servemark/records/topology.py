@@ -89,13 +89,13 @@ class Shape(Strict):
     replicas: Size = Field(default=1, description="servers of the same kind behind one address")
     balancing: Literal["server", "router"] = Field(
         default="server",
-        description="what distributes requests over data parallel engines: `server` (vLLM, by the last known queue lengths, which can be "
-        "uneven) or `router` (to each engine in turn, even if requests are alike)",
+        description="what distributes requests over data parallel engines: `server` (vLLM, by the last reported queue lengths, so loads "
+        "may be unequal) or `router` (each engine in turn, so loads are equal if requests are alike)",
     )
     routing: PolicyName = Field(
         default="round_robin",
         description="how the router selects a replica (or engine, with `balancing: router`): `round_robin` (in turn) or `least_requests` "
-        "(the fewest requests in flight, which stays even when a wave of requests ends)",
+        "(the one with the fewest requests in flight, so loads stay equal also when a wave of requests ends)",
     )
     client: Literal["head", "own"] = Field(
         default="head",

@@ -151,7 +151,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("verdict", "VALID, SUSPECT or INVALID", _TEXT, lambda row: row.item.verdict),
     Column("reasons", "codes of the [reasons](reasons.md), separated by spaces",
            _TEXT, lambda row: " ".join(reason.code for reason in row.item.reasons) or None),
-    Column("failure", "code of the failure because of which the point was not measured",
+    Column("failure", "code of the failure that prevented the measurement",
            _TEXT, lambda row: row.item.failure and row.item.failure.reason),
     Column("requests_asked", "requests of the load point", _WHOLE, lambda row: row.load.requests),
     Column("requests_completed", "requests that completed", _WHOLE, lambda row: row.item.completed),
