@@ -135,6 +135,22 @@ def test_data_parallel_experts_are_refused_on_cpu_only():
         assert not_on_cpu(architecture, asked, {}, {}, accelerator) == ()
 
 
+@pytest.mark.parametrize(
+    ("asked", "accelerator", "faults"),
+    [
+        (topology(tp=2, pp=2, nodes=2, devices=2, executor="mp"), "cpu", 1),
+        (topology(tp=2, pp=2, nodes=2, devices=2, executor="mp"), "cuda", 0),
+        (topology(tp=2, pp=2, nodes=2, devices=2, executor="ray"), "cpu", 0),
+        (topology(pp=2, nodes=2, devices=1, executor="mp"), "cpu", 0),
+        (topology(tp=4, devices=4, executor="mp"), "cpu", 0),
+        (topology(dp=4, nodes=2, devices=2, executor="mp"), "cpu", 0),
+        (topology(tp=2, nodes=2, replicas=2, devices=2, executor="mp"), "cpu", 0),
+    ],
+)
+def test_several_ranks_per_node_by_mp_over_nodes_are_refused_on_cpu(asked, accelerator, faults):
+    assert len(not_on_cpu(DENSE, asked, {}, {}, accelerator)) == faults
+
+
 @pytest.mark.parametrize("tp", range(1, 13))
 def test_listed_legal_values_are_exactly_those_without_error(tp):
     architecture = shape(num_attention_heads=12, num_key_value_heads=4, intermediate_size=36)

@@ -53,11 +53,19 @@ def not_on_cpu(
     Data parallel engines of a mixture of experts gather each other's tokens, but all_gatherv of vLLM's CPU communicator raises
     NotImplementedError (vllm/distributed/device_communicators/base_device_communicator.py, 0.32.0). Pipeline stages get their buffers in
     the warm-up, which vLLM skips in eager mode and with VLLM_CPU_CI_ENV (vllm/v1/worker/cpu_worker.py, 0.32.0). At the first request
-    `assert self.intermediate_tensors is not None` then fails.
+    `assert self.intermediate_tensors is not None` then fails. Over several nodes, `mp` takes ranks for neighbours by
+    `current_platform.device_count()` (vllm/distributed/device_communicators/shm_broadcast.py, create_from_process_group_single_reader,
+    0.32.0), which is 1 on CPU. `assert local_message_queue is not None` then fails for the second rank of the first node.
     """
     if accelerator != "cpu":
         return ()
     found = []
+    ranks = topology.replica_size // topology.nodes_of_a_replica
+    if topology.executor == "mp" and topology.nodes_of_a_replica > 1 and topology.data_parallel == 1 and ranks > 1:
+        found.append(
+            f"executor mp with {ranks} ranks on each of {topology.nodes_of_a_replica} nodes does not start on CPU (vLLM 0.32.0); legal here: "
+            f"one rank on each node, such as pipeline_parallel {topology.nodes_of_a_replica} with tensor_parallel 1, or topology.replicas."
+        )
     if topology.pipeline_parallel > 1:
         what = {
             "options.enforce-eager: true": options.get("enforce-eager") or options.get("no-enforce-eager") is False,
