@@ -56,7 +56,8 @@ def run(tmp_path, told):
             try:
                 passed = final_check.check(self.folder, paths, Ledger(self.folder / "ledger"), accept_invalid, told)
             except ServemarkError as error:
-                return SimpleNamespace(passed=error.reason != "invalid_measurements", holes=(), text=error.what)
+                first = error.what + "\n"
+                return SimpleNamespace(passed=error.reason != "invalid_measurements", holes=(), text=first + self.summary())
             return SimpleNamespace(passed=True, holes=passed.holes, text=self.summary(), record=passed)
 
         def summary(self):
@@ -80,6 +81,17 @@ def test_good_records_pass_and_the_summary_links_all_results(run, told):
     assert last == [f"file://{run.folder}/{name}" for name in names]
     assert told.words == ["1 VALID, 1 SUSPECT, 0 permanent gaps"]
     assert not run.rejected.exists()
+
+
+def test_points_with_the_same_failure_state_it_once(run):
+    lost = [record(point=f"chat-c{number}", failure=FAILURE, raw=None) for number in (1, 2, 3)]
+    other = record(point="chat-c1", deployment="second", failure=FAILURE, raw=None)
+    lines = run.check(*lost, other).text.splitlines()
+    assert [line.split()[0] for line in lines if line.endswith(" server_exited")] == [
+        *(f"plain/chat-c{number}" for number in (1, 2, 3)),
+        "second/chat-c1",
+    ]
+    assert len([line for line in lines if FAILURE.detail in line]) == 2, "once for each deployment"
 
 
 def test_invalid_record_is_moved_and_a_second_failure_is_a_hole(run, told):

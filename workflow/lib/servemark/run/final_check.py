@@ -6,6 +6,7 @@ makes a permanent gap.
 """
 
 import fnmatch
+import itertools
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,9 +55,10 @@ def check(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_inva
     lines = [table.text_table(table.tidy(list(found.values()))), "", *([details, ""] if details else []), *table.links(run_folder)]
     write_atomically(run_folder / "summary.txt", "\n".join(lines) + "\n")
     if moved:
+        # The run prints the summary at its end, so the details do not stand here too.
         raise ServemarkError(
-            f"{len(moved)} of {len(found)} measurements are INVALID.\n{details}",
-            look=str(run_folder / "report.html"),
+            f"{len(moved)} of {len(found)} measurements are INVALID.",
+            look=f"{run_folder / 'summary.txt'}, {run_folder / 'report.html'}",
             do="Fix the cause and rerun the same command: only these points are measured again.",
             reason="invalid_measurements",
         )
@@ -181,10 +183,12 @@ def _details(moved: Sequence[Decision], holes: Sequence[Decision], rejected: Pat
 
 
 def _rows(decisions: Sequence[Decision]) -> Iterator[str]:
-    """Yield a line with point and reason for each cause, then detail, log and remedy."""
+    """Yield a line with point and reason for each cause, then detail, log and remedy, once for points of a deployment that share them."""
     width = max(len(_name(decision.record)) for decision in decisions)
-    for decision in decisions:
-        for reason, detail, log, do in _causes(decision.record):
-            yield f"  {_name(decision.record):<{width}}  {reason}{f' ({decision.why})' if decision.why else ''}"
+    for (_, causes), shared in itertools.groupby(decisions, key=lambda decision: (decision.record.deployment, _causes(decision.record))):
+        group = list(shared)
+        for reason, detail, log, do in causes:
+            for decision in group:
+                yield f"  {_name(decision.record):<{width}}  {reason}{f' ({decision.why})' if decision.why else ''}"
             detail = detail.replace("\n", f"\n  {'':<{width}}      | ")
             yield from (f"  {'':<{width}}    {label}: {text}" for label, text in (("detail", detail), ("log", log), ("remedy", do)))
