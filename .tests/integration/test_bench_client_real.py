@@ -21,14 +21,17 @@ from servemark.deployment.client import shares
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.launch import command_lines
 from servemark.measurement.merge import merge
-from servemark.measurement.raw import read_data
+from servemark.measurement.raw import read_data, read_raw
 from servemark.measurement.statistics import recount, span_of
+from servemark.measurement.thresholds import Verdict
+from servemark.measurement.verdict import ServerFacts, judge
 from servemark.records import LoadPoint, RandomPrompts
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 FIRST_S, TOKEN_S = 0.2, 0.02
 PROMPTS = RandomPrompts(dataset="random", input_tokens=64, output_tokens=20)
 POINT = LoadPoint(name="p", workload="w", prompts=PROMPTS, concurrency=4, repetition=1, seed=3, requests=8, warmups=6)
+FINE = ServerFacts(same_process=True, client_exit_code=0)
 VARIABLES = {"SERVEMARK_WARMUP": '{"tokens": 5, "shared": 0.0}', "HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": "x"}
 
 
@@ -101,8 +104,8 @@ def staged(bare_checkout, tmp_path_factory) -> tuple[str, str]:
     return tuple(checkout.record(name)[key] for name, key in records)
 
 
-def start(argv: list[str]) -> subprocess.Popen:
-    return subprocess.Popen(argv, env=os.environ | command_lines.NO_PROXY | VARIABLES, stdout=subprocess.DEVNULL)
+def start(argv: list[str], **variables: str) -> subprocess.Popen:
+    return subprocess.Popen(argv, env=os.environ | command_lines.NO_PROXY | VARIABLES | variables, stdout=subprocess.DEVNULL)
 
 
 def test_results_on_an_undisturbed_stream_equal_vllms_own(staged, server, tmp_path):
@@ -168,3 +171,19 @@ def test_stream_is_read_wherever_the_network_splits_it(staged):
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["ours"] == {"success": True, "text": "one  two three", "tokens": 3}
     assert not found["plain"]["success"], "vLLM's function reads it too: bench_client.py need not reassemble the stream"
+
+
+def test_ramp_up_delays_the_slots_and_no_request_starts_after_duration(staged, server, tmp_path):
+    python, model = staged
+    point = POINT.model_copy(update={"requests": 200, "ramp_up_s": 1.2, "duration_s": 3.0})
+    argv = command_lines.bench(python, server.url, "tiny", model, point, str(tmp_path), "timed.json")
+    load = json.dumps({"ramp_up_s": point.ramp_up_s, "duration_s": point.duration_s})
+    assert start(argv, SERVEMARK_LOAD=load).wait(120) == 0
+    part = read_data(tmp_path / "timed.json")
+    (tmp_path / "merged.json").write_text(json.dumps(merge([part], [()])))
+    raw = read_raw(tmp_path / "merged.json")
+    starts = sorted(request.start for request in raw.requests)
+    assert [second - starts[0] for second in starts[:4]] == pytest.approx([0.0, 0.3, 0.6, 0.9], abs=0.1)
+    assert 4 < len(raw.requests) < 200 and len(raw.requests) == len(server.sent(20)), "only requests that reached the server are listed"
+    assert starts[-1] - starts[0] < 3.0 <= span_of(raw.requests)
+    assert not {"requests_unaccounted", "client_disagrees"} & {reason.code for reason in judge(raw, point, Verdict(), FINE).reasons}

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from servemark.config.cluster import Site
-from servemark.config.expand import expand, points
+from servemark.config.expand import expand, points, too_little_time
 from servemark.config.load import load, validate
 from servemark.config.topology import AskedTopology
 from servemark.errors import ConfigError
@@ -320,3 +320,48 @@ def test_large_configuration_is_expanded_in_time(tmp_path):
     assert total == 2000
     assert time.process_time() - start < 0.3
     assert load(path) == config
+
+
+def test_duration_and_ramp_up_reach_the_points_and_change_their_seeds():
+    timed = {**WORKLOAD, "duration": "5min", "ramp_up": 30}
+    found = points(validate(data(workloads={"chat": timed})), "first")
+    assert {(p.duration_s, p.ramp_up_s, p.requests) for p in found} == {(300.0, 30.0, WORKLOAD["requests"])}
+    plain = points(validate(data(workloads={"chat": dict(WORKLOAD)})), "first")
+    assert not {p.seed for p in found} & {p.seed for p in plain}
+    assert {(p.duration_s, p.ramp_up_s) for p in plain} == {(None, None)}
+
+
+def test_rate_with_duration_has_the_requests_of_that_time():
+    workload = {name: value for name, value in WORKLOAD.items() if name not in ("requests", "concurrency")}
+    found = points(validate(data(workloads={"chat": {**workload, "request_rate": [0.5, 2.0], "duration": "1min"}})), "first")
+    assert [(p.requests, p.duration_s) for p in found] == [(30, None), (120, None)]
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"requests": None}, "requests"),
+        ({"requests": None, "duration": "10s"}, "requests"),
+        ({"concurrency": None, "request_rate": 2.0, "duration": "10s"}, "duration"),
+        ({"concurrency": None, "request_rate": 2.0, "ramp_up": "10s"}, "ramp_up"),
+        ({"duration": 0}, "duration"),
+        ({"duration": "5 minutes"}, "duration"),
+        ({"duration": True}, "duration"),
+        ({"ramp_up": "-3s"}, "ramp_up"),
+    ],
+)
+def test_times_that_do_not_fit_the_load_are_refused_at_their_key(change, place):
+    workload = {name: value for name, value in {**WORKLOAD, **change}.items() if value is not None}
+    with pytest.raises(ConfigError) as refused:
+        validate(data(workloads={"chat": workload}))
+    assert f"workloads.chat.{place}" in str(refused.value)
+
+
+def test_duration_must_fit_into_the_time_of_a_load_point():
+    timed = data(workloads={"chat": {**WORKLOAD, "duration": "2min"}})
+    assert too_little_time(validate(timed)) == []
+    (one,) = too_little_time(validate({**timed, "timeouts": {"point": 120.0}}))
+    assert one.loc == ("workloads", "chat", "duration") and "timeouts.point" in one.text
+    config = validate(timed).model_copy(update={"cluster": Site(minutes_per_point=2)})
+    (one,) = too_little_time(config)
+    assert "minutes_per_point" in one.text

@@ -12,9 +12,11 @@ import pytest
 from builders import measured
 from builders.paths import FIXTURES
 from builders.requests import FINE, codes, point, thresholds
+from servemark.in_model_env import bench_client
 from servemark.measurement import clients
 from servemark.measurement.merge import merge
 from servemark.measurement.raw import Client, RawError, Request, read_data, read_raw
+from servemark.measurement.statistics import span_of
 from servemark.measurement.verdict import judge, judged
 
 REAL = FIXTURES / "bench-0.32.0-cpu-detailed.json"
@@ -124,6 +126,27 @@ def test_duration_of_closed_loop_excludes_wait_of_processes(tmp_path, pair):
     assert timed(merge(written(tmp_path, *waited), [(), ()])) == expected
     paced = [data | {"request_rate": 2.5} for data in waited]
     assert merge(written(tmp_path, *paced), [(), ()])["duration"] == pytest.approx(expected["duration"] + 7.0, abs=0.1)
+
+
+def test_requests_that_never_started_are_left_out(tmp_path):
+    data = json.loads(REAL.read_text())
+    for index in (14, 15):
+        data["errors"][index], data["output_lens"][index] = bench_client.UNSENT, 0
+        data["ttfts"][index] = data["latencies"][index] = data["start_times"][index] = 0.0
+        data["itls"][index] = []
+    tokens = {"completed": 14, "failed": 2, "total_output_tokens": 112, "total_input_tokens": sum(data["input_lens"][:14])}
+    made = merge(written(tmp_path, data | tokens), [()])
+    (tmp_path / "merged.json").write_text(json.dumps(made))
+    raw = read_raw(tmp_path / "merged.json")
+    assert (raw.num_prompts, raw.completed, raw.failed, len(raw.requests), len(made["generated_texts"])) == (14, 14, 0, 14, 14)
+    assert raw.duration_s == pytest.approx(span_of(raw.requests))
+
+
+@pytest.mark.parametrize(("duration_s", "requests", "complete"), [(None, 20, False), (0.1, 20, True), (5.0, 20, False), (0.1, 10, False)])
+def test_fewer_requests_are_complete_only_if_the_duration_was_over(duration_s, requests, complete):
+    asked = point(**{**ASKED, "requests": requests, "duration_s": duration_s})
+    judgement = judge(read_raw(REAL), asked, EASY, FINE)
+    assert ("requests_unaccounted" not in codes(judgement)) == complete
 
 
 def test_failed_request_counts_until_its_failure(tmp_path):

@@ -199,8 +199,7 @@ def _client_processes(workload: Workload, requests: int, concurrency: int | None
 def _workload_points(name: str, workload: Workload, cpus: int | None) -> list[LoadPoint]:
     rates, limits = workload.request_rate or (None,), workload.concurrency or (None,)
     loads = [(f"q{label(rate)}" if rate else f"c{limit}", limit, rate) for rate in rates for limit in limits]
-    counts = workload.requests if len(workload.requests) > 1 else workload.requests * len(loads)
-    prompts, found = workload.prompts, []
+    counts, prompts, found = workload.requests_of(len(loads)), workload.prompts, []
     for (load, concurrency, rate), requests in zip(loads, counts, strict=True):
         warmups = min(requests, WARMUPS_PER_SLOT * concurrency if concurrency else WARMUPS_WITHOUT_CONCURRENCY)
         for repetition in range(1, workload.repetitions + 1):
@@ -218,6 +217,8 @@ def _workload_points(name: str, workload: Workload, cpus: int | None) -> list[Lo
                 client_options=workload.client_options,
                 clients=_client_processes(workload, requests, concurrency, cpus),
                 ask=workload.ask,
+                ramp_up_s=workload.ramp_up,
+                duration_s=None if rate else workload.duration,
             )
             found.append(point.model_copy(update={"seed": _seed(point, load, workload)}))
     return found
@@ -234,6 +235,7 @@ def _seed(point: LoadPoint, load: str, workload: Workload) -> int:
     # Without the defaults, the seed and so the ledger key is that of measurements made before these keys existed.
     parts += [{"clients": point.clients}] if point.clients > 1 else []
     parts += [{"ask": point.ask}] if point.ask != "endpoint" else []
+    parts += [{name: value} for name in ("ramp_up_s", "duration_s") if (value := getattr(point, name)) is not None]
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 
@@ -250,3 +252,17 @@ def ask_without_router(config: Config) -> list[Problem]:
                 )
                 found.append(Problem(("workloads", workload, "ask"), text))
     return found
+
+
+def too_little_time(config: Config) -> list[Problem]:
+    """Return the workloads of an expanded configuration whose ``duration`` does not fit into the time of a load point."""
+    limits = {f"`timeouts.point` stops a load point after {config.timeouts.point:g} s": config.timeouts.point}
+    if config.cluster:
+        minutes = config.cluster.minutes_per_point
+        limits[f"the cluster file plans {minutes} minutes for a load point (`minutes_per_point`)"] = 60.0 * minutes
+    return [
+        Problem(("workloads", name, "duration"), f"is {workload.duration:g} s, and {what}; raise that limit")
+        for name, workload in config.workloads.items()
+        for what, seconds in limits.items()
+        if workload.duration and workload.duration >= seconds
+    ]

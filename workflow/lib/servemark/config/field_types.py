@@ -131,6 +131,16 @@ def _auto_or(least: int, most: int) -> tuple[Any, ...]:
     return PlainValidator(check), WithJsonSchema(schema)
 
 
+def _seconds(value: Any) -> float | None:
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", value) if isinstance(value, str) else None
+    seconds = float(found[1]) * {"s": 1, "min": 60, "h": 3600}[found[2]] if found else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MOST:
+        raise refuse("must be a time above 0: `300s`, `5min`, `1h`, or a number of seconds")
+    return float(seconds)
+
+
 def _path(value: Any) -> Path:
     if not isinstance(value, str | Path) or not str(value).strip():
         raise refuse("must be a path")
@@ -233,6 +243,11 @@ Amount = Annotated[int, Field(strict=True, ge=0)]
 Seconds = Annotated[float, Field(strict=True, gt=0, le=MOST, allow_inf_nan=False)]
 # The bounds catch a wrong unit. From the lower one on, six decimals in a point's name are enough.
 Rate = Annotated[float, Field(strict=True, ge=0.001, le=100_000, allow_inf_nan=False)]
+TimeSpan = Annotated[
+    float | None,
+    PlainValidator(_seconds),
+    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": ["string", "null"]}]}),
+]
 Counts = Annotated[tuple[Count, ...], Field(min_length=1), *_one_or_more(_COUNT)]
 Concurrency = Annotated[tuple[Count, ...] | None, Field(min_length=1), AfterValidator(distinct), *_one_or_more(_COUNT, _NULL)]
 Rates = Annotated[tuple[Rate, ...] | None, Field(min_length=1), AfterValidator(distinct), *_one_or_more(_RATE, _NULL)]

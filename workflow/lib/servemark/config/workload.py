@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from servemark.config.field_types import Amount, ClientOptions, Clients, Concurrency, Counts, Rates, Warmups, refuse
+from servemark.config.field_types import Amount, ClientOptions, Clients, Concurrency, Counts, Rates, TimeSpan, Warmups, refuse
 from servemark.config.reserved import WHOLE_LOAD_OPTIONS
 from servemark.records import AnyPrompts, RandomPrompts, Strict
 from servemark.records.base import Count
@@ -22,8 +22,18 @@ class Load(Strict):
         default=None,
         description="requests in flight, or a list, one load point each. Required unless `request_rate` is given; with it, the upper limit",
     )
-    requests: Counts = Field(
-        description="number of requests of a load point, or a list with one number for each `concurrency` or `request_rate`"
+    requests: Counts | None = Field(
+        default=None,
+        description="number of requests of a load point, or a list with one number for each `concurrency` or `request_rate`. With "
+        "`duration` and a concurrency: the upper limit. Only `request_rate` with `duration` needs none",
+    )
+    duration: TimeSpan = Field(
+        default=None,
+        description="measuring time, such as `300s` or `5min`, in place of a number of requests: no request starts later, and requests in "
+        "flight complete. With `request_rate`, servemark computes the number of requests",
+    )
+    ramp_up: TimeSpan = Field(
+        default=None, description="time over which the slots of a concurrency start one after another, such as `30s`; default: all at once"
     )
     repetitions: Count = Field(default=1, description="measurements of each load; each sends other prompts")
     seed: Amount = Field(default=1, description="number from which the seeds of the prompts are derived")
@@ -51,7 +61,13 @@ class Load(Strict):
             raise refuse("is missing: give `concurrency` or `request_rate`", at=("concurrency",))
         if rates and concurrency and len(concurrency) > 1:
             raise refuse("takes one number next to `request_rate`; give a list for one of them only", at=("concurrency",))
-        if len(self.requests) not in (1, len(loads)):
+        if self.requests is None and not (rates and self.duration):
+            raise refuse("is missing" if not self.duration else "is missing: with `duration`, it is the upper limit", at=("requests",))
+        if self.requests is not None and rates and self.duration:
+            raise refuse("follows from `request_rate` and `requests`; leave one of them out", at=("duration",))
+        if rates and self.ramp_up:
+            raise refuse("needs a `concurrency` without `request_rate`, whose arrivals are spread already", at=("ramp_up",))
+        if self.requests is not None and len(self.requests) not in (1, len(loads)):
             swept = "request_rate" if rates else "concurrency"
             text = f"has {len(self.requests)} values and `{swept}` has {len(loads)}; give one for each, or one number for all"
             raise refuse(text, at=("requests",))
@@ -62,6 +78,13 @@ class Load(Strict):
             if self.clients != "auto" and given and self.clients > min(given):
                 raise refuse(f"is more than the {min(given)} {text} of a point; each process needs at least one", at=("clients",))
         return self
+
+    def requests_of(self, loads: int) -> tuple[int, ...]:
+        """Return the number of requests of each load."""
+        if self.requests is None:
+            assert self.request_rate and self.duration, "checked above"
+            return tuple(max(1, round(rate * self.duration)) for rate in self.request_rate)
+        return self.requests if len(self.requests) > 1 else self.requests * loads
 
     @property
     def prompts(self) -> AnyPrompts:

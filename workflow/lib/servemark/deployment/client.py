@@ -16,8 +16,8 @@ from servemark.processes.children import ToolResult
 from servemark.records import LoadPoint, Ready, write_atomically
 from servemark.supervisor.process_request import DaemonRequest
 
-# The same name stands in in_model_env/bench_client.py.
-WARMUP = "SERVEMARK_WARMUP"
+# The same names stand in in_model_env/bench_client.py.
+WARMUP, LOAD = "SERVEMARK_WARMUP", "SERVEMARK_LOAD"
 _RUN_CLIENTS = Path(__file__).parents[1] / "in_model_env" / "run_clients.py"
 
 
@@ -105,6 +105,8 @@ class BenchmarkClient:
         order, point = self._beside("order"), self.point
         write_atomically(order, json.dumps({"processes": self.commands, "cpu": str(self._beside("cpu").absolute())}) + "\n")
         warmup = {"tokens": point.warmup_tokens, "shared": point.prefix_tokens / point.prompt_tokens}
+        # A request rate spreads its starts and ends with its last request by itself.
+        timed = point.request_rate is None and (point.ramp_up_s is not None or point.duration_s is not None)
         launcher = Launcher.of(attempt)
         request = DaemonRequest(
             name=f"client-{point.name}",
@@ -113,6 +115,7 @@ class BenchmarkClient:
                 "HF_HUB_OFFLINE": "1",
                 "VLLM_NO_USAGE_STATS": "1",
                 **({} if point.warmup_tokens is None else {WARMUP: json.dumps(warmup)}),
+                **({LOAD: json.dumps({"ramp_up_s": point.ramp_up_s, "duration_s": point.duration_s})} if timed else {}),
                 **command_lines.NO_PROXY,
                 **self.variables,
             },

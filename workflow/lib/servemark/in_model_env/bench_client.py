@@ -3,10 +3,12 @@
 usage: python bench_client.py bench serve --backend servemark ...
 
 This script adds an entry to vLLM's public table of request functions (``ASYNC_REQUEST_FUNCS``; read in 0.19.1 and 0.32.0) and calls vLLM's
-command line. docs/explanation/numbers.md has the reasons for its three changes:
+command line. docs/explanation/numbers.md has the reasons for its changes:
 
 * Whole events: vLLM's function gets a stream that is cut only between events.
 * Warm-ups: each has another prompt of the same length and a short output. A warm-up is a request without an id.
+* Ramp-up and duration of a closed loop: the first request of each slot starts later than that of the slot before it. After the duration no
+  request starts; a request that never started has the error :data:`UNSENT`, and measurement/merge.py removes it.
 * Start: processes that share a load wait for each other. In a closed loop each waits before its first measured request: start times are
   taken after the wait, and vLLM's own duration includes it (measurement/merge.py). At a request rate each waits at the end of its last
   warm-up, before vLLM takes the time of the first arrival; otherwise arrivals would pile up.
@@ -30,6 +32,10 @@ BACKEND = "servemark"
 BARRIER = "SERVEMARK_START_BARRIER"
 # JSON: `tokens`, the maximum of a warm-up's output, and `shared`, the fraction of each prompt that is a common prefix.
 WARMUP = "SERVEMARK_WARMUP"
+# JSON: `ramp_up_s` and `duration_s` of a closed loop, each a number of seconds or null.
+LOAD = "SERVEMARK_LOAD"
+# Error of a request that did not start in time. The same text stands in measurement/merge.py.
+UNSENT = "servemark: not sent, because the duration of the load was over"
 # Characters between the beginnings of two warm-ups: a prime, so that many beginnings differ.
 STRIDE = 7919
 SPARE = 16  # characters less, because a rotated text may have one or two more tokens
@@ -87,8 +93,40 @@ async def start(descriptor: int | None) -> None:
                 sys.exit("bench_client.py: run_clients.py ended before the start; nothing was measured")
 
 
+class Pace:
+    """When the measured requests of a closed loop may start.
+
+    Args:
+        slots: requests in flight at most.
+        ramp_up_s: seconds over which the first requests of the slots start, evenly.
+        duration_s: seconds after the first start during which requests may start.
+        clock: seconds, the clock of the requests.
+    """
+
+    def __init__(
+        self, slots: int, ramp_up_s: float | None, duration_s: float | None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.slots, self.ramp_up_s, self.duration_s, self.clock = slots, ramp_up_s, duration_s, clock
+        self._numbers = itertools.count()
+        self._begun: float | None = None
+
+    async def may_start(self) -> bool:
+        """Wait until the next request is due; return False if the duration is over."""
+        now = self.clock()
+        self._begun = now if self._begun is None else self._begun
+        number = next(self._numbers)
+        if self.ramp_up_s and number < self.slots:
+            await asyncio.sleep(self._begun + number * self.ramp_up_s / self.slots - now)
+        return self.duration_s is None or self.clock() - self._begun < self.duration_s
+
+
 def request_function(
-    send: Callable[..., Any], descriptor: int | None, warmup: dict[str, Any] | None, last_warmup: int | None
+    send: Callable[..., Any],
+    descriptor: int | None,
+    warmup: dict[str, Any] | None,
+    last_warmup: int | None,
+    pace: Pace | None = None,
+    unsent: Callable[[], Any] | None = None,
 ) -> Callable[..., Any]:
     """Return the request function for vLLM's table.
 
@@ -97,6 +135,8 @@ def request_function(
         descriptor: file descriptor of the socket to run_clients.py; None for one process.
         warmup: the value of :data:`WARMUP`; None for vLLM's own warm-ups.
         last_warmup: number of the warm-up that waits for the other processes; None if the first measured request waits.
+        pace: when measured requests may start; None: at once.
+        unsent: makes vLLM's record of a request without a response.
     """
     begun, ended = itertools.count(1), itertools.count(1)
     started: asyncio.Future[None] | None = None
@@ -110,6 +150,10 @@ def request_function(
         measured = request_func_input.request_id is not None
         if measured and last_warmup is None:
             await wait()
+        if measured and pace is not None and unsent is not None and not await pace.may_start():
+            output = unsent()
+            output.error = UNSENT
+            return output
         if not measured and warmup is not None:
             prompt = rotated(request_func_input.prompt, next(begun), warmup["shared"])
             tokens = min(warmup["tokens"], request_func_input.output_len)
@@ -131,12 +175,14 @@ def main(argv: list[str]) -> Any:
     # This import loads no other module of vLLM, so vLLM's order of imports does not change.
     from vllm.benchmarks.lib import endpoint_request_func as table
 
-    warmup, descriptor = (json.loads(os.environ.pop(name, "null")) for name in (WARMUP, BARRIER))
+    warmup, descriptor, load = (json.loads(os.environ.pop(name, "null")) for name in (WARMUP, BARRIER, LOAD))
     if descriptor is not None:
         os.set_inheritable(descriptor, False)
     last_warmup = int(argv[argv.index("--num-warmups") + 1]) if "--request-rate" in argv else None
     send = table.ASYNC_REQUEST_FUNCS["openai"]
-    table.ASYNC_REQUEST_FUNCS[BACKEND] = request_function(send, descriptor, warmup, last_warmup)
+    pace = Pace(int(argv[argv.index("--max-concurrency") + 1]), **load) if load else None
+    unsent = table.RequestFuncOutput if load else None
+    table.ASYNC_REQUEST_FUNCS[BACKEND] = request_function(send, descriptor, warmup, last_warmup, pace, unsent)
     table.OPENAI_COMPATIBLE_BACKENDS.append(BACKEND)  # for sampling parameters
     from vllm.entrypoints.cli.main import main as vllm
 

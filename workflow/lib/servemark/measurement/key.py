@@ -11,7 +11,7 @@
 * interface: the configured network between nodes if there is more than one node; else None
 * hardware: accelerator; GPU names and memory, sorted; driver; CPU model and logical count; architecture
 * workload: the prompts (``Prompts.key_part``: dataset, lengths), requests, warm-ups, client options; the number of client processes if
-  there are several, and ``ask`` unless it is the endpoint
+  there are several, ``ask`` unless it is the endpoint, ramp-up and duration if there are any
 * load (concurrency, request rate), repetition, seed
 
 Never in the key: requests to a scheduler, ports, addresses, paths, job ids, host names, secrets, times, and the names of run, deployment
@@ -95,6 +95,7 @@ def point_parts(load: LoadPoint) -> dict[str, Any]:
     workload |= {} if load.warmup_tokens is None else {"warmup_tokens": load.warmup_tokens}
     workload |= {"clients": load.clients} if load.clients > 1 else {}
     workload |= {"ask": load.ask} if load.ask != "endpoint" else {}
+    workload |= {name: value for name in ("ramp_up_s", "duration_s") if (value := getattr(load, name)) is not None}
     return {
         "workload": dict(sorted(workload.items())),
         "load": {"concurrency": load.concurrency, "request_rate": load.request_rate and str(float(load.request_rate))},

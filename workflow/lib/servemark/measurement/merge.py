@@ -1,5 +1,6 @@
 """Merge the result files of several client processes into one, before any percentile is computed."""
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -7,12 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from servemark.measurement import clients
-from servemark.measurement.raw import COUNTS, MEANS, TOTALS, Client, RawResult
+from servemark.measurement.raw import COUNTS, MEANS, TOTALS, Client, RawResult, checked
 from servemark.measurement.statistics import span_of
 
 _SUMS = (*COUNTS, "request_rate", "max_concurrency")
 # Statistics of distributions and of single seconds: those of the whole load follow from its requests, not from those of the parts.
 _NOT_OF_PARTS = re.compile(r"(mean|median|std|p[\d.]+)_\w+_ms|max_output_tokens_per_s|max_concurrent_requests")
+
+UNSENT = "servemark: not sent, because the duration of the load was over"
+"""Error of a request that never started. The same text stands in in_model_env/bench_client.py."""
 
 Part = tuple[Mapping[str, Any], RawResult]
 Samples = Sequence[tuple[float, float]]
@@ -25,15 +29,32 @@ def merge(parts: Sequence[Part], cpu: Sequence[Samples]) -> dict[str, Any]:
     a process waited for the others. At a request rate it is vLLM's own, which includes the wait for the first arrival. Other values stay
     only if all processes have the same value.
 
+    Requests that never started, because the duration of the load was over, are left out.
+
     Args:
         parts: JSON and content of each process's result file.
         cpu: for each process, moments on the clock of its requests and CPU seconds since its start; kept within its measurement.
     """
-    parts = [_timed(data, raw) for data, raw in parts]
+    parts = [_timed(data, raw) for data, raw in map(_sent, parts)]
     shares = [_share(raw, samples) for (_, raw), samples in zip(parts, cpu, strict=True)]
     merged = dict(parts[0][0]) if len(parts) == 1 else _joined([data for data, _ in parts], shares)
     merged["clients"] = [_entry(data, share) for (data, _), share in zip(parts, shares, strict=True)]
     return merged
+
+
+def _sent(part: Part) -> Part:
+    """Return the part without the requests that never started."""
+    data, raw = part
+    sent = [request.error != UNSENT for request in raw.requests]
+    if all(sent):
+        return part
+    kept = {
+        key: list(itertools.compress(value, sent)) if isinstance(value, list) and len(value) == len(sent) else value
+        for key, value in data.items()
+    }
+    gone = sent.count(False)
+    kept |= {"num_prompts": raw.num_prompts - gone, "failed": raw.failed - gone}
+    return kept, checked(kept)
 
 
 def _timed(data: Mapping[str, Any], raw: RawResult) -> Part:

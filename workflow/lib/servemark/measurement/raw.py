@@ -144,7 +144,7 @@ def read_data(path: Path) -> tuple[dict[str, Any], RawResult]:
     """
     try:
         data = _parse(path.read_text(encoding="utf-8"))
-        return data, _result(data)
+        return data, checked(data)
     except FileNotFoundError:
         reason, what = "raw_missing", "The client wrote no result file"
     except (OSError, UnicodeDecodeError) as error:
@@ -190,7 +190,8 @@ def _fault(error: ValidationError) -> _Bad:
     return _Bad("raw_types", f"{place} is {first['input']!r:.40}: {first['msg']}")
 
 
-def _result(data: dict[str, Any]) -> RawResult:
+def checked(data: dict[str, Any]) -> RawResult:
+    """Return the checked content of a result file's JSON."""
     try:
         file = _File.model_validate(data)
     except ValidationError as error:

@@ -128,7 +128,7 @@ def _server_reasons(server: ServerFacts) -> Iterator[Reason]:
 
 def _request_reasons(raw: RawResult, good: list[Request], load: LoadPoint, thresholds: Thresholds) -> Iterator[Reason]:
     listed, failed = len(raw.requests), len(raw.requests) - len(good)
-    if {listed, raw.num_prompts} != {load.requests}:
+    if listed != raw.num_prompts or not (listed == load.requests or _ended_in_time(raw, load)):
         detail = f"{load.requests} requests were configured; the client reports {raw.num_prompts} and lists {listed}."
         yield reason("requests_unaccounted", detail)
     if len(raw.clients) != load.clients and (raw.clients or load.clients > 1):
@@ -163,6 +163,13 @@ def _request_reasons(raw: RawResult, good: list[Request], load: LoadPoint, thres
     got, wanted = sum(found for found, _ in prompts), sum(expected for _, expected in prompts)
     if abs(got - wanted) > thresholds.input_tokens_tolerance * wanted:
         yield reason("input_tokens_differ", f"The prompts contain {got} tokens; expected {wanted}.")
+
+
+def _ended_in_time(raw: RawResult, load: LoadPoint) -> bool:
+    """Return whether fewer requests are right: each process sent requests until the configured duration was over."""
+    if load.duration_s is None or not 0 < len(raw.requests) < load.requests:
+        return False
+    return all(process.requests and span_of(process.requests) >= load.duration_s for process in raw.clients or (raw,))
 
 
 def _odd_clock(duration_s: float, good: list[Request]) -> str | None:

@@ -63,8 +63,8 @@ def not_on_cpu(
     ranks = topology.replica_size // topology.nodes_of_a_replica
     if topology.executor == "mp" and topology.nodes_of_a_replica > 1 and topology.data_parallel == 1 and ranks > 1:
         found.append(
-            f"executor mp with {ranks} ranks on each of {topology.nodes_of_a_replica} nodes does not start on CPU (vLLM 0.32.0); legal here: "
-            f"one rank on each node, such as pipeline_parallel {topology.nodes_of_a_replica} with tensor_parallel 1, or topology.replicas."
+            f"executor mp with {ranks} ranks on each of {topology.nodes_of_a_replica} nodes does not start on CPU (vLLM 0.32.0); legal "
+            f"here: one rank on each node, as with pipeline_parallel {topology.nodes_of_a_replica} alone, or topology.replicas."
         )
     if topology.pipeline_parallel > 1:
         what = {

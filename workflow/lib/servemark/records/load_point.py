@@ -81,6 +81,8 @@ class LoadPoint(Strict):
     client_options: dict[str, Any] = {}
     clients: int = Field(default=1, description="processes of the client that share the load")
     ask: Literal["endpoint", "replica"] = Field(default="endpoint", description="the endpoint's address, or only its first replica")
+    ramp_up_s: float | None = Field(default=None, description="seconds over which the slots start; none: all start together")
+    duration_s: float | None = Field(default=None, description="seconds after which no request starts; `requests` is then the upper limit")
 
     @property
     def prefix_tokens(self) -> int:
