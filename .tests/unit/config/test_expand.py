@@ -359,9 +359,10 @@ def test_times_that_do_not_fit_the_load_are_refused_at_their_key(change, place):
 
 def test_duration_must_fit_into_the_time_of_a_load_point():
     timed = data(workloads={"chat": {**WORKLOAD, "duration": "2min"}})
-    assert too_little_time(validate(timed)) == []
-    (one,) = too_little_time(validate({**timed, "timeouts": {"point": 120.0}}))
-    assert one.loc == ("workloads", "chat", "duration") and "timeouts.point" in one.text
-    config = validate(timed).model_copy(update={"cluster": Site(minutes_per_point=2)})
-    (one,) = too_little_time(config)
-    assert "minutes_per_point" in one.text
+    with pytest.raises(ConfigError) as refused:
+        validate({**timed, "timeouts": {"point": 120.0}})
+    assert "workloads.chat.duration" in str(refused.value) and "timeouts.point" in str(refused.value)
+    fits = validate(timed)
+    assert too_little_time(fits) == []
+    (one,) = too_little_time(fits.model_copy(update={"cluster": Site(minutes_per_point=2)}))
+    assert one.loc == ("workloads", "chat", "duration") and "minutes_per_point" in one.text
