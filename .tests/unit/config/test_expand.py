@@ -364,5 +364,5 @@ def test_duration_must_fit_into_the_time_of_a_load_point():
     assert "workloads.chat.duration" in str(refused.value) and "timeouts.point" in str(refused.value)
     fits = validate(timed)
     assert too_little_time(fits) == []
-    (one,) = too_little_time(fits.model_copy(update={"cluster": Site(minutes_per_point=2)}))
+    (one,) = too_little_time(fits.model_copy(update={"cluster": Site(scheduler="slurm", minutes_per_point=2)}))
     assert one.loc == ("workloads", "chat", "duration") and "minutes_per_point" in one.text
