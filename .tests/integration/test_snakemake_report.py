@@ -14,7 +14,7 @@ def test_snakemake_report_has_results_and_captions(measured: Checkout):
     assert done.rc == 0 and "Report created" in done.text, done.text
     page = (measured.path / "own.html").read_text()
     for said in (
-        "report page",
+        "HTML report",
         "all measurements",
         "It is the file to send",
         "full precision",

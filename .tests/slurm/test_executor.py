@@ -251,7 +251,7 @@ def test_jobs_of_killed_run_are_cancelled(plain: Sandbox, new_run: NewRun) -> No
     run.signal(signal.SIGKILL)
     assert run.end(2) == -signal.SIGKILL
     run.assert_clear(15)
-    assert "nothing of the run is in the queue" in run.guard_log
+    assert "no job of the run is in the queue" in run.guard_log
     assert noted_states(run) == {"CANCELLED"}
     assert run.events("run_ended")
 

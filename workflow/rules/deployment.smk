@@ -1,4 +1,4 @@
-"""The stages of one deployment, one group: a single job on a cluster, ordinary jobs in the same order without a scheduler.
+"""The stages of one deployment, one group: on a cluster a single job, without a scheduler separate jobs in the same order.
 
 Input: plan.json. Output: a record for every load point, startup.json and stopped.json. cluster.json, endpoint.json and ready.json are
 live records: they exist while a run works on the deployment. A live record may outlive its server; keeper.json then has the server's end.

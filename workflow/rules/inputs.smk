@@ -111,7 +111,7 @@ def results_of_the_run(wildcards):
 
 
 def records_of_the_run(wildcards):
-    """Return every record and raw result. As targets, lost ones are remade; Snakemake ignores a lost file whose dependents exist."""
+    """Return every record and raw result. As targets, missing ones are made again; as inputs, Snakemake ignores them if outputs exist."""
     points = [path for deployment in experiment.points for path in point_paths(deployment)]
     return [
         "<run>/hardware.json",

@@ -1,4 +1,4 @@
-"""From records to a table, a page, an archive and the final check.
+"""From records to a table, a report, an archive and the final check.
 
 Input: every record of the run. Output: accounting.json of each deployment, measurements.csv and .parquet, report.html,
 archive/RUN.tar.zst and, if nothing is left to measure again, check.json.
@@ -65,7 +65,7 @@ rule write_report:
             "<run>/report.html",
             caption="../report/report.rst",
             category="Result",
-            labels={"what": "report page"},
+            labels={"what": "HTML report"},
         ),
     log:
         "<logs>/write_report.log",

@@ -1,4 +1,4 @@
-"""Errors a user can act on: each says what happened, where to look and what to do next."""
+"""Errors a user can act on: each states what happened, where to look and what to do next."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ class PlanRefused(ServemarkError):
 
 
 class StageFailed(ServemarkError):
-    """A stage of a deployment failed: the rest of the run goes on. ``quote``: log lines that state the cause, verbatim."""
+    """A stage of a deployment failed: the rest of the run continues. ``quote``: log lines that state the cause, verbatim."""
 
     default_reason = "stage_failed"
 

@@ -1,4 +1,4 @@
-"""Run Slurm's commands within a time limit, tell why one failed, and retry while the controller does not respond."""
+"""Run Slurm's commands within a time limit, report why one failed, and retry while the controller does not respond."""
 
 import contextlib
 import ctypes

@@ -71,7 +71,7 @@ def sweep(run: str, say: Callable[[str], None], jobs_file: Path, *, patience_s: 
             failures, empty_lists = 0, 0 if left else empty_lists + 1
             ids = [job.id for job in left]
             if empty_lists == 2:
-                say("nothing of the run is in the queue")
+                say("no job of the run is in the queue")
                 return True
             if {*ids} - cancelled or (ids and time.monotonic() > again):
                 say(f"cancelling {', '.join(f'{job.id} ({job.state.word})' for job in left)}")

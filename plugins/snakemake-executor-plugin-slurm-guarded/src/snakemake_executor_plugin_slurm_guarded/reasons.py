@@ -63,7 +63,7 @@ TABLE = tuple(
          _STOP + "--dependency of {extra}" + _AGAIN, True),
         (r"Dependency\b", "it depends on a job that has not ended"),
         (r"DeadLine\b", "it cannot end before its deadline", _STOP + "--deadline of {extra}" + _AGAIN, True),
-        (r"Licenses\b", "all licenses that it asks for are in use", "See `scontrol show licenses`."),
+        (r"Licenses\b", "all licenses that it requests are in use", "See `scontrol show licenses`."),
         (r"ReservationDeleted\b|ReservationInvalid\b", "its reservation is deleted or not valid", _STOP + "{reservation}" + _AGAIN, True),
         (r"Reservation\b", "its reservation has not begun, or has no free node", "See `scontrol show reservation`."),
         (r"BurstBuffer", "it waits for the burst buffer"),
@@ -74,7 +74,7 @@ TABLE = tuple(
         (r"InvalidQOS\b|QOSNotAllowed\b", "its QOS is not valid for this account or partition", _STOP + "{qos}" + _AGAIN, True),
         (r"BadConstraints\b|Constraints\b", "no node of the cluster fits its request, or its nodes are down",
          _NODES_BACK + "{constraint}, {gres} or {partition}" + _AGAIN),
-        (r"MaxMemPerLimit\b", "it asks for more memory for each CPU or node than Slurm allows", _STOP + "{memory}" + _AGAIN, True),
+        (r"MaxMemPerLimit\b", "it requests more memory for each CPU or node than Slurm allows", _STOP + "{memory}" + _AGAIN, True),
         # Limits of the QOS and of the association (user and account). Waiting does not help if one job exceeds a limit by itself.
         (r"(QOSMax|AssocMax)\w*(PerJob|PerNode)|QOSMin\w+|(QOS|Association)TimeLimit\b", "this job alone exceeds a limit of its {limit}",
          f"{_LIMITS} " + _STOP + "{nodes}, {time}, {qos} or {account}" + _AGAIN, True),

@@ -1,4 +1,4 @@
-"""``servemark check``: validate a configuration, then ask this machine and its Slurm whether they fit it. Starts nothing."""
+"""``servemark check``: validate a configuration, then check that this machine and Slurm can run it. Starts nothing."""
 
 import os
 import platform
@@ -33,7 +33,7 @@ Loc = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one question. ``loc``: the key of the configuration that it is about, () for none."""
+    """The result of one check. ``loc``: the configuration key that it concerns, () for none."""
 
     state: Literal["ok", "problem", "not checked"]
     text: str
@@ -41,7 +41,7 @@ class Finding:
 
 
 def check(path: Path, cluster: str | None = None) -> None:
-    """Validate a configuration, print what it requests, and one line for each thing that this machine can tell.
+    """Validate a configuration; print a summary of its deployments and one line for each check of this machine.
 
     Raises:
         ConfigError: the configuration is wrong, or this machine or Slurm cannot run it.
@@ -71,7 +71,7 @@ def check(path: Path, cluster: str | None = None) -> None:
 
 
 def findings(config: Config) -> Iterator[Finding]:
-    """Ask this machine about an expanded configuration: folders, room for environments, network, and whether Slurm takes the jobs."""
+    """Check an expanded configuration on this machine: folders, space for environments, network, and whether Slurm accepts the jobs."""
     here = config.cluster is None or shutil.which("sbatch") is not None
     yield from _folders(config, here=here)
     yield from _room(config, here=here)
@@ -132,16 +132,16 @@ def _room(config: Config, *, here: bool) -> Iterator[Finding]:
             yield Finding("not checked", f"environments.{name}.lock: {error.filename} cannot be read here ({error.strerror})", loc)
             continue
         if built:
-            yield Finding("ok", f"environments.{name}.lock: {lock.name} is built in {cache}", loc)
+            yield Finding("ok", f"environments.{name}.lock: {lock.name} exists already in {cache}", loc)
         else:
             missing[asked] = lock.gib
     if missing:
         place, needed = storage.existing(cache), sum(missing.values())
         what = f"`lock: {' and '.join(missing)}`, up to {needed:.0f} GiB to build in {cache}; {storage.free_words(place)}"
         if not os.access(place, os.W_OK | os.X_OK):
-            yield Finding("problem", f"cache: you may not write in {place}. Name another folder by `cache`.")
+            yield Finding("problem", f"cache: you may not write in {place}. Set `cache` to another folder.")
         elif shutil.disk_usage(place).free < needed * 2**30:
-            yield Finding("problem", f"cache: no room for {what}. Free space there, or name a larger folder by `cache`.")
+            yield Finding("problem", f"cache: no room for {what}. Free space there, or set `cache` to a folder on a larger disk.")
         else:
             yield Finding("ok", f"cache: room for {what}")
 
@@ -171,7 +171,7 @@ def _network(cluster: Site) -> Iterator[Finding]:
 
 
 def _jobs(config: Config, *, here: bool) -> Iterator[Finding]:
-    """Ask Slurm whether it would take the jobs, as a run does before it submits any."""
+    """Ask Slurm whether it would accept the jobs, as a run does before it submits any."""
     if not here:
         yield Finding("not checked", f"jobs: {ELSEWHERE}")
         return

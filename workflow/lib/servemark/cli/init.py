@@ -65,8 +65,8 @@ def init(output: Path, model: str | None, cluster: str | None, *, yes: bool) -> 
     print(f"\nwrote {path}\nwrote {output}" if new else f"\nwrote {output}")
     profile = "slurm" if name else "profiles/local"
     run = f".venv/bin/snakemake --profile {profile} --configfile {output}"
-    print("\nRead what was written; each choice has a comment. Then run:")
-    print(f"  .venv/bin/servemark check {output}          # asks this machine{' and Slurm' if name else ''}; starts nothing")
+    print("\nRead the new files; each choice has a comment. Then run:")
+    print(f"  .venv/bin/servemark check {output}          # checks this machine{' and Slurm' if name else ''}; starts nothing")
     print(f"  {run} -n --quiet rules host     # lists what would run")
     print(f"  {run}")
 
@@ -86,7 +86,7 @@ def _cluster_file(wanted: str | None, slurm: Slurm | None) -> tuple[str | None, 
     path = FOLDER / f"{name}.yaml"
     if slurm is None and not path.exists():
         raise ConfigError(
-            f"There is no {path}, and Slurm does not respond on this machine, so it cannot be made.",
+            f"There is no {path}, and Slurm does not respond on this machine, so servemark cannot make this file.",
             do="Run servemark init on the cluster's login node (`sinfo` responds there), or leave --cluster out for a run on this machine.",
         )
     return name, path

@@ -29,7 +29,7 @@ from snakemake_executor_plugin_slurm_guarded.states import Meaning
 
 # Stages write progress every few seconds, endpoints a heartbeat every five; clocks of two hosts may differ a little.
 FRESH_S = 60.0
-# Of a long run's progress, the end is enough.
+# Bytes that are read from the end of a run's progress.
 TAIL_BYTES = 1 << 18
 # Words for the user.
 PURPOSES = {"measured": "measuring", "held": "serving", "queued": "-"}
@@ -64,7 +64,7 @@ class Living:
 
 @dataclass
 class Jobs:
-    """Slurm's jobs. Each is looked up once; after one failure (``trouble``) no more are."""
+    """Slurm's jobs. Looks each job up once, and no other one after a failure (``trouble``)."""
 
     ask: Callable[[str], Job | None] = queries.scontrol_job
     trouble: str | None = None

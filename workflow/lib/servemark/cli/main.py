@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     one = commands.add_parser("status", help="list active deployments and endpoints of this checkout")
     one.add_argument("--json", action="store_true", help="print JSON")
     one.set_defaults(do=lambda given: status(given.json))
-    one = commands.add_parser("stop", help="end one deployment or endpoint, from any machine that sees its files")
+    one = commands.add_parser("stop", help="end one deployment or endpoint, from any machine with access to its files")
     one.add_argument("name", help="name of the deployment in `servemark status`")
     one.add_argument("--run", help="name of the run, if several runs have a deployment NAME")
     one.set_defaults(do=lambda given: stop(given.name, given.run))

@@ -1,4 +1,4 @@
-"""``servemark stop``: ask one deployment to end, from any machine that sees its files, and wait for its end."""
+"""``servemark stop``: ask one deployment to end, from any machine with access to its files, and wait for its end."""
 
 import time
 from collections.abc import Callable, Sequence

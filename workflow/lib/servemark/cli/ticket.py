@@ -24,7 +24,7 @@ from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 # Bytes of text in all, before compression: below the limits of ticket systems for attachments.
 LONGEST = 20 * 2**20
-# Of a long file: bytes that are searched for secrets at each end, and bytes of them that are kept.
+# For a long file: bytes at each end that are searched for secrets, and bytes of them that the ticket keeps.
 _READ, _KEPT = 2**20, 2**17
 _SUFFIXES = {".json", ".jsonl", ".log", ".txt", ".out", ".err"}
 # Prompts and outputs of requests; variables of processes.
@@ -102,7 +102,7 @@ def _ends(path: Path, redact: Redactor) -> bytes:
         tail = stream.read()
     first, last = (redact(part.decode(errors="replace")) for part in (head, tail))
     if path.name == "config.json":
-        # The configuration refuses such names; this is a second net.
+        # The configuration refuses such names; this is a second check.
         first = _NAMED.sub(lambda one: f'"{one[1]}": "[REDACTED: named like a secret]"' if looks_secret(one[1]) else one[0], first)
     if not tail and len(first) <= 2 * _KEPT:
         return first.encode(errors="replace")

@@ -26,10 +26,10 @@ MAX_VARIANTS = 1000
 STREAMS_PER_CLIENT = 128
 """For `clients: auto`. One process of vLLM's client keeps up with `client_chunks` (planning/advice.yaml)."""
 WARMUPS_PER_SLOT = 2
-"""The first warm-up of a slot meets a filling server, the second one a server that also decodes: other shapes of steps, other kernels."""
+"""The first warm-up of a slot runs while the server reads prompts, the second one while it also decodes: other shapes and kernels."""
 WARMUPS_WITHOUT_CONCURRENCY = 32
 WARMUP_TOKENS = 32
-"""Output tokens of a warm-up: reading prompts and the first decode steps compile all that is to compile."""
+"""Output tokens of a warm-up. The prompt and the first decode steps trigger all compilation."""
 
 
 def expand(config: Config) -> Config:
@@ -60,7 +60,7 @@ def _too_many(config: Config) -> list[Problem]:
     key = "repetitions" if workload.repetitions >= len(getattr(workload, swept)) else swept
     text = (
         f"makes {counts[name]:,} of this run's {sum(counts.values()):,} load points (deployments x {swept} x repetitions), and a run "
-        f"may have {MAX_POINTS:,}; divide the experiment into several runs"
+        f"may have at most {MAX_POINTS:,}; divide the experiment into several runs"
     )
     return [Problem(("workloads", name, key), text)]
 
@@ -232,7 +232,7 @@ def _seed(point: LoadPoint, load: str, workload: Workload) -> int:
     """
     client = [point.warmups, point.client_options, workload.concurrency if workload.request_rate else None]
     parts = [workload.seed, *point.prompts.key_part().values(), point.requests, client, load, point.repetition]
-    # Without the defaults, the seed and so the ledger key is that of measurements made before these keys existed.
+    # Defaults are left out, so seeds and ledger keys of measurements made before these keys existed stay the same.
     parts += [{"clients": point.clients}] if point.clients > 1 else []
     parts += [{"ask": point.ask}] if point.ask != "endpoint" else []
     parts += [{name: value} for name in ("ramp_up_s", "duration_s") if (value := getattr(point, name)) is not None]

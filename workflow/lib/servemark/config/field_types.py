@@ -155,7 +155,7 @@ def _path(value: Any) -> Path:
         raise refuse(f"has more than {LONGEST_PATH} bytes, the limit for a path")
     path = os.path.expanduser(value)
     if path.startswith("~"):
-        raise refuse(f"this machine does not know the home folder of {path.split('/')[0]}; write the full path")
+        raise refuse(f"this machine has no home folder for {path.split('/')[0]}; write the full path")
     return Path(path)
 
 

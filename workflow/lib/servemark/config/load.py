@@ -160,7 +160,7 @@ def _fault(value: Any) -> str | None:
         return None if abs(value) <= LARGEST else "is a number of more than 64 bits"
     if isinstance(value, float):
         return None if math.isfinite(value) else "must be a finite number"
-    # The keys' own types refuse dates, because they know whether quotes help.
+    # The keys' own types refuse dates, because their messages state whether quotes help.
     return "is neither text nor a number nor a list" if isinstance(value, bytes | set) else None
 
 

@@ -1,7 +1,7 @@
 """account_allocation: Slurm's account of a deployment's jobs after they have ended. It never fails a run.
 
-The rule stands outside the group, because Slurm knows a job's end only after it. Slurm forgets jobs, so the newest attempt's folder keeps
-a copy of the account for replays.
+The rule stands outside the group, because Slurm records a job's end only after it. Slurm deletes old jobs, so the newest attempt's
+folder keeps a copy of the account for replays.
 """
 
 import os
@@ -111,7 +111,7 @@ class Queries:
 
     Attributes:
         trouble: the error message of a source that did not respond.
-        forgotten: jobs that slurmctld does not know: they have ended.
+        forgotten: jobs that slurmctld does not list: they have ended.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Queries:
         self._patience_s, self._run, self._clock, self._sleep = patience_s, run, clock, sleep
 
     def all(self, wanted: Sequence[str], since: datetime) -> dict[str, list[Start]]:
-        """Return the starts of each job that slurmdbd or slurmctld knows."""
+        """Return the starts of each job that slurmdbd or slurmctld lists."""
         found: dict[str, list[Start]] = {}
         deadline = self._clock() + self._patience_s
         try:
@@ -135,7 +135,7 @@ class Queries:
                 found = job_accounts.parse_sacct(self._run_tool(queries.sacct_argv(wanted, since)))
         except CommandFailed as error:
             self._note(error)
-        # slurmctld may know what slurmdbd does not: an end that has not arrived, and GPUs that it does not count.
+        # slurmctld may list values that slurmdbd does not have: an end that has not arrived there, and GPUs that it does not count.
         deadline = self._clock() + self._patience_s
         for job in wanted:
             starts = found.get(job, [])

@@ -140,7 +140,7 @@ def as_error(failure: Failure) -> StageFailed:
 
 
 def end_of(stage: str, attempt: Path, server: str, what: str, reason: str) -> Failure:
-    """Return the failure of an attempt that ended with ``server``, or with another daemon before it. ``what``: begin of the message."""
+    """Return the failure of an attempt that ended with ``server``, or with another daemon before it. ``what``: the start of the message."""
     first = first_to_end(attempt, server)
     daemon = await_end(attempt, first.name) if first else None
     how = how_it_ended(daemon) if daemon and daemon.ended_at else "its supervisor ended"

@@ -96,7 +96,7 @@ class BenchmarkClient:
 
     def clear(self) -> None:
         """Remove the processes' files."""
-        for pattern in (f"{self.draft.name}*", f".{self.draft.name}*"):  # the second: files of a killed write
+        for pattern in (f"{self.draft.name}*", f".{self.draft.name}*"):  # the second matches files that a killed write left
             for path in self.draft.parent.glob(pattern):
                 path.unlink(missing_ok=True)
 

@@ -94,7 +94,7 @@ class Measuring:
         return verdict.judged(stored.record.model_copy(update=names), judgement)
 
     def _live(self, ready_path: Path) -> tuple[Ready | None, Failure | None]:
-        """Return the live record if the deployment is up, and why the point cannot be measured, if so."""
+        """Return the live record if the deployment is up, and the failure that prevents the measurement, if any."""
         ready = Ready.read(ready_path)
         if ready.replay or ready.failure or ready.attempt is None:
             return None, ready.failure

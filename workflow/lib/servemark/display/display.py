@@ -58,7 +58,7 @@ class Display(threading.Thread):
             self.release()
 
     def release(self) -> None:
-        """Give the terminal back at once; for a process that is about to exit."""
+        """Release the terminal at once; for a process that is about to exit."""
         if self._screen:
             self._screen.release()
 
@@ -67,7 +67,7 @@ class Display(threading.Thread):
             return live_rows.render(self._state, self._run, self._begin, time.time(), size)
 
     def _show(self) -> None:
-        # A shared disk may fail for a while; the next look reads on.
+        # A shared disk may fail for a while; the next call continues.
         with contextlib.suppress(OSError):
             self._read()
 

@@ -29,7 +29,7 @@ def render(state: RunState, run: str, begin: float, now: float, size: Sequence[i
         size: columns and lines of the terminal.
     """
     width, most = min(size[0], WIDTH), max(1, size[1] // 2 - 2)
-    # Deployments that measure first: they are the ones to watch.
+    # Deployments that measure come first.
     rows = sorted(state.rows.values(), key=lambda row: (row.point is None, row.stage == "queue", row.subject))
     table = Table.grid(padding=(0, 2))
     table.width = width
@@ -62,7 +62,7 @@ def _headline(state: RunState, run: str, begin: float, now: float, width: int) -
 def _words(row: Row, now: float) -> str:
     text = point_words(row.point) if row.point and row.point["phase"] != "finished" else row.text
     silent = now - row.heard
-    return f"{text} (no news for {silent:.0f} s)" if silent > SILENT_S and row.stage not in QUIET_STAGES else text
+    return f"{text} (no update for {silent:.0f} s)" if silent > SILENT_S and row.stage not in QUIET_STAGES else text
 
 
 def point_words(point: Mapping[str, Any]) -> str:

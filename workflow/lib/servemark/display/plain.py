@@ -36,7 +36,7 @@ class PlainLines:
 
 
 def format_line(line: Mapping[str, Any], begin: float) -> str:
-    """Return time since the run's start, subject, stage and text; how long it has waited, and the log, if something is waited for."""
+    """Return time since the run's start, subject, stage and text; for a wait also its duration and the log."""
     text = str(line["text"])
     if "waiting" in line:
         text += f", {line['waiting']:.0f} s" + (f"  [log: {line['log']}]" if line.get("log") else "")

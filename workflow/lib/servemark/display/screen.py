@@ -1,7 +1,7 @@
 """The terminal of a run: messages scroll, and rows of the live display stay below them.
 
 Everything that reaches the terminal passes through here: records of Snakemake's log (snakemake_logger_plugin_servemark), servemark's own
-lines, and what child processes write to stdout and stderr. The live display takes both file descriptors for that and gives them back.
+lines, and what child processes write to stdout and stderr. The live display replaces both file descriptors and restores them at its end.
 """
 
 import contextlib
@@ -55,10 +55,10 @@ class Screen:
         self._saved: dict[int, int] = {}
 
     def print(self, text: str, style: str | None = None) -> None:
-        """Print text as it is. A terminal that is gone must not end the run: its text is lost."""
+        """Print text as it is. If the terminal is gone, the text is lost and the run continues."""
         try:
             if live := self._live:
-                # Long lines are the terminal's to wrap, so that a copied command or path stays whole.
+                # The terminal wraps long lines, so that a copied command or path stays whole.
                 live.console.print(Text(text, style=style or ""), soft_wrap=True)
             else:
                 print(text, file=sys.stdout if self._stdout else sys.stderr, flush=True)
@@ -92,7 +92,7 @@ class Screen:
         self._live = live
 
     def end(self) -> None:
-        """Remove the live rows and give the terminal back."""
+        """Remove the live rows and release the terminal."""
         live, self._live = self._live, None
         if live:
             with contextlib.suppress(OSError):
@@ -102,14 +102,14 @@ class Screen:
             self.release()
 
     def release(self) -> None:
-        """Give file descriptors back, without a lock: also for a process that ends at once."""
+        """Restore the file descriptors, without a lock: also for a process that ends at once."""
         saved, self._saved = self._saved, {}
         for number, copy in saved.items():
             os.dup2(copy, number)
             os.close(copy)
 
     def _discard_output(self) -> None:
-        """Lead the output of this process and of later children nowhere."""
+        """Discard the output of this process and of later children."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for number in self._saved:
             os.dup2(nowhere, number)

@@ -116,7 +116,7 @@ def _install(lock: Lock, prefix: Path, *, log: Path, timeout_s: float, progress:
         "making the environment": [sys.executable, "-m", "venv", "--without-pip", str(prefix)],
         f"installing {len(lock.packages())} locked packages ({lock.wheels_gib} GiB to download)": [*pip, *hashed],
     }
-    # pip keeps all downloaded wheels in its temporary folder until the end. Many a /tmp is too small for these GiB.
+    # pip keeps all downloaded wheels in its temporary folder until the end. /tmp is often too small for these GiB.
     scratch = prefix / "tmp"
     scratch.mkdir(parents=True)
     if lock.shim:
@@ -142,7 +142,7 @@ def _pip_refusal(words: str, log: Path, stopped: str | None, lock: Lock, prefix:
     if any("+cpu" in line for line in quoted):
         do = "Add PyTorch's CPU index to pip's configuration: docs/reference/environments.md shows how."
     elif any("hash" in line.lower() for line in quoted):
-        do = "A package differs from the locked one: your index serves other files. Do not use them; ask its administrators."
+        do = "A package differs from the locked one: your package index serves other files. Do not use them; ask its administrators."
     cause = stopped or "; ".join(quoted)
     return EnvironmentRefused(f"The environment could not be built: {words} failed: {cause}", look=str(log), do=do, reason="build_failed")
 

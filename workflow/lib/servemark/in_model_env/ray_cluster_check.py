@@ -1,4 +1,4 @@
-"""Run by the model environment's interpreter: wait until the Ray cluster is what was asked for, then write what is there.
+"""Wait until the Ray cluster has the requested nodes and devices, then write its nodes. The model environment's interpreter runs this.
 
 usage: python ray_cluster_check.py ADDRESS EXPECTED DEADLINE_S OUTPUT
 
@@ -25,17 +25,17 @@ def compare(expected: list[Node], alive: list[Node]) -> list[str]:
         elif there[node["address"]] != node["devices"]:
             found.append(f"{where}; found it with {there[node['address']]}.")
     strangers = sorted(set(there) - {node["address"] for node in expected})
-    return found + [f"A node joined Ray from {stranger} that is not of this deployment." for stranger in strangers]
+    return found + [f"A node with the address {stranger} joined Ray, but it does not belong to this deployment." for stranger in strangers]
 
 
 def address(node: Node, expected: list[Node]) -> str:
-    """Return a node's address as we know it: Ray takes loopback for the machine's own address (services.py, resolve_ip_for_localhost)."""
+    """Return a node's address as in ``expected``. Ray replaces loopback by the machine's (services.py, resolve_ip_for_localhost)."""
     alone = len(expected) == 1 and expected[0]["address"].startswith("127.")
     return str(expected[0]["address"] if alone else node["NodeManagerAddress"])
 
 
 def main(cluster: str, expected: list[Node], deadline_s: float, output: str) -> int:
-    """Wait for the cluster and write what is there; return the exit code."""
+    """Wait for the cluster and write its nodes; return the exit code."""
     import ray
 
     order = [node["address"] for node in expected]
@@ -48,7 +48,7 @@ def main(cluster: str, expected: list[Node], deadline_s: float, output: str) -> 
             alive = [node for node in ray.nodes() if node["Alive"]]
             missing = compare(expected, alive)
         except (ConnectionError, RuntimeError) as error:
-            # Ray raises a ConnectionError without a word while the head's own raylet has not joined yet.
+            # Ray raises a ConnectionError without a message while the head's own raylet has not joined yet.
             words = str(error).strip().splitlines() or [type(error).__name__]
             missing = [f"cannot connect to {cluster}: {words[0]}"]
         if missing:

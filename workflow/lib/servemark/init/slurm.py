@@ -83,7 +83,7 @@ class Slurm:
 
 
 def find() -> Slurm | None:
-    """Return what Slurm reports; None if its command sbatch is not here. After a query without a response no more are made."""
+    """Return what Slurm reports; None if its command sbatch is not here. After a query without a response, make no other one."""
     if shutil.which("sbatch") is None:
         return None
     unknown: list[str] = []

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Asker(Protocol):
-    """Decide what init leaves open."""
+    """Answers the questions of ``servemark init``."""
 
     def choose(self, question: str, options: Sequence[tuple[T, str]], other: Callable[[str], T] | None = None) -> T:
         """Return the value of one of the options ``(value, label)``; the first is the default. ``other`` reads any other text."""

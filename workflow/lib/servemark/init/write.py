@@ -105,7 +105,7 @@ def _validate(draft: Path, cluster: str | None, *, existing: bool) -> None:
     except ConfigError as error:
         if existing:
             raise ConfigError(
-                f"With the existing cluster file the configuration is refused. Nothing was written.\n{error.what}",
+                f"servemark check refuses the configuration with the existing cluster file. Nothing was written.\n{error.what}",
                 do="Correct the cluster file, or give another name with --cluster.",
             ) from None
         raise ServemarkError(

@@ -19,7 +19,7 @@ from snakemake_executor_plugin_slurm_guarded.job_accounts import ENVIRONMENT
 
 # Slurm's tools respond within a second or two. One that takes longer than this waits for slurmctld.
 TOOL_S = 60.0
-# After each load point Slurm is asked for suspensions. If slurmctld does not respond, that costs each point at most this time.
+# After each load point, servemark queries Slurm for suspensions. It waits at most this time for slurmctld.
 SUSPENSION_S = 10.0
 # The time of the last suspension or resumption, one for each component of a heterogeneous job.
 _CHANGED = re.compile(r"\bSuspendTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\b")

@@ -107,7 +107,7 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
 
 
 def unknown_options(options: Iterable[str], known: Iterable[str], version: str) -> list[str]:
-    """Return a sentence for each option that this ``vllm serve`` does not know, with the closest one that it knows."""
+    """Return a sentence for each option that this ``vllm serve`` does not have, with the closest one that it has."""
     names = set(known)
     unknown = [option for option in options if not {option, option.removeprefix("no-").split(".")[0]} & names]
     allowed = [name for name in sorted(names) if unknown and not refusal(name, SERVE_OPTIONS)]

@@ -39,7 +39,7 @@ def _order(item: Measurement) -> tuple[Any, ...]:
 
 
 def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per deployment, workload and load: ``FIGURE_median``, ``_min`` and ``_max`` over accepted repetitions.
+    """Return one row per deployment, workload and load: ``COLUMN_median``, ``_min`` and ``_max`` over accepted repetitions.
 
     ``repetitions_asked`` counts all repetitions, ``_accepted`` VALID and SUSPECT ones, ``_suspect`` SUSPECT ones. Rows are in the order of
     ``tidy``.

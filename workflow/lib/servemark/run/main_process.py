@@ -78,7 +78,7 @@ def _in_order(config: Config, deployment: str) -> tuple[LoadPoint, ...]:
     for path in (Path("results") / config.run / "rejected" / deployment).glob("*-r*.json"):
         with contextlib.suppress(ServemarkError):
             record = Measurement.read(path)
-            # A point that was not measured because the server had gone already has no command line.
+            # A point that was not measured because the server had already ended has no command line.
             if record.failure and record.client_argv:
                 last.add(_load(path.name))
     return tuple(sorted(points(config, deployment), key=lambda point: _load(point.name) in last))
@@ -107,7 +107,7 @@ def load(
         dry_run: as Snakemake read it from command line, profile and environment.
         prepare: called with the working folder once its name is checked; may write below ``.snakemake``.
     """
-    # In jobs too: their Snakemakes remove files.
+    # In jobs too, because their Snakemake processes also remove files.
     logging.getLogger("snakemake.logging").addFilter(_reassures)
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
     ownership.export_name()
@@ -126,7 +126,7 @@ def load(
         if scheduled and experiment.config.cluster is None:
             raise ConfigError(
                 "`cluster` is empty in the configuration, but this profile submits jobs to a cluster.",
-                do="Leave `cluster` out, or name a file: --config cluster=NAME. For a run on this machine take --profile profiles/local.",
+                do="Leave `cluster` out, or name a file: --config cluster=NAME. For a run on this machine, use --profile profiles/local.",
             )
         if is_main:
             experiment = _claim(experiment, sources, scheduled=scheduled, dry_run=dry_run)
@@ -146,7 +146,7 @@ def load(
 def _claim(experiment: Experiment, sources: Sequence[os.PathLike[str]], *, scheduled: bool, dry_run: bool) -> Experiment:
     identity.export_owner_process()
     _print(run_lock.claim(Path.cwd(), sys.argv[1:], dry_run=dry_run))
-    # The last to run.
+    # Registered first, so they run last.
     atexit.register(_explain_storage)
     atexit.register(storage.tidy, run_lock.release, Path.cwd())
     if not run_lock.executes(sys.argv[1:], dry_run=dry_run):
@@ -157,7 +157,7 @@ def _claim(experiment: Experiment, sources: Sequence[os.PathLike[str]], *, sched
     _State.places, _State.shared = [*places, Path(tempfile.gettempdir())], [config.cache]
     if scheduled:
         scheduled_run.prepare(config, experiment.folder)
-    # No other run lives here, so live records and keys are those of dead deployments.
+    # No other run is alive in this checkout, so live records and keys belong to dead deployments.
     _remove_live_records(experiment)
     atexit.register(storage.tidy, _remove_live_records, experiment)
     _write_settings(experiment)
@@ -172,7 +172,7 @@ def _print(messages: Iterable[str]) -> None:
 
 
 class _State:
-    """Of a run that has begun: where it writes, whether it has not ended well, and its display."""
+    """State of a started run: the folders it writes to, whether it is unfinished, and its display."""
 
     places: Sequence[Path] = ()
     shared: Sequence[Path] = ()
@@ -181,7 +181,7 @@ class _State:
 
 
 def _explain_storage() -> None:
-    """After a failed run, name each file system that refuses now: Snakemake names none, and a stage cannot write to a full one."""
+    """After a failed run, print each file system that refuses writes now: Snakemake prints none, and a stage cannot log to a full disk."""
     if _State.unfinished:
         _print(refused.message() for refused in storage.probe(_State.places, shared=_State.shared))
 
@@ -220,7 +220,7 @@ def _reassures(record: logging.LogRecord) -> bool:
 
 
 def begin(experiment: Experiment) -> None:
-    """At the start of a real run: handle signals and show progress."""
+    """Handle signals and show progress from the start of a real run."""
     signals.install()
     scheduled_run.end_with_own_job()
     _State.unfinished = True

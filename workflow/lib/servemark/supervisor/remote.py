@@ -30,7 +30,7 @@ USERS = ".users"
 
 
 class _HeartbeatPipe:
-    """Standard input. It asks for the end when it is closed or silent; so does a signal."""
+    """Standard input. Its end, its silence or a signal requests the stop."""
 
     def __init__(self, silence_s: float | None) -> None:
         self.silence_s = silence_s
@@ -44,7 +44,7 @@ class _HeartbeatPipe:
         self.signalled = True
 
     def ended(self) -> bool:
-        """Wait up to a tick for a heartbeat; return whether the end is asked for."""
+        """Wait up to a tick for a heartbeat; return whether the stop is requested."""
         heard = bool(select.select([0], [], [], TICK_S)[0])
         now = time.monotonic()
         # Time during which this whole node was suspended does not count.

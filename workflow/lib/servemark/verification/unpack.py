@@ -46,7 +46,7 @@ class NoSuchFile(ServemarkError):
 
 
 class Unsafe(ServemarkError):
-    """The archive was not unpacked. ``reason`` tells why: it is damaged or could harm the user."""
+    """The archive was not unpacked. ``reason`` states why: it is damaged or could harm the user."""
 
     default_reason = "archive_unsafe"
 
